@@ -1,0 +1,1 @@
+"""The data path: Kafka's network layer, the relay of one client to one upstream, the tap, and the processor that runs them."""

@@ -1,0 +1,1 @@
+"""The configuration model: ``model`` holds one frozen dataclass for each concern. Loading and validating live in ``control.configuration``."""

@@ -1,0 +1,320 @@
+"""The configuration model: what a configuration file becomes, with units, ranges and defaults.
+
+Every size is in bytes and every time in milliseconds; the unit ends the field's name unless the name is a byte size by nature
+(``max_receive_size``, ``budget``). ``control.configuration`` reads a YAML file, validates it against these classes and reports every
+fault at once; a processor gets the finished model over its link (``to_wire`` and ``from_wire``) and never sees a file.
+
+The keys of the file are the field names; a time is written with a unit there (``idle: 10m`` becomes ``idle_ms``), and so is a size (``100MiB``).
+"""
+
+import dataclasses
+from typing import Any, Final, Literal
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+MAX_INT32: Final = 2**31 - 1
+
+Protocol = Literal["framed", "kafka"]
+ClientAuth = Literal["none", "requested", "required"]
+TlsVersion = Literal["1.2", "1.3"]
+Capture = Literal["full", "lengths", "hash"]
+OnFull = Literal["drop", "mute"]
+Direction = Literal["request", "response"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerTimeouts:
+    """How long a listener's connections may take.
+
+    Attributes:
+        handshake_ms: from accept to a READY channel, TLS and authentication together; 100 ms to 10 min.
+        idle_ms: without a byte in either direction; 0 never expires.
+        stall_ms: the window over which a frame begun or a pending send must move at least ``min_rate``; 1 s to 1 h.
+        half_close_ms: how long one direction may outlive the other; 0 to 1 h.
+    """
+
+    handshake_ms: int = 10_000
+    idle_ms: int = 600_000
+    stall_ms: int = 30_000
+    half_close_ms: int = 30_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerTls:
+    """TLS towards clients.
+
+    Attributes:
+        certificate: PEM file with the chain, leaf first.
+        key: PEM file with the private key, not encrypted.
+        client_auth: whether a client must, may or need not show a certificate.
+        client_ca: PEM file with the authorities that clients' certificates must chain to; needed unless ``client_auth`` is none.
+        min_version: the lowest protocol version spoken.
+    """
+
+    certificate: str
+    key: str
+    client_auth: ClientAuth = "none"
+    client_ca: str | None = None
+    min_version: TlsVersion = "1.2"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerConfig:
+    """One address that clients connect to.
+
+    Attributes:
+        name: unique; a label of metrics, log rows and tap records; ``[a-z0-9][a-z0-9-]{0,62}``.
+        address: ``host:port``, ``[v6]:port`` or ``unix:PATH``; port 0 asks the kernel for a free one.
+        upstream: the name of an upstream.
+        protocol: ``framed`` looks at nothing but sizes; ``kafka`` also pairs requests with answers and keeps SASL out of the tap.
+        framing: what clients speak; a big-endian signed int32 size, then that many bytes.
+        max_receive_size: the largest frame body that a client may send, header not counted; 1 to 2 GiB - 1.
+        max_connections: connections open at once; 0 is unlimited.
+        backlog: of the listening socket.
+        timeouts: see ``ListenerTimeouts``.
+        min_rate: bytes per second, over ``timeouts.stall_ms``, that a frame begun or a pending send must move; 0 switches it off.
+        tls: none means plaintext.
+    """
+
+    name: str
+    address: str
+    upstream: str
+    protocol: Protocol = "framed"
+    framing: Literal["int32"] = "int32"
+    max_receive_size: int = 100 * MIB
+    max_connections: int = 0
+    backlog: int = 1024
+    timeouts: ListenerTimeouts = ListenerTimeouts()
+    min_rate: int = KIB
+    tls: ListenerTls | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamTls:
+    """TLS towards an upstream. Attributes: ``ca`` (PEM file, none: the system's), ``server_name`` (SNI and the name verified; none: the
+    endpoint's host), ``certificate`` and ``key`` (our own identity, both or neither), ``min_version``."""
+
+    ca: str | None = None
+    server_name: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+    min_version: TlsVersion = "1.2"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamTimeouts:
+    """``connect_ms``: from the first SYN to a READY channel, TLS included; 10 ms to 10 min."""
+
+    connect_ms: int = 5_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamConfig:
+    """Where a listener's frames go.
+
+    Attributes:
+        name: unique among upstreams, same form as a listener's.
+        endpoints: one or more ``host:port``, ``[v6]:port`` or ``unix:PATH``; taken in turn, the next one is tried when one refuses.
+        framing: what the upstream speaks.
+        max_receive_size: the largest answer body; 1 to 2 GiB - 1.
+        timeouts: see ``UpstreamTimeouts``.
+        tls: none means plaintext.
+    """
+
+    name: str
+    endpoints: tuple[str, ...]
+    framing: Literal["int32"] = "int32"
+    max_receive_size: int = MAX_INT32
+    timeouts: UpstreamTimeouts = UpstreamTimeouts()
+    tls: UpstreamTls | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TapRule:
+    """Which frames the tap records, and how. The first rule that matches a connection's direction decides.
+
+    Attributes:
+        name: unique among rules.
+        listeners: names; empty matches every listener.
+        directions: ``request`` (from the client), ``response`` (from the upstream).
+        principals: exact principals of the client; empty matches all.
+        networks: CIDR networks of the client's address; empty matches all.
+        capture: ``full`` bytes, ``lengths`` only, or ``hash`` (16 bytes of BLAKE2b for each body).
+        max_frame_bytes: body bytes kept of each frame under ``full``; 0 keeps all.
+        sample_connections: share of connections recorded, by a hash of the id; 0.0 to 1.0.
+        on_full: what happens when the log cannot keep up or its disk is full: ``drop`` the frames and record a gap, or ``mute`` the source.
+    """
+
+    name: str
+    listeners: tuple[str, ...] = ()
+    directions: tuple[Direction, ...] = ("request", "response")
+    principals: tuple[str, ...] = ()
+    networks: tuple[str, ...] = ()
+    capture: Capture = "full"
+    max_frame_bytes: int = 0
+    sample_connections: float = 1.0
+    on_full: OnFull = "drop"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TapConfig:
+    """The segment log.
+
+    Attributes:
+        directory: holds one folder for each stream.
+        budget: bytes of all streams together; the oldest sealed segments go first.
+        max_age_ms: sealed segments older than this go; 0 keeps them until the budget asks.
+        segment_size: a segment is sealed at this size.
+        segment_age_ms: or at this age.
+        flush_size: a block is written at this many bytes.
+        flush_ms: or when its first chunk is this old.
+        queue_size: bytes of blocks that may wait for the writer thread of a processor, before ``on_full`` holds.
+        rules: in order.
+    """
+
+    directory: str
+    budget: int = 4 * GIB
+    max_age_ms: int = 0
+    segment_size: int = 128 * MIB
+    segment_age_ms: int = 300_000
+    flush_size: int = 256 * KIB
+    flush_ms: int = 20
+    queue_size: int = 8 * MIB
+    rules: tuple[TapRule, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPoolConfig:
+    """``size``: bytes that all processors together may retain; each processor's share is at least the largest ``max_receive_size`` of a listener."""
+
+    size: int = 256 * MIB
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class AdminConfig:
+    """``address``: the gRPC control plane, ``unix:PATH`` (created with mode 0600)."""
+
+    address: str = "unix:/run/framegate/admin.sock"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HealthConfig:
+    """``address``: ``host:port`` of the plaintext gRPC health listener, which serves grpc.health.v1 and nothing else."""
+
+    address: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DrainConfig:
+    """How connections end when the proxy stops.
+
+    Attributes:
+        timeout_ms: after this, what is still open is closed with the cause ``drain_timeout``.
+        quiet_ms: a ``framed`` pair is done when no frame passed for this long.
+    """
+
+    timeout_ms: int = 30_000
+    quiet_ms: int = 1_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class OtlpConfig:
+    """``endpoint``: of an OTLP/gRPC collector, ``http://host:port``; ``interval_ms`` between exports."""
+
+    endpoint: str
+    interval_ms: int = 10_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PrometheusConfig:
+    """``address``: ``host:port`` on which ``GET /metrics`` answers."""
+
+    address: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TelemetryConfig:
+    """Where metrics go. Both may be set, or neither."""
+
+    otlp: OtlpConfig | None = None
+    prometheus: PrometheusConfig | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyConfig:
+    """All of one framegate.
+
+    Attributes:
+        node: names this proxy in tap streams and telemetry.
+        listeners: at least one.
+        upstreams: at least one.
+        processors: processes of the data plane; 0 asks for the CPU limit of the pod.
+    """
+
+    node: str
+    listeners: tuple[ListenerConfig, ...]
+    upstreams: tuple[UpstreamConfig, ...]
+    processors: int = 0
+    admin: AdminConfig = AdminConfig()
+    health: HealthConfig | None = None
+    memory_pool: MemoryPoolConfig = MemoryPoolConfig()
+    tap: TapConfig | None = None
+    telemetry: TelemetryConfig = TelemetryConfig()
+    drain: DrainConfig = DrainConfig()
+
+
+def to_wire(config: ProxyConfig) -> dict[str, Any]:
+    """The model as JSON-ready values, for the link."""
+    return dataclasses.asdict(config)
+
+
+
+def _listener(row: dict[str, Any]) -> ListenerConfig:
+    tls = row["tls"]
+    return ListenerConfig(
+        **{**row, "timeouts": ListenerTimeouts(**row["timeouts"]), "tls": None if tls is None else ListenerTls(**tls)}
+    )
+
+
+def _upstream(row: dict[str, Any]) -> UpstreamConfig:
+    tls = row["tls"]
+    return UpstreamConfig(
+        **{
+            **row,
+            "endpoints": tuple(row["endpoints"]),
+            "timeouts": UpstreamTimeouts(**row["timeouts"]),
+            "tls": None if tls is None else UpstreamTls(**tls),
+        }
+    )
+
+
+def _rule(row: dict[str, Any]) -> TapRule:
+    names = ("listeners", "directions", "principals", "networks")
+    tuples: dict[str, Any] = {name: tuple(row[name]) for name in names}
+    return TapRule(**{**row, **tuples})
+
+
+def _tap(row: dict[str, Any]) -> TapConfig:
+    return TapConfig(**{**row, "rules": tuple(_rule(rule) for rule in row["rules"])})
+
+
+def from_wire(row: dict[str, Any]) -> ProxyConfig:
+    """The inverse of ``to_wire``; the values were validated by the sender, so a wrong shape raises TypeError or KeyError."""
+    telemetry = row["telemetry"]
+    otlp, prometheus = telemetry["otlp"], telemetry["prometheus"]
+    return ProxyConfig(
+        node=row["node"],
+        listeners=tuple(_listener(item) for item in row["listeners"]),
+        upstreams=tuple(_upstream(item) for item in row["upstreams"]),
+        processors=row["processors"],
+        admin=AdminConfig(**row["admin"]),
+        health=None if row["health"] is None else HealthConfig(**row["health"]),
+        memory_pool=MemoryPoolConfig(**row["memory_pool"]),
+        tap=None if row["tap"] is None else _tap(row["tap"]),
+        telemetry=TelemetryConfig(
+            otlp=None if otlp is None else OtlpConfig(**otlp),
+            prometheus=None if prometheus is None else PrometheusConfig(**prometheus),
+        ),
+        drain=DrainConfig(**row["drain"]),
+    )
