@@ -1,0 +1,77 @@
+"""What the control plane refuses, and why.
+
+    ControlError                  base: ``reason`` (UPPER_SNAKE, stable, unique here) and ``facts`` (strings for ErrorInfo.metadata)
+    ├── NotFoundError             the named listener, channel or upstream does not exist
+    ├── InvalidArgumentError      a value is outside its range; ``violations`` names every field that is wrong
+    ├── FailedPreconditionError   the value is good but the state does not allow it (a pool below the largest frame, draining)
+    ├── AbortedError              a processor refused a change or was silent for 500 ms: no processor has it
+    └── UnavailableError          no processor is there to answer
+
+``control.service`` maps each to one gRPC code, the command line to one exit code.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+__all__ = [
+    "AbortedError",
+    "ControlError",
+    "FailedPreconditionError",
+    "InvalidArgumentError",
+    "NotFoundError",
+    "StartError",
+    "UnavailableError",
+    "Violation",
+]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Violation:
+    """One field of a request that is wrong. Attributes: ``field`` (its path), ``description`` (a sentence without the field's name)."""
+
+    field: str
+    description: str
+
+
+class ControlError(Exception):
+    """Base of everything the control plane refuses. ``facts`` are the dynamic values of the message, for machines."""
+
+    def __init__(self, message: str, *, reason: str, **facts: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.reason = reason
+        self.facts = facts
+
+
+class NotFoundError(ControlError):
+    """Nothing has that name. ``kind`` is ``listener``, ``channel``, ``upstream``; ``name`` is what was asked for."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(f"there is no {kind} {name!r}", reason=f"{kind.upper()}_NOT_FOUND", kind=kind, name=name)
+        self.kind = kind
+        self.name = name
+
+
+class InvalidArgumentError(ControlError):
+    """One or more fields of a request are wrong; all are named."""
+
+    def __init__(self, violations: Sequence[Violation]) -> None:
+        text = "; ".join(f"{item.field}: {item.description}" for item in violations)
+        super().__init__(text, reason="INVALID_ARGUMENT")
+        self.violations = tuple(violations)
+
+
+class FailedPreconditionError(ControlError):
+    """The request is well-formed, but the state of the proxy does not allow it."""
+
+
+class AbortedError(ControlError):
+    """A change was refused by a processor, or not answered within 500 ms; it was taken back everywhere."""
+
+
+class UnavailableError(ControlError):
+    """The processors that would have to answer are not running or did not answer in time. Asking again may help."""
+
+
+class StartError(ControlError):
+    """The proxy cannot start: an address is taken, another instance holds the tap, the processors fail. The process exits with code 1."""

@@ -1,0 +1,341 @@
+"""The control plane as the gRPC service, the telemetry and the health listener see it.
+
+``ControlPlane`` is the interface (tests give the service a fake one), ``control.steering`` the implementation over running processors.
+All methods belong to the control process' event loop unless their docstring says otherwise. A change returns when it is in force in every
+processor, or raises and none has it. Failures are the classes of ``control.errors``.
+
+A *row* is the JSON object of one pair, as the processors give it (``proxy.server``): ``id`` (int; text form by ``format_connection_id``),
+``listener``, ``peer``, ``upstream``, ``principal``, ``tls``, ``state``, ``muted``, ``muting``, ``frames`` and ``bytes`` by direction, and so on.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from proxy.config.model import ProxyConfig
+
+if TYPE_CHECKING:
+    from proxy.cells import CellReader
+
+__all__ = [
+    "CONTROL_METRICS",
+    "Attributes",
+    "BuildInfo",
+    "ControlMetric",
+    "ControlPlane",
+    "DrainResult",
+    "Health",
+    "Limit",
+    "ListenerStatus",
+    "Outcome",
+    "PoolShare",
+    "PoolStatus",
+    "ProcessorState",
+    "ProcessorStatus",
+    "Row",
+    "Subscriber",
+    "UpstreamStatus",
+]
+
+Row = dict[str, Any]
+Attributes = tuple[tuple[str, str], ...]
+Subscriber = Callable[[Row], None]
+ProcessorState = Literal["starting", "running", "draining", "restarting", "stopped"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerStatus:
+    """One listener. ``address`` is the bound one (port 0 resolved), ``connections`` those open now in all processors."""
+
+    name: str
+    address: str
+    upstream: str
+    protocol: str
+    framing: str
+    tls: bool
+    max_receive_size: int
+    max_connections: int
+    connections: int
+    accepting: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamStatus:
+    """One upstream. ``endpoints`` as configured, ``addresses`` as resolved last, ``error`` of the last resolution (empty: none)."""
+
+    name: str
+    endpoints: tuple[str, ...]
+    addresses: tuple[str, ...]
+    tls: bool
+    max_receive_size: int
+    error: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessorStatus:
+    """One processor slot. ``pid`` is 0 while none runs; ``generation`` counts its starts from 1; ``heartbeat_age_ms`` is -1 before the first beat."""
+
+    slot: int
+    pid: int
+    generation: int
+    state: ProcessorState
+    restarts: int
+    heartbeat_age_ms: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """The largest frame body, in bytes, that clients of a listener may send."""
+
+    listener: str
+    max_receive_size: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PoolShare:
+    """What one processor may retain and retains, in bytes."""
+
+    slot: int
+    share: int
+    usage: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PoolStatus:
+    """The memory pool. ``size`` is the sum of the shares, ``usage`` of what they retain; ``processors`` is the number configured now."""
+
+    size: int
+    usage: int
+    shares: tuple[PoolShare, ...]
+    processors: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a request on channels did: ids it is in force for, ids that are not (or no longer) open."""
+
+    affected: tuple[int, ...]
+    missing: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DrainResult:
+    """``closed`` pairs ended by the drain, ``open`` pairs still there when it returned (closed by force at the deadline count as closed)."""
+
+    closed: int
+    open: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """For probes. ``started``: every processor was ready once and the listeners are bound; ``alive``: control's loop and every processor's
+    heartbeat move; ``ready``: started, listening and not draining."""
+
+    started: bool
+    alive: bool
+    ready: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BuildInfo:
+    """``compiled`` says whether the processors run compiled modules; ``modules`` maps each hot module to its file in a running processor."""
+
+    version: str
+    compiled: bool
+    modules: Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ControlMetric:
+    """A metric that the control process counts itself. ``unit`` is UCUM; ``attributes`` are the keys, all bounded."""
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    unit: str
+    description: str
+    attributes: tuple[str, ...]
+
+
+CONTROL_METRICS: Final = (
+    ControlMetric(
+        name="framegate.connection.accepted",
+        kind="counter",
+        unit="{connection}",
+        description="Connections accepted and handed to a processor.",
+        attributes=("framegate.listener",),
+    ),
+    ControlMetric(
+        name="framegate.connection.rejected",
+        kind="counter",
+        unit="{connection}",
+        description="Connections closed right after accept.",
+        attributes=("framegate.listener", "framegate.reason"),
+    ),
+    ControlMetric(
+        name="framegate.acceptor.wait.time",
+        kind="counter",
+        unit="s",
+        description="Time in which the acceptor waited because every processor's hand-over queue was full.",
+        attributes=(),
+    ),
+    ControlMetric(
+        name="framegate.worker.restarts",
+        kind="counter",
+        unit="{restart}",
+        description="Processors started again after they ended.",
+        attributes=("framegate.reason",),
+    ),
+    ControlMetric(
+        name="framegate.config.changes",
+        kind="counter",
+        unit="{change}",
+        description="Changes asked for over the control plane; error.type only on those that failed.",
+        attributes=("framegate.field", "error.type"),
+    ),
+    ControlMetric(
+        name="framegate.frame.size.limit",
+        kind="gauge",
+        unit="By",
+        description="The maxReceiveSize in force.",
+        attributes=("framegate.listener",),
+    ),
+    ControlMetric(
+        name="framegate.draining", kind="gauge", unit="1", description="1 while the proxy drains, else 0.", attributes=()
+    ),
+    ControlMetric(
+        name="framegate.log.dropped",
+        kind="counter",
+        unit="{row}",
+        description="Log rows that processors dropped because the link was full.",
+        attributes=(),
+    ),
+    ControlMetric(
+        name="framegate.connection.died",
+        kind="counter",
+        unit="{connection}",
+        description="Connections that ended with their processor, with the cause processor_died.",
+        attributes=("framegate.listener",),
+    ),
+)
+
+
+class ControlPlane(abc.ABC):
+    """Everything that may be asked of, or changed in, a running framegate."""
+
+    @property
+    @abc.abstractmethod
+    def config(self) -> ProxyConfig:
+        """The configuration in force, changes at run time included."""
+
+    @property
+    @abc.abstractmethod
+    def started_ns(self) -> int:
+        """When this process started, CLOCK_REALTIME nanoseconds."""
+
+    @property
+    @abc.abstractmethod
+    def build(self) -> BuildInfo:
+        """Version and whether the processors are compiled."""
+
+    @property
+    @abc.abstractmethod
+    def cells(self) -> "list[tuple[int, CellReader]]":
+        """The shared counters of every slot that ever ran, by slot. Any thread."""
+
+    @abc.abstractmethod
+    def measurements(self) -> Mapping[tuple[str, Attributes], float]:
+        """The values of ``CONTROL_METRICS`` now, by name and attributes (sorted by key). Any thread."""
+
+    @abc.abstractmethod
+    def health(self) -> Health:
+        """For probes; cheap. Any thread."""
+
+    @abc.abstractmethod
+    async def list_channels(self, listener: str | None = None, page_size: int = 0, page_token: str = "") -> tuple[list[Row], str]:
+        """One page of pairs in a stable order, and the token of the next page (empty: that was the last).
+
+        Args:
+            listener: only those of this listener.
+            page_size: at most so many rows, 1 to 1000; 0 means 100.
+            page_token: of the page before; empty for the first.
+
+        Raises:
+            NotFoundError: no such listener. InvalidArgumentError: a bad page size or token. UnavailableError: a processor does not answer.
+        """
+
+    @abc.abstractmethod
+    async def describe_channel(self, channel: int) -> Row:
+        """The row of one pair. Raises NotFoundError."""
+
+    @abc.abstractmethod
+    async def mute_channels(self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "") -> Outcome:
+        """Stop reading from the clients of these pairs, named by id or all of a listener; returns when no further header will be read.
+
+        Raises NotFoundError when a single named channel, or the listener, does not exist; InvalidArgumentError unless exactly one of the two is given.
+        """
+
+    @abc.abstractmethod
+    async def unmute_channels(self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "") -> Outcome:
+        """Take the mute back. Arguments and errors as ``mute_channels``."""
+
+    @abc.abstractmethod
+    async def close_channels(self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "") -> Outcome:
+        """Close pairs with the cause ``admin``. Arguments and errors as ``mute_channels``."""
+
+    @abc.abstractmethod
+    async def get_limits(self, listener: str | None = None) -> list[Limit]:
+        """The limits in force of one or of every listener. Raises NotFoundError."""
+
+    @abc.abstractmethod
+    async def set_limit(self, listener: str, max_receive_size: int) -> Limit:
+        """Change maxReceiveSize for every header scanned from now on.
+
+        Raises:
+            NotFoundError: no such listener. InvalidArgumentError: not in 1 to 2 GiB - 1. FailedPreconditionError: above a processor's share of the
+                pool. AbortedError: a processor refused; none has it.
+        """
+
+    @abc.abstractmethod
+    async def get_pool(self) -> PoolStatus:
+        """Size, usage and shares of the memory pool."""
+
+    @abc.abstractmethod
+    async def set_pool_size(self, size: int) -> PoolStatus:
+        """Resize the memory pool, in bytes, divided over the processors.
+
+        Raises InvalidArgumentError (not positive), FailedPreconditionError (a share would be below the largest maxReceiveSize), AbortedError.
+        """
+
+    @abc.abstractmethod
+    async def set_processors(self, count: int) -> PoolStatus:
+        """Start or drain and stop processors until ``count`` (1 to 64) run. Growing returns when the new ones are ready; shrinking when the drained
+        ones are gone or their drain timeout closed what was left. Errors as ``set_pool_size``."""
+
+    @abc.abstractmethod
+    async def drain(self, timeout_ms: int | None = None, *, wait: bool = True) -> DrainResult:
+        """Accept no more connections and end the open ones at a frame boundary; the process stays up. None means the configured timeout.
+
+        With ``wait`` it returns when no pair is open, otherwise as soon as every processor drains.
+        """
+
+    @abc.abstractmethod
+    async def list_listeners(self) -> list[ListenerStatus]:
+        """Every listener, in the configuration's order."""
+
+    @abc.abstractmethod
+    async def list_upstreams(self) -> list[UpstreamStatus]:
+        """Every upstream, in the configuration's order."""
+
+    @abc.abstractmethod
+    async def status(self) -> list[ProcessorStatus]:
+        """Every processor slot, by number."""
+
+    @abc.abstractmethod
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+        """Call ``subscriber`` with every event row (``event`` is ``closed``, ``processor_died``, …) until the returned function is called.
+        It runs on the loop and must not block."""
+
+    @abc.abstractmethod
+    def audit(self, record: Row) -> None:
+        """Write an audit row to the log: who asked for what, values before and after, the result. Any thread."""
