@@ -1,0 +1,390 @@
+"""The tap's format on disk: segment files of blocks of chunks of frames. Little endian throughout; version 1.
+
+Where things are::
+
+    <directory>/<stream>/<base>.open          being written, by exactly one process
+    <directory>/<stream>/<base>.seg           sealed: never changes again, until retention deletes it
+    <directory>/_consumers/<name>.json        how far a reader has come (``log_reader``)
+
+A stream is what one run of one processor wrote: ``<node>.<slot>.<boot-id>``. A *logical offset* is a position in a stream: ``base`` (the
+file's name, 20 digits) + position in the file - 4096. The next segment's base is the logical end of the segment before, so one integer
+names a place for ever and survives rolling. Offsets point at blocks.
+
+Segment: the header, then blocks back to back::
+
+    0      8        12         16        20                              4096
+    | FGTAPLOG | version | json_len | crc32 of json | JSON, then zeros   | block | block | ...
+
+    JSON: {"version", "node", "slot", "stream", "boot_id", "created_ns", "base"}
+
+Block: ``BLOCK_HEADER`` (128 bytes), then sections. Each section's place is in the header, relative to the block's start; sections and the
+block itself are padded with zeros, sections to 8 bytes, the block to 64. A section that would be empty has length 0::
+
+    +0          header       magic, lengths, counts, times, body CRC, and last the CRC of the header itself
+    +header_len strings      JSON array: listeners, principals, peers and rules that the rows name by index
+    +chunks_at  chunk table  chunk_count rows of CHUNK_ROW_BYTES
+    +starts_at  starts       int32 for each stored frame: where it begins, relative to its chunk's data
+    +sizes_at   sizes        int32 for each frame of the chunks with FLAG_SIZES: the body size it had on the wire
+    +answers_at answers      int32 keys[answers_count], then int32 latencies_us[answers_count], for the chunks with FLAG_ANSWERS
+    +data_at    data         the chunks' data back to back: frames as they passed
+
+A block is believed when it lies wholly inside the file's size and both CRCs fit: ``header_crc`` over the header before it, ``body_crc``
+over everything from ``header_len`` to ``block_len``, padding included. A torn tail fails that and is never read.
+
+Chunk row (``CHUNK_FIELDS``; numpy: ``np.dtype({"names": …, "formats": …, "offsets": …, "itemsize": CHUNK_ROW_BYTES})``)::
+
+      0 capture_ns      i64   wall clock; never decreases within a stream
+      8 connection      i64   id of the pair; -1: a gap of more than one connection
+     16 first_frame     i64   number of the first frame (of the first lost one) on this connection and direction, from 0; -1 unknown
+     24 original_bytes  i64   bytes of the chunk's frames on the wire, headers included
+     32 lost_frames     i64   gap: whole frames that passed and are not in the log
+     40 lost_bytes      i64   gap: their bytes; frames: bytes cut or withheld from this chunk
+     48 lost_from_ns    i64   gap: when the first one was lost (capture_ns: when the last was, or later); frames: 0
+     56 data_offset     i32   of the chunk's data within the data section
+     60 data_length     i32
+     64 frame_count     i32   frames: at least 1; gap: 0
+     68 starts_index    i32   index of the first start in the starts section; there are frame_count
+     72 sizes_index     i32   same for sizes; -1 without FLAG_SIZES: then a body's size is its stored length
+     76 answers_index   i32   same for answers; -1 without FLAG_ANSWERS
+     80 listener        i32   index into strings
+     84 principal       i32   index into strings; -1 nobody
+     88 peer            i32   index into strings: the client, host:port; -1 unknown
+     92 rule            i32   index into strings: the tap rule that matched; -1 none
+     96 direction       u8    DIRECTIONS: 0 request (from the client), 1 response
+     97 kind            u8    KINDS: 0 frames, 1 gap
+     98 capture         u8    CAPTURES: 0 full, 1 lengths, 2 hash
+     99 reason          u8    REASONS: why a gap, or why bytes were cut; 0 nothing is missing
+    100 framing         u8    FRAMINGS: 0 int32
+    101 protocol        u8    PROTOCOLS: 0 framed, 1 kafka
+    102 flags           u16   FLAG_*
+
+A stored frame is the slice of its chunk's data from its start to the next start (the last one's: to data_length). It begins with the
+frame's own header as it passed: a big-endian int32 with the body's size *on the wire*; what follows is what was kept of the body: all of it
+(full), its first bytes (FLAG_TRUNCATED), nothing (lengths, or a frame withheld: FLAG_WITHHELD), or HASH_BYTES of BLAKE2b (hash).
+
+The accounting: every frame that a rule matched is either in a frames chunk or in ``lost_frames`` of a gap.
+"""
+
+import json
+import struct
+import zlib
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+SEGMENT_MAGIC: Final = b"FGTAPLOG"
+BLOCK_MAGIC: Final = b"FGB1"
+FORMAT_VERSION: Final = 1
+SEGMENT_HEADER_BYTES: Final = 4096
+BLOCK_HEADER_BYTES: Final = 128
+CHUNK_ROW_BYTES: Final = 104
+BLOCK_ALIGNMENT: Final = 64
+SECTION_ALIGNMENT: Final = 8
+FRAME_HEADER_BYTES: Final = 4
+HASH_BYTES: Final = 16
+CRC_KIND_CRC32: Final = 1
+# One chunk's data stays under this, so that every position in a block fits an int32; larger runs are kept as lengths.
+MAX_CHUNK_BYTES: Final = 1 << 30
+
+OPEN_SUFFIX: Final = ".open"
+SEALED_SUFFIX: Final = ".seg"
+CONSUMERS_FOLDER: Final = "_consumers"
+
+DIRECTION_REQUEST: Final = 0
+DIRECTION_RESPONSE: Final = 1
+DIRECTIONS: Final = ("request", "response")
+
+KIND_FRAMES: Final = 0
+KIND_GAP: Final = 1
+KINDS: Final = ("frames", "gap")
+
+CAPTURE_FULL: Final = 0
+CAPTURE_LENGTHS: Final = 1
+CAPTURE_HASH: Final = 2
+CAPTURES: Final = ("full", "lengths", "hash")
+
+FRAMING_INT32: Final = 0
+FRAMINGS: Final = ("int32",)
+
+PROTOCOL_FRAMED: Final = 0
+PROTOCOL_KAFKA: Final = 1
+PROTOCOLS: Final = ("framed", "kafka")
+
+REASON_NONE: Final = 0
+REASON_QUEUE_FULL: Final = 1
+REASON_DISK_FULL: Final = 2
+REASON_DISK_ERROR: Final = 3
+REASON_SAMPLED: Final = 4
+REASON_CAPTURE: Final = 5
+REASON_WITHHELD: Final = 6
+REASON_OVERSIZE: Final = 7
+REASON_PARTIAL_FRAME: Final = 8
+REASON_PROCESSOR_DIED: Final = 9
+REASON_CLOSED: Final = 10
+# none; queue_full: the writer could not keep up; disk_full: no space, or over quota; disk_error: any other failed write; sampled: the rule
+# takes a share of the connections; capture: the rule keeps only a part of each body; withheld: SASL bytes; oversize: a run over
+# MAX_CHUNK_BYTES; partial_frame: a frame that never became whole (no frame is counted); processor_died: upper bound, written by control;
+# closed: the log closed while it could not write
+REASONS: Final = (
+    "none",
+    "queue_full",
+    "disk_full",
+    "disk_error",
+    "sampled",
+    "capture",
+    "withheld",
+    "oversize",
+    "partial_frame",
+    "processor_died",
+    "closed",
+)
+
+FLAG_SIZES: Final = 1  # the chunk has sizes: what is stored of some frame is not all of it
+FLAG_ANSWERS: Final = 2  # the chunk has keys and latencies
+FLAG_TRUNCATED: Final = 4  # a body was cut at the rule's max_frame_bytes
+FLAG_WITHHELD: Final = 8  # a body was withheld because it carries credentials
+
+# magic, version, length of the JSON, CRC32 of the JSON
+SEGMENT_HEADER: Final = struct.Struct("<8sIII")
+
+# magic, header_len, crc_kind, reserved, flags, chunk_count, block_len, offset, sequence, first_ns, last_ns, request_frames,
+# response_frames, lost_frames, strings_len, chunks_at, starts_at, sizes_at, answers_at, data_at, data_len, starts_count, sizes_count,
+# answers_count, body_crc, reserved; then the CRC of those 124 bytes
+BLOCK_HEADER: Final = struct.Struct("<4sHBBIiqqqqqiiqiiiiiiqiiiII")
+HEADER_CRC: Final = struct.Struct("<I")
+
+# name, format (numpy's and struct's), offset; the docstring above says what each is
+CHUNK_FIELDS: Final = (
+    ("capture_ns", "<i8", 0),
+    ("connection", "<i8", 8),
+    ("first_frame", "<i8", 16),
+    ("original_bytes", "<i8", 24),
+    ("lost_frames", "<i8", 32),
+    ("lost_bytes", "<i8", 40),
+    ("lost_from_ns", "<i8", 48),
+    ("data_offset", "<i4", 56),
+    ("data_length", "<i4", 60),
+    ("frame_count", "<i4", 64),
+    ("starts_index", "<i4", 68),
+    ("sizes_index", "<i4", 72),
+    ("answers_index", "<i4", 76),
+    ("listener", "<i4", 80),
+    ("principal", "<i4", 84),
+    ("peer", "<i4", 88),
+    ("rule", "<i4", 92),
+    ("direction", "|u1", 96),
+    ("kind", "|u1", 97),
+    ("capture", "|u1", 98),
+    ("reason", "|u1", 99),
+    ("framing", "|u1", 100),
+    ("protocol", "|u1", 101),
+    ("flags", "<u2", 102),
+)
+CHUNK_ROW: Final = struct.Struct("<7q10i6BH")
+
+
+class FormatError(ValueError):
+    """Bytes that are not what this format, or this version of it, demands. The message says what was found."""
+
+
+class BlockHeader(NamedTuple):
+    """A block's header, decoded. Positions are relative to the block's start; the module's docstring draws it.
+
+    Attributes:
+        offset: the block's own logical offset in its stream.
+        sequence: number of the block in its stream, from 0.
+        first_ns, last_ns: capture time of the first and last chunk.
+        request_frames, response_frames: frames stored, by direction.
+        lost_frames: the sum over the gap chunks.
+        starts_count: frames stored; equals request_frames + response_frames.
+    """
+
+    header_len: int
+    flags: int
+    chunk_count: int
+    block_len: int
+    offset: int
+    sequence: int
+    first_ns: int
+    last_ns: int
+    request_frames: int
+    response_frames: int
+    lost_frames: int
+    strings_len: int
+    chunks_at: int
+    starts_at: int
+    sizes_at: int
+    answers_at: int
+    data_at: int
+    data_len: int
+    starts_count: int
+    sizes_count: int
+    answers_count: int
+    body_crc: int
+
+    @property
+    def end(self) -> int:
+        """The logical offset behind the block, where the next one begins."""
+        return self.offset + self.block_len
+
+
+class ChunkRow(NamedTuple):
+    """One row of the chunk table, fields in the order of ``CHUNK_FIELDS``."""
+
+    capture_ns: int
+    connection: int
+    first_frame: int
+    original_bytes: int
+    lost_frames: int
+    lost_bytes: int
+    lost_from_ns: int
+    data_offset: int
+    data_length: int
+    frame_count: int
+    starts_index: int
+    sizes_index: int
+    answers_index: int
+    listener: int
+    principal: int
+    peer: int
+    rule: int
+    direction: int
+    kind: int
+    capture: int
+    reason: int
+    framing: int
+    protocol: int
+    flags: int
+
+
+def stream_name(node: str, slot: str, boot_id: str) -> str:
+    """The folder of what one run of one processor writes."""
+    return f"{node}.{slot}.{boot_id}"
+
+
+def segment_file(base: int, *, sealed: bool) -> str:
+    """The file name of the segment that begins at the logical offset ``base``."""
+    return f"{base:020d}{SEALED_SUFFIX if sealed else OPEN_SUFFIX}"
+
+
+def padding(length: int, alignment: int) -> int:
+    """How many zeros bring ``length`` to a multiple of ``alignment``."""
+    return -length % alignment
+
+
+def encode_segment_header(facts: dict[str, str | int]) -> bytes:
+    """The first ``SEGMENT_HEADER_BYTES`` of a segment.
+
+    Args:
+        facts: node, slot, stream, boot_id, created_ns and base; the version is added.
+
+    Raises:
+        FormatError: the facts do not fit (names too long).
+    """
+    body = json.dumps({"version": FORMAT_VERSION, **facts}, sort_keys=True).encode()
+    if len(body) > SEGMENT_HEADER_BYTES - SEGMENT_HEADER.size:
+        raise FormatError(f"segment header of {len(body)} bytes does not fit {SEGMENT_HEADER_BYTES}")
+    header = SEGMENT_HEADER.pack(SEGMENT_MAGIC, FORMAT_VERSION, len(body), zlib.crc32(body)) + body
+    return header.ljust(SEGMENT_HEADER_BYTES, b"\0")
+
+
+def decode_segment_header(data: bytes) -> dict[str, str | int]:
+    """The facts of a segment.
+
+    Args:
+        data: at least the first ``SEGMENT_HEADER_BYTES`` of the file.
+
+    Raises:
+        FormatError: not a segment, damaged, or of a version above ``FORMAT_VERSION``.
+    """
+    if len(data) < SEGMENT_HEADER_BYTES:
+        raise FormatError(f"segment header has {len(data)} bytes of {SEGMENT_HEADER_BYTES}")
+    magic, version, length, crc = SEGMENT_HEADER.unpack_from(data)
+    if magic != SEGMENT_MAGIC:
+        raise FormatError(f"not a tap segment: magic {magic!r}")
+    if version > FORMAT_VERSION:
+        raise FormatError(f"segment of format version {version}, this reader knows up to {FORMAT_VERSION}")
+    body = bytes(data[SEGMENT_HEADER.size : SEGMENT_HEADER.size + length])
+    if len(body) != length or zlib.crc32(body) != crc:
+        raise FormatError("segment header is damaged")
+    facts: dict[str, str | int] = json.loads(body)
+    return facts
+
+
+def encode_block_header(header: BlockHeader) -> bytes:
+    """``BLOCK_HEADER_BYTES`` bytes, header CRC included."""
+    packed = BLOCK_HEADER.pack(
+        BLOCK_MAGIC,
+        header.header_len,
+        CRC_KIND_CRC32,
+        0,
+        header.flags,
+        header.chunk_count,
+        header.block_len,
+        header.offset,
+        header.sequence,
+        header.first_ns,
+        header.last_ns,
+        header.request_frames,
+        header.response_frames,
+        header.lost_frames,
+        header.strings_len,
+        header.chunks_at,
+        header.starts_at,
+        header.sizes_at,
+        header.answers_at,
+        header.data_at,
+        header.data_len,
+        header.starts_count,
+        header.sizes_count,
+        header.answers_count,
+        header.body_crc,
+        0,
+    )
+    return packed + HEADER_CRC.pack(zlib.crc32(packed))
+
+
+def decode_block_header(data: "Buffer", position: int = 0) -> BlockHeader:
+    """The header of the block at ``position``.
+
+    Args:
+        data: bytes or a view of them; at least ``BLOCK_HEADER_BYTES`` behind ``position``.
+
+    Raises:
+        FormatError: no block begins here, or its header is damaged. Whether the block lies inside its file, and its body's CRC, is for
+            the caller to judge.
+    """
+    view = memoryview(data)[position : position + BLOCK_HEADER_BYTES]
+    if len(view) < BLOCK_HEADER_BYTES:
+        raise FormatError(f"block header has {len(view)} bytes of {BLOCK_HEADER_BYTES}")
+    if HEADER_CRC.unpack_from(view, BLOCK_HEADER.size)[0] != zlib.crc32(view[: BLOCK_HEADER.size]):
+        raise FormatError("no block here, or its header is damaged")
+    fields = BLOCK_HEADER.unpack_from(view)
+    if fields[0] != BLOCK_MAGIC or fields[2] != CRC_KIND_CRC32:
+        raise FormatError(f"block of an unknown kind: magic {fields[0]!r}, CRC kind {fields[2]}")
+    header = BlockHeader(fields[1], *fields[4:25])
+    _check_geometry(header)
+    return header
+
+
+def _check_geometry(header: BlockHeader) -> None:
+    """Raise FormatError unless the sections lie in order inside the block."""
+    places = (
+        BLOCK_HEADER_BYTES,
+        header.header_len,
+        header.header_len + header.strings_len,
+        header.chunks_at,
+        header.chunks_at + header.chunk_count * CHUNK_ROW_BYTES,
+        header.starts_at,
+        header.starts_at + 4 * header.starts_count,
+        header.sizes_at,
+        header.sizes_at + 4 * header.sizes_count,
+        header.answers_at,
+        header.answers_at + 8 * header.answers_count,
+        header.data_at,
+        header.data_at + header.data_len,
+        header.block_len,
+    )
+    if any(left > right for left, right in zip(places, places[1:], strict=False)) or header.block_len % BLOCK_ALIGNMENT:
+        raise FormatError("block whose sections do not fit its length")
