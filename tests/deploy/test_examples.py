@@ -1,0 +1,113 @@
+"""The manual of the configuration's keys: complete, loadable, and honest about defaults."""
+
+import dataclasses
+import re
+import types
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from control import configuration
+from proxy.config import model
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "deploy" / "examples"
+MANUAL = EXAMPLES / "framegate.yaml"
+UNITS = {"": 1, "B": 1, "KiB": model.KIB, "MiB": model.MIB, "GiB": model.GIB, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+
+
+@dataclasses.dataclass(frozen=True)
+class Key:
+    """One key of the manual: its path, joined by dots, and the comment above it."""
+
+    path: str
+    comment: str
+
+
+def manual_keys(text: str) -> Iterator[Key]:
+    """Every key of the manual, by indentation, with the comment lines that stand directly above it."""
+    stack: list[tuple[int, str]] = []
+    comment: list[str] = []
+    for line in text.splitlines():
+        match = re.match(r"^( *)(- )?([a-z_]+):", line)
+        if line.lstrip().startswith("#"):
+            comment.append(line.strip().lstrip("# "))
+        elif match:
+            indent = len(match[1]) + len(match[2] or "")
+            while stack and stack[-1][0] >= indent:
+                stack.pop()
+            stack.append((indent, match[3]))
+            yield Key(".".join(name for _, name in stack), " ".join(comment))
+            comment = []
+        else:
+            comment = []
+
+
+def model_fields(kind: type, path: str = "") -> Iterator[tuple[str, "dataclasses.Field[Any]"]]:
+    """Every field of the model below `kind`, by its path in the file."""
+    hints = typing.get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        name = f"{path}{field.name.removesuffix('_ms')}"
+        yield name, field
+        inner = [part for part in (hints[field.name], *typing.get_args(hints[field.name])) if dataclasses.is_dataclass(part)]
+        for part in inner:
+            assert isinstance(part, type) and not isinstance(part, types.GenericAlias)
+            yield from model_fields(part, f"{name}.")
+
+
+FIELDS = dict(model_fields(model.ProxyConfig))
+KEYS = list(manual_keys(MANUAL.read_text()))
+
+
+def test_every_field_of_the_model_is_in_the_manual_and_nothing_else() -> None:
+    assert {key.path for key in KEYS} == set(FIELDS)
+
+
+@pytest.mark.parametrize("path", sorted(FIELDS))
+def test_a_field_is_explained_and_its_default_is_true(path: str) -> None:
+    field = FIELDS[path]
+    explained = [key.comment for key in KEYS if key.path == path and key.comment]
+    if dataclasses.is_dataclass(field.default) and not isinstance(field.default, type):
+        return  # a section whose keys speak for themselves
+    assert explained, f"{path} has no comment"
+    stated = re.search(r"Default: (.*?)\.(?: |$)", explained[0])
+    if field.default is dataclasses.MISSING:
+        assert "Required." in explained[0]
+        return
+    assert stated is not None, f"{path} states no default"
+    assert as_value(stated[1], field.default) == as_plain(field.default)
+
+
+def as_plain(default: object) -> object:
+    return list(default) if isinstance(default, tuple) else default
+
+
+def as_value(text: str, default: object) -> object:
+    """What the text of a default says, in the type of the default."""
+    if isinstance(default, tuple):
+        return [item for item in text.strip("[]").split(", ") if item]
+    if default is None:
+        return None if text == "none" else text
+    if isinstance(default, int):
+        match = re.fullmatch(r"(\d+)([A-Za-z]*)", text)
+        assert match is not None, text
+        return int(match[1]) * UNITS[match[2]]
+    return float(text) if isinstance(default, float) else text.strip('"')
+
+
+def test_the_manual_loads_and_says_what_it_says() -> None:
+    config = configuration.load_file(MANUAL)
+    assert config.node == "edge-1"
+    assert [listener.name for listener in config.listeners] == ["kafka", "lookup"]
+    assert config.listeners[0].timeouts == model.ListenerTimeouts()
+    assert config.listeners[0].tls is not None and config.listeners[0].tls.client_auth == "required"
+    assert config.tap is not None and config.tap.segment_age_ms == 300_000
+    assert dataclasses.replace(config.tap, directory="", rules=()) == model.TapConfig(directory="")
+    assert config.listeners[1] == model.ListenerConfig(name="lookup", address="127.0.0.1:9190", upstream="lookup")
+
+
+def test_the_configuration_of_the_overlay_loads() -> None:
+    config = configuration.load_file(EXAMPLES.parent / "kustomize" / "example" / "framegate.yaml")
+    assert config.listeners[0].max_receive_size == 16 * model.MIB
