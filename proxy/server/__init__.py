@@ -1,0 +1,10 @@
+"""What runs in a processor.
+
+``link``: the two sockets between control and a processor: codec, hand-over of connections, names of the messages.
+``settings``: what the ``start`` message becomes: TLS contexts, limits, shares.
+``publish``: the counters of the loop, copied into the shared cells.
+``commands``: what control may ask for while traffic flows, in slices.
+``loop``: the one thread of a processor. ``python -P -m proxy.server`` runs it.
+
+Nothing is re-exported: ``control`` uses ``link`` alone, and must not pay for the rest.
+"""
