@@ -1,0 +1,50 @@
+# framegate's tasks. Each one sets up what it needs by itself: deploy/environment.py says how. `make help` lists them.
+SHELL := bash
+PYTHON ?= python3
+ARGS ?=
+setup := $(PYTHON) deploy/environment.py
+
+.DEFAULT_GOAL := help
+.PHONY: help install run run-kafka test test-pure lint format bench bench-quick proto clean
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@echo 'Arguments go through: make run ARGS="--seconds 20", make test ARGS="tests/proxy/network -k limit"'
+
+install:  ## the wheel, compiled, with everything a user wants, in .venv
+	@$(setup) run --with compiler
+	@echo 'try: .venv/bin/framegate --help'
+
+run:  ## framegate demo: a TLS client, the proxy, the tap, Spark tables; on this machine
+	@$(setup) run --with java,compiler -- framegate demo $(ARGS)
+
+run-kafka:  ## the same in front of a real Apache Kafka broker
+	@$(setup) run --with java,compiler,maven -- framegate demo --upstream kafka $(ARGS)
+
+test:  ## the tests, over the built wheel (compiled) in its own environment
+	@$(setup) test --with java,compiler -- python -m pytest $(ARGS)
+
+test-pure:  ## the same tests, over the source, interpreted
+	@$(setup) pure --with java -- python -m pytest $(ARGS)
+
+lint:  ## ruff, mypy strict, import contracts
+	@$(setup) pure -- ruff check .
+	@$(setup) pure -- ruff format --check .
+	@$(setup) pure -- mypy
+	@$(setup) pure -- lint-imports
+
+format:  ## put the source into ruff's form
+	@$(setup) pure -- ruff check --fix .
+	@$(setup) pure -- ruff format .
+
+bench:  ## processor time per echoed frame, beside HAProxy, NGINX, Envoy and a relay in C (tests/benchmarks/README.md)
+	@FRAMEGATE_REQUIRE_COMPILED=1 $(setup) run --with compiler,bench -- python tests/benchmarks/bench.py $(ARGS)
+
+bench-quick:  ## the same in two minutes
+	@$(MAKE) -s bench ARGS="--quick $(ARGS)"
+
+proto:  ## generate control/gen from proto/
+	@$(setup) pure -- python proto/generate.py
+
+clean:  ## forget every environment and everything built
+	rm -rf .venv .venv-test .venv-pure .cache build dist

@@ -1,0 +1,102 @@
+"""The build hook of the wheel: compiles the hot path with mypyc.
+
+The modules that ``[tool.hatch.build.targets.wheel.hooks.custom] compiled`` names are compiled in a temporary copy, as one group, and only the ``.so`` files
+go into the wheel, beside their ``.py`` (Python prefers the ``.so``; the source serves tracebacks). The checkout and an editable install never hold one.
+
+Without a C compiler, or with one that fails, the wheel is plain Python and says so in one line; ``FRAMEGATE_REQUIRE_COMPILED=1`` makes that an error.
+``FRAMEGATE_PURE=1`` asks for plain Python. The wheel's tag names a platform only when something was compiled.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+GROUP = "framegate"
+
+
+def hot_modules(root: Path, patterns: list[str]) -> list[str]:
+    """The files that are compiled, relative to the root, in order; package files (``__init__.py``) stay plain: they hold re-exports only."""
+    found = {path.relative_to(root).as_posix() for pattern in patterns for path in root.glob(pattern) if path.name not in ("__init__.py", "__main__.py")}
+    return sorted(found)
+
+
+def compile_group(root: Path, modules: list[str], target: Path) -> tuple[list[Path], str]:
+    """Compile a copy of the data path below ``target``.
+
+    Returns:
+        The extension files, relative to ``target`` (empty when it failed), and what the compiler said.
+    """
+    shutil.copytree(root / "proxy", target / "proxy", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    command = [sys.executable, str(Path(__file__).resolve()), *modules]
+    done = subprocess.run(command, cwd=target, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if done.returncode != 0:
+        return [], done.stdout
+    built = [path.relative_to(target) for path in target.rglob("*.so") if "build" not in path.relative_to(target).parts]
+    return sorted(built), done.stdout
+
+
+def reason(output: str) -> str:
+    """The one line of a compiler's output that tells most."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    for word in ("Python.h: No such file", "No such file or directory", "error:", "Error"):
+        for line in lines:
+            if word in line:
+                return line[:200]
+    return lines[-1][:200] if lines else "the compiler said nothing"
+
+
+try:
+    from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+except ImportError:  # run as the compiling subprocess, in an environment that holds mypyc alone
+    BuildHookInterface = object  # type: ignore[assignment,misc]
+
+
+class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
+    """Adds the compiled hot path to a wheel; hatchling finds this class by itself."""
+
+    PLUGIN_NAME = "custom"
+    _target: Path | None = None
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if self.target_name != "wheel" or version == "editable":
+            return
+        required = os.environ.get("FRAMEGATE_REQUIRE_COMPILED") == "1"
+        if os.environ.get("FRAMEGATE_PURE") == "1":
+            if required:
+                raise RuntimeError("FRAMEGATE_PURE=1 and FRAMEGATE_REQUIRE_COMPILED=1 exclude each other")
+            return
+        root = Path(self.root)
+        self._target = Path(tempfile.mkdtemp(prefix="framegate-build-"))
+        built, output = compile_group(root, hot_modules(root, self.config["compiled"]), self._target)
+        if not built:
+            if required:
+                raise RuntimeError(f"framegate: FRAMEGATE_REQUIRE_COMPILED=1, but the hot path did not compile:\n{output}")
+            self.app.display_warning(f"framegate: not compiled ({reason(output)}): this wheel is plain Python, and slower")
+            return
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = True
+        build_data["force_include"].update({str(self._target / path): path.as_posix() for path in built})
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        if self._target is not None:
+            shutil.rmtree(self._target, ignore_errors=True)
+
+
+def main(modules: list[str]) -> None:
+    """Compile the modules named, in the working directory, in place."""
+    sys.path.pop(0)  # our own folder: its names must not shadow a library's
+    from mypyc.build import mypycify
+    from setuptools import setup
+
+    extensions = mypycify(["--config-file=", *modules], opt_level="3", group_name=GROUP)
+    setup(name=GROUP, packages=[], py_modules=[], ext_modules=extensions, script_args=["build_ext", "--inplace"])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
