@@ -44,7 +44,7 @@ bench-quick:  ## the same in two minutes
 	@$(MAKE) -s bench ARGS="--quick $(ARGS)"
 
 proto:  ## generate control/gen from proto/
-	@$(setup) pure -- python proto/generate.py
+	@$(setup) pure -- python -m control.gen
 
 clean:  ## forget every environment and everything built
 	rm -rf .venv .venv-test .venv-pure .cache build dist

@@ -1,0 +1,58 @@
+"""What every test may rely on: `tests.fakes` can be imported, the code under test is the build that was asked for, the first test says so.
+
+`make test` runs the tests of the checkout over the installed wheel, so the checkout itself must not be an import path: only the name `tests` is bound to
+this folder. `FRAMEGATE_EXPECT` (compiled or pure; the Makefile sets it) says what the hot path must be.
+"""
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+
+
+def bind_tests_package() -> None:
+    """Make `tests` a namespace package of this folder alone, whatever else is called so on the import path."""
+    spec = importlib.machinery.ModuleSpec("tests", None, is_package=True)
+    spec.submodule_search_locations = [str(HERE)]
+    sys.modules["tests"] = importlib.util.module_from_spec(spec)
+
+
+bind_tests_package()
+
+
+@pytest.fixture(scope="session")
+def expected_build() -> str:
+    """`compiled` or `pure`: what the hot path's modules must be in this run."""
+    build = os.environ.get("FRAMEGATE_EXPECT", "pure")
+    assert build in ("compiled", "pure"), f"FRAMEGATE_EXPECT={build}"
+    return build
+
+
+def pytest_report_header() -> str:
+    """Name the build in pytest's first lines."""
+    import proxy
+
+    return f"framegate: {os.environ.get('FRAMEGATE_EXPECT', 'pure')} build, proxy from {Path(proxy.__file__ or '').parent}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The test of the build first: if it fails, nothing after it means anything."""
+    items.sort(key=lambda item: not _is_first(item.path))
+
+
+def _is_first(path: Path) -> bool:
+    return path == HERE / "test_build.py"
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """The checkout must not have got compiled files from a test."""
+    left: Sequence[Path] = [path for package in ("proxy", "control") for path in (HERE.parent / package).rglob("*.so")]
+    if left:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        sys.stderr.write(f"compiled files in the checkout: {left}\n")
