@@ -18,6 +18,8 @@ an import path), the environment's programs first on ``PATH``, and ``FRAMEGATE_E
 Only the standard library is used here, and no syntax newer than Python 3.8, so that an older Python gets a sentence and not a traceback.
 """
 
+from __future__ import annotations
+
 import contextlib
 import fcntl
 import hashlib
@@ -27,12 +29,15 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, NoReturn, Optional, Tuple
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
 USER_EXTRAS = "spark,otlp,prometheus,kafka"
-KINDS: Dict[str, Tuple[str, str]] = {
+KINDS: dict[str, tuple[str, str]] = {
     "run": (".venv", USER_EXTRAS),
     "test": (".venv-test", USER_EXTRAS + ",dev"),
     "pure": (".venv-pure", USER_EXTRAS + ",dev"),
@@ -58,7 +63,7 @@ def has_java() -> bool:
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     if not java or not os.path.exists(java):
         return False
-    text = subprocess.run([java, "-version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True, check=False).stdout
+    text = subprocess.run([java, "-version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False).stdout
     version = text.partition('version "')[2].partition('"')[0].split(".")[0].split("-")[0]
     return version.isdigit() and int(version) >= OLDEST_JAVA
 
@@ -76,14 +81,16 @@ def has_maven() -> bool:
 
 def has_bench() -> bool:
     """Whether the peers of the bench and OpenSSL's headers (for the load generator) are here."""
-    stream = any(path.exists() for path in (Path("/usr/lib/nginx/modules/ngx_stream_module.so"), Path("/usr/share/nginx/modules-available/mod-stream.conf")))
+    stream = any(
+        path.exists() for path in (Path("/usr/lib/nginx/modules/ngx_stream_module.so"), Path("/usr/share/nginx/modules-available/mod-stream.conf"))
+    )
     return bool(shutil.which("haproxy") and shutil.which("nginx") and stream and Path("/usr/include/openssl/ssl.h").exists())
 
 
 class Need:
     """Something of the machine that a task needs: how to see it, which Debian packages bring it, and whether the task can go on without."""
 
-    def __init__(self, name: str, present: Callable[[], bool], packages: List[str], without: Optional[str]) -> None:
+    def __init__(self, name: str, present: Callable[[], bool], packages: list[str], without: str | None) -> None:
         self.name = name
         self.present = present
         self.packages = packages
@@ -96,7 +103,9 @@ NEEDS = {
         Need("java", has_java, ["openjdk-17-jre-headless"], None),
         Need("compiler", has_compiler, ["gcc", "libc6-dev", "python3-dev"], "the hot path runs as plain Python, and slower"),
         Need("maven", has_maven, ["maven"], None),
-        Need("bench", has_bench, ["haproxy", "nginx", "libnginx-mod-stream", "libssl-dev", "gcc", "libc6-dev"], "peers that are missing are left out"),
+        Need(
+            "bench", has_bench, ["haproxy", "nginx", "libnginx-mod-stream", "libssl-dev", "gcc", "libc6-dev"], "peers that are missing are left out"
+        ),
     )
 }
 
@@ -120,10 +129,10 @@ def provide(need: Need) -> None:
     asked = "{} is missing: install it (on Debian: apt-get install {})".format(need.name if need.name != "java" else "Java 17 or newer", packages)
     if need.without is None:
         stop(asked)
-    say("warning: {}; until then {}".format(asked, need.without))
+    say(f"warning: {asked}; until then {need.without}")
 
 
-def digest(paths: List[Path], *words: str) -> str:
+def digest(paths: list[Path], *words: str) -> str:
     """What an environment or a wheel is made from, in sixteen letters."""
     total = hashlib.sha256()
     for path in sorted(paths):
@@ -133,22 +142,24 @@ def digest(paths: List[Path], *words: str) -> str:
     return total.hexdigest()[:16]
 
 
-def wheel_sources() -> List[Path]:
+def wheel_sources() -> list[Path]:
     """Every file that goes into the wheel or decides how it is built."""
     found = [ROOT / name for name in ("pyproject.toml", "deploy/hatch_build.py", "README.md", "LICENSE")]
     for package in ("proxy", "control"):
-        found += [path for path in (ROOT / package).rglob("*") if path.is_file() and "__pycache__" not in path.parts and path.suffix not in (".so", ".pyc")]
+        found += [
+            path for path in (ROOT / package).rglob("*") if path.is_file() and "__pycache__" not in path.parts and path.suffix not in (".so", ".pyc")
+        ]
     return found
 
 
-def quiet(command: List[str], log: str, hint: str) -> str:
+def quiet(command: list[str], log: str, hint: str) -> str:
     """Run a command, its words into a log; they are shown when it fails."""
     CACHE.mkdir(exist_ok=True)
-    done = subprocess.run(command, cwd=str(ROOT), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True, check=False)
+    done = subprocess.run(command, cwd=str(ROOT), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     (CACHE / log).write_text(done.stdout)
     if done.returncode != 0:
         sys.stderr.write("\n".join(done.stdout.splitlines()[-30:]) + "\n")
-        stop("{} (the whole output: .cache/{})".format(hint, log), 1)
+        stop(f"{hint} (the whole output: .cache/{log})", 1)
     return done.stdout
 
 
@@ -156,10 +167,14 @@ def python_of(environment: Path) -> str:
     """The interpreter of an environment, made on first use."""
     python = environment / "bin" / "python"
     if not python.exists():
-        say("making {}".format(environment.name))
+        say(f"making {environment.name}")
         if environment.exists():
             shutil.rmtree(str(environment))
-        quiet([sys.executable, "-m", "venv", str(environment)], "venv.log", "python3 -m venv failed: install it (on Debian: apt-get install python3-venv)")
+        quiet(
+            [sys.executable, "-m", "venv", str(environment)],
+            "venv.log",
+            "python3 -m venv failed: install it (on Debian: apt-get install python3-venv)",
+        )
     return str(python)
 
 
@@ -185,7 +200,7 @@ def is_pure(wheel: Path) -> bool:
     return wheel.name.endswith("-none-any.whl")
 
 
-def set_up(kind: str) -> Tuple[Path, str]:
+def set_up(kind: str) -> tuple[Path, str]:
     """Bring one environment up to date; returns it, and what its hot path is: compiled or pure."""
     name, extras = KINDS[kind]
     environment = ROOT / name
@@ -196,22 +211,22 @@ def set_up(kind: str) -> Tuple[Path, str]:
     pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "-q"]
     if kind == "pure":
         source, build, content = "-e", "pure", digest([ROOT / "proxy" / "pipeline" / "pyspark_framegate.py", ROOT / "deploy" / "hatch_build.py"])
-        target = [source, "{}[{}]".format(ROOT, extras)]
+        target = [source, f"{ROOT}[{extras}]"]
         again = [source, str(ROOT)]
     else:
         wheel = build_wheel(python)
         build, content = ("pure" if is_pure(wheel) else "compiled"), wheel.parent.name
         if build == "pure" and os.environ.get("FRAMEGATE_REQUIRE_COMPILED") == "1":
             stop("FRAMEGATE_REQUIRE_COMPILED=1, but the wheel is plain Python")
-        target = ["{}[{}]".format(wheel, extras)]
+        target = [f"{wheel}[{extras}]"]
         again = [str(wheel)]
     if before[:2] != [requirements, content]:
         stamp.unlink() if stamp.exists() else None
         if before[0] != requirements:
-            say("installing into {} (a few minutes the first time)".format(name))
-            quiet([*pip, *target], "install-{}.log".format(kind), "the installation failed")
-        quiet([*pip, "--force-reinstall", "--no-deps", *again], "install-{}.log".format(kind), "the installation failed")
-        stamp.write_text("{} {} {}\n".format(requirements, content, build))
+            say(f"installing into {name} (a few minutes the first time)")
+            quiet([*pip, *target], f"install-{kind}.log", "the installation failed")
+        quiet([*pip, "--force-reinstall", "--no-deps", *again], f"install-{kind}.log", "the installation failed")
+        stamp.write_text(f"{requirements} {content} {build}\n")
     return environment, build
 
 
@@ -224,7 +239,7 @@ def one_at_a_time() -> Iterator[None]:
         yield
 
 
-def main(arguments: List[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Set up, then become the command."""
     if sys.version_info < OLDEST_PYTHON:
         stop("Python {}.{} or newer is needed; this is {}".format(*OLDEST_PYTHON, sys.version.split()[0]))

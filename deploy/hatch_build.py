@@ -22,7 +22,9 @@ GROUP = "framegate"
 
 def hot_modules(root: Path, patterns: list[str]) -> list[str]:
     """The files that are compiled, relative to the root, in order; package files (``__init__.py``) stay plain: they hold re-exports only."""
-    found = {path.relative_to(root).as_posix() for pattern in patterns for path in root.glob(pattern) if path.name not in ("__init__.py", "__main__.py")}
+    found = {
+        path.relative_to(root).as_posix() for pattern in patterns for path in root.glob(pattern) if path.name not in ("__init__.py", "__main__.py")
+    }
     return sorted(found)
 
 

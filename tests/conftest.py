@@ -36,9 +36,9 @@ def expected_build() -> str:
 
 def pytest_report_header() -> str:
     """Name the build in pytest's first lines."""
-    import proxy
-
-    return f"framegate: {os.environ.get('FRAMEGATE_EXPECT', 'pure')} build, proxy from {Path(proxy.__file__ or '').parent}"
+    spec = importlib.util.find_spec("proxy")
+    where = Path(spec.origin).parent if spec is not None and spec.origin is not None else "nowhere: install it, or use make test"
+    return f"framegate: {os.environ.get('FRAMEGATE_EXPECT', 'pure')} build, proxy from {where}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
