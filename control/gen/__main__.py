@@ -36,7 +36,7 @@ def generate(output: pathlib.Path, source: pathlib.Path = ROOT / "proto") -> lis
     Raises:
         FileNotFoundError: a tool is missing. subprocess.CalledProcessError: protoc refused a file; it said why on stderr.
     """
-    import grpc_tools
+    import grpc_tools  # type: ignore[import-untyped]
 
     protos = sorted(path.relative_to(source).as_posix() for path in source.rglob("*.proto"))
     well_known = pathlib.Path(grpc_tools.__file__).parent / "_proto"

@@ -154,6 +154,8 @@ class _MuteCauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MuteCause.V
     """The tap's queue is full, and its rule says that traffic waits."""
     MUTE_CAUSE_ADMIN: _MuteCause.ValueType  # 6
     """An operator muted it."""
+    MUTE_CAUSE_DRAIN: _MuteCause.ValueType  # 7
+    """The proxy drains."""
 
 class MuteCause(_MuteCause, metaclass=_MuteCauseEnumTypeWrapper):
     """Why a channel is not read. A channel is read only while none of them holds."""
@@ -172,6 +174,8 @@ MUTE_CAUSE_TAP: MuteCause.ValueType  # 5
 """The tap's queue is full, and its rule says that traffic waits."""
 MUTE_CAUSE_ADMIN: MuteCause.ValueType  # 6
 """An operator muted it."""
+MUTE_CAUSE_DRAIN: MuteCause.ValueType  # 7
+"""The proxy drains."""
 Global___MuteCause: _TypeAlias = MuteCause  # noqa: Y015
 
 class _Side:

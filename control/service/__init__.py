@@ -1,0 +1,18 @@
+"""The gRPC face of the control plane: ``framegate.control.v1`` on a Unix socket, and grpc.health.v1 on a plaintext port of its own.
+
+    server       the two servers: start, lock and mode of the socket, reflection, stop
+    interceptor  around every call: its duration, its audit row, its errors
+    status       one table: which error of ``control.errors`` is which gRPC code, with which details
+    validate     what a request may say; every wrong field is named at once
+    convert      rows and statuses of the plane become messages
+    paging       page sizes and tokens of lists that lie in memory
+    closed       the channels that closed last
+    channels, limits, pools, listeners, upstreams, proxies   the servicers, one for each service
+    health       startup, liveness and readiness
+
+``start(plane, config)`` is all that ``control.serve`` needs. It imports grpc, so import this room late.
+"""
+
+from control.service.server import Service, start
+
+__all__ = ["Service", "start"]

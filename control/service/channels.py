@@ -1,0 +1,87 @@
+"""ChannelService."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import grpc
+
+from control.errors import InvalidArgumentError, NotFoundError, Violation
+from control.gen.framegate.control.v1 import channel_service_pb2 as pb2
+from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelServiceServicer
+from control.plane import ControlPlane, Outcome
+from control.service import paging
+from control.service.closed import ClosedChannels
+from control.service.convert import cause_name, channel_message, channel_number, channel_texts
+from control.service.interceptor import note
+from control.service.validate import Violations, reason, selection
+
+__all__ = ["Channels"]
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Change = Callable[[Sequence[int], str | None, str], Awaitable[Outcome]]
+
+
+class Channels(ChannelServiceServicer):
+    """Shows connections and lays a hand on them."""
+
+    def __init__(self, plane: ControlPlane, closed: ClosedChannels) -> None:
+        self._plane = plane
+        self._closed = closed
+
+    async def ListChannels(self, request: pb2.ListChannelsRequest, context: Context) -> pb2.ListChannelsResponse:
+        """One page of open channels."""
+        size = paging.page_size(request.page_size)
+        rows, token = await self._plane.list_channels(request.listener or None, size, request.page_token)
+        return pb2.ListChannelsResponse(channels=[channel_message(row) for row in rows], next_page_token=token)
+
+    async def ListClosedChannels(self, request: pb2.ListClosedChannelsRequest, context: Context) -> pb2.ListClosedChannelsResponse:
+        """One page of channels that closed a short time ago."""
+        if request.cause not in pb2.Cause.values():
+            raise InvalidArgumentError([Violation("cause", f"{request.cause} is no Cause")])
+        if request.listener and all(item.name != request.listener for item in self._plane.config.listeners):
+            raise NotFoundError("listener", request.listener)
+        rows = self._closed.latest(request.listener or None, cause_name(request.cause))
+        chosen, token = paging.page([(str(row["id"]), row) for row in rows], request.page_size, request.page_token)
+        return pb2.ListClosedChannelsResponse(channels=[channel_message(row) for row in chosen], next_page_token=token)
+
+    async def GetChannel(self, request: pb2.GetChannelRequest, context: Context) -> pb2.GetChannelResponse:
+        """One channel, open or closed a short time ago."""
+        violations = Violations()
+        number = channel_number(request.id, "id", violations.add)
+        violations.check()
+        assert number is not None, "a bad id is a violation"
+        try:
+            row = await self._plane.describe_channel(number)
+        except NotFoundError:
+            closed = self._closed.get(number)
+            if closed is None:
+                raise
+            row = closed
+        return pb2.GetChannelResponse(channel=channel_message(row))
+
+    async def MuteChannels(self, request: pb2.MuteChannelsRequest, context: Context) -> pb2.MuteChannelsResponse:
+        """Read no further frame from clients."""
+        outcome = await self._change(self._plane.mute_channels, request.selector, request.reason, reason_needed=True)
+        return pb2.MuteChannelsResponse(affected_channel_ids=channel_texts(outcome.affected), missing_channel_ids=channel_texts(outcome.missing))
+
+    async def UnmuteChannels(self, request: pb2.UnmuteChannelsRequest, context: Context) -> pb2.UnmuteChannelsResponse:
+        """Take an operator's mute back."""
+        outcome = await self._change(self._plane.unmute_channels, request.selector, request.reason)
+        return pb2.UnmuteChannelsResponse(affected_channel_ids=channel_texts(outcome.affected), missing_channel_ids=channel_texts(outcome.missing))
+
+    async def CloseChannels(self, request: pb2.CloseChannelsRequest, context: Context) -> pb2.CloseChannelsResponse:
+        """Close with the cause ``admin``."""
+        outcome = await self._change(self._plane.close_channels, request.selector, request.reason)
+        return pb2.CloseChannelsResponse(affected_channel_ids=channel_texts(outcome.affected), missing_channel_ids=channel_texts(outcome.missing))
+
+    async def _change(self, change: Change, selector: pb2.ChannelSelector, why: str, *, reason_needed: bool = False) -> Outcome:
+        """Do it to the selected channels; NotFoundError when channels were named and none of them is open."""
+        violations = Violations()
+        numbers, listener = selection(selector, violations)
+        reason(why, violations, needed=reason_needed)
+        violations.check()
+        outcome = await change(numbers, listener, why)
+        if listener is None and not outcome.affected:
+            raise NotFoundError("channel", ", ".join(channel_texts(outcome.missing)))
+        note(after={"affected": channel_texts(outcome.affected), "missing": channel_texts(outcome.missing)})
+        return outcome

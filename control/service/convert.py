@@ -1,0 +1,171 @@
+"""Rows and statuses of the plane become messages of the API, ids become text and back.
+
+A row comes over the link from a processor of the same version, so a key that must be there is read without asking.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from control.gen.framegate.control.v1 import channel_service_pb2 as channel_pb2
+from control.gen.framegate.control.v1 import limit_service_pb2 as limit_pb2
+from control.gen.framegate.control.v1 import listener_service_pb2 as listener_pb2
+from control.gen.framegate.control.v1 import pool_service_pb2 as pool_pb2
+from control.gen.framegate.control.v1 import upstream_service_pb2 as upstream_pb2
+from control.plane import Limit, ListenerStatus, PoolStatus, ProcessorStatus, Row, UpstreamStatus
+from proxy.network.connection_id import format_connection_id, parse_connection_id
+
+__all__ = [
+    "cause_name",
+    "channel_message",
+    "channel_number",
+    "channel_texts",
+    "duration",
+    "limit_message",
+    "listener_message",
+    "memory_pool_message",
+    "processor_message",
+    "timestamp",
+    "upstream_message",
+]
+
+_CAUSE_PREFIX: Final = "CAUSE_"
+
+
+def channel_number(text: str, field: str, complain: Callable[[str, str], None]) -> int | None:
+    """The number of a channel; None, after a complaint about ``field``, when the text is not an id."""
+    try:
+        return int(parse_connection_id(text))
+    except ValueError:
+        complain(field, f"must be slot-generation-counter, as in 0-1-42, not {text[:64]!r}")
+        return None
+
+
+def channel_texts(numbers: Iterable[int]) -> list[str]:
+    """Ids as text."""
+    return [format_connection_id(number) for number in numbers]
+
+
+def timestamp(realtime_ns: int) -> Timestamp:
+    """A moment of CLOCK_REALTIME."""
+    return Timestamp(seconds=realtime_ns // 10**9, nanos=realtime_ns % 10**9)
+
+
+def duration(length_ns: int) -> Duration:
+    """A length of time, not below zero."""
+    return Duration(seconds=length_ns // 10**9, nanos=length_ns % 10**9)
+
+
+def cause_name(cause: channel_pb2.Cause.ValueType) -> str | None:
+    """The word of the log and the metrics for a cause; None for CAUSE_UNSPECIFIED."""
+    return None if cause == channel_pb2.CAUSE_UNSPECIFIED else channel_pb2.Cause.Name(cause).removeprefix(_CAUSE_PREFIX).lower()
+
+
+def _traffic(row: Row, direction: str) -> channel_pb2.Traffic:
+    return channel_pb2.Traffic(frame_count=row["frames"][direction], total_bytes=row["bytes"][direction])
+
+
+def _mute_causes(row: Row) -> list[channel_pb2.MuteCause.ValueType]:
+    return [channel_pb2.MuteCause.Value(f"MUTE_CAUSE_{word.upper()}") for word in row["muted"]]
+
+
+def _common(row: Row, state: channel_pb2.Channel.State.ValueType) -> channel_pb2.Channel:
+    """What open and closed rows both have."""
+    number: int = row["id"]
+    return channel_pb2.Channel(
+        id=format_connection_id(number),
+        listener=row["listener"],
+        peer_address=row["peer"],
+        upstream=row["upstream"],
+        principal=row["principal"] or "",
+        state=state,
+        request=_traffic(row, "request"),
+        response=_traffic(row, "response"),
+        processor_slot=number >> 57,
+        open_time=timestamp(row["opened_ns"]),
+    )
+
+
+def channel_message(row: Row) -> channel_pb2.Channel:
+    """An open channel, or a closed one when the row is a closed notice."""
+    if "cause" in row:
+        message = _common(row, channel_pb2.Channel.STATE_CLOSED)
+        message.close.CopyFrom(_close(row))
+        return message
+    message = _common(row, channel_pb2.Channel.State.Value(f"STATE_{row['state'].upper()}"))
+    if row["tls"]:
+        message.tls.CopyFrom(channel_pb2.TlsSession(version=row["tls"]["version"], cipher=row["tls"]["cipher"]))
+    message.mute_causes.extend(_mute_causes(row))
+    message.muting = row["muting"]
+    message.in_flight_count = row["in_flight"]
+    message.pending_send_bytes = row["pending_send"]
+    message.leased_bytes = row["leased"]
+    message.last_active_time.CopyFrom(timestamp(row["last_active_ns"]))
+    return message
+
+
+def _close(row: Row) -> channel_pb2.Close:
+    mutes = [
+        channel_pb2.MuteSummary(cause=channel_pb2.MuteCause.Value(f"MUTE_CAUSE_{word.upper()}"), count=mute["count"], duration=duration(mute["ns"]))
+        for word, mute in row["mutes"].items()
+    ]
+    return channel_pb2.Close(
+        cause=channel_pb2.Cause.Value(f"{_CAUSE_PREFIX}{row['cause'].upper()}"),
+        detail=row["detail"],
+        side=channel_pb2.Side.Value(f"SIDE_{row['side'].upper()}"),
+        close_time=timestamp(row["closed_ns"]),
+        lost_bytes=row["lost"],
+        mutes=mutes,
+    )
+
+
+def limit_message(limit: Limit) -> limit_pb2.Limit:
+    """The limits of a listener."""
+    return limit_pb2.Limit(listener=limit.listener, max_receive_size_bytes=limit.max_receive_size)
+
+
+def listener_message(status: ListenerStatus) -> listener_pb2.Listener:
+    """A listener."""
+    return listener_pb2.Listener(
+        name=status.name,
+        address=status.address,
+        protocol=listener_pb2.Protocol.Value(f"PROTOCOL_{status.protocol.upper()}"),
+        tls_enabled=status.tls,
+        upstream=status.upstream,
+        max_receive_size_bytes=status.max_receive_size,
+        max_connection_count=status.max_connections,
+        open_connection_count=status.connections,
+        accepting=status.accepting,
+    )
+
+
+def upstream_message(status: UpstreamStatus) -> upstream_pb2.Upstream:
+    """An upstream."""
+    return upstream_pb2.Upstream(
+        name=status.name,
+        endpoints=status.endpoints,
+        addresses=status.addresses,
+        tls_enabled=status.tls,
+        max_receive_size_bytes=status.max_receive_size,
+        resolution_error=status.error,
+    )
+
+
+def memory_pool_message(status: PoolStatus) -> pool_pb2.MemoryPool:
+    """The memory pool."""
+    shares = [pool_pb2.MemoryShare(processor_slot=item.slot, size_bytes=item.share, usage_bytes=item.usage) for item in status.shares]
+    return pool_pb2.MemoryPool(size_bytes=status.size, usage_bytes=status.usage, shares=shares)
+
+
+def processor_message(status: ProcessorStatus) -> pool_pb2.Processor:
+    """A processor."""
+    return pool_pb2.Processor(
+        slot=status.slot,
+        pid=status.pid,
+        generation=status.generation,
+        state=pool_pb2.Processor.State.Value(f"STATE_{status.state.upper()}"),
+        restart_count=status.restarts,
+        heartbeat_age=None if status.heartbeat_age_ms < 0 else duration(status.heartbeat_age_ms * 10**6),
+    )

@@ -1,0 +1,152 @@
+"""Around every call: its errors become a Status, its duration a metric, and a change an audit row.
+
+The audit row says who asked for what, which values held before and after, and how it ended; it is written for failed changes, too. The
+handler of a change tells it the values through ``note``. A Unix socket does not tell grpc who is at its other end, but its mode lets
+in only the user that runs framegate (and root), so ``who`` is that user; ``client`` is what the client says of itself.
+"""
+
+import asyncio
+import contextvars
+import getpass
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final
+
+import grpc
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
+from grpc_status import rpc_status
+
+from control.errors import ControlError
+from control.plane import Row
+from control.service.status import code_of, status_of
+
+__all__ = ["CHANGES", "CLIENT_KEY", "CallInterceptor", "CallObserver", "note"]
+
+CallObserver = Callable[[str, str, float], None]
+"""Told of every call that ended: ``package.Service/Method``, the code's name, seconds."""
+
+CHANGES: Final = ("Mute", "Unmute", "Close", "Update", "Drain")
+"""How the names of methods begin that change something; all others only look."""
+CLIENT_KEY: Final = "framegate-client"
+"""Metadata in which a client may say who it is; at most 256 characters are kept."""
+_CLIENT_LIMIT: Final = 256
+
+_log = logging.getLogger(__name__)
+_notes: contextvars.ContextVar[Row] = contextvars.ContextVar("framegate_audit")
+
+
+def note(before: Any = None, after: Any = None) -> None:
+    """Tell the audit row of the current call what was, and what is now. Either may be told later."""
+    row = _notes.get()
+    if before is not None:
+        row["before"] = before
+    if after is not None:
+        row["after"] = after
+
+
+class CallInterceptor(grpc.aio.ServerInterceptor):
+    """Wraps every handler.
+
+    Args:
+        audit: takes the audit rows; ``ControlPlane.audit``.
+        observe: is told of every call that ended; None when nobody wants to know.
+    """
+
+    def __init__(self, audit: Callable[[Row], None], observe: CallObserver | None) -> None:
+        self._audit = audit
+        self._observe = observe
+        self._user = _user()
+
+    async def intercept_service(
+        self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]], handler_call_details: grpc.HandlerCallDetails
+    ) -> Any:
+        """Find the handler and wrap it; None (the method is unknown) stays None."""
+        handler = await continuation(handler_call_details)
+        method = str(handler_call_details.method).lstrip("/")
+        if handler is None:
+            return None
+        if handler.unary_unary is not None:
+            inner = self._unary(method, handler.unary_unary)
+            return grpc.unary_unary_rpc_method_handler(inner, handler.request_deserializer, handler.response_serializer)
+        if handler.stream_stream is not None:
+            stream = self._stream(method, handler.stream_stream)
+            return grpc.stream_stream_rpc_method_handler(stream, handler.request_deserializer, handler.response_serializer)
+        raise AssertionError(f"no service here has a method of the kind of {method}")
+
+    def _unary(self, method: str, inner: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
+        changes = method.rpartition("/")[2].startswith(CHANGES)
+
+        async def call(request: Message, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            started = time.perf_counter()
+            code, failure = grpc.StatusCode.OK, None
+            row: Row = {}
+            _notes.set(row)
+            try:
+                return await inner(request, context)
+            except asyncio.CancelledError:
+                code = grpc.StatusCode.CANCELLED
+                raise
+            except Exception as error:
+                code, failure = _code(error), error
+                if not isinstance(error, ControlError):
+                    _log.exception("a call failed", extra={"method": method})
+                await context.abort_with_status(rpc_status.to_status(status_of(error)))
+            finally:
+                self._ended(method, code, started)
+                if changes:
+                    self._audit(self._row(method, request, context, row, code, failure))
+
+        return call
+
+    def _stream(self, method: str, inner: Callable[[Any, Any], AsyncIterator[Any]]) -> Callable[[Any, Any], AsyncIterator[Any]]:
+        async def call(requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+            started = time.perf_counter()
+            code = grpc.StatusCode.OK
+            try:
+                async for response in inner(requests, context):
+                    yield response
+            except BaseException as error:
+                code = _code(error)
+                raise
+            finally:
+                self._ended(method, code, started)
+
+        return call
+
+    def _ended(self, method: str, code: grpc.StatusCode, started: float) -> None:
+        if self._observe is not None:
+            self._observe(method, code.name, time.perf_counter() - started)
+
+    def _row(
+        self, method: str, request: Message, context: grpc.aio.ServicerContext[Any, Any], noted: Row, code: grpc.StatusCode, failure: Exception | None
+    ) -> Row:
+        metadata = dict(context.invocation_metadata() or ())
+        return {
+            "event": "audit",
+            "who": self._user,
+            "client": str(metadata.get(CLIENT_KEY, metadata.get("user-agent", "")))[:_CLIENT_LIMIT],
+            "method": method,
+            "request": MessageToDict(request, preserving_proto_field_name=True),
+            "before": noted.get("before"),
+            "after": noted.get("after"),
+            "result": code.name,
+            "error": "" if failure is None else getattr(failure, "reason", type(failure).__name__),
+        }
+
+
+def _code(error: BaseException) -> grpc.StatusCode:
+    if isinstance(error, ControlError):
+        return code_of(error)
+    return grpc.StatusCode.CANCELLED if isinstance(error, (asyncio.CancelledError, GeneratorExit)) else grpc.StatusCode.INTERNAL
+
+
+def _user() -> str:
+    """The user that this process runs as; its number when it has no name, as in containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        import os
+
+        return f"uid:{os.getuid()}"

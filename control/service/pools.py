@@ -1,0 +1,61 @@
+"""PoolService."""
+
+from typing import Any, Final
+
+import grpc
+
+from control.gen.framegate.control.v1 import pool_service_pb2 as pb2
+from control.gen.framegate.control.v1.pool_service_pb2_grpc import PoolServiceServicer
+from control.plane import ControlPlane
+from control.service.convert import memory_pool_message, processor_message
+from control.service.interceptor import note
+from control.service.validate import Violations, changed_fields
+
+__all__ = ["MAX_PROCESSORS", "Pools"]
+
+Context = grpc.aio.ServicerContext[Any, Any]
+MAX_PROCESSORS: Final = 64
+
+
+class Pools(PoolServiceServicer):
+    """Shows and changes what the processors share."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._plane = plane
+
+    async def GetMemoryPool(self, request: pb2.GetMemoryPoolRequest, context: Context) -> pb2.GetMemoryPoolResponse:
+        """Size, usage and shares."""
+        return pb2.GetMemoryPoolResponse(memory_pool=memory_pool_message(await self._plane.get_pool()))
+
+    async def UpdateMemoryPool(self, request: pb2.UpdateMemoryPoolRequest, context: Context) -> pb2.UpdateMemoryPoolResponse:
+        """Change the size in every processor or in none."""
+        violations = Violations()
+        changed_fields(request.memory_pool, request.update_mask, {"size_bytes"}, "memory_pool", violations)
+        size = request.memory_pool.size_bytes
+        if request.memory_pool.HasField("size_bytes") and size < 1:
+            violations.add("memory_pool.size_bytes", f"must be at least 1, not {size}")
+        violations.check()
+        note(before={"size_bytes": (await self._plane.get_pool()).size})
+        after = await self._plane.set_pool_size(size)
+        note(after={"size_bytes": after.size})
+        return pb2.UpdateMemoryPoolResponse(memory_pool=memory_pool_message(after))
+
+    async def GetProcessorPool(self, request: pb2.GetProcessorPoolRequest, context: Context) -> pb2.GetProcessorPoolResponse:
+        """The processors."""
+        return pb2.GetProcessorPoolResponse(processor_pool=await self._processors())
+
+    async def UpdateProcessorPool(self, request: pb2.UpdateProcessorPoolRequest, context: Context) -> pb2.UpdateProcessorPoolResponse:
+        """Change how many processors there are."""
+        violations = Violations()
+        changed_fields(request.processor_pool, request.update_mask, {"size"}, "processor_pool", violations)
+        size = request.processor_pool.size
+        if request.processor_pool.HasField("size") and not 1 <= size <= MAX_PROCESSORS:
+            violations.add("processor_pool.size", f"must be 1 to {MAX_PROCESSORS}, not {size}")
+        violations.check()
+        note(before={"size": (await self._plane.get_pool()).processors})
+        note(after={"size": (await self._plane.set_processors(size)).processors})
+        return pb2.UpdateProcessorPoolResponse(processor_pool=await self._processors())
+
+    async def _processors(self) -> pb2.ProcessorPool:
+        processors = [processor_message(status) for status in await self._plane.status()]
+        return pb2.ProcessorPool(size=(await self._plane.get_pool()).processors, processors=processors)

@@ -1,0 +1,72 @@
+"""ProxyService."""
+
+import os
+from typing import Any, Final
+
+import grpc
+
+from control.gen.framegate.control.v1 import proxy_service_pb2 as pb2
+from control.gen.framegate.control.v1.proxy_service_pb2_grpc import ProxyServiceServicer
+from control.plane import ControlPlane
+from control.service.convert import timestamp
+from control.service.interceptor import note
+from control.service.validate import Violations, reason
+
+__all__ = ["MAX_DRAIN_MS", "Proxies", "config_revision"]
+
+Context = grpc.aio.ServicerContext[Any, Any]
+MAX_DRAIN_MS: Final = 3_600_000
+_CHANGES: Final = "framegate.config.changes"
+
+
+def config_revision(plane: ControlPlane) -> int:
+    """1 for the configuration file, one more for each change that was made since."""
+    values = plane.measurements().items()
+    made = sum(value for (name, attributes), value in values if name == _CHANGES and "error.type" not in dict(attributes))
+    return 1 + int(made)
+
+
+class Proxies(ProxyServiceServicer):
+    """Shows the proxy as a whole, and ends its work in order."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._plane = plane
+
+    async def GetProxy(self, request: pb2.GetProxyRequest, context: Context) -> pb2.GetProxyResponse:
+        """What this proxy is and how it is."""
+        open_count = await self._open_count()
+        proxy = pb2.Proxy(
+            node=self._plane.config.node,
+            version=self._plane.build.version,
+            compiled=self._plane.build.compiled,
+            state=await self._state(open_count),
+            start_time=timestamp(self._plane.started_ns),
+            pid=os.getpid(),
+            open_connection_count=open_count,
+            config_revision=config_revision(self._plane),
+            module_files=self._plane.build.modules,
+        )
+        return pb2.GetProxyResponse(proxy=proxy)
+
+    async def DrainProxy(self, request: pb2.DrainProxyRequest, context: Context) -> pb2.DrainProxyResponse:
+        """Take no new connections and end the open ones in order."""
+        violations = Violations()
+        timeout_ms = request.timeout.ToMilliseconds() if request.HasField("timeout") else None
+        if timeout_ms is not None and not 0 <= timeout_ms <= MAX_DRAIN_MS:
+            violations.add("timeout", "must be 0 s to 1 h")
+        reason(request.reason, violations)
+        violations.check()
+        note(before={"open_connection_count": await self._open_count()})
+        result = await self._plane.drain(timeout_ms, wait=request.wait)
+        note(after={"open_connection_count": result.open})
+        return pb2.DrainProxyResponse(closed_connection_count=result.closed, open_connection_count=result.open)
+
+    async def _open_count(self) -> int:
+        return sum(status.connections for status in await self._plane.list_listeners())
+
+    async def _state(self, open_count: int) -> pb2.Proxy.State.ValueType:
+        if not self._plane.health().started:
+            return pb2.Proxy.STATE_STARTING
+        if any(status.accepting for status in await self._plane.list_listeners()):
+            return pb2.Proxy.STATE_SERVING
+        return pb2.Proxy.STATE_DRAINING if open_count else pb2.Proxy.STATE_DRAINED

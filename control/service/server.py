@@ -1,0 +1,184 @@
+"""The two gRPC servers of the control process: the API on its Unix socket, health on a plaintext port.
+
+grpc removes a socket file that it finds before it binds, a living server's as well. So whoever wants to serve an address first takes a lock on the
+file ``<path>.lock`` beside it; the kernel gives the lock back when the process ends, however it ends. The socket is made under a umask that
+leaves it to its owner alone.
+"""
+
+import contextlib
+import fcntl
+import os
+import pathlib
+import stat
+from collections.abc import Callable
+from typing import Final
+
+import grpc
+from grpc_health.v1 import health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from control.errors import StartError
+from control.gen.framegate.control.v1 import (
+    channel_service_pb2,
+    channel_service_pb2_grpc,
+    limit_service_pb2,
+    limit_service_pb2_grpc,
+    listener_service_pb2,
+    listener_service_pb2_grpc,
+    pool_service_pb2,
+    pool_service_pb2_grpc,
+    proxy_service_pb2,
+    proxy_service_pb2_grpc,
+    upstream_service_pb2,
+    upstream_service_pb2_grpc,
+)
+from control.plane import ControlPlane
+from control.service.channels import Channels
+from control.service.closed import ClosedChannels
+from control.service.health import HealthService
+from control.service.interceptor import CallInterceptor, CallObserver
+from control.service.limits import Limits
+from control.service.listeners import Listeners
+from control.service.pools import Pools
+from control.service.proxies import Proxies
+from control.service.upstreams import Upstreams
+from proxy.config.model import ProxyConfig
+
+__all__ = ["SERVICE_NAMES", "Service", "start"]
+
+SERVICE_NAMES: Final = tuple(
+    service.full_name
+    for module in (channel_service_pb2, limit_service_pb2, listener_service_pb2, pool_service_pb2, proxy_service_pb2, upstream_service_pb2)
+    for service in module.DESCRIPTOR.services_by_name.values()
+)
+_UNIX: Final = "unix:"
+_MAX_PATH: Final = 107
+"""Bytes of a Unix socket's path, sun_path without its end."""
+_OPTIONS: Final = (("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 1024 * 1024))
+
+
+class Service:
+    """What was started. Attributes: ``address`` (``unix:PATH``), ``health_address`` (``host:port`` with the port bound, or None)."""
+
+    def __init__(
+        self, server: grpc.aio.Server, address: str, health: grpc.aio.Server | None, health_address: str | None, release: Callable[[], None]
+    ) -> None:
+        self.address = address
+        self.health_address = health_address
+        self._server = server
+        self._health = health
+        self._release = release
+
+    async def stop(self, grace_ms: int = 500) -> None:
+        """Take no new calls, give those under way ``grace_ms``, close; then remove the socket and give the lock back. Health goes last."""
+        try:
+            await self._server.stop(grace_ms / 1000)
+            if self._health is not None:
+                await self._health.stop(0)
+        finally:
+            self._release()
+
+
+async def start(plane: ControlPlane, config: ProxyConfig, observe: CallObserver | None = None) -> Service:
+    """Serve the API on ``config.admin.address`` and health on ``config.health.address``.
+
+    Args:
+        plane: answers the calls.
+        config: only its addresses are read.
+        observe: is told of every call that ended; ``Telemetry.record_call``.
+
+    Raises:
+        StartError: another instance serves the socket, or an address cannot be bound.
+    """
+    closed = ClosedChannels()
+    unsubscribe = plane.subscribe(closed.record)
+    with contextlib.ExitStack() as stack:
+        stack.callback(unsubscribe)
+        path = _socket_path(config.admin.address)
+        stack.callback(_lock(path))
+        server = _api_server(plane, closed, observe)
+        _bind_socket(server, path)
+        stack.callback(_remove, path)
+        await server.start()
+        try:
+            health, health_address = await _start_health(plane, config)
+        except StartError:
+            await server.stop(0)
+            raise
+        return Service(server, f"{_UNIX}{path}", health, health_address, stack.pop_all().close)
+
+
+def _api_server(plane: ControlPlane, closed: ClosedChannels, observe: CallObserver | None) -> grpc.aio.Server:
+    server = grpc.aio.server(interceptors=[CallInterceptor(plane.audit, observe)], options=_OPTIONS)
+    channel_service_pb2_grpc.add_ChannelServiceServicer_to_server(Channels(plane, closed), server)
+    limit_service_pb2_grpc.add_LimitServiceServicer_to_server(Limits(plane), server)
+    listener_service_pb2_grpc.add_ListenerServiceServicer_to_server(Listeners(plane), server)
+    pool_service_pb2_grpc.add_PoolServiceServicer_to_server(Pools(plane), server)
+    proxy_service_pb2_grpc.add_ProxyServiceServicer_to_server(Proxies(plane), server)
+    upstream_service_pb2_grpc.add_UpstreamServiceServicer_to_server(Upstreams(plane), server)
+    reflection.enable_server_reflection([*SERVICE_NAMES, reflection.SERVICE_NAME], server)
+    return server
+
+
+async def _start_health(plane: ControlPlane, config: ProxyConfig) -> tuple[grpc.aio.Server | None, str | None]:
+    if config.health is None:
+        return None, None
+    server = grpc.aio.server(options=_OPTIONS)
+    health_pb2_grpc.add_HealthServicer_to_server(HealthService(plane), server)
+    address = config.health.address
+    try:
+        port = server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise StartError(f"the health listener cannot bind {address}: {error}", reason="HEALTH_ADDRESS_UNUSABLE", address=address) from error
+    await server.start()
+    return server, f"{address.rpartition(':')[0]}:{port}"
+
+
+def _socket_path(address: str) -> pathlib.Path:
+    """The absolute path of ``unix:PATH``; its folder is made, for its owner alone, when there is none."""
+    path = pathlib.Path(address.removeprefix(_UNIX)).absolute()
+    if not address.startswith(_UNIX) or len(os.fsencode(path)) > _MAX_PATH:
+        text = f"the admin address must be unix: and a path of at most {_MAX_PATH} bytes, not {address}"
+        raise StartError(text, reason="ADMIN_ADDRESS_UNUSABLE", address=address)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unusable(path, error) from error
+    return path
+
+
+def _unusable(path: pathlib.Path, error: Exception) -> StartError:
+    return StartError(f"the admin socket {path} cannot be made: {error}", reason="ADMIN_ADDRESS_UNUSABLE", address=f"{_UNIX}{path}")
+
+
+def _lock(path: pathlib.Path) -> Callable[[], None]:
+    """Take the lock of a socket's path; returns how to give it back. The file stays: removing it would let two processes lock two files."""
+    try:
+        descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise _unusable(path, error) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise StartError(f"another framegate serves the admin socket {path}", reason="ADMIN_ADDRESS_IN_USE", address=f"{_UNIX}{path}") from error
+    return lambda: os.close(descriptor)
+
+
+def _bind_socket(server: grpc.aio.Server, path: pathlib.Path) -> None:
+    """Bind, with mode 0600 from the first moment."""
+    if path.exists() and not path.is_socket():
+        raise _unusable(path, FileExistsError("a file that is no socket is in the way"))
+    before = os.umask(0o177)
+    try:
+        server.add_insecure_port(f"{_UNIX}{path}")
+    except RuntimeError as error:
+        raise _unusable(path, error) from error
+    finally:
+        os.umask(before)
+    mode = stat.S_IMODE(path.stat().st_mode)
+    assert mode == 0o600, f"the admin socket has the mode {mode:o}"
+
+
+def _remove(path: pathlib.Path) -> None:
+    path.unlink(missing_ok=True)
