@@ -1,0 +1,15 @@
+"""The Spark side of the tap: what passed the proxy, as tables.
+
+schema.py            the columns of a chunk row, and their projection through a user's schema
+decode.py            blocks of the tap's log as Arrow record batches, without copying payload
+planner.py           offsets over all streams of a log: what is there, what a batch may take, how it is cut into partitions
+source.py            the Python Data Source ``framegate``, for streams and batches
+pyspark_framegate.py what Spark finds by itself; the wheel installs it at its top
+transforms.py        DataFrame to DataFrame: chunks to frames, traffic, requests, gaps
+tables.py            micro-batches to Parquet tables that a replay replaces; the views over them
+session.py           the Spark session with the settings that this pipeline wants
+run.py               the job behind ``framegate pipeline run``
+
+Only this room imports pyspark, pyarrow and numpy; of the rooms below it knows the tap's record and log reader only. Nothing is
+re-exported here, so that importing one module costs no more than that module needs.
+"""

@@ -1,0 +1,81 @@
+"""The columns of a chunk row: a chunk is the run of whole frames of one connection and direction that one read of the proxy gave.
+
+A column is named here once; ``decode.py`` knows how each is made. A reader asks for fewer with ``.schema(...)``: Spark pushes no projection
+into a Python source, so the schema given to ``load`` is the only way to leave the payload on the disk.
+"""
+
+from typing import Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+__all__ = ["CHUNK_SCHEMA", "SchemaError", "check_projection"]
+
+_INTS: Final = ArrayType(IntegerType(), containsNull=False)
+
+# name, type, may be null
+_COLUMNS: Final[tuple[tuple[str, DataType, bool], ...]] = (
+    ("stream", StringType(), False),  # <node>.<slot>.<boot-id>
+    ("offset", LongType(), False),  # logical offset of the block in its stream; with chunk_index a row's key for ever
+    ("chunk_index", IntegerType(), False),  # position in the block
+    ("capture_time", TimestampType(), False),  # wall clock of the read; never decreases within a stream
+    ("connection_id", LongType(), True),  # null: a gap over more than one connection
+    ("listener", StringType(), True),
+    ("principal", StringType(), True),  # null: nobody
+    ("peer", StringType(), True),  # the client, host:port
+    ("rule", StringType(), True),  # the tap rule that matched
+    ("direction", StringType(), False),  # request (from the client), response
+    ("protocol", StringType(), False),  # framed, kafka
+    ("kind", StringType(), False),  # frames, gap
+    ("capture", StringType(), False),  # full, lengths, hash
+    ("first_sequence", LongType(), True),  # number of the first frame on its connection and direction, from 0; null: unknown
+    ("frame_count", IntegerType(), False),  # 0: a gap
+    ("original_bytes", LongType(), False),  # the frames' bytes on the wire, headers included
+    ("reason", StringType(), False),  # why bytes or frames are missing; none
+    ("lost_frames", LongType(), False),  # gap: frames that passed and are not in the log
+    ("lost_bytes", LongType(), False),  # gap: their bytes; frames: bytes cut or withheld
+    ("lost_from", TimestampType(), True),  # gap: when the first one was lost
+    ("data", BinaryType(), False),  # the frames as they passed, each behind its int32 header
+    ("starts", _INTS, False),  # where in data each frame begins
+    ("sizes", _INTS, True),  # body sizes on the wire; null: as stored
+    ("request_key", _INTS, True),  # kafka answers: api key << 16 | version for each frame, -1 unknown
+    ("latency_us", _INTS, True),  # kafka answers: time since the request, -1 unknown
+)
+
+CHUNK_SCHEMA: Final = StructType([StructField(name, kind, nullable) for name, kind, nullable in _COLUMNS])
+
+
+class SchemaError(ValueError):
+    """The schema that a user gave asks for something the source does not have."""
+
+
+def _loose(kind: DataType) -> str:
+    """The type without nullability, which a user may widen."""
+    return kind.simpleString()
+
+
+def check_projection(schema: StructType) -> StructType:
+    """The schema, if each of its columns is one of the source's with the same type.
+
+    Raises:
+        SchemaError: names every column that does not fit.
+    """
+    known = {field.name: _loose(field.dataType) for field in CHUNK_SCHEMA}
+    faults = []
+    for field in schema:
+        if field.name not in known:
+            faults.append(f"{field.name}: no such column")
+        elif _loose(field.dataType) != known[field.name]:
+            faults.append(f"{field.name}: is {known[field.name]}, not {_loose(field.dataType)}")
+    if faults:
+        raise SchemaError(f"framegate source: {'; '.join(faults)}. Columns: {', '.join(known)}")
+    return schema

@@ -1,0 +1,176 @@
+"""DataFrame to DataFrame: from rows that are chunks to the tables' rows. All of it runs inside the JVM, no row visits Python.
+
+A chunk carries its frames raw, back to back, and ``starts`` says where each begins; ``posexplode`` and ``substring`` make a row of each
+frame. That is 1.65 to 2 times as fast at 100 B as a row for each frame from Python would be, and equal at 64 KiB (two cores, Spark 4.3).
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as f
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["FRAME_KEYS", "KAFKA_APIS", "api_name", "connection_text", "explode_frames", "frames", "gaps", "requests", "traffic"]
+
+# What a chunk says of all its frames, as far as the tables of frames and requests carry it; stream, offset, chunk_index and frame_index
+# together are a frame's key.
+FRAME_KEYS: Final = ("stream", "offset", "chunk_index", "capture_time", "connection_id", "listener", "principal", "peer", "direction")
+
+# Kafka's APIs by key (protocol messages of 4.x); what is missing here is shown as api-<key>.
+KAFKA_APIS: Final = {
+    0: "Produce",
+    1: "Fetch",
+    2: "ListOffsets",
+    3: "Metadata",
+    8: "OffsetCommit",
+    9: "OffsetFetch",
+    10: "FindCoordinator",
+    11: "JoinGroup",
+    12: "Heartbeat",
+    13: "LeaveGroup",
+    14: "SyncGroup",
+    15: "DescribeGroups",
+    16: "ListGroups",
+    17: "SaslHandshake",
+    18: "ApiVersions",
+    19: "CreateTopics",
+    20: "DeleteTopics",
+    21: "DeleteRecords",
+    22: "InitProducerId",
+    23: "OffsetForLeaderEpoch",
+    24: "AddPartitionsToTxn",
+    25: "AddOffsetsToTxn",
+    26: "EndTxn",
+    27: "WriteTxnMarkers",
+    28: "TxnOffsetCommit",
+    29: "DescribeAcls",
+    30: "CreateAcls",
+    31: "DeleteAcls",
+    32: "DescribeConfigs",
+    33: "AlterConfigs",
+    34: "AlterReplicaLogDirs",
+    35: "DescribeLogDirs",
+    36: "SaslAuthenticate",
+    37: "CreatePartitions",
+    38: "CreateDelegationToken",
+    39: "RenewDelegationToken",
+    40: "ExpireDelegationToken",
+    41: "DescribeDelegationToken",
+    42: "DeleteGroups",
+    43: "ElectLeaders",
+    44: "IncrementalAlterConfigs",
+    45: "AlterPartitionReassignments",
+    46: "ListPartitionReassignments",
+    47: "OffsetDelete",
+    48: "DescribeClientQuotas",
+    49: "AlterClientQuotas",
+    50: "DescribeUserScramCredentials",
+    51: "AlterUserScramCredentials",
+    55: "DescribeQuorum",
+    57: "UpdateFeatures",
+    60: "DescribeCluster",
+    61: "DescribeProducers",
+    64: "UnregisterBroker",
+    65: "DescribeTransactions",
+    66: "ListTransactions",
+    68: "ConsumerGroupHeartbeat",
+    69: "ConsumerGroupDescribe",
+    71: "GetTelemetrySubscriptions",
+    72: "PushTelemetry",
+    74: "ListConfigResources",
+    75: "DescribeTopicPartitions",
+    76: "ShareGroupHeartbeat",
+    77: "ShareGroupDescribe",
+    78: "ShareFetch",
+    79: "ShareAcknowledge",
+}
+
+
+def explode_frames(df: "DataFrame", *keep: str) -> "DataFrame":
+    """A row for each frame of the chunks.
+
+    Args:
+        df: rows of the source ``framegate``, with at least ``starts`` and one of ``data`` and ``original_bytes``.
+        keep: columns of the chunk to carry along.
+
+    Returns:
+        ``keep``, then ``frame_index`` (position in the chunk), then what df allows: ``sequence`` (from ``first_sequence``; numbers the frames
+        of a connection and direction), ``size`` (of the body on the wire), ``payload`` (from ``data``: the body without its header, as far
+        as it was captured), ``request_key`` and ``latency_us`` (null where unknown).
+    """
+    have = set(df.columns)
+    carried = [name for name in ("data", "sizes", "first_sequence", "request_key", "latency_us", "original_bytes") if name in have]
+    inner = df.selectExpr(
+        *keep, *(f"`{name}` as `_{name}`" for name in carried), "starts as _starts", "posexplode(starts) as (frame_index, _start)"
+    )
+    # without data: where sizes is null the frames are stored whole, so original_bytes is where the last one ends
+    length = "length(_data)" if "data" in have else "cast(_original_bytes as int)"
+    stored = f"(coalesce(get(_starts, frame_index + 1), {length}) - _start - 4)"
+    columns = [*keep, "frame_index"]
+    if "first_sequence" in have:
+        columns.append("_first_sequence + frame_index as sequence")
+    columns.append(f"coalesce(get(_sizes, frame_index), {stored}) as size" if "sizes" in have else f"{stored} as size")
+    if "data" in have:
+        columns.append(f"substring(_data, _start + 5, {stored}) as payload")
+    columns += [f"nullif(get(_{name}, frame_index), -1) as {name}" for name in ("request_key", "latency_us") if name in have]
+    return inner.selectExpr(*columns)
+
+
+def frames(df: "DataFrame") -> "DataFrame":
+    """The table ``frames``: each captured frame with its place, who sent it, size and payload, and for Kafka's answers what they answer."""
+    rows = explode_frames(df, *FRAME_KEYS, "capture")
+    return rows.withColumns({"api_key": _api_key(), "api_version": _api_version()}).drop("request_key")
+
+
+def requests(df: "DataFrame") -> "DataFrame":
+    """The table ``requests``: each answer under protocol kafka whose request is known, with that request's API, version and latency.
+
+    Answers come in the order of requests, and the proxy pairs them; a Produce with acks=0 has no answer and is not here.
+    """
+    answers = df.where("request_key is not null").select(*FRAME_KEYS, "starts", "sizes", "first_sequence", "original_bytes", "request_key", "latency_us")
+    rows = explode_frames(answers, *FRAME_KEYS).where("request_key is not null")
+    return rows.withColumns({"api_key": _api_key(), "api_version": _api_version()}).drop("request_key")
+
+
+def _api_key() -> "Column":
+    return f.expr("cast(shiftright(request_key, 16) as int)")
+
+
+def _api_version() -> "Column":
+    return f.expr("request_key & 65535")
+
+
+def traffic(df: "DataFrame") -> "DataFrame":
+    """The table ``traffic_by_minute``: sums over the chunks of this DataFrame only, so several rows may share a minute; add them up.
+
+    ``frames`` and ``bytes`` (headers included) are what was captured, ``lost_*`` what passed and is not in the log, ``cut_bytes`` what rules
+    kept out of captured frames: a minute is complete where ``lost_frames`` is 0.
+    """
+    gap = f.col("kind") == "gap"
+    return df.groupBy(f.date_trunc("minute", "capture_time").alias("minute"), "listener", "principal", "direction").agg(
+        f.sum(f.col("frame_count").cast("long")).alias("frames"),
+        f.sum(f.when(gap, 0).otherwise(f.col("original_bytes"))).alias("bytes"),
+        f.sum(f.when(gap, 0).otherwise(1)).alias("chunks"),
+        f.sum(f.when(gap, f.col("lost_frames")).otherwise(0)).alias("lost_frames"),
+        f.sum(f.when(gap, f.col("lost_bytes")).otherwise(0)).alias("lost_bytes"),
+        f.sum(f.when(gap, 0).otherwise(f.col("lost_bytes"))).alias("cut_bytes"),
+    )
+
+
+def gaps(df: "DataFrame") -> "DataFrame":
+    """The table ``gaps``: what passed, or may have passed (reason ``processor_died``: an upper bound), and is not in the log."""
+    return df.where("kind = 'gap'").select(
+        *FRAME_KEYS, "rule", "first_sequence", "lost_from", "lost_frames", "lost_bytes", "reason"
+    )
+
+
+def api_name(key: str = "api_key") -> str:
+    """SQL for the name of a Kafka API."""
+    names = ", ".join(f"{number}, '{name}'" for number, name in KAFKA_APIS.items())
+    return f"coalesce(element_at(map({names}), {key}), concat('api-', {key}))"
+
+
+def connection_text(column: str = "connection_id") -> str:
+    """SQL for a connection id as logs and the admin API write it: slot-generation-counter."""
+    return f"concat_ws('-', shiftrightunsigned({column}, 57), shiftright({column}, 29) & 268435455, {column} & 536870911)"

@@ -1,0 +1,99 @@
+"""A processor as the tap's log sees it: the real writer and real rules, fed by hand, writing in the caller's thread."""
+
+import struct
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from librt.vecs import append, vec
+from mypy_extensions import i32
+
+from proxy.config.model import TapConfig, TapRule
+from proxy.tap.point import TapPoint
+from proxy.tap.record import DIRECTIONS
+from proxy.tap.rules import TapRules
+from proxy.tap.writer import TapWriter
+
+START_NS = 1_700_000_000_000_000_000
+MINUTE_NS = 60_000_000_000
+DEMO_HEADER = struct.Struct(">iqI")
+
+
+def ints(values: Sequence[int] | None) -> "vec[i32] | None":
+    """A native vector, as the relay hands over."""
+    if values is None:
+        return None
+    numbers = vec[i32]()
+    for value in values:
+        numbers = append(numbers, i32(value))
+    return numbers
+
+
+def framed(bodies: Sequence[bytes]) -> bytes:
+    """A run of whole frames."""
+    return b"".join(struct.pack(">i", len(body)) + body for body in bodies)
+
+
+def demo_body(connection: int, sequence: int, payload: bytes) -> bytes:
+    """A body that carries its own number and the checksum of the rest."""
+    return DEMO_HEADER.pack(connection, sequence, zlib.crc32(payload)) + payload
+
+
+class FakeProcessor:
+    """Appends runs to one stream of a log; nothing is on disk before ``flush``.
+
+    Attributes:
+        stream: its name.
+        sent: frames appended so far by (connection, direction): the numbering of the next run.
+    """
+
+    def __init__(self, directory: Path, *, boot_id: str = "b0", node: str = "edge", slot: int = 0, rule: TapRule | None = None, **tap: int) -> None:
+        self.config = TapConfig(directory=str(directory), **tap)  # type: ignore[arg-type]
+        self.writer = TapWriter(self.config, node, str(slot), boot_id)
+        self.stream = self.writer.stream
+        self.sent: dict[tuple[int, str], int] = {}
+        self._rules = TapRules((rule or TapRule(name="all"),), self.writer)
+        self._points: dict[tuple[int, str], TapPoint] = {}
+
+    def point(self, connection: int, direction: str, *, listener: str = "main", protocol: str = "framed", principal: str | None = "CN=a") -> TapPoint:
+        """The tap of one direction of a connection."""
+        key = (connection, direction)
+        if key not in self._points:
+            found = self._rules.match(listener, protocol, DIRECTIONS.index(direction), principal, f"10.0.0.1:{connection}", connection)
+            assert found is not None
+            self._points[key] = found
+        return self._points[key]
+
+    def send(
+        self,
+        bodies: Sequence[bytes],
+        *,
+        connection: int = 1,
+        direction: str = "request",
+        at_ns: int = START_NS,
+        protocol: str = "framed",
+        keys: Sequence[int] | None = None,
+        latencies: Sequence[int] | None = None,
+        sensitive: Sequence[int] | None = None,
+    ) -> None:
+        """Append one run: one chunk."""
+        run = framed(bodies)
+        first = self.sent.get((connection, direction), 0)
+        point = self.point(connection, direction, protocol=protocol)
+        point.append(run, len(bodies), len(run), first, at_ns, ints(sensitive), ints(keys), ints(latencies))
+        self.sent[connection, direction] = first + len(bodies)
+
+    def flush(self) -> None:
+        """Write what was appended as a block."""
+        self.writer.poll_due(1)
+        self.writer.poll_due(1 + self.config.flush_ms * 1_000_000)
+        self.writer.write_queued()
+
+    def block(self, bodies: Sequence[bytes], **facts: int | str) -> None:
+        """One chunk in one block."""
+        self.send(bodies, **facts)  # type: ignore[arg-type]
+        self.flush()
+
+    def close(self) -> None:
+        """Flush and seal."""
+        assert self.writer.flush_and_close(1000)
