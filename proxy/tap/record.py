@@ -65,6 +65,7 @@ frame's own header as it passed: a big-endian int32 with the body's size *on the
 The accounting: every frame that a rule matched is either in a frames chunk or in ``lost_frames`` of a gap.
 """
 
+import itertools
 import json
 import struct
 import zlib
@@ -386,5 +387,5 @@ def _check_geometry(header: BlockHeader) -> None:
         header.data_at + header.data_len,
         header.block_len,
     )
-    if any(left > right for left, right in zip(places, places[1:], strict=False)) or header.block_len % BLOCK_ALIGNMENT:
+    if any(left > right for left, right in itertools.pairwise(places)) or header.block_len % BLOCK_ALIGNMENT:
         raise FormatError("block whose sections do not fit its length")

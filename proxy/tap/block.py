@@ -1,0 +1,330 @@
+"""Chunks gathered for one write: what the loop thread builds and the writer thread puts on disk.
+
+Theory of operation. The loop thread must spend next to nothing on a chunk, and the writer thread must take the interpreter's lock rarely,
+because each time it comes back from ``crc32`` or ``pwritev`` it competes with the loop for it. So rows and starts go into growing byte
+buffers, a handful of native stores each. Payload below ``COPY_BELOW`` bytes is copied into one more such buffer (the socket's buffer is
+free at once, still warm, for the next read, and the thread sees one large piece); larger pieces are kept by reference, uncopied. At
+256 KiB or 20 ms the whole block changes hands in one queue operation and the builder starts over.
+"""
+
+import json
+from typing import Final
+
+from librt.strings import BytesWriter, write_i32_le, write_i64_le
+from librt.vecs import vec
+from mypy_extensions import i32, i64
+
+from proxy.tap.gap import Gap
+from proxy.tap.record import (
+    BLOCK_ALIGNMENT,
+    BLOCK_HEADER_BYTES,
+    CHUNK_ROW_BYTES,
+    DIRECTION_REQUEST,
+    KIND_GAP,
+    SECTION_ALIGNMENT,
+    BlockHeader,
+    padding,
+)
+
+# Payload pieces under this are copied into the block, larger ones referenced. CPU per 256 KiB block of 6.6 KB pieces, thread included,
+# measured with `tests/benchmarks`: see the module's docstring for why copying wins.
+COPY_BELOW: Final = 32768
+
+
+class Block:
+    """A finished block, without its place in a stream. Immutable; handed whole from the loop thread to the writer thread.
+
+    Attributes:
+        strings: the string table.
+        rows, starts, sizes, keys, latencies: the sections as they go to disk; keys and latencies together are the answers section.
+        pieces: the data section, back to back.
+        data_len: bytes of all pieces.
+        chunk_count, request_frames, response_frames, starts_count, sizes_count, answers_count: rows of each section.
+        lost_frames: the sum over the gap chunks.
+        first_ns, last_ns: capture time of the first and last chunk.
+        weight: bytes it holds in memory, for the bound of the queue.
+        must_keep: a rule with ``on_full: mute`` put chunks in; a failed write is tried again, not dropped.
+        failure: the reason code for which it was dropped; 0 while it was not.
+    """
+
+    def __init__(
+        self,
+        strings: list[str],
+        rows: bytes,
+        starts: bytes,
+        sizes: bytes,
+        answers: bytes,
+        pieces: list[bytes],
+        data_len: i64,
+        request_frames: i64,
+        response_frames: i64,
+        lost_frames: i64,
+        first_ns: i64,
+        last_ns: i64,
+        weight: i64,
+        must_keep: bool,
+    ) -> None:
+        self.strings = strings
+        self.rows = rows
+        self.starts = starts
+        self.sizes = sizes
+        self.answers = answers
+        self.pieces = pieces
+        self.data_len: i64 = data_len
+        self.request_frames: i64 = request_frames
+        self.response_frames: i64 = response_frames
+        self.lost_frames: i64 = lost_frames
+        self.first_ns: i64 = first_ns
+        self.last_ns: i64 = last_ns
+        self.weight: i64 = weight
+        self.must_keep = must_keep
+        self.failure: i64 = 0
+
+    @property
+    def chunk_count(self) -> int:
+        """Rows of the chunk table."""
+        return len(self.rows) // CHUNK_ROW_BYTES
+
+
+class Layout:
+    """A block's bytes but for its header.
+
+    Attributes:
+        parts: everything behind the header, padding included, in order; ready for a CRC and a gathering write.
+        header: the header, complete but for offset, sequence and body CRC.
+    """
+
+    def __init__(self, block: Block) -> None:
+        strings = json.dumps(block.strings, ensure_ascii=False, separators=(",", ":")).encode()
+        tables = [strings, block.rows, block.starts, block.sizes, block.answers]
+        places: list[int] = []
+        meta: list[bytes] = []
+        position = BLOCK_HEADER_BYTES
+        for table in tables:
+            places.append(position)
+            pad = padding(len(table), SECTION_ALIGNMENT)
+            meta.append(table)
+            meta.append(bytes(pad))
+            position += len(table) + pad
+        end = position + int(block.data_len)
+        tail = padding(end, BLOCK_ALIGNMENT)
+        self.parts: list[bytes] = [b"".join(meta), *block.pieces]
+        if tail:
+            self.parts.append(bytes(tail))
+        self.header = BlockHeader(
+            header_len=BLOCK_HEADER_BYTES,
+            flags=0,
+            chunk_count=block.chunk_count,
+            block_len=end + tail,
+            offset=0,
+            sequence=0,
+            first_ns=int(block.first_ns),
+            last_ns=int(block.last_ns),
+            request_frames=int(block.request_frames),
+            response_frames=int(block.response_frames),
+            lost_frames=int(block.lost_frames),
+            strings_len=len(strings),
+            chunks_at=places[1],
+            starts_at=places[2],
+            sizes_at=places[3],
+            answers_at=places[4],
+            data_at=position,
+            data_len=int(block.data_len),
+            starts_count=len(block.starts) // 4,
+            sizes_count=len(block.sizes) // 4,
+            answers_count=len(block.answers) // 8,
+            body_crc=0,
+        )
+
+
+class BlockBuilder:
+    """Gathers chunks; reused for block after block. Loop thread only.
+
+    Attributes:
+        serial: number of the block being built; string indexes hold within one.
+        starts, sizes: sections that callers append to directly, counting in ``starts_count`` and ``sizes_count``.
+        data_len: bytes of payload added so far; the next chunk's ``data_offset``.
+        weight: bytes that the block holds in memory so far.
+        last_ns: the latest capture time ever added; never decreases, not even from one block to the next.
+    """
+
+    def __init__(self) -> None:
+        self.serial: i64 = 0
+        self.last_ns: i64 = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        self.serial += 1
+        self.rows = BytesWriter()
+        self.starts = BytesWriter()
+        self.sizes = BytesWriter()
+        self._keys = BytesWriter()
+        self._latencies = BytesWriter()
+        self.starts_count: i64 = 0
+        self.sizes_count: i64 = 0
+        self.answers_count: i64 = 0
+        self.chunk_count: i64 = 0
+        self.data_len: i64 = 0
+        self.weight: i64 = 0
+        self.must_keep = False
+        self._small = BytesWriter()
+        self._pieces: list[bytes] = []
+        self._strings: list[str] = []
+        self._indexes: dict[str, int] = {}
+        self._first_ns: i64 = 0
+        self._request_frames: i64 = 0
+        self._response_frames: i64 = 0
+        self._lost_frames: i64 = 0
+
+    def string(self, text: str | None) -> i32:
+        """The index of ``text`` in this block's string table; -1 for None."""
+        if text is None:
+            return -1
+        index = self._indexes.get(text)
+        if index is None:
+            index = len(self._strings)
+            self._indexes[text] = index
+            self._strings.append(text)
+            self.weight += len(text)
+        return i32(index)
+
+    def add_piece(self, piece: bytes) -> None:
+        """Append payload to the data section: copied when small, referenced when large."""
+        length: i64 = len(piece)
+        self.data_len += length
+        if length < COPY_BELOW:
+            self._small.write(piece)
+            return
+        if len(self._small) > 0:
+            self._pieces.append(self._small.getvalue())
+            self._small = BytesWriter()
+        self._pieces.append(piece)
+
+    def add_pieces(self, pieces: list[bytes]) -> None:
+        """Append payload that arrived in pieces."""
+        for piece in pieces:
+            self.add_piece(piece)
+
+    def add_answers(self, keys: vec[i32], latencies: vec[i32]) -> None:
+        """Append to the answers section; both are equally long."""
+        index: i64 = 0
+        count: i64 = len(keys)
+        while index < count:
+            write_i32_le(self._keys, keys[index])
+            write_i32_le(self._latencies, latencies[index])
+            index += 1
+        self.answers_count += count
+
+    def add_frames_row(
+        self,
+        capture_ns: i64,
+        connection: i64,
+        first_frame: i64,
+        original_bytes: i64,
+        lost_bytes: i64,
+        data_offset: i64,
+        frame_count: i64,
+        starts_index: i64,
+        sizes_index: i64,
+        answers_index: i64,
+        listener: i32,
+        principal: i32,
+        peer: i32,
+        rule: i32,
+        codes: i64,
+    ) -> None:
+        """Close a frames chunk: everything since ``data_offset`` is its data.
+
+        Args:
+            capture_ns: at least ``last_ns``.
+            codes: the row's last eight bytes as one little-endian integer, from ``pack_codes``.
+            others: as in ``record``.
+        """
+        if self.chunk_count == 0:
+            self._first_ns = capture_ns
+        self.last_ns = capture_ns
+        self.chunk_count += 1
+        data_length = self.data_len - data_offset
+        rows = self.rows
+        write_i64_le(rows, capture_ns)
+        write_i64_le(rows, connection)
+        write_i64_le(rows, first_frame)
+        write_i64_le(rows, original_bytes)
+        write_i64_le(rows, 0)
+        write_i64_le(rows, lost_bytes)
+        write_i64_le(rows, 0)
+        write_i64_le(rows, data_offset | (data_length << 32))
+        write_i64_le(rows, frame_count | (starts_index << 32))
+        write_i32_le(rows, i32(sizes_index))
+        write_i32_le(rows, i32(answers_index))
+        write_i32_le(rows, listener)
+        write_i32_le(rows, principal)
+        write_i32_le(rows, peer)
+        write_i32_le(rows, rule)
+        write_i64_le(rows, codes)
+        if codes & 0xFF == DIRECTION_REQUEST:
+            self._request_frames += frame_count
+        else:
+            self._response_frames += frame_count
+        self.weight += data_length + CHUNK_ROW_BYTES + 4 * frame_count
+
+    def add_gap(self, gap: Gap, capture_ns: i64) -> None:
+        """Add a gap chunk and mark the gap written.
+
+        Args:
+            capture_ns: now; raised to ``last_ns`` when that is later.
+        """
+        if capture_ns < self.last_ns:
+            capture_ns = self.last_ns
+        if self.chunk_count == 0:
+            self._first_ns = capture_ns
+        self.last_ns = capture_ns
+        self.chunk_count += 1
+        self._lost_frames += gap.frames
+        gap.written = True
+        rows = self.rows
+        write_i64_le(rows, capture_ns)
+        write_i64_le(rows, gap.connection)
+        write_i64_le(rows, gap.first_frame)
+        write_i64_le(rows, 0)
+        write_i64_le(rows, gap.frames)
+        write_i64_le(rows, gap.bytes)
+        write_i64_le(rows, gap.from_ns)
+        write_i64_le(rows, self.data_len)
+        write_i64_le(rows, self.starts_count << 32)
+        write_i32_le(rows, -1)
+        write_i32_le(rows, -1)
+        write_i32_le(rows, self.string(gap.listener))
+        write_i32_le(rows, self.string(gap.principal))
+        write_i32_le(rows, self.string(gap.peer))
+        write_i32_le(rows, self.string(gap.rule))
+        write_i64_le(rows, pack_codes(gap.direction, KIND_GAP, gap.capture, gap.reason, gap.framing, gap.protocol, 0))
+        self.weight += CHUNK_ROW_BYTES
+
+    def finish(self) -> Block:
+        """The block built so far; the builder starts the next one."""
+        if len(self._small) > 0:
+            self._pieces.append(self._small.getvalue())
+        block = Block(
+            self._strings,
+            self.rows.getvalue(),
+            self.starts.getvalue(),
+            self.sizes.getvalue(),
+            self._keys.getvalue() + self._latencies.getvalue(),
+            self._pieces,
+            self.data_len,
+            self._request_frames,
+            self._response_frames,
+            self._lost_frames,
+            self._first_ns,
+            self.last_ns,
+            self.weight,
+            self.must_keep,
+        )
+        self._reset()
+        return block
+
+
+def pack_codes(direction: i64, kind: i64, capture: i64, reason: i64, framing: i64, protocol: i64, flags: i64) -> i64:
+    """A chunk row's last eight bytes as one little-endian integer."""
+    return direction | (kind << 8) | (capture << 16) | (reason << 24) | (framing << 32) | (protocol << 40) | (flags << 48)

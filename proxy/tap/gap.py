@@ -1,0 +1,130 @@
+"""What is missing from the log, until the log can say so.
+
+Frames that a rule matched and the log did not take are gathered in one ``Gap`` for each connection, direction and reason; the writer puts
+them into the first block that the disk accepts. While the log refuses for long, connections come and go: past ``MAX_PENDING_GAPS`` the
+gaps of one listener, direction and reason are folded into one that names no connection, so that memory stays bounded.
+"""
+
+from typing import Final
+
+from mypy_extensions import i64
+
+MAX_PENDING_GAPS: Final = 4096
+NO_CONNECTION: Final = -1
+
+
+class Gap:
+    """Frames of one direction of one connection that passed and are not in the log.
+
+    Attributes:
+        connection: id of the pair; ``NO_CONNECTION`` when folded.
+        direction, reason, framing, protocol, capture: codes of ``record``.
+        listener: name of the listener.
+        principal: who the client is; None for nobody, or folded.
+        peer: the client's address; None for unknown, or folded.
+        rule: name of the rule that matched.
+        first_frame: number of the first lost frame on this connection and direction; -1 when folded.
+        from_ns: when the first frame was lost, wall clock.
+        frames, bytes: how much was lost, headers included.
+        written: the gap is in a block, or counted into another gap; losses from now on need a new one.
+    """
+
+    def __init__(
+        self,
+        connection: i64,
+        direction: i64,
+        reason: i64,
+        framing: i64,
+        protocol: i64,
+        capture: i64,
+        listener: str,
+        principal: str | None,
+        peer: str | None,
+        rule: str | None,
+        first_frame: i64,
+        from_ns: i64,
+    ) -> None:
+        self.connection: i64 = connection
+        self.direction: i64 = direction
+        self.reason: i64 = reason
+        self.framing: i64 = framing
+        self.protocol: i64 = protocol
+        self.capture: i64 = capture
+        self.listener = listener
+        self.principal = principal
+        self.peer = peer
+        self.rule = rule
+        self.first_frame: i64 = first_frame
+        self.from_ns: i64 = from_ns
+        self.frames: i64 = 0
+        self.bytes: i64 = 0
+        self.written = False
+
+    def add(self, frames: i64, size: i64) -> None:
+        """Count frames, and their bytes, as lost."""
+        self.frames += frames
+        self.bytes += size
+
+    def merge(self, other: "Gap") -> None:
+        """Count another gap of the same connection, direction and reason into this one; the other is done."""
+        self.add(other.frames, other.bytes)
+        if other.from_ns < self.from_ns:
+            self.from_ns = other.from_ns
+        if other.first_frame < self.first_frame:
+            self.first_frame = other.first_frame
+        other.written = True
+
+
+class PendingGaps:
+    """Gaps that wait for the log to accept them, in the order they began; at most ``MAX_PENDING_GAPS``."""
+
+    def __init__(self) -> None:
+        self._gaps: dict[tuple[int, int, int, str, str], Gap] = {}
+
+    def __len__(self) -> int:
+        return len(self._gaps)
+
+    def remember(self, gap: Gap) -> Gap:
+        """Keep a gap, not written yet, or count it into the one that waits for the same connection, direction and reason.
+
+        Returns:
+            The gap that waits; further losses go there.
+        """
+        waiting = self._gaps.get(_key(gap))
+        if waiting is not None:
+            waiting.merge(gap)
+            return waiting
+        self._gaps[_key(gap)] = gap
+        if len(self._gaps) > MAX_PENDING_GAPS:
+            self._fold()
+        return gap
+
+    def take(self) -> list[Gap]:
+        """All that waits; none waits afterwards."""
+        gaps = list(self._gaps.values())
+        self._gaps.clear()
+        return gaps
+
+    def _fold(self) -> None:
+        for gap in self.take():
+            whole = Gap(
+                NO_CONNECTION,
+                gap.direction,
+                gap.reason,
+                gap.framing,
+                gap.protocol,
+                gap.capture,
+                gap.listener,
+                None,
+                None,
+                gap.rule,
+                -1,
+                gap.from_ns,
+            )
+            whole.add(gap.frames, gap.bytes)
+            gap.written = True
+            self.remember(whole)
+
+
+def _key(gap: Gap) -> tuple[int, int, int, str, str]:
+    return (int(gap.connection), int(gap.direction), int(gap.reason), gap.listener, gap.rule or "")

@@ -1,0 +1,226 @@
+"""The files of one stream: append a block, cut a torn tail, roll and seal.
+
+One ``SegmentLog`` is the only writer of its stream, and its thread the only one that touches the disk. A file is created when the first
+block for it comes, so an idle processor leaves no files. A block is one gathering write at a known position; when it fails half way the
+file is cut back to the last good block, and when even that fails the file is sealed as it is (readers stop at the torn tail) and the next
+segment takes the same logical offset.
+"""
+
+import abc
+import errno
+import os
+import time
+import zlib
+from typing import Final
+
+from mypy_extensions import i64, mypyc_attr
+
+from proxy.tap.block import Block, Layout
+from proxy.tap.record import (
+    REASON_DISK_ERROR,
+    REASON_DISK_FULL,
+    SEGMENT_HEADER_BYTES,
+    encode_block_header,
+    encode_segment_header,
+    segment_file,
+)
+
+# Linux takes at most 1024 pieces in one gathering write.
+MAX_PIECES: Final = 1024
+FILE_MODE: Final = 0o640
+FOLDER_MODE: Final = 0o750
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class SegmentFiles(abc.ABC):
+    """The system calls a ``SegmentLog`` makes. All raise OSError; all may block."""
+
+    @abc.abstractmethod
+    def create(self, path: str) -> int:
+        """Create ``path``, and its folder when missing; the file must not exist. Returns a descriptor for writing."""
+
+    @abc.abstractmethod
+    def write(self, fd: int, parts: list[bytes], position: int) -> int:
+        """Write at most ``MAX_PIECES`` parts at ``position``; returns how many bytes went, at least one."""
+
+    @abc.abstractmethod
+    def truncate(self, fd: int, length: int) -> None:
+        """Cut the file to ``length`` bytes."""
+
+    @abc.abstractmethod
+    def close(self, fd: int) -> None:
+        """Close the descriptor."""
+
+    @abc.abstractmethod
+    def rename(self, source: str, target: str) -> None:
+        """Rename a file within its folder."""
+
+    @abc.abstractmethod
+    def remove(self, path: str) -> None:
+        """Delete a file."""
+
+
+class OsSegmentFiles(SegmentFiles):
+    """The real thing."""
+
+    def create(self, path: str) -> int:
+        os.makedirs(os.path.dirname(path), FOLDER_MODE, exist_ok=True)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+
+    def write(self, fd: int, parts: list[bytes], position: int) -> int:
+        return os.pwritev(fd, parts, position)
+
+    def truncate(self, fd: int, length: int) -> None:
+        os.ftruncate(fd, length)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def remove(self, path: str) -> None:
+        os.unlink(path)
+
+
+class SegmentLog:
+    """Appends blocks to one stream.
+
+    Attributes:
+        folder: the stream's folder.
+        offset: the logical offset at which the next block goes.
+        blocks, bytes_written, segments_sealed: totals; bytes count whole blocks, segment headers not.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        facts: dict[str, str | int],
+        segment_size: int,
+        segment_age_ns: int,
+        files: SegmentFiles | None = None,
+    ) -> None:
+        """Nothing is created before the first block.
+
+        Args:
+            folder: ``<directory>/<stream>``.
+            facts: node, slot, stream and boot_id, for each segment's header.
+            segment_size: a segment is sealed before a block would make it longer than this; a single block may.
+            segment_age_ns: and when it is this old.
+            files: the system calls.
+        """
+        self.folder = folder
+        self.offset: i64 = 0
+        self.blocks: i64 = 0
+        self.bytes_written: i64 = 0
+        self.segments_sealed: i64 = 0
+        self._facts = facts
+        self._segment_size: i64 = segment_size
+        self._segment_age_ns: i64 = segment_age_ns
+        self._files: SegmentFiles = files if files is not None else OsSegmentFiles()
+        self._fd: i64 = -1
+        self._base: i64 = 0
+        self._opened_ns: i64 = 0
+        self._position: i64 = 0
+
+    def append(self, block: Block, now_ns: i64) -> None:
+        """Write one block. When this returns, readers on this host see it.
+
+        Args:
+            block: stays as it is; may be tried again after a failure.
+            now_ns: monotonic.
+
+        Raises:
+            OSError: nothing of the block remains in the stream.
+        """
+        layout = Layout(block)
+        length: i64 = layout.header.block_len
+        if self._fd >= 0 and (self.due_ns() <= now_ns or self._position + length > SEGMENT_HEADER_BYTES + self._segment_size):
+            self.seal()
+        if self._fd < 0:
+            self._open(now_ns)
+        crc = 0
+        for part in layout.parts:
+            crc = zlib.crc32(part, crc)
+        header = layout.header._replace(offset=int(self.offset), sequence=int(self.blocks), body_crc=crc)
+        try:
+            self._write([encode_block_header(header), *layout.parts], self._position)
+        except OSError:
+            self._cut()
+            raise
+        self._position += length
+        self.offset += length
+        self.blocks += 1
+        self.bytes_written += length
+
+    def due_ns(self) -> i64:
+        """When the open segment will be old enough to be sealed, monotonic; -1 while none is open."""
+        return self._opened_ns + self._segment_age_ns if self._fd >= 0 else -1
+
+    def seal(self) -> None:
+        """Close the open segment, if there is one, and give it its final name.
+
+        Raises:
+            OSError: the rename failed; the file keeps its name, which readers accept, and is not written again.
+        """
+        if self._fd < 0:
+            return
+        fd = self._fd
+        self._fd = -1
+        self._files.close(int(fd))
+        self._files.rename(self._path(sealed=False), self._path(sealed=True))
+        self.segments_sealed += 1
+
+    def _path(self, *, sealed: bool) -> str:
+        return os.path.join(self.folder, segment_file(int(self._base), sealed=sealed))
+
+    def _open(self, now_ns: i64) -> None:
+        self._base = self.offset
+        path = self._path(sealed=False)
+        header = encode_segment_header({**self._facts, "base": int(self._base), "created_ns": time.time_ns()})
+        fd = self._files.create(path)
+        try:
+            self._fd = fd
+            self._write([header], 0)
+        except OSError:
+            self._fd = -1
+            self._files.close(fd)
+            self._files.remove(path)
+            raise
+        self._opened_ns = now_ns
+        self._position = SEGMENT_HEADER_BYTES
+
+    def _write(self, parts: list[bytes], position: i64) -> None:
+        while parts:
+            wrote: i64 = self._files.write(int(self._fd), parts[:MAX_PIECES], int(position))
+            position += wrote
+            parts = remainder(parts, wrote)
+
+    def _cut(self) -> None:
+        """Take what a failed write left off the file; when that fails too, leave the file and go on in a new one."""
+        try:
+            self._files.truncate(int(self._fd), int(self._position))
+        except OSError:
+            fd = self._fd
+            self._fd = -1
+            self._files.close(int(fd))
+            if self._position > SEGMENT_HEADER_BYTES:
+                self._files.rename(self._path(sealed=False), self._path(sealed=True))
+            else:
+                self._files.remove(self._path(sealed=False))
+
+
+def remainder(parts: list[bytes], wrote: i64) -> list[bytes]:
+    """What a gathering write that took ``wrote`` bytes left over."""
+    index = 0
+    while index < len(parts) and wrote >= len(parts[index]):
+        wrote -= len(parts[index])
+        index += 1
+    if index == len(parts):
+        return []
+    return [parts[index][wrote:], *parts[index + 1 :]] if wrote > 0 else parts[index:]
+
+
+def reason_of(error: OSError) -> int:
+    """The reason code under which the frames of a failed write are missing."""
+    return REASON_DISK_FULL if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else REASON_DISK_ERROR

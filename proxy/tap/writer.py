@@ -1,0 +1,413 @@
+"""The tap's log in a processor: blocks gathered by the loop thread, written by one thread of their own.
+
+Theory of operation. The loop thread fills a ``BlockBuilder`` and hands each finished block over whole, through one queue; nothing else is
+shared but counters, each with one writer, so nobody ever waits for a lock. The writer thread encodes the block, computes its CRC and
+writes it. The bound is ``queue_size``: bytes handed over and not yet written, plus the block being built; a chunk is let in while the level
+is below it, so the bound may be passed by one chunk.
+
+When the log cannot take a chunk, because the queue is full or the last write failed, a rule with ``on_full: drop`` loses the frames into
+a ``Gap``, which goes into the first block that the disk takes again. A rule with ``on_full: mute`` never loses: its chunks are taken
+always, ``append`` answers False so that the relay mutes the source, and a block that holds such chunks is tried again until it is on disk.
+
+The accounting, exact once the queue is empty::
+
+    frames_matched = frames_flushed + frames_dropped           what the rules matched, request and response
+    frames_dropped = frames_gapped + frames of pending gaps    what the log says is missing, once it could write that down
+"""
+
+import os
+import queue
+import threading
+import time
+from collections import deque
+from typing import Final
+
+from librt.strings import read_i32_le, read_i64_le
+from mypy_extensions import i64
+
+from proxy.config.model import TapConfig
+from proxy.tap.block import Block, BlockBuilder
+from proxy.tap.gap import Gap, PendingGaps
+from proxy.tap.record import (
+    CHUNK_ROW_BYTES,
+    KIND_FRAMES,
+    REASON_CLOSED,
+    REASON_DISK_ERROR,
+    REASON_DISK_FULL,
+    REASON_QUEUE_FULL,
+    REASON_SAMPLED,
+    stream_name,
+)
+from proxy.tap.segment import SegmentFiles, SegmentLog, reason_of
+
+NS_PER_MS: Final = 1_000_000
+# After a failed write the disk is asked again this often.
+RETRY_NS: Final = 100 * NS_PER_MS
+# Gaps of connections that a rule's sampling left out are written this often.
+SAMPLED_GAPS_NS: Final = 1000 * NS_PER_MS
+# How long the thread sleeps when no segment is open.
+IDLE_S: Final = 3600.0
+# A closing writer that was told to give up gets this long to leave its system call.
+GIVE_UP_S: Final = 0.5
+
+
+class TapWriter:
+    """One processor's stream.
+
+    Counters are read by the loop thread and published as cells. Those of the loop thread:
+
+    Attributes:
+        builder: the block being built; ``TapPoint`` adds to it.
+        frames_matched_request, frames_matched_response: whole frames that a rule matched.
+        bytes_matched: their bytes, headers included.
+        dropped_queue_full, dropped_disk_full, dropped_disk_error, dropped_sampled, dropped_closed: matched frames that are, or will be, in
+            the log as a gap only, by reason.
+        blocks_handed: blocks given to the thread.
+
+    Of the writer thread:
+
+    Attributes:
+        frames_flushed_request, frames_flushed_response: frames on disk.
+        frames_gapped: frames that gap chunks on disk say are missing.
+        bytes_flushed: bytes of blocks on disk.
+        blocks_flushed: blocks on disk.
+        write_errors: failed attempts to write a block.
+        flush_ns: time spent encoding and writing blocks.
+        error: the last failed write, in words; empty once a write succeeded again.
+    """
+
+    def __init__(
+        self,
+        config: TapConfig,
+        node: str,
+        slot: str,
+        boot_id: str,
+        files: SegmentFiles | None = None,
+        wakeup_fd: int = -1,
+    ) -> None:
+        """Nothing runs before ``start``; nothing is created before the first block.
+
+        Args:
+            config: directory, sizes and times.
+            node, slot, boot_id: name the stream; never the same twice.
+            files: the system calls under the log; tests put a failing disk here.
+            wakeup_fd: an eventfd (or a non-blocking socket) that gets 8 bytes from the writer thread when a log that refused accepts again; -1: none.
+        """
+        self.stream = stream_name(node, slot, boot_id)
+        facts: dict[str, str | int] = {"node": node, "slot": slot, "stream": self.stream, "boot_id": boot_id}
+        folder = os.path.join(config.directory, self.stream)
+        self.builder = BlockBuilder()
+        self.frames_matched_request: i64 = 0
+        self.frames_matched_response: i64 = 0
+        self.bytes_matched: i64 = 0
+        self.dropped_queue_full: i64 = 0
+        self.dropped_disk_full: i64 = 0
+        self.dropped_disk_error: i64 = 0
+        self.dropped_sampled: i64 = 0
+        self.dropped_closed: i64 = 0
+        self.blocks_handed: i64 = 0
+        self.frames_flushed_request: i64 = 0
+        self.frames_flushed_response: i64 = 0
+        self.frames_gapped: i64 = 0
+        self.bytes_flushed: i64 = 0
+        self.blocks_flushed: i64 = 0
+        self.write_errors: i64 = 0
+        self.flush_ns: i64 = 0
+        self.error = ""
+        self._log = SegmentLog(folder, facts, config.segment_size, config.segment_age_ms * NS_PER_MS, files)
+        self._flush_size: i64 = config.flush_size
+        self._flush_ns: i64 = config.flush_ms * NS_PER_MS
+        self._queue_size: i64 = config.queue_size
+        self._queue: queue.SimpleQueue[Block | None] = queue.SimpleQueue()
+        self._failed: deque[Block] = deque()
+        self._gaps = PendingGaps()
+        self._sampled = PendingGaps()
+        self._sampled_due_ns: i64 = 0
+        self._due_ns: i64 = 0
+        self._retry_ns: i64 = 0
+        self._handed_weight: i64 = 0
+        self._settled_weight: i64 = 0
+        self._failing: i64 = 0
+        self._starved = False
+        self._wakeup_fd = wakeup_fd
+        self._runner: threading.Thread | None = None
+        self._give_up = threading.Event()
+
+    # The loop thread
+
+    def start(self) -> None:
+        """Start the writer thread."""
+        thread = threading.Thread(target=self._run, name="tap-writer", daemon=True)
+        self._runner = thread
+        thread.start()
+
+    @property
+    def queued_bytes(self) -> i64:
+        """Bytes that wait: the block being built and the blocks handed over."""
+        return self._handed_weight - self._settled_weight + self.builder.weight
+
+    @property
+    def frames_dropped(self) -> i64:
+        """Matched frames that the log has as a gap only, for whatever reason."""
+        return self.dropped_queue_full + self.dropped_disk_full + self.dropped_disk_error + self.dropped_sampled + self.dropped_closed
+
+    def refusal(self) -> i64:
+        """Why the log takes no chunk now: a reason code, or 0 when it does."""
+        if self._failing != 0:
+            return self._failing
+        if self._handed_weight - self._settled_weight + self.builder.weight >= self._queue_size:
+            return REASON_QUEUE_FULL
+        return 0
+
+    def accepts(self) -> bool:
+        """Whether a source that was muted for the tap may go on: the queue is half empty and the disk writes.
+
+        While False, the writer thread will write to ``wakeup_fd`` when it may have become True.
+        """
+        if self._failing == 0 and 2 * (self._handed_weight - self._settled_weight) <= self._queue_size:
+            return True
+        self._starved = True
+        return False
+
+    def added(self) -> None:
+        """A chunk was added to ``builder``: hand the block over when it is large enough."""
+        if self.builder.weight >= self._flush_size:
+            self._hand_over()
+
+    def lose(self, gap: Gap, frames: i64, size: i64) -> Gap:
+        """Count frames into a gap; a new gap is remembered until it can be written.
+
+        Args:
+            gap: not ``written``.
+            frames: whole frames; 0 for bytes of a frame that never became whole.
+            size: their bytes, headers included.
+
+        Returns:
+            The gap for further losses of this kind, while it is not ``written``.
+        """
+        fresh = gap.frames == 0 and gap.bytes == 0
+        gap.add(frames, size)
+        self._count_dropped(gap.reason, frames)
+        return self._remember(gap) if fresh else gap
+
+    def poll_due(self, now_ns: i64) -> i64:
+        """Do what is due; the loop calls this once a poll, after the events.
+
+        Args:
+            now_ns: monotonic.
+
+        Returns:
+            When to call again at the latest, monotonic; 0: nothing waits.
+        """
+        if self._failed:
+            self._settle_failed()
+        if len(self._sampled) > 0 and now_ns >= self._sampled_due_ns:
+            self._release_sampled()
+            self._sampled_due_ns = now_ns + SAMPLED_GAPS_NS
+        waiting = self.builder.chunk_count > 0 or (len(self._gaps) > 0 and self.refusal() != REASON_QUEUE_FULL)
+        if not waiting:
+            self._due_ns = 0
+        elif self._due_ns == 0:
+            self._due_ns = now_ns + (self._flush_ns if self._failing == 0 else RETRY_NS)
+        elif now_ns >= self._due_ns:
+            self._hand_over()
+        if self._due_ns == 0 and len(self._gaps) > 0:
+            return now_ns + self._flush_ns
+        if self._due_ns == 0 and len(self._sampled) > 0:
+            return self._sampled_due_ns
+        return self._due_ns
+
+    def flush_and_close(self, timeout_ms: int) -> bool:
+        """Write what waits, seal the segment, end the thread. Blocks the caller.
+
+        Args:
+            timeout_ms: how long a disk that does not take the blocks is waited for.
+
+        Returns:
+            Whether all is on disk. What is not was counted: ``dropped_closed``, and ``error`` says why.
+        """
+        self._release_sampled()
+        self._hand_over()
+        if not self._end_thread(timeout_ms):
+            self._abandon_queue()
+            return False
+        self._settle_failed()
+        self._hand_over()
+        self.write_queued()
+        self._settle_failed()
+        self._seal()
+        return len(self._gaps) == 0 and self.error == ""
+
+    def write_queued(self) -> None:
+        """Write the blocks handed over, in the caller's thread; for a writer that was never started."""
+        while not self._queue.empty():
+            block = self._queue.get_nowait()
+            if block is not None:
+                self._flush(block)
+
+    def _end_thread(self, timeout_ms: int) -> bool:
+        """Let the thread write what is queued and end; True when it has ended."""
+        thread = self._runner
+        if thread is None:
+            return True
+        self._queue.put(None)
+        thread.join(timeout_ms / 1000)
+        if thread.is_alive():
+            self._give_up.set()
+            thread.join(GIVE_UP_S)
+        return not thread.is_alive()
+
+    def _abandon_queue(self) -> None:
+        """Count the blocks that a thread stuck in a system call will not write."""
+        while not self._queue.empty():
+            block = self._queue.get_nowait()
+            if block is not None:
+                block.failure = REASON_CLOSED
+                self._failed.append(block)
+        self._settle_failed()
+        self.error = self.error or "the disk did not take the log in time"
+
+    def _release_sampled(self) -> None:
+        for gap in self._sampled.take():
+            self._gaps.remember(gap)
+
+    def _hand_over(self) -> None:
+        self._due_ns = 0
+        builder = self.builder
+        if len(self._gaps) > 0:
+            now_ns: i64 = time.time_ns()
+            for gap in self._gaps.take():
+                builder.add_gap(gap, now_ns)
+        if builder.chunk_count == 0:
+            return
+        block = builder.finish()
+        self._handed_weight += block.weight
+        self.blocks_handed += 1
+        self._queue.put(block)
+
+    def _remember(self, gap: Gap) -> Gap:
+        return self._sampled.remember(gap) if gap.reason == REASON_SAMPLED else self._gaps.remember(gap)
+
+    def _count_dropped(self, reason: i64, frames: i64) -> None:
+        if reason == REASON_QUEUE_FULL:
+            self.dropped_queue_full += frames
+        elif reason == REASON_DISK_FULL:
+            self.dropped_disk_full += frames
+        elif reason == REASON_DISK_ERROR:
+            self.dropped_disk_error += frames
+        elif reason == REASON_SAMPLED:
+            self.dropped_sampled += frames
+        else:
+            self.dropped_closed += frames
+
+    def _settle_failed(self) -> None:
+        """Turn blocks that were not written into gaps."""
+        while self._failed:
+            block = self._failed.popleft()
+            gaps: dict[tuple[int, int], Gap] = {}
+            for index in range(block.chunk_count):
+                self._settle_row(block, index * CHUNK_ROW_BYTES, gaps)
+
+    def _settle_row(self, block: Block, at: i64, gaps: dict[tuple[int, int], Gap]) -> None:
+        rows = block.rows
+        codes = read_i64_le(rows, at + 96)
+        connection = read_i64_le(rows, at + 8)
+        if (codes >> 8) & 0xFF == KIND_FRAMES:
+            key = (int(connection), int(codes & 0xFF))
+            gap = gaps.get(key)
+            if gap is None:
+                gap = self._gap_of_row(block, at, codes, block.failure)
+            gaps[key] = self.lose(gap, i64(read_i32_le(rows, at + 64)), read_i64_le(rows, at + 24))
+            return
+        gap = self._gap_of_row(block, at, codes, (codes >> 24) & 0xFF)
+        gap.from_ns = read_i64_le(rows, at + 48)
+        gap.add(read_i64_le(rows, at + 32), read_i64_le(rows, at + 40))
+        self._gaps.remember(gap)
+
+    def _gap_of_row(self, block: Block, at: i64, codes: i64, reason: i64) -> Gap:
+        rows = block.rows
+        strings = block.strings
+        principal = i64(read_i32_le(rows, at + 84))
+        peer = i64(read_i32_le(rows, at + 88))
+        rule = i64(read_i32_le(rows, at + 92))
+        return Gap(
+            read_i64_le(rows, at + 8),
+            codes & 0xFF,
+            reason,
+            (codes >> 32) & 0xFF,
+            (codes >> 40) & 0xFF,
+            (codes >> 16) & 0xFF,
+            strings[i64(read_i32_le(rows, at + 80))],
+            strings[principal] if principal >= 0 else None,
+            strings[peer] if peer >= 0 else None,
+            strings[rule] if rule >= 0 else None,
+            read_i64_le(rows, at + 16),
+            read_i64_le(rows, at),
+        )
+
+    # The writer thread
+
+    def _run(self) -> None:
+        while True:
+            block: Block | None = None
+            try:
+                block = self._queue.get(timeout=self._patience())
+            except queue.Empty:
+                self._seal()
+                continue
+            if block is None:
+                break
+            self._flush(block)
+        self._seal()
+
+    def _patience(self) -> float:
+        """Seconds until the open segment is due."""
+        due = self._log.due_ns()
+        if due < 0:
+            return IDLE_S
+        return max(0.0, float(due - time.monotonic_ns()) / 1e9)
+
+    def _seal(self) -> None:
+        try:
+            self._log.seal()
+        except OSError as error:
+            self.write_errors += 1
+            self.error = str(error)
+
+    def _flush(self, block: Block) -> None:
+        started: i64 = time.monotonic_ns()
+        while not self._append(block, started):
+            if not block.must_keep or self._give_up.wait(float(RETRY_NS) / 1e9):
+                self._failed.append(block)
+                break
+        self.flush_ns += i64(time.monotonic_ns()) - started
+        self._settled_weight += block.weight
+        if self._starved and self._failing == 0 and 2 * (self._handed_weight - self._settled_weight) <= self._queue_size:
+            self._starved = False
+            self._wake()
+
+    def _append(self, block: Block, now_ns: i64) -> bool:
+        try:
+            self._log.append(block, now_ns)
+        except OSError as error:
+            self.write_errors += 1
+            self.error = str(error)
+            self._failing = reason_of(error)
+            block.failure = self._failing
+            return False
+        self._failing = 0
+        self.error = ""
+        self.frames_flushed_request += block.request_frames
+        self.frames_flushed_response += block.response_frames
+        self.frames_gapped += block.lost_frames
+        self.bytes_flushed = self._log.bytes_written
+        self.blocks_flushed += 1
+        return True
+
+    def _wake(self) -> None:
+        if self._wakeup_fd < 0:
+            return
+        try:
+            os.write(self._wakeup_fd, (1).to_bytes(8, "little"))
+        except BlockingIOError:
+            return  # it is readable already
