@@ -81,7 +81,7 @@ CAUSES: Final = (
     "internal",
 )
 """The values of ``proxy.network``'s ``Cause``; this room lies below it, so a test holds the two together."""
-MUTE_CAUSES: Final = ("memory", "peer", "throttle", "handler", "tap", "admin")
+MUTE_CAUSES: Final = ("memory", "peer", "throttle", "handler", "tap", "admin", "drain")
 """The values of ``proxy.network``'s mute causes, in the order of their bits."""
 ORDERLY_CAUSES: Final = frozenset({"peer_closed", "no_data", "idle", "admin", "drained", "upstream_closed"})
 """Ends that are no error: their connections are counted without ``error.type``."""
@@ -92,6 +92,7 @@ UPSTREAM: Final = "framegate.upstream"
 CAUSE: Final = "framegate.cause"
 REASON: Final = "framegate.reason"
 DIRECTION: Final = "network.io.direction"
+TAP_DIRECTION: Final = "framegate.direction"
 MUTE_CAUSE: Final = "framegate.mute.cause"
 ERROR_TYPE: Final = "error.type"
 STATE: Final = "framegate.state"
@@ -100,9 +101,10 @@ QUEUE: Final = "framegate.queue"
 
 SIDES: Final = ("downstream", "upstream")
 DIRECTIONS: Final = ("receive", "transmit")
-REJECT_REASONS: Final = ("oversize", "negative", "incomplete")
+REJECT_REASONS: Final = ("frame_too_large", "negative_size", "incomplete")
 LOOP_STATES: Final = ("busy", "idle")
-TAP_DROP_REASONS: Final = ("full", "disk", "closed")
+TAP_DROP_REASONS: Final = ("queue_full", "disk_full", "disk_error", "sampled", "closed")
+TAP_DIRECTIONS: Final = ("request", "response")
 UPSTREAM_STATES: Final = ("connecting", "used")
 TLS_ERRORS: Final = ("", "tls_failed", "wrong_protocol", "handshake_timeout", "other")
 CONNECT_ERRORS: Final = ("", "refused", "timeout", "tls", "other")
@@ -170,6 +172,7 @@ _LISTENER: Final = (LISTENER, ())
 _UPSTREAM: Final = (UPSTREAM, ())
 _SIDE: Final = (SIDE, SIDES)
 _DIRECTION: Final = (DIRECTION, DIRECTIONS)
+_TAP_DIRECTION: Final = (TAP_DIRECTION, TAP_DIRECTIONS)
 
 METRICS: Final = (
     _metric("connection.active", "gauge", "{connection}", "Connections open now.", _SIDE, _LISTENER),
@@ -184,13 +187,12 @@ METRICS: Final = (
         (ERROR_TYPE, ("", *(cause for cause in CAUSES if cause not in ORDERLY_CAUSES))),
         bounds=CONNECTION_BOUNDS,
     ),
-    _metric(
-        "tls.handshake.duration", "histogram", "s", "Time of one TLS handshake.", _SIDE, (ERROR_TYPE, TLS_ERRORS), bounds=HANDSHAKE_BOUNDS
-    ),
+    _metric("tls.handshake.duration", "histogram", "s", "Time of one TLS handshake.", _SIDE, (ERROR_TYPE, TLS_ERRORS), bounds=HANDSHAKE_BOUNDS),
     _metric("tls.handshake.active", "gauge", "{handshake}", "TLS handshakes in progress.", _SIDE),
     _metric("frame.count", "counter", "{frame}", "Whole frames received from, and sent to, each side.", _SIDE, _DIRECTION, _LISTENER),
     _metric("io", "counter", "By", "Bytes of frames, headers counted, received from and sent to each side.", _SIDE, _DIRECTION, _LISTENER),
     _metric("read.count", "counter", "{read}", "Reads that gave bytes.", _SIDE, _LISTENER),
+    _metric("write.count", "counter", "{write}", "Writes that the socket took bytes of.", _SIDE, _LISTENER),
     _metric("frame.size", "histogram", "By", "Body sizes of whole frames received.", _SIDE, _LISTENER, bounds=SIZE_BOUNDS),
     _metric("frame.rejected", "counter", "{frame}", "Frames that were not forwarded.", _LISTENER, _SIDE, (REASON, REJECT_REASONS)),
     _metric("frame.lost.io", "counter", "By", "Bytes received that could not be forwarded when a pair ended.", _LISTENER, _SIDE),
@@ -215,17 +217,22 @@ METRICS: Final = (
     _metric("kafka.request.open", "gauge", "{request}", "Requests that wait for their answer.", _LISTENER),
     _metric("kafka.request.answered", "counter", "{request}", "Requests paired with their answer.", _LISTENER),
     _metric("kafka.pairing_lost", "counter", "{connection}", "Connections whose answers no longer match their requests.", _LISTENER),
-    _metric("tap.matched", "counter", "{frame}", "Frames that a rule matched."),
-    _metric("tap.flushed", "counter", "{frame}", "Matched frames that reached the log, in a chunk or accounted in a gap."),
-    _metric("tap.frames", "counter", "{frame}", "Frames written to the log."),
+    _metric("tap.matched", "counter", "{frame}", "Frames that a tap rule matched.", _TAP_DIRECTION),
+    _metric("tap.flushed", "counter", "{frame}", "Matched frames that are in the log.", _TAP_DIRECTION),
+    _metric("tap.dropped", "counter", "{frame}", "Matched frames that the log has, or will have, as a gap only.", (REASON, TAP_DROP_REASONS)),
+    _metric("tap.gapped", "counter", "{frame}", "Frames that gaps in the log say are missing."),
+    _metric("tap.matched.io", "counter", "By", "Bytes of frames that a tap rule matched, headers counted."),
     _metric("tap.io", "counter", "By", "Bytes written to the log."),
-    _metric("tap.dropped", "counter", "{frame}", "Matched frames that the log has only as a gap.", (REASON, TAP_DROP_REASONS)),
+    _metric("tap.write.errors", "counter", "{error}", "Writes to the log that failed."),
+    _metric("tap.flush.time", "counter", "s", "Time spent writing blocks."),
     _metric("queue.usage", "gauge", "By", "Bytes that wait.", (QUEUE, ("tap",))),
     _metric("event_loop.time", "counter", "s", "Time of the loop.", (STATE, LOOP_STATES)),
     _metric("event_loop.lag", "histogram", "s", "Time the loop was busy between two waits.", bounds=LAG_BOUNDS),
     _metric("link.dropped", "counter", "{row}", "Log rows that the link could not take."),
     _metric("draining", "gauge", "1", "1 while the processor drains."),
-    _control("connection.rejected", "counter", "{connection}", "Connections refused at accept.", _LISTENER, (REASON, ("max_connections", "draining"))),
+    _control(
+        "connection.rejected", "counter", "{connection}", "Connections refused at accept.", _LISTENER, (REASON, ("max_connections", "draining"))
+    ),
     _control("accept.blocked.time", "counter", "s", "Time an acceptor waited because every hand-over queue was full.", _LISTENER),
     _control("worker.restarts", "counter", "{restart}", "Processors started again.", (REASON, ("died", "heartbeat", "commit"))),
     _control("tap.usage", "gauge", "By", "Bytes of the tap's log on disk."),

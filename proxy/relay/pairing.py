@@ -1,0 +1,346 @@
+"""Which answer belongs to which request, for listeners with ``protocol: kafka``.
+
+Problem: latency and API of an answer are known only with its request; and credentials must not reach the tap, though they travel in
+ordinary frames, in their answers, and after SaslHandshake v0 in frames that are no Kafka requests at all.
+
+Rules:
+- Brokers answer in order. Each pair keeps one FIFO of open requests in native arrays: correlation id, key << 16 | version, time of the
+  run that brought it. An answer takes heads until one has its id.
+- A head passed over must be a Produce: acks=0 has no answer. (Such requests are recognized and not queued at all where their acks can be
+  read, so that a client that only ever asks for acks=0 fills nothing.) Any other mismatch turns pairing off for the connection and counts
+  ``lost``; it never closes anything.
+- Ids may go backwards and repeat (Java, and every client when it authenticates again), so order decides, never the value.
+- Sensitive, body withheld: SaslHandshake (17) and SaslAuthenticate (36) at any time, their answers, and the raw tokens of both sides after
+  SaslHandshake v0, until the client sends a plausible request header after at least one raw answer. When pairing is lost on a connection
+  that ever authenticated, all its answers are sensitive from there on.
+
+Per frame there is no object and no call out of native code: a header is three loads.
+"""
+
+from typing import Final
+
+from librt.strings import read_i16_be, read_i32_be
+from librt.vecs import append, vec
+from mypy_extensions import i32, i64
+
+from proxy.network.run import Run
+
+__all__ = ["MAX_OPEN", "Pairing", "PairingStats", "produce_acks"]
+
+MAX_OPEN: Final = 10_000
+"""Requests open on one connection above which the client is muted for ``peer`` until half of them are answered."""
+
+_PRODUCE: Final = 0
+_SASL_HANDSHAKE: Final = 17
+_SASL_AUTHENTICATE: Final = 36
+_RAW_KEY: Final = -(1 << 40)
+_SMALL: Final = 16
+_KEEP: Final = 256
+_MAX_I32: Final = 2147483647
+_HEADER: Final = 12  # size, key, version, correlation id
+_PREFIX: Final = 512  # enough for client id and transactional id before acks
+_FLEXIBLE_PRODUCE: Final = 9
+_PLAUSIBLE_KEY: Final = 128
+_PLAUSIBLE_VERSION: Final = 32
+_NO_ACKS_FIELD: Final = -2
+
+
+class PairingStats:
+    """What the pairs of one listener count together: absolute values for the cells."""
+
+    def __init__(self, answered: i64 = 0, lost: i64 = 0) -> None:
+        self.open: i64 = 0
+        self.answered: i64 = answered
+        self.lost: i64 = lost
+
+
+def _is_sasl(key: i64) -> bool:
+    return key == _SASL_AUTHENTICATE if key != _SASL_HANDSHAKE else True
+
+
+def _zeros(count: i64) -> "vec[i64]":
+    out = vec[i64]([], capacity=count)
+    for _ in range(count):
+        out = append(out, 0)
+    return out
+
+
+def _unknown(count: i64) -> "vec[i32]":
+    out = vec[i32]([], capacity=count)
+    for _ in range(count):
+        out = append(out, -1)
+    return out
+
+
+def _skip_varint(data: bytes, pos: i64, end: i64) -> i64:
+    while pos < end and data[pos] & 0x80:
+        pos += 1
+    return pos + 1
+
+
+def _varint(data: bytes, pos: i64, end: i64) -> i64:
+    value: i64 = 0
+    shift: i64 = 0
+    while pos < end and shift < 35:
+        byte = i64(data[pos])
+        value |= (byte & 0x7F) << shift
+        if byte & 0x80 == 0:
+            return value
+        pos += 1
+        shift += 7
+    return -1
+
+
+def _skip_string(data: bytes, pos: i64, end: i64) -> i64:
+    """Behind a nullable string with an int16 length; past ``end`` when it is not whole."""
+    if pos + 2 > end:
+        return end + 1
+    length = i64(read_i16_be(data, pos))
+    return pos + 2 + (length if length > 0 else 0)
+
+
+def _skip_compact_string(data: bytes, pos: i64, end: i64) -> i64:
+    length = _varint(data, pos, end)
+    if length < 0:
+        return end + 1
+    pos = _skip_varint(data, pos, end)
+    return pos + (length - 1 if length > 1 else 0)
+
+
+def _skip_tags(data: bytes, pos: i64, end: i64) -> i64:
+    count = _varint(data, pos, end)
+    pos = _skip_varint(data, pos, end)
+    if count < 0 or count > 16:
+        return end + 1
+    while count > 0 and pos < end:
+        pos = _skip_varint(data, pos, end)
+        length = _varint(data, pos, end)
+        if length < 0:
+            return end + 1
+        pos = _skip_varint(data, pos, end) + length
+        count -= 1
+    return pos
+
+
+def produce_acks(data: bytes, pos: i64, end: i64, version: i64) -> i64:
+    """The acks of a Produce request, or -2 when they are not within ``data``.
+
+    Args:
+        data: holds the frame's first bytes.
+        pos: where the frame's size header begins.
+        end: behind the frame's last byte in ``data``.
+        version: of the request.
+
+    Source: ProduceRequest; header v1 up to version 8, v2 with tagged fields from 9; transactional id from 3.
+    """
+    pos = _skip_string(data, pos + _HEADER, end)
+    if version >= _FLEXIBLE_PRODUCE:
+        pos = _skip_tags(data, pos, end)
+        pos = _skip_compact_string(data, pos, end)
+    elif version >= 3:
+        pos = _skip_string(data, pos, end)
+    if pos + 2 > end:
+        return _NO_ACKS_FIELD
+    return i64(read_i16_be(data, pos))
+
+
+class Pairing:
+    """The open requests of one pair.
+
+    ``requests`` and ``answers`` are called once for each run; afterwards the attributes below describe that run.
+
+    Attributes:
+        open: requests that wait for an answer.
+        lost: pairing is off for this connection.
+        sensitive: indexes, within the run, of the frames whose bodies must be withheld from the tap; empty for nearly all.
+        keys: after ``answers`` with ``keep``: request key and version of each frame, -1 unknown.
+        latencies: likewise, microseconds, -1 unknown.
+    """
+
+    def __init__(self, stats: PairingStats) -> None:
+        self.open: i64 = 0
+        self.lost: bool = False
+        self.sensitive: vec[i32] = vec[i32]()
+        self.keys: vec[i32] = vec[i32]()
+        self.latencies: vec[i32] = vec[i32]()
+        self._stats = stats
+        self._head: i64 = 0
+        self._mask: i64 = _SMALL - 1
+        self._ids: vec[i64] = _zeros(_SMALL)
+        self._keys: vec[i64] = _zeros(_SMALL)
+        self._times: vec[i64] = _zeros(_SMALL)
+        self._authenticated: bool = False
+        self._raw: bool = False
+        self._raw_answered: bool = False
+        self._frames: i64 = 0
+
+    @property
+    def full(self) -> bool:
+        """More requests are open than one connection may have."""
+        return self.open > MAX_OPEN
+
+    def requests(self, run: Run, now_ns: i64) -> None:
+        """The next whole frames from the client; sets ``sensitive``."""
+        if len(self.sensitive):
+            self.sensitive = vec[i32]()
+        self._frames = 0
+        if run.head is not None:
+            head = run.prefix(_PREFIX)
+            size = i64(read_i32_be(head, 0))
+            have = i64(len(head))
+            self._request(head, 0, have if have < 4 + size else 4 + size, size, now_ns)
+        data = run.data
+        pos = run.first
+        end = run.end
+        while pos < end:
+            size = i64(read_i32_be(data, pos))
+            self._request(data, pos, pos + 4 + size, size, now_ns)
+            pos += 4 + size
+
+    def _request(self, data: bytes, pos: i64, end: i64, size: i64, now_ns: i64) -> None:
+        index = self._frames
+        self._frames = index + 1
+        if size < 8:
+            self._odd_request(index, now_ns)
+            return
+        key = i64(read_i16_be(data, pos + 4))
+        version = i64(read_i16_be(data, pos + 6))
+        if self._raw:
+            if not self._raw_answered or key < 0 or key >= _PLAUSIBLE_KEY or version < 0 or version >= _PLAUSIBLE_VERSION:
+                self._odd_request(index, now_ns)
+                return
+            self._raw = False
+        if _is_sasl(key):
+            self.sensitive = append(self.sensitive, i32(index))
+            self._authenticated = True
+            if key == _SASL_HANDSHAKE and version == 0:
+                self._raw = True
+                self._raw_answered = False
+        if self.lost:
+            return
+        if key == _PRODUCE and produce_acks(data, pos, end, version) == 0:
+            return
+        self._push(i64(read_i32_be(data, pos + 8)), (key << 16) | (version & 0xFFFF), now_ns)
+
+    def _odd_request(self, index: i64, now_ns: i64) -> None:
+        """A frame without a request header: a raw token, or no Kafka at all."""
+        if self._raw:
+            self.sensitive = append(self.sensitive, i32(index))
+            if not self.lost:
+                self._push(0, _RAW_KEY, now_ns)
+        else:
+            self.lose()
+
+    def _push(self, correlation: i64, key: i64, now_ns: i64) -> None:
+        if self.open > self._mask:
+            self._resize((self._mask + 1) * 2)
+        slot = (self._head + self.open) & self._mask
+        self._ids[slot] = correlation
+        self._keys[slot] = key
+        self._times[slot] = now_ns
+        self.open += 1
+        self._stats.open += 1
+
+    def _resize(self, capacity: i64) -> None:
+        ids, keys, times = _zeros(capacity), _zeros(capacity), _zeros(capacity)
+        for index in range(self.open):
+            slot = (self._head + index) & self._mask
+            ids[index] = self._ids[slot]
+            keys[index] = self._keys[slot]
+            times[index] = self._times[slot]
+        self._ids, self._keys, self._times = ids, keys, times
+        self._head = 0
+        self._mask = capacity - 1
+
+    def answers(self, run: Run, now_ns: i64, keep: bool) -> None:
+        """The next whole frames from the upstream; sets ``sensitive``.
+
+        Args:
+            run: the frames.
+            now_ns: time of the run, of the same clock as the requests'.
+            keep: also note ``keys`` and ``latencies``, because a tap will take them.
+        """
+        if len(self.sensitive):
+            self.sensitive = vec[i32]()
+        if keep:
+            self.keys = _unknown(run.frames)
+            self.latencies = _unknown(run.frames)
+        self._frames = 0
+        if run.head is not None:
+            head = run.prefix(_HEADER)
+            self._answer(head, 0, i64(read_i32_be(head, 0)), now_ns, keep)
+        data = run.data
+        pos = run.first
+        end = run.end
+        while pos < end:
+            size = i64(read_i32_be(data, pos))
+            self._answer(data, pos, size, now_ns, keep)
+            pos += 4 + size
+        if self.open == 0 and self._mask >= _KEEP:
+            self._resize(_SMALL)
+
+    def _answer(self, data: bytes, pos: i64, size: i64, now_ns: i64, keep: bool) -> None:
+        key: i64 = -1
+        latency: i64 = -1
+        if not self.lost and self._take(data, pos, size):
+            slot = self._head
+            key = self._keys[slot]
+            latency = (now_ns - self._times[slot]) // 1000
+            self._drop_head()
+            self._stats.answered += 1
+            api = key >> 16
+            if key == _RAW_KEY:
+                self._raw_answered = True
+                self._withhold()
+            elif _is_sasl(api):
+                self._withhold()
+        elif self._authenticated:
+            self._raw_answered = True
+            self._withhold()
+        if keep:
+            if key == _RAW_KEY:
+                key = -1
+            if latency > _MAX_I32:
+                latency = _MAX_I32
+            index = self._frames
+            self.keys[index] = i32(key)
+            self.latencies[index] = i32(latency)
+        self._frames += 1
+
+    def _withhold(self) -> None:
+        self.sensitive = append(self.sensitive, i32(self._frames))
+
+    def _take(self, data: bytes, pos: i64, size: i64) -> bool:
+        """Brings the request of this answer to the head; False, and pairing lost, when there is none."""
+        if self.open > 0 and self._keys[self._head] == _RAW_KEY:
+            return True
+        if size >= 4:
+            correlation = i64(read_i32_be(data, pos + 4))
+            while self.open > 0:
+                if self._ids[self._head] == correlation:
+                    return True
+                if self._keys[self._head] >> 16 != _PRODUCE:
+                    break
+                self._drop_head()
+        self.lose()
+        return False
+
+    def _drop_head(self) -> None:
+        self._head = (self._head + 1) & self._mask
+        self.open -= 1
+        self._stats.open -= 1
+
+    def lose(self) -> None:
+        """Turns pairing off for this connection."""
+        if not self.lost:
+            self.lost = True
+            self._stats.lost += 1
+            self.release()
+
+    def release(self) -> None:
+        """Forgets what is open: the pair ends, or pairing is lost."""
+        self._stats.open -= self.open
+        self.open = 0
+        self._head = 0
+        self._mask = _SMALL - 1
+        self._ids, self._keys, self._times = _zeros(_SMALL), _zeros(_SMALL), _zeros(_SMALL)

@@ -1,0 +1,200 @@
+"""Pairing: Kafka's request and answer headers, byte for byte (kafka-broker.md §6)."""
+
+import struct
+
+import pytest
+
+from proxy.network.run import Run
+from proxy.relay.pairing import MAX_OPEN, Pairing, PairingStats, produce_acks
+
+CLIENT_ID = b"\x00\x08producer"
+
+
+def frame(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+def request(key: int, version: int, correlation: int, rest: bytes = b"") -> bytes:
+    return frame(struct.pack(">hhi", key, version, correlation) + CLIENT_ID + rest)
+
+
+def answer(correlation: int, rest: bytes = b"\0\0") -> bytes:
+    return frame(struct.pack(">i", correlation) + rest)
+
+
+def run_of(*frames: bytes) -> Run:
+    data = b"".join(frames)
+    return Run(None, 0, data, 0, len(data), len(frames), 0)
+
+
+class Exchange:
+    """One pairing, driven by whole runs at chosen times."""
+
+    def __init__(self) -> None:
+        self.stats = PairingStats()
+        self.pairing = Pairing(self.stats)
+        self.now_us = 0
+
+    def ask(self, *frames: bytes) -> list[int]:
+        self.pairing.requests(run_of(*frames), self.now_us * 1000)
+        return list(self.pairing.sensitive)
+
+    def reply(self, *frames: bytes) -> list[tuple[int, int]]:
+        self.pairing.answers(run_of(*frames), self.now_us * 1000, True)
+        return list(zip(self.pairing.keys, self.pairing.latencies, strict=True))
+
+
+@pytest.fixture
+def kafka() -> Exchange:
+    return Exchange()
+
+
+def test_an_answer_gets_key_version_and_latency_of_its_request(kafka):
+    kafka.ask(request(18, 4, 0), request(3, 13, 1))
+    kafka.now_us = 250
+    assert kafka.reply(answer(0)) == [(18 << 16 | 4, 250)]
+    kafka.now_us = 300
+    kafka.ask(request(1, 17, 2))
+    kafka.now_us = 1000
+    assert kafka.reply(answer(1), answer(2)) == [(3 << 16 | 13, 1000), (1 << 16 | 17, 700)]
+    assert (kafka.pairing.open, kafka.stats.open, kafka.stats.answered, kafka.stats.lost) == (0, 0, 3, 0)
+
+
+def test_ids_may_go_backwards_and_repeat(kafka):
+    kafka.ask(request(18, 4, 8), request(11, 9, 7), request(17, 1, 2147483640), request(17, 1, 2147483640), request(3, 13, -5))
+    assert [key >> 16 for key, _ in kafka.reply(answer(8), answer(7), answer(2147483640), answer(2147483640), answer(-5))] == [18, 11, 17, 17, 3]
+    assert not kafka.pairing.lost
+
+
+@pytest.mark.parametrize(
+    ("version", "rest"),
+    [
+        (2, struct.pack(">hi", 0, 30000)),
+        (3, b"\xff\xff" + struct.pack(">hi", 0, 30000)),
+        (8, b"\x00\x02tx" + struct.pack(">hi", 0, 30000)),
+        (9, b"\x00" + b"\x00" + struct.pack(">hi", 0, 30000)),
+        (12, b"\x01\x05\x02ab" + b"\x03tx" + struct.pack(">hi", 0, 30000)),
+    ],
+)
+def test_acks_0_is_read_and_never_queued(kafka, version, rest):
+    data = request(0, version, 5, rest)
+    assert produce_acks(data, 0, len(data), version) == 0
+    kafka.ask(data)
+    assert kafka.pairing.open == 0
+    data = data.replace(struct.pack(">hi", 0, 30000), struct.pack(">hi", -1, 30000))
+    assert produce_acks(data, 0, len(data), version) == -1
+    kafka.ask(data)
+    assert kafka.reply(answer(5)) == [(version, 0)]
+
+
+def test_acks_beyond_the_bytes_at_hand_are_unknown():
+    data = request(0, 3, 5, b"\xff\xff" + struct.pack(">hi", 0, 30000))
+    for end in range(12, len(data) - 5):
+        assert produce_acks(data[:end], 0, end, 3) == -2
+
+
+def test_passed_over_produce_heads_were_acks_0(kafka):
+    kafka.ask(request(0, 3, 1), request(0, 3, 2), request(3, 9, 3))
+    assert kafka.reply(answer(3)) == [(3 << 16 | 9, 0)]
+    assert kafka.pairing.open == 0
+
+
+def test_any_other_mismatch_turns_pairing_off_and_counts_once(kafka):
+    kafka.ask(request(3, 9, 1), request(3, 9, 2))
+    assert kafka.reply(answer(2), answer(1)) == [(-1, -1), (-1, -1)]
+    assert kafka.pairing.lost
+    assert (kafka.pairing.open, kafka.stats.open, kafka.stats.lost) == (0, 0, 1)
+    assert kafka.ask(request(3, 9, 3)) == []
+    assert kafka.reply(answer(3)) == [(-1, -1)]
+    assert kafka.stats.lost == 1
+
+
+@pytest.mark.parametrize("bad", [frame(b""), frame(b"\0\x03\0\x09\0\0\0")])
+def test_a_frame_without_room_for_a_header_is_no_request(kafka, bad):
+    kafka.ask(request(3, 9, 1), bad)
+    assert kafka.pairing.lost
+
+
+@pytest.mark.parametrize("bad", [frame(b""), frame(b"\0\0\0"), answer(1)])
+def test_an_answer_nobody_asked_for_loses_the_pairing(kafka, bad):
+    assert kafka.reply(bad) == [(-1, -1)]
+    assert kafka.pairing.lost
+
+
+def test_full_above_ten_thousand_open(kafka):
+    for index in range(MAX_OPEN):
+        kafka.ask(request(1, 4, index))
+    assert not kafka.pairing.full
+    kafka.ask(request(1, 4, MAX_OPEN))
+    assert kafka.pairing.full
+    kafka.reply(*(answer(index) for index in range(MAX_OPEN // 2 + 1)))
+    assert not kafka.pairing.full
+    kafka.reply(*(answer(index) for index in range(MAX_OPEN // 2 + 1, MAX_OPEN + 1)))
+    assert (kafka.pairing.open, kafka.pairing.lost) == (0, False)
+
+
+def test_sasl_requests_and_their_answers_are_sensitive(kafka):
+    assert kafka.ask(request(18, 3, 1), request(17, 1, 2), request(36, 1, 3), request(3, 9, 4)) == [1, 2]
+    kafka.reply(answer(1), answer(2), answer(3), answer(4))
+    assert list(kafka.pairing.sensitive) == [1, 2]
+    assert kafka.ask(request(3, 9, 5)) == []
+    assert kafka.ask(request(36, 2, 6)) == [0]
+    kafka.reply(answer(5), answer(6))
+    assert list(kafka.pairing.sensitive) == [1]
+
+
+@pytest.mark.parametrize("tokens", [[b"\0user\0canary-password"], [b"n,,n=u,r=abc", b"c=biws,r=abc,p=proof"], [b""], [b"\0A\0pw", b"", b"x"]])
+def test_raw_tokens_after_handshake_v0_are_sensitive_on_both_sides(kafka, tokens):
+    assert kafka.ask(request(17, 0, 1, b"\x00\x05PLAIN")) == [0]
+    kafka.reply(answer(1))
+    assert list(kafka.pairing.sensitive) == [0]
+    for token in tokens:
+        assert kafka.ask(frame(token)) == [0]
+        assert kafka.reply(frame(b"v=server-secret")) == [(-1, 0)]
+        assert list(kafka.pairing.sensitive) == [0]
+    assert kafka.ask(request(3, 9, 2)) == []
+    assert kafka.reply(answer(2)) == [(3 << 16 | 9, 0)]
+    assert list(kafka.pairing.sensitive) == []
+    assert not kafka.pairing.lost
+
+
+def test_a_token_that_looks_like_a_request_is_withheld_before_the_first_raw_answer(kafka):
+    kafka.ask(request(17, 0, 1))
+    assert kafka.ask(request(3, 9, 7)) == [0]
+
+
+def test_after_pairing_is_lost_an_authenticated_connection_shows_no_answer(kafka):
+    kafka.ask(request(36, 1, 1))
+    kafka.reply(answer(1))
+    kafka.reply(answer(77))
+    kafka.reply(answer(78), answer(79))
+    assert list(kafka.pairing.sensitive) == [0, 1]
+    assert kafka.ask(request(3, 9, 2), request(36, 1, 3)) == [1]
+
+
+@pytest.mark.parametrize("cut", range(1, 30))
+def test_a_frame_begun_by_an_earlier_read_counts_first(kafka, cut):
+    first, second = request(36, 2, 1, b"password"), request(3, 9, 2)
+    data = first[cut:] + second
+    run = Run([first[:cut]], cut, data, len(first) - cut, len(data), 2, 0)
+    kafka.pairing.requests(run, 0)
+    assert list(kafka.pairing.sensitive) == [0]
+    left = answer(1, b"x" * 40)
+    data = left[3:] + answer(2)
+    kafka.pairing.answers(Run([left[:3]], 3, data, len(left) - 3, len(data), 2, 0), 5000, True)
+    assert list(kafka.pairing.keys) == [36 << 16 | 2, 3 << 16 | 9]
+    assert list(kafka.pairing.sensitive) == [0]
+
+
+def test_release_gives_the_gauge_back(kafka):
+    kafka.ask(request(3, 9, 1), request(3, 9, 2))
+    assert kafka.stats.open == 2
+    kafka.pairing.release()
+    assert (kafka.stats.open, kafka.stats.lost) == (0, 0)
+
+
+def test_without_a_tap_nothing_is_gathered(kafka):
+    kafka.ask(request(3, 9, 1))
+    kafka.pairing.answers(run_of(answer(1)), 0, False)
+    assert len(kafka.pairing.keys) == 0
+    assert kafka.stats.answered == 1

@@ -1,0 +1,123 @@
+"""The link's codec and hand-over, over real socketpairs."""
+
+import json
+import os
+import socket
+from array import array
+
+import pytest
+
+from proxy.server.link import MAX_FRAME, Handover, LinkError, LinkReader, LinkWriter, encode, receive_handover, send_handover
+
+HANDOVER = Handover(listener="kafka", peer="192.0.2.7:5555", local="127.0.0.1:9093", accepted_ns=123)
+
+
+@pytest.fixture
+def pair():
+    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    left.setblocking(False)
+    right.setblocking(False)
+    yield left, right
+    left.close()
+    right.close()
+
+
+@pytest.fixture
+def packets():
+    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    left.setblocking(False)
+    right.setblocking(False)
+    yield left, right
+    left.close()
+    right.close()
+
+
+def test_a_frame_is_a_length_and_compact_json():
+    assert encode({"type": "list", "id": 1}) == b"\x00\x00\x00\x16" + b'{"type":"list","id":1}'
+
+
+def test_messages_come_out_byte_by_byte_and_all_at_once():
+    messages = [{"type": "start", "name": "Zürich"}, {"type": "x", "rows": [1, [2]]}, {"type": "y"}]
+    data = b"".join(encode(message) for message in messages)
+    slow, out = LinkReader(), []
+    for index in range(len(data)):
+        out += slow.feed(data[index : index + 1])
+    assert out == messages == LinkReader().feed(data)
+    assert slow.pending == 0
+
+
+def test_a_begun_frame_waits():
+    reader = LinkReader()
+    assert reader.feed(encode({"type": "x"})[:-1]) == []
+    assert reader.pending == 15
+
+
+@pytest.mark.parametrize("data", [(MAX_FRAME + 1).to_bytes(4, "big"), b"\0\0\0\x02[]", b"\0\0\0\x01{", b"\0\0\0\x02{}"])
+def test_a_stream_out_of_step_is_an_error(data):
+    with pytest.raises(LinkError):
+        LinkReader().feed(data)
+
+
+def test_what_the_socket_refuses_waits_in_order(pair):
+    left, right = pair
+    left.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    writer, reader, out = LinkWriter(left, row_bytes=1000), LinkReader(), []
+    for number in range(200):
+        writer.send({"type": "result", "id": number, "pad": "x" * 200})
+    assert writer.pending > 1000
+    assert not writer.offer({"type": "log"})
+    assert writer.dropped_count == 1
+    while writer.pending:
+        out += reader.feed(right.recv(65536))
+        writer.flush()
+    assert writer.offer({"type": "log"})
+    out += reader.feed(right.recv(65536))
+    assert [message.get("id") for message in out] == [*range(200), None]
+
+
+def test_a_hand_over_carries_one_working_descriptor(packets):
+    left, right = packets
+    ours, theirs = socket.socketpair()
+    assert send_handover(left, HANDOVER, theirs.fileno())
+    theirs.close()
+    received = receive_handover(right)
+    assert received is not None
+    assert received[0] == HANDOVER
+    with socket.socket(fileno=received[1]) as taken:
+        assert not taken.get_inheritable()
+        taken.sendall(b"hello")
+        assert ours.recv(5) == b"hello"
+    ours.close()
+    assert receive_handover(right) is None
+
+
+def test_a_full_hand_over_queue_is_said(packets):
+    left, _ = packets
+    with socket.socket() as sock:
+        sent = 0
+        while send_handover(left, HANDOVER, sock.fileno()):
+            sent += 1
+    assert sent > 0
+
+
+def test_the_end_of_the_hand_over_socket_is_said(packets):
+    left, right = packets
+    left.close()
+    with pytest.raises(EOFError):
+        receive_handover(right)
+
+
+@pytest.mark.parametrize(("body", "count"), [(b"{}", 1), (b"nonsense", 1), (json.dumps({"listener": "x"}).encode(), 1), (b"{}", 2), (b"{}", 0)])
+def test_a_bad_hand_over_leaks_no_descriptor(packets, body, count):
+    left, right = packets
+    ours, theirs = socket.socketpair()
+    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [theirs.fileno()] * count))] if count else []
+    left.sendmsg([body], ancillary)
+    theirs.close()
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(LinkError):
+        receive_handover(right)
+    assert len(os.listdir("/proc/self/fd")) == before
+    if count:
+        assert ours.recv(1) == b""
+    ours.close()

@@ -1,0 +1,125 @@
+"""The shared cells: layout from names, writer and reader over one mapping, and a processor that is started again."""
+
+import os
+from array import array
+from types import SimpleNamespace
+
+import pytest
+
+from proxy.cells import (
+    CAUSES,
+    CELL_SIZE,
+    HEADER_SIZE,
+    METRICS,
+    CellLayout,
+    CellReader,
+    CellWriter,
+    HistogramValue,
+    State,
+    create,
+)
+
+
+def _config(*listeners: str) -> SimpleNamespace:
+    return SimpleNamespace(listeners=[SimpleNamespace(name=name) for name in listeners], upstreams=[SimpleNamespace(name="u")])
+
+
+def _metric(name: str):
+    return next(metric for metric in METRICS if metric.name == name)
+
+
+@pytest.fixture
+def layout() -> CellLayout:
+    return CellLayout.of(_config("kafka", "plain"))
+
+
+@pytest.fixture
+def descriptor(layout: CellLayout):
+    descriptor = create(layout)
+    yield descriptor
+    os.close(descriptor)
+
+
+def test_equal_names_give_equal_layouts(layout):
+    assert CellLayout.of(_config("kafka", "plain")) == layout
+    assert CellLayout.of(_config("kafka", "other")).hash != layout.hash
+
+
+def test_rows_cover_the_cells_without_gap_or_overlap(layout):
+    end = 0
+    for row in layout.rows:
+        assert row.index == end
+        end += row.count
+    assert end == layout.count
+    assert layout.size == HEADER_SIZE + layout.count * CELL_SIZE
+
+
+def test_names_are_unique_and_described():
+    names = [metric.name for metric in METRICS]
+    assert len(set(names)) == len(names)
+    for metric in METRICS:
+        assert metric.name.startswith("framegate.")
+        assert metric.description.endswith(".")
+        assert list(metric.bounds) == sorted(metric.bounds)
+        assert bool(metric.bounds) == (metric.kind == "histogram")
+
+
+def test_values_cross_the_mapping_in_their_units(layout, descriptor):
+    writer, reader = CellWriter(descriptor, layout), CellReader(descriptor, layout)
+    image = array("q", writer.start(42, 7, 1000))
+    image[layout.index("framegate.connection.closed", "kafka", "peer_closed")] = 3
+    image[layout.index("framegate.event_loop.time", "busy")] = 2_500_000_000
+    start = layout.index("framegate.frame.size", "downstream", "plain")
+    image[start + 1], image[start + 12] = 5, 5120
+    writer.publish(image)
+    writer.state(State.SERVING)
+    assert (reader.pid, reader.generation, reader.heartbeat_ns, reader.state) == (42, 7, 1000, State.SERVING)
+    snapshot = reader.snapshot()
+    closed = _metric("framegate.connection.closed")
+    assert snapshot[closed, (("framegate.listener", "kafka"), ("framegate.cause", "peer_closed"))] == 3
+    assert snapshot[closed, (("framegate.listener", "plain"), ("framegate.cause", "peer_closed"))] == 0
+    assert snapshot[_metric("framegate.event_loop.time"), (("framegate.state", "busy"),)] == 2.5
+    sizes = snapshot[_metric("framegate.frame.size"), (("framegate.side", "downstream"), ("framegate.listener", "plain"))]
+    assert isinstance(sizes, HistogramValue)
+    assert sizes.buckets[1] == sizes.count == 5
+    assert sizes.sum == 5120
+    assert len(sizes.buckets) == 12
+    reader.close()
+
+
+def test_an_empty_attribute_value_means_that_the_attribute_is_absent(layout, descriptor):
+    reader = CellReader(descriptor, layout)
+    keys = [attributes for metric, attributes in reader.snapshot() if metric.name == "framegate.connection.duration"]
+    assert (("framegate.side", "downstream"),) in keys
+    assert (("framegate.side", "downstream"), ("error.type", "frame_too_large")) in keys
+
+
+def test_a_restarted_processor_counts_on_and_its_gauges_are_zero(layout, descriptor):
+    accepted, active = layout.index("framegate.connection.accepted", "kafka"), layout.index("framegate.connection.active", "downstream", "kafka")
+    first = CellWriter(descriptor, layout)
+    image = array("q", first.start(1, 1, 10))
+    image[accepted], image[active] = 9, 4
+    first.publish(image)
+    values = CellWriter(descriptor, layout).start(2, 2, 20)
+    assert (values[accepted], values[active]) == (9, 0)
+    reader = CellReader(descriptor, layout)
+    assert (reader.pid, reader.generation, reader.heartbeat_ns, reader.state) == (2, 2, 20, State.STARTING)
+
+
+def test_control_zeroes_the_gauges_of_a_dead_processor(layout, descriptor):
+    writer, reader = CellWriter(descriptor, layout), CellReader(descriptor, layout)
+    image = array("q", [1] * layout.count)
+    writer.publish(image)
+    reader.zero_gauges()
+    assert reader.cell("framegate.connection.active", "upstream", "plain") == 0
+    assert reader.cell("framegate.connection.accepted", "plain") == 1
+    assert reader.state == State.STOPPED
+
+
+def test_cells_of_another_configuration_are_refused(descriptor):
+    with pytest.raises(ValueError, match="another configuration"):
+        CellReader(descriptor, CellLayout.of(_config("plain")))
+
+
+def test_causes_are_listed_once():
+    assert len(set(CAUSES)) == len(CAUSES) == 22
