@@ -10,4 +10,6 @@
     logs           JSON rows on stdout
     errors         what is refused, and why
     service, telemetry, cli, demo, gen   gRPC, OpenTelemetry and Prometheus, the command line, the demonstration, generated stubs
+
+It may import the data path (``proxy``); nothing there imports it.
 """

@@ -11,18 +11,14 @@ A *row* is the JSON object of one pair, as the processors give it (``proxy.serve
 import abc
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Literal
 
+from proxy.cells import CellReader
 from proxy.config.model import ProxyConfig
 
-if TYPE_CHECKING:
-    from proxy.cells import CellReader
-
 __all__ = [
-    "CONTROL_METRICS",
     "Attributes",
     "BuildInfo",
-    "ControlMetric",
     "ControlPlane",
     "DrainResult",
     "Health",
@@ -74,7 +70,9 @@ class UpstreamStatus:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessorStatus:
-    """One processor slot. ``pid`` is 0 while none runs; ``generation`` counts its starts from 1; ``heartbeat_age_ms`` is -1 before the first beat."""
+    """One processor slot. ``pid`` is 0 while none runs; ``generation`` grows with every start, over restarts of control too (it starts from the
+    clock), and is part of every channel id; ``heartbeat_age_ms`` is -1 before the first beat.
+    """
 
     slot: int
     pid: int
@@ -130,7 +128,8 @@ class DrainResult:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
     """For probes. ``started``: every processor was ready once and the listeners are bound; ``alive``: control's loop and every processor's
-    heartbeat move; ``ready``: started, listening and not draining."""
+    heartbeat move; ``ready``: started, listening and not draining.
+    """
 
     started: bool
     alive: bool
@@ -144,80 +143,6 @@ class BuildInfo:
     version: str
     compiled: bool
     modules: Mapping[str, str]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ControlMetric:
-    """A metric that the control process counts itself. ``unit`` is UCUM; ``attributes`` are the keys, all bounded."""
-
-    name: str
-    kind: Literal["counter", "gauge"]
-    unit: str
-    description: str
-    attributes: tuple[str, ...]
-
-
-CONTROL_METRICS: Final = (
-    ControlMetric(
-        name="framegate.connection.accepted",
-        kind="counter",
-        unit="{connection}",
-        description="Connections accepted and handed to a processor.",
-        attributes=("framegate.listener",),
-    ),
-    ControlMetric(
-        name="framegate.connection.rejected",
-        kind="counter",
-        unit="{connection}",
-        description="Connections closed right after accept.",
-        attributes=("framegate.listener", "framegate.reason"),
-    ),
-    ControlMetric(
-        name="framegate.acceptor.wait.time",
-        kind="counter",
-        unit="s",
-        description="Time in which the acceptor waited because every processor's hand-over queue was full.",
-        attributes=(),
-    ),
-    ControlMetric(
-        name="framegate.worker.restarts",
-        kind="counter",
-        unit="{restart}",
-        description="Processors started again after they ended.",
-        attributes=("framegate.reason",),
-    ),
-    ControlMetric(
-        name="framegate.config.changes",
-        kind="counter",
-        unit="{change}",
-        description="Changes asked for over the control plane; error.type only on those that failed.",
-        attributes=("framegate.field", "error.type"),
-    ),
-    ControlMetric(
-        name="framegate.frame.size.limit",
-        kind="gauge",
-        unit="By",
-        description="The maxReceiveSize in force.",
-        attributes=("framegate.listener",),
-    ),
-    ControlMetric(
-        name="framegate.draining", kind="gauge", unit="1", description="1 while the proxy drains, else 0.", attributes=()
-    ),
-    ControlMetric(
-        name="framegate.log.dropped",
-        kind="counter",
-        unit="{row}",
-        description="Log rows that processors dropped because the link was full.",
-        attributes=(),
-    ),
-    ControlMetric(
-        name="framegate.connection.died",
-        kind="counter",
-        unit="{connection}",
-        description="Connections that ended with their processor, with the cause processor_died.",
-        attributes=("framegate.listener",),
-    ),
-)
 
 
 class ControlPlane(abc.ABC):
@@ -240,12 +165,14 @@ class ControlPlane(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def cells(self) -> "list[tuple[int, CellReader]]":
+    def cells(self) -> list[tuple[int, CellReader]]:
         """The shared counters of every slot that ever ran, by slot. Any thread."""
 
     @abc.abstractmethod
     def measurements(self) -> Mapping[tuple[str, Attributes], float]:
-        """The values of ``CONTROL_METRICS`` now, by name and attributes (sorted by key). Any thread."""
+        """The metrics of ``proxy.cells.METRICS`` whose source is control, now: by name and attributes in that table's order, empty values left out.
+        Any thread.
+        """
 
     @abc.abstractmethod
     def health(self) -> Health:
@@ -272,7 +199,8 @@ class ControlPlane(abc.ABC):
     async def mute_channels(self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "") -> Outcome:
         """Stop reading from the clients of these pairs, named by id or all of a listener; returns when no further header will be read.
 
-        Raises NotFoundError when a single named channel, or the listener, does not exist; InvalidArgumentError unless exactly one of the two is given.
+        Raises NotFoundError when a single named channel, or the listener, does not exist; InvalidArgumentError unless exactly one of the two
+        is given.
         """
 
     @abc.abstractmethod
@@ -310,7 +238,8 @@ class ControlPlane(abc.ABC):
     @abc.abstractmethod
     async def set_processors(self, count: int) -> PoolStatus:
         """Start or drain and stop processors until ``count`` (1 to 64) run. Growing returns when the new ones are ready; shrinking when the drained
-        ones are gone or their drain timeout closed what was left. Errors as ``set_pool_size``."""
+        ones are gone or their drain timeout closed what was left. Errors as ``set_pool_size``.
+        """
 
     @abc.abstractmethod
     async def drain(self, timeout_ms: int | None = None, *, wait: bool = True) -> DrainResult:
@@ -334,7 +263,8 @@ class ControlPlane(abc.ABC):
     @abc.abstractmethod
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Call ``subscriber`` with every event row (``event`` is ``closed``, ``processor_died``, …) until the returned function is called.
-        It runs on the loop and must not block."""
+        It runs on the loop and must not block.
+        """
 
     @abc.abstractmethod
     def audit(self, record: Row) -> None:

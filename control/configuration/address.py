@@ -1,0 +1,99 @@
+"""Addresses as the configuration writes them: ``host:port``, ``[v6]:port`` or ``unix:PATH``."""
+
+import dataclasses
+import ipaddress
+import re
+import socket
+from typing import Final, Literal
+
+__all__ = ["MAX_UNIX_PATH_BYTES", "Address", "format_sockaddr", "parse_address"]
+
+MAX_UNIX_PATH_BYTES: Final = 107
+_LABEL: Final = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
+
+Kind = Literal["ipv4", "ipv6", "name", "unix"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Address:
+    """One address. ``host`` is without brackets, or the path when ``kind`` is ``unix`` (then ``port`` is 0)."""
+
+    kind: Kind
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        if self.kind == "unix":
+            return f"unix:{self.host}"
+        return f"[{self.host}]:{self.port}" if self.kind == "ipv6" else f"{self.host}:{self.port}"
+
+    @property
+    def wildcard(self) -> bool:
+        """Whether it means every address of the machine."""
+        return self.kind in ("ipv4", "ipv6") and ipaddress.ip_address(self.host).is_unspecified
+
+    def collides(self, other: "Address") -> bool:
+        """Whether both cannot be bound at once. Port 0 never collides; a name only with the same name."""
+        if self.kind == "unix" or other.kind == "unix":
+            return self == other
+        if self.port == 0 or self.port != other.port:
+            return False
+        return self.host == other.host or self.wildcard or other.wildcard
+
+
+def parse_address(text: str, *, port_zero: bool = False, unix: bool = True) -> Address:
+    """Read an address; raises ValueError with a sentence that says what would be right.
+
+    Args:
+        text: from the configuration.
+        port_zero: whether port 0 (the kernel chooses) is allowed, as for listeners.
+        unix: whether ``unix:PATH`` is allowed.
+    """
+    if text.startswith("unix:"):
+        if not unix:
+            raise ValueError("a Unix socket cannot be used here: write host:port")
+        return _unix(text[5:])
+    host, separator, port_text = text.rpartition(":")
+    if not separator or not host:
+        raise ValueError("is not an address: write host:port, [v6]:port" + (" or unix:PATH" if unix else ""))
+    if not (port_text.isascii() and port_text.isdigit()) or int(port_text) > 65535:
+        raise ValueError(f"port {port_text!r} is not a number from {0 if port_zero else 1} to 65535")
+    port = int(port_text)
+    if port == 0 and not port_zero:
+        raise ValueError("port 0 cannot be used here")
+    return _host(host, port)
+
+
+def _unix(path: str) -> Address:
+    if not path:
+        raise ValueError("unix: needs a path")
+    size = len(path.encode())
+    if size > MAX_UNIX_PATH_BYTES:
+        raise ValueError(f"the path has {size} bytes; a Unix socket's path has at most {MAX_UNIX_PATH_BYTES}")
+    return Address("unix", path, 0)
+
+
+def _host(host: str, port: int) -> Address:
+    if host.startswith("[") and host.endswith("]"):
+        try:
+            return Address("ipv6", str(ipaddress.IPv6Address(host[1:-1])), port)
+        except ValueError as error:
+            raise ValueError(f"{host} is not an IPv6 address") from error
+    if ":" in host:
+        raise ValueError("an IPv6 address needs brackets: [v6]:port")
+    try:
+        return Address("ipv4", str(ipaddress.IPv4Address(host)), port)
+    except ValueError:
+        labels = host.rstrip(".").split(".")
+        if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels) or labels[-1].isdigit():
+            raise ValueError(f"{host!r} is neither an address nor a host name") from None
+        return Address("name", host, port)
+
+
+def format_sockaddr(family: int, sockaddr: object) -> str:
+    """The text of what ``getsockname`` or ``accept`` gave: ``host:port``, ``[v6]:port`` or ``unix:PATH`` (an unnamed peer is ``unix:``)."""
+    if family == socket.AF_UNIX:
+        return f"unix:{sockaddr.decode() if isinstance(sockaddr, bytes) else sockaddr}"
+    assert isinstance(sockaddr, tuple), "an internet socket's address is a tuple"
+    host, port = sockaddr[0], sockaddr[1]
+    return f"[{host}]:{port}" if family == socket.AF_INET6 else f"{host}:{port}"

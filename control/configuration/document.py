@@ -1,0 +1,178 @@
+"""A YAML document as plain values, with the line of each.
+
+The node tree that the YAML reader composes is walked by hand: every key and scalar knows its line and its text as written (``min_version: 1.3``
+is a number to YAML and a word to us), duplicate keys and values that no configuration needs (tags, binary, dates as objects) become faults.
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from control.configuration.fault import ConfigurationError, Fault
+
+__all__ = ["Document", "Path", "document_of", "read_document", "show"]
+
+Path = tuple[str | int, ...]
+_MAX_SHOWN: Final = 60
+_TAG: Final = "tag:yaml.org,2002:"
+
+
+@dataclasses.dataclass(slots=True)
+class Document:
+    """One configuration as read.
+
+    Attributes:
+        data: plain dicts, lists, str, int, float, bool, None.
+        lines: the line of every path; of a mapping's entry, that of its key.
+        texts: every scalar as it is written.
+        faults: found while reading.
+        folder: relative paths in the document start here.
+    """
+
+    data: Any
+    lines: dict[Path, int]
+    texts: dict[Path, str]
+    faults: list[Fault]
+    folder: pathlib.Path
+
+    def line(self, path: Path) -> int:
+        """The line of a path, or of the nearest enclosing one that is there."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.lines.get(path, 0)
+
+    def add(self, path: Path, reason: str, value: object = None) -> None:
+        """Add a fault at a path; the value shown is what the document says unless given."""
+        shown = self.texts.get(path, "") if value is None else show(value)
+        if len(shown) > _MAX_SHOWN:
+            shown = shown[: _MAX_SHOWN - 1] + "…"
+        self.faults.append(Fault(self.line(path), key_of(path), shown, reason))
+
+
+def key_of(path: Path) -> str:
+    """``("listeners", 0, "tls")`` is ``listeners[0].tls``."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def show(value: object) -> str:
+    """A value for a message."""
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, list | tuple):
+        return "a list"
+    return str(value)
+
+
+def document_of(data: Mapping[str, Any], folder: pathlib.Path | None = None) -> Document:
+    """A document without lines, of values that were never in a file."""
+    document = Document(data, {}, {}, [], folder or pathlib.Path.cwd())
+    _texts_of(document, data, ())
+    return document
+
+
+def _texts_of(document: Document, value: object, path: Path) -> None:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _texts_of(document, item, (*path, str(key)))
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            _texts_of(document, item, (*path, index))
+    elif value is not None:
+        document.texts[path] = str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def read_document(path: pathlib.Path) -> Document:
+    """Read a file. Raises ConfigurationError with one fault when it cannot be read or is not YAML at all."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError([Fault(0, "", str(path), f"cannot be read: {error.strerror or error}")]) from error
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise ConfigurationError([Fault(line, "", str(path), "is not UTF-8")]) from error
+    return parse_document(text, path.resolve().parent)
+
+
+def parse_document(text: str, folder: pathlib.Path) -> Document:
+    """Read a text; see ``read_document``."""
+    yaml = YAML(typ="safe", pure=True)
+    try:
+        root = yaml.compose(text)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        reason = ", ".join(part for part in (error.context, error.problem) if part)
+        raise ConfigurationError([Fault(mark.line + 1 if mark else 0, "", "", f"is not YAML: {reason}")]) from error
+    except YAMLError as error:
+        raise ConfigurationError([Fault(0, "", "", f"is not YAML: {' '.join(str(error).split())}")]) from error
+    document = Document({}, {(): 1}, {}, [], folder)
+    if root is None:
+        document.add((), "is empty")
+    else:
+        reader = _Reader(document, yaml)
+        document.data = reader.read(root, ())
+        if not isinstance(document.data, dict):
+            raise ConfigurationError([Fault(root.start_mark.line + 1, "", show(document.data), "must be a mapping of keys to values")])
+    return document
+
+
+class _Reader:
+    """Turns nodes into values. Anchors and aliases work (the composer shares the nodes); a node inside itself is refused."""
+
+    def __init__(self, document: Document, yaml: YAML) -> None:
+        self._document = document
+        self._constructor = yaml.constructor
+        self._open: set[int] = set()
+
+    def read(self, node: Node, path: Path) -> Any:
+        self._document.lines.setdefault(path, node.start_mark.line + 1)
+        if id(node) in self._open:
+            self._document.add(path, "contains itself")
+            return None
+        self._open.add(id(node))
+        try:
+            if isinstance(node, MappingNode):
+                return self._mapping(node, path)
+            if isinstance(node, SequenceNode):
+                return [self.read(item, (*path, index)) for index, item in enumerate(node.value)]
+            assert isinstance(node, ScalarNode), "YAML has three kinds of nodes"
+            return self._scalar(node, path)
+        finally:
+            self._open.discard(id(node))
+
+    def _mapping(self, node: MappingNode, path: Path) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, ScalarNode):
+                self._document.add(path, f"line {key_node.start_mark.line + 1}: a key must be a word")
+                continue
+            key = str(key_node.value)
+            entry = (*path, key)
+            if key in result:
+                line = key_node.start_mark.line + 1
+                self._document.faults.append(
+                    Fault(line, key_of(entry), "", f"stands here a second time; first on line {self._document.line(entry)}")
+                )
+                continue
+            self._document.lines[entry] = key_node.start_mark.line + 1
+            result[key] = self.read(value_node, entry)
+        return result
+
+    def _scalar(self, node: ScalarNode, path: Path) -> Any:
+        kind = str(node.tag).removeprefix(_TAG)
+        if kind == "null":
+            return None
+        text = str(node.value)
+        self._document.texts[path] = text
+        if kind in ("int", "float", "bool"):
+            return self._constructor.construct_object(node)
+        if kind not in ("str", "timestamp"):
+            self._document.add(path, f"has the tag {node.tag}, which no configuration needs")
+        return text

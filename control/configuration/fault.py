@@ -1,0 +1,34 @@
+"""What is wrong with a configuration: one ``Fault`` for each thing, never only the first."""
+
+import dataclasses
+
+__all__ = ["ConfigurationError", "Fault"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong.
+
+    Attributes:
+        line: in the file, from 1; 0 when the configuration did not come from a file.
+        key: the path of the value, as ``listeners[0].tls.key``; empty for the whole document.
+        value: what stands there, shortened; empty when the key is missing.
+        reason: why that is wrong and what would be right.
+    """
+
+    line: int
+    key: str
+    value: str
+    reason: str
+
+    def __str__(self) -> str:
+        shown = f" = {self.value}" if self.value else ""
+        return f"line {self.line}: {self.key or 'the document'}{shown}: {self.reason}"
+
+
+class ConfigurationError(Exception):
+    """A configuration with one or more faults, ordered by line."""
+
+    def __init__(self, faults: list[Fault]) -> None:
+        super().__init__("\n".join(str(fault) for fault in faults))
+        self.faults = faults

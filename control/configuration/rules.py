@@ -1,0 +1,278 @@
+"""Rules between keys: names that must be unique or known, addresses that must not collide, files that must fit, a pool that must hold a frame.
+
+They work on converted values in which what was already found wrong is missing, so one fault never hides another.
+"""
+
+import ipaddress
+import os
+import pathlib
+import re
+import urllib.parse
+from typing import Any, Final
+
+from control.configuration.address import Address, parse_address
+from control.configuration.capacity import cpu_limit, largest_frame, processor_count
+from control.configuration.document import Document, Path, key_of
+from control.configuration.files import authority_fault, identity_fault, readable_fault
+from control.configuration.units import format_size
+from proxy.config.model import ListenerConfig, MemoryPoolConfig, TapConfig
+
+__all__ = ["apply_rules"]
+
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_NODE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_DEFAULT_MAX_RECEIVE: Final = int(ListenerConfig(name="", address="", upstream="").max_receive_size)
+Values = dict[str, Any]
+
+
+def apply_rules(document: Document, values: Values) -> None:
+    """Add to ``document.faults`` every rule between keys that the values break."""
+    _node(document, values)
+    listeners = _named(document, values, "listeners")
+    upstreams = _named(document, values, "upstreams")
+    _known_upstreams(document, listeners, upstreams)
+    bound = _bound_addresses(document, values, listeners)
+    _endpoints(document, upstreams, bound)
+    for path, listener in listeners:
+        _listener_tls(document, (*path, "tls"), listener.get("tls"))
+    for path, upstream in upstreams:
+        _upstream_tls(document, (*path, "tls"), upstream.get("tls"))
+    _pool(document, values, listeners)
+    _tap(document, values.get("tap"), {str(item.get("name")) for _, item in listeners})
+    _telemetry(document, values.get("telemetry"))
+
+
+def _node(document: Document, values: Values) -> None:
+    node = values.get("node")
+    if isinstance(node, str) and not _NODE.fullmatch(node):
+        document.add(("node",), "must be 1 to 63 letters, digits, dots, hyphens or underscores, a letter or digit first")
+
+
+def _named(document: Document, values: Values, section: str) -> list[tuple[Path, Values]]:
+    """The section's mappings with their paths; faults: none at all, bad names, a name used twice."""
+    raw = values.get(section)
+    if not isinstance(raw, list):
+        return []
+    originals = document.data[section]
+    items: list[tuple[Path, Values]] = []
+    position = 0
+    for index, original in enumerate(originals):
+        if isinstance(original, dict):
+            items.append(((section, index), raw[position]))
+        position += 1 if isinstance(original, dict) else 0
+    if not originals:
+        document.add((section,), "needs at least one entry")
+    _unique_names(document, items)
+    return items
+
+
+def _unique_names(document: Document, items: list[tuple[Path, Values]]) -> None:
+    first: dict[str, Path] = {}
+    for path, item in items:
+        name = item.get("name")
+        if not isinstance(name, str):
+            continue
+        if not _NAME.fullmatch(name):
+            document.add((*path, "name"), "must be 1 to 63 lower-case letters, digits and hyphens, a letter or digit first")
+        if name in first:
+            document.add((*path, "name"), f"is already the name of {key_of(first[name])} (line {document.line(first[name])})")
+        first.setdefault(name, path)
+
+
+def _known_upstreams(document: Document, listeners: list[tuple[Path, Values]], upstreams: list[tuple[Path, Values]]) -> None:
+    names = [str(item.get("name")) for _, item in upstreams]
+    for path, listener in listeners:
+        upstream = listener.get("upstream")
+        if isinstance(upstream, str) and upstream not in names:
+            document.add((*path, "upstream"), f"is not the name of an upstream; there are: {', '.join(names) or 'none'}")
+
+
+def _parsed(document: Document, path: Path, value: object, *, port_zero: bool, unix: bool) -> Address | None:
+    if not isinstance(value, str):
+        return None
+    try:
+        return parse_address(value, port_zero=port_zero, unix=unix)
+    except ValueError as error:
+        document.add(path, str(error))
+        return None
+
+
+def _bound_addresses(document: Document, values: Values, listeners: list[tuple[Path, Values]]) -> list[tuple[Path, Address]]:
+    """Everything that will be bound; faults: malformed, used twice."""
+    wanted: list[tuple[Path, object, bool]] = [((*path, "address"), item.get("address"), True) for path, item in listeners]
+    telemetry = values.get("telemetry") or {}
+    sections: list[tuple[Path, object, bool]] = [
+        (("admin", "address"), values.get("admin"), True),
+        (("health", "address"), values.get("health"), False),
+        (("telemetry", "prometheus", "address"), telemetry.get("prometheus"), False),
+    ]
+    for path, section, unix in sections:
+        if isinstance(section, dict):
+            wanted.append((path, section.get("address"), unix))
+    bound: list[tuple[Path, Address]] = []
+    for path, value, unix in wanted:
+        address = _parsed(document, path, value, port_zero=True, unix=unix)
+        if address is None:
+            continue
+        if path == ("admin", "address") and address.kind != "unix":
+            document.add(path, "must be unix:PATH")
+        other = next((item for item in bound if item[1].collides(address)), None)
+        if other is not None:
+            document.add(path, f"is already used by {key_of(other[0])} (line {document.line(other[0])})")
+        bound.append((path, address))
+    return bound
+
+
+def _endpoints(document: Document, upstreams: list[tuple[Path, Values]], bound: list[tuple[Path, Address]]) -> None:
+    listening = [item for item in bound if item[0][0] == "listeners"]
+    for path, upstream in upstreams:
+        endpoints = upstream.get("endpoints")
+        if isinstance(endpoints, list) and not endpoints:
+            document.add((*path, "endpoints"), "needs at least one address")
+        for index, endpoint in enumerate(endpoints if isinstance(endpoints, list) else ()):
+            entry = (*path, "endpoints", index)
+            address = _parsed(document, entry, endpoint, port_zero=False, unix=True)
+            own = next((item for item in listening if item[1] == address), None)
+            if own is not None:
+                document.add(entry, f"is framegate's own listener {key_of(own[0])}: frames would go in a circle")
+
+
+def _file(document: Document, path: Path, value: object) -> str | None:
+    """The path of a file that can be read, or None with a fault."""
+    if not isinstance(value, str):
+        return None
+    reason = readable_fault(value)
+    if reason is not None:
+        document.add(path, reason)
+        return None
+    return value
+
+
+def _identity(document: Document, path: Path, tls: Values) -> None:
+    certificate = _file(document, (*path, "certificate"), tls.get("certificate"))
+    key = _file(document, (*path, "key"), tls.get("key"))
+    if certificate is not None and key is not None:
+        fault = identity_fault(certificate, key)
+        if fault is not None:
+            document.add((*path, fault[0]), fault[1])
+
+
+def _authorities(document: Document, path: Path, value: object) -> None:
+    authorities = _file(document, path, value)
+    if authorities is not None:
+        reason = authority_fault(authorities)
+        if reason is not None:
+            document.add(path, reason)
+
+
+def _listener_tls(document: Document, path: Path, tls: object) -> None:
+    if not isinstance(tls, dict):
+        return
+    _identity(document, path, tls)
+    _authorities(document, (*path, "client_ca"), tls.get("client_ca"))
+    if tls.get("client_auth") in ("requested", "required") and tls.get("client_ca") is None and "client_ca" not in _names(document, path):
+        document.add((*path, "client_auth"), "needs client_ca: the authorities that clients' certificates must chain to")
+
+
+def _names(document: Document, path: Path) -> set[str]:
+    """The keys that stand in the file below a path, right or wrong, without those that are empty."""
+    return {str(item[-1]) for item in document.texts if item[:-1] == path}
+
+
+def _upstream_tls(document: Document, path: Path, tls: object) -> None:
+    if not isinstance(tls, dict):
+        return
+    _authorities(document, (*path, "ca"), tls.get("ca"))
+    given = [name for name in ("certificate", "key") if tls.get(name) is not None]
+    if len(given) == 1:
+        other = "key" if given[0] == "certificate" else "certificate"
+        document.add((*path, given[0]), f"needs {other} beside it")
+    _identity(document, path, tls)
+
+
+def _pool(document: Document, values: Values, listeners: list[tuple[Path, Values]]) -> None:
+    pool = values.get("memory_pool") or {}
+    size = pool.get("size", None if "size" in _names(document, ("memory_pool",)) else MemoryPoolConfig().size)
+    processors = values.get("processors", None if ("processors",) in document.texts else 0)
+    if not isinstance(size, int) or not isinstance(processors, int):
+        return
+    sizes = [(path, item.get("max_receive_size", _DEFAULT_MAX_RECEIVE)) for path, item in listeners]
+    largest = largest_frame(item for _, item in sizes if isinstance(item, int))
+    count = processor_count(processors, size, largest, cpu_limit())
+    share = size // count
+    if share < largest:
+        path = next(path for path, item in sizes if item == largest)
+        document.add(
+            ("memory_pool", "size"),
+            f"gives each of {count} processors {format_size(share)}, less than the largest frame: {key_of(path)}.max_receive_size is "
+            f"{format_size(largest)}, so at least {format_size(largest * count)} are needed",
+            format_size(size),
+        )
+
+
+def _tap(document: Document, tap: object, listeners: set[str]) -> None:
+    if not isinstance(tap, dict):
+        return
+    _tap_sizes(document, tap)
+    if isinstance(tap.get("directory"), str):
+        _tap_directory(document, pathlib.Path(tap["directory"]))
+    rules = tap.get("rules")
+    originals = document.data["tap"].get("rules")
+    if not isinstance(rules, list):
+        return
+    indexes = [index for index, item in enumerate(originals) if isinstance(item, dict)]
+    items: list[tuple[Path, Values]] = [(("tap", "rules", index), rule) for index, rule in zip(indexes, rules, strict=True)]
+    _unique_names(document, items)
+    for path, rule in items:
+        _tap_rule(document, path, rule, listeners)
+
+
+def _tap_rule(document: Document, path: Path, rule: Values, listeners: set[str]) -> None:
+    for index, name in enumerate(rule.get("listeners") or ()):
+        if name not in listeners:
+            document.add((*path, "listeners", index), f"is not the name of a listener; there are: {', '.join(sorted(listeners)) or 'none'}")
+    for index, network in enumerate(rule.get("networks") or ()):
+        try:
+            ipaddress.ip_network(network)
+        except ValueError as error:
+            document.add((*path, "networks", index), f"is not a network: {error}")
+    if rule.get("directions") == []:
+        document.add((*path, "directions"), "needs request, response or both")
+
+
+def _tap_sizes(document: Document, tap: Values) -> None:
+    def value(name: str) -> int | None:
+        default = getattr(TapConfig(directory=""), name)
+        found = tap.get(name, None if name in _names(document, ("tap",)) else default)
+        return found if isinstance(found, int) else None
+
+    for small, large in (("flush_size", "queue_size"), ("flush_size", "segment_size"), ("segment_size", "budget")):
+        low, high = value(small), value(large)
+        if low is not None and high is not None and low > high:
+            key = small if small in tap else large
+            document.add(("tap", key), f"{small} ({format_size(low)}) must not be larger than {large} ({format_size(high)})")
+
+
+def _tap_directory(document: Document, directory: pathlib.Path) -> None:
+    path: Path = ("tap", "directory")
+    nearest = directory
+    while not nearest.exists() and nearest != nearest.parent:
+        nearest = nearest.parent
+    if not nearest.is_dir():
+        document.add(path, f"cannot be used: {nearest} is not a directory")
+    elif not os.access(nearest, os.W_OK | os.X_OK):
+        document.add(path, f"cannot be used: {nearest} is not writable")
+
+
+def _telemetry(document: Document, telemetry: object) -> None:
+    otlp = telemetry.get("otlp") if isinstance(telemetry, dict) else None
+    endpoint = otlp.get("endpoint") if isinstance(otlp, dict) else None
+    if not isinstance(endpoint, str):
+        return
+    try:
+        url = urllib.parse.urlsplit(endpoint)
+        good = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0 and not url.query
+    except ValueError:
+        good = False
+    if not good:
+        document.add(("telemetry", "otlp", "endpoint"), "must be http://host:port or https://host:port")

@@ -1,0 +1,78 @@
+"""Sizes and times with units, as people write them: ``100MiB``, ``64KB``, ``250ms``, ``1.5s``, ``1h30m``."""
+
+import re
+from typing import Final
+
+__all__ = ["format_duration_ms", "format_size", "parse_duration_ms", "parse_size"]
+
+_SIZE_UNITS: Final = {
+    "": 1,
+    "B": 1,
+    "KB": 1000,
+    "MB": 1000**2,
+    "GB": 1000**3,
+    "TB": 1000**4,
+    "KIB": 1024,
+    "MIB": 1024**2,
+    "GIB": 1024**3,
+    "TIB": 1024**4,
+    "KI": 1024,
+    "MI": 1024**2,
+    "GI": 1024**3,
+    "TI": 1024**4,
+}
+_DURATION_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+_DURATION_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+
+
+def parse_size(text: str) -> int:
+    """Bytes of ``100MiB``, ``1.5GB``, ``4096``. Raises ValueError with a sentence that says what would be right."""
+    match = _SIZE.fullmatch(text.strip().replace("_", ""))
+    factor = _SIZE_UNITS.get(match[2].upper()) if match else None
+    if match is None or factor is None:
+        raise ValueError("not a size: write bytes, or a number with KiB, MiB, GiB, KB, MB or GB")
+    size = _exact(match[1], factor)
+    if size is None:
+        raise ValueError("not a whole number of bytes")
+    return size
+
+
+def parse_duration_ms(text: str) -> int:
+    """Milliseconds of ``250ms``, ``30s``, ``1h30m``; ``0`` needs no unit. Raises ValueError with a sentence that says what would be right."""
+    compact = text.strip().replace(" ", "")
+    if compact == "0":
+        return 0
+    parts = _DURATION_PART.findall(compact)
+    if not parts or "".join(number + unit for number, unit in parts) != compact:
+        raise ValueError("not a time: write a number with ms, s, m, h or d, as in 30s or 10m")
+    total = 0
+    for number, unit in parts:
+        value = _exact(number, _DURATION_UNITS_MS[unit])
+        if value is None:
+            raise ValueError("not a whole number of milliseconds")
+        total += value
+    return total
+
+
+def _exact(number: str, factor: int) -> int | None:
+    whole, _, fraction = number.partition(".")
+    scaled = int(whole + fraction) * factor
+    divisor = int(10 ** len(fraction))
+    return scaled // divisor if scaled % divisor == 0 else None
+
+
+def format_size(size: int) -> str:
+    """The shortest exact text: 104857600 is ``100MiB``, 1000 is ``1000B``."""
+    for unit, factor in (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024)):
+        if size and size % factor == 0:
+            return f"{size // factor}{unit}"
+    return f"{size}B"
+
+
+def format_duration_ms(duration_ms: int) -> str:
+    """The shortest exact text: 600000 is ``10m``, 1500 is ``1500ms``."""
+    for unit, factor in (("h", 3_600_000), ("m", 60_000), ("s", 1000)):
+        if duration_ms and duration_ms % factor == 0:
+            return f"{duration_ms // factor}{unit}"
+    return f"{duration_ms}ms"
