@@ -10,10 +10,11 @@ test     .venv-test  the same wheel, with the tools of the tests
 pure     .venv-pure  the checkout itself (an editable install), interpreted, with the tools of the tests and of lint
 =======  ==========  =====================================================================================================
 
-What is there already is left alone: each environment keeps a stamp of what it was made from, and the wheel is built again only when the sources change.
-A missing Java, C compiler or Maven is installed when we are root on a machine with apt; else one line says what to install. Java missing ends here,
-with exit code 2, before anything starts; a compiler missing is a warning, once. The command runs with ``PYTHONSAFEPATH=1`` (the working directory is never
-an import path), the environment's programs first on ``PATH``, and ``FRAMEGATE_EXPECT=compiled|pure``: what the hot path's modules must be.
+What is there already is left alone: each environment keeps a stamp of what it was made from, and the wheel is built again only when the
+sources change. A missing Java, C compiler or Maven is installed when we are root on a machine with apt; else one line says what to
+install. Java missing ends here, with exit code 2, before anything starts; a compiler missing is a warning, once. The command runs with
+``PYTHONSAFEPATH=1`` (the working directory is never an import path), the environment's programs first on ``PATH``, and
+``FRAMEGATE_EXPECT=compiled|pure``: what the hot path's modules must be. Where there is a compiler, ``test`` never goes on without it.
 
 Only the standard library is used here, and no syntax newer than Python 3.8, so that an older Python gets a sentence and not a traceback.
 """
@@ -81,10 +82,8 @@ def has_maven() -> bool:
 
 def has_bench() -> bool:
     """Whether the peers of the bench and OpenSSL's headers (for the load generator) are here."""
-    stream = any(
-        path.exists() for path in (Path("/usr/lib/nginx/modules/ngx_stream_module.so"), Path("/usr/share/nginx/modules-available/mod-stream.conf"))
-    )
-    return bool(shutil.which("haproxy") and shutil.which("nginx") and stream and Path("/usr/include/openssl/ssl.h").exists())
+    files = ("/usr/lib/nginx/modules/ngx_stream_module.so", "/usr/include/openssl/ssl.h")
+    return all(shutil.which(name) for name in ("haproxy", "nginx")) and all(os.path.exists(file) for file in files)
 
 
 class Need:
@@ -214,10 +213,12 @@ def set_up(kind: str) -> tuple[Path, str]:
         target = [source, f"{ROOT}[{extras}]"]
         again = [source, str(ROOT)]
     else:
+        if kind == "test" and has_compiler():
+            os.environ["FRAMEGATE_REQUIRE_COMPILED"] = "1"
         wheel = build_wheel(python)
         build, content = ("pure" if is_pure(wheel) else "compiled"), wheel.parent.name
         if build == "pure" and os.environ.get("FRAMEGATE_REQUIRE_COMPILED") == "1":
-            stop("FRAMEGATE_REQUIRE_COMPILED=1, but the wheel is plain Python")
+            stop("the wheel is plain Python, though there is a compiler: .cache/wheel.log says why", 1)
         target = [f"{wheel}[{extras}]"]
         again = [str(wheel)]
     if before[:2] != [requirements, content]:
@@ -239,6 +240,15 @@ def one_at_a_time() -> Iterator[None]:
         yield
 
 
+def become(command: list[str], environment: Path, build: str) -> NoReturn:
+    """Replace this process by the command, run in the environment."""
+    variables = dict(os.environ, PYTHONSAFEPATH="1", FRAMEGATE_EXPECT=build, VIRTUAL_ENV=str(environment))
+    variables["PATH"] = str(environment / "bin") + os.pathsep + variables.get("PATH", os.defpath)
+    variables.pop("PYTHONPATH", None)
+    os.chdir(str(ROOT))
+    os.execvpe(command[0], command, variables)
+
+
 def main(arguments: list[str]) -> int:
     """Set up, then become the command."""
     if sys.version_info < OLDEST_PYTHON:
@@ -252,13 +262,9 @@ def main(arguments: list[str]) -> int:
         for name in wanted:
             provide(NEEDS[name])
         environment, build = set_up(words[0])
-    if not command:
-        return 0
-    variables = dict(os.environ, PYTHONSAFEPATH="1", FRAMEGATE_EXPECT=build, VIRTUAL_ENV=str(environment))
-    variables["PATH"] = str(environment / "bin") + os.pathsep + variables.get("PATH", os.defpath)
-    variables.pop("PYTHONPATH", None)
-    os.chdir(str(ROOT))
-    os.execvpe(command[0], command, variables)
+    if command:
+        become(command, environment, build)
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """The build hook of the wheel: compiles the hot path with mypyc.
 
-The modules that ``[tool.hatch.build.targets.wheel.hooks.custom] compiled`` names are compiled in a temporary copy, as one group, and only the ``.so`` files
-go into the wheel, beside their ``.py`` (Python prefers the ``.so``; the source serves tracebacks). The checkout and an editable install never hold one.
+The modules that ``[tool.hatch.build.targets.wheel.hooks.custom] compiled`` names are compiled in a temporary copy, as one group, and only
+the ``.so`` files go into the wheel, beside their ``.py`` (Python prefers the ``.so``; the source serves tracebacks). The checkout and an
+editable install never hold one.
 
-Without a C compiler, or with one that fails, the wheel is plain Python and says so in one line; ``FRAMEGATE_REQUIRE_COMPILED=1`` makes that an error.
+Without a C compiler, or with one that fails, the wheel is plain Python and says so in one line; ``FRAMEGATE_REQUIRE_COMPILED=1`` makes
+that an error.
 ``FRAMEGATE_PURE=1`` asks for plain Python. The wheel's tag names a platform only when something was compiled.
 """
 
@@ -21,7 +23,7 @@ GROUP = "framegate"
 
 
 def hot_modules(root: Path, patterns: list[str]) -> list[str]:
-    """The files that are compiled, relative to the root, in order; package files (``__init__.py``) stay plain: they hold re-exports only."""
+    """The files that are compiled, relative to the root; package files (``__init__.py``) stay plain: they hold re-exports only."""
     found = {
         path.relative_to(root).as_posix() for pattern in patterns for path in root.glob(pattern) if path.name not in ("__init__.py", "__main__.py")
     }

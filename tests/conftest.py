@@ -1,7 +1,7 @@
 """What every test may rely on: `tests.fakes` can be imported, the code under test is the build that was asked for, the first test says so.
 
-`make test` runs the tests of the checkout over the installed wheel, so the checkout itself must not be an import path: only the name `tests` is bound to
-this folder. `FRAMEGATE_EXPECT` (compiled or pure; the Makefile sets it) says what the hot path must be.
+`make test` runs the tests of the checkout over the installed wheel, so the checkout itself must not be an import path: only the name `tests`
+is bound to this folder. `FRAMEGATE_EXPECT` (compiled or pure; the Makefile sets it) says what the hot path must be.
 """
 
 import importlib.machinery

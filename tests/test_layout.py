@@ -12,12 +12,16 @@ def modules() -> list[Path]:
     return sorted(path for path in found if not path.is_relative_to("control/gen/framegate"))
 
 
+def is_constant(line: ast.stmt) -> bool:
+    """A docstring, or `...`."""
+    return isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant)
+
+
 def has_logic(path: Path) -> bool:
     """Whether a function of the module does anything: more than a docstring, `...` or `raise`."""
     for node in ast.walk(ast.parse((ROOT / path).read_text())):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            body = [line for line in node.body if not (isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant)) and not isinstance(line, ast.Pass)]
-            if any(not isinstance(line, ast.Raise) for line in body):
+            if any(not isinstance(line, ast.Raise | ast.Pass) and not is_constant(line) for line in node.body):
                 return True
     return False
 
