@@ -14,6 +14,7 @@ from librt.strings import BytesWriter, write_i32_le, write_i64_le
 from librt.vecs import vec
 from mypy_extensions import i32, i64
 
+from proxy.network.run import Buffer
 from proxy.tap.gap import Gap
 from proxy.tap.record import (
     BLOCK_ALIGNMENT,
@@ -36,10 +37,10 @@ class Block:
 
     Attributes:
         strings: the string table.
-        rows, starts, sizes, keys, latencies: the sections as they go to disk; keys and latencies together are the answers section.
+        rows, starts, sizes, answers: the sections as they go to disk.
         pieces: the data section, back to back.
         data_len: bytes of all pieces.
-        chunk_count, request_frames, response_frames, starts_count, sizes_count, answers_count: rows of each section.
+        request_frames, response_frames: frames in it, by direction.
         lost_frames: the sum over the gap chunks.
         first_ns, last_ns: capture time of the first and last chunk.
         weight: bytes it holds in memory, for the bound of the queue.
@@ -54,7 +55,7 @@ class Block:
         starts: bytes,
         sizes: bytes,
         answers: bytes,
-        pieces: list[bytes],
+        pieces: list[Buffer],
         data_len: i64,
         request_frames: i64,
         response_frames: i64,
@@ -108,7 +109,7 @@ class Layout:
             position += len(table) + pad
         end = position + int(block.data_len)
         tail = padding(end, BLOCK_ALIGNMENT)
-        self.parts: list[bytes] = [b"".join(meta), *block.pieces]
+        self.parts: list[Buffer] = [b"".join(meta), *block.pieces]
         if tail:
             self.parts.append(bytes(tail))
         self.header = BlockHeader(
@@ -168,7 +169,7 @@ class BlockBuilder:
         self.weight: i64 = 0
         self.must_keep = False
         self._small = BytesWriter()
-        self._pieces: list[bytes] = []
+        self._pieces: list[Buffer] = []
         self._strings: list[str] = []
         self._indexes: dict[str, int] = {}
         self._first_ns: i64 = 0
@@ -188,19 +189,19 @@ class BlockBuilder:
             self.weight += len(text)
         return i32(index)
 
-    def add_piece(self, piece: bytes) -> None:
+    def add_piece(self, piece: Buffer) -> None:
         """Append payload to the data section: copied when small, referenced when large."""
         length: i64 = len(piece)
         self.data_len += length
         if length < COPY_BELOW:
-            self._small.write(piece)
+            self._small.write(piece if isinstance(piece, bytes) else bytes(piece))
             return
         if len(self._small) > 0:
             self._pieces.append(self._small.getvalue())
             self._small = BytesWriter()
         self._pieces.append(piece)
 
-    def add_pieces(self, pieces: list[bytes]) -> None:
+    def add_pieces(self, pieces: list[Buffer]) -> None:
         """Append payload that arrived in pieces."""
         for piece in pieces:
             self.add_piece(piece)

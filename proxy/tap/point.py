@@ -1,12 +1,12 @@
 """One direction of one connection, as a rule taps it: what the relay calls for every run of frames."""
 
 import hashlib
-from typing import Final
 
 from librt.strings import BytesWriter, read_i32_be, write_i32_le
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
+from proxy.network.run import Buffer, Run
 from proxy.tap.block import BlockBuilder, pack_codes
 from proxy.tap.gap import Gap
 from proxy.tap.record import (
@@ -29,8 +29,6 @@ from proxy.tap.record import (
     REASON_WITHHELD,
 )
 from proxy.tap.writer import TapWriter
-
-NO_FRAMES: Final = b""
 
 
 class TapPoint:
@@ -88,9 +86,7 @@ class TapPoint:
 
     def append(
         self,
-        run: bytes | list[bytes],
-        frame_count: i64,
-        byte_count: i64,
+        run: Run,
         first_frame: i64,
         capture_ns: i64,
         sensitive: vec[i32] | None = None,
@@ -100,9 +96,7 @@ class TapPoint:
         """Take one run of whole frames.
 
         Args:
-            run: the frames as they passed, headers included: one object, or the chunks it arrived in. Kept by reference, never changed.
-            frame_count: frames in it, at least 1.
-            byte_count: bytes in it.
+            run: the frames as they passed. Its bytes are kept by reference until they are on disk, and must never change.
             first_frame: how many frames passed on this connection and direction before these, tapped or not.
             capture_ns: wall clock; one reading for all runs of a poll is fine.
             sensitive: ascending indexes of the frames whose bodies carry credentials and must not be kept; None or empty: no frame.
@@ -114,8 +108,9 @@ class TapPoint:
             ``TapWriter.accepts`` says yes.
 
         Raises:
-            ValueError: the run is not ``frame_count`` whole frames, or keys and latencies are not as many; nothing was appended.
+            ValueError: keys and latencies are not as many as the frames; nothing was appended.
         """
+        frame_count = run.frames
         if keys is not None and (len(keys) != frame_count or latencies is None or len(latencies) != frame_count):
             raise ValueError(f"keys and latencies of {len(keys)} answers with {frame_count} frames")
         writer = self._writer
@@ -123,15 +118,15 @@ class TapPoint:
             writer.frames_matched_request += frame_count
         else:
             writer.frames_matched_response += frame_count
-        writer.bytes_matched += byte_count
+        writer.bytes_matched += run.size
         if self._sampled_out:
-            self._lose(REASON_SAMPLED, frame_count, byte_count, first_frame, capture_ns)
+            self._lose(REASON_SAMPLED, frame_count, run.size, first_frame, capture_ns)
             return True
         refusal = writer.refusal()
         if refusal != 0 and not self._mutes:
-            self._lose(refusal, frame_count, byte_count, first_frame, capture_ns)
+            self._lose(refusal, frame_count, run.size, first_frame, capture_ns)
             return True
-        self._add(run, frame_count, byte_count, first_frame, capture_ns, sensitive, keys, latencies)
+        self._add(run, first_frame, capture_ns, sensitive, keys, latencies)
         writer.added()
         return not self._mutes or writer.refusal() == 0
 
@@ -140,16 +135,15 @@ class TapPoint:
 
         Args:
             reason: ``REASON_PARTIAL_FRAME`` with no frames, for a frame that its sender did not finish.
-            others: as in ``append``. The frames are not counted as matched: the caller says they never passed.
+            frame_count, byte_count: how much.
+            first_frame, capture_ns: as in ``append``. The frames are not counted as matched: the caller says they never passed.
         """
         gap = self._new_gap(reason, first_frame, capture_ns)
         self._writer.lose(gap, frame_count, byte_count)
 
     def _add(
         self,
-        run: bytes | list[bytes],
-        frame_count: i64,
-        byte_count: i64,
+        run: Run,
         first_frame: i64,
         capture_ns: i64,
         sensitive: vec[i32] | None,
@@ -169,19 +163,18 @@ class TapPoint:
         answers_index: i64 = -1
         lost_bytes: i64 = 0
         codes = self._codes
-        if self._whole and sensitive is None and byte_count <= MAX_CHUNK_BYTES:
-            if isinstance(run, bytes):
-                scan(run, frame_count, byte_count, builder.starts)
-                builder.add_piece(run)
-            else:
-                scan_pieces(run, frame_count, byte_count, builder.starts)
-                builder.add_pieces(run)
+        if self._whole and (sensitive is None or len(sensitive) == 0) and run.size <= MAX_CHUNK_BYTES:
+            write_starts(run, builder.starts)
+            if run.head is not None:
+                builder.add_pieces(run.head)
+            builder.add_piece(run.tail())
         else:
             sizes_index = builder.sizes_count
-            flags = self._add_cut(builder, run, frame_count, byte_count, sensitive)
-            lost_bytes = self._cut_bytes(frame_count, byte_count, builder.data_len - data_offset)
-            codes |= (_cut_reason(byte_count, lost_bytes, flags) << 24) | ((flags | FLAG_SIZES) << 48)
-        builder.starts_count += frame_count
+            flags = self._add_cut(builder, run, sensitive)
+            lost_bytes = self._cut_bytes(run, builder.data_len - data_offset)
+            codes |= (_cut_reason(run.size, lost_bytes, flags) << 24) | ((flags | FLAG_SIZES) << 48)
+            builder.sizes_count += run.frames
+        builder.starts_count += run.frames
         if keys is not None and latencies is not None:
             answers_index = builder.answers_count
             codes |= FLAG_ANSWERS << 48
@@ -190,10 +183,10 @@ class TapPoint:
             capture_ns,
             self._connection,
             first_frame,
-            byte_count,
+            run.size,
             lost_bytes,
             data_offset,
-            frame_count,
+            run.frames,
             starts_index,
             sizes_index,
             answers_index,
@@ -204,30 +197,26 @@ class TapPoint:
             codes,
         )
 
-    def _add_cut(self, builder: BlockBuilder, run: bytes | list[bytes], frame_count: i64, byte_count: i64, sensitive: vec[i32] | None) -> i64:
+    def _add_cut(self, builder: BlockBuilder, run: Run, sensitive: vec[i32] | None) -> i64:
         """Append what the rule keeps of each frame, with starts and sizes; returns the chunk's flags."""
-        pieces = [run] if isinstance(run, bytes) else run
-        positions = find_frames(pieces, frame_count, byte_count)
-        cursor = PieceCursor(pieces)
-        hashes = self._capture == CAPTURE_HASH
-        flags: i64 = 0
-        cap: i64 = 0
-        if self._capture == CAPTURE_FULL and byte_count <= MAX_CHUNK_BYTES:
-            cap = self._max_frame_bytes if self._max_frame_bytes > 0 else MAX_CHUNK_BYTES
+        positions = find_frames(run)
+        cursor = PieceCursor(run.pieces())
+        masks = i64(len(sensitive)) if sensitive is not None else 0
         masked: i64 = 0
-        masks: i64 = len(sensitive) if sensitive is not None else 0
+        cap = self._cap(run.size)
+        hashes = self._capture == CAPTURE_HASH and run.size <= MAX_CHUNK_BYTES
+        flags: i64 = 0
         kept_from: i64 = 0
         kept_to: i64 = 0
         stored: i64 = 0
         index: i64 = 0
-        while index < frame_count:
+        while index < run.frames:
             start = positions[index]
             size = positions[index + 1] - start - FRAME_HEADER_BYTES
             keep = size if size < cap else cap
-            withheld = False
-            if sensitive is not None and masked < masks and i64(sensitive[masked]) == index:
+            withheld = sensitive is not None and masked < masks and i64(sensitive[masked]) == index
+            if withheld:
                 masked += 1
-                withheld = True
                 keep = 0
                 flags |= FLAG_WITHHELD
             elif keep < size and cap > 0:
@@ -246,12 +235,17 @@ class TapPoint:
                 stored += HASH_BYTES
             index += 1
         cursor.copy(kept_from, kept_to, builder)
-        builder.sizes_count += frame_count
         return flags
 
-    def _cut_bytes(self, frame_count: i64, byte_count: i64, stored: i64) -> i64:
+    def _cap(self, run_size: i64) -> i64:
+        """How many bytes of each body may be kept."""
+        if self._capture != CAPTURE_FULL or run_size > MAX_CHUNK_BYTES:
+            return 0
+        return self._max_frame_bytes if self._max_frame_bytes > 0 else MAX_CHUNK_BYTES
+
+    def _cut_bytes(self, run: Run, stored: i64) -> i64:
         """Bytes on the wire that are not in the chunk; a hash is not what it stands for."""
-        return byte_count - FRAME_HEADER_BYTES * frame_count if self._capture == CAPTURE_HASH else byte_count - stored
+        return run.size - FRAME_HEADER_BYTES * run.frames if self._capture == CAPTURE_HASH else run.size - stored
 
     def _intern(self, builder: BlockBuilder) -> None:
         """Look this point's strings up in the block being built."""
@@ -296,14 +290,14 @@ def _cut_reason(byte_count: i64, lost_bytes: i64, flags: i64) -> i64:
 class PieceCursor:
     """Reads ranges of a run that is a list of pieces, from front to back."""
 
-    def __init__(self, pieces: list[bytes]) -> None:
+    def __init__(self, pieces: list[Buffer]) -> None:
         self._pieces = pieces
         self._index: i64 = 0
         self._base: i64 = 0
 
-    def parts(self, start: i64, end: i64) -> list[bytes]:
+    def parts(self, start: i64, end: i64) -> list[Buffer]:
         """The bytes from ``start`` to ``end``; ``start`` never goes back."""
-        found: list[bytes] = []
+        found: list[Buffer] = []
         while start < end:
             piece = self._pieces[self._index]
             length: i64 = len(piece)
@@ -331,81 +325,26 @@ class PieceCursor:
         return state.digest()
 
 
-def scan(run: bytes, frame_count: i64, byte_count: i64, starts: BytesWriter) -> None:
-    """Append the starts of a run's frames to ``starts``.
-
-    Args:
-        run: whole frames.
-        frame_count, byte_count: what it must hold; at most ``MAX_CHUNK_BYTES``.
-
-    Raises:
-        ValueError: it does not; ``starts`` is as before.
-    """
-    before = len(starts)
-    position: i64 = 0
-    last = i64(len(run)) - FRAME_HEADER_BYTES
-    frames: i64 = 0
-    while position <= last and frames < frame_count:
-        write_i32_le(starts, i32(position))
-        position += FRAME_HEADER_BYTES + i64(read_i32_be(run, position))
-        frames += 1
-    if position != byte_count or frames != frame_count or byte_count != len(run):
-        starts.truncate(before)
-        raise ValueError(f"a run of {len(run)} bytes is not {frame_count} frames of {byte_count} bytes")
+def write_starts(run: Run, starts: BytesWriter) -> None:
+    """Append where each frame of the run starts. About 4 ns a frame when compiled."""
+    if run.head is not None:
+        write_i32_le(starts, 0)
+    data = run.data
+    head_size = run.head_size
+    end = run.end
+    position = run.first
+    while position < end:
+        write_i32_le(starts, i32(head_size + position))
+        position += FRAME_HEADER_BYTES + i64(read_i32_be(data, position))
 
 
-def scan_pieces(pieces: list[bytes], frame_count: i64, byte_count: i64, starts: BytesWriter) -> None:
-    """``scan`` for a run in pieces; a frame's header may lie across them."""
-    positions = find_frames(pieces, frame_count, byte_count)
-    index: i64 = 0
-    while index < frame_count:
-        write_i32_le(starts, i32(positions[index]))
-        index += 1
-
-
-def find_frames(pieces: list[bytes], frame_count: i64, byte_count: i64) -> vec[i64]:
-    """Where the frames of a run in pieces begin, and, last, where they end.
-
-    Raises:
-        ValueError: the pieces are not ``frame_count`` whole frames of ``byte_count`` bytes.
-    """
-    positions = vec[i64](capacity=frame_count + 1)
-    position: i64 = 0
-    base: i64 = 0
-    index: i64 = 0
-    count: i64 = len(pieces)
-    piece = pieces[0] if count > 0 else NO_FRAMES
-    length: i64 = len(piece)
-    frames: i64 = 0
-    while frames < frame_count:
-        while position >= base + length and index + 1 < count:
-            base += length
-            index += 1
-            piece = pieces[index]
-            length = len(piece)
-        at = position - base
-        if at + FRAME_HEADER_BYTES <= length:
-            size = i64(read_i32_be(piece, at))
-        else:
-            size = _split_header(pieces, index, at)
-        positions = append(positions, position)
-        position += FRAME_HEADER_BYTES + size
-        frames += 1
-    total: i64 = 0
-    for piece in pieces:
-        total += len(piece)
-    if position != byte_count or total != byte_count:
-        raise ValueError(f"a run of {total} bytes is not {frame_count} frames of {byte_count} bytes")
-    return append(positions, position)
-
-
-def _split_header(pieces: list[bytes], index: i64, at: i64) -> i64:
-    """The size in a header that begins at ``at`` of one piece and ends in a later one."""
-    header = pieces[index][at : at + FRAME_HEADER_BYTES]
-    index += 1
-    while len(header) < FRAME_HEADER_BYTES and index < len(pieces):
-        header += pieces[index][: FRAME_HEADER_BYTES - len(header)]
-        index += 1
-    if len(header) < FRAME_HEADER_BYTES:
-        raise ValueError("a run that ends inside a frame's header")
-    return i64(read_i32_be(header, 0))
+def find_frames(run: Run) -> "vec[i64]":
+    """Where each frame of the run starts, and, last, where the run ends. Positions count from the start of the run."""
+    positions = vec[i64](capacity=run.frames + 1)
+    if run.head is not None:
+        positions = append(positions, i64(0))
+    position = run.first
+    while position < run.end:
+        positions = append(positions, run.head_size + position)
+        position += FRAME_HEADER_BYTES + i64(read_i32_be(run.data, position))
+    return append(positions, run.size)

@@ -15,6 +15,7 @@ from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
+from proxy.network.run import Buffer
 from proxy.tap.block import Block, Layout
 from proxy.tap.record import (
     REASON_DISK_ERROR,
@@ -40,7 +41,7 @@ class SegmentFiles(abc.ABC):
         """Create ``path``, and its folder when missing; the file must not exist. Returns a descriptor for writing."""
 
     @abc.abstractmethod
-    def write(self, fd: int, parts: list[bytes], position: int) -> int:
+    def write(self, fd: int, parts: list[Buffer], position: int) -> int:
         """Write at most ``MAX_PIECES`` parts at ``position``; returns how many bytes went, at least one."""
 
     @abc.abstractmethod
@@ -67,7 +68,7 @@ class OsSegmentFiles(SegmentFiles):
         os.makedirs(os.path.dirname(path), FOLDER_MODE, exist_ok=True)
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
 
-    def write(self, fd: int, parts: list[bytes], position: int) -> int:
+    def write(self, fd: int, parts: list[Buffer], position: int) -> int:
         return os.pwritev(fd, parts, position)
 
     def truncate(self, fd: int, length: int) -> None:
@@ -190,7 +191,7 @@ class SegmentLog:
         self._opened_ns = now_ns
         self._position = SEGMENT_HEADER_BYTES
 
-    def _write(self, parts: list[bytes], position: i64) -> None:
+    def _write(self, parts: list[Buffer], position: i64) -> None:
         while parts:
             wrote: i64 = self._files.write(int(self._fd), parts[:MAX_PIECES], int(position))
             position += wrote
@@ -210,7 +211,7 @@ class SegmentLog:
                 self._files.remove(self._path(sealed=False))
 
 
-def remainder(parts: list[bytes], wrote: i64) -> list[bytes]:
+def remainder(parts: list[Buffer], wrote: i64) -> list[Buffer]:
     """What a gathering write that took ``wrote`` bytes left over."""
     index = 0
     while index < len(parts) and wrote >= len(parts[index]):

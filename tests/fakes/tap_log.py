@@ -9,6 +9,7 @@ from librt.vecs import append, vec
 from mypy_extensions import i32
 
 from proxy.config.model import TapConfig, TapRule
+from proxy.network.run import Run
 from proxy.tap.point import TapPoint
 from proxy.tap.record import DIRECTIONS
 from proxy.tap.rules import TapRules
@@ -80,7 +81,7 @@ class FakeProcessor:
         run = framed(bodies)
         first = self.sent.get((connection, direction), 0)
         point = self.point(connection, direction, protocol=protocol)
-        point.append(run, len(bodies), len(run), first, at_ns, ints(sensitive), ints(keys), ints(latencies))
+        point.append(Run(None, 0, run, 0, len(run), len(bodies), 0), first, at_ns, ints(sensitive), ints(keys), ints(latencies))
         self.sent[connection, direction] = first + len(bodies)
 
     def flush(self) -> None:
