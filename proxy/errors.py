@@ -1,0 +1,135 @@
+"""The error tree. Every error of the data path is one of these, and the side that caused it can be read from the class.
+
+::
+
+    ProxyError
+    ├── ConfigError                 the configuration cannot be used
+    ├── PeerError                   the other end broke the rules
+    │   ├── FrameTooLargeError      a size above the limit in force
+    │   ├── NegativeSizeError       a size below zero
+    │   └── WrongProtocolError      the first bytes belong to another protocol
+    ├── TransportError              the network failed; retriable
+    │   ├── ConnectError            an upstream refused, or did not answer in time
+    │   └── TlsError                TLS failed; not retriable
+    ├── AuthenticationError         the other end is not who it should be
+    ├── ResourceError               ours to shed: a limit of ours was reached
+    └── InternalError               our bug
+        └── IllegalTransitionError  an event that the state table has no row for
+"""
+
+from typing import Final, Literal
+
+__all__ = [
+    "AuthenticationError",
+    "ConfigError",
+    "ConnectError",
+    "FrameTooLargeError",
+    "IllegalTransitionError",
+    "InternalError",
+    "NegativeSizeError",
+    "PeerError",
+    "ProxyError",
+    "ResourceError",
+    "Side",
+    "TlsError",
+    "TransportError",
+    "WrongProtocolError",
+]
+
+Side = Literal["downstream", "upstream", "internal"]
+DOWNSTREAM: Final = "downstream"
+UPSTREAM: Final = "upstream"
+INTERNAL: Final = "internal"
+
+
+class ProxyError(Exception):
+    """The base of the tree.
+
+    Attributes:
+        side: who is at fault or out of reach: the client's side, the upstream's, or we ourselves.
+        retriable: whether the same attempt may succeed later.
+    """
+
+    retriable: bool = False
+
+    def __init__(self, message: str, *, side: Side = INTERNAL) -> None:
+        super().__init__(message)
+        self.side: Side = side
+
+
+class ConfigError(ProxyError):
+    """The configuration cannot be used."""
+
+
+class PeerError(ProxyError):
+    """The other end broke the rules of the protocol."""
+
+
+class FrameTooLargeError(PeerError):
+    """A size header announced more than the limit allows. ``size`` and ``limit`` are bytes of the frame's body."""
+
+    def __init__(self, size: int, limit: int, *, side: Side) -> None:
+        super().__init__(f"frame of {size} bytes exceeds the limit of {limit}", side=side)
+        self.size = size
+        self.limit = limit
+
+
+class NegativeSizeError(PeerError):
+    """A size header is below zero."""
+
+    def __init__(self, size: int, *, side: Side) -> None:
+        super().__init__(f"frame size {size} is negative", side=side)
+        self.size = size
+
+
+class WrongProtocolError(PeerError):
+    """The first bytes of a connection belong to another protocol; ``protocol`` names it."""
+
+    def __init__(self, protocol: str, *, side: Side) -> None:
+        super().__init__(f"the first bytes are {protocol}, not a frame", side=side)
+        self.protocol = protocol
+
+
+class TransportError(ProxyError):
+    """The network failed under a connection. ``errno`` is the system's number, 0 when there is none."""
+
+    retriable = True
+
+    def __init__(self, message: str, *, side: Side = INTERNAL, errno: int = 0) -> None:
+        super().__init__(message, side=side)
+        self.errno = errno
+
+
+class ConnectError(TransportError):
+    """A connection to an upstream could not be made."""
+
+
+class TlsError(TransportError):
+    """TLS failed, in the handshake or behind it. ``reason`` is a short word for logs, such as ``unknown_ca`` or ``not_tls``."""
+
+    retriable = False
+
+    def __init__(self, message: str, *, reason: str, side: Side = INTERNAL) -> None:
+        super().__init__(message, side=side)
+        self.reason = reason
+
+
+class AuthenticationError(ProxyError):
+    """The other end did not prove who it is."""
+
+
+class ResourceError(ProxyError):
+    """A limit of ours was reached; shedding load is the answer."""
+
+
+class InternalError(ProxyError):
+    """Our bug: a caller broke a contract."""
+
+
+class IllegalTransitionError(InternalError):
+    """A state table has no row for this event; the state is unchanged."""
+
+    def __init__(self, state: object, event: object) -> None:
+        super().__init__(f"no transition from {state} on {event}")
+        self.state = state
+        self.event = event

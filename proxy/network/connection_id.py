@@ -1,0 +1,59 @@
+"""Connection ids: unique across processors and restarts, one i64 each, with a text form for people.
+
+slot (6 bits) << 57 | generation (28 bits) << 29 | counter (29 bits); the text form is ``slot-generation-counter`` in decimal.
+"""
+
+from typing import Final
+
+from mypy_extensions import i64
+
+__all__ = ["ConnectionIds", "format_connection_id", "parse_connection_id"]
+
+SLOT_BITS: Final = 6
+GENERATION_BITS: Final = 28
+COUNTER_BITS: Final = 29
+
+
+def make_connection_id(slot: int, generation: int, counter: int) -> int:
+    """Pack the three parts.
+
+    Raises:
+        ValueError: a part is out of its range.
+    """
+    for value, bits, name in ((slot, SLOT_BITS, "slot"), (generation, GENERATION_BITS, "generation"), (counter, COUNTER_BITS, "counter")):
+        if not 0 <= value < 1 << bits:
+            raise ValueError(f"{name} {value} does not fit {bits} bits")
+    return slot << (GENERATION_BITS + COUNTER_BITS) | generation << COUNTER_BITS | counter
+
+
+def format_connection_id(connection_id: int) -> str:
+    """``slot-generation-counter``, what logs and the API show."""
+    counter = connection_id & ((1 << COUNTER_BITS) - 1)
+    generation = (connection_id >> COUNTER_BITS) & ((1 << GENERATION_BITS) - 1)
+    return f"{connection_id >> (GENERATION_BITS + COUNTER_BITS)}-{generation}-{counter}"
+
+
+def parse_connection_id(text: str) -> int:
+    """The inverse of ``format_connection_id``.
+
+    Raises:
+        ValueError: not three decimal numbers in range.
+    """
+    parts = text.split("-")
+    if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts):
+        raise ValueError(f"not a connection id: {text!r}")
+    return make_connection_id(int(parts[0]), int(parts[1]), int(parts[2]))
+
+
+class ConnectionIds:
+    """Gives ids for one processor's life. The counter wraps after 2**29 connections."""
+
+    def __init__(self, slot: int, generation: int) -> None:
+        self._base: i64 = make_connection_id(slot, generation & ((1 << GENERATION_BITS) - 1), 0)
+        self._counter: i64 = 0
+
+    def next(self) -> i64:
+        """The next id; the first has the counter 1."""
+        mask: i64 = (1 << COUNTER_BITS) - 1
+        self._counter = (self._counter + 1) & mask
+        return self._base | self._counter

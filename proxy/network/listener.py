@@ -1,0 +1,59 @@
+"""What a selector tells, and whom."""
+
+import abc
+from typing import TYPE_CHECKING
+
+from mypy_extensions import i64, mypyc_attr
+
+from proxy.network.run import Run
+
+if TYPE_CHECKING:
+    from proxy.network.channel import Channel
+
+__all__ = ["FdHandler", "SelectorListener"]
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class SelectorListener(abc.ABC):
+    """Told of everything that happens to channels, from within ``Selector.poll``.
+
+    A callback may call any method of any channel and of the selector. What raises closes the channel it was told of, with the cause
+    ``internal``, and no other. Callbacks never nest: ``closed`` in particular is told at the end of the poll, whoever closed and where.
+    """
+
+    @abc.abstractmethod
+    def ready(self, channel: "Channel") -> None:
+        """Handshake and authentication are done; frames flow from here on, unless the channel is muted here."""
+
+    @abc.abstractmethod
+    def received(self, channel: "Channel", run: Run) -> None:
+        """Whole frames came. The run, and its lease, are the listener's: ``Channel.send`` takes both over, else ``Channel.discard``."""
+
+    @abc.abstractmethod
+    def sent(self, channel: "Channel") -> None:
+        """The pending send is out, to the last byte. Not told of a send that was out at once."""
+
+    @abc.abstractmethod
+    def muted(self, channel: "Channel") -> None:
+        """A mute that had to wait for the end of a frame is in force now. Not told when ``mute`` was in force at once."""
+
+    @abc.abstractmethod
+    def end_of_stream(self, channel: "Channel") -> None:
+        """The peer sends no more. A frame begun is dropped and counted (``Channel.lost_bytes``); writing goes on."""
+
+    @abc.abstractmethod
+    def write_ended(self, channel: "Channel") -> None:
+        """Our end of the stream is out, after ``Channel.shut_write``. Told at the end of the poll when it was out at once."""
+
+    @abc.abstractmethod
+    def closed(self, channel: "Channel") -> None:
+        """The channel is closed: once for each that was registered or connected; ``cause``, ``detail`` and ``died_in`` are set."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class FdHandler(abc.ABC):
+    """Handles the events of one descriptor."""
+
+    @abc.abstractmethod
+    def on_event(self, events: i64) -> None:
+        """``events`` is what epoll said. Must not raise: an error here ends the loop."""

@@ -1,0 +1,148 @@
+"""The memory pool: what a processor may retain, and who waits for it.
+
+Two verbs book bytes. ``try_lease`` asks before bytes are read, and may refuse; ``charge`` books bytes already in hand, and never refuses.
+``release`` gives back what either booked. The pool is not strict, as Kafka's is not: while anything is available, one lease of any size is
+granted, so that a large frame is never starved by small ones; usage may thus exceed the size by one frame.
+
+The pool holds no bytes, it counts them. One thread uses it.
+"""
+
+import abc
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from mypy_extensions import i64, mypyc_attr
+
+__all__ = ["MemoryPool", "MemoryWaiter"]
+
+PIECE_OVERHEAD: Final = 64  # charged for each retained piece on top of its bytes
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class MemoryWaiter(abc.ABC):
+    """Who was refused, and is told when it makes sense to ask again."""
+
+    @abc.abstractmethod
+    def memory_available(self) -> None:
+        """Ask again, now. Called from within a release or a resize: no I/O and no callbacks from here, only booking and interest."""
+
+
+class MemoryPool:
+    """A byte budget with waiters, oldest first.
+
+    Attributes:
+        size: the budget in bytes; see ``resize``.
+        used: bytes booked now.
+        depleted_ns: time spent with somebody refused and nothing available; a spell is added when it ends.
+        refused: leases refused.
+        waits, wait_ns: leases that had to wait and were granted, and the sum of their waits.
+        longest_wait_ns: the longest of them.
+    """
+
+    def __init__(self, size: i64, now_ns: Callable[[], int]) -> None:
+        if size <= 0:
+            raise ValueError(f"a pool of {size} bytes")
+        self.size: i64 = size
+        self.used: i64 = 0
+        self.depleted_ns: i64 = 0
+        self.refused: i64 = 0
+        self.waits: i64 = 0
+        self.wait_ns: i64 = 0
+        self.longest_wait_ns: i64 = 0
+        self._now_ns: Final = now_ns
+        self._depleted_since: i64 = -1
+        self._waiters: Final[deque[tuple[MemoryWaiter, int]]] = deque()
+        self._waking: bool = False
+
+    @property
+    def available(self) -> i64:
+        """Bytes left; zero or below means that nothing is granted."""
+        return self.size - self.used
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return len(self._waiters)
+
+    def depleted_total_ns(self) -> i64:
+        """``depleted_ns`` with the spell that lasts now."""
+        if self._depleted_since < 0:
+            return self.depleted_ns
+        return self.depleted_ns + self._now_ns() - self._depleted_since
+
+    def try_lease(self, size: i64) -> bool:
+        """Book ``size`` bytes that are to be read, or refuse. Refusing books nothing.
+
+        Raises:
+            ValueError: ``size`` is below 1: a frame without a body asks for nothing.
+        """
+        if size < 1:
+            raise ValueError(f"a lease of {size} bytes")
+        if self.size - self.used <= 0:
+            self.refused += 1
+            if self._depleted_since < 0:
+                self._depleted_since = self._now_ns()
+            return False
+        self.used += size
+        if self._depleted_since >= 0:
+            self._end_spell()
+        return True
+
+    def charge(self, size: i64) -> None:
+        """Book ``size`` bytes that are already in hand."""
+        assert size >= 0, "a charge is not negative"
+        self.used += size
+
+    def release(self, size: i64) -> None:
+        """Give back ``size`` bytes, and wake who waits when that made some available."""
+        assert 0 <= size <= self.used, "what is given back was booked before"
+        self.used -= size
+        if self._depleted_since >= 0 and self.used < self.size:
+            self._end_spell()
+            self._wake()
+
+    def resize(self, size: i64) -> None:
+        """Change the budget. Growing wakes who waits; shrinking takes nothing back, but grants nothing until usage is below it.
+
+        Raises:
+            ValueError: the size is not positive.
+        """
+        if size <= 0:
+            raise ValueError(f"a pool of {size} bytes")
+        self.size = size
+        if self._depleted_since >= 0 and self.used < self.size:
+            self._end_spell()
+            self._wake()
+
+    def wait(self, waiter: MemoryWaiter) -> None:
+        """Queue somebody who was refused. Each waiter stands in the queue once; it is taken out before it is told."""
+        self._waiters.append((waiter, self._now_ns()))
+
+    def leave(self, waiter: MemoryWaiter) -> None:
+        """Take a waiter out of the queue; harmless when it is not in it."""
+        for entry in self._waiters:
+            if entry[0] is waiter:
+                self._waiters.remove(entry)
+                return
+
+    def _wake(self) -> None:
+        if self._waking:
+            return
+        self._waking = True
+        try:
+            while self._waiters and self.used < self.size:
+                waiter, since_ns = self._waiters.popleft()
+                waited_ns: i64 = self._now_ns() - since_ns
+                self.waits += 1
+                self.wait_ns += waited_ns
+                self.longest_wait_ns = max(self.longest_wait_ns, waited_ns)
+                waiter.memory_available()
+        finally:
+            self._waking = False
+        if self._waiters and self._depleted_since < 0:
+            self._depleted_since = self._now_ns()
+
+    def _end_spell(self) -> None:
+        self.depleted_ns += self._now_ns() - self._depleted_since
+        self._depleted_since = -1

@@ -1,0 +1,67 @@
+"""What the channels of one side of one listener share."""
+
+import ssl
+from typing import Final
+
+from mypy_extensions import i64
+
+from proxy.errors import Side
+from proxy.network.authenticator import Authenticator, CertificateAuthenticator
+from proxy.network.receive import ReceiveLimit
+from proxy.network.stats import SideStats
+
+__all__ = ["ChannelOptions", "TlsSettings"]
+
+
+class TlsSettings:
+    """How a channel speaks TLS.
+
+    Attributes:
+        context: never changed once in use; a reload stores a new ``TlsSettings``.
+        server_side: we are the server.
+        server_name: SNI, and the name that the server's certificate is verified against; only for clients.
+    """
+
+    def __init__(self, context: ssl.SSLContext, *, server_side: bool, server_name: str | None = None) -> None:
+        self.context: Final = context
+        self.server_side: Final = server_side
+        self.server_name: Final = server_name
+
+
+class ChannelOptions:
+    """Shared by channels; what is stored here holds for channels that are opened afterwards, except ``limit.value``, which holds at once.
+
+    Attributes:
+        side: ``downstream`` for clients, ``upstream`` for upstreams.
+        limit: the max_receive_size of what that side sends.
+        stats: where its channels count.
+        handshake_timeout_ns: from accept, or from the first SYN, to READY.
+        idle_ns: without a byte in either direction; 0 never expires.
+        stall_ns: the window over which ``min_rate`` must be met; 0 switches stall detection off.
+        min_rate: bytes per second that a frame begun or a pending send must move.
+        tls: None for plaintext.
+        authenticator: names the principal after the handshake.
+    """
+
+    def __init__(
+        self,
+        *,
+        side: Side,
+        limit: ReceiveLimit,
+        stats: SideStats,
+        handshake_timeout_ns: i64 = 10_000_000_000,
+        idle_ns: i64 = 0,
+        stall_ns: i64 = 0,
+        min_rate: i64 = 0,
+        tls: TlsSettings | None = None,
+        authenticator: Authenticator | None = None,
+    ) -> None:
+        self.side: Final[Side] = side
+        self.limit: Final = limit
+        self.stats: Final = stats
+        self.handshake_timeout_ns = handshake_timeout_ns
+        self.idle_ns = idle_ns
+        self.stall_ns = stall_ns
+        self.min_rate = min_rate
+        self.tls = tls
+        self.authenticator: Authenticator = CertificateAuthenticator() if authenticator is None else authenticator

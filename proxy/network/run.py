@@ -1,0 +1,78 @@
+"""A run: the whole frames that one read completed. It counts as one receive, and moves through the proxy as one thing."""
+
+from typing import Final
+
+from librt.vecs import append, vec
+from mypy_extensions import i32, i64, mypyc_attr
+
+from proxy.network.framing import scan_starts
+
+__all__ = ["Buffer", "Run"]
+
+Buffer = bytes | memoryview
+
+COPY_BELOW: Final = 4096  # a view costs more than copying fewer bytes than this
+
+
+@mypyc_attr(free_list_len=1)
+class Run:
+    """Whole frames, in the bytes that the reads gave.
+
+    In the common case ``head`` is None and ``data[:end]`` is the whole run, ``data`` being exactly the object that one ``recv`` gave. When
+    the first frame was begun by earlier reads, ``head`` holds its first bytes in pieces, and ``data`` begins with the last of it.
+
+    Attributes:
+        head: pieces of the first frame that earlier reads gave, or None.
+        head_size: their bytes.
+        data: what the last read gave.
+        first: where in ``data`` the first frame starts whose header lies in ``data``; 0 without a head.
+        end: where in ``data`` the run ends.
+        frames: whole frames, at least 1.
+        size: bytes, size headers included: ``head_size + end``.
+        lease: bytes booked at the memory pool that move along with the run; who takes the run gives them back. 0 for a run without a head.
+    """
+
+    def __init__(self, head: list[Buffer] | None, head_size: i64, data: bytes, first: i64, end: i64, frames: i64, lease: i64) -> None:
+        self.head: Final = head
+        self.head_size: Final = head_size
+        self.data: Final = data
+        self.first: Final = first
+        self.end: Final = end
+        self.frames: Final = frames
+        self.size: Final = head_size + end
+        self.lease: i64 = lease
+
+    def tail(self) -> Buffer:
+        """The run's part of ``data``: the object itself when the run ends where it does."""
+        if self.end == len(self.data):
+            return self.data
+        if self.end < COPY_BELOW:
+            return self.data[: self.end]
+        return memoryview(self.data)[: self.end]
+
+    def pieces(self) -> list[Buffer]:
+        """All of the run, in order. The list is the caller's."""
+        if self.head is None:
+            return [self.tail()]
+        return [*self.head, self.tail()]
+
+    def starts(self) -> vec[i32]:
+        """Where each frame starts, counted from the start of the run. ``size`` must be below 2 GiB."""
+        assert self.size < 1 << 31, "offsets within a run are int32"
+        starts = vec[i32](capacity=self.frames)
+        if self.head is not None:
+            starts = append(starts, i32(0))
+        return scan_starts(self.data, self.first, self.end, self.head_size, starts)
+
+    def prefix(self, size: i64) -> bytes:
+        """The first bytes of the run, at most ``size``; for protocols that look into a frame's beginning."""
+        if self.head is None:
+            return self.data[: min(size, self.end)]
+        pieces: list[Buffer] = []
+        left = size
+        for piece in self.pieces():
+            pieces.append(piece[:left])
+            left -= len(piece)
+            if left <= 0:
+                break
+        return b"".join(pieces)

@@ -1,0 +1,117 @@
+"""The send: the one run that a channel has begun to write and that the socket would not take whole.
+
+The pieces that are still to go out are kept as they came; they are booked at the memory pool with their overhead, and given back piece by
+piece. A lease that came with the run counts towards that.
+"""
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from proxy.network.memory_pool import PIECE_OVERHEAD, MemoryPool
+from proxy.network.run import Buffer
+from proxy.network.transport import Transport
+
+__all__ = ["Send"]
+
+MAX_PIECES: Final = 64  # offered to one write
+
+
+class Send:
+    """Bytes that wait for a socket.
+
+    Attributes:
+        active: a run is being sent; no other may begin.
+        remaining: bytes that the transport has not taken. A send may be active with none remaining, while ciphertext waits.
+        frames: of the run being sent.
+        booked: bytes booked at the pool.
+    """
+
+    def __init__(self, pool: MemoryPool) -> None:
+        self._pool: Final = pool
+        self._pieces: list[Buffer] = []
+        self._next: i64 = 0
+        self.active: bool = False
+        self.remaining: i64 = 0
+        self.frames: i64 = 0
+        self.booked: i64 = 0
+
+    def begin(self, pieces: list[Buffer], taken: i64, frames: i64, lease: i64) -> None:
+        """Keep what a first write left.
+
+        Args:
+            pieces: the run; the list now belongs to the send.
+            taken: its bytes that are written already.
+            frames: its frames.
+            lease: bytes booked for the run; they become the send's.
+        """
+        assert not self.active, "one pending send at a time"
+        self.active = True
+        self.frames = frames
+        self.booked = lease
+        self._pieces = pieces
+        self._next = 0
+        self.remaining = 0
+        for piece in pieces:
+            self.remaining += len(piece)
+        needed = self.remaining + PIECE_OVERHEAD * len(pieces)
+        if needed > lease:
+            self._pool.charge(needed - lease)
+            self.booked = needed
+        self.advance(taken)
+        self._trim_booking(needed)
+
+    def write_to(self, transport: Transport) -> i64:
+        """Offer what is left, in one write; how many bytes were taken."""
+        left: i64 = len(self._pieces) - self._next
+        if left == 0:
+            return 0
+        if left == 1:
+            taken = transport.write(self._pieces[self._next])
+        else:
+            taken = transport.write_gather(self._pieces[self._next : self._next + MAX_PIECES])
+        self.advance(taken)
+        return taken
+
+    def advance(self, taken: i64) -> None:
+        """Drop the bytes that went out, and give back the pieces that are done."""
+        self.remaining -= taken
+        done: i64 = 0
+        while taken > 0:
+            piece = self._pieces[self._next]
+            size: i64 = len(piece)
+            if taken < size:
+                done += self._shorten(piece, taken)
+                break
+            taken -= size
+            done += size + PIECE_OVERHEAD
+            self._pieces[self._next] = b""
+            self._next += 1
+        self._give_back(done)
+
+    def finish(self) -> None:
+        """The run is out, or is given up: everything booked goes back. Harmless when nothing is active."""
+        self._give_back(self.booked)
+        self._pieces = []
+        self._next = 0
+        self.active = False
+        self.remaining = 0
+        self.frames = 0
+
+    def _shorten(self, piece: Buffer, taken: i64) -> i64:
+        """Keep the rest of a piece: as a view while that is most of what it holds in memory, else as a copy."""
+        rest: i64 = len(piece) - taken
+        view = memoryview(piece)[taken:]
+        held: i64 = view.nbytes if isinstance(piece, bytes) else len(view.obj)
+        self._pieces[self._next] = view if 2 * rest >= held else bytes(view)
+        return taken
+
+    def _trim_booking(self, needed: i64) -> None:
+        """A lease may be larger than what it covers: the surplus goes back at once."""
+        surplus = self.booked - (self.remaining + PIECE_OVERHEAD * (len(self._pieces) - self._next))
+        if surplus > 0:
+            self._give_back(surplus)
+
+    def _give_back(self, size: i64) -> None:
+        self.booked -= size
+        self._pool.release(size)

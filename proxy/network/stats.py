@@ -1,0 +1,39 @@
+"""Counters of the hot path: native attributes that one thread adds to and that the processor copies into the shared cells."""
+
+from librt.vecs import vec
+from mypy_extensions import i64
+
+from proxy.network.framing import SIZE_BUCKETS
+from proxy.network.mute import CAUSE_COUNT
+
+__all__ = ["SideStats"]
+
+
+class SideStats:
+    """What passed one side (clients or upstreams) of one listener. Only ever counts up, but for the gauges.
+
+    Attributes:
+        frames_received, bytes_received, reads: whole frames read from that side, its bytes (headers too, partial frames too), read calls that gave any.
+        frames_sent, bytes_sent, writes: the same for what was written to it.
+        frame_sizes: count of received frames by body size, upper bounds ``framing.SIZE_BOUNDS`` (inclusive), the last bucket above all.
+        refused_too_large, refused_negative, refused_incomplete: frames that were not passed on.
+        lost_bytes: bytes of frames that were begun and never became whole.
+        mutes, mute_ns: by position of the cause in ``mute.CAUSES``; the time is added when the cause goes away.
+        muted: gauge, channels that hold the cause now.
+    """
+
+    def __init__(self) -> None:
+        self.frames_received: i64 = 0
+        self.bytes_received: i64 = 0
+        self.reads: i64 = 0
+        self.frames_sent: i64 = 0
+        self.bytes_sent: i64 = 0
+        self.writes: i64 = 0
+        self.refused_too_large: i64 = 0
+        self.refused_negative: i64 = 0
+        self.refused_incomplete: i64 = 0
+        self.lost_bytes: i64 = 0
+        self.frame_sizes: vec[i64] = vec[i64]([0] * SIZE_BUCKETS)
+        self.mutes: vec[i64] = vec[i64]([0] * CAUSE_COUNT)
+        self.mute_ns: vec[i64] = vec[i64]([0] * CAUSE_COUNT)
+        self.muted: vec[i64] = vec[i64]([0] * CAUSE_COUNT)

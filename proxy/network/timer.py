@@ -1,0 +1,85 @@
+"""Timers: one heap for each selector. A timer that is armed again or cancelled leaves a stale entry behind, which is skipped when it is due."""
+
+import abc
+import heapq
+from typing import Final
+
+from mypy_extensions import i64, mypyc_attr
+
+__all__ = ["NEVER", "Timer", "TimerHeap"]
+
+NEVER: Final = 1 << 62
+COMPACT_FROM: Final = 1024  # below this many entries stale ones do no harm
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Timer(abc.ABC):
+    """Something that happens at a time.
+
+    Attributes:
+        deadline_ns: when, on the selector's clock; NEVER when it is not armed.
+    """
+
+    def __init__(self) -> None:
+        self.deadline_ns: i64 = NEVER
+
+    @abc.abstractmethod
+    def fire(self, now_ns: i64) -> None:
+        """The deadline is reached. The timer is no longer armed, and may be armed again from here."""
+
+
+class TimerHeap:
+    """Timers by deadline. Two of the same deadline fire in the order in which they were armed."""
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[int, int, Timer]] = []
+        self._sequence: i64 = 0
+        self._armed: i64 = 0
+
+    def __len__(self) -> int:
+        return self._armed
+
+    def arm(self, timer: Timer, deadline_ns: i64) -> None:
+        """Let a timer fire at ``deadline_ns``, instead of when it was to fire before."""
+        if timer.deadline_ns == NEVER:
+            self._armed += 1
+        timer.deadline_ns = deadline_ns
+        self._sequence += 1
+        heapq.heappush(self._entries, (deadline_ns, self._sequence, timer))
+        size: i64 = len(self._entries)
+        if size > COMPACT_FROM and size > 2 * self._armed:
+            self._compact()
+
+    def cancel(self, timer: Timer) -> None:
+        """Disarm; harmless when it is not armed."""
+        if timer.deadline_ns != NEVER:
+            timer.deadline_ns = NEVER
+            self._armed -= 1
+
+    def next_ns(self) -> i64:
+        """The nearest deadline, or NEVER."""
+        while self._entries:
+            deadline_ns, _, timer = self._entries[0]
+            if timer.deadline_ns == deadline_ns:
+                return deadline_ns
+            heapq.heappop(self._entries)
+        return NEVER
+
+    def fire_due(self, now_ns: i64) -> None:
+        """Fire what is due. Timers that are armed meanwhile wait for the next call, however early their deadline."""
+        last = self._sequence
+        while self._entries:
+            deadline_ns, sequence, timer = self._entries[0]
+            if timer.deadline_ns != deadline_ns:
+                heapq.heappop(self._entries)
+                continue
+            if deadline_ns > now_ns or sequence > last:
+                return
+            heapq.heappop(self._entries)
+            timer.deadline_ns = NEVER
+            self._armed -= 1
+            timer.fire(now_ns)
+
+    def _compact(self) -> None:
+        self._entries = [entry for entry in self._entries if entry[2].deadline_ns == entry[0]]
+        heapq.heapify(self._entries)

@@ -1,0 +1,93 @@
+"""The transport: moves bytes between one socket and one channel. Plaintext and TLS look the same from above.
+
+Contract, held by one check suite over every implementation:
+
+- Nothing blocks. ``read`` gives None when there is nothing now, ``b""`` at the end of the stream, once and for ever.
+- ``write`` takes what it can; what it has taken goes out by itself or by ``flush``. ``pending_write`` bytes have been taken and not gone out.
+- Errors of the network and of the peer are ``TransportError``; nothing else is raised for what a peer does.
+- ``close`` may be called at any time, and twice; the socket stays open until the selector closes it.
+"""
+
+import abc
+from typing import Final
+
+from mypy_extensions import i64, mypyc_attr
+
+from proxy.network.run import Buffer
+
+__all__ = ["DONE", "ENDED", "WANT_READ", "WANT_WRITE", "Identity", "Transport"]
+
+# What a handshake step waits for.
+DONE: Final = 0
+WANT_READ: Final = 1
+WANT_WRITE: Final = 2
+ENDED: Final = 3
+
+
+class Identity:
+    """What a transport knows about the peer when its handshake is done.
+
+    Attributes:
+        version, cipher: of TLS; empty for plaintext.
+        subject: the certificate's distinguished name in RFC 4514 form, most specific part first; None without a certificate.
+        certificate: the peer's certificate in DER form, or None.
+    """
+
+    def __init__(self, version: str = "", cipher: str = "", subject: str | None = None, certificate: bytes | None = None) -> None:
+        self.version = version
+        self.cipher = cipher
+        self.subject = subject
+        self.certificate = certificate
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Transport(abc.ABC):
+    """Bytes in, bytes out.
+
+    Attributes:
+        wire_received, wire_sent: bytes on the wire.
+        pending_write: bytes taken by ``write`` that the socket has not; booked at the memory pool.
+        clean_end: the end of the stream was announced as the protocol wants it; False for a TLS peer that sends FIN without close-notify.
+    """
+
+    def __init__(self) -> None:
+        self.wire_received: i64 = 0
+        self.wire_sent: i64 = 0
+        self.pending_write: i64 = 0
+        self.clean_end: bool = True
+
+    @abc.abstractmethod
+    def handshake(self) -> i64:
+        """Take the handshake as far as it goes now: DONE, WANT_READ, WANT_WRITE, or ENDED when the peer closed within it."""
+
+    @abc.abstractmethod
+    def read(self, size: i64) -> bytes | None:
+        """At most one read of the socket; at most ``size`` bytes, which is at least 1."""
+
+    @abc.abstractmethod
+    def has_buffered(self) -> bool:
+        """Whether ``read`` would give something although the socket may stay silent."""
+
+    @abc.abstractmethod
+    def write(self, data: Buffer) -> i64:
+        """Take bytes to send, at most one write of the socket; how many were taken."""
+
+    @abc.abstractmethod
+    def write_gather(self, pieces: list[Buffer]) -> i64:
+        """As ``write``, for several pieces in order."""
+
+    @abc.abstractmethod
+    def flush(self) -> bool:
+        """Send what is pending; True when nothing is."""
+
+    @abc.abstractmethod
+    def shut_write(self) -> bool:
+        """End our side of the stream once nothing is pending; False when it could not go out yet, and is to be called again."""
+
+    @abc.abstractmethod
+    def identity(self) -> Identity:
+        """Who the peer is; meaningful once the handshake is done."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Best effort at an orderly end; give back everything booked."""
