@@ -47,7 +47,7 @@ SCHEMA = {
                         "type": "object",
                         "required": ["receivers", "exporters"],
                         "additionalProperties": False,
-                        "properties": {kind: NAMES for kind in KINDS},
+                        "properties": dict.fromkeys(KINDS, NAMES),
                     },
                 },
             },
@@ -83,6 +83,7 @@ def test_pipelines_name_defined_components_only(collector: dict[str, Any]) -> No
 
 def test_metrics_go_from_otlp_to_prometheus_with_memory_limited_first(collector: dict[str, Any]) -> None:
     pipeline = collector["service"]["pipelines"]["metrics"]
-    assert pipeline["receivers"] == ["otlp"] and "prometheus" in pipeline["exporters"]
+    assert pipeline["receivers"] == ["otlp"]
+    assert "prometheus" in pipeline["exporters"]
     assert pipeline["processors"][0] == "memory_limiter"
     assert collector["receivers"]["otlp"]["protocols"]["grpc"]["endpoint"].endswith(":4317")

@@ -4,13 +4,14 @@ import dataclasses
 import re
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from control import configuration
+from control.demo import certificates
 from proxy.config import model
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "deploy" / "examples"
@@ -53,7 +54,8 @@ def model_fields(kind: type, path: str = "") -> Iterator[tuple[str, "dataclasses
         yield name, field
         inner = [part for part in (hints[field.name], *typing.get_args(hints[field.name])) if dataclasses.is_dataclass(part)]
         for part in inner:
-            assert isinstance(part, type) and not isinstance(part, types.GenericAlias)
+            assert isinstance(part, type)
+            assert not isinstance(part, types.GenericAlias)
             yield from model_fields(part, f"{name}.")
 
 
@@ -97,17 +99,35 @@ def as_value(text: str, default: object) -> object:
     return float(text) if isinstance(default, float) else text.strip('"')
 
 
-def test_the_manual_loads_and_says_what_it_says() -> None:
-    config = configuration.load_file(MANUAL)
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
+    """A copy of an example whose certificates are there."""
+    folder = tmp_path_factory.mktemp("installed")
+    made = certificates.create(folder)
+    made.server.rename(folder / "tls.crt")
+    made.server_key.rename(folder / "tls.key")
+
+    def copy(path: Path) -> Path:
+        target = folder / path.name
+        target.write_text(path.read_text().replace("/var/run/framegate/tls", str(folder)))
+        return target
+
+    return copy
+
+
+def test_the_manual_loads_and_says_what_it_says(installed: Callable[[Path], Path]) -> None:
+    config = configuration.load(installed(MANUAL))
     assert config.node == "edge-1"
     assert [listener.name for listener in config.listeners] == ["kafka", "lookup"]
     assert config.listeners[0].timeouts == model.ListenerTimeouts()
-    assert config.listeners[0].tls is not None and config.listeners[0].tls.client_auth == "required"
-    assert config.tap is not None and config.tap.segment_age_ms == 300_000
+    assert config.listeners[0].tls is not None
+    assert config.listeners[0].tls.client_auth == "required"
+    assert config.tap is not None
+    assert config.tap.segment_age_ms == 300_000
     assert dataclasses.replace(config.tap, directory="", rules=()) == model.TapConfig(directory="")
     assert config.listeners[1] == model.ListenerConfig(name="lookup", address="127.0.0.1:9190", upstream="lookup")
 
 
-def test_the_configuration_of_the_overlay_loads() -> None:
-    config = configuration.load_file(EXAMPLES.parent / "kustomize" / "example" / "framegate.yaml")
+def test_the_configuration_of_the_overlay_loads(installed: Callable[[Path], Path]) -> None:
+    config = configuration.load(installed(EXAMPLES.parent / "kustomize" / "example" / "framegate.yaml"))
     assert config.listeners[0].max_receive_size == 16 * model.MIB

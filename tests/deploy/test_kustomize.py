@@ -116,8 +116,10 @@ def test_ports_are_those_of_the_configuration(sidecar: dict[str, Any]) -> None:
 
 def test_the_sidecar_meets_the_restricted_standard(deployment: dict[str, Any], sidecar: dict[str, Any]) -> None:
     context = sidecar["securityContext"]
-    assert context["runAsNonRoot"] is True and context["runAsUser"] == 10001
-    assert context["allowPrivilegeEscalation"] is False and context["readOnlyRootFilesystem"] is True
+    assert context["runAsNonRoot"] is True
+    assert context["runAsUser"] == 10001
+    assert context["allowPrivilegeEscalation"] is False
+    assert context["readOnlyRootFilesystem"] is True
     assert context["capabilities"] == {"drop": ["ALL"]}
     assert context["seccompProfile"] == {"type": "RuntimeDefault"}
     kinds = {key for volume in deployment["spec"]["template"]["spec"]["volumes"] for key in volume if key != "name"}
@@ -140,7 +142,8 @@ def test_the_grace_period_outlasts_the_drain(deployment: dict[str, Any], sidecar
     drain = load(EXAMPLE / "framegate.yaml")["drain"]["timeout"]
     assert deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] >= int(drain.removesuffix("s")) + 10
     command = sidecar["lifecycle"]["preStop"]["exec"]["command"]
-    assert command[1] == "drain" and command[0].startswith("/opt/framegate/bin/")
+    assert command[1] == "drain"
+    assert command[0].startswith("/opt/framegate/bin/")
 
 
 def test_variables_are_declared_before_they_are_used(sidecar: dict[str, Any]) -> None:

@@ -1,0 +1,17 @@
+"""``framegate demo``: everything on one machine, and a report that proves it.
+
+    run           sets all of it up, lets it run, ends it in order; ``run`` is what the command calls
+    acts          what the demo does over gRPC while the load runs, and what was seen
+    view          the live view; plain lines where standard output is no terminal
+    report        the four counts of each direction, compared
+    kafka         the same in front of a real broker
+    load          the frames: numbered, with a checksum
+    client        one connection of the load; ``generator`` the process that paces many of them
+    upstream      the process that answers every frame
+    broker        Apache Kafka from its published jars, for the demo and for tests
+    certificates  an authority, a server and a client for a day
+    processes     children: started, read, ended in order
+    java          which Java there is
+
+Modules with a ``main`` run as processes of their own: ``python -m control.demo.generator``, ``python -m control.demo.upstream``.
+"""

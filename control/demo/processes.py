@@ -1,0 +1,192 @@
+"""The demo's child processes: started in sessions of their own, read as JSON lines, ended in order and never left behind."""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Final
+
+__all__ = ["Child", "ChildError"]
+
+# Linux ends the child when the demo is killed (PR_SET_PDEATHSIG = 1); elsewhere nothing happens. The setting survives the exec.
+_BOOTSTRAP: Final = (
+    "import ctypes, os, signal, sys\n"
+    "prctl = getattr(ctypes.CDLL(None), 'prctl', None)\n"
+    "prctl and prctl(1, signal.SIGTERM)\n"
+    "os.execvp(sys.argv[1], sys.argv[1:])"
+)
+_TAIL_LINES: Final = 12
+
+
+class ChildError(Exception):
+    """A child process ended, or did not answer in time."""
+
+
+class Child:
+    """A process whose standard output is JSON lines.
+
+    A thread reads the lines: events go to `on_row`, answers to commands to whoever waits. What is no JSON goes to the log file too.
+
+    Args:
+        name: for messages.
+        command: program and arguments.
+        log: a file for standard output and standard error.
+        on_row: called on the reading thread with every row that is no reply.
+        environment: in addition to ours.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        log: Path,
+        on_row: Callable[[dict[str, Any]], None] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.log = log
+        self.rows: list[dict[str, Any]] = []
+        self._on_row = on_row
+        self._arrived = threading.Condition()
+        self._replies: dict[int, queue.Queue[dict[str, Any]]] = {}
+        self._next_id = 0
+        self._ended = False
+        self._log: IO[bytes] = log.open("ab")
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env={**os.environ, **(environment or {})},
+            start_new_session=True,
+        )
+        self._thread = threading.Thread(target=self._read, name=f"{name}-output", daemon=True)
+        self._thread.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def wait_for(self, wanted: Callable[[dict[str, Any]], bool], timeout_s: float) -> dict[str, Any]:
+        """The first row, past or coming, that is wanted.
+
+        Raises:
+            ChildError: the process ended without one, or the time passed.
+        """
+        deadline = time.monotonic() + timeout_s
+        seen = 0
+        with self._arrived:
+            while True:
+                for row in self.rows[seen:]:
+                    if wanted(row):
+                        return row
+                seen = len(self.rows)
+                left = deadline - time.monotonic()
+                if self._ended or left <= 0:
+                    raise ChildError(f"{self.name} {'ended' if self._ended else 'said nothing'}: {self.tail()}")
+                self._arrived.wait(left)
+
+    def wait_for_event(self, event: str, timeout_s: float) -> dict[str, Any]:
+        """The first row with this event."""
+        return self.wait_for(lambda row: row.get("event") == event, timeout_s)
+
+    def ask(self, do: str, timeout_s: float = 10.0, **fields: Any) -> dict[str, Any]:
+        """Send a command and wait for its reply."""
+        self._next_id += 1
+        reply: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._replies[self._next_id] = reply
+        self.tell({"id": self._next_id, "do": do, **fields})
+        try:
+            return reply.get(timeout=timeout_s)
+        except queue.Empty:
+            raise ChildError(f"{self.name} did not answer {do}: {self.tail()}") from None
+
+    def tell(self, row: dict[str, Any]) -> None:
+        """Write one line to the process."""
+        assert self._process.stdin is not None, "the pipe is made at start"
+        try:
+            self._process.stdin.write(json.dumps(row).encode() + b"\n")
+            self._process.stdin.flush()
+        except OSError as error:
+            raise ChildError(f"{self.name} is gone: {self.tail()}") from error
+
+    def close_input(self) -> None:
+        """End the process's standard input, which the demo's own processes take as the sign to stop."""
+        if self._process.stdin is not None and not self._process.stdin.closed:
+            try:
+                self._process.stdin.close()
+            except OSError:
+                return  # it went before it read everything
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        if self.running:
+            self._process.terminate()
+
+    def wait(self, timeout_s: float) -> int:
+        """Wait for the end; kills the process and its session when the time has passed.
+
+        Returns:
+            The exit code; negative for a signal.
+        """
+        try:
+            code = self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            code = self._process.wait()
+        self._thread.join(5.0)
+        self.close_input()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._log.close()
+        return code
+
+    def kill(self) -> None:
+        """Kill the process and everything in its session's group."""
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+
+    def tail(self) -> str:
+        """The last lines of its log."""
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        return " | ".join(lines[-_TAIL_LINES:]) or "no output"
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None, "the pipe is made at start"
+        for line in self._process.stdout:
+            try:
+                row = json.loads(line)
+            except ValueError:
+                row = None
+            if not isinstance(row, dict):
+                self._log.write(line)
+                self._log.flush()
+            elif row.get("event") == "reply":
+                self._replies.pop(row["id"]).put(row)
+            else:
+                self._take(row, line)
+        with self._arrived:
+            self._ended = True
+            self._arrived.notify_all()
+
+    def _take(self, row: dict[str, Any], line: bytes) -> None:
+        if row.get("event") != "stats":  # four a second; the view has them
+            self._log.write(line)
+            self._log.flush()
+            with self._arrived:
+                self.rows.append(row)
+                self._arrived.notify_all()
+        if self._on_row is not None:
+            self._on_row(row)

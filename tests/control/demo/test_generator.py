@@ -1,0 +1,72 @@
+"""The load generator against the demo's upstream, as processes and without a proxy between them."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from control.demo.generator import FIRST_SPECIAL
+from control.demo.processes import Child
+
+pytestmark = pytest.mark.slow
+
+
+def settled(generator: Child, connection: int, wanted: Any) -> dict[str, Any]:
+    """Look at a connection until it is as wanted."""
+    deadline = time.monotonic() + 10
+    while True:
+        seen = generator.ask("look", connection=connection)
+        if wanted(seen) or time.monotonic() > deadline:
+            return seen
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def upstream(tmp_path: Path) -> Iterator[tuple[Child, int]]:
+    child = Child("upstream", [sys.executable, "-P", "-m", "control.demo.upstream"], tmp_path / "upstream.log")
+    yield child, child.wait_for_event("listening", 10)["port"]
+    child.close_input()
+    assert child.wait(10) == 0
+
+
+@pytest.fixture
+def generator(upstream: tuple[Child, int], tmp_path: Path) -> Iterator[Child]:
+    options = json.dumps({"port": upstream[1], "rate": 2000, "connections": 4})
+    child = Child("generator", [sys.executable, "-P", "-m", "control.demo.generator", options], tmp_path / "generator.log")
+    yield child
+    child.close_input()
+    assert child.wait(10) == 0
+
+
+def test_every_frame_is_answered_and_both_sides_count_the_same(upstream: tuple[Child, int], generator: Child) -> None:
+    connection = generator.ask("open")["connection"]
+    assert connection == FIRST_SPECIAL
+    generator.ask("send", connection=connection, count=3, size=100_000)
+    assert settled(generator, connection, lambda seen: seen["answered"] == 3)["wrong"] == 0
+    generator.ask("phase", phase="acts")
+    time.sleep(0.2)
+    generator.ask("stop")
+    final = generator.wait_for_event("final", 20)
+    assert final["sent"] == final["answered"] >= 200
+    assert final["sent_bytes"] == final["answered_bytes"]
+    assert (final["wrong"], final["lost"], final["unanswered"], final["endings"]) == (0, 0, {}, {})
+    assert final["latency"]["acts"]["frames"] > 3
+    upstream[0].close_input()
+    counted = upstream[0].wait_for_event("final", 10)
+    assert (counted["frames"], counted["bytes"]) == (final["sent"], final["sent_bytes"])
+
+
+def test_a_frame_begun_is_answered_when_it_is_whole(generator: Child) -> None:
+    connection = generator.ask("open")["connection"]
+    settled(generator, connection, lambda seen: seen["ready"])
+    begun = generator.ask("begin", connection=connection, size=50_000, part=1000)
+    assert begun["begun"] == 1
+    assert settled(generator, connection, lambda seen: seen["sent_bytes"] == 1000)["answered"] == 0
+    generator.ask("finish", connection=connection)
+    assert settled(generator, connection, lambda seen: seen["answered"] == 1)["wrong"] == 0
+    generator.ask("shut", connection=connection)
+    assert settled(generator, connection, lambda seen: seen["closed"])["closed"] == "client"
