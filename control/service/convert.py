@@ -116,7 +116,7 @@ def _close(row: Row) -> channel_pb2.Close:
         detail=row["detail"],
         side=channel_pb2.Side.Value(f"SIDE_{row['side'].upper()}"),
         close_time=timestamp(row["closed_ns"]),
-        lost_bytes=row["lost"],
+        lost_bytes=row["lost"]["bytes"],
         mutes=mutes,
     )
 

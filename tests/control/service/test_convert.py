@@ -1,0 +1,58 @@
+"""Rows become messages; the words are the same everywhere."""
+
+import typing
+
+from control.gen.framegate.control.v1 import channel_service_pb2 as channel_pb2
+from control.gen.framegate.control.v1 import pool_service_pb2 as pool_pb2
+from control.plane import ProcessorState
+from control.service.convert import cause_name, channel_message, channel_number, duration
+from proxy.cells import CAUSES
+from proxy.network import mute
+from proxy.network.cause import Cause
+from tests.fakes.plane import channel_row, closed_row
+
+
+def words(names: list[str], prefix: str) -> list[str]:
+    return [name.removeprefix(prefix).lower() for name in names if name != f"{prefix}UNSPECIFIED"]
+
+
+def test_the_causes_are_the_same_words_in_the_api_the_cells_and_the_network() -> None:
+    assert words(channel_pb2.Cause.keys(), "CAUSE_") == [cause.value for cause in Cause] == list(CAUSES)
+
+
+def test_the_mute_causes_are_the_same_words_in_the_api_and_the_network() -> None:
+    assert set(words(channel_pb2.MuteCause.keys(), "MUTE_CAUSE_")) == {name for name, _ in mute.CAUSES}
+
+
+def test_the_states_of_a_processor_are_the_planes() -> None:
+    assert set(words(pool_pb2.Processor.State.keys(), "STATE_")) == set(typing.get_args(ProcessorState))
+
+
+def test_every_cause_of_a_closed_row_arrives() -> None:
+    for cause in Cause:
+        close = channel_message(closed_row("0-1-1", cause.value)).close
+        assert cause_name(close.cause) == cause.value
+
+
+def test_a_closed_row_says_what_was_lost_and_what_muted() -> None:
+    message = channel_message(closed_row("0-1-1", "peer_reset"))
+    (mute_summary,) = message.close.mutes
+    assert (message.close.detail, message.close.side, message.close.lost_bytes) == ("said the peer", channel_pb2.SIDE_DOWNSTREAM, 5)
+    assert (mute_summary.cause, mute_summary.count, mute_summary.duration.nanos) == (channel_pb2.MUTE_CAUSE_PEER, 2, 1_500_000)
+    assert not message.HasField("tls")
+
+
+def test_an_open_row_without_tls_or_principal_has_neither() -> None:
+    message = channel_message(channel_row("0-1-1", tls=None, principal=None))
+    assert (message.HasField("tls"), message.principal, message.HasField("close")) == (False, "", False)
+
+
+def test_an_id_that_is_none_is_complained_about() -> None:
+    complaints: list[str] = []
+    assert channel_number("1-2-3", "id", lambda field, text: complaints.append(field)) == 1 << 57 | 2 << 29 | 3
+    assert channel_number("1-2", "id", lambda field, text: complaints.append(field)) is None
+    assert complaints == ["id"]
+
+
+def test_a_duration_is_seconds_and_nanoseconds() -> None:
+    assert (duration(2_500_000_000).seconds, duration(2_500_000_000).nanos) == (2, 500_000_000)

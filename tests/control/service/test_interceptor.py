@@ -1,0 +1,73 @@
+"""Every call is measured; every change leaves an audit row; errors arrive with their details."""
+
+import logging
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from control.errors import AbortedError
+from control.gen.framegate.control.v1 import channel_service_pb2 as pb2
+from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
+from control.service.interceptor import CLIENT_KEY
+from tests.fakes.plane import channel_row
+from tests.fakes.serving import Serving, run
+
+MUTE = pb2.MuteChannelsRequest(selector=pb2.ChannelSelector(listener="kafka"), reason="incident 7")
+METHOD = "framegate.control.v1.ChannelService/MuteChannels"
+
+
+def test_a_change_leaves_an_audit_row_and_a_look_does_not() -> None:
+    async def body(at: Serving) -> None:
+        at.plane.add(channel_row("0-1-7"))
+        stub = ChannelServiceStub(at.channel)
+        await stub.ListChannels(pb2.ListChannelsRequest())
+        await stub.MuteChannels(MUTE, metadata=((CLIENT_KEY, "ada on a laptop"),))
+        (row,) = at.plane.audits
+        assert (row["event"], row["method"], row["client"], row["result"], row["error"]) == ("audit", METHOD, "ada on a laptop", "OK", "")
+        assert row["request"] == {"selector": {"listener": "kafka"}, "reason": "incident 7"}
+        assert row["after"] == {"affected": ["0-1-7"], "missing": []}
+        assert row["who"]
+
+    run(body)
+
+
+def test_an_error_of_the_plane_arrives_with_its_details_and_is_audited() -> None:
+    async def body(at: Serving) -> None:
+        at.plane.failure = AbortedError("processor 1 was silent", reason="PROCESSOR_SILENT", slot="1")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await ChannelServiceStub(at.channel).MuteChannels(MUTE)
+        info = error_details_pb2.ErrorInfo()
+        assert rpc_status.from_call(caught.value).details[0].Unpack(info)
+        assert (caught.value.code(), info.reason, dict(info.metadata)) == (grpc.StatusCode.ABORTED, "PROCESSOR_SILENT", {"slot": "1"})
+        (row,) = at.plane.audits
+        assert (row["result"], row["error"]) == ("ABORTED", "PROCESSOR_SILENT")
+
+    run(body)
+
+
+def test_a_bug_is_internal_and_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    async def body(at: Serving) -> None:
+        at.plane.failure = ZeroDivisionError("secret")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await ChannelServiceStub(at.channel).MuteChannels(MUTE)
+        assert caught.value.code() is grpc.StatusCode.INTERNAL
+        assert "secret" not in str(caught.value.details())
+
+    with caplog.at_level(logging.ERROR, "control.service.interceptor"):
+        run(body)
+    assert "secret" in caplog.text
+
+
+def test_every_call_is_measured_by_method_and_code() -> None:
+    seen: list[tuple[str, str]] = []
+
+    async def body(at: Serving) -> None:
+        await ChannelServiceStub(at.channel).ListChannels(pb2.ListChannelsRequest())
+        with pytest.raises(grpc.aio.AioRpcError):
+            await ChannelServiceStub(at.channel).GetChannel(pb2.GetChannelRequest(id="0-1-1"))
+
+    run(body, lambda method, code, seconds: seen.append((method, code)) if 0 <= seconds < 5 else None)
+    prefix = "framegate.control.v1.ChannelService"
+    assert seen == [(f"{prefix}/ListChannels", "OK"), (f"{prefix}/GetChannel", "NOT_FOUND")]

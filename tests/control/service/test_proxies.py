@@ -1,0 +1,67 @@
+"""ProxyService over a real socket."""
+
+import os
+
+import grpc
+import pytest
+from google.protobuf.duration_pb2 import Duration
+
+from control.gen.framegate.control.v1 import limit_service_pb2, limit_service_pb2_grpc
+from control.gen.framegate.control.v1 import proxy_service_pb2 as pb2
+from control.gen.framegate.control.v1.proxy_service_pb2_grpc import ProxyServiceStub
+from control.service.proxies import config_revision
+from tests.fakes.plane import channel_row
+from tests.fakes.serving import Serving, run
+
+
+async def state(at: Serving) -> pb2.Proxy.State.ValueType:
+    return (await ProxyServiceStub(at.channel).GetProxy(pb2.GetProxyRequest())).proxy.state
+
+
+def test_the_proxy_says_what_it_is() -> None:
+    async def body(at: Serving) -> None:
+        proxy = (await ProxyServiceStub(at.channel).GetProxy(pb2.GetProxyRequest())).proxy
+        assert (proxy.node, proxy.version, proxy.compiled, proxy.pid) == ("edge-1", "1.2.3", False, os.getpid())
+        assert proxy.start_time.ToNanoseconds() == at.plane.started_ns
+        assert dict(proxy.module_files) == {"proxy.network.framing": "/x/framing.py"}
+
+    run(body)
+
+
+def test_its_state_follows_from_start_to_drained() -> None:
+    async def body(at: Serving) -> None:
+        at.plane.add(channel_row("0-1-1"))
+        at.plane.started = False
+        assert await state(at) == pb2.Proxy.STATE_STARTING
+        at.plane.started = True
+        assert await state(at) == pb2.Proxy.STATE_SERVING
+        await ProxyServiceStub(at.channel).DrainProxy(pb2.DrainProxyRequest())
+        assert await state(at) == pb2.Proxy.STATE_DRAINING
+        answer = await ProxyServiceStub(at.channel).DrainProxy(pb2.DrainProxyRequest(wait=True, timeout=Duration(seconds=2)))
+        assert (answer.closed_connection_count, answer.open_connection_count) == (1, 0)
+        assert await state(at) == pb2.Proxy.STATE_DRAINED
+        assert at.plane.asked == [("drain", None, False), ("drain", 2000, True)]
+
+    run(body)
+
+
+@pytest.mark.parametrize("timeout", [Duration(seconds=-1), Duration(seconds=3601)])
+def test_a_drain_time_out_of_range_is_refused(timeout: Duration) -> None:
+    async def body(at: Serving) -> None:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await ProxyServiceStub(at.channel).DrainProxy(pb2.DrainProxyRequest(timeout=timeout))
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert at.plane.accepting
+
+    run(body)
+
+
+def test_the_revision_counts_the_changes_that_were_made() -> None:
+    async def body(at: Serving) -> None:
+        assert config_revision(at.plane) == 1
+        limit = limit_service_pb2.Limit(listener="plain", max_receive_size_bytes=5)
+        await limit_service_pb2_grpc.LimitServiceStub(at.channel).UpdateLimit(limit_service_pb2.UpdateLimitRequest(limit=limit))
+        at.plane.measured["framegate.config.changes", (("error.type", "refused"), ("framegate.field", "pool"))] = 3
+        assert (await ProxyServiceStub(at.channel).GetProxy(pb2.GetProxyRequest())).proxy.config_revision == 2
+
+    run(body)

@@ -1,0 +1,105 @@
+"""The socket: its mode, its lock, reflection over it, and its end."""
+
+import asyncio
+import stat
+from pathlib import Path
+
+import grpc
+import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from control.errors import StartError
+from control.service import start
+from control.service.server import SERVICE_NAMES
+from tests.fakes.plane import FakePlane, fake_config
+from tests.fakes.serving import Serving, run
+
+
+def test_only_the_owner_may_open_the_socket_and_it_is_gone_afterwards() -> None:
+    async def body(at: Serving) -> Path:
+        path = Path(at.service.address.removeprefix("unix:"))
+        assert stat.S_ISSOCK(path.stat().st_mode)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        return path
+
+    assert not run(body).exists()
+
+
+def test_a_second_instance_is_refused_and_the_first_goes_on() -> None:
+    async def body(at: Serving) -> None:
+        with pytest.raises(StartError) as caught:
+            await start(at.plane, at.plane.config)
+        assert caught.value.reason == "ADMIN_ADDRESS_IN_USE"
+        assert len(at.plane.subscribers) == 1
+        names = await reflected_services(at.channel)
+        assert set(SERVICE_NAMES) < set(names)
+
+    run(body)
+
+
+def test_a_socket_file_left_behind_does_not_matter(tmp_path: Path) -> None:
+    async def main() -> None:
+        plane = FakePlane(fake_config(f"unix:{tmp_path}/new/admin.sock", health=None))
+        for _ in range(2):
+            service = await start(plane, plane.config)
+            assert service.health_address is None
+            await service.stop(0)
+            import socket
+
+            with socket.socket(socket.AF_UNIX) as stale:
+                stale.bind(str(tmp_path / "new" / "admin.sock"))
+        plane.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("admin", "health", "reason"),
+    [
+        ("unix:{folder}/" + "x" * 108, None, "ADMIN_ADDRESS_UNUSABLE"),
+        ("127.0.0.1:0", None, "ADMIN_ADDRESS_UNUSABLE"),
+        ("unix:/proc/none/admin.sock", None, "ADMIN_ADDRESS_UNUSABLE"),
+        ("unix:{folder}/file", None, "ADMIN_ADDRESS_UNUSABLE"),
+        ("unix:{folder}/admin.sock", "192.0.2.1:1", "HEALTH_ADDRESS_UNUSABLE"),
+    ],
+)
+def test_an_address_that_cannot_be_served_says_so(tmp_path: Path, admin: str, health: str | None, reason: str) -> None:
+    (tmp_path / "file").write_text("in the way")
+
+    async def main() -> None:
+        plane = FakePlane(fake_config(admin.format(folder=tmp_path), health))
+        with pytest.raises(StartError) as caught:
+            await start(plane, plane.config)
+        assert caught.value.reason == reason
+        assert plane.subscribers == []
+        assert not (tmp_path / "admin.sock").exists()
+        plane.close()
+
+    asyncio.run(main())
+
+
+async def reflect(channel: grpc.aio.Channel, request: reflection_pb2.ServerReflectionRequest) -> reflection_pb2.ServerReflectionResponse:
+    call = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo()
+    await call.write(request)
+    answer = await call.read()
+    await call.done_writing()
+    return answer
+
+
+async def reflected_services(channel: grpc.aio.Channel) -> list[str]:
+    answer = await reflect(channel, reflection_pb2.ServerReflectionRequest(list_services=""))
+    return [service.name for service in answer.list_services_response.service]
+
+
+def test_a_reflection_client_finds_every_service_with_its_files() -> None:
+    async def body(at: Serving) -> None:
+        assert {name.rpartition(".")[2] for name in SERVICE_NAMES} == {
+            "ChannelService", "LimitService", "ListenerService", "PoolService", "ProxyService", "UpstreamService",
+        }  # fmt: skip
+        for name in SERVICE_NAMES:
+            answer = await reflect(at.channel, reflection_pb2.ServerReflectionRequest(file_containing_symbol=name))
+            file = FileDescriptorProto.FromString(answer.file_descriptor_response.file_descriptor_proto[0])
+            assert name in [f"{file.package}.{service.name}" for service in file.service]
+
+    run(body)

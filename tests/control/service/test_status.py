@@ -1,0 +1,45 @@
+"""One table of codes, and details that machines can read."""
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2
+
+from control import errors
+from control.service.status import CODES, code_of, status_of
+
+
+def test_every_error_class_has_a_code() -> None:
+    classes = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.ControlError)}
+    assert classes - {errors.ControlError} == set(CODES)
+
+
+@pytest.mark.parametrize(
+    ("error", "detail", "code"),
+    [
+        (errors.NotFoundError("listener", "x"), error_details_pb2.ResourceInfo, grpc.StatusCode.NOT_FOUND),
+        (errors.InvalidArgumentError([errors.Violation("a", "is bad")]), error_details_pb2.BadRequest, grpc.StatusCode.INVALID_ARGUMENT),
+        (errors.FailedPreconditionError("no", reason="WHY"), error_details_pb2.PreconditionFailure, grpc.StatusCode.FAILED_PRECONDITION),
+        (errors.AbortedError("no", reason="WHY", slot="1"), error_details_pb2.RetryInfo, grpc.StatusCode.ABORTED),
+        (errors.UnavailableError("no", reason="WHY"), error_details_pb2.RetryInfo, grpc.StatusCode.UNAVAILABLE),
+    ],
+)
+def test_each_error_carries_its_reason_and_its_own_detail(error: errors.ControlError, detail: type, code: grpc.StatusCode) -> None:
+    status = status_of(error)
+    info, own = error_details_pb2.ErrorInfo(), detail()
+    assert [status.details[0].Unpack(info), status.details[1].Unpack(own), len(status.details)] == [True, True, 2]
+    assert (status.code, status.message) == (code.value[0], error.message)
+    assert (info.reason, info.domain, dict(info.metadata)) == (error.reason, "framegate", error.facts)
+
+
+def test_an_error_of_an_unknown_class_below_a_known_one_has_its_code() -> None:
+    class Special(errors.AbortedError):
+        pass
+
+    assert code_of(Special("no", reason="WHY")) is grpc.StatusCode.ABORTED
+    assert code_of(errors.ControlError("no", reason="WHY")) is grpc.StatusCode.INTERNAL
+
+
+def test_a_bug_of_ours_does_not_show_its_text() -> None:
+    status = status_of(ZeroDivisionError("secret"))
+    assert status.code == grpc.StatusCode.INTERNAL.value[0]
+    assert "secret" not in str(status)

@@ -1,0 +1,1 @@
+"""Stand-ins that tests share: a clock, transports, the control plane."""

@@ -1,0 +1,284 @@
+"""A control plane without processors: rows in a dict, real cells, and errors on demand."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+
+from control.errors import AbortedError, ControlError, InvalidArgumentError, NotFoundError, Violation
+from control.plane import (
+    Attributes,
+    BuildInfo,
+    ControlPlane,
+    DrainResult,
+    Health,
+    Limit,
+    ListenerStatus,
+    Outcome,
+    PoolShare,
+    PoolStatus,
+    ProcessorStatus,
+    Row,
+    Subscriber,
+    UpstreamStatus,
+)
+from proxy.cells import CellLayout, CellReader, CellWriter, create
+from proxy.config.model import AdminConfig, HealthConfig, ListenerConfig, MemoryPoolConfig, ProxyConfig, UpstreamConfig
+from proxy.network.connection_id import format_connection_id, parse_connection_id
+
+__all__ = ["FakePlane", "channel_row", "closed_row", "fake_config"]
+
+OPENED_NS = 1_800_000_000_500_000_000
+MIB = 1024 * 1024
+
+
+def fake_config(admin: str, health: str | None = "127.0.0.1:0") -> ProxyConfig:
+    """Two listeners, one upstream."""
+    return ProxyConfig(
+        node="edge-1",
+        listeners=(
+            ListenerConfig(name="kafka", address="127.0.0.1:0", upstream="brokers", protocol="kafka"),
+            ListenerConfig(name="plain", address="127.0.0.1:0", upstream="brokers", max_connections=10),
+        ),
+        upstreams=(UpstreamConfig(name="brokers", endpoints=("broker:9092",)),),
+        processors=2,
+        admin=AdminConfig(address=admin),
+        health=None if health is None else HealthConfig(address=health),
+        memory_pool=MemoryPoolConfig(size=256 * MIB),
+    )
+
+
+def channel_row(text: str, listener: str = "kafka", **changes: object) -> Row:
+    """An open pair, as processors give it."""
+    return {
+        "id": parse_connection_id(text),
+        "listener": listener,
+        "peer": "10.0.0.9:51000",
+        "upstream": "brokers",
+        "principal": "CN=client",
+        "tls": {"version": "TLSv1.3", "cipher": "TLS_AES_256_GCM_SHA384"},
+        "state": "open",
+        "muted": [],
+        "muting": False,
+        "frames": {"request": 3, "response": 2},
+        "bytes": {"request": 300, "response": 200},
+        "in_flight": 1,
+        "pending_send": 7,
+        "leased": 11,
+        "opened_ns": OPENED_NS,
+        "last_active_ns": OPENED_NS + 10**9,
+        **changes,
+    }
+
+
+def closed_row(text: str, cause: str, listener: str = "kafka", **changes: object) -> Row:
+    """A pair that ended, as the plane tells its subscribers."""
+    row = channel_row(text, listener)
+    for key in ("tls", "muted", "muting", "in_flight", "pending_send", "leased", "last_active_ns"):
+        del row[key]
+    return {
+        **row,
+        "event": "closed",
+        "cause": cause,
+        "detail": "said the peer",
+        "side": "downstream",
+        "closed_ns": OPENED_NS + 2 * 10**9,
+        "lost": {"bytes": 5},
+        "mutes": {"peer": {"count": 2, "ns": 1_500_000}},
+        **changes,
+    }
+
+
+class FakePlane(ControlPlane):
+    """Set ``failure`` to have every change raise it; look at ``audits`` and ``asked`` afterwards."""
+
+    def __init__(self, config: ProxyConfig) -> None:
+        self._config = config
+        self.rows: dict[int, Row] = {}
+        self.limits = {listener.name: listener.max_receive_size for listener in config.listeners}
+        self.pool = config.memory_pool.size
+        self.processors = config.processors
+        self.accepting = True
+        self.started = True
+        self.alive = True
+        self.failure: Exception | None = None
+        self.audits: list[Row] = []
+        self.asked: list[tuple[object, ...]] = []
+        self.subscribers: list[Subscriber] = []
+        self.measured: dict[tuple[str, Attributes], float] = {}
+        self._layout = CellLayout.of(config)
+        self._descriptors = [create(self._layout) for _ in range(config.processors)]
+        self.writers = [CellWriter(descriptor, self._layout) for descriptor in self._descriptors]
+        self._readers = [CellReader(descriptor, self._layout) for descriptor in self._descriptors]
+        for slot, writer in enumerate(self.writers):
+            writer.start(os.getpid() if slot == 0 else 0, 1, 1)
+
+    def close(self) -> None:
+        for reader in self._readers:
+            reader.close()
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+
+    def add(self, *rows: Row) -> None:
+        self.rows.update((row["id"], row) for row in rows)
+
+    def tell(self, row: Row) -> None:
+        for subscriber in self.subscribers:
+            subscriber(row)
+
+    @property
+    def layout(self) -> CellLayout:
+        return self._layout
+
+    @property
+    def config(self) -> ProxyConfig:
+        return self._config
+
+    @property
+    def started_ns(self) -> int:
+        return OPENED_NS - 10**9
+
+    @property
+    def build(self) -> BuildInfo:
+        return BuildInfo(version="1.2.3", compiled=False, modules={"proxy.network.framing": "/x/framing.py"})
+
+    @property
+    def cells(self) -> list[tuple[int, CellReader]]:
+        return list(enumerate(self._readers))
+
+    def measurements(self) -> Mapping[tuple[str, Attributes], float]:
+        return dict(self.measured)
+
+    def health(self) -> Health:
+        return Health(started=self.started, alive=self.alive, ready=self.started and self.accepting)
+
+    def _listener(self, name: str | None) -> None:
+        if name is not None and name not in self.limits:
+            raise NotFoundError("listener", name)
+
+    async def list_channels(self, listener: str | None = None, page_size: int = 0, page_token: str = "") -> tuple[list[Row], str]:
+        self._listener(listener)
+        if page_token and not page_token.isdigit():
+            raise InvalidArgumentError([Violation("page_token", "is not ours")])
+        rows = [row for _, row in sorted(self.rows.items()) if listener in (None, row["listener"])]
+        start = int(page_token or 0)
+        end = start + (page_size or 100)
+        return rows[start:end], str(end) if end < len(rows) else ""
+
+    async def describe_channel(self, channel: int) -> Row:
+        if channel not in self.rows:
+            raise NotFoundError("channel", format_connection_id(channel))
+        return self.rows[channel]
+
+    async def _change(self, name: str, channels: Sequence[int], listener: str | None, reason: str) -> Outcome:
+        self.asked.append((name, tuple(channels), listener, reason))
+        self._fail()
+        self._listener(listener)
+        wanted = list(channels) if listener is None else [key for key, row in self.rows.items() if row["listener"] == listener]
+        return Outcome(
+            affected=tuple(channel for channel in wanted if channel in self.rows),
+            missing=tuple(channel for channel in wanted if channel not in self.rows),
+        )
+
+    def _fail(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    async def mute_channels(self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "") -> Outcome:
+        outcome = await self._change("mute", channels, listener, reason)
+        for channel in outcome.affected:
+            self.rows[channel]["muted"] = ["admin"]
+        return outcome
+
+    async def unmute_channels(self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "") -> Outcome:
+        outcome = await self._change("unmute", channels, listener, reason)
+        for channel in outcome.affected:
+            self.rows[channel]["muted"] = []
+        return outcome
+
+    async def close_channels(self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "") -> Outcome:
+        outcome = await self._change("close", channels, listener, reason)
+        for channel in outcome.affected:
+            row = self.rows.pop(channel)
+            self.tell(closed_row(format_connection_id(channel), "admin", row["listener"], detail=reason))
+        return outcome
+
+    async def get_limits(self, listener: str | None = None) -> list[Limit]:
+        self._listener(listener)
+        return [Limit(listener=name, max_receive_size=size) for name, size in self.limits.items() if listener in (None, name)]
+
+    async def set_limit(self, listener: str, max_receive_size: int) -> Limit:
+        self._fail()
+        self._listener(listener)
+        self.limits[listener] = max_receive_size
+        self.measured["framegate.config.changes", (("framegate.field", "max_receive_size"),)] = 1
+        return Limit(listener=listener, max_receive_size=max_receive_size)
+
+    async def get_pool(self) -> PoolStatus:
+        share = self.pool // self.processors
+        shares = tuple(PoolShare(slot=slot, share=share, usage=5) for slot in range(self.processors))
+        return PoolStatus(size=self.pool, usage=5 * self.processors, shares=shares, processors=self.processors)
+
+    async def set_pool_size(self, size: int) -> PoolStatus:
+        self._fail()
+        self.pool = size
+        return await self.get_pool()
+
+    async def set_processors(self, count: int) -> PoolStatus:
+        self._fail()
+        self.processors = count
+        return await self.get_pool()
+
+    async def drain(self, timeout_ms: int | None = None, *, wait: bool = True) -> DrainResult:
+        self.asked.append(("drain", timeout_ms, wait))
+        self._fail()
+        self.accepting = False
+        closed = len(self.rows) if wait else 0
+        if wait:
+            self.rows.clear()
+        return DrainResult(closed=closed, open=len(self.rows))
+
+    async def list_listeners(self) -> list[ListenerStatus]:
+        return [
+            ListenerStatus(
+                name=listener.name,
+                address=f"127.0.0.1:{9093 + number}",
+                upstream=listener.upstream,
+                protocol=listener.protocol,
+                framing=listener.framing,
+                tls=listener.tls is not None,
+                max_receive_size=self.limits[listener.name],
+                max_connections=listener.max_connections,
+                connections=sum(row["listener"] == listener.name for row in self.rows.values()),
+                accepting=self.accepting,
+            )
+            for number, listener in enumerate(self._config.listeners)
+        ]
+
+    async def list_upstreams(self) -> list[UpstreamStatus]:
+        return [
+            UpstreamStatus(
+                name=upstream.name,
+                endpoints=upstream.endpoints,
+                addresses=("10.1.0.1:9092",),
+                tls=False,
+                max_receive_size=upstream.max_receive_size,
+                error="",
+            )
+            for upstream in self._config.upstreams
+        ]
+
+    async def status(self) -> list[ProcessorStatus]:
+        return [
+            ProcessorStatus(slot=slot, pid=100 + slot, generation=1, state="running", restarts=0, heartbeat_age_ms=12 if slot == 0 else -1)
+            for slot in range(self.processors)
+        ]
+
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+        self.subscribers.append(subscriber)
+        return lambda: self.subscribers.remove(subscriber)
+
+    def audit(self, record: Row) -> None:
+        self.audits.append(record)
+
+    @staticmethod
+    def aborted() -> ControlError:
+        return AbortedError("processor 1 was silent for 500 ms", reason="PROCESSOR_SILENT", slot="1")

@@ -1,0 +1,55 @@
+"""A real gRPC service over a fake plane, on a temporary Unix socket, for the length of one coroutine."""
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import grpc
+
+from control.service import Service, start
+from control.service.interceptor import CallObserver
+from tests.fakes.plane import FakePlane, fake_config
+
+__all__ = ["Serving", "run", "serving"]
+
+T = TypeVar("T")
+
+
+class Serving:
+    """What a test gets: ``plane``, ``service``, and ``channel``, a client on the socket."""
+
+    def __init__(self, plane: FakePlane, service: Service, channel: grpc.aio.Channel) -> None:
+        self.plane = plane
+        self.service = service
+        self.channel = channel
+
+
+@contextlib.asynccontextmanager
+async def serving(observe: CallObserver | None = None) -> AsyncIterator[Serving]:
+    folder = Path(tempfile.mkdtemp(prefix="fg"))
+    plane = FakePlane(fake_config(f"unix:{folder}/admin.sock"))
+    try:
+        service = await start(plane, plane.config, observe)
+        try:
+            async with grpc.aio.insecure_channel(service.address) as channel:
+                yield Serving(plane, service, channel)
+        finally:
+            await service.stop(0)
+            assert plane.subscribers == []
+    finally:
+        plane.close()
+        shutil.rmtree(folder)
+
+
+def run(body: Callable[[Serving], Awaitable[T]], observe: CallObserver | None = None) -> T:
+    """Run the body of a test with a service at hand."""
+
+    async def main() -> T:
+        async with serving(observe) as at_hand:
+            return await asyncio.wait_for(body(at_hand), 20)
+
+    return asyncio.run(main())
