@@ -83,8 +83,9 @@ CAUSES: Final = (
 """The values of ``proxy.network``'s ``Cause``; this room lies below it, so a test holds the two together."""
 MUTE_CAUSES: Final = ("memory", "peer", "throttle", "handler", "tap", "admin", "drain")
 """The values of ``proxy.network``'s mute causes, in the order of their bits."""
-ORDERLY_CAUSES: Final = frozenset({"peer_closed", "no_data", "idle", "admin", "drained", "upstream_closed"})
+ORDERLY_CAUSES: Final = frozenset({"peer_closed", "no_data", "idle", "admin", "drained"})
 """Ends that are no error: their connections are counted without ``error.type``."""
+DURATION_ERRORS: Final = ("", *(cause for cause in CAUSES if cause not in ORDERLY_CAUSES))
 
 SIDE: Final = "framegate.side"
 LISTENER: Final = "framegate.listener"
@@ -106,7 +107,7 @@ LOOP_STATES: Final = ("busy", "idle")
 TAP_DROP_REASONS: Final = ("queue_full", "disk_full", "disk_error", "sampled", "closed")
 TAP_DIRECTIONS: Final = ("request", "response")
 UPSTREAM_STATES: Final = ("connecting", "used")
-TLS_ERRORS: Final = ("", "tls_failed", "wrong_protocol", "handshake_timeout", "other")
+TLS_ERRORS: Final = ("", "tls_failed", "handshake_timeout", "other")
 CONNECT_ERRORS: Final = ("", "refused", "timeout", "tls", "other")
 
 SIZE_BOUNDS: Final = tuple(float(256 << 2 * step) for step in range(11))
@@ -184,7 +185,7 @@ METRICS: Final = (
         "s",
         "Time from accept to close of a client connection.",
         _SIDE,
-        (ERROR_TYPE, ("", *(cause for cause in CAUSES if cause not in ORDERLY_CAUSES))),
+        (ERROR_TYPE, DURATION_ERRORS),
         bounds=CONNECTION_BOUNDS,
     ),
     _metric("tls.handshake.duration", "histogram", "s", "Time of one TLS handshake.", _SIDE, (ERROR_TYPE, TLS_ERRORS), bounds=HANDSHAKE_BOUNDS),
@@ -200,7 +201,8 @@ METRICS: Final = (
     _metric("memory_pool.limit", "gauge", "By", "The share of the memory pool.", (POOL, ("frames",))),
     _metric("memory_pool.usage", "gauge", "By", "Bytes leased or charged now.", (POOL, ("frames",))),
     _metric("memory_pool.depleted.time", "counter", "s", "Time with nothing available.", (POOL, ("frames",))),
-    _metric("memory_pool.refused", "counter", "{lease}", "Leases that had to wait.", (POOL, ("frames",))),
+    _metric("memory_pool.refused", "counter", "{lease}", "Leases that were refused at first.", (POOL, ("frames",))),
+    _metric("memory_pool.wait.time", "counter", "s", "Time that refused leases waited.", (POOL, ("frames",))),
     _metric("channel.muted", "gauge", "{channel}", "Channels that are not read now, by cause.", (MUTE_CAUSE, MUTE_CAUSES)),
     _metric("channel.mute.count", "counter", "{mute}", "Times that a cause stopped a channel's reading.", (MUTE_CAUSE, MUTE_CAUSES)),
     _metric("channel.mute.time", "counter", "s", "Time that causes held channels muted.", (MUTE_CAUSE, MUTE_CAUSES)),
@@ -217,10 +219,10 @@ METRICS: Final = (
     _metric("kafka.request.open", "gauge", "{request}", "Requests that wait for their answer.", _LISTENER),
     _metric("kafka.request.answered", "counter", "{request}", "Requests paired with their answer.", _LISTENER),
     _metric("kafka.pairing_lost", "counter", "{connection}", "Connections whose answers no longer match their requests.", _LISTENER),
-    _metric("tap.matched", "counter", "{frame}", "Frames that a tap rule matched.", _TAP_DIRECTION),
-    _metric("tap.flushed", "counter", "{frame}", "Matched frames that are in the log.", _TAP_DIRECTION),
+    _metric("tap.matched", "counter", "{frame}", "Frames that a tap rule matched."),
+    _metric("tap.flushed", "counter", "{frame}", "Matched frames that the log on disk accounts for, as frames or within a gap."),
+    _metric("tap.frames", "counter", "{frame}", "Frames in the log on disk.", _TAP_DIRECTION),
     _metric("tap.dropped", "counter", "{frame}", "Matched frames that the log has, or will have, as a gap only.", (REASON, TAP_DROP_REASONS)),
-    _metric("tap.gapped", "counter", "{frame}", "Frames that gaps in the log say are missing."),
     _metric("tap.matched.io", "counter", "By", "Bytes of frames that a tap rule matched, headers counted."),
     _metric("tap.io", "counter", "By", "Bytes written to the log."),
     _metric("tap.write.errors", "counter", "{error}", "Writes to the log that failed."),
