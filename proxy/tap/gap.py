@@ -19,7 +19,7 @@ class Gap:
     Attributes:
         connection: id of the pair; ``NO_CONNECTION`` when folded.
         direction, reason, framing, protocol, capture: codes of ``record``.
-        listener: name of the listener.
+        listener: name of the listener; None for unknown.
         principal: who the client is; None for nobody, or folded.
         peer: the client's address; None for unknown, or folded.
         rule: name of the rule that matched.
@@ -37,7 +37,7 @@ class Gap:
         framing: i64,
         protocol: i64,
         capture: i64,
-        listener: str,
+        listener: str | None,
         principal: str | None,
         peer: str | None,
         rule: str | None,
@@ -127,4 +127,4 @@ class PendingGaps:
 
 
 def _key(gap: Gap) -> tuple[int, int, int, str, str]:
-    return (int(gap.connection), int(gap.direction), int(gap.reason), gap.listener, gap.rule or "")
+    return (int(gap.connection), int(gap.direction), int(gap.reason), gap.listener or "", gap.rule or "")

@@ -46,7 +46,7 @@ Chunk row (``CHUNK_FIELDS``; numpy: ``np.dtype({"names": …, "formats": …, "o
      68 starts_index    i32   index of the first start in the starts section; there are frame_count
      72 sizes_index     i32   same for sizes; -1 without FLAG_SIZES: then a body's size is its stored length
      76 answers_index   i32   same for answers; -1 without FLAG_ANSWERS
-     80 listener        i32   index into strings
+     80 listener        i32   index into strings; -1 unknown (gaps of a dead processor)
      84 principal       i32   index into strings; -1 nobody
      88 peer            i32   index into strings: the client, host:port; -1 unknown
      92 rule            i32   index into strings: the tap rule that matched; -1 none

@@ -327,6 +327,7 @@ class TapWriter:
     def _gap_of_row(self, block: Block, at: i64, codes: i64, reason: i64) -> Gap:
         rows = block.rows
         strings = block.strings
+        listener = i64(read_i32_le(rows, at + 80))
         principal = i64(read_i32_le(rows, at + 84))
         peer = i64(read_i32_le(rows, at + 88))
         rule = i64(read_i32_le(rows, at + 92))
@@ -337,7 +338,7 @@ class TapWriter:
             (codes >> 32) & 0xFF,
             (codes >> 40) & 0xFF,
             (codes >> 16) & 0xFF,
-            strings[i64(read_i32_le(rows, at + 80))],
+            strings[listener] if listener >= 0 else None,
             strings[principal] if principal >= 0 else None,
             strings[peer] if peer >= 0 else None,
             strings[rule] if rule >= 0 else None,

@@ -1,0 +1,134 @@
+"""What of the log is deleted, and when. Run by the control process once a second or so; nobody else deletes.
+
+Rules: only sealed segments go, in a stream the oldest first. A segment older than ``max_age_ms`` goes. While all streams together are
+over the budget, segments go that every registered consumer has read, oldest first; when that is not enough, segments go that some
+consumer still needs, and they are counted: a dead consumer must not fill the disk. A log within budget keeps what was read, so that a
+second query, or a human, can still look back.
+
+Writers do not wait for a sweep, so each one leaves room for as much as the log grew since the last.
+"""
+
+import dataclasses
+import os
+from collections.abc import Mapping, Set
+
+from proxy.tap.log_reader import START, Segment, read_consumers, segments, streams
+from proxy.tap.record import FormatError
+
+NS_PER_MS = 1_000_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sweep:
+    """What one sweep did.
+
+    Attributes:
+        usage: bytes of all segments now.
+        deleted: segments deleted.
+        deleted_bytes: their bytes.
+        unread: of the deleted, those that a registered consumer had not read.
+        over: bytes above the budget that could not be deleted, because they are in open segments.
+        error: why something could not be done, in words; empty when all went well.
+    """
+
+    usage: int
+    deleted: int
+    deleted_bytes: int
+    unread: int
+    over: int
+    error: str
+
+
+class Retention:
+    """Keeps one tap directory within budget and age. Not thread safe; blocks on the file system."""
+
+    def __init__(self, directory: str, budget: int, max_age_ms: int) -> None:
+        """Nothing is touched before ``sweep``.
+
+        Args:
+            directory: of the tap.
+            budget: bytes of all segments together.
+            max_age_ms: since a sealed segment was last written; 0 for no bound.
+        """
+        self._directory = directory
+        self._budget = budget
+        self._max_age_ns = max_age_ms * NS_PER_MS
+        self._usage: int | None = None
+
+    def sweep(self, now_ns: int, live: Set[str] = frozenset()) -> Sweep:
+        """Delete what is due.
+
+        Args:
+            now_ns: wall clock.
+            live: streams that are being written; their folders stay even when empty.
+        """
+        listed = {stream: segments(self._directory, stream) for stream in streams(self._directory)}
+        usage = sum(segment.size for found in listed.values() for segment in found)
+        growth = 0 if self._usage is None else max(0, usage - self._usage)
+        target = self._budget - min(growth, self._budget // 4)
+        consumers, error = self._consumers()
+        deleted: list[Segment] = []
+        unread = 0
+        for segment in self._due(listed, consumers, usage - target, now_ns):
+            try:
+                os.unlink(segment.path)
+            except FileNotFoundError:
+                continue
+            except OSError as problem:
+                error = str(problem)
+                continue
+            deleted.append(segment)
+            unread += _needed(segment, consumers)
+        gone = set(deleted)
+        for stream, found in listed.items():
+            if stream not in live and all(segment in gone for segment in found):
+                error = self._remove_folder(stream) or error
+        freed = sum(segment.size for segment in deleted)
+        self._usage = usage - freed
+        return Sweep(self._usage, len(deleted), freed, unread, max(0, self._usage - self._budget), error)
+
+    def _due(self, listed: Mapping[str, list[Segment]], consumers: Mapping[str, Mapping[str, int]], excess: int, now_ns: int) -> list[Segment]:
+        """The segments to delete, in order."""
+        due: list[Segment] = []
+        for segment, age_from_ns in _oldest_first(listed):
+            if self._max_age_ns and age_from_ns < now_ns - self._max_age_ns:
+                due.append(segment)
+                excess -= segment.size
+        rest = [segment for segment, _ in _oldest_first(listed) if segment not in due]
+        for segment in sorted(rest, key=lambda segment: _needed(segment, consumers)):
+            if excess <= 0:
+                break
+            due.append(segment)
+            excess -= segment.size
+        return due
+
+    def _consumers(self) -> tuple[Mapping[str, Mapping[str, int]], str]:
+        try:
+            return read_consumers(self._directory), ""
+        except (FormatError, OSError) as error:
+            return {}, str(error)
+
+    def _remove_folder(self, stream: str) -> str:
+        try:
+            os.rmdir(os.path.join(self._directory, stream))
+        except OSError as error:
+            return str(error)
+        return ""
+
+
+def _needed(segment: Segment, consumers: Mapping[str, Mapping[str, int]]) -> bool:
+    """Whether a registered consumer has not read all of a segment; one that does not know the stream has yet to read it."""
+    return any(offsets.get(segment.stream, START) < segment.limit for offsets in consumers.values())
+
+
+def _oldest_first(listed: Mapping[str, list[Segment]]) -> list[tuple[Segment, int]]:
+    """Sealed segments by age, in each stream in order whatever their times; with the time each counts from."""
+    aged: list[tuple[int, str, int, Segment]] = []
+    for stream, found in listed.items():
+        latest = 0
+        for segment in found:
+            if not segment.sealed:
+                break
+            latest = max(latest, segment.modified_ns)
+            aged.append((latest, stream, segment.base, segment))
+    return [(segment, latest) for latest, _, _, segment in sorted(aged, key=lambda item: item[:3])]
