@@ -60,15 +60,25 @@ class Link:
             self._writing = True
             self._loop.add_writer(self._socket.fileno(), self._writable)
 
-    async def request(self, message: Message, timeout_ms: int) -> Message:
+    def next_id(self) -> int:
+        """A number for a request that is made in two steps."""
+        return next(self._ids)
+
+    async def request(self, message: Message, timeout_ms: int, identifier: int | None = None) -> Message:
         """Send and wait for the answer.
+
+        Args:
+            message: without an id.
+            timeout_ms: for the answer.
+            identifier: of ``next_id``; none: the next one.
 
         Raises:
             UnavailableError: the link is at its end, or no answer came in time (``reason`` PROCESSOR_GONE or PROCESSOR_SILENT).
         """
         if not self._open:
             raise UnavailableError("the processor is gone", reason="PROCESSOR_GONE")
-        identifier = next(self._ids)
+        if identifier is None:
+            identifier = next(self._ids)
         future: asyncio.Future[Message] = self._loop.create_future()
         self._waiting[identifier] = future
         try:

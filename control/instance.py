@@ -1,0 +1,42 @@
+"""What only one instance may have: a lock that the kernel gives back when its process ends, however it ends."""
+
+import fcntl
+import os
+import pathlib
+from typing import Final
+
+from control.errors import StartError
+
+__all__ = ["DirectoryLock"]
+
+LOCK_NAME: Final = ".framegate.lock"
+
+
+class DirectoryLock:
+    """Holds a directory, made when there is none, until ``release``. The lock's file stays.
+
+    Raises:
+        StartError: another instance holds it, or it cannot be used.
+    """
+
+    def __init__(self, directory: str, what: str) -> None:
+        path = pathlib.Path(directory)
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._descriptor = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            text = f"the {what} {path} cannot be used: {error.strerror or error}"
+            raise StartError(text, reason="DIRECTORY_UNUSABLE", directory=directory) from error
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.pread(self._descriptor, 64, 0).decode("ascii", "replace").strip()
+            os.close(self._descriptor)
+            text = f"another framegate (process {holder or 'unknown'}) uses the {what} {path}"
+            raise StartError(text, reason="DIRECTORY_IN_USE", directory=directory, pid=holder) from error
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Let others have it."""
+        os.close(self._descriptor)

@@ -1,0 +1,197 @@
+"""One processor process: how it is started, what its sockets are, how it ends. Who decides that is ``control.supervisor``."""
+
+import asyncio
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import proxy
+from control.errors import StartError, UnavailableError
+from control.link import Link
+from control.logs import RowLog
+from control.reaper import Reaper
+from control.slot_cells import SlotCells
+
+__all__ = ["COMMAND", "Processor"]
+
+Message = dict[str, Any]
+COMMAND: Final = (sys.executable, "-P", "-m", "proxy.server")
+READY_TIMEOUT_S: Final = 20.0
+_OUTPUT_LINE_BYTES: Final = 4096
+_HANDOVER_BUFFER: Final = 64 * 1024
+
+
+def _environment() -> dict[str, str]:
+    """Ours; a package that lies outside site-packages (a checkout) is named, since ``-P`` leaves the current folder out of the path."""
+    environment = dict(os.environ)
+    root = pathlib.Path(proxy.__file__).resolve().parent.parent
+    if not {"site-packages", "dist-packages"} & set(root.parts):
+        paths = [str(root), *filter(None, [environment.get("PYTHONPATH")])]
+        environment["PYTHONPATH"] = os.pathsep.join(paths)
+    return environment
+
+
+class Processor:
+    """One process in one slot.
+
+    Attributes:
+        slot, generation: who it is.
+        pid: of the process.
+        handover: our end of the hand-over socket.
+        link: our end of the command socket.
+        ended: becomes the exit code once the process is reaped.
+        kill_reason: why control killed it; empty otherwise.
+        modules: hot module names and files, as the process reported.
+        open: connections handed over and not reported closed: when they were accepted (wall clock ns), by listener and peer.
+    """
+
+    def __init__(
+        self,
+        slot: int,
+        generation: int,
+        cells: SlotCells,
+        reaper: Reaper,
+        log: RowLog,
+        on_notice: Callable[["Processor", Message], None],
+        command: Sequence[str] = COMMAND,
+    ) -> None:
+        self.slot = slot
+        self.generation = generation
+        self.kill_reason = ""
+        self.modules: dict[str, str] = {}
+        self.open: dict[tuple[str, str], list[int]] = {}
+        self._log = log
+        self._on_notice = on_notice
+        self._output = b""
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[int] = self._loop.create_future()
+        self._ready: asyncio.Future[Message] = self._loop.create_future()
+        handover, their_handover = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        commands, their_commands = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        handover.setblocking(False)
+        handover.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _HANDOVER_BUFFER)
+        with their_handover, their_commands:
+            self._popen = self._spawn(command, their_handover.fileno(), their_commands.fileno(), cells.descriptor)
+        reaper.watch(self._popen.pid, self._reaped)
+        self.pid = self._popen.pid
+        self.handover = handover
+        self.link = Link(commands, self._notice, self._link_ended)
+        assert self._popen.stdout is not None, "the process was started with a pipe"
+        self._pipe = self._popen.stdout
+        os.set_blocking(self._pipe.fileno(), False)
+        self._loop.add_reader(self._pipe.fileno(), self._read_output)
+
+    def _spawn(self, command: Sequence[str], handover: int, commands: int, cells: int) -> "subprocess.Popen[bytes]":
+        numbers = {"--slot": self.slot, "--handover-fd": handover, "--command-fd": commands, "--cells-fd": cells}
+        arguments = [text for name, number in numbers.items() for text in (name, str(number))]
+        return subprocess.Popen(
+            [*command, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            stderr=subprocess.STDOUT,
+            pass_fds=(handover, commands, cells),
+            env=_environment(),
+            process_group=0,
+        )
+
+    async def start(self, message: Message) -> None:
+        """Send ``start`` and wait until the process is ready.
+
+        Raises:
+            StartError: it said ``failed``, ended, or was silent for 20 s.
+        """
+        self.link.post(message)
+        try:
+            async with asyncio.timeout(READY_TIMEOUT_S):
+                await asyncio.wait((self._ready, self.ended), return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError as error:
+            raise self._start_error(f"was not ready within {READY_TIMEOUT_S:.0f} s") from error
+        if not self._ready.done():
+            raise self._start_error(f"ended with code {self.ended.result()} before it was ready")
+        answer = self._ready.result()
+        if answer["type"] == "failed":
+            raise self._start_error(f"could not start: {answer.get('error', '')}")
+        self.modules = dict(answer.get("modules", {}))
+
+    def _start_error(self, text: str) -> StartError:
+        return StartError(f"processor {self.slot} {text}", reason="PROCESSOR_START_FAILED", slot=str(self.slot))
+
+    def kill(self, reason: str) -> None:
+        """SIGKILL; ``reason`` is the word for the metric. The first reason stays."""
+        if not self.ended.done():
+            self.kill_reason = self.kill_reason or reason
+            os.kill(self.pid, signal.SIGKILL)
+
+    async def stop(self, timeout_s: float) -> None:
+        """Ask it to flush and exit; killed when it takes longer. Returns when it is reaped."""
+        self.link.post({"type": "stop"})
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.shield(self.ended)
+        except TimeoutError:
+            self._log.write("processor_killed", level="warning", slot=self.slot, pid=self.pid, reason=f"did not stop within {timeout_s:g} s")
+            self.kill("stop")
+            await self.ended
+
+    def close(self) -> None:
+        """Give sockets and the pipe back; after the process ended."""
+        assert self.ended.done(), "a processor that runs keeps its sockets"
+        self.link.close()
+        self.handover.close()
+        self._loop.remove_reader(self._pipe.fileno())
+        self._read_output()
+        self._pipe.close()
+        if self._output:
+            self._print(self._output)
+
+    def _reaped(self, code: int) -> None:
+        self._popen.returncode = code
+        if not self.ended.done():
+            self.ended.set_result(code)
+
+    def _notice(self, message: Message) -> None:
+        if message["type"] in ("ready", "failed") and not self._ready.done():
+            self._ready.set_result(message)
+            return
+        self._on_notice(self, message)
+
+    def _link_ended(self, reason: str) -> None:
+        """A processor without a link cannot be steered; it ends by itself, or is made to."""
+        self._loop.call_later(1.0, self._kill_if_running, reason)
+
+    def _kill_if_running(self, reason: str) -> None:
+        if not self.ended.done():
+            self._log.write("processor_killed", level="error", slot=self.slot, pid=self.pid, reason=f"its link {reason}")
+            self.kill("died")
+
+    def _read_output(self) -> None:
+        if self._pipe.closed:
+            return
+        try:
+            data = os.read(self._pipe.fileno(), 65536)
+        except BlockingIOError:
+            return
+        if not data:
+            self._loop.remove_reader(self._pipe.fileno())
+            return
+        *lines, self._output = (self._output + data).split(b"\n")
+        for line in lines:
+            self._print(line)
+        self._output = self._output[-_OUTPUT_LINE_BYTES:]
+
+    def _print(self, line: bytes) -> None:
+        text = line[:_OUTPUT_LINE_BYTES].decode("utf-8", "replace")
+        self._log.write("processor_output", level="error", slot=self.slot, pid=self.pid, line=text)
+
+    async def request(self, message: Message, timeout_ms: int) -> Message:
+        """Ask over the link; see ``Link.request``. An ``error`` answer raises UnavailableError."""
+        answer = await self.link.request(message, timeout_ms)
+        if answer["type"] == "error":
+            raise UnavailableError(f"processor {self.slot}: {answer.get('error', 'failed')}", reason="PROCESSOR_FAILED")
+        return answer

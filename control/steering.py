@@ -1,0 +1,456 @@
+"""The control plane over running processors: what ``control.plane`` promises, done with supervisor, acceptor and resolver."""
+
+import asyncio
+import contextlib
+import dataclasses
+import importlib.metadata
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from control.acceptor import Acceptor
+from control.configuration.units import format_size
+from control.errors import AbortedError, ControlError, FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError, Violation
+from control.logs import RowLog
+from control.meters import Meters
+from control.plane import (
+    Attributes,
+    BuildInfo,
+    ControlPlane,
+    DrainResult,
+    Health,
+    Limit,
+    ListenerStatus,
+    Outcome,
+    PoolShare,
+    PoolStatus,
+    ProcessorStatus,
+    Row,
+    Subscriber,
+    UpstreamStatus,
+)
+from control.processor import Processor
+from control.resolver import Resolver
+from control.supervisor import Facts, Supervisor
+from proxy.cells import CellReader
+from proxy.config.model import MAX_INT32, MemoryPoolConfig, ProxyConfig
+from proxy.network.connection_id import SLOT_BITS, format_connection_id
+
+__all__ = ["Events", "Steering", "equal_shares"]
+
+REQUEST_MS: Final = 5_000
+DEFAULT_PAGE: Final = 100
+LARGEST_PAGE: Final = 1000
+MAX_PROCESSORS: Final = 1 << SLOT_BITS
+ALIVE_MS: Final = 5_000
+_SLOT_SHIFT: Final = 57
+
+
+def equal_shares(size: int, count: int) -> dict[int, int]:
+    """The memory pool divided over the slots 0 to ``count`` - 1; what does not divide goes to the first."""
+    share = size // count
+    return {slot: share + (size - share * count if slot == 0 else 0) for slot in range(count)}
+
+
+class Events:
+    """Those who want to see event rows. A subscriber that raises is our bug: it is logged, and the others still get the row."""
+
+    def __init__(self, log: RowLog) -> None:
+        self._log = log
+        self._subscribers: list[Subscriber] = []
+
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+        """See ``ControlPlane.subscribe``."""
+        self._subscribers.append(subscriber)
+
+        def cancel() -> None:
+            with contextlib.suppress(ValueError):
+                self._subscribers.remove(subscriber)
+
+        return cancel
+
+    def publish(self, row: Row) -> None:
+        """Give a row to everybody."""
+        for subscriber in tuple(self._subscribers):
+            try:
+                subscriber(row)
+            except Exception as error:
+                self._log.write("subscriber_failed", level="error", error=repr(error))
+
+
+class Steering(ControlPlane):
+    """The one implementation. ``acceptor.listeners`` and ``supervisor.facts`` are the truth; nothing is kept twice."""
+
+    def __init__(self, supervisor: Supervisor, acceptor: Acceptor, resolver: Resolver, meters: Meters, log: RowLog, events: Events) -> None:
+        self.resolver = resolver
+        self._supervisor = supervisor
+        self._acceptor = acceptor
+        self._meters = meters
+        self._log = log
+        self._events = events
+        self._started_ns = time.time_ns()
+        self._serving = False
+        self._draining = False
+        self._scale = asyncio.Lock()
+        self._drain_deadline_ms = 0
+        self._last_tick_ns = time.monotonic_ns()
+        self._ticker = asyncio.create_task(self._tick())
+        meters.gauge("config.revision", lambda: float(supervisor.facts.revision))
+
+    async def _tick(self) -> None:
+        while True:
+            self._last_tick_ns = time.monotonic_ns()
+            await asyncio.sleep(0.5)
+
+    def close(self) -> None:
+        """End the background task."""
+        self._ticker.cancel()
+
+    def set_serving(self) -> None:
+        """Every processor was ready and the listeners accept."""
+        self._serving = True
+
+    # --- what is -----------------------------------------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> ProxyConfig:
+        return self._facts.config
+
+    @property
+    def _facts(self) -> Facts:
+        return self._supervisor.facts
+
+    @property
+    def started_ns(self) -> int:
+        return self._started_ns
+
+    @property
+    def build(self) -> BuildInfo:
+        modules = next((processor.modules for processor in self._supervisor.running if processor.modules), {})
+        compiled = bool(modules) and all(file.endswith(".so") for file in modules.values())
+        return BuildInfo(version=_version(), compiled=compiled, modules=modules)
+
+    @property
+    def cells(self) -> list[tuple[int, CellReader]]:
+        return self._supervisor.cells
+
+    def measurements(self) -> Mapping[tuple[str, Attributes], float]:
+        return self._meters.snapshot()
+
+    def health(self) -> Health:
+        tick_age_ms = (time.monotonic_ns() - self._last_tick_ns) // 1_000_000
+        statuses = self._supervisor.status()
+        running = [item for item in statuses if item.state in ("running", "draining")]
+        beating = all(item.heartbeat_age_ms < ALIVE_MS for item in running)
+        return Health(
+            started=self._serving,
+            alive=tick_age_ms < ALIVE_MS and beating,
+            ready=self._serving and not self._draining and bool(running),
+        )
+
+    async def status(self) -> list[ProcessorStatus]:
+        return self._supervisor.status()
+
+    async def list_listeners(self) -> list[ListenerStatus]:
+        self._supervisor.count_handed()
+        return [self._listener_status(name) for name in self._acceptor.listeners]
+
+    def _listener_status(self, name: str) -> ListenerStatus:
+        listening = self._acceptor.listeners[name]
+        config = self._listener(name)
+        return ListenerStatus(
+            name=name,
+            address=listening.address,
+            upstream=config.upstream,
+            protocol=config.protocol,
+            framing=config.framing,
+            tls=config.tls is not None,
+            max_receive_size=config.max_receive_size,
+            max_connections=config.max_connections,
+            connections=listening.open,
+            accepting=listening.accepting,
+        )
+
+    async def list_upstreams(self) -> list[UpstreamStatus]:
+        return [
+            UpstreamStatus(
+                name=item.name,
+                endpoints=item.endpoints,
+                addresses=self.resolver.current[item.name].texts(),
+                tls=item.tls is not None,
+                max_receive_size=item.max_receive_size,
+                error=self.resolver.current[item.name].error,
+            )
+            for item in self.config.upstreams
+        ]
+
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+        return self._events.subscribe(subscriber)
+
+    def audit(self, record: Row) -> None:
+        self._log.write("audit", **record)
+
+    # --- channels ----------------------------------------------------------------------------------------------------------------
+
+    def _listener(self, name: str) -> Any:
+        for listener in self.config.listeners:
+            if listener.name == name:
+                return listener
+        raise NotFoundError("listener", name)
+
+    async def list_channels(self, listener: str | None = None, page_size: int = 0, page_token: str = "") -> tuple[list[Row], str]:
+        if listener is not None:
+            self._listener(listener)
+        size = _page_size(page_size)
+        slot, after = _page_position(page_token)
+        rows: list[Row] = []
+        processors = [processor for processor in self._supervisor.running if processor.slot >= slot]
+        for index, processor in enumerate(processors):
+            start = after if processor.slot == slot else 0
+            while len(rows) < size:
+                message = {"type": "list", "after": start, "limit": size - len(rows), "listener": listener}
+                answer = await processor.request(message, REQUEST_MS)
+                rows += answer["rows"]
+                start = answer["next"] or 0
+                if not start:
+                    break
+            if start:
+                return rows, f"{processor.slot}:{start}"
+            if len(rows) >= size and index + 1 < len(processors):
+                return rows, f"{processors[index + 1].slot}:0"
+        return rows, ""
+
+    async def describe_channel(self, channel: int) -> Row:
+        processor = self._processor_of(channel)
+        if processor is not None:
+            answer = await processor.request({"type": "describe", "connection": channel}, REQUEST_MS)
+            if answer["row"] is not None:
+                row: Row = answer["row"]
+                return row
+        raise NotFoundError("channel", format_connection_id(channel))
+
+    def _processor_of(self, channel: int) -> Processor | None:
+        return next((item for item in self._supervisor.running if item.slot == channel >> _SLOT_SHIFT), None)
+
+    async def mute_channels(self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "") -> Outcome:
+        return await self._act("mute", channels, listener, reason)
+
+    async def unmute_channels(self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "") -> Outcome:
+        return await self._act("unmute", channels, listener, reason)
+
+    async def close_channels(self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "") -> Outcome:
+        return await self._act("close", channels, listener, reason)
+
+    async def _act(self, verb: str, channels: Sequence[int], listener: str | None, reason: str) -> Outcome:
+        if bool(channels) == (listener is not None):
+            raise InvalidArgumentError([Violation("channels", "name channels or a listener, and not both")])
+        if listener is not None:
+            self._listener(listener)
+            messages = [(processor, {"type": verb, "listener": listener, "reason": reason}) for processor in self._supervisor.running]
+            missing: list[int] = []
+        else:
+            messages, missing = self._by_processor(verb, channels, reason)
+        answers = await asyncio.gather(*(processor.request(message, REQUEST_MS) for processor, message in messages))
+        affected = [item for answer in answers for item in answer["affected"]]
+        missing += [item for answer in answers for item in answer["missing"]]
+        if len(channels) == 1 and missing:
+            raise NotFoundError("channel", format_connection_id(missing[0]))
+        return Outcome(affected=tuple(affected), missing=tuple(missing))
+
+    def _by_processor(self, verb: str, channels: Sequence[int], reason: str) -> tuple[list[tuple[Processor, Row]], list[int]]:
+        groups: dict[Processor, list[int]] = {}
+        missing: list[int] = []
+        for channel in dict.fromkeys(channels):
+            processor = self._processor_of(channel)
+            if processor is None:
+                missing.append(channel)
+            else:
+                groups.setdefault(processor, []).append(channel)
+        return [(processor, {"type": verb, "connections": ids, "reason": reason}) for processor, ids in groups.items()], missing
+
+    # --- limits and the pool -----------------------------------------------------------------------------------------------------
+
+    async def get_limits(self, listener: str | None = None) -> list[Limit]:
+        if listener is not None:
+            self._listener(listener)
+        return [
+            Limit(listener=item.name, max_receive_size=item.max_receive_size)
+            for item in self.config.listeners
+            if listener is None or item.name == listener
+        ]
+
+    async def set_limit(self, listener: str, max_receive_size: int) -> Limit:
+        with self._counted():
+            self._listener(listener)
+            if not 1 <= max_receive_size <= MAX_INT32:
+                raise InvalidArgumentError([Violation("max_receive_size", f"must be from 1 to {MAX_INT32} bytes, not {max_receive_size}")])
+
+            def check() -> None:
+                share = min(self._facts.shares[item] for item in self._wanted_slots())
+                if max_receive_size > share:
+                    raise _too_small(share, max_receive_size)
+
+            def commit(facts: Facts) -> None:
+                listeners = tuple(
+                    dataclasses.replace(item, max_receive_size=max_receive_size) if item.name == listener else item
+                    for item in facts.config.listeners
+                )
+                facts.config = dataclasses.replace(facts.config, listeners=listeners)
+
+            await self._supervisor.change(lambda slot: {"max_receive_size": {listener: max_receive_size}}, commit, check)
+            return Limit(listener=listener, max_receive_size=max_receive_size)
+
+    def _wanted_slots(self) -> list[int]:
+        return [number for number, slot in sorted(self._supervisor.slots.items()) if slot.wanted]
+
+    def _largest_frame(self) -> int:
+        return max(item.max_receive_size for item in self.config.listeners)
+
+    async def get_pool(self) -> PoolStatus:
+        wanted = set(self._wanted_slots())
+        shares = [
+            PoolShare(slot=slot, share=self._facts.shares[slot] if slot in wanted else 0, usage=_pool_usage(reader))
+            for slot, reader in self.cells
+            if slot in wanted or _pool_usage(reader)
+        ]
+        return PoolStatus(
+            size=self.config.memory_pool.size, usage=sum(item.usage for item in shares), shares=tuple(shares), processors=len(wanted)
+        )
+
+    async def set_pool_size(self, size: int) -> PoolStatus:
+        with self._counted():
+            if size < 1:
+                raise InvalidArgumentError([Violation("size", f"must be positive, not {size}")])
+            async with self._scale:
+                await self._set_shares(size, len(self._wanted_slots()))
+        return await self.get_pool()
+
+    async def _set_shares(self, size: int, count: int) -> None:
+        """Put the pool's shares for ``count`` slots in force in those that run."""
+        shares = equal_shares(size, count)
+
+        def check() -> None:
+            if size // count < self._largest_frame():
+                raise _too_small(size // count, self._largest_frame())
+
+        def commit(facts: Facts) -> None:
+            facts.config = dataclasses.replace(facts.config, memory_pool=MemoryPoolConfig(size=size))
+            facts.shares = {**facts.shares, **shares}
+
+        await self._supervisor.change(lambda slot: {"share": shares[slot]}, commit, check)
+
+    async def set_processors(self, count: int) -> PoolStatus:
+        with self._counted():
+            if not 1 <= count <= MAX_PROCESSORS:
+                raise InvalidArgumentError([Violation("processors", f"must be from 1 to {MAX_PROCESSORS}, not {count}")])
+            if self._draining:
+                raise FailedPreconditionError("the proxy drains", reason="DRAINING")
+            async with self._scale:
+                now = len(self._wanted_slots())
+                if count > now:
+                    await self._grow(now, count)
+                elif count < now:
+                    await self._shrink(now, count)
+        return await self.get_pool()
+
+    async def _grow(self, now: int, count: int) -> None:
+        size = self.config.memory_pool.size
+        await self._set_shares(size, count)
+        try:
+            await self._supervisor.start_slots(range(now, count))
+        except ControlError as error:
+            await self._set_shares(size, now)
+            raise UnavailableError(f"no processor was added: {error}", reason="PROCESSOR_START_FAILED") from error
+        self._set_processor_count(count)
+
+    async def _shrink(self, now: int, count: int) -> None:
+        leaving = range(count, now)
+        await self._supervisor.drain_slots(leaving, self.config.drain.timeout_ms)
+        await self._supervisor.stop_slots(leaving)
+        self._set_processor_count(count)
+        await self._set_shares(self.config.memory_pool.size, count)
+
+    def _set_processor_count(self, count: int) -> None:
+        self._facts.config = dataclasses.replace(self._facts.config, processors=count)
+
+    async def set_endpoints(self) -> None:
+        """Give the resolver's addresses to every processor; logged, not raised, when one refuses: the next round tries again."""
+        endpoints = {name: resolution.addresses for name, resolution in self.resolver.current.items()}
+
+        def commit(facts: Facts) -> None:
+            facts.endpoints = endpoints
+
+        try:
+            await self._supervisor.change(lambda slot: {"endpoints": endpoints}, commit)
+            texts = {name: resolution.texts() for name, resolution in self.resolver.current.items()}
+            self._log.write("endpoints_changed", upstreams=texts)
+        except AbortedError as error:
+            self._log.write("endpoints_refused", level="error", error=str(error))
+
+    @contextlib.contextmanager
+    def _counted(self) -> Any:
+        """Count a change asked for, by how it ended."""
+        try:
+            yield
+        except InvalidArgumentError:
+            self._meters.add("config.changes", "invalid")
+            raise
+        except ControlError:
+            self._meters.add("config.changes", "refused")
+            raise
+        self._meters.add("config.changes", "")
+
+    # --- drain -------------------------------------------------------------------------------------------------------------------
+
+    async def drain(self, timeout_ms: int | None = None, *, wait: bool = True) -> DrainResult:
+        timeout = self.config.drain.timeout_ms if timeout_ms is None else timeout_ms
+        if timeout < 0:
+            raise InvalidArgumentError([Violation("timeout", "must not be negative")])
+        self._draining = True
+        self._acceptor.stop()
+        before = self._open()
+        self._log.write("draining", timeout_ms=timeout, connections=before)
+        await self._supervisor.drain_slots(list(self._supervisor.slots), timeout, wait=wait)
+        after = self._open()
+        if wait:
+            self._log.write("drained", connections=after)
+        return DrainResult(closed=max(0, before - after), open=after)
+
+    def _open(self) -> int:
+        self._supervisor.count_handed()
+        return sum(listening.open for listening in self._acceptor.listeners.values())
+
+
+def _too_small(share: int, largest: int) -> FailedPreconditionError:
+    return FailedPreconditionError(
+        f"a processor's share of the memory pool would be {format_size(share)}, less than the largest frame of {format_size(largest)}",
+        reason="POOL_BELOW_MAX_RECEIVE_SIZE",
+        share=str(share),
+        max_receive_size=str(largest),
+    )
+
+
+def _pool_usage(reader: CellReader) -> int:
+    return reader.cell("framegate.memory_pool.usage", "frames")
+
+
+def _page_size(page_size: int) -> int:
+    if not 0 <= page_size <= LARGEST_PAGE:
+        raise InvalidArgumentError([Violation("page_size", f"must be from 0 to {LARGEST_PAGE}, not {page_size}")])
+    return page_size or DEFAULT_PAGE
+
+
+def _page_position(page_token: str) -> tuple[int, int]:
+    if not page_token:
+        return 0, 0
+    slot, _, after = page_token.partition(":")
+    if not (slot.isascii() and slot.isdigit() and after.isascii() and after.isdigit()):
+        raise InvalidArgumentError([Violation("page_token", "is not one that a page gave")])
+    return int(slot), int(after)
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("framegate")
+    except importlib.metadata.PackageNotFoundError:
+        return "0+checkout"
