@@ -16,14 +16,12 @@ __all__ = ["MAX_DRAIN_MS", "Proxies", "config_revision"]
 
 Context = grpc.aio.ServicerContext[Any, Any]
 MAX_DRAIN_MS: Final = 3_600_000
-_CHANGES: Final = "framegate.config.changes"
+_REVISION: Final = ("framegate.config.revision", ())
 
 
 def config_revision(plane: ControlPlane) -> int:
     """1 for the configuration file, one more for each change that was made since."""
-    values = plane.measurements().items()
-    made = sum(value for (name, attributes), value in values if name == _CHANGES and "error.type" not in dict(attributes))
-    return 1 + int(made)
+    return int(plane.measurements().get(_REVISION, 1))
 
 
 class Proxies(ProxyServiceServicer):

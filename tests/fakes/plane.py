@@ -209,7 +209,6 @@ class FakePlane(ControlPlane):
         self._fail()
         self._listener(listener)
         self.limits[listener] = max_receive_size
-        self.measured["framegate.config.changes", (("framegate.field", "max_receive_size"),)] = 1
         return Limit(listener=listener, max_receive_size=max_receive_size)
 
     async def get_pool(self) -> PoolStatus:

@@ -1,5 +1,6 @@
 """The committed stubs are what `proto/` says, and the .proto files keep their own rules."""
 
+import itertools
 import re
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def declarations(text: str) -> list[tuple[str, str]]:
     """Each line that declares something, with the line before it."""
     lines = [line.strip() for line in text.splitlines()]
     word = re.compile(r"(service|rpc|message|enum|oneof) |.* = \d+;$")
-    return [(before, line) for before, line in zip(lines, lines[1:], strict=False) if word.match(line) and not line.startswith("//")]
+    return [(before, line) for before, line in itertools.pairwise(lines) if word.match(line) and not line.startswith("//")]
 
 
 @pytest.mark.parametrize("path", PROTOS, ids=lambda path: path.stem)

@@ -1,0 +1,82 @@
+"""All values at one moment: the cells of every processor slot summed up, and what control counts itself."""
+
+import threading
+from collections.abc import Mapping
+from typing import Final
+
+from control.plane import Attributes, ControlPlane
+from proxy.cells import METRICS, HistogramValue, Metric
+
+__all__ = ["LARGEST", "PER_WORKER", "WORKER", "Fold", "Folded"]
+
+WORKER: Final = "framegate.worker"
+PER_WORKER: Final = frozenset({"framegate.event_loop.time", "framegate.event_loop.lag"})
+"""Metrics that mean nothing when summed over processors; they get the slot as the attribute ``framegate.worker``."""
+LARGEST: Final = frozenset({"framegate.frame.size.limit", "framegate.draining"})
+"""Gauges that are the same in every processor: the largest stands for all."""
+
+_CONTROL: Final = {metric.name: metric for metric in METRICS if metric.source == "control"}
+_Points = dict[Attributes, float]
+_Histograms = dict[Attributes, HistogramValue]
+
+
+class Folded:
+    """The values of one moment: ``points`` and ``histograms``, by metric name and attributes."""
+
+    def __init__(self) -> None:
+        self.points: dict[str, _Points] = {}
+        self.histograms: dict[str, _Histograms] = {}
+
+    def add(self, metric: Metric, attributes: Attributes, value: float | HistogramValue) -> None:
+        """Add the value of one processor."""
+        if isinstance(value, HistogramValue):
+            known = self.histograms.setdefault(metric.name, {})
+            before = known.get(attributes)
+            known[attributes] = value if before is None else _sum(before, value)
+            return
+        points = self.points.setdefault(metric.name, {})
+        if metric.name in LARGEST:
+            points[attributes] = max(points.get(attributes, value), value)
+        else:
+            points[attributes] = points.get(attributes, 0) + value
+
+
+def _sum(first: HistogramValue, second: HistogramValue) -> HistogramValue:
+    buckets = tuple(one + other for one, other in zip(first.buckets, second.buckets, strict=True))
+    return HistogramValue(buckets, first.sum + second.sum)
+
+
+class Fold:
+    """Folds for one collection at a time in each thread.
+
+    The SDK asks one callback for each instrument, all in the thread that collects; the first of them takes the moment, and ``end`` of that collection
+    forgets it. So all values of one export belong together, and the cells are copied once. Any thread.
+    """
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._plane = plane
+        self._moment = threading.local()
+
+    def now(self) -> Folded:
+        """The moment of this thread's collection."""
+        folded: Folded | None = getattr(self._moment, "folded", None)
+        if folded is None:
+            folded = self._moment.folded = self._take()
+        return folded
+
+    def end(self) -> Folded:
+        """The same, and forget it."""
+        folded = self.now()
+        self._moment.folded = None
+        return folded
+
+    def _take(self) -> Folded:
+        folded = Folded()
+        for slot, reader in self._plane.cells:
+            worker: Attributes = ((WORKER, str(slot)),)
+            for (metric, attributes), value in reader.snapshot().items():
+                folded.add(metric, attributes + worker if metric.name in PER_WORKER else attributes, value)
+        measured: Mapping[tuple[str, Attributes], float] = self._plane.measurements()
+        for (name, attributes), value in measured.items():
+            folded.add(_CONTROL[name], attributes, value)
+        return folded

@@ -1,0 +1,58 @@
+"""Observable instruments over the fold: a callback for each counter and gauge of ``proxy.cells.METRICS``."""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
+
+from control.telemetry.fold import LARGEST, Fold
+from control.telemetry.process import PROCESS_METRICS, ProcessMetrics
+from proxy.cells import METRICS, Metric
+
+__all__ = ["Callback", "observe_certificates", "observe_fold", "observe_processes"]
+
+Callback = Callable[[CallbackOptions], Iterable[Observation]]
+
+PLAIN_GAUGES: Final = LARGEST | {"framegate.config.revision"}
+"""Gauges whose sum over attributes means nothing; the others are up-down counters."""
+
+
+def observe_fold(meter: Meter, fold: Fold) -> None:
+    """Create the instruments of every metric that is not a histogram."""
+    for metric in METRICS:
+        if metric.kind == "counter":
+            meter.create_observable_counter(metric.name, [_callback(fold, metric)], metric.unit, metric.description)
+        elif metric.kind == "gauge" and metric.name in PLAIN_GAUGES:
+            meter.create_observable_gauge(metric.name, [_callback(fold, metric)], metric.unit, metric.description)
+        elif metric.kind == "gauge":
+            meter.create_observable_up_down_counter(metric.name, [_callback(fold, metric)], metric.unit, metric.description)
+
+
+def _callback(fold: Fold, metric: Metric) -> Callback:
+    def read(options: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(value, dict(attributes)) for attributes, value in fold.now().points.get(metric.name, {}).items()]
+
+    return read
+
+
+def observe_processes(meter: Meter, processes: ProcessMetrics) -> None:
+    """Create the instruments of our processes."""
+    for name, (kind, unit, description) in PROCESS_METRICS.items():
+        create = {"counter": meter.create_observable_counter, "gauge": meter.create_observable_up_down_counter}[kind]
+        create(name, [_process_callback(processes, name)], unit, description)
+
+
+def _process_callback(processes: ProcessMetrics, name: str) -> Callback:
+    def read(options: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(value, attributes) for attributes, value in processes.read(name)]
+
+    return read
+
+
+def observe_certificates(meter: Meter, read: Callable[[], dict[str, float]]) -> None:
+    """Create the gauge of when each certificate ends; ``read`` gives seconds since 1970 by what the certificate is for."""
+
+    def ends(options: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(end, {"framegate.certificate": use}) for use, end in read().items()]
+
+    meter.create_observable_gauge("framegate.tls.certificate.not_after", [ends], "s", "When a certificate ends, as Unix time.")

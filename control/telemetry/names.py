@@ -1,0 +1,26 @@
+"""What a metric of OpenTelemetry is called in Prometheus, as collectors translate it."""
+
+import re
+from typing import Final
+
+__all__ = ["label_name", "prometheus_name"]
+
+_UNITS: Final = {"By": "bytes", "s": "seconds"}
+_FOREIGN: Final = re.compile(r"[^a-zA-Z0-9_:]")
+
+
+def prometheus_name(name: str, unit: str, *, monotonic: bool = False) -> str:
+    """The name of a metric: dots become underscores, the unit a suffix, a counter ends in ``_total``.
+
+    ``framegate.io`` in ``By`` is ``framegate_io_bytes_total``. Annotations as ``{frame}``, and the unit ``1``, add nothing.
+    """
+    text = _FOREIGN.sub("_", name)
+    suffix = _UNITS.get(unit, "")
+    if suffix and not text.endswith(f"_{suffix}"):
+        text = f"{text}_{suffix}"
+    return f"{text}_total" if monotonic else text
+
+
+def label_name(key: str) -> str:
+    """The name of a label: ``error.type`` is ``error_type``."""
+    return _FOREIGN.sub("_", key)

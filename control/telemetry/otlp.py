@@ -1,0 +1,33 @@
+"""Pushes to an OTLP/gRPC collector. Needs the extra ``otlp``; import this module late."""
+
+import time
+from typing import Any, Final
+
+from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
+from opentelemetry.sdk.metrics import Histogram
+from opentelemetry.sdk.metrics.export import AggregationTemporality, MetricsData, PeriodicExportingMetricReader
+
+from control.plane import ControlPlane
+from control.telemetry.fold import Fold
+from control.telemetry.histograms import Injector
+from proxy.config.model import OtlpConfig
+
+__all__ = ["OtlpReader"]
+
+_MAX_POINTS: Final = 4_000
+"""Data points in one request: about 1 MB, below the 4 MB that gRPC servers take."""
+
+
+class OtlpReader(PeriodicExportingMetricReader):
+    """A periodic reader whose collections hold the folded histograms, too."""
+
+    def __init__(self, plane: ControlPlane, fold: Fold, config: OtlpConfig, cardinality: dict[type, int]) -> None:
+        exporter = OTLPMetricExporter(endpoint=config.endpoint, max_export_batch_size=_MAX_POINTS)
+        preferred = exporter._preferred_temporality or {}
+        self._fold = fold
+        self._injector = Injector(plane.build.version, plane.started_ns, preferred.get(Histogram, AggregationTemporality.CUMULATIVE))
+        super().__init__(exporter, export_interval_millis=config.interval_ms, cardinality_limits=cardinality)
+
+    def _receive_metrics(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> None:
+        data = self._injector.inject(metrics_data, self._fold.end(), time.time_ns())
+        super()._receive_metrics(data, timeout_millis, **kwargs)

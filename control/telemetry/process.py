@@ -1,0 +1,85 @@
+"""CPU, memory, descriptors and threads of the control process and of each processor, out of /proc.
+
+Each value carries ``framegate.process``: ``control``, or ``processor-`` and the slot; the sum over it is framegate's.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from control.plane import ControlPlane
+
+__all__ = ["PROCESS", "PROCESS_METRICS", "ProcessMetrics"]
+
+PROCESS: Final = "framegate.process"
+PROCESS_METRICS: Final = {
+    "process.cpu.time": ("counter", "s", "Processor time used, by mode."),
+    "process.memory.usage": ("gauge", "By", "Resident memory."),
+    "process.unix.file_descriptor.count": ("gauge", "{file_descriptor}", "Descriptors open."),
+    "process.thread.count": ("gauge", "{thread}", "Threads."),
+}
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+_UTIME, _STIME, _THREADS, _RSS = 11, 12, 17, 21
+"""Positions in /proc/PID/stat behind the name of the command."""
+
+Values = list[tuple[dict[str, str], float]]
+
+
+class ProcessMetrics:
+    """Reads /proc when asked. A processor that is started anew in its slot goes on counting where its predecessor ended. Any thread."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._plane = plane
+        self._spent: dict[tuple[str, str], tuple[int, float, float]] = {}
+        """By process and mode: the pid seen last, its time, and the time of those before it."""
+
+    def read(self, name: str) -> Values:
+        """The values of one of ``PROCESS_METRICS``; a process that just ended is left out."""
+        reader: dict[str, Callable[[str, int], Iterable[tuple[dict[str, str], float]]]] = {
+            "process.cpu.time": self._cpu,
+            "process.memory.usage": _memory,
+            "process.unix.file_descriptor.count": _descriptors,
+            "process.thread.count": _threads,
+        }
+        values: Values = []
+        for label, pid in self._processes():
+            try:
+                values.extend(({PROCESS: label, **attributes}, value) for attributes, value in reader[name](label, pid))
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+        return values
+
+    def _processes(self) -> Iterable[tuple[str, int]]:
+        yield "control", os.getpid()
+        for slot, reader in self._plane.cells:
+            if reader.pid:
+                yield f"processor-{slot}", reader.pid
+
+    def _cpu(self, label: str, pid: int) -> Iterable[tuple[dict[str, str], float]]:
+        fields = _stat(pid)
+        for mode, position in (("user", _UTIME), ("system", _STIME)):
+            now = int(fields[position]) / _TICKS
+            last_pid, last, base = self._spent.get((label, mode), (pid, now, 0.0))
+            if last_pid != pid:
+                base += last
+            self._spent[label, mode] = (pid, now, base)
+            yield {"cpu.mode": mode}, base + now
+
+
+def _stat(pid: int) -> list[bytes]:
+    """The fields of /proc/PID/stat behind the command's name, which may itself hold spaces and brackets."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()
+
+
+def _memory(label: str, pid: int) -> Iterable[tuple[dict[str, str], float]]:
+    yield {}, int(_stat(pid)[_RSS]) * _PAGE
+
+
+def _threads(label: str, pid: int) -> Iterable[tuple[dict[str, str], float]]:
+    yield {}, int(_stat(pid)[_THREADS])
+
+
+def _descriptors(label: str, pid: int) -> Iterable[tuple[dict[str, str], float]]:
+    yield {}, len(os.listdir(f"/proc/{pid}/fd"))

@@ -1,0 +1,110 @@
+"""One MeterProvider for the whole framegate, in the control process: processors import neither OpenTelemetry nor gRPC."""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from opentelemetry.sdk.metrics import MeterProvider, ObservableCounter, ObservableUpDownCounter
+from opentelemetry.sdk.metrics.export import MetricReader
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+
+from control.errors import StartError
+from control.plane import ControlPlane
+from control.telemetry.certificate import Certificates
+from control.telemetry.fold import Fold
+from control.telemetry.instruments import observe_certificates, observe_fold, observe_processes
+from control.telemetry.process import ProcessMetrics
+from proxy.config.model import ProxyConfig
+
+if TYPE_CHECKING:
+    from control.telemetry.prometheus import PrometheusReader
+
+__all__ = ["SERVICE", "Telemetry", "start"]
+
+SERVICE: Final = "framegate"
+_CARDINALITY: Final[dict[type, int]] = {ObservableCounter: 50_000, ObservableUpDownCounter: 50_000}
+"""Data points of one metric. All attributes come from closed lists and the configured names, so this bounds nothing that could grow."""
+_RPC_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+RPC_STATUS: Final = "rpc.response.status_code"
+"""Renamed ``rpc.status_code`` in the conventions after 1.44."""
+
+
+class Telemetry:
+    """What was started. Attributes: ``prometheus_address`` (``host:port`` with the port bound, or None)."""
+
+    def __init__(self, provider: MeterProvider, readers: Sequence[MetricReader], version: str, prometheus_address: str | None) -> None:
+        self.prometheus_address = prometheus_address
+        self._readers = readers
+        meter = provider.get_meter(SERVICE, version)
+        self._calls = meter.create_histogram(
+            "rpc.server.call.duration", "s", "Time of calls of the control plane.", explicit_bucket_boundaries_advisory=_RPC_BOUNDS
+        )
+
+    def record_call(self, method: str, code: str, seconds: float) -> None:
+        """Count one call of the control plane: ``package.Service/Method``, the code's name, its time."""
+        attributes = {"rpc.system.name": "grpc", "rpc.method": method, RPC_STATUS: code}
+        if code != "OK":
+            attributes["error.type"] = code
+        self._calls.record(seconds, attributes)
+
+    async def stop(self, timeout_ms: int = 2_000) -> None:
+        """Export once more and end; call it while the cells can still be read. A collector that is dead gets ``timeout_ms``."""
+        await asyncio.to_thread(self._shutdown, timeout_ms)
+
+    def _shutdown(self, timeout_ms: int) -> None:
+        for reader in self._readers:
+            reader.shutdown(timeout_ms)
+
+
+def start(plane: ControlPlane, config: ProxyConfig) -> Telemetry | None:
+    """Export what ``config.telemetry`` says.
+
+    Returns:
+        None when nothing is to be exported, or OTEL_SDK_DISABLED is true.
+
+    Raises:
+        StartError: an extra is not installed, or the Prometheus address cannot be bound.
+    """
+    wanted = config.telemetry
+    if (wanted.otlp is None and wanted.prometheus is None) or os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return None
+    fold = Fold(plane)
+    readers: list[MetricReader] = []
+    prometheus = None
+    if wanted.prometheus is not None:
+        prometheus = _prometheus(plane, fold, wanted.prometheus.address)
+        readers.append(prometheus)
+    if wanted.otlp is not None:
+        try:
+            from control.telemetry.otlp import OtlpReader
+        except ImportError as error:
+            if prometheus is not None:
+                prometheus.shutdown(1_000)
+            raise _missing("otlp", error) from error
+        readers.append(OtlpReader(plane, fold, wanted.otlp, _CARDINALITY))
+    provider = MeterProvider(readers, _resource(plane), shutdown_on_exit=False)
+    meter = provider.get_meter(SERVICE, plane.build.version)
+    observe_fold(meter, fold)
+    observe_processes(meter, ProcessMetrics(plane))
+    observe_certificates(meter, Certificates(config).ends)
+    return Telemetry(provider, readers, plane.build.version, None if prometheus is None else prometheus.address)
+
+
+def _prometheus(plane: ControlPlane, fold: Fold, address: str) -> "PrometheusReader":
+    try:
+        from control.telemetry.prometheus import PrometheusReader
+    except ImportError as error:
+        raise _missing("prometheus", error) from error
+    return PrometheusReader(plane, fold, address, _CARDINALITY)
+
+
+def _missing(extra: str, error: ImportError) -> StartError:
+    text = f"telemetry.{extra} needs {error.name}, which is not installed: pip install 'framegate[{extra}]'"
+    return StartError(text, reason="EXTRA_MISSING", extra=extra)
+
+
+def _resource(plane: ControlPlane) -> Resource:
+    """Who exports: the environment's words win over ours."""
+    ours = {"service.name": SERVICE, "service.version": plane.build.version, "service.instance.id": plane.config.node}
+    return Resource.create(ours).merge(OTELResourceDetector().detect())

@@ -1,0 +1,60 @@
+"""Processors are summed; what is the same in each is not."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from control.telemetry.fold import WORKER, Fold
+from proxy.cells import HistogramValue
+from tests.fakes.cells import fill
+from tests.fakes.plane import FakePlane, fake_config
+
+
+@pytest.fixture
+def plane() -> Iterator[FakePlane]:
+    plane = FakePlane(fake_config("unix:unused", None))
+    yield plane
+    plane.close()
+
+
+def test_counters_of_all_processors_are_summed(plane: FakePlane) -> None:
+    key = ("framegate.frame.count", "downstream", "receive", "kafka")
+    fill(plane, 0, {key: 3})
+    fill(plane, 1, {key: 4})
+    attributes = (("framegate.side", "downstream"), ("network.io.direction", "receive"), ("framegate.listener", "kafka"))
+    assert Fold(plane).end().points["framegate.frame.count"][attributes] == 7
+
+
+def test_a_limit_is_not_summed(plane: FakePlane) -> None:
+    for slot in (0, 1):
+        fill(plane, slot, {("framegate.frame.size.limit", "plain"): 1024})
+    assert Fold(plane).end().points["framegate.frame.size.limit"][("framegate.listener", "plain"),] == 1024
+
+
+def test_loops_are_told_apart(plane: FakePlane) -> None:
+    for slot in (0, 1):
+        fill(plane, slot, {("framegate.event_loop.time", "busy"): (slot + 1) * 10**9})
+    points = Fold(plane).end().points["framegate.event_loop.time"]
+    assert [points[("framegate.state", "busy"), (WORKER, str(slot))] for slot in (0, 1)] == [1.0, 2.0]
+
+
+def test_histograms_are_summed_bucket_by_bucket(plane: FakePlane) -> None:
+    key = ("framegate.frame.size", "downstream", "plain")
+    fill(plane, 0, {key: [1, 2, *[0] * 9, 1, 1000]})
+    fill(plane, 1, {key: [1, 0, *[0] * 9, 0, 24]})
+    value = Fold(plane).end().histograms["framegate.frame.size"][("framegate.side", "downstream"), ("framegate.listener", "plain")]
+    assert value == HistogramValue((2, 2, *[0] * 9, 1), 1024)
+
+
+def test_what_control_counts_is_there(plane: FakePlane) -> None:
+    plane.measured["framegate.worker.restarts", (("framegate.reason", "died"),)] = 2
+    assert Fold(plane).end().points["framegate.worker.restarts"] == {(("framegate.reason", "died"),): 2}
+
+
+def test_one_collection_sees_one_moment_and_the_next_another(plane: FakePlane) -> None:
+    fold, key = Fold(plane), ("framegate.tap.io",)
+    fill(plane, 0, {key: 1})
+    first = fold.now()
+    fill(plane, 0, {key: 2})
+    assert fold.end() is first
+    assert fold.end().points["framegate.tap.io"][()] == 2

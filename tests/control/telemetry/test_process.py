@@ -1,0 +1,50 @@
+"""Values out of /proc."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from control.telemetry.process import PROCESS_METRICS, ProcessMetrics
+from tests.fakes.plane import FakePlane, fake_config
+
+
+@pytest.fixture
+def plane() -> Iterator[FakePlane]:
+    plane = FakePlane(fake_config("unix:unused", None))
+    yield plane
+    plane.close()
+
+
+def test_each_process_has_each_value(plane: FakePlane) -> None:
+    metrics = ProcessMetrics(plane)
+    for name in PROCESS_METRICS:
+        values = metrics.read(name)
+        assert {attributes["framegate.process"] for attributes, _ in values} == {"control", "processor-0"}
+        assert all(value > 0 for attributes, value in values if attributes.get("cpu.mode") != "system")
+
+
+def test_memory_is_that_of_the_process(plane: FakePlane) -> None:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    value = next(value for attributes, value in ProcessMetrics(plane).read("process.memory.usage") if attributes["framegate.process"] == "control")
+    assert abs(value - resident) < 32 * 1024 * 1024
+
+
+def test_a_process_that_is_gone_is_left_out(plane: FakePlane) -> None:
+    plane.writers[0].start(2**22 + 1, 2, 1)
+    assert {attributes["framegate.process"] for attributes, _ in ProcessMetrics(plane).read("process.thread.count")} == {"control"}
+
+
+def test_processor_time_goes_on_when_another_process_takes_the_slot(plane: FakePlane) -> None:
+    metrics = ProcessMetrics(plane)
+
+    def spent() -> float:
+        return sum(value for attributes, value in metrics.read("process.cpu.time") if attributes["framegate.process"] == "processor-0")
+
+    before = spent()
+    plane.writers[0].start(1, 2, 1)
+    with open("/proc/1/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+    others = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    assert before + others <= spent() <= before + others + 1
