@@ -10,6 +10,7 @@ Rules
 """
 
 import errno
+import os
 import select
 import socket
 from typing import TYPE_CHECKING, Final
@@ -17,7 +18,17 @@ from typing import TYPE_CHECKING, Final
 from librt.vecs import vec
 from mypy_extensions import i64
 
-from proxy.errors import AuthenticationError, ConnectError, FrameTooLargeError, InternalError, NegativeSizeError, ProxyError, TlsError, TransportError, WrongProtocolError
+from proxy.errors import (
+    AuthenticationError,
+    ConnectError,
+    FrameTooLargeError,
+    InternalError,
+    NegativeSizeError,
+    ProxyError,
+    TlsError,
+    TransportError,
+    WrongProtocolError,
+)
 from proxy.network import framing, mute, state
 from proxy.network.cause import Cause
 from proxy.network.listener import FdHandler
@@ -41,6 +52,7 @@ EPOLLOUT: Final = 4
 EPOLLERR: Final = 8
 EPOLLHUP: Final = 16
 BROKEN: Final = EPOLLERR | EPOLLHUP
+UNREGISTERED: Final = -1  # in place of an interest: epoll does not know the descriptor
 assert (select.EPOLLIN, select.EPOLLOUT, select.EPOLLERR, select.EPOLLHUP) == (EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP)
 
 MIN_READ: Final = 2048
@@ -53,6 +65,19 @@ CONNECTING: Final = ChannelState.CONNECTING
 HANDSHAKE: Final = ChannelState.HANDSHAKE
 MUTING: Final = MuteState.MUTING
 HELD: Final = MuteState.HELD
+
+
+class StallWindows:
+    """What the last look at a channel saw, so that the next can tell whether the same frame, or the same send, has moved enough since."""
+
+    def __init__(self) -> None:
+        self.receive_since_ns: i64 = 0
+        self.receive_frame: i64 = -1
+        self.receive_bytes: i64 = 0
+        self.mute_count: i64 = 0
+        self.send_since_ns: i64 = 0
+        self.send_number: i64 = -1
+        self.send_bytes: i64 = 0
 
 
 class _LeaseWaiter(MemoryWaiter):
@@ -101,7 +126,16 @@ class Channel(FdHandler):
     """
 
     def __init__(
-        self, selector: "Selector", sock: socket.socket, transport: Transport, channel_id: i64, options: ChannelOptions, peer: str, local: str, *, connecting: bool
+        self,
+        selector: "Selector",
+        sock: socket.socket,
+        transport: Transport,
+        channel_id: i64,
+        options: ChannelOptions,
+        peer: str,
+        local: str,
+        *,
+        connecting: bool,
     ) -> None:
         self.id: Final[i64] = channel_id
         self.attachment: object = None
@@ -143,12 +177,13 @@ class Channel(FdHandler):
         self._read_ended: bool = False
         self._shutting: bool = False
         self._read_size: i64 = FIRST_READ
-        self._interest: i64 = 0
-        self._registered: bool = False
+        self._interest: i64 = UNREGISTERED
         self._muted_since: vec[i64] = vec[i64]()
         self._waiter: _LeaseWaiter | None = None
         self._watchdog: Final = _Watchdog(self)
-        self._stall: Final = _StallWindows()
+        self._stall: Final = StallWindows()
+        self._visit_queued: bool = False
+        self._handshake_queued: bool = False
 
     # What the listener calls.
 
@@ -191,20 +226,76 @@ class Channel(FdHandler):
         Raises:
             InternalError: a send is pending, or the channel is not open for writing. The run stays the caller's.
         """
-        raise NotImplementedError
+        if not self._open or self._send.active or self._shutting:
+            raise InternalError(f"send on a channel that is {self.state.value}, send pending: {self._send.active}, shut: {self._shutting}")
+        try:
+            taken = self._transport.write(run.tail()) if run.head is None else self._transport.write_gather(run.pieces())
+        except TransportError as error:
+            self.unsent_bytes = run.size
+            self.discard(run)
+            self._fail(error)
+            return False
+        self.last_active_ns = self._selector.now_ns
+        self.bytes_sent += taken
+        stats = self._stats
+        stats.writes += 1
+        stats.bytes_sent += taken
+        if taken == run.size and self._transport.pending_write == 0:
+            if run.lease != 0:
+                self.discard(run)
+            self.frames_sent += run.frames
+            stats.frames_sent += run.frames
+            return True
+        self._send.begin(run.pieces(), taken, run.frames, run.lease)
+        run.lease = 0
+        self._sync_interest()
+        return False
 
     def discard(self, run: Run) -> None:
-        """Give up a run that is not sent on: its lease goes back."""
-        self._pool.release(run.lease)
+        """Give up a run that is not sent on: its lease goes back. Harmless when somebody has taken it over."""
+        lease = run.lease
         run.lease = 0
+        self._pool.release(lease)
 
     def mute(self, cause: i64) -> bool:
         """Add one cause (a bit of ``mute``); True when the mute is in force. Harmless when the cause is set, or the channel closed."""
-        raise NotImplementedError
+        before = self.causes
+        if before & cause or self.state is CLOSED:
+            return self.mute_in_force
+        self.causes = before | cause
+        self.mute_count += 1
+        index = mute.position(cause)
+        if len(self._muted_since) == 0:
+            self._muted_since = vec[i64]([0] * mute.CAUSE_COUNT)
+        self._muted_since[index] = self._selector.now_ns
+        self._stats.mutes[index] += 1
+        self._stats.muted[index] += 1
+        if cause & mute.HARD:
+            if not before & mute.HARD:
+                self.mute_state = mute.next_state(self.mute_state, MuteEvent.HARD_ON)
+        elif not before & mute.SOFT:
+            within = self._receive.staged != 0 and not self._read_ended
+            self.mute_state = mute.next_state(self.mute_state, MuteEvent.SOFT_ON_WITHIN if within else MuteEvent.SOFT_ON_BETWEEN)
+        return self.mute_in_force
 
     def unmute(self, cause: i64) -> None:
-        """Take one cause away; reading goes on when it was the last."""
-        raise NotImplementedError
+        """Take one cause away; reading goes on when it was the last. Harmless when the cause is not set."""
+        if not self.causes & cause or self.state is CLOSED:
+            return
+        self._end_mute(cause)
+        if cause & mute.HARD:
+            if not self.causes & mute.HARD:
+                self.mute_state = mute.next_state(self.mute_state, MuteEvent.HARD_OFF)
+        elif not self.causes & mute.SOFT:
+            self.mute_state = mute.next_state(self.mute_state, MuteEvent.SOFT_OFF)
+        if self._may_read():
+            self._sync_interest()
+            if self._transport.has_buffered():
+                self._queue_visit()
+
+    def muted_ns(self, cause: i64) -> i64:
+        """Since when the cause is set, on the selector's clock; 0 when it is not."""
+        return self._muted_since[mute.position(cause)] if self.causes & cause else 0
 
     def shut_write(self) -> None:
         """End our side of the stream: FIN, or TLS close-notify. ``write_ended`` is told when it is out.
@@ -212,15 +303,417 @@ class Channel(FdHandler):
         Raises:
             InternalError: a send is pending, or the channel is not open for writing.
         """
-        raise NotImplementedError
+        if not self._open or self._send.active or self._shutting:
+            raise InternalError(f"shut_write on a channel that is {self.state.value}, send pending: {self._send.active}, shut: {self._shutting}")
+        self._shutting = True
+        try:
+            self._try_shut()
+        except TransportError as error:
+            self._fail(error)
 
     def close(self, cause: Cause, detail: str = "", error: BaseException | None = None) -> None:
-        """Close, at once; harmless when it is closed. The first cause wins."""
-        raise NotImplementedError
+        """Close, at once; harmless when it is closed. The first cause wins. May be called from anywhere; ``closed`` is told later."""
+        if self.state is CLOSED:
+            return
+        self.died_in = self.state
+        self.state = state.next_state(self.state, ChannelEvent.CLOSE)
+        self._open = False
+        self.cause = cause
+        self.detail = detail
+        self.error = error
+        self.closed_ns = self._selector.now_ns
+        self._lose_frame()
+        self.unsent_bytes += self._send.remaining
+        self._send.finish()
+        if self._waiter is not None:
+            self._pool.leave(self._waiter)
+            self._waiter = None
+        for _, bit in mute.CAUSES:
+            if self.causes & bit:
+                self._end_mute(bit)
+        self._selector.cancel(self._watchdog)
+        self._watchdog.release()
+        self._transport.close()
+        self._set_interest(UNREGISTERED)
+        self._selector.retire(self)
 
+    # What the selector calls.
 
-class _StallWindows:
-    """Since when a receive or a send has been in progress without enough progress."""
+    def on_event(self, events: i64) -> None:
+        """The socket is readable, writable or broken."""
+        try:
+            if not self._open:
+                self._on_opening()
+                return
+            if events & EPOLLOUT:
+                self._on_writable()
+            if events & (EPOLLIN | BROKEN) and self._open:
+                self._on_readable(events)
+        except TransportError as error:
+            self._fail(error)
+        except Exception as error:  # whatever it is, it is this channel's end and nobody else's
+            self._crash(error)
 
-    def __init__(self) -> None:
-        self.receive_since_ns: i64 = NEVER
+    def visit(self) -> None:
+        """Read what the transport holds although the socket is silent."""
+        self._visit_queued = False
+        try:
+            if self._open and self._may_read():
+                self._read(self._allowance())
+        except TransportError as error:
+            self._fail(error)
+        except Exception as error:
+            self._crash(error)
+
+    def start(self) -> None:
+        """The first step of a channel whose socket was just given to the selector."""
+        self._selector.call_at(self.opened_ns + self.options.handshake_timeout_ns, self._watchdog)
+        if self.state is CONNECTING:
+            self._set_interest(EPOLLOUT)
+        else:
+            self._queue_handshake()
+
+    def step_handshake(self) -> None:
+        """Take the handshake as far as it goes now."""
+        self._handshake_queued = False
+        try:
+            if self.state is not HANDSHAKE:
+                return
+            code = self._transport.handshake()
+            if code == DONE:
+                self._become_ready()
+            elif code == ENDED:
+                self.close(Cause.NO_DATA if self._transport.wire_received == 0 else Cause.PEER_CLOSED, "within the handshake")
+            else:
+                self._set_interest(EPOLLOUT if code == WANT_WRITE else EPOLLIN)
+        except TransportError as error:
+            self._fail(error)
+        except AuthenticationError as error:
+            self.close(Cause.AUTH_FAILED, str(error), error)
+        except Exception as error:
+            self._crash(error)
+
+    def retry_lease(self) -> None:
+        """The pool has something again. Called from within a release: books, and changes interest, nothing else."""
+        self._waiter = None
+        if self._receive.waiting and not self._receive.retry_lease():
+            self._wait_for_memory()
+            return
+        self.unmute(mute.MEMORY)
+
+    def check_times(self, now_ns: i64) -> None:
+        """Close a channel that takes too long, else look again when it might."""
+        if self._open:
+            self._check_open(now_ns)
+        elif self.options.side == "upstream":
+            self.close(Cause.UPSTREAM_TIMEOUT, f"not ready in {self.options.handshake_timeout_ns // 1_000_000} ms")
+        else:
+            self.close(Cause.HANDSHAKE_TIMEOUT, f"not ready in {self.options.handshake_timeout_ns // 1_000_000} ms")
+
+    def tell(self, *, ended: bool) -> None:
+        """Tell the listener that our end of the stream is out, or that the channel is closed. A listener that raises is the end of this
+        channel; there is none left to tell when it was.
+        """
+        try:
+            if ended:
+                self._listener.write_ended(self)
+            else:
+                self._listener.closed(self)
+        except Exception as error:
+            self._crash(error)
+            self._selector.callback_failed(error)
+
+    def bury(self) -> None:
+        """Close the socket, after the batch of events in which the channel died."""
+        self.attachment = None
+        self._socket.close()
+
+    # Opening.
+
+    def _on_opening(self) -> None:
+        if self.state is CONNECTING:
+            number = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if number != 0:
+                raise ConnectError(os.strerror(number), side="upstream", errno=number)
+            self.state = state.next_state(self.state, ChannelEvent.CONNECTED)
+            self.connected_ns = self._selector.now_ns
+        self._queue_handshake()
+
+    def _queue_handshake(self) -> None:
+        if not self._handshake_queued:
+            self._handshake_queued = True
+            self._selector.defer_handshake(self)
+
+    def _become_ready(self) -> None:
+        self.state = state.next_state(self.state, ChannelEvent.SECURED)
+        self.identity = self._transport.identity()
+        self.principal = self.options.authenticator.authenticate(self.identity)
+        self.state = state.next_state(self.state, ChannelEvent.AUTHENTICATED)
+        self._open = True
+        self.ready_ns = self.last_active_ns = self._selector.now_ns
+        self._check_open(self.ready_ns)
+        self._listener.ready(self)
+        if self._open:
+            self._sync_interest()
+            if self._transport.has_buffered() and self._may_read():
+                self._queue_visit()
+
+    # Reading.
+
+    def _may_read(self) -> bool:
+        return not self._read_ended and (self.causes == 0 or self.mute_state is MUTING)
+
+    def _allowance(self) -> i64:
+        """How much to read: what suits the traffic; only what belongs to the frame begun when muting, or when the pool has nothing left."""
+        if self.causes == 0 and self._pool.available > 0:
+            return self._read_size
+        return min(self._receive.missing(), MAX_READ)
+
+    def _on_readable(self, events: i64) -> None:
+        if (self.causes != 0 or self._read_ended) and not self._may_read():
+            self._on_unwanted(events)
+        else:
+            self._read(self._allowance())
+
+    def _read(self, size: i64) -> None:
+        data = self._transport.read(size)
+        if data is None:
+            return
+        length: i64 = len(data)
+        if length == 0:
+            self._end_stream()
+            return
+        self._adapt_read_size(size, length)
+        self.last_active_ns = self._selector.now_ns
+        self.bytes_received += length
+        stats = self._stats
+        stats.reads += 1
+        stats.bytes_received += length
+        receive = self._receive
+        run = receive.feed(data)
+        if run is not None:
+            self.frames_received += run.frames
+            stats.frames_received += run.frames
+            self._deliver(run)
+        if receive.staged != 0 or receive.fault != framing.OK or self.causes != 0 or self._shutting or self._transport.has_buffered():
+            self._settle()
+
+    def _adapt_read_size(self, size: i64, length: i64) -> None:
+        """Ask for more when reads fill, for less when they stay nearly empty: a large buffer for few bytes costs more than reading them."""
+        if length > size - (size >> 2):
+            self._read_size = min(max(size << 2, self._read_size), MAX_READ)
+        elif length < size >> 3 and size == self._read_size:
+            self._read_size = max(size >> 1, MIN_READ)
+
+    def _deliver(self, run: Run) -> None:
+        try:
+            self._listener.received(self, run)
+        except Exception:
+            self.discard(run)
+            raise
+
+    def _settle(self) -> None:
+        """After a read: what is not the common case."""
+        if not self._open:
+            return
+        receive = self._receive
+        if receive.fault != framing.OK:
+            self._refuse()
+            return
+        if receive.waiting:
+            self._wait_for_memory()
+        if receive.staged == 0:
+            self._pass_boundary()
+        if self._may_read() and self._transport.has_buffered():
+            self._queue_visit()
+        if self._shutting:
+            self._try_shut()
+
+    def _wait_for_memory(self) -> None:
+        self.mute(mute.MEMORY)
+        self._waiter = _LeaseWaiter(self)
+        self._pool.wait(self._waiter)
+
+    def _pass_boundary(self) -> None:
+        """The frame begun is whole, or gone: a mute that waited for that is in force now."""
+        if self.mute_state is MUTING or self.mute_state is HELD:
+            self.mute_state = mute.next_state(self.mute_state, MuteEvent.BOUNDARY)
+            self._listener.muted(self)
+
+    def _refuse(self) -> None:
+        receive = self._receive
+        side = self.options.side
+        if receive.fault == framing.NOT_OURS:
+            self._close_for(Cause.WRONG_PROTOCOL, WrongProtocolError(receive.foreign, side=side))
+        elif receive.fault == framing.NEGATIVE_SIZE:
+            self._stats.refused_negative += 1
+            self._close_for(Cause.NEGATIVE_SIZE, NegativeSizeError(receive.faulty_size, side=side))
+        else:
+            self._stats.refused_too_large += 1
+            self._close_for(Cause.FRAME_TOO_LARGE, FrameTooLargeError(receive.faulty_size, self.options.limit.value, side=side))
+
+    def _end_stream(self) -> None:
+        self.state = state.next_state(self.state, ChannelEvent.END_OF_STREAM)
+        self._read_ended = True
+        if not self._transport.clean_end:
+            self.detail = "no_close_notify"
+        self._lose_frame()
+        self._pass_boundary()
+        self._sync_interest()
+        self._listener.end_of_stream(self)
+
+    def _lose_frame(self) -> None:
+        lost = self._receive.drop()
+        if lost != 0:
+            self.lost_bytes += lost
+            self._stats.lost_bytes += lost
+            self._stats.refused_incomplete += 1
+
+    def _on_unwanted(self, events: i64) -> None:
+        """An event for a channel that must not be read: drop the interest, or the descriptor when the event cannot be masked."""
+        if not events & BROKEN:
+            self._sync_interest()
+            return
+        number = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if number != 0:
+            raise TransportError(os.strerror(number), side=self.options.side, errno=number)
+        if self._send.active:
+            self._on_writable()
+        if self._open and not self.hung:
+            self.hung = True
+            self._set_interest(UNREGISTERED)
+
+    # Writing.
+
+    def _on_writable(self) -> None:
+        send = self._send
+        transport = self._transport
+        if send.active:
+            before = transport.wire_sent
+            taken = send.write_to(transport)
+            stats = self._stats
+            stats.writes += 1
+            stats.bytes_sent += taken
+            self.bytes_sent += taken
+            if send.remaining == 0 and (transport.pending_write == 0 or transport.flush()):
+                self._finish_send()
+            if transport.wire_sent != before:
+                self.last_active_ns = self._selector.now_ns
+        elif transport.pending_write != 0:
+            transport.flush()
+        if self._shutting and self._open:
+            self._try_shut()
+        if self._open:
+            self._sync_interest()
+
+    def _finish_send(self) -> None:
+        frames = self._send.frames
+        self.frames_sent += frames
+        self._stats.frames_sent += frames
+        self._send.finish()
+        self._listener.sent(self)
+
+    def _try_shut(self) -> None:
+        if self.state is state.WRITE_ENDED or self.state is state.ENDED:
+            return
+        if self._transport.shut_write():
+            self.state = state.next_state(self.state, ChannelEvent.SHUT)
+            self._selector.tell_write_ended(self)
+        self._sync_interest()
+
+    # Interest.
+
+    def _sync_interest(self) -> None:
+        wanted: i64 = EPOLLIN if self._may_read() else 0
+        if self._send.active or self._transport.pending_write != 0:
+            wanted |= EPOLLOUT
+        if self.hung:
+            if not wanted & EPOLLIN:
+                return
+            self.hung = False
+        if wanted != self._interest:
+            self._set_interest(wanted)
+
+    def _set_interest(self, wanted: i64) -> None:
+        if wanted != self._interest:
+            self._selector.change_interest(self, self._interest, wanted)
+            self._interest = wanted
+
+    def _queue_visit(self) -> None:
+        if not self._visit_queued:
+            self._visit_queued = True
+            self._selector.visit_later(self)
+
+    # Times.
+
+    def _check_open(self, now_ns: i64) -> None:
+        """Idle and stall times; a stall is found at most a quarter of its window late."""
+        options = self.options
+        next_ns: i64 = NEVER
+        if options.idle_ns > 0:
+            next_ns = self.last_active_ns + options.idle_ns
+            if now_ns >= next_ns:
+                self.close(Cause.IDLE, f"no byte for {options.idle_ns // 1_000_000} ms")
+                return
+        if options.stall_ns > 0 and options.min_rate > 0:
+            next_ns = min(next_ns, now_ns + max(options.stall_ns // 4, 1))
+            if self._receive_stalled(now_ns) or self._send_stalled(now_ns):
+                return
+        if next_ns != NEVER:
+            self._selector.call_at(next_ns, self._watchdog)
+
+    def _receive_stalled(self, now_ns: i64) -> bool:
+        window = self._stall
+        waits = self._receive.staged != 0 and self._may_read()
+        if not waits or window.receive_frame != self.frames_received or window.mute_count != self.mute_count:
+            window.receive_frame = self.frames_received if waits else -1
+            window.mute_count = self.mute_count
+        elif now_ns - window.receive_since_ns < self.options.stall_ns:
+            return False
+        elif self._too_slow(self.bytes_received - window.receive_bytes):
+            self.close(Cause.RECEIVE_STALLED, f"{self._receive.staged} bytes of a frame, then nearly nothing")
+            return True
+        window.receive_since_ns = now_ns
+        window.receive_bytes = self.bytes_received
+        return False
+
+    def _send_stalled(self, now_ns: i64) -> bool:
+        window = self._stall
+        waits = self._send.active or self._transport.pending_write != 0
+        if not waits or window.send_number != self._send.number:
+            window.send_number = self._send.number if waits else -1
+        elif now_ns - window.send_since_ns < self.options.stall_ns:
+            return False
+        elif self._too_slow(self._transport.wire_sent - window.send_bytes):
+            self.close(Cause.SEND_STALLED, f"{self.pending_send} bytes are not taken")
+            return True
+        window.send_since_ns = now_ns
+        window.send_bytes = self._transport.wire_sent
+        return False
+
+    def _too_slow(self, moved: i64) -> bool:
+        return moved * 1_000_000_000 < self.options.min_rate * self.options.stall_ns
+
+    # Ending.
+
+    def _end_mute(self, cause: i64) -> None:
+        index = mute.position(cause)
+        self.causes &= ~cause
+        self._stats.muted[index] -= 1
+        self._stats.mute_ns[index] += self._selector.now_ns - self._muted_since[index]
+
+    def _fail(self, error: TransportError) -> None:
+        if isinstance(error, TlsError):
+            self._close_for(Cause.TLS_FAILED, error)
+        elif isinstance(error, ConnectError):
+            self._close_for(Cause.UPSTREAM_TIMEOUT if error.errno == errno.ETIMEDOUT else Cause.UPSTREAM_REFUSED, error)
+        else:
+            self._close_for(Cause.PEER_RESET, error)
+
+    def _close_for(self, cause: Cause, error: ProxyError) -> None:
+        error.side = self.options.side
+        self.close(cause, str(error), error)
+
+    def _crash(self, error: Exception) -> None:
+        """Our bug, here or in the listener: it costs this connection, and is shown as its cause."""
+        self.close(Cause.INTERNAL, f"{type(error).__name__}: {error}", error)

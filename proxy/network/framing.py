@@ -10,7 +10,19 @@ from librt.strings import read_i32_be
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
-__all__ = ["FRAME_TOO_LARGE", "HEADER", "NEGATIVE_SIZE", "NOT_OURS", "OK", "SIZE_BOUNDS", "SIZE_BUCKETS", "foreign_protocol", "judge", "scan", "scan_starts"]
+__all__ = [
+    "FRAME_TOO_LARGE",
+    "HEADER",
+    "NEGATIVE_SIZE",
+    "NOT_OURS",
+    "OK",
+    "SIZE_BOUNDS",
+    "SIZE_BUCKETS",
+    "foreign_protocol",
+    "judge",
+    "scan",
+    "scan_starts",
+]
 
 HEADER: Final = 4  # bytes of a size header
 

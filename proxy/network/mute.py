@@ -19,9 +19,26 @@ SEALED    no       soft causes, in force, and hard ones
 import enum
 from typing import Final
 
+from mypy_extensions import i64
+
 from proxy.errors import IllegalTransitionError
 
-__all__ = ["ADMIN", "CAUSES", "DRAIN", "HANDLER", "MEMORY", "PEER", "TAP", "THROTTLE", "TRANSITIONS", "MuteEvent", "MuteState", "cause_names", "next_state"]
+__all__ = [
+    "ADMIN",
+    "CAUSES",
+    "DRAIN",
+    "HANDLER",
+    "MEMORY",
+    "PEER",
+    "TAP",
+    "THROTTLE",
+    "TRANSITIONS",
+    "MuteEvent",
+    "MuteState",
+    "cause_names",
+    "next_state",
+    "position",
+]
 
 MEMORY: Final = 1  # the pool refused a lease
 PEER: Final = 2  # the other side of the pair has a pending send, or is not ready
@@ -97,6 +114,15 @@ def next_state(state: MuteState, event: MuteEvent) -> MuteState:
     if found is None:
         raise IllegalTransitionError(state, event)
     return found
+
+
+def position(cause: i64) -> i64:
+    """Where one cause stands in ``CAUSES``."""
+    index: i64 = 0
+    while cause > 1:
+        cause >>= 1
+        index += 1
+    return index
 
 
 def cause_names(causes: int) -> list[str]:

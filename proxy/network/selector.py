@@ -1,7 +1,24 @@
-"""The selector: all the connections of one thread, and the only place where it waits."""
+"""The selector: all the connections of one thread, and the only place where it waits.
+
+One ``poll`` is: wait; handle the events; take handshakes further; visit channels whose transport holds bytes that no event announces; fire
+timers; tell who has died. Theory of operation:
+
+- *Level-triggered epoll, one read and one write for each event.* What is left is announced again, behind everybody else: that is the
+  fairness. Nothing is read until EAGAIN, which would cost an exception.
+- *Descriptor numbers are reused*, so a socket is closed only at the end of the poll in which its channel died, and events for it that the
+  same wait returned find no handler.
+- *Callbacks never nest.* ``Channel.close`` and ``shut_write`` may be called from within any callback; ``closed`` and ``write_ended`` are
+  told at the end of the poll.
+- *Handshakes wait.* One TLS handshake costs more than a hundred frames. Their events are collected and handled after everybody else's, for
+  at most 2 ms in a poll; what is left is announced again by the next wait.
+- *Bytes that no event announces.* A TLS transport may hold decrypted bytes while its socket is silent: after an exact read, or after a
+  mute. Such a channel is queued for a visit, and while any is, the wait does not block. A channel that is muted is not queued; ``unmute``
+  queues it again. So nothing stalls and nothing spins.
+"""
 
 import select
 import socket
+from collections import deque
 from typing import Final
 
 from mypy_extensions import i64
@@ -12,9 +29,16 @@ from proxy.network.channel import Channel
 from proxy.network.listener import FdHandler, SelectorListener
 from proxy.network.memory_pool import MemoryPool
 from proxy.network.options import ChannelOptions
-from proxy.network.timer import Timer, TimerHeap
+from proxy.network.plaintext import PlaintextTransport
+from proxy.network.timer import NEVER, Timer, TimerHeap
+from proxy.network.tls import TlsTransport
+from proxy.network.transport import Transport
 
 __all__ = ["Selector"]
+
+MAX_EVENTS: Final = 256  # handled between two looks at timers, handshakes and the dead
+MAX_REGISTERED: Final = 20  # new sockets for each poll
+HANDSHAKE_BUDGET_NS: Final = 2_000_000
 
 
 class Selector:
@@ -23,46 +47,104 @@ class Selector:
     Attributes:
         now_ns: the clock as it was when the wait of this poll ended.
         pool, listener: as given.
-        register_budget: how many more sockets should be registered in this poll.
-        channel_count: open channels.
+        register_budget: how many more sockets should be registered in this poll; who accepts keeps to it.
+        channel_count: open channels, and those that are being opened.
         busy_ns, idle_ns: time spent working and waiting.
         polls: how many.
+        callback_errors, last_error: what ``closed`` and ``write_ended`` raised; errors of other callbacks are their channel's ``error``.
     """
 
     def __init__(self, clock: Clock, pool: MemoryPool, listener: SelectorListener) -> None:
         self.pool: Final = pool
         self.listener: Final = listener
+        self._clock_ns: Final = clock.now_ns
         self.now_ns: i64 = clock.now_ns()
-        self.register_budget: i64 = 20
+        self.register_budget: i64 = MAX_REGISTERED
         self.channel_count: i64 = 0
         self.busy_ns: i64 = 0
         self.idle_ns: i64 = 0
         self.polls: i64 = 0
+        self.callback_errors: i64 = 0
+        self.last_error: BaseException | None = None
+        self._epoll: Final = select.epoll()
+        self._handlers: Final[list[FdHandler | None]] = []
+        self._channels: Final[set[Channel]] = set()
+        self._timers: Final = TimerHeap()
+        self._handshakes: deque[Channel] = deque()
+        self._visits: list[Channel] = []
+        self._ended: list[Channel] = []
+        self._dead: list[Channel] = []
 
     def register(self, sock: socket.socket, channel_id: i64, options: ChannelOptions, *, peer: str = "", local: str = "") -> Channel:
         """Take over an accepted, connected stream socket. ``ready`` is told from a later part of this poll or from the next one."""
-        raise NotImplementedError
+        sock.setblocking(False)
+        set_no_delay(sock)
+        self.register_budget -= 1
+        return self.adopt(sock, self._transport(sock, options), channel_id, options, peer=peer, local=local)
 
     def connect(self, family: int, address: object, channel_id: i64, options: ChannelOptions, *, peer: str = "") -> Channel:
-        """Open a connection (family AF_INET, AF_INET6 or AF_UNIX; address as ``socket.connect`` takes it). Never blocks and never raises for
-        what the network does: a refused connection is told as ``closed`` with the cause ``upstream_refused``, later."""
-        raise NotImplementedError
+        """Open a connection. Never blocks and never raises for what the network does: a refusal is told as ``closed``, later.
+
+        Args:
+            family: AF_INET, AF_INET6 or AF_UNIX.
+            address: as ``socket.connect`` takes it, resolved already.
+            channel_id: see ``connection_id``.
+            options: of the upstream's side.
+            peer: the address as text.
+        """
+        sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        set_no_delay(sock)
+        try:
+            sock.connect(address)  # type: ignore[arg-type]
+            refusal = None
+        except BlockingIOError:
+            refusal = None
+        except OSError as error:
+            refusal = error
+        channel = self.adopt(sock, self._transport(sock, options), channel_id, options, peer=peer, connecting=True)
+        if refusal is not None:
+            channel.close(Cause.UPSTREAM_REFUSED, str(refusal.strerror), refusal)
+        return channel
+
+    def adopt(
+        self,
+        sock: socket.socket,
+        transport: Transport,
+        channel_id: i64,
+        options: ChannelOptions,
+        *,
+        peer: str = "",
+        local: str = "",
+        connecting: bool = False,
+    ) -> Channel:
+        """Make a channel of a non-blocking socket and a transport of the caller's. The socket belongs to the selector from here on."""
+        channel = Channel(self, sock, transport, channel_id, options, peer, local, connecting=connecting)
+        self._channels.add(channel)
+        self.channel_count += 1
+        channel.start()
+        return channel
 
     def watch(self, fd: int, handler: FdHandler, events: int = select.EPOLLIN) -> None:
         """Call ``handler.on_event`` when ``events`` occur on a descriptor that stays the caller's. Again: change the events."""
-        raise NotImplementedError
+        if self._handler(fd) is None:
+            self._epoll.register(fd, events)
+        else:
+            self._epoll.modify(fd, events)
+        self._set_handler(fd, handler)
 
     def unwatch(self, fd: int) -> None:
         """The inverse of ``watch``; harmless when it is not watched. Before the descriptor is closed."""
-        raise NotImplementedError
+        if self._handler(fd) is not None:
+            self._epoll.unregister(fd)
+            self._set_handler(fd, None)
 
     def call_at(self, deadline_ns: i64, timer: Timer) -> None:
         """Arm a timer (``timer.fire(now_ns)``), or arm it anew."""
-        raise NotImplementedError
+        self._timers.arm(timer, deadline_ns)
 
     def cancel(self, timer: Timer) -> None:
         """Disarm a timer; harmless when it is not armed."""
-        raise NotImplementedError
+        self._timers.cancel(timer)
 
     def poll(self, timeout_ms: i64) -> None:
         """Wait for at most ``timeout_ms``, shorter when a timer is due, then do all there is to do.
@@ -70,8 +152,126 @@ class Selector:
         Raises:
             ValueError: a negative timeout.
         """
-        raise NotImplementedError
+        if timeout_ms < 0:
+            raise ValueError(f"a timeout of {timeout_ms} ms")
+        before: i64 = self._clock_ns()
+        events = self._epoll.poll(self._timeout_s(before, timeout_ms), MAX_EVENTS)
+        now: i64 = self._clock_ns()
+        self.busy_ns += before - self.now_ns if self.polls else 0
+        self.idle_ns += now - before
+        self.now_ns = now
+        self.polls += 1
+        self.register_budget = MAX_REGISTERED
+        handlers = self._handlers
+        for fd, bits in events:
+            handler = handlers[fd]
+            if handler is not None:
+                handler.on_event(bits)
+        if self._handshakes:
+            self._step_handshakes()
+        if self._visits:
+            self._visit()
+        self._timers.fire_due(now)
+        if self._ended or self._dead:
+            self._tell()
 
     def close(self, cause: Cause = Cause.DRAINED) -> None:
         """Close every channel, tell the listener of each, then close epoll."""
-        raise NotImplementedError
+        for channel in list(self._channels):
+            channel.close(cause)
+        self._tell()
+        self._epoll.close()
+
+    # What channels call.
+
+    def change_interest(self, channel: Channel, before: i64, wanted: i64) -> None:
+        """Tell epoll what a channel waits for; -1 stands for a descriptor that epoll does not know."""
+        fd = channel.fd
+        if wanted < 0:
+            self._epoll.unregister(fd)
+            self._set_handler(fd, None)
+        elif before < 0:
+            self._epoll.register(fd, wanted)
+            self._set_handler(fd, channel)
+        else:
+            self._epoll.modify(fd, wanted)
+
+    def defer_handshake(self, channel: Channel) -> None:
+        """Have ``step_handshake`` called after the events of this poll."""
+        self._handshakes.append(channel)
+
+    def visit_later(self, channel: Channel) -> None:
+        """Have ``visit`` called in the next poll, which does not block."""
+        self._visits.append(channel)
+
+    def tell_write_ended(self, channel: Channel) -> None:
+        """Have the listener told at the end of this poll."""
+        self._ended.append(channel)
+
+    def retire(self, channel: Channel) -> None:
+        """A channel has closed: no more events; the listener is told, and the socket closed, at the end of this poll."""
+        self._dead.append(channel)
+
+    def callback_failed(self, error: BaseException) -> None:
+        """Note what a callback raised that told of an end."""
+        self.callback_errors += 1
+        self.last_error = error
+
+    # The parts of a poll.
+
+    def _timeout_s(self, now_ns: i64, timeout_ms: i64) -> float:
+        if self._handshakes or self._visits or self._ended or self._dead:
+            return 0.0
+        wait_ns = timeout_ms * 1_000_000
+        due_ns = self._timers.next_ns()
+        if due_ns != NEVER:
+            wait_ns = max(min(wait_ns, due_ns - now_ns), 0)
+        return int(wait_ns) / 1e9
+
+    def _step_handshakes(self) -> None:
+        """At least one step, then more until the budget is spent. A channel that is left is asked again in the next poll."""
+        until_ns: i64 = self._clock_ns() + HANDSHAKE_BUDGET_NS
+        for _ in range(len(self._handshakes)):
+            channel = self._handshakes.popleft()
+            channel.step_handshake()
+            if self._clock_ns() >= until_ns:
+                return
+
+    def _visit(self) -> None:
+        visits = self._visits
+        self._visits = []
+        for channel in visits:
+            channel.visit()
+
+    def _tell(self) -> None:
+        """Tell who has ended or died, until telling adds nobody."""
+        while self._ended or self._dead:
+            ended, self._ended = self._ended, []
+            for channel in ended:
+                if channel.is_open:
+                    channel.tell(ended=True)
+            dead, self._dead = self._dead, []
+            for channel in dead:
+                self._channels.discard(channel)
+                self.channel_count -= 1
+                channel.tell(ended=False)
+                channel.bury()
+
+    def _transport(self, sock: socket.socket, options: ChannelOptions) -> Transport:
+        if options.tls is None:
+            return PlaintextTransport(sock)
+        return TlsTransport(sock, options.tls, self.pool)
+
+    def _handler(self, fd: int) -> FdHandler | None:
+        return self._handlers[fd] if fd < len(self._handlers) else None
+
+    def _set_handler(self, fd: int, handler: FdHandler | None) -> None:
+        while fd >= len(self._handlers):
+            self._handlers.append(None)
+        self._handlers[fd] = handler
+
+
+def set_no_delay(sock: socket.socket) -> None:
+    """Send small frames at once; a Unix socket has no such option."""
+    if sock.family != socket.AF_UNIX:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -25,6 +25,7 @@ class Send:
         remaining: bytes that the transport has not taken. A send may be active with none remaining, while ciphertext waits.
         frames: of the run being sent.
         booked: bytes booked at the pool.
+        number: counts the sends that began.
     """
 
     def __init__(self, pool: MemoryPool) -> None:
@@ -35,6 +36,7 @@ class Send:
         self.remaining: i64 = 0
         self.frames: i64 = 0
         self.booked: i64 = 0
+        self.number: i64 = 0
 
     def begin(self, pieces: list[Buffer], taken: i64, frames: i64, lease: i64) -> None:
         """Keep what a first write left.
@@ -47,6 +49,7 @@ class Send:
         """
         assert not self.active, "one pending send at a time"
         self.active = True
+        self.number += 1
         self.frames = frames
         self.booked = lease
         self._pieces = pieces
@@ -102,7 +105,7 @@ class Send:
         """Keep the rest of a piece: as a view while that is most of what it holds in memory, else as a copy."""
         rest: i64 = len(piece) - taken
         view = memoryview(piece)[taken:]
-        held: i64 = view.nbytes if isinstance(piece, bytes) else len(view.obj)
+        held: i64 = len(piece) if isinstance(piece, bytes) else memoryview(piece.obj).nbytes
         self._pieces[self._next] = view if 2 * rest >= held else bytes(view)
         return taken
 

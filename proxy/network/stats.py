@@ -13,7 +13,8 @@ class SideStats:
     """What passed one side (clients or upstreams) of one listener. Only ever counts up, but for the gauges.
 
     Attributes:
-        frames_received, bytes_received, reads: whole frames read from that side, its bytes (headers too, partial frames too), read calls that gave any.
+        frames_received, bytes_received, reads: whole frames read from that side; its bytes, headers and parts of frames counted; reads that
+            gave any.
         frames_sent, bytes_sent, writes: the same for what was written to it.
         frame_sizes: count of received frames by body size, upper bounds ``framing.SIZE_BOUNDS`` (inclusive), the last bucket above all.
         refused_too_large, refused_negative, refused_incomplete: frames that were not passed on.
