@@ -7,19 +7,23 @@ until a batch is worth its fixed cost of some 46 microseconds; joining copies th
 
 import dataclasses
 import json
+import mmap
+import os
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from proxy.pipeline.planner import DataLossError, Slice
 from proxy.tap import record
+from proxy.tap.log_reader import open_segment
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from typing_extensions import Buffer
 
-__all__ = ["Block", "record_batch", "record_batches"]
+__all__ = ["Block", "read_slice", "record_batch", "record_batches"]
 
 CHUNK_DTYPE: Final = np.dtype(
     {
@@ -29,6 +33,7 @@ CHUNK_DTYPE: Final = np.dtype(
         "itemsize": record.CHUNK_ROW_BYTES,
     }
 )
+INT32: Final = np.dtype(np.int32)
 _JOIN_BELOW: Final = 1 << 20
 
 
@@ -42,11 +47,11 @@ class Block:
     """
 
     header: record.BlockHeader
-    body: "Buffer"
+    body: memoryview
 
     def ints(self, position: int, count: int) -> "NDArray[np.int32]":
         """``count`` int32 at ``position`` of the block."""
-        return np.frombuffer(self.body, dtype="<i4", count=count, offset=position)
+        return np.frombuffer(self.body, dtype=INT32, count=count, offset=position)
 
     @property
     def chunks(self) -> "NDArray[Any]":
@@ -57,13 +62,13 @@ class Block:
     def strings(self) -> list[str]:
         """What the rows name by index."""
         start = self.header.header_len
-        strings: list[str] = json.loads(bytes(memoryview(self.body)[start : start + self.header.strings_len]) or b"[]")
+        strings: list[str] = json.loads(bytes(self.body[start : start + self.header.strings_len]) or b"[]")
         return strings
 
     @property
     def data(self) -> memoryview:
         """The data section."""
-        return memoryview(self.body)[self.header.data_at : self.header.data_at + self.header.data_len]
+        return self.body[self.header.data_at : self.header.data_at + self.header.data_len]
 
 
 class _Group:
@@ -124,7 +129,9 @@ class _Group:
         return pa.Array.from_buffers(kind, len(self), [None, pa.py_buffer(offsets), buffer])
 
     def starts(self, kind: pa.DataType) -> pa.Array:
-        return self._lists(kind, self.rows["frame_count"], "starts_index", lambda b: b.ints(b.header.starts_at, b.header.starts_count), nullable=False)
+        return self._lists(
+            kind, self.rows["frame_count"], "starts_index", lambda b: b.ints(b.header.starts_at, b.header.starts_count), nullable=False
+        )
 
     def sizes(self, kind: pa.DataType) -> pa.Array:
         return self._lists(kind, self._flagged(record.FLAG_SIZES), "sizes_index", lambda b: b.ints(b.header.sizes_at, b.header.sizes_count))
@@ -205,6 +212,42 @@ _MAKERS: Final[dict[str, Callable[[_Group, pa.DataType], pa.Array]]] = {
     "request_key": lambda group, kind: group.answers(kind, 0),
     "latency_us": lambda group, kind: group.answers(kind, 1),
 }
+
+
+def read_slice(part: Slice, *, fail_on_data_loss: bool = True) -> Iterator[Block]:
+    """The blocks of a slice, mapped, each CRC checked.
+
+    Raises:
+        DataLossError: a block is damaged, or the segment is gone; with ``fail_on_data_loss`` false it is left out, and what follows a damaged
+            header in its segment too, for nobody can say where the next block begins.
+    """
+    at = part.start
+    try:
+        fd = open_segment(part.path)
+    except FileNotFoundError as gone:
+        if fail_on_data_loss:
+            raise DataLossError(f"stream {part.stream}: {part.path} was deleted before offsets {at} to {part.end} were read") from gone
+        return
+    try:
+        view = memoryview(mmap.mmap(fd, 0, prot=mmap.PROT_READ))
+    finally:
+        os.close(fd)
+    while at < part.end:
+        position = at - part.base + record.SEGMENT_HEADER_BYTES
+        try:
+            header = record.decode_block_header(view, position)
+            if header.offset != at or position + header.block_len > len(view):
+                raise record.FormatError(f"a block of {header.block_len} bytes that says it is at {header.offset}")
+        except record.FormatError as fault:
+            if fail_on_data_loss:
+                raise DataLossError(f"stream {part.stream}: damaged at offset {at} of {part.path}: {fault}") from fault
+            return
+        body = view[position : position + header.block_len]
+        at += header.block_len
+        if zlib.crc32(body[header.header_len :]) == header.body_crc:
+            yield Block(header, body)
+        elif fail_on_data_loss:
+            raise DataLossError(f"stream {part.stream}: the block at offset {header.offset} of {part.path} is damaged: its CRC does not fit")
 
 
 def record_batch(stream: str, blocks: Sequence[Block], schema: pa.Schema) -> pa.RecordBatch:

@@ -5,6 +5,7 @@ in a private folder with a short path (a Unix socket's path must stay under 108 
 """
 
 import contextlib
+import importlib.util
 import os
 import re
 import shutil
@@ -15,37 +16,46 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from proxy.pipeline import pyspark_framegate
-
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["JavaMissingError", "local_session", "require_java"]
+__all__ = ["SparkMissingError", "local_session", "require_java", "require_packages"]
 
 MINIMUM_JAVA: Final = 17
 _JAVA_HINT: Final = "install openjdk-17-jre-headless (or newer), or set JAVA_HOME"
 
 
-class JavaMissingError(RuntimeError):
-    """No Java that Spark can run on. The message is one line and says what to install."""
+class SparkMissingError(RuntimeError):
+    """Something that Spark needs is not installed. The message is one line and says what to install."""
 
 
 def require_java() -> str:
     """The path of the Java that Spark will start.
 
     Raises:
-        JavaMissingError: none is there, or it is older than ``MINIMUM_JAVA``.
+        SparkMissingError: none is there, or it is older than ``MINIMUM_JAVA``.
     """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not os.access(java, os.X_OK):
-        raise JavaMissingError(f"Spark needs Java {MINIMUM_JAVA}, none found{f' at {java}' if java else ''}: {_JAVA_HINT}")
+        raise SparkMissingError(f"Spark needs Java {MINIMUM_JAVA}, none found{f' at {java}' if java else ''}: {_JAVA_HINT}")
     shown = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=30)
     version = re.search(r'version "(\d+)', shown.stderr + shown.stdout)
     if version is None or int(version[1]) < MINIMUM_JAVA:
         found = f"Java {version[1]}" if version else f"no version from {java}"
-        raise JavaMissingError(f"Spark needs Java {MINIMUM_JAVA}, found {found}: {_JAVA_HINT}")
+        raise SparkMissingError(f"Spark needs Java {MINIMUM_JAVA}, found {found}: {_JAVA_HINT}")
     return java
+
+
+def require_packages() -> None:
+    """Nothing, when the Python packages of the extra ``spark`` are installed.
+
+    Raises:
+        SparkMissingError: names those that are not.
+    """
+    missing = [name for name in ("pyspark", "pyarrow", "pandas", "numpy") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise SparkMissingError(f"not installed: {', '.join(missing)}: pip install 'framegate[spark]'")
 
 
 def _workers_see_this_package() -> None:
@@ -57,9 +67,7 @@ def _workers_see_this_package() -> None:
 
 
 @contextlib.contextmanager
-def local_session(
-    name: str, *, cores: int | None = None, memory: str = "1g", settings: Mapping[str, str] | None = None
-) -> Iterator["SparkSession"]:
+def local_session(name: str, *, cores: int | None = None, memory: str = "1g", settings: Mapping[str, str] | None = None) -> Iterator["SparkSession"]:
     """A session in this process's own JVM, with ``format("framegate")`` registered; stopped and cleaned up behind the block.
 
     Args:
@@ -69,13 +77,17 @@ def local_session(
         settings: Spark settings over the ones chosen here.
 
     Raises:
-        JavaMissingError: before anything is started.
+        SparkMissingError: before anything is started.
     """
     require_java()
-    from pyspark.sql import SparkSession  # slow: not before Java is known to be there
+    require_packages()
+    from pyspark.sql import SparkSession  # slow, and perhaps not installed: not before all that it needs is known to be there
+
+    from proxy.pipeline import pyspark_framegate
 
     _workers_see_this_package()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     slots = cores or len(os.sched_getaffinity(0))
     private = tempfile.mkdtemp(prefix="framegate-", dir="/tmp")
     chosen = {

@@ -101,9 +101,7 @@ def explode_frames(df: "DataFrame", *keep: str) -> "DataFrame":
     """
     have = set(df.columns)
     carried = [name for name in ("data", "sizes", "first_sequence", "request_key", "latency_us", "original_bytes") if name in have]
-    inner = df.selectExpr(
-        *keep, *(f"`{name}` as `_{name}`" for name in carried), "starts as _starts", "posexplode(starts) as (frame_index, _start)"
-    )
+    inner = df.selectExpr(*keep, *(f"`{name}` as `_{name}`" for name in carried), "starts as _starts", "posexplode(starts) as (frame_index, _start)")
     # without data: where sizes is null the frames are stored whole, so original_bytes is where the last one ends
     length = "length(_data)" if "data" in have else "cast(_original_bytes as int)"
     stored = f"(coalesce(get(_starts, frame_index + 1), {length}) - _start - 4)"
@@ -117,52 +115,70 @@ def explode_frames(df: "DataFrame", *keep: str) -> "DataFrame":
     return inner.selectExpr(*columns)
 
 
-def frames(df: "DataFrame") -> "DataFrame":
-    """The table ``frames``: each captured frame with its place, who sent it, size and payload, and for Kafka's answers what they answer."""
-    rows = explode_frames(df, *FRAME_KEYS, "capture")
-    return rows.withColumns({"api_key": _api_key(), "api_version": _api_version()}).drop("request_key")
+def frames(chunks: "DataFrame") -> "DataFrame":
+    """The table ``frames``: each captured frame with its place, who sent it, size and payload, and for Kafka's answers what they answer.
+
+    ``size`` is the body's on the wire, ``kept_size`` how much of it is in ``payload``: less where ``capture`` says so, where the rule cuts
+    frames, and where a body carried credentials.
+    """
+    rows = explode_frames(chunks, *FRAME_KEYS, "capture")
+    return rows.withColumns(
+        {
+            "kept_size": f.length("payload"),
+            "api_key": f.expr("shiftright(request_key, 16)"),
+            "api_version": f.expr("request_key & 65535"),
+        }
+    ).drop("request_key")
 
 
-def requests(df: "DataFrame") -> "DataFrame":
+def requests(frames: "DataFrame") -> "DataFrame":
     """The table ``requests``: each answer under protocol kafka whose request is known, with that request's API, version and latency.
 
-    Answers come in the order of requests, and the proxy pairs them; a Produce with acks=0 has no answer and is not here.
+    Answers come in the order of requests, and the proxy pairs them; a Produce with acks=0 has no answer and is not here. ``size`` is the
+    answer's.
+
+    Args:
+        frames: rows of the table ``frames``; the payload is not touched.
     """
-    answers = df.where("request_key is not null").select(*FRAME_KEYS, "starts", "sizes", "first_sequence", "original_bytes", "request_key", "latency_us")
-    rows = explode_frames(answers, *FRAME_KEYS).where("request_key is not null")
-    return rows.withColumns({"api_key": _api_key(), "api_version": _api_version()}).drop("request_key")
+    columns = (*FRAME_KEYS, "frame_index", "sequence", "api_key", "api_version", "latency_us", "size")
+    return frames.where("api_key is not null and direction = 'response'").select(*columns)
 
 
-def _api_key() -> "Column":
-    return f.expr("cast(shiftright(request_key, 16) as int)")
-
-
-def _api_version() -> "Column":
-    return f.expr("request_key & 65535")
-
-
-def traffic(df: "DataFrame") -> "DataFrame":
-    """The table ``traffic_by_minute``: sums over the chunks of this DataFrame only, so several rows may share a minute; add them up.
-
-    ``frames`` and ``bytes`` (headers included) are what was captured, ``lost_*`` what passed and is not in the log, ``cut_bytes`` what rules
-    kept out of captured frames: a minute is complete where ``lost_frames`` is 0.
-    """
-    gap = f.col("kind") == "gap"
-    return df.groupBy(f.date_trunc("minute", "capture_time").alias("minute"), "listener", "principal", "direction").agg(
-        f.sum(f.col("frame_count").cast("long")).alias("frames"),
-        f.sum(f.when(gap, 0).otherwise(f.col("original_bytes"))).alias("bytes"),
-        f.sum(f.when(gap, 0).otherwise(1)).alias("chunks"),
-        f.sum(f.when(gap, f.col("lost_frames")).otherwise(0)).alias("lost_frames"),
-        f.sum(f.when(gap, f.col("lost_bytes")).otherwise(0)).alias("lost_bytes"),
-        f.sum(f.when(gap, 0).otherwise(f.col("lost_bytes"))).alias("cut_bytes"),
-    )
-
-
-def gaps(df: "DataFrame") -> "DataFrame":
+def gaps(chunks: "DataFrame") -> "DataFrame":
     """The table ``gaps``: what passed, or may have passed (reason ``processor_died``: an upper bound), and is not in the log."""
-    return df.where("kind = 'gap'").select(
-        *FRAME_KEYS, "rule", "first_sequence", "lost_from", "lost_frames", "lost_bytes", "reason"
+    columns = (*FRAME_KEYS, "rule", "first_sequence", "lost_from", "lost_frames", "lost_bytes", "reason")
+    return chunks.where("kind = 'gap'").select(*columns)
+
+
+def traffic(frames: "DataFrame", gaps: "DataFrame | None" = None) -> "DataFrame":
+    """The table ``traffic_by_minute``: sums over these rows only, so several rows of the table may share a minute; add them up.
+
+    ``frames`` and ``bytes`` (headers included) are what was captured, ``cut_bytes`` what rules kept out of it, ``lost_frames`` and
+    ``lost_bytes`` what passed and is not in the log: a minute is complete where ``lost_frames`` is 0.
+
+    Args:
+        frames: rows of the table ``frames``; the payload is not touched.
+        gaps: rows of the table ``gaps``; None: there are none.
+    """
+    whole = f.when(f.col("capture") == "hash", 0).otherwise(f.col("kept_size"))
+    sums = _by_minute(
+        frames,
+        frames=f.count(f.lit(1)),
+        bytes=f.sum(f.col("size").cast("long") + 4),
+        cut_bytes=f.sum(f.col("size").cast("long") - whole),
+        lost_frames=f.lit(0).cast("long"),
+        lost_bytes=f.lit(0).cast("long"),
     )
+    if gaps is None:
+        return sums
+    zero = f.lit(0).cast("long")
+    lost = _by_minute(gaps, frames=zero, bytes=zero, cut_bytes=zero, lost_frames=f.sum("lost_frames"), lost_bytes=f.sum("lost_bytes"))
+    return sums.unionByName(lost)
+
+
+def _by_minute(rows: "DataFrame", **sums: "Column") -> "DataFrame":
+    minute = f.date_trunc("minute", "capture_time").alias("minute")
+    return rows.groupBy(minute, "listener", "principal", "direction").agg(*(column.alias(name) for name, column in sums.items()))
 
 
 def api_name(key: str = "api_key") -> str:
