@@ -8,6 +8,7 @@ connections, drain, service, processors (they flush the tap), telemetry, rows. A
 
 import asyncio
 import contextlib
+import dataclasses
 import gc
 import os
 import pathlib
@@ -23,14 +24,14 @@ from control.acceptor import Acceptor, Listening
 from control.configuration import ConfigurationError, load
 from control.configuration.capacity import cpu_limit, largest_frame, memory_limit, memory_warning, processor_count
 from control.errors import StartError
-from control.instance import DirectoryLock
 from control.logs import RowLog
 from control.meters import Meters
 from control.reaper import Reaper
 from control.resolver import Resolution, Resolver, resolve
-from control.slot_cells import Loss
+from control.slot_cells import Life
 from control.steering import Events, Steering, equal_shares
 from control.supervisor import Facts, Slot, Supervisor
+from control.tap_keeper import Death, TapKeeper
 from proxy.config.model import ProxyConfig
 
 __all__ = ["EXIT_CONFIGURATION", "EXIT_FAILED", "serve"]
@@ -102,6 +103,7 @@ class Proxy:
         self._undo: list[Callable[[], Awaitable[None] | None]] = []
         self._supervisor: Supervisor | None = None
         self._steering: Steering | None = None
+        self._keeper: TapKeeper | None = None
         self._background: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -109,7 +111,8 @@ class Proxy:
         log, meters, events = self._log, Meters(), Events(self._log)
         config = _with_processor_count(self._config, log)
         if config.tap is not None:
-            self._undo.append(DirectoryLock(config.tap.directory, "tap directory").release)
+            self._keeper = TapKeeper(config, config.tap, meters, log)
+            self._undo.append(self._keeper.stop)
         acceptor = self._bind(config, meters)
         first = await self._resolve(config)
         facts = Facts(
@@ -119,7 +122,7 @@ class Proxy:
         )
         reaper = Reaper()
         self._undo.append(reaper.close)
-        supervisor = Supervisor(facts, acceptor, reaper, meters, log, on_event=events.publish, on_loss=self._lost)
+        supervisor = Supervisor(facts, acceptor, reaper, meters, log, on_event=events.publish, on_begin=self._begun, on_end=self._ended)
         self._supervisor = supervisor
         self._undo += [supervisor.close, supervisor.stop]
         resolver = Resolver(config.upstreams, first, self._addresses_changed)
@@ -204,8 +207,13 @@ class Proxy:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
-    def _lost(self, slot: Slot, loss: Loss) -> None:
-        """A processor died: frames that the tap matched and that did not provably reach the log become a gap record."""
+    def _begun(self, slot: Slot) -> None:
+        if self._keeper is not None:
+            self._keeper.born(slot.number, slot.boot_id)
+
+    def _ended(self, slot: Slot, life: Life) -> None:
+        if self._keeper is not None:
+            self._keeper.died(Death(slot.number, slot.boot_id, slot.started_ns, life))
 
     async def drain(self) -> None:
         """End the connections in order, as far as the drain's timeout allows."""
@@ -230,8 +238,6 @@ class Proxy:
 
 def _with_processor_count(config: ProxyConfig, log: RowLog) -> ProxyConfig:
     """The configuration with the number of processors that 0 stands for; warns when the pool does not fit the container."""
-    import dataclasses
-
     largest = largest_frame(listener.max_receive_size for listener in config.listeners)
     count = processor_count(config.processors, config.memory_pool.size, largest, cpu_limit())
     warning = memory_warning(config, count, memory_limit())

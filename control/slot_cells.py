@@ -4,49 +4,82 @@ import dataclasses
 import mmap
 import os
 import struct
+from collections.abc import Sequence
+from typing import Final
 
 from proxy.cells import CELL_SIZE, HEADER_SIZE, CellLayout, CellReader, create
 
-__all__ = ["Loss", "SlotCells"]
+__all__ = ["Life", "SlotCells"]
+
+_MATCHED: Final = "framegate.tap.matched"
+_FLUSHED: Final = "framegate.tap.flushed"
+_FRAMES: Final = "framegate.frame.count"
+_SIDE_OF: Final = {"request": "downstream", "response": "upstream"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Loss:
-    """What went with a processor that died. ``connections`` by listener; ``frames`` matched by the tap whose way into the log is not proven."""
+class Life:
+    """What one processor did between its start and its end, as its cells tell.
+
+    Attributes:
+        connections: open at its end, by listener.
+        matched: frames that tap rules matched.
+        unproven: of those, the frames that no count shows in the log: an upper bound of what is lost.
+        frames: whole frames received, by direction.
+    """
 
     connections: dict[str, int]
-    frames: int
+    matched: int
+    unproven: int
+    frames: dict[str, int]
 
 
 class SlotCells:
     """One memfd and its reader. Attributes: ``descriptor`` (for ``pass_fds``), ``reader``."""
 
-    def __init__(self, slot: int, layout: CellLayout) -> None:
+    def __init__(self, slot: int, layout: CellLayout, listeners: Sequence[str]) -> None:
         self.layout = layout
         self.descriptor = create(layout, f"framegate-cells-{slot}")
         self.reader = CellReader(self.descriptor, layout)
+        self._listeners = tuple(listeners)
         self._mapping = mmap.mmap(self.descriptor, layout.size)
+        self._matched_before = 0
+        self._flushed_before = 0
+        self._frames_before = {"request": 0, "response": 0}
 
-    def bury(self, listeners: list[str]) -> Loss:
+    def begin(self) -> None:
+        """Note the counters before a processor starts in the slot."""
+        self._matched_before = self._get(_MATCHED)
+        self._flushed_before = self._get(_FLUSHED)
+        self._frames_before = self._frames()
+
+    def bury(self) -> Life:
         """Take stock after the processor is dead and reaped, so that this process is the only writer: its open connections are counted as
-        closed for ``processor_died``, frames matched but not flushed are settled (the caller writes them to the tap as a gap), gauges become 0.
+        closed for ``processor_died``, its frames of unproven whereabouts as settled (the caller writes them to the tap as a gap), gauges become 0.
         """
         connections: dict[str, int] = {}
-        for listener in listeners:
+        for listener in self._listeners:
             count = self._get("framegate.connection.active", "downstream", listener)
             if count > 0:
                 connections[listener] = count
                 self._add(count, "framegate.connection.closed", listener, "processor_died")
-        frames = max(0, self._get("framegate.tap.matched") - self._get("framegate.tap.flushed"))
-        self._add(frames, "framegate.tap.flushed")
+        matched = self._get(_MATCHED) - self._matched_before
+        unproven = max(0, matched - (self._get(_FLUSHED) - self._flushed_before))
+        self._add(unproven, _FLUSHED)
         self.reader.zero_gauges()
-        return Loss(connections, frames)
+        frames = {direction: count - self._frames_before[direction] for direction, count in self._frames().items()}
+        return Life(connections, matched, unproven, frames)
 
     def close(self) -> None:
         """Give the mapping and the descriptor back."""
         self.reader.close()
         self._mapping.close()
         os.close(self.descriptor)
+
+    def _frames(self) -> dict[str, int]:
+        return {
+            direction: sum(self._get(_FRAMES, side, "receive", listener) for listener in self._listeners) for direction, side in _SIDE_OF.items()
+        }
 
     def _offset(self, name: str, *values: str) -> int:
         return HEADER_SIZE + self.layout.index(name, *values) * CELL_SIZE

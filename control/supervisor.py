@@ -27,7 +27,7 @@ from control.meters import Meters
 from control.plane import ProcessorState, ProcessorStatus, Row
 from control.processor import COMMAND, Processor
 from control.reaper import Reaper
-from control.slot_cells import Loss, SlotCells
+from control.slot_cells import Life, SlotCells
 from proxy.cells import CellLayout, CellReader
 from proxy.config.model import ProxyConfig, to_wire
 from proxy.network.connection_id import format_connection_id, make_connection_id
@@ -74,15 +74,16 @@ class Facts:
 class Slot:
     """One place for a processor, with the counters that outlive it."""
 
-    def __init__(self, number: int, layout: CellLayout) -> None:
+    def __init__(self, number: int, layout: CellLayout, listeners: Sequence[str]) -> None:
         self.number = number
-        self.cells = SlotCells(number, layout)
+        self.cells = SlotCells(number, layout, listeners)
         self.generation = 0
         self.restarts = 0
         self.wanted = True
         self.state: ProcessorState = "stopped"
         self.processor: Processor | None = None
         self.boot_id = ""
+        self.started_ns = 0
         self.drained: asyncio.Future[int] | None = None
         self.backoff_s = _BACKOFF_FIRST_S
         self.task: asyncio.Task[None] | None = None
@@ -107,7 +108,7 @@ class Supervisor:
         facts: changed in place by committed changes.
         acceptor: is told which processors take connections.
         on_event: gets every row that others may see (``closed``, ``processor_died``, …).
-        on_loss: is called with slot, boot id and loss when a processor died, before its successor starts.
+        on_begin, on_end: are called before a process starts in a slot, and after it ended in whatever way, before its successor starts.
     """
 
     def __init__(
@@ -119,7 +120,8 @@ class Supervisor:
         log: RowLog,
         *,
         on_event: Callable[[Row], None],
-        on_loss: Callable[[Slot, Loss], None],
+        on_begin: Callable[[Slot], None] = lambda slot: None,
+        on_end: Callable[[Slot, Life], None] = lambda slot, life: None,
         command: Sequence[str] = COMMAND,
     ) -> None:
         self.facts = facts
@@ -129,7 +131,8 @@ class Supervisor:
         self._meters = meters
         self._log = log
         self._on_event = on_event
-        self._on_loss = on_loss
+        self._on_begin = on_begin
+        self._on_end = on_end
         self._command = command
         self._layout = CellLayout.of(facts.config)
         self._lock = asyncio.Lock()
@@ -182,7 +185,7 @@ class Supervisor:
 
     def _start_slot(self, number: int) -> asyncio.Future[None]:
         if number not in self.slots:
-            self.slots[number] = Slot(number, self._layout)
+            self.slots[number] = Slot(number, self._layout, list(self._acceptor.listeners))
         slot = self.slots[number]
         slot.wanted = True
         slot.drained = None
@@ -236,6 +239,9 @@ class Supervisor:
         slot.state = "starting" if slot.restarts == 0 else "restarting"
         slot.next_generation()
         slot.boot_id = uuid.uuid4().hex
+        slot.started_ns = time.time_ns()
+        slot.cells.begin()
+        self._on_begin(slot)
         slot.processor = Processor(slot.number, slot.generation, slot.cells, self._reaper, self._log, self._notice, self._command)
         token = next(self._last_token)
         self._tokens[token] = slot.processor
@@ -292,8 +298,7 @@ class Supervisor:
         self._tokens.pop(self._token_of.pop(processor))
         if slot.drained is not None and not slot.drained.done():
             slot.drained.set_result(0)
-        loss = slot.cells.bury([listener.name for listener in self.facts.config.listeners])
-        self._on_loss(slot, loss)
+        self._on_end(slot, slot.cells.bury())
         victims = [(listener, peer, opened_ns) for (listener, peer), opened in processor.open.items() for opened_ns in opened]
         for index, (listener, peer, opened_ns) in enumerate(victims):
             self._acceptor.listeners[listener].closed += 1

@@ -1,0 +1,157 @@
+"""The tap's directory, as control keeps it: one instance's lock, the budget, and the accounts of processors that died.
+
+All work on the file system is done by one thread here: a sweep each second, and after a death a gap record in the recovery stream. A disk
+that hangs holds up that thread and nothing else.
+"""
+
+import dataclasses
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from control.instance import DirectoryLock
+from control.logs import RowLog
+from control.meters import Meters
+from control.slot_cells import Life
+from proxy.config.model import ProxyConfig, TapConfig
+from proxy.tap.log_reader import LogError, first_offset, stream_totals
+from proxy.tap.record import stream_name
+from proxy.tap.recovery import record_death, seal_dead
+from proxy.tap.retention import Retention
+
+__all__ = ["Death", "TapKeeper", "split_missing"]
+
+SWEEP_INTERVAL_S: Final = 1.0
+STOP_TIMEOUT_S: Final = 5.0
+Job = Callable[[], None]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Death:
+    """A processor that ended. ``started_ns`` is of the wall clock."""
+
+    slot: int
+    boot_id: str
+    started_ns: int
+    life: Life
+
+
+def split_missing(total: int, frames: dict[str, int], known: dict[str, int], directions: set[str]) -> dict[str, int]:
+    """Divide missing frames over the directions, in proportion to the frames received of which the log knows nothing.
+
+    The cells count what the rules matched, not in which direction; the sum is exact, the division an estimate.
+
+    Args:
+        total: frames missing.
+        frames: whole frames received, by direction.
+        known: of those, frames that the log has or already misses, by direction.
+        directions: that any rule records.
+    """
+    weights = {direction: max(0, count - known[direction]) if direction in directions else 0 for direction, count in frames.items()}
+    whole = sum(weights.values())
+    requests = total * weights["request"] // whole if whole else total if "request" in directions else 0
+    return {"request": requests, "response": total - requests}
+
+
+class TapKeeper:
+    """Holds the tap's directory from ``__init__`` to ``stop``.
+
+    Args:
+        config: with a tap.
+        meters: gets the gauges ``tap.usage`` and ``tap.limit``.
+        log: gets a row for what was deleted unread, sealed, lost, and for errors.
+
+    Raises:
+        StartError: another instance holds the directory, or it cannot be used.
+    """
+
+    def __init__(self, config: ProxyConfig, tap: TapConfig, meters: Meters, log: RowLog) -> None:
+        self._node = config.node
+        self._tap = tap
+        self._log = log
+        self._live: set[str] = set()
+        self._usage = 0
+        self._error = ""
+        self._lock = DirectoryLock(tap.directory, "tap directory")
+        self._retention = Retention(tap.directory, tap.budget, tap.max_age_ms)
+        self._directions: set[str] = {direction for rule in tap.rules for direction in rule.directions}
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._jobs.put(self._seal)
+        meters.gauge("tap.usage", lambda: float(self._usage))
+        meters.gauge("tap.limit", lambda: float(tap.budget))
+        self._thread = threading.Thread(target=self._run, name="framegate-tap-keeper", daemon=True)
+        self._thread.start()
+
+    def born(self, slot: int, boot_id: str) -> None:
+        """A processor will write this stream: it is not to be sealed, its folder is not to be removed."""
+        self._live = self._live | {stream_name(self._node, str(slot), boot_id)}
+
+    def died(self, death: Death) -> None:
+        """A processor ended, in whatever way: what its stream lacks is recorded, its files are sealed."""
+        self._jobs.put(lambda: self._settle(death))
+
+    def stop(self) -> None:
+        """Finish what waits, then let others have the directory."""
+        self._jobs.put(None)
+        self._thread.join(STOP_TIMEOUT_S)
+        self._lock.release()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                job = self._jobs.get(timeout=SWEEP_INTERVAL_S)
+            except queue.Empty:
+                job = self._sweep
+            if job is None:
+                return
+            try:
+                job()
+            except (OSError, LogError) as error:
+                self._complain(str(error))
+
+    def _complain(self, error: str) -> None:
+        """Once for each different trouble, not each second."""
+        if error and error != self._error:
+            self._log.write("tap_keeper_failed", level="error", directory=self._tap.directory, error=error)
+        self._error = error
+
+    def _sweep(self) -> None:
+        sweep = self._retention.sweep(time.time_ns(), self._live)
+        self._usage = sweep.usage
+        if sweep.deleted:
+            level = "warning" if sweep.unread else "info"
+            self._log.write("tap_deleted", level=level, segments=sweep.deleted, bytes=sweep.deleted_bytes, unread=sweep.unread)
+        self._complain(sweep.error)
+
+    def _seal(self) -> None:
+        for sealed in seal_dead(self._tap.directory, self._live):
+            self._log.write("tap_sealed", stream=sealed.stream, base=sealed.base, cut_bytes=sealed.cut_bytes)
+
+    def _settle(self, death: Death) -> None:
+        stream = stream_name(self._node, str(death.slot), death.boot_id)
+        try:
+            missing = self._missing(stream, death)
+            if any(missing.values()):
+                recovery = record_death(self._tap.directory, self._node, death.boot_id, missing, death.started_ns, time.time_ns())
+                facts: dict[str, Any] = {"slot": death.slot, "stream": stream, "recovery": recovery, "frames": missing}
+                self._log.write("tap_gap", level="warning", reason="processor_died", **facts)
+        finally:
+            self._live = self._live - {stream}
+        self._seal()
+
+    def _missing(self, stream: str, death: Death) -> dict[str, int]:
+        """By the log itself when all of the stream is still there; otherwise by the cells alone, whose bound is wider."""
+        known = {"request": 0, "response": 0}
+        total = death.life.unproven
+        if death.life.matched and os.path.isdir(os.path.join(self._tap.directory, stream)):
+            try:
+                if first_offset(self._tap.directory, stream) == 0:
+                    totals = stream_totals(self._tap.directory, stream)
+                    known = {direction: totals.stored[direction] + totals.missing[direction] for direction in known}
+                    total = max(0, death.life.matched - sum(known.values()))
+            except LogError as error:
+                self._complain(str(error))
+        return split_missing(total, death.life.frames, known, self._directions)
