@@ -1,0 +1,62 @@
+"""A disk that fills up, breaks, and comes back, under the tap's log."""
+
+import errno
+import os
+
+from proxy.network.run import Buffer
+from proxy.tap.segment import OsSegmentFiles, SegmentFiles
+
+
+class FakeDisk(SegmentFiles):
+    """Real files, with room for so many bytes and errors on demand.
+
+    Attributes:
+        room: bytes that may still be written; a write that does not fit goes half way and then fails, as a real one does. None: no bound.
+        broken: the errno that every write fails with; 0: none.
+        stuck: cutting a file back fails too.
+        piecemeal: bytes that one call takes at most; 0: all.
+        calls: names of the calls made, in order.
+    """
+
+    def __init__(self, room: int | None = None) -> None:
+        self.room = room
+        self.broken = 0
+        self.stuck = False
+        self.piecemeal = 0
+        self.calls: list[str] = []
+        self._files = OsSegmentFiles()
+
+    def create(self, path: str) -> int:
+        self.calls.append("create")
+        return self._files.create(path)
+
+    def write(self, fd: int, parts: list[Buffer], position: int) -> int:
+        self.calls.append("write")
+        if self.broken:
+            raise OSError(self.broken, os.strerror(self.broken))
+        whole = b"".join(parts)
+        take = len(whole) if not self.piecemeal else min(self.piecemeal, len(whole))
+        if self.room is not None:
+            take = min(take, self.room)
+            if take == 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self.room -= take
+        return self._files.write(fd, [whole[:take]], position)
+
+    def truncate(self, fd: int, length: int) -> None:
+        self.calls.append("truncate")
+        if self.stuck:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        self._files.truncate(fd, length)
+
+    def close(self, fd: int) -> None:
+        self.calls.append("close")
+        self._files.close(fd)
+
+    def rename(self, source: str, target: str) -> None:
+        self.calls.append("rename")
+        self._files.rename(source, target)
+
+    def remove(self, path: str) -> None:
+        self.calls.append("remove")
+        self._files.remove(path)

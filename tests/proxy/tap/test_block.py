@@ -1,0 +1,94 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.tap.block import COPY_BELOW, Block, BlockBuilder, Layout, pack_codes
+from proxy.tap.gap import Gap
+from proxy.tap.record import BLOCK_ALIGNMENT, BLOCK_HEADER_BYTES, CHUNK_ROW, KIND_GAP, SECTION_ALIGNMENT, ChunkRow
+
+
+def add(builder: BlockBuilder, payload: bytes, capture_ns: int = 5, direction: int = 0) -> None:
+    offset = builder.data_len
+    builder.add_piece(payload)
+    builder.add_frames_row(capture_ns, 1, 0, len(payload), 0, offset, 1, 0, -1, -1, builder.string("main"), -1, -1, -1, direction)
+
+
+def rows(block: Block) -> list[ChunkRow]:
+    return [ChunkRow(*fields) for fields in CHUNK_ROW.iter_unpack(block.rows)]
+
+
+@given(payloads=st.lists(st.one_of(st.binary(max_size=50), st.integers(COPY_BELOW - 1, COPY_BELOW + 1).map(bytes)), max_size=8))
+def test_pieces_stay_in_order_whether_copied_or_referenced(payloads: list[bytes]) -> None:
+    builder = BlockBuilder()
+    for payload in payloads:
+        add(builder, payload)
+    block = builder.finish()
+    assert b"".join(block.pieces) == b"".join(payloads)
+    assert block.data_len == sum(len(payload) for payload in payloads)
+    assert [row.data_length for row in rows(block)] == [len(payload) for payload in payloads]
+
+
+def test_large_pieces_are_not_copied_and_small_ones_are_joined() -> None:
+    builder = BlockBuilder()
+    large = bytes(COPY_BELOW)
+    for payload in (b"a", b"b", large, b"c", b"d"):
+        add(builder, payload)
+    block = builder.finish()
+    assert [bytes(piece) for piece in block.pieces] == [b"ab", large, b"cd"]
+    assert block.pieces[1] is large
+
+
+def test_strings_are_named_once_in_a_block_and_anew_in_the_next() -> None:
+    builder = BlockBuilder()
+    assert [builder.string(text) for text in ("a", "b", "a", None)] == [0, 1, 0, -1]
+    serial = builder.serial
+    add(builder, b"x")
+    assert builder.finish().strings == ["a", "b", "main"]
+    assert builder.serial == serial + 1
+    assert builder.string("b") == 0
+
+
+def test_codes_pack_into_the_rows_last_bytes() -> None:
+    builder = BlockBuilder()
+    builder.add_piece(b"1234")
+    builder.add_frames_row(1, 2, 3, 4, 5, 0, 1, 0, -1, -1, 0, -1, -1, -1, pack_codes(1, 0, 2, 6, 0, 1, 0x4001))
+    (row,) = rows(builder.finish())
+    assert (row.direction, row.kind, row.capture, row.reason, row.framing, row.protocol, row.flags) == (1, 0, 2, 6, 0, 1, 0x4001)
+
+
+def test_totals_count_frames_by_direction_and_losses() -> None:
+    builder = BlockBuilder()
+    add(builder, b"1", capture_ns=10)
+    add(builder, b"2", capture_ns=20, direction=1)
+    gap = Gap(4, 1, 1, 0, 0, 0, "main", None, None, None, 9, 15)
+    gap.add(6, 600)
+    builder.add_gap(gap, 12)
+    assert gap.written
+    block = builder.finish()
+    assert (block.request_frames, block.response_frames, block.lost_frames, block.chunk_count) == (1, 1, 6, 3)
+    assert (block.first_ns, block.last_ns) == (10, 20)
+    row = rows(block)[2]
+    assert (row.kind, row.capture_ns, row.lost_from_ns, row.lost_frames, row.lost_bytes, row.first_frame) == (KIND_GAP, 20, 15, 6, 600, 9)
+    assert (row.frame_count, row.data_length, row.original_bytes) == (0, 0, 0)
+
+
+def test_weight_grows_with_all_that_is_kept_and_starts_over() -> None:
+    builder = BlockBuilder()
+    add(builder, bytes(1000))
+    assert builder.weight >= 1000 + 104 + 4
+    assert builder.finish().weight >= 1000
+    assert (builder.weight, builder.chunk_count, builder.data_len) == (0, 0, 0)
+
+
+@given(payloads=st.lists(st.binary(max_size=90), min_size=1, max_size=5), name=st.text(max_size=20))
+def test_the_layout_is_aligned_and_as_long_as_its_header_says(payloads: list[bytes], name: str) -> None:
+    builder = BlockBuilder()
+    builder.string(name)
+    for payload in payloads:
+        add(builder, payload)
+    layout = Layout(builder.finish())
+    header = layout.header
+    assert sum(len(part) for part in layout.parts) + BLOCK_HEADER_BYTES == header.block_len
+    assert header.block_len % BLOCK_ALIGNMENT == 0
+    assert all(place % SECTION_ALIGNMENT == 0 for place in (header.chunks_at, header.starts_at, header.sizes_at, header.answers_at, header.data_at))
+    body = b"".join(layout.parts)
+    assert body[header.data_at - BLOCK_HEADER_BYTES :][: header.data_len] == b"".join(payloads)

@@ -1,0 +1,164 @@
+import errno
+from pathlib import Path
+
+import pytest
+
+from proxy.tap.block import Block, BlockBuilder
+from proxy.tap.log_reader import read_blocks, segment_facts, segments
+from proxy.tap.record import REASON_DISK_ERROR, REASON_DISK_FULL
+from proxy.tap.segment import MAX_PIECES, SegmentLog, reason_of, remainder
+from tests.fakes.disk import FakeDisk
+
+S = 1_000_000_000
+FACTS: dict[str, str | int] = {"node": "edge", "slot": "0", "stream": "s", "boot_id": "b"}
+
+
+def block(*payloads: bytes) -> Block:
+    builder = BlockBuilder()
+    for payload in payloads:
+        offset = builder.data_len
+        builder.add_piece(payload)
+        builder.add_frames_row(1, 1, 0, len(payload), 0, offset, 1, 0, -1, -1, builder.string("main"), -1, -1, -1, 0)
+        builder.starts.write(b"\0\0\0\0")
+        builder.starts_count += 1
+    return builder.finish()
+
+
+def log_of(root: Path, disk: FakeDisk | None = None, *, size: int = 1 << 20, age_s: int = 300) -> SegmentLog:
+    return SegmentLog(str(root / "s"), FACTS, size, age_s * S, disk)
+
+
+def payloads(root: Path) -> list[bytes]:
+    return [bytes(found.chunk_data(row)) for found in read_blocks(str(root), "s") for row in found.rows]
+
+
+def names(root: Path) -> list[str]:
+    return sorted(path.name for path in (root / "s").iterdir())
+
+
+def test_nothing_is_created_before_the_first_block(tmp_path: Path) -> None:
+    log = log_of(tmp_path)
+    log.seal()
+    assert log.due_ns() == -1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_block_is_visible_at_once_and_the_file_keeps_its_open_name(tmp_path: Path) -> None:
+    log = log_of(tmp_path)
+    log.append(block(b"one"), 0)
+    assert payloads(tmp_path) == [b"one"]
+    assert names(tmp_path) == ["00000000000000000000.open"]
+    assert segment_facts(segments(str(tmp_path), "s")[0].path).items() >= {**FACTS, "base": 0, "version": 1}.items()
+    log.seal()
+    assert names(tmp_path) == ["00000000000000000000.seg"]
+    assert payloads(tmp_path) == [b"one"]
+
+
+def test_a_segment_is_sealed_before_a_block_would_make_it_too_long(tmp_path: Path) -> None:
+    log = log_of(tmp_path, size=5000)
+    for number in range(6):
+        log.append(block(bytes([number]) * 2000), 0)
+    log.seal()
+    assert [segment.base for segment in segments(str(tmp_path), "s")] == [0, 2 * log.offset // 6, 4 * log.offset // 6]
+    assert log.segments_sealed == 3
+    assert payloads(tmp_path) == [bytes([number]) * 2000 for number in range(6)]
+
+
+def test_a_block_longer_than_a_segment_gets_one_of_its_own(tmp_path: Path) -> None:
+    log = log_of(tmp_path, size=1000)
+    for payload in (b"a", bytes(9000), b"b"):
+        log.append(block(payload), 0)
+    assert len(segments(str(tmp_path), "s")) == 3
+    assert payloads(tmp_path) == [b"a", bytes(9000), b"b"]
+
+
+def test_a_segment_is_sealed_at_its_age(tmp_path: Path) -> None:
+    log = log_of(tmp_path, age_s=300)
+    log.append(block(b"a"), 100 * S)
+    assert log.due_ns() == 400 * S
+    log.append(block(b"b"), 400 * S - 1)
+    assert len(segments(str(tmp_path), "s")) == 1
+    log.append(block(b"c"), 400 * S)
+    assert [segment.sealed for segment in segments(str(tmp_path), "s")] == [True, False]
+    assert log.due_ns() == 700 * S
+
+
+def test_short_writes_are_carried_on(tmp_path: Path) -> None:
+    disk = FakeDisk()
+    disk.piecemeal = 333
+    log = log_of(tmp_path, disk)
+    log.append(block(b"one", bytes(5000)), 0)
+    assert payloads(tmp_path) == [b"one", bytes(5000)]
+
+
+def test_more_pieces_than_one_gathering_write_takes(tmp_path: Path) -> None:
+    log = log_of(tmp_path, size=1 << 30)
+    large = bytes(40_000)
+    log.append(block(*([large] * (MAX_PIECES + 3))), 0)
+    assert payloads(tmp_path) == [large] * (MAX_PIECES + 3)
+
+
+def test_a_full_disk_leaves_no_torn_tail_and_writing_goes_on_in_the_same_file(tmp_path: Path) -> None:
+    disk = FakeDisk()
+    log = log_of(tmp_path, disk)
+    log.append(block(b"one"), 0)
+    size = segments(str(tmp_path), "s")[0].size
+    disk.room = 200
+    with pytest.raises(OSError, match="No space"):
+        log.append(block(bytes(1000)), 0)
+    assert segments(str(tmp_path), "s")[0].size == size
+    disk.room = None
+    log.append(block(b"two"), 0)
+    assert payloads(tmp_path) == [b"one", b"two"]
+    assert len(segments(str(tmp_path), "s")) == 1
+    assert [found.header.sequence for found in read_blocks(str(tmp_path), "s")] == [0, 1]
+
+
+def test_a_tail_that_cannot_be_cut_is_left_behind_and_offsets_go_on(tmp_path: Path) -> None:
+    disk = FakeDisk()
+    log = log_of(tmp_path, disk)
+    log.append(block(b"one"), 0)
+    disk.room = 200
+    disk.stuck = True
+    with pytest.raises(OSError, match="No space"):
+        log.append(block(bytes(1000)), 0)
+    disk.room = None
+    log.append(block(b"two"), 0)
+    first, second = segments(str(tmp_path), "s")
+    assert first.sealed
+    assert first.limit > second.base == 256
+    assert payloads(tmp_path) == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("stuck", [False, True])
+def test_a_disk_without_room_for_a_header_leaves_no_file(tmp_path: Path, stuck: bool) -> None:
+    disk = FakeDisk(room=100)
+    disk.stuck = stuck
+    log = log_of(tmp_path, disk)
+    for _ in range(3):
+        with pytest.raises(OSError, match="No space"):
+            log.append(block(b"one"), 0)
+        assert names(tmp_path) == []
+    disk.room = 4096 + 50
+    with pytest.raises(OSError, match="No space"):
+        log.append(block(b"one"), 0)
+    disk.room = None
+    log.append(block(b"one"), 0)
+    assert payloads(tmp_path) == [b"one"]
+
+
+def test_two_writers_never_share_a_file(tmp_path: Path) -> None:
+    log_of(tmp_path).append(block(b"one"), 0)
+    with pytest.raises(FileExistsError):
+        log_of(tmp_path).append(block(b"two"), 0)
+    assert payloads(tmp_path) == [b"one"]
+
+
+@pytest.mark.parametrize("wrote", range(8))
+def test_remainder_of_a_gathering_write(wrote: int) -> None:
+    assert b"".join(remainder([b"ab", b"", b"cde", b"fg"], wrote)) == b"abcdefg"[wrote:]
+
+
+def test_errors_have_reasons() -> None:
+    assert reason_of(OSError(errno.ENOSPC, "")) == reason_of(OSError(errno.EDQUOT, "")) == REASON_DISK_FULL
+    assert reason_of(OSError(errno.EIO, "")) == REASON_DISK_ERROR
