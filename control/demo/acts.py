@@ -1,0 +1,229 @@
+"""What the demo does over gRPC while the load runs, and what was seen of it.
+
+Each act uses connections of its own, beside those of the load, and asserts what it says: what was not seen fails the act, and the demo.
+"""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import grpc
+
+from control.demo.processes import Child, ChildError
+from control.demo.steering import Channel, Steering, cause_text
+from control.gen.framegate.control.v1.channel_service_pb2 import MuteCause
+
+__all__ = ["Act", "Acts"]
+
+Found = TypeVar("Found")
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+_PATIENCE_S: Final = 10.0
+_STILL_S: Final = 0.5
+
+
+class NotSeenError(Exception):
+    """What should have been seen was not."""
+
+
+@dataclasses.dataclass(slots=True)
+class Act:
+    """One act.
+
+    Attributes:
+        title: what is done.
+        seen: what was seen, in order.
+        failure: what was not seen, or None.
+    """
+
+    title: str
+    seen: list[str] = dataclasses.field(default_factory=list)
+    failure: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Guest:
+    """A connection of an act: the generator's number and port, the proxy's id."""
+
+    number: int
+    port: int
+    channel: Channel
+
+
+class Acts:
+    """The script.
+
+    Args:
+        steering: the proxy's control plane.
+        generator: the load generator's process.
+        pool_size: of the memory pool at start, which is restored.
+        say: called with every line that was seen.
+    """
+
+    def __init__(self, steering: Steering, generator: Child, pool_size: int, say: Callable[[str], None]) -> None:
+        self.done: list[Act] = []
+        self.refused: list[str] = []
+        self._steering = steering
+        self._generator = generator
+        self._pool_size = pool_size
+        self._say = say
+        self._act = Act("")
+        self._initial_limit = 0
+
+    def script(self) -> list[Callable[[], None]]:
+        """The acts in order; each may be called once and never raises."""
+        return [functools.partial(self._perform, title, act) for title, act in self._titles()]
+
+    def _titles(self) -> list[tuple[str, Callable[[], None]]]:
+        return [
+            ("maxReceiveSize lowered", self._lower_the_limit),
+            ("one connection muted", self._mute_one),
+            ("memory pool shrunk", self._shrink_the_pool),
+        ]
+
+    def _perform(self, title: str, act: Callable[[], None]) -> None:
+        self._act = Act(title)
+        self.done.append(self._act)
+        try:
+            self._generator.ask("phase", phase="acts")
+            act()
+            self._generator.ask("phase", phase="steady")
+        except grpc.RpcError as error:
+            self._fail(f"the call failed: {error}".replace("\n", " "))
+        except (NotSeenError, ChildError) as error:
+            self._fail(str(error))
+
+    def _fail(self, text: str) -> None:
+        self._act.failure = text
+        self._say(f"{self._act.title}: NOT SEEN: {text}")
+
+    def _saw(self, text: str) -> None:
+        self._act.seen.append(text)
+        self._say(f"{self._act.title}: {text}")
+
+    def _lower_the_limit(self) -> None:
+        self._initial_limit = self._steering.limit()
+        guest = self._open()
+        self._send(guest, 1, 2 * MIB)
+        self._until(guest, "a frame of 2 MiB answered", lambda seen: seen["answered"] == 1)
+        self._steering.set_limit(MIB)
+        self._check(self._steering.limit() == MIB, "the limit that was set")
+        self._saw(f"from {_size(self._initial_limit)} to 1 MiB; a frame of 2 MiB had passed before")
+        self._send(guest, 1, 2 * MIB)
+        self._until(guest, "the connection ended", lambda seen: seen["closed"] is not None)
+        closed = self._wait("the closed connection in the API", lambda: self._steering.find_closed(guest.port))
+        cause = cause_text(closed.close.cause)
+        self._check(cause == "frame_too_large", f"the cause frame_too_large, not {cause}")
+        self._check(closed.request.frame_count == 1, "one frame forwarded on it")
+        self.refused.append(cause)
+        self._saw(f"the next frame of 2 MiB was refused: {cause} ({closed.close.detail}), connection {closed.id}")
+        another = self._open()
+        self._send(another, 1, 512 * KIB)
+        self._until(another, "a good frame answered", lambda seen: seen["answered"] == 1 and not seen["wrong"])
+        self._saw("a frame of 512 KiB on a new connection passed")
+        self._generator.ask("shut", connection=another.number)
+
+    def _mute_one(self) -> None:
+        guest = self._open()
+        self._send(guest, 10, KIB)
+        self._until(guest, "ten frames answered", lambda seen: seen["answered"] == 10)
+        self._steering.mute(guest.channel.id, "demo: show what a mute does")
+        self._send(guest, 64, 64 * KIB)
+        blocked = self._until(guest, "the client's send blocked", lambda seen: seen["blocked_ms"] >= 1000 * _STILL_S)
+        first = self._steering.describe(guest.channel.id)
+        self._check(MuteCause.MUTE_CAUSE_ADMIN in first.mute_causes, "admin among the causes of the mute")
+        time.sleep(_STILL_S)
+        second = self._steering.describe(guest.channel.id)
+        counts = [first.request.frame_count, second.request.frame_count]
+        self._check(counts == [10, 10], f"a frame count that stands at 10, not {counts}")
+        waiting = _size(blocked["outbox_bytes"])
+        self._saw(f"{guest.channel.id} muted: its client's send blocks ({waiting} of 4 MiB not taken), its frame count stands at 10")
+        self._steering.unmute(guest.channel.id, "demo: go on")
+        self._until(guest, "all bytes after the unmute", lambda seen: seen["answered"] == 74)
+        self._saw("unmuted: the other 64 frames arrived, in order, every byte as sent")
+        self._generator.ask("shut", connection=guest.number)
+
+    def _shrink_the_pool(self) -> None:
+        holder, waiter = self._two_on_one_processor()
+        shares = len(self._steering.pool().shares)
+        self._steering.set_pool_size(shares * MIB)
+        self._begin(holder)
+        self._until_proxy(holder, "memory leased for a frame begun", lambda channel: channel.leased_bytes >= 700 * KIB)
+        self._begin(waiter)
+        self._until_proxy(waiter, "a frame that waits for memory", lambda channel: MuteCause.MUTE_CAUSE_MEMORY in channel.mute_causes)
+        pool = self._steering.pool()
+        sizes = f"{_size(pool.size_bytes)}, {_size(pool.usage_bytes)} in use"
+        self._saw(f"to {sizes}: {waiter.channel.id} waits, muted for memory, with a frame of 700 KiB")
+        self._steering.set_pool_size(self._pool_size)
+        self._until_proxy(waiter, "an end of the wait", lambda channel: MuteCause.MUTE_CAUSE_MEMORY not in channel.mute_causes)
+        for guest in (holder, waiter):
+            self._generator.ask("finish", connection=guest.number)
+        for guest in (holder, waiter):
+            self._until(guest, "the frame answered", lambda seen: seen["answered"] == 1)
+            self._generator.ask("shut", connection=guest.number)
+        self._saw(f"grown to {_size(self._pool_size)}: that frame went on and was answered")
+        self._steering.set_limit(self._initial_limit)
+
+    def _two_on_one_processor(self) -> tuple[_Guest, _Guest]:
+        """Two connections that share a processor's part of the pool; the others are closed again."""
+        guests = [self._open()]
+        while True:
+            guests.append(self._open())
+            for other in guests[:-1]:
+                if other.channel.processor_slot == guests[-1].channel.processor_slot:
+                    for spare in guests[:-1]:
+                        if spare is not other:
+                            self._generator.ask("shut", connection=spare.number)
+                    return other, guests[-1]
+
+    def _begin(self, guest: _Guest) -> None:
+        self._generator.ask("begin", connection=guest.number, size=700 * KIB, part=200 * KIB)
+
+    def _open(self) -> _Guest:
+        opened = self._generator.ask("open")
+        number, port = opened["connection"], opened["local_port"]
+        self._wait("a handshake", lambda: self._generator.ask("look", connection=number)["ready"])
+        return _Guest(number, port, self._wait("the connection in the API", lambda: self._steering.find(port)))
+
+    def _send(self, guest: _Guest, count: int, size: int) -> None:
+        self._generator.ask("send", connection=guest.number, count=count, size=size)
+
+    def _until(self, guest: _Guest, what: str, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Look at the client's side until it is as wanted."""
+
+        def look() -> dict[str, Any] | None:
+            seen = self._generator.ask("look", connection=guest.number)
+            self._check(not seen["wrong"], "answers as sent")
+            return seen if wanted(seen) else None
+
+        return self._wait(what, look)
+
+    def _until_proxy(self, guest: _Guest, what: str, wanted: Callable[[Channel], bool]) -> Channel:
+        """Look at the proxy's side until it is as wanted."""
+
+        def look() -> Channel | None:
+            channel = self._steering.describe(guest.channel.id)
+            return channel if wanted(channel) else None
+
+        return self._wait(what, look)
+
+    def _wait(self, what: str, look: Callable[[], Found | None]) -> Found:
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            found = look()
+            if found:
+                return found
+            if time.monotonic() > deadline:
+                raise NotSeenError(what)
+            time.sleep(0.05)
+
+    def _check(self, good: bool, what: str) -> None:
+        if not good:
+            raise NotSeenError(what)
+
+
+def _size(count: int) -> str:
+    return f"{count / MIB:.4g} MiB" if count >= MIB else f"{count / KIB:.0f} KiB"

@@ -1,0 +1,216 @@
+"""``framegate demo --upstream kafka``: real clients, a real broker, and the proxy in every byte's way between them.
+
+The broker advertises the proxy's address, so a client that learned where the partitions are comes back to the proxy. What Spark's tables say
+about requests is compared with the broker's own metrics, of which a snapshot is taken before and after: topic and groups are prepared over
+a listener that the proxy does not see, and what the broker asks itself is left out by name.
+"""
+
+import dataclasses
+import json
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from rich.console import Console
+from rich.table import Table
+
+from control.demo import broker, records
+from control.demo.closing import print_closing
+from control.demo.metrics import Metrics
+from control.demo.stage import Stage
+
+__all__ = ["QUERIES", "RequestCount", "compare", "perform", "prepare_topic"]
+
+Tables = Mapping[str, list[dict[str, Any]]]
+BrokerCounts = Mapping[tuple[str, int], int]
+
+RECORDS: Final = 200_000
+TOPIC: Final = "demo"
+PARTITIONS: Final = 4
+
+# What a broker and its controller ask each other; no client of ours does.
+_INTERNAL: Final = frozenset({"AllocateProducerIds", "BrokerHeartbeat", "BrokerRegistration", "ControllerRegistration", "Envelope"})
+_SETTLE_S: Final = 10.0
+_WORK_S: Final = 180.0
+
+QUERIES: Final[dict[str, str]] = {
+    "sent": """
+        SELECT cast(conv(hex(substring(payload, 1, 2)), 16, 10) AS int) AS api_key,
+               cast(conv(hex(substring(payload, 3, 2)), 16, 10) AS int) AS api_version, count(*) AS requests
+        FROM frames WHERE direction = 'request' GROUP BY ALL""",
+    "answered": "SELECT api_key, api, api_version, requests, latency_us_p50, latency_us_p99, answer_bytes FROM requests_by_api",
+    "frames": "SELECT direction, count(*) AS frames FROM frames GROUP BY direction",
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RequestCount:
+    """One API and version, as three parties counted its requests.
+
+    Attributes:
+        api: its name.
+        version: of the requests.
+        sent: request frames in Spark's tables, by the first four bytes of each.
+        answered: rows of the table ``requests``: answers that the proxy paired with their request.
+        broker: what the broker's metrics grew by.
+        latency_us_p50, latency_us_p99: from request to answer, seen by the proxy.
+    """
+
+    api: str
+    version: int
+    sent: int
+    answered: int
+    broker: int
+    latency_us_p50: int
+    latency_us_p99: int
+
+    @property
+    def good(self) -> bool:
+        """Every request reached the broker; one in flight when its client leaves may have no answer."""
+        return self.sent == self.broker and self.answered <= self.sent
+
+
+def perform(stage: Stage, console: Console, count: int = RECORDS) -> bool:
+    """The whole demo; whether everything was equal."""
+    return _KafkaDemo(stage, console, count).perform()
+
+
+def prepare_topic(address: str, topic: str, partitions: int) -> None:
+    """Create a topic, and let the broker create what groups and idempotent producers need, so that later it asks itself for nothing."""
+    settings = {"bootstrap.servers": address}
+    AdminClient({"bootstrap.servers": address}).create_topics([NewTopic(topic, partitions, 1), NewTopic("warm-up", 1, 1)], operation_timeout=10)
+    producer = Producer({**settings, "enable.idempotence": True})
+    producer.produce("warm-up", b"")
+    producer.flush(10.0)
+    consumer = Consumer({**settings, "group.id": "warm-up", "auto.offset.reset": "earliest"})
+    consumer.subscribe(["warm-up"])
+    deadline = time.monotonic() + _SETTLE_S
+    while consumer.poll(0.2) is None and time.monotonic() < deadline:
+        pass
+    consumer.close()
+
+
+def compare(tables: Tables, before: Mapping[tuple[str, int], int], after: Mapping[tuple[str, int], int]) -> list[RequestCount]:
+    """The counts of each API and version, most frequent first.
+
+    Args:
+        tables: answers to ``QUERIES``.
+        before: the broker's metrics when nothing had passed the proxy.
+        after: the same when everything had.
+    """
+    names = {row["api_key"]: row["api"] for row in tables["answered"]}
+    answered = {(row["api"], row["api_version"]): row for row in tables["answered"]}
+    sent = {(names.get(row["api_key"], f"api-{row['api_key']}"), row["api_version"]): int(row["requests"]) for row in tables["sent"]}
+    grown = {key: value - before.get(key, 0) for key, value in after.items() if key[0] not in _INTERNAL}
+    seen = {key for key, value in grown.items() if value} | sent.keys() | answered.keys()
+    nothing = {"requests": 0, "latency_us_p50": 0, "latency_us_p99": 0}
+    counts = [
+        RequestCount(
+            api=key[0],
+            version=key[1],
+            sent=sent.get(key, 0),
+            answered=int(answered.get(key, nothing)["requests"]),
+            broker=grown.get(key, 0),
+            latency_us_p50=int(answered.get(key, nothing)["latency_us_p50"]),
+            latency_us_p99=int(answered.get(key, nothing)["latency_us_p99"]),
+        )
+        for key in seen
+    ]
+    return sorted(counts, key=lambda count: (-count.sent, count.api, count.version))
+
+
+class _KafkaDemo:
+    """The demo with a real broker."""
+
+    def __init__(self, stage: Stage, console: Console, count: int) -> None:
+        self._stage = stage
+        self._console = console
+        self._count = count
+
+    def perform(self) -> bool:
+        """The whole demo; whether everything was equal."""
+        stage = self._stage
+        if not (broker.cache_directory() / "complete").exists():
+            self._say(f"fetching Apache Kafka {broker.VERSION} into {broker.cache_directory()}, once")
+        broker.prepare()
+        self._say(f"starting: Apache Kafka {broker.VERSION}, proxy with two processors, Spark")
+        with broker.Broker(stage.workspace.root / "kafka") as kafka:
+            serving = stage.start_proxy(f"127.0.0.1:{kafka.ports['PLAIN']}", protocol="kafka", max_receive_size="16MiB")
+            kafka.start({"PLAIN": serving.port})
+            self._say(f"  clients on 127.0.0.1:{serving.port} (TLS), which the broker advertises; broker on 127.0.0.1:{kafka.ports['PLAIN']}")
+            stage.start_pipeline()
+            prepare_topic(kafka.internal_address, TOPIC, PARTITIONS)
+            before = kafka.request_counts()
+            final = self._work(serving.port)
+            after = self._settled_counts(kafka)
+            metrics = Metrics.scrape(serving.prometheus)
+            code = stage.stop_proxy()
+        stage.drain_pipeline()
+        self._say("asking Spark SQL")
+        tables = stage.ask_tables(QUERIES)
+        return self._print_report(final, compare(tables, before, after), tables, metrics, code)
+
+    def _work(self, port: int) -> dict[str, Any]:
+        """Produce and consume through the proxy."""
+        options = records.Options(bootstrap=f"127.0.0.1:{port}", topic=TOPIC, count=self._count, ca=str(self._stage.certificates.ca))
+        clients = self._stage.start_module("control.demo.records", json.dumps(dataclasses.asdict(options)), on_row=self._on_row)
+        final = clients.wait_for_event("final", _WORK_S)
+        clients.wait(_SETTLE_S)
+        return final
+
+    def _settled_counts(self, kafka: broker.Broker) -> dict[tuple[str, int], int]:
+        """The broker's counts once its last long poll has ended; its heartbeat to itself never stands still."""
+        deadline = time.monotonic() + _SETTLE_S
+        last: dict[tuple[str, int], int] = {}
+        while True:
+            counts = {key: value for key, value in kafka.request_counts().items() if key[0] not in _INTERNAL}
+            if counts == last or time.monotonic() > deadline:
+                return counts
+            last = counts
+            time.sleep(1.0)
+
+    def _on_row(self, row: dict[str, Any]) -> None:
+        if row["event"] == "progress":
+            rows = self._stage.table_rows()
+            self._say(f"produced {row['produced']:,}  consumed {row['consumed']:,}  frames in Spark's tables {rows:,}")
+
+    def _print_report(self, final: dict[str, Any], counts: list[RequestCount], tables: Tables, metrics: Metrics, code: int) -> bool:
+        table = Table(title="Requests of each Kafka API, by Spark's tables and by the broker's own metrics", title_justify="left")
+        for name in ("API", "version", "requests", "broker", "answered", "p50 ms", "p99 ms"):
+            table.add_column(name, justify="left" if name == "API" else "right")
+        for count in counts:
+            times = (f"{count.latency_us_p50 / 1000:.2f}", f"{count.latency_us_p99 / 1000:.2f}") if count.answered else ("", "")
+            table.add_row(count.api, str(count.version), f"{count.sent:,}", f"{count.broker:,}", f"{count.answered:,}", *times)
+        self._console.print(table)
+        checks = self._checks(final, counts, tables, metrics, code)
+        for text, good in checks:
+            self._say(f"{'ok   ' if good else 'WRONG'} {text}")
+        good = all(good for _, good in checks)
+        print_closing(self._console, self._stage, good=good, again="framegate demo --seconds 20")
+        return good
+
+    def _checks(self, final: dict[str, Any], counts: list[RequestCount], tables: Tables, metrics: Metrics, code: int) -> list[tuple[str, bool]]:
+        faults = {name: final[name] for name in ("wrong", "missing", "doubled", "out_of_order")}
+        passed = f"{final['produced']:,} records produced, {final['consumed']:,} consumed in {final['elapsed_ms'] / 1000:.1f} s"
+        forwarded = {
+            "request": metrics.sum("framegate_frame_count_total", framegate_side="upstream", network_io_direction="transmit"),
+            "response": metrics.sum("framegate_frame_count_total", framegate_side="downstream", network_io_direction="transmit"),
+        }
+        rows = {row["direction"]: int(row["frames"]) for row in tables["frames"]}
+        requests, answers = rows.get("request", 0), rows.get("response", 0)
+        odd = ", ".join(f"{count.api} v{count.version}" for count in counts if not count.good)
+        answered = sum(count.answered for count in counts)
+        return [
+            (passed, final["produced"] == self._count),
+            (f"content checked: {', '.join(f'{value} {name}' for name, value in faults.items())}", not any(faults.values())),
+            (f"frames forwarded = rows: {requests:,} requests, {answers:,} answers", forwarded == rows),
+            (f"requests of each API and version = the broker's own count{f', but not {odd}' if odd else ''}", bool(counts) and not odd),
+            (f"{answered:,} requests paired with their answer = all answers", answered == answers),
+            (f"the proxy stopped cleanly (exit code {code})", code == 0),
+        ]
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)

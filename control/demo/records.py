@@ -1,0 +1,131 @@
+"""Kafka's clients of the demo: a process that produces numbered records and consumes them, over TLS, and checks each.
+
+``python -m control.demo.records '{"bootstrap": "localhost:…", "ca": …, "topic": …, "count": …}'`` writes JSON lines: ``progress`` while it
+works and ``final`` at the end. A record's key is its number in 8 bytes, its value the number, a CRC32 of the filler, and the filler.
+"""
+
+import dataclasses
+import json
+import struct
+import sys
+import time
+import zlib
+from collections.abc import Callable
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
+
+__all__ = ["Options", "Received", "exchange", "main", "value_of"]
+
+_KEY: Final = struct.Struct(">q")
+_VALUE: Final = struct.Struct(">qI")
+_FILLER: Final = 100
+_GIVE_UP_S: Final = 120.0
+_PROGRESS_S: Final = 0.5
+_BATCH: Final = 2000
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """``client``: settings that producer and consumer share, beside the address and the authority."""
+
+    bootstrap: str
+    topic: str
+    count: int
+    ca: str | None = None
+    client: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def settings(self) -> dict[str, Any]:
+        """For a client of librdkafka."""
+        tls = {} if self.ca is None else {"security.protocol": "ssl", "ssl.ca.location": self.ca}
+        return {"bootstrap.servers": self.bootstrap, **tls, **self.client}
+
+
+def value_of(number: int) -> bytes:
+    """The value of a record."""
+    filler = (b"%010d." % number) * (_FILLER // 11)
+    return _VALUE.pack(number, zlib.crc32(filler)) + filler
+
+
+class Received:
+    """What was consumed: which numbers, and what was not as sent.
+
+    Args:
+        count: numbers 0 to count - 1 are expected, each once.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._seen = bytearray(count)
+        self._last: dict[int, int] = {}
+        self.count = 0
+        self.wrong = 0
+        self.doubled = 0
+        self.out_of_order = 0
+
+    @property
+    def missing(self) -> int:
+        return self._seen.count(0)
+
+    def take(self, key: bytes, value: bytes, partition: int) -> None:
+        """Check one record."""
+        number = _KEY.unpack(key)[0]
+        self.count += 1
+        self.wrong += value != value_of(number)
+        self.doubled += self._seen[number]
+        self._seen[number] = 1
+        self.out_of_order += self._last.get(partition, -1) >= number
+        self._last[partition] = number
+
+    def facts(self) -> dict[str, int]:
+        return {"consumed": self.count, "wrong": self.wrong, "doubled": self.doubled, "out_of_order": self.out_of_order, "missing": self.missing}
+
+
+def exchange(options: Options, progress: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """Produce all records while consuming them.
+
+    Returns:
+        Facts: ``produced`` (acknowledged by the broker), ``consumed``, ``wrong``, ``doubled``, ``out_of_order``, ``missing``, ``elapsed_ms``.
+    """
+    acknowledged = 0
+
+    def on_delivery(error: KafkaError | None, _: Message) -> None:
+        nonlocal acknowledged
+        if error is not None:
+            raise KafkaException(error)
+        acknowledged += 1
+
+    producer = Producer({**options.settings(), "enable.idempotence": True, "linger.ms": 5, "queue.buffering.max.messages": 2 * options.count})
+    consumer = Consumer({**options.settings(), "group.id": "framegate-demo", "auto.offset.reset": "earliest"})
+    consumer.subscribe([options.topic])
+    received = Received(options.count)
+    started = time.monotonic()
+    deadline, reported, produced = started + _GIVE_UP_S, started, 0
+    while received.missing and time.monotonic() < deadline:
+        for number in range(produced, min(produced + _BATCH, options.count)):
+            producer.produce(options.topic, key=_KEY.pack(number), value=value_of(number), on_delivery=on_delivery)
+        produced = min(produced + _BATCH, options.count)
+        producer.poll(0)
+        for message in consumer.consume(_BATCH, 0.01 if produced < options.count else 0.2):
+            key, value, partition = message.key(), message.value(), message.partition()
+            if message.error() is None and key is not None and value is not None and partition is not None:
+                received.take(key, value, partition)
+        if time.monotonic() - reported > _PROGRESS_S:
+            reported = time.monotonic()
+            progress({"event": "progress", "produced": acknowledged, "consumed": received.count})
+    producer.flush(10.0)
+    consumer.close()
+    return {"produced": acknowledged, **received.facts(), "elapsed_ms": int((time.monotonic() - started) * 1000)}
+
+
+def main(arguments: list[str]) -> int:
+    """Run with the options of one JSON argument."""
+
+    def write(row: dict[str, Any]) -> None:
+        print(json.dumps(row), flush=True)
+
+    write({"event": "final", **exchange(Options(**json.loads(arguments[0])), write)})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

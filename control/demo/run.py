@@ -1,0 +1,240 @@
+"""``framegate demo``: sets everything up, lets it run, ends it in order, compares what was counted."""
+
+import dataclasses
+import importlib.util
+import json
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import grpc
+from rich.console import Console
+from rich.table import Table
+
+from control.demo import broker, report
+from control.demo.acts import Act, Acts
+from control.demo.closing import print_closing
+from control.demo.java import MINIMUM_VERSION, find_java
+from control.demo.metrics import Metrics
+from control.demo.processes import Child, ChildError
+from control.demo.stage import Serving, Stage
+from control.demo.steering import Steering
+from control.demo.view import Reading, View
+from control.demo.workspace import Workspace, WorkspaceError
+
+__all__ = ["EXIT_FAILED", "EXIT_MISSING", "EXIT_OK", "Upstream", "run"]
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_MISSING: Final = 2
+
+Upstream = Literal["framed", "kafka"]
+
+_POOL_SIZE: Final = 64 * 1024 * 1024
+_REFRESH_S: Final = 0.25
+_SETTLE_S: Final = 10.0
+_FINISH_S: Final = 45.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Load:
+    seconds: float
+    rate: int
+    connections: int
+    plain_view: bool
+
+
+def run(
+    seconds: float = 60.0,
+    rate: int = 20_000,
+    connections: int = 32,
+    upstream: Upstream = "framed",
+    directory: Path | None = None,
+    plain_view: bool = False,
+) -> int:
+    """Run a demo to its report.
+
+    Args:
+        seconds: how long the load runs; start, drain and report come on top.
+        rate: frames per second over all connections, each answered.
+        connections: of the load, at once.
+        upstream: ``framed`` is built in; ``kafka`` starts a real broker (rate and connections do not apply).
+        directory: where everything lies; new, empty or an earlier demo's. None: a folder for temporary files.
+        plain_view: lines instead of a live view, even on a terminal.
+
+    Returns:
+        0: everything was equal and seen; 1: something was not, or failed; 2: something is missing on this machine, nothing was started.
+    """
+    missing = _missing(upstream)
+    if missing:
+        print(f"framegate demo: {missing}", file=sys.stderr)
+        return EXIT_MISSING
+    console = Console()
+    try:
+        with Stage(Workspace(directory)) as stage:
+            if upstream == "kafka":
+                from control.demo import kafka  # its clients are an extra
+
+                return EXIT_OK if kafka.perform(stage, console) else EXIT_FAILED
+            load = _Load(seconds=seconds, rate=rate, connections=connections, plain_view=plain_view)
+            return EXIT_OK if _FramedDemo(stage, console, load).perform() else EXIT_FAILED
+    except WorkspaceError as error:
+        print(f"framegate demo: {error}", file=sys.stderr)
+        return EXIT_MISSING
+    except (ChildError, grpc.RpcError, OSError) as error:
+        print(f"framegate demo: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        print("framegate demo: interrupted", file=sys.stderr)
+        return EXIT_FAILED
+
+
+def _missing(upstream: Upstream) -> str | None:
+    """What this machine lacks, in one line; None when it has everything."""
+    if find_java() is None:
+        return f"Spark needs Java {MINIMUM_VERSION} or newer; install it (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
+    wanted = ["pyspark", "pyarrow", *(["confluent_kafka"] if upstream == "kafka" else [])]
+    absent = [name for name in wanted if importlib.util.find_spec(name) is None]
+    if absent:
+        return f"needs {', '.join(absent)}; install framegate[spark,kafka]"
+    tools = broker.missing_tools() if upstream == "kafka" else []
+    return f"needs {' and '.join(tools)}" if tools else None
+
+
+class _FramedDemo:
+    """The demo with the built-in upstream."""
+
+    def __init__(self, stage: Stage, console: Console, load: _Load) -> None:
+        self._stage = stage
+        self._console = console
+        self._load = load
+        self._latest: dict[str, Any] = {}
+
+    def perform(self) -> bool:
+        """The whole demo; whether everything was equal and seen."""
+        stage, load = self._stage, self._load
+        self._say("starting: upstream, proxy with two processors, Spark")
+        upstream = stage.start_module("control.demo.upstream")
+        upstream_port = upstream.wait_for_event("listening", _SETTLE_S)["port"]
+        serving = stage.start_proxy(f"127.0.0.1:{upstream_port}", expected_frames=int(2 * load.rate * load.seconds))
+        stage.start_pipeline()
+        options = {"port": serving.port, "rate": load.rate, "connections": load.connections, "ca": str(stage.certificates.ca)}
+        generator = stage.start_module("control.demo.generator", json.dumps(options), on_row=self._on_row)
+        self._say(f"  proxy on 127.0.0.1:{serving.port} (TLS); steer it too: framegate channels list --address {serving.admin}")
+        with Steering(serving.admin, "demo") as steering:
+            acts = self._watch(generator, steering)
+            self._say("stopping: load, proxy, Spark")
+            final = self._stop_load(generator)
+            metrics = self._settle(steering, serving)
+        proxy_code = stage.stop_proxy()
+        upstream.close_input()
+        counted = upstream.wait_for_event("final", _SETTLE_S)
+        stage.drain_pipeline()
+        self._say("asking Spark SQL")
+        evidence = report.Evidence(
+            generator=final,
+            upstream=counted,
+            metrics=metrics,
+            log=stage.count_log(),
+            tables=stage.ask_tables(report.CONTENT_QUERIES),
+            refused=acts.refused,
+        )
+        return self._print_report(evidence, acts.done, proxy_code)
+
+    def _watch(self, generator: Child, steering: Steering) -> Acts:
+        """Show what happens and perform the acts until the time is over; an interrupt ends the time."""
+        load = self._load
+        with View(self._console, load.seconds, plain=load.plain_view) as view:
+            acts = Acts(steering, generator, _POOL_SIZE, view.note)
+            script = acts.script()
+            due = [load.seconds * (number + 1) / (len(script) + 2) for number in range(len(script))]
+            act: threading.Thread | None = None
+            started = time.monotonic()
+            try:
+                while (elapsed := time.monotonic() - started) < load.seconds or script or (act is not None and act.is_alive()):
+                    if script and elapsed >= due[-len(script)] and (act is None or not act.is_alive()):
+                        act = threading.Thread(target=script.pop(0), name="act")
+                        act.start()
+                    view.show(self._reading(elapsed))
+                    self._check_children()
+                    time.sleep(_REFRESH_S)
+            except KeyboardInterrupt:
+                view.note("interrupted: the load ends here; once more to give up")
+                if act is not None:
+                    act.join()
+            view.show(self._reading(time.monotonic() - started))
+        return acts
+
+    def _stop_load(self, generator: Child) -> dict[str, Any]:
+        """The generator's final row, once every answer is there and every connection has ended."""
+        generator.ask("stop")
+        final = generator.wait_for_event("final", _FINISH_S)
+        generator.wait(_SETTLE_S)
+        return final
+
+    def _settle(self, steering: Steering, serving: Serving) -> Metrics:
+        """The proxy's metrics, once it has no connection and the tap has written what it matched."""
+        deadline = time.monotonic() + _SETTLE_S
+        while True:
+            metrics = Metrics.scrape(serving.prometheus)
+            written = metrics.sum("framegate_tap_matched_total") == metrics.sum("framegate_tap_flushed_total")
+            if (written and steering.open_connection_count() == 0) or time.monotonic() > deadline:
+                return metrics
+            time.sleep(0.1)
+
+    def _reading(self, elapsed_s: float) -> Reading:
+        row = self._latest
+        return Reading(
+            elapsed_s=elapsed_s,
+            connections=row.get("connections", 0),
+            frames=row.get("sent", 0) + row.get("answered", 0),
+            bytes=row.get("sent_bytes", 0) + row.get("answered_bytes", 0),
+            rows=self._stage.table_rows(),
+        )
+
+    def _check_children(self) -> None:
+        for child in self._stage.children:
+            if not child.running:
+                raise ChildError(f"{child.name} ended: {child.tail()}")
+
+    def _on_row(self, row: dict[str, Any]) -> None:
+        if row["event"] == "stats":
+            self._latest = row
+
+    def _print_report(self, evidence: report.Evidence, acts: list[Act], proxy_code: int) -> bool:
+        table = Table(title="Frames, as each part counted them", title_justify="left")
+        table.add_column("counted by")
+        table.add_column("requests", justify="right")
+        table.add_column("answers", justify="right")
+        for counts in report.counts(evidence):
+            table.add_row(counts.who, f"{counts.request:,}", f"{counts.response:,}")
+        self._console.print(table)
+        checks = [
+            *report.checks(evidence),
+            *(report.Check(self._act_text(act), act.failure is None) for act in acts),
+            report.Check(f"the proxy stopped cleanly (exit code {proxy_code})", proxy_code == 0),
+        ]
+        for check in checks:
+            self._say(f"{'ok   ' if check.good else 'WRONG'} {check.text}")
+        self._print_latency(evidence.generator)
+        good = all(check.good for check in checks)
+        print_closing(self._console, self._stage, good=good, again="framegate demo --upstream kafka")
+        return good
+
+    def _act_text(self, act: Act) -> str:
+        seen = "; ".join(act.seen)
+        return f"{act.title}: {seen}" if act.failure is None else f"{act.title}: {seen}; NOT SEEN: {act.failure}"
+
+    def _print_latency(self, final: Mapping[str, Any]) -> None:
+        for phase, text in (("steady", "latency, from a client's send to its answer"), ("acts", "the same while an act held something back")):
+            times = final["latency"][phase]
+            self._say(f"{text}: p50 {times['p50_us'] / 1000:.2f} ms, p99 {times['p99_us'] / 1000:.2f} ms ({times['frames']:,} frames)")
+        rate = final["sent"] / max(1, final["elapsed_ms"]) * 1000
+        if final["held_back_ms"] > 1000:
+            self._say(f"this machine carried {rate:,.0f} frames/s of the {self._load.rate:,} asked for; try a lower --rate")
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)

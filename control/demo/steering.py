@@ -1,0 +1,106 @@
+"""The control plane as the demo uses it: the same gRPC calls that the command line and ``grpcurl`` make, over the Unix socket."""
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Final
+
+import grpc
+from google.protobuf.field_mask_pb2 import FieldMask
+
+from control.gen.framegate.control.v1 import channel_service_pb2, limit_service_pb2, pool_service_pb2, proxy_service_pb2
+from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
+from control.gen.framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
+from control.gen.framegate.control.v1.pool_service_pb2_grpc import PoolServiceStub
+from control.gen.framegate.control.v1.proxy_service_pb2_grpc import ProxyServiceStub
+
+__all__ = ["Steering", "cause_text"]
+
+_TIMEOUT_S: Final = 10.0
+_PAGE_SIZE: Final = 500
+
+Channel = channel_service_pb2.Channel
+
+
+def cause_text(cause: "channel_service_pb2.Cause.ValueType") -> str:
+    """The word of a cause, as logs and metrics have it."""
+    return channel_service_pb2.Cause.Name(cause).removeprefix("CAUSE_").lower()
+
+
+class Steering:
+    """Calls on a running proxy. Every method raises ``grpc.RpcError`` when the call fails.
+
+    Args:
+        address: of the control plane, ``unix:PATH``.
+        listener: the one that the demo's load uses.
+    """
+
+    def __init__(self, address: str, listener: str) -> None:
+        self._listener = listener
+        self._channel = grpc.insecure_channel(address)
+        self._channels = ChannelServiceStub(self._channel)
+        self._limits = LimitServiceStub(self._channel)
+        self._pools = PoolServiceStub(self._channel)
+        self._proxies = ProxyServiceStub(self._channel)
+
+    def __enter__(self) -> "Steering":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._channel.close()
+
+    def open_connection_count(self) -> int:
+        reply = self._proxies.GetProxy(proxy_service_pb2.GetProxyRequest(), timeout=_TIMEOUT_S)
+        return int(reply.proxy.open_connection_count)
+
+    def find(self, local_port: int) -> Channel | None:
+        """The open channel whose client has this port."""
+        return next((channel for channel in self._open() if channel.peer_address.endswith(f":{local_port}")), None)
+
+    def find_closed(self, local_port: int) -> Channel | None:
+        """The latest channel that closed and whose client had this port."""
+        request = channel_service_pb2.ListClosedChannelsRequest(page_size=_PAGE_SIZE, listener=self._listener)
+        closed = self._channels.ListClosedChannels(request, timeout=_TIMEOUT_S).channels
+        return next((channel for channel in closed if channel.peer_address.endswith(f":{local_port}")), None)
+
+    def describe(self, channel_id: str) -> Channel:
+        return self._channels.GetChannel(channel_service_pb2.GetChannelRequest(id=channel_id), timeout=_TIMEOUT_S).channel
+
+    def mute(self, channel_id: str, reason: str) -> None:
+        request = channel_service_pb2.MuteChannelsRequest(selector=_one(channel_id), reason=reason)
+        self._channels.MuteChannels(request, timeout=_TIMEOUT_S)
+
+    def unmute(self, channel_id: str, reason: str) -> None:
+        request = channel_service_pb2.UnmuteChannelsRequest(selector=_one(channel_id), reason=reason)
+        self._channels.UnmuteChannels(request, timeout=_TIMEOUT_S)
+
+    def limit(self) -> int:
+        """The maxReceiveSize in force, in bytes."""
+        request = limit_service_pb2.GetLimitRequest(listener=self._listener)
+        return int(self._limits.GetLimit(request, timeout=_TIMEOUT_S).limit.max_receive_size_bytes)
+
+    def set_limit(self, size: int) -> None:
+        limit = limit_service_pb2.Limit(listener=self._listener, max_receive_size_bytes=size)
+        mask = FieldMask(paths=["max_receive_size_bytes"])
+        self._limits.UpdateLimit(limit_service_pb2.UpdateLimitRequest(limit=limit, update_mask=mask), timeout=_TIMEOUT_S)
+
+    def set_pool_size(self, size: int) -> None:
+        pool = pool_service_pb2.MemoryPool(size_bytes=size)
+        request = pool_service_pb2.UpdateMemoryPoolRequest(memory_pool=pool, update_mask=FieldMask(paths=["size_bytes"]))
+        self._pools.UpdateMemoryPool(request, timeout=_TIMEOUT_S)
+
+    def pool(self) -> pool_service_pb2.MemoryPool:
+        return self._pools.GetMemoryPool(pool_service_pb2.GetMemoryPoolRequest(), timeout=_TIMEOUT_S).memory_pool
+
+    def _open(self) -> Iterator[Channel]:
+        token = ""
+        while True:
+            request = channel_service_pb2.ListChannelsRequest(page_size=_PAGE_SIZE, page_token=token, listener=self._listener)
+            page = self._channels.ListChannels(request, timeout=_TIMEOUT_S)
+            yield from page.channels
+            token = page.next_page_token
+            if not token:
+                return
+
+
+def _one(channel_id: str) -> channel_service_pb2.ChannelSelector:
+    return channel_service_pb2.ChannelSelector(channels=channel_service_pb2.ChannelIds(ids=[channel_id]))

@@ -1,0 +1,83 @@
+"""The demo's folder: where everything of one run lies, and stays for a look afterwards."""
+
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import IO, Final
+
+__all__ = ["Workspace", "WorkspaceError"]
+
+_MARKER: Final = ".framegate-demo"
+_LONGEST_SOCKET_PATH: Final = 100
+
+
+class WorkspaceError(Exception):
+    """The folder cannot be used; the message is one line."""
+
+
+class Workspace:
+    """A folder of the demo's own, emptied of the run before.
+
+    Args:
+        directory: new, empty or an earlier demo's; None: ``framegate-demo-<uid>`` in the folder for temporary files.
+
+    Raises:
+        WorkspaceError: it holds something else, or another demo uses it.
+    """
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self.root = (directory or Path(tempfile.gettempdir()) / f"framegate-demo-{os.getuid()}").resolve()
+        self._lock = self._take()
+        for name in ("certificates", "tap", "tables", "logs", "kafka"):
+            shutil.rmtree(self.root / name, ignore_errors=True)
+        for path in (self.logs, self.tap):
+            path.mkdir()
+
+    @property
+    def certificates(self) -> Path:
+        return self.root / "certificates"
+
+    @property
+    def configuration(self) -> Path:
+        return self.root / "framegate.yaml"
+
+    @property
+    def tap(self) -> Path:
+        return self.root / "tap"
+
+    @property
+    def tables(self) -> Path:
+        return self.root / "tables"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def admin(self) -> str:
+        """The control plane's address: in the folder, or elsewhere when the path would be too long for a Unix socket."""
+        inside = self.root / "admin.sock"
+        short = Path(tempfile.gettempdir()) / f"framegate-demo-{os.getpid()}.sock"
+        return f"unix:{inside if len(str(inside)) < _LONGEST_SOCKET_PATH else short}"
+
+    def release(self) -> None:
+        """Let the next demo have it."""
+        self._lock.close()
+
+    def _take(self) -> IO[str]:
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise WorkspaceError(f"{self.root} cannot be made: {error.strerror}") from error
+        marker = self.root / _MARKER
+        if not marker.exists() and any(self.root.iterdir()):
+            raise WorkspaceError(f"{self.root} holds something else; name a new folder with --directory")
+        lock = marker.open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise WorkspaceError(f"another demo runs in {self.root}; name a new folder with --directory") from None
+        return lock

@@ -1,0 +1,38 @@
+"""Asks an output folder's tables in SQL, for callers that have no Spark of their own.
+
+``python -m proxy.pipeline.query DIR`` reads a JSON object of names and SELECT statements from standard input and writes one of names and
+rows, each an object, to standard output. The views are those of ``tables.register_views``.
+"""
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from proxy.pipeline.session import local_session
+from proxy.pipeline.tables import register_views
+
+__all__ = ["ask", "main"]
+
+
+def ask(output: Path, statements: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
+    """The rows of each statement, in a session of its own.
+
+    Args:
+        output: the folder of the tables.
+        statements: SQL by name; results must be small, they come to the driver.
+    """
+    with local_session("framegate query") as spark:
+        register_views(spark, output)
+        return {name: [row.asDict() for row in spark.sql(statement).collect()] for name, statement in statements.items()}
+
+
+def main(arguments: list[str]) -> int:
+    """Answer the statements of standard input."""
+    print(json.dumps(ask(Path(arguments[0]), json.load(sys.stdin)), default=str))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
