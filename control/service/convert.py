@@ -67,19 +67,26 @@ def _traffic(row: Row, direction: str) -> channel_pb2.Traffic:
     return channel_pb2.Traffic(frame_count=row["frames"][direction], total_bytes=row["bytes"][direction])
 
 
-def _mute_causes(row: Row) -> list[channel_pb2.MuteCause.ValueType]:
-    return [channel_pb2.MuteCause.Value(f"MUTE_CAUSE_{word.upper()}") for word in row["muted"]]
+def _mute_causes(words: Iterable[str]) -> list[channel_pb2.MuteCause.ValueType]:
+    return [channel_pb2.MuteCause.Value(f"MUTE_CAUSE_{word.upper()}") for word in words]
+
+
+def _state(word: str) -> channel_pb2.Channel.State.ValueType:
+    return channel_pb2.Channel.State.Value(f"STATE_{word.upper() or 'UNSPECIFIED'}")
 
 
 def _common(row: Row, state: channel_pb2.Channel.State.ValueType) -> channel_pb2.Channel:
-    """What open and closed rows both have."""
+    """What open and closed rows both have; a row that control wrote for a dead processor lacks what went with it."""
     number: int = row["id"]
+    tls = row.get("tls")
     return channel_pb2.Channel(
         id=format_connection_id(number),
         listener=row["listener"],
         peer_address=row["peer"],
         upstream=row["upstream"],
+        upstream_endpoint=row.get("endpoint") or "",
         principal=row["principal"] or "",
+        tls=None if tls is None else channel_pb2.TlsSession(version=tls["version"], cipher=tls["cipher"]),
         state=state,
         request=_traffic(row, "request"),
         response=_traffic(row, "response"),
@@ -94,11 +101,11 @@ def channel_message(row: Row) -> channel_pb2.Channel:
         message = _common(row, channel_pb2.Channel.STATE_CLOSED)
         message.close.CopyFrom(_close(row))
         return message
-    message = _common(row, channel_pb2.Channel.State.Value(f"STATE_{row['state'].upper()}"))
-    if row["tls"]:
-        message.tls.CopyFrom(channel_pb2.TlsSession(version=row["tls"]["version"], cipher=row["tls"]["cipher"]))
-    message.mute_causes.extend(_mute_causes(row))
+    message = _common(row, _state(row["state"]))
+    message.mute_causes.extend(_mute_causes(row["muted"]))
+    message.upstream_mute_causes.extend(_mute_causes(row["muted_upstream"]))
     message.muting = row["muting"]
+    message.mute_reason = row["mute_reason"]
     message.in_flight_count = row["in_flight"]
     message.pending_send_bytes = row["pending_send"]
     message.leased_bytes = row["leased"]
@@ -118,6 +125,7 @@ def _close(row: Row) -> channel_pb2.Close:
         close_time=timestamp(row["closed_ns"]),
         lost_bytes=row["lost"]["bytes"],
         mutes=mutes,
+        state=_state(row["state"]),
     )
 
 

@@ -53,11 +53,14 @@ def channel_row(text: str, listener: str = "kafka", **changes: object) -> Row:
         "listener": listener,
         "peer": "10.0.0.9:51000",
         "upstream": "brokers",
+        "endpoint": "10.1.0.1:9092",
         "principal": "CN=client",
         "tls": {"version": "TLSv1.3", "cipher": "TLS_AES_256_GCM_SHA384"},
         "state": "open",
         "muted": [],
+        "muted_upstream": ["peer"],
         "muting": False,
+        "mute_reason": "",
         "frames": {"request": 3, "response": 2},
         "bytes": {"request": 300, "response": 200},
         "in_flight": 1,
@@ -72,7 +75,7 @@ def channel_row(text: str, listener: str = "kafka", **changes: object) -> Row:
 def closed_row(text: str, cause: str, listener: str = "kafka", **changes: object) -> Row:
     """A pair that ended, as the plane tells its subscribers."""
     row = channel_row(text, listener)
-    for key in ("tls", "muted", "muting", "in_flight", "pending_send", "leased", "last_active_ns"):
+    for key in ("muted", "muted_upstream", "muting", "mute_reason", "in_flight", "pending_send", "leased", "last_active_ns"):
         del row[key]
     return {
         **row,
@@ -81,7 +84,7 @@ def closed_row(text: str, cause: str, listener: str = "kafka", **changes: object
         "detail": "said the peer",
         "side": "downstream",
         "closed_ns": OPENED_NS + 2 * 10**9,
-        "lost": {"bytes": 5},
+        "lost": {"bytes": 5, "request": 5, "response": 0},
         "mutes": {"peer": {"count": 2, "ns": 1_500_000}},
         **changes,
     }
@@ -185,7 +188,7 @@ class FakePlane(ControlPlane):
     async def mute_channels(self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "") -> Outcome:
         outcome = await self._change("mute", channels, listener, reason)
         for channel in outcome.affected:
-            self.rows[channel]["muted"] = ["admin"]
+            self.rows[channel].update(muted=["admin"], mute_reason=reason)
         return outcome
 
     async def unmute_channels(self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "") -> Outcome:

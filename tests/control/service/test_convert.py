@@ -9,6 +9,7 @@ from control.service.convert import cause_name, channel_message, channel_number,
 from proxy.cells import CAUSES
 from proxy.network import mute
 from proxy.network.cause import Cause
+from proxy.relay.state import PairState
 from tests.fakes.plane import channel_row, closed_row
 
 
@@ -39,7 +40,20 @@ def test_a_closed_row_says_what_was_lost_and_what_muted() -> None:
     (mute_summary,) = message.close.mutes
     assert (message.close.detail, message.close.side, message.close.lost_bytes) == ("said the peer", channel_pb2.SIDE_DOWNSTREAM, 5)
     assert (mute_summary.cause, mute_summary.count, mute_summary.duration.nanos) == (channel_pb2.MUTE_CAUSE_PEER, 2, 1_500_000)
-    assert not message.HasField("tls")
+    assert message.close.state == channel_pb2.Channel.STATE_OPEN
+    assert message.tls.version == "TLSv1.3"
+
+
+def test_the_row_that_stands_for_a_dead_processors_connection_is_good_enough() -> None:
+    row = closed_row("0-1-1", "processor_died", principal=None, state="", side="internal", mutes={}, lost={"bytes": 0})
+    del row["tls"], row["endpoint"]
+    message = channel_message(row)
+    assert (message.close.cause, message.close.state) == (channel_pb2.CAUSE_PROCESSOR_DIED, channel_pb2.Channel.STATE_UNSPECIFIED)
+
+
+def test_the_states_of_a_pair_are_the_relays() -> None:
+    known = set(words(channel_pb2.Channel.State.keys(), "STATE_"))
+    assert known == {state.value for state in PairState} | {"draining"}
 
 
 def test_an_open_row_without_tls_or_principal_has_neither() -> None:

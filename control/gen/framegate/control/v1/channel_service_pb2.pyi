@@ -273,6 +273,9 @@ class Channel(_message.Message):
     LAST_ACTIVE_TIME_FIELD_NUMBER: _builtins.int
     CLOSE_FIELD_NUMBER: _builtins.int
     PROCESSOR_SLOT_FIELD_NUMBER: _builtins.int
+    UPSTREAM_ENDPOINT_FIELD_NUMBER: _builtins.int
+    UPSTREAM_MUTE_CAUSES_FIELD_NUMBER: _builtins.int
+    MUTE_REASON_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """`slot-generation-counter`."""
     listener: _builtins.str
@@ -295,6 +298,10 @@ class Channel(_message.Message):
     """Bytes that it holds of the memory pool."""
     processor_slot: _builtins.int
     """The slot of the processor that serves it, from 0."""
+    upstream_endpoint: _builtins.str
+    """The endpoint of the upstream that it is connected to, `host:port`; empty before there is one."""
+    mute_reason: _builtins.str
+    """What the operator who muted it gave as the reason; empty when none did."""
     @_builtins.property
     def tls(self) -> Global___TlsSession:
         """The client's TLS session; absent on a plaintext listener and before the handshake is complete."""
@@ -323,6 +330,10 @@ class Channel(_message.Message):
     def close(self) -> Global___Close:
         """How it ended; absent while it is open."""
 
+    @_builtins.property
+    def upstream_mute_causes(self) -> _containers.RepeatedScalarFieldContainer[Global___MuteCause.ValueType]:
+        """Why its upstream is not read at the moment; empty while it is read."""
+
     def __init__(
         self,
         *,
@@ -344,10 +355,13 @@ class Channel(_message.Message):
         last_active_time: _timestamp_pb2.Timestamp | None = ...,
         close: Global___Close | None = ...,
         processor_slot: _builtins.int = ...,
+        upstream_endpoint: _builtins.str = ...,
+        upstream_mute_causes: _abc.Iterable[Global___MuteCause.ValueType] | None = ...,
+        mute_reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "last_active_time", b"last_active_time", "open_time", b"open_time", "request", b"request", "response", b"response", "tls", b"tls"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "id", b"id", "in_flight_count", b"in_flight_count", "last_active_time", b"last_active_time", "leased_bytes", b"leased_bytes", "listener", b"listener", "mute_causes", b"mute_causes", "muting", b"muting", "open_time", b"open_time", "peer_address", b"peer_address", "pending_send_bytes", b"pending_send_bytes", "principal", b"principal", "processor_slot", b"processor_slot", "request", b"request", "response", b"response", "state", b"state", "tls", b"tls", "upstream", b"upstream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "id", b"id", "in_flight_count", b"in_flight_count", "last_active_time", b"last_active_time", "leased_bytes", b"leased_bytes", "listener", b"listener", "mute_causes", b"mute_causes", "mute_reason", b"mute_reason", "muting", b"muting", "open_time", b"open_time", "peer_address", b"peer_address", "pending_send_bytes", b"pending_send_bytes", "principal", b"principal", "processor_slot", b"processor_slot", "request", b"request", "response", b"response", "state", b"state", "tls", b"tls", "upstream", b"upstream", "upstream_endpoint", b"upstream_endpoint", "upstream_mute_causes", b"upstream_mute_causes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -417,6 +431,7 @@ class Close(_message.Message):
     CLOSE_TIME_FIELD_NUMBER: _builtins.int
     LOST_BYTES_FIELD_NUMBER: _builtins.int
     MUTES_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
     cause: Global___Cause.ValueType
     """Why."""
     detail: _builtins.str
@@ -424,7 +439,9 @@ class Close(_message.Message):
     side: Global___Side.ValueType
     """The side that the cause was seen on."""
     lost_bytes: _builtins.int
-    """Bytes that were received and could not be delivered: a partial frame, or what a dead side did not take."""
+    """Bytes that were received and could not be delivered, both directions together: a partial frame, or what a dead side did not take."""
+    state: Global___Channel.State.ValueType
+    """How far the channel had come when the cause arose."""
     @_builtins.property
     def close_time(self) -> _timestamp_pb2.Timestamp:
         """When."""
@@ -442,10 +459,11 @@ class Close(_message.Message):
         close_time: _timestamp_pb2.Timestamp | None = ...,
         lost_bytes: _builtins.int = ...,
         mutes: _abc.Iterable[Global___MuteSummary] | None = ...,
+        state: Global___Channel.State.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["close_time", b"close_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "close_time", b"close_time", "detail", b"detail", "lost_bytes", b"lost_bytes", "mutes", b"mutes", "side", b"side"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "close_time", b"close_time", "detail", b"detail", "lost_bytes", b"lost_bytes", "mutes", b"mutes", "side", b"side", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
