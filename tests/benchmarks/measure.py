@@ -1,0 +1,149 @@
+"""One round: a load against one candidate, its processor time over exactly the time in which frames are counted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from candidates import Candidate, FramegateTap
+from shapes import Load
+
+__all__ = ["Generator", "Round", "VoidRoundError"]
+
+OPEN_LOOP_QUEUE_BYTES = 16 << 20
+
+
+class VoidRoundError(Exception):
+    """A round whose figures mean nothing: bytes came back changed, were lost, or were not counted."""
+
+
+@dataclass(slots=True)
+class Round:
+    """What one round gave.
+
+    Attributes:
+        candidate, protocol, shape: names.
+        number: of the round, from 0.
+        rate: frames offered per second; 0 for the closed loop.
+        frames: whole frames that came back, checked, while it was measured.
+        seconds: how long it was measured.
+        cpu_us_per_frame: processor time of every process of the candidate, per echoed frame.
+        busy: share of its core that the candidate used.
+        p50_us, p99_us, p999_us: of the time from due (closed loop: sent) to back.
+        extra: of a tap: frames and bytes written, reads.
+    """
+
+    candidate: str
+    protocol: str
+    shape: str
+    number: int
+    rate: float
+    frames: int
+    seconds: float
+    cpu_us_per_frame: float
+    busy: float
+    p50_us: float
+    p99_us: float
+    p999_us: float
+    extra: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def frames_per_second(self) -> float:
+        """Throughput."""
+        return self.frames / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Generator:
+    """The load generator.
+
+    Attributes:
+        program: the compiled C program.
+        core: where it runs.
+        warm_up: seconds before frames count.
+        seconds: in which they count.
+    """
+
+    program: Path
+    core: int
+    warm_up: float
+    seconds: float
+
+    def run(self, candidate: Candidate, load: Load, number: int, rate: float = 0.0) -> Round:
+        """Drive one candidate for one round.
+
+        Raises:
+            VoidRoundError: the generator found a difference, or the candidate's own counters disagree.
+        """
+        shape = load.shape
+        in_flight = shape.in_flight if rate == 0 else max(shape.in_flight, OPEN_LOOP_QUEUE_BYTES // (shape.size + 4) // shape.connections)
+        options = {"--connect": f"127.0.0.1:{candidate.port}", "--size": shape.size, "--connections": shape.connections, "--in-flight": in_flight}
+        options |= {"--warm-up": self.warm_up, "--seconds": self.seconds, "--rate": rate}
+        words = [str(word) for pair in options.items() for word in pair]
+        command = ["taskset", "-c", str(self.core), str(self.program), *words, *(["--tls"] if load.downstream_tls else [])]
+        before, tap_before = candidate.frames(), _tap_counters(candidate)
+        with _started(command) as process:
+            _event(process, "measuring")
+            cpu_ns, wall_ns = candidate.process.cpu_ns(), time.monotonic_ns()
+            measured = _event(process, "measured")
+            cpu_ns, wall_ns = candidate.process.cpu_ns() - cpu_ns, time.monotonic_ns() - wall_ns
+            done = _event(process, "done")
+        candidate.process.check()
+        if before is not None:
+            _compare_counters(candidate, before, int(done["sent"]))
+        if not measured["frames"]:
+            raise VoidRoundError(f"{candidate.name}: no frame came back in {measured['seconds']} s")
+        busy = cpu_ns / wall_ns
+        tap_after = _tap_counters(candidate)
+        extra = {key: (tap_after[key] - tap_before[key]) / done["sent"] for key in tap_after}
+        cpu_us = busy * measured["seconds"] * 1e6 / measured["frames"]
+        times = (measured["p50_us"], measured["p99_us"], measured["p999_us"])
+        return Round(candidate.name, load.protocol, shape.name, number, rate, measured["frames"], measured["seconds"], cpu_us, busy, *times, extra)
+
+
+@contextmanager
+def _started(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """The generator, ended with the round whatever happens."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+        if process.wait(10) != 0:
+            raise VoidRoundError(f"the load generator ended with {process.returncode}: {process.stderr.read() if process.stderr else ''}")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _event(process: subprocess.Popen[str], name: str) -> dict[str, Any]:
+    """The next line of the generator, which must be this event."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise VoidRoundError(f"the load generator ended before it was {name}: {process.stderr.read() if process.stderr else ''}")
+    row: dict[str, Any] = json.loads(line)
+    if row["event"] != name:
+        raise VoidRoundError(f"the load generator said {line}")
+    return row
+
+
+def _compare_counters(candidate: Candidate, before: int, sent: int) -> None:
+    """Its counters may be a moment late; after that they must be exact."""
+    deadline = time.monotonic() + 2
+    while (counted := (candidate.frames() or 0) - before) != sent:
+        if time.monotonic() > deadline:
+            raise VoidRoundError(f"{candidate.name}: {sent} frames were sent, its counters say {counted}")
+        time.sleep(0.05)
+
+
+def _tap_counters(candidate: Candidate) -> dict[str, float]:
+    """Of a tap: what it wrote; empty for everything else."""
+    if not isinstance(candidate, FramegateTap):
+        return {}
+    names = {"tap_frames": "framegate_tap_frames", "tap_bytes": "framegate_tap_io_bytes", "tap_dropped": "framegate_tap_dropped"}
+    return {key: candidate.metric(name) for key, name in names.items()} | {"reads": candidate.metric("framegate_read_count")}

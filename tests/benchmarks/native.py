@@ -1,0 +1,66 @@
+"""The C programs, compiled on first use and again when their source changes; and throw-away certificates."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import ipaddress
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+__all__ = ["Certificate", "build", "make_certificate"]
+
+SOURCES = Path(__file__).resolve().parent / "native"
+FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra")
+
+
+def build(name: str, cache: Path) -> Path:
+    """The program `native/<name>.c`, compiled.
+
+    Raises:
+        RuntimeError: it does not compile; the compiler's words are in the message.
+    """
+    sources = [SOURCES / f"{name}.c", SOURCES / "sockets.h"]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources) + " ".join(FLAGS).encode()).hexdigest()[:12]
+    program = cache / f"{name}-{digest}"
+    if not program.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        command = ["cc", *FLAGS, "-o", str(program), str(sources[0]), "-lssl", "-lcrypto"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(f"{name}.c does not compile (on Debian: apt-get install gcc libc6-dev libssl-dev):\n{done.stdout}")
+    return program
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """PEM files: the certificate, its key, both in one (HAProxy wants it so)."""
+
+    certificate: Path
+    key: Path
+    both: Path
+
+
+def make_certificate(folder: Path) -> Certificate:
+    """A self-signed ECDSA P-256 certificate for localhost and 127.0.0.1, good for two days."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    names = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.IPv4Address("127.0.0.1"))])
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key()).serial_number(x509.random_serial_number())
+    builder = builder.not_valid_before(now - datetime.timedelta(hours=1)).not_valid_after(now + datetime.timedelta(days=2))
+    builder = builder.add_extension(names, critical=False).add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    certificate = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    secret = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    result = Certificate(folder / "tls.crt", folder / "tls.key", folder / "tls.pem")
+    result.certificate.write_bytes(certificate)
+    result.key.write_bytes(secret)
+    result.both.write_bytes(certificate + secret)
+    for path in (result.key, result.both):
+        path.chmod(0o600)
+    return result

@@ -1,0 +1,158 @@
+"""Processes: starting them on a core, what they and their children cost, and ending them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Process", "free_port", "wait_for_port"]
+
+START_SECONDS = 20.0
+
+
+def free_port() -> int:
+    """A port nobody listens on now, for programs that cannot be asked which one they took."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def wait_for_port(port: int, process: Process) -> None:
+    """Wait until somebody accepts connections there.
+
+    Raises:
+        RuntimeError: the process ended, or nobody listened in time.
+    """
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        process.check()
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return
+    raise RuntimeError(f"{process.name} does not listen on {port}: {process.words()}")
+
+
+class Process:
+    """A program pinned to cores, its output in a file.
+
+    Args:
+        name: for messages and the output's file.
+        command: what is run.
+        cores: where it, and whatever it starts, may run.
+        folder: where its output goes.
+        environment: added to ours.
+    """
+
+    def __init__(self, name: str, command: Sequence[str], cores: Sequence[int], folder: Path, environment: dict[str, str] | None = None) -> None:
+        self.name = name
+        self.output = folder / f"{name}.log"
+        pinned = ["taskset", "-c", ",".join(map(str, cores)), *command]
+        with self.output.open("wb") as log:
+            self._process = subprocess.Popen(
+                pinned,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(environment or {})},
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """Of the program itself."""
+        return self._process.pid
+
+    def words(self) -> str:
+        """The last of what it said."""
+        return self.output.read_text(errors="replace")[-2000:]
+
+    def check(self) -> None:
+        """Raises RuntimeError when it has ended."""
+        if self._process.poll() is not None:
+            raise RuntimeError(f"{self.name} ended with {self._process.returncode}: {self.words()}")
+
+    def wait_for_row(self, key: str) -> dict[str, Any]:
+        """The first JSON line of its output that has this key."""
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            self.check()
+            for line in self.output.read_text(errors="replace").splitlines():
+                row = _parse(line)
+                if key in row:
+                    return row
+            time.sleep(0.02)
+        raise RuntimeError(f"{self.name} never said {key}: {self.words()}")
+
+    def tree(self) -> list[int]:
+        """Its process and every descendant, as they are now."""
+        parents: dict[int, list[int]] = {}
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = path.read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            parents.setdefault(int(fields[1]), []).append(int(path.parent.name))
+        found = [self.pid]
+        for pid in found:
+            found += parents.get(pid, [])
+        return found
+
+    def cpu_ns(self) -> int:
+        """Processor time of the whole tree, threads that ended included (CLOCK_PROCESS_CPUTIME_ID of each process)."""
+        total = 0
+        for pid in self.tree():
+            try:
+                total += time.clock_gettime_ns(((~pid) << 3) | 2)
+            except OSError:
+                continue  # it ended meanwhile
+        return total
+
+    def memory(self) -> dict[str, float]:
+        """Resident MiB of each process of the tree, by pid and name."""
+        result: dict[str, float] = {}
+        for pid in self.tree():
+            try:
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                status = Path(f"/proc/{pid}/status").read_text()
+            except OSError:
+                continue
+            resident = next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")), 0)
+            result[f"{pid} {words[:60].strip()}"] = round(resident / 1024, 1)
+        return result
+
+    def stop(self) -> None:
+        """SIGTERM, and after three seconds SIGKILL, to it and to what it started."""
+        tree = self.tree()
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(3)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        for pid in tree[1:]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+
+def _parse(line: str) -> dict[str, Any]:
+    if not line.startswith("{"):
+        return {}
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return {}  # a line that is being written
+    return row if isinstance(row, dict) else {}

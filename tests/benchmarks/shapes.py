@@ -1,0 +1,80 @@
+"""The shapes of load that are compared, and the protocols they are driven over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["SHAPES", "Load", "Shape", "chosen"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One kind of traffic.
+
+    Attributes:
+        name: as `--shapes` takes it.
+        size: bytes of a frame's body; its header is 4 bytes more.
+        in_flight: frames that each connection keeps under way.
+        connections: how many.
+    """
+
+    name: str
+    size: int
+    in_flight: int
+    connections: int
+
+    @property
+    def title(self) -> str:
+        """As people write it: `64 KiB × 4 × 10`."""
+        units = ((1 << 20, "MB"), (1 << 16, "KiB"), (1000, "KB"))
+        for unit, word in units:
+            if self.size >= unit and self.size % (1024 if word == "KiB" else unit) == 0:
+                return f"{self.size // (1024 if word == 'KiB' else unit)} {word} × {self.in_flight} × {self.connections}"
+        return f"{self.size} B × {self.in_flight} × {self.connections}"
+
+
+SHAPES = (
+    Shape("100x1", 100, 1, 50),
+    Shape("100x64", 100, 64, 50),
+    Shape("1k", 1000, 8, 50),
+    Shape("64k", 64 * 1024, 4, 10),
+    Shape("1m", 1 << 20, 2, 4),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A shape over a protocol.
+
+    Attributes:
+        downstream_tls: clients speak TLS 1.3 to the candidate.
+        upstream_tls: the candidate speaks TLS 1.3 to the echo server.
+    """
+
+    shape: Shape
+    downstream_tls: bool = False
+    upstream_tls: bool = False
+
+    @property
+    def protocol(self) -> str:
+        """plain, tls (towards clients) or tls-both."""
+        return "tls-both" if self.upstream_tls else "tls" if self.downstream_tls else "plain"
+
+    @property
+    def title(self) -> str:
+        """For tables."""
+        return f"{self.protocol} {self.shape.title}"
+
+
+def chosen(names: str, protocols: str) -> list[Load]:
+    """The loads of a command line: names of shapes and of protocols, separated by commas.
+
+    Raises:
+        ValueError: a name that is not known.
+    """
+    known = {shape.name: shape for shape in SHAPES}
+    tls = {"plain": (False, False), "tls": (True, False), "tls-both": (True, True)}
+    for name in (*names.split(","), *protocols.split(",")):
+        if name not in known and name not in tls:
+            raise ValueError(f"{name} is neither a shape ({', '.join(known)}) nor a protocol ({', '.join(tls)})")
+    return [Load(known[name], *tls[protocol]) for protocol in protocols.split(",") for name in names.split(",")]
