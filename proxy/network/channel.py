@@ -178,7 +178,7 @@ class Channel(FdHandler):
         self._shutting: bool = False
         self._read_size: i64 = FIRST_READ
         self._interest: i64 = UNREGISTERED
-        self._muted_since: vec[i64] = vec[i64]()
+        self._muted_since: vec[i64] = vec[i64]()  # by position of the cause; then how often, then for how long
         self._waiter: _LeaseWaiter | None = None
         self._watchdog: Final = _Watchdog(self)
         self._stall: Final = StallWindows()
@@ -266,8 +266,9 @@ class Channel(FdHandler):
         self.mute_count += 1
         index = mute.position(cause)
         if len(self._muted_since) == 0:
-            self._muted_since = vec[i64]([0] * mute.CAUSE_COUNT)
+            self._muted_since = vec[i64]([0] * (3 * mute.CAUSE_COUNT))
         self._muted_since[index] = self._selector.now_ns
+        self._muted_since[mute.CAUSE_COUNT + index] += 1
         self._stats.mutes[index] += 1
         self._stats.muted[index] += 1
         if cause & mute.HARD:
@@ -296,6 +297,18 @@ class Channel(FdHandler):
     def muted_ns(self, cause: i64) -> i64:
         """Since when the cause is set, on the selector's clock; 0 when it is not."""
         return self._muted_since[mute.position(cause)] if self.causes & cause else 0
+
+    def mute_summary(self) -> dict[str, dict[str, int]]:
+        """How often each cause was set, and for how long in ns, without the time of those that are set now."""
+        history = self._muted_since
+        if len(history) == 0:
+            return {}
+        count = mute.CAUSE_COUNT
+        return {
+            name: {"count": int(history[count + index]), "ns": int(history[2 * count + index])}
+            for index, (name, _) in enumerate(mute.CAUSES)
+            if history[count + index] != 0
+        }
 
     def shut_write(self) -> None:
         """End our side of the stream: FIN, or TLS close-notify. ``write_ended`` is told when it is out.
@@ -700,7 +713,9 @@ class Channel(FdHandler):
         index = mute.position(cause)
         self.causes &= ~cause
         self._stats.muted[index] -= 1
-        self._stats.mute_ns[index] += self._selector.now_ns - self._muted_since[index]
+        lasted_ns = self._selector.now_ns - self._muted_since[index]
+        self._muted_since[2 * mute.CAUSE_COUNT + index] += lasted_ns
+        self._stats.mute_ns[index] += lasted_ns
 
     def _fail(self, error: TransportError) -> None:
         if isinstance(error, TlsError):

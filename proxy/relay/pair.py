@@ -1,0 +1,554 @@
+"""The pair: one client's channel joined to one upstream's. All that is not the hot path of a run; that is in ``relay``.
+
+Theory of operation. Each channel carries a ``Leg`` as its attachment: what is needed to pass its runs on. While a pair is OPEN and nobody
+looks into its frames, ``Leg.forward_to`` names the other channel, and a run is one ``send`` (rule 2). Everything else is here, by rule:
+
+1. The upstream is connected when the client is READY; until it is READY the client is muted for ``peer``. Endpoints are taken in turn, the
+   next one is tried when one refuses or does not answer. A client that ends before its first byte is ``no_data``.
+2. The source is muted for ``peer`` until the other side's pending send is out. ``protocol: kafka`` mutes it for the same cause while more
+   than ``MAX_OPEN`` requests are open, until half of them are answered.
+3. Muting, and what is in force when, is the channel's.
+4. So is the end of a stream that is seen only by reading.
+5. End of stream from X: a frame begun is dropped, counted and tapped as a gap; Y's write side is shut once its pending send is out; Y→X goes
+   on until Y's end or ``half_close``; for kafka until no answer is open. An upstream that ended has no more answers: for kafka that is the end.
+6. TLS is the transport's.
+7. The first cause wins. Then CLOSING: for at most 1 s what was received is written to the channels still open, then their write side is
+   shut, and what they still send is dropped and counted until they end, so that no reset overtakes what they have not read yet.
+8. Drain: see ``drain``; it ends in CLOSING with the cause ``drained``.
+"""
+
+import abc
+from typing import Final
+
+from librt.vecs import vec
+from mypy_extensions import i32, i64, mypyc_attr
+
+from proxy.cells import CONNECT_ERRORS, TLS_ERRORS
+from proxy.network import mute
+from proxy.network.cause import Cause
+from proxy.network.channel import Channel
+from proxy.network.run import Run
+from proxy.network.selector import Selector
+from proxy.network.state import ChannelState
+from proxy.network.timer import Timer
+from proxy.relay import state
+from proxy.relay.counters import CAUSE_INDEX, ERROR_INDEX, LoopCounters
+from proxy.relay.pairing import MAX_OPEN, Pairing
+from proxy.relay.route import Endpoint, Route
+from proxy.relay.state import PairEvent, PairState
+from proxy.tap.point import TapPoint
+from proxy.tap.record import DIRECTION_REQUEST, DIRECTION_RESPONSE, REASON_PARTIAL_FRAME
+
+__all__ = ["LINGER_NS", "Leg", "Pair", "PairOwner"]
+
+LINGER_NS: Final = 1_000_000_000
+PEER: Final = mute.PEER
+TAP: Final = mute.TAP
+DRAIN: Final = mute.DRAIN
+
+ENDED: Final = ChannelState.ENDED
+WRITE_ENDED: Final = ChannelState.WRITE_ENDED
+HANDSHAKING: Final = PairState.HANDSHAKING
+CONNECTING: Final = PairState.CONNECTING_UPSTREAM
+OPEN: Final = PairState.OPEN
+HALF_CLOSED: Final = PairState.HALF_CLOSED
+CLOSING: Final = PairState.CLOSING
+CLOSED: Final = PairState.CLOSED
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class PairOwner(abc.ABC):
+    """What pairs need of the one who keeps them.
+
+    Attributes:
+        loop: counters of the processor.
+        wall_offset_ns: what the selector's clock lacks to the time of day.
+        draining: no new pairs.
+    """
+
+    def __init__(self, loop: LoopCounters) -> None:
+        self.loop: Final = loop
+        self.wall_offset_ns: i64 = 0
+        self.draining: bool = False
+        self._selector: Selector | None = None
+
+    @property
+    def selector(self) -> Selector:
+        """Where the channels live; given by ``attach``."""
+        assert self._selector is not None, "attach comes before the first connection"
+        return self._selector
+
+    def attach(self, selector: Selector) -> None:
+        """Name the selector, whose listener this is."""
+        self._selector = selector
+
+    @abc.abstractmethod
+    def match(self, pair: "Pair", direction: int) -> TapPoint | None:
+        """The tap of one direction of a pair that is OPEN, or None."""
+
+    @abc.abstractmethod
+    def tap_full(self, leg: "Leg") -> None:
+        """A leg is muted for ``tap``: unmute it when the log accepts again."""
+
+    @abc.abstractmethod
+    def pair_closed(self, pair: "Pair") -> None:
+        """The pair is CLOSED; its row is final."""
+
+
+class Leg:
+    """One channel of a pair, and what its runs need.
+
+    Attributes:
+        pair: whose it is.
+        is_client: the client's.
+        channel: the client's, or the upstream attempt's; None before the first attempt.
+        forward_to: where runs go without another look; None when somebody looks, or nothing is forwarded.
+        tap: of the runs that this channel receives.
+        frames: whole frames received; counted only while somebody looks.
+        gone: its channel is closed, and that was told; or there is none.
+        ended: the peer sends no more.
+        shut: our write side is shut, or will be: ``shut_wanted`` says that a pending send is waited for.
+        dropped_bytes: whole frames received that were not passed on.
+    """
+
+    def __init__(self, pair: "Pair", *, is_client: bool) -> None:
+        self.pair: Final = pair
+        self.is_client: Final[bool] = is_client
+        self.channel: Channel | None = None
+        self.forward_to: Channel | None = None
+        self.tap: TapPoint | None = None
+        self.frames: i64 = 0
+        self.gone: bool = True
+        self.ended: bool = False
+        self.shut: bool = False
+        self.shut_wanted: bool = False
+        self.dropped_bytes: i64 = 0
+
+    @property
+    def other(self) -> "Leg":
+        """The pair's other leg."""
+        return self.pair.upstream if self.is_client else self.pair.client
+
+    @property
+    def lost_bytes(self) -> i64:
+        """Bytes received here that never went out on the other side."""
+        channel = self.channel
+        out = self.other.channel
+        lost = self.dropped_bytes
+        if channel is not None:
+            lost += channel.lost_bytes
+        if out is not None:
+            lost += out.unsent_bytes
+        return lost
+
+
+class _PairTimer(Timer):
+    """The end of a half-closed or closing pair."""
+
+    def __init__(self, pair: "Pair") -> None:
+        super().__init__()
+        self._pair: Pair | None = pair
+
+    def fire(self, now_ns: i64) -> None:
+        if self._pair is not None:
+            self._pair.time_out()
+
+    def release(self) -> None:
+        self._pair = None
+
+
+class Pair:
+    """One client joined to one upstream.
+
+    Attributes:
+        id: of the connection; both channels carry it.
+        route: what it shares with the listener's other pairs.
+        state: see ``state``; ``died_in`` is the state in which the cause came up.
+        client, upstream: the legs.
+        pairing: of requests with answers; None for ``framed``.
+        endpoint: the upstream's address tried last, as text.
+        cause, detail, side: why it ended; None, "" and "internal" before.
+        opened_ns, closed_ns: on the selector's clock.
+        reason: of the last administrative mute.
+        draining: it is to end when it is quiet.
+    """
+
+    def __init__(self, owner: PairOwner, route: Route, pair_id: i64, opened_ns: i64) -> None:
+        self.id: Final[i64] = pair_id
+        self.route: Final = route
+        self.state: PairState = HANDSHAKING
+        self.died_in: PairState = HANDSHAKING
+        self.client: Final = Leg(self, is_client=True)
+        self.upstream: Final = Leg(self, is_client=False)
+        self.pairing: Pairing | None = None
+        self.endpoint: str = ""
+        self.cause: Cause | None = None
+        self.detail: str = ""
+        self.side: str = "internal"
+        self.opened_ns: Final[i64] = opened_ns
+        self.closed_ns: i64 = 0
+        self.reason: str = ""
+        self.draining: bool = False
+        self._owner: Final = owner
+        self._attempts: i64 = 0
+        self._attempt_ns: i64 = 0
+        self._full: bool = False
+        self._first_end: Cause = Cause.PEER_CLOSED
+        self._first_side: str = "downstream"
+        self._timer: _PairTimer | None = None
+
+    def mutes(self) -> dict[str, dict[str, int]]:
+        """How often, and for how long, each cause kept the client from being read."""
+        channel = self.client.channel
+        return {} if channel is None else channel.mute_summary()
+
+    # Opening (rule 1).
+
+    def start(self, channel: Channel) -> None:
+        """The client's channel is registered."""
+        channel.attachment = self.client
+        self.client.channel = channel
+        self.client.gone = False
+        self.route.counters.accepted += 1
+        self.route.counters.active_downstream += 1
+        if channel.options.tls is not None:
+            self._owner.loop.downstream_handshaking += 1
+
+    def ready(self, leg: Leg) -> None:
+        """A channel is READY."""
+        channel = leg.channel
+        assert channel is not None, "a leg that is told of has a channel"
+        if leg.is_client:
+            self._client_ready(channel)
+        else:
+            self._upstream_ready(channel)
+
+    def _client_ready(self, channel: Channel) -> None:
+        loop = self._owner.loop
+        if channel.options.tls is not None:
+            loop.downstream_handshaking -= 1
+            loop.downstream_handshakes[0].observe(channel.ready_ns - channel.connected_ns)
+        self.state = state.next_state(self.state, PairEvent.CLIENT_READY)
+        channel.mute(PEER)
+        if self._owner.draining:
+            self.end(Cause.DRAINED, "", "internal")
+            return
+        self._connect()
+
+    def _connect(self) -> None:
+        if not self.route.endpoints:
+            self.end(Cause.UPSTREAM_REFUSED, "the upstream has no address", "upstream")
+            return
+        endpoint: Endpoint = self.route.next_endpoint()
+        selector = self._owner.selector
+        self._attempts += 1
+        self._attempt_ns = selector.now_ns
+        self.endpoint = endpoint.text
+        self.route.upstream_counters.connecting += 1
+        channel = selector.connect(endpoint.family, endpoint.address, self.id, endpoint.options, peer=endpoint.text)
+        channel.attachment = self.upstream
+        self.upstream.channel = channel
+        self.upstream.gone = False
+
+    def _upstream_ready(self, channel: Channel) -> None:
+        client = self.client.channel
+        assert client is not None, "the client came first"
+        counters = self.route.upstream_counters
+        counters.connecting -= 1
+        counters.used += 1
+        counters.durations[0].observe(channel.ready_ns - self._attempt_ns)
+        if channel.options.tls is not None:
+            self._owner.loop.upstream_handshakes[0].observe(channel.ready_ns - channel.connected_ns)
+        self.route.counters.active_upstream += 1
+        self.state = state.next_state(self.state, PairEvent.UPSTREAM_READY)
+        self.client.tap = self._owner.match(self, DIRECTION_REQUEST)
+        self.upstream.tap = self._owner.match(self, DIRECTION_RESPONSE)
+        if self.route.kafka:
+            self.pairing = Pairing(self.route.counters.pairing)
+        else:
+            if self.client.tap is None:
+                self.client.forward_to = channel
+            if self.upstream.tap is None:
+                self.upstream.forward_to = client
+        client.unmute(PEER)
+
+    def _attempt_failed(self, channel: Channel) -> None:
+        """An upstream's channel closed before it was READY."""
+        counters = self.route.upstream_counters
+        counters.connecting -= 1
+        counters.durations[connect_error(channel.cause)].observe(channel.closed_ns - self._attempt_ns)
+        if channel.options.tls is not None and channel.connected_ns != 0:
+            self._owner.loop.upstream_handshakes[tls_error(channel.cause)].observe(channel.closed_ns - channel.connected_ns)
+        self.upstream.channel = None
+        if self.state is CLOSING:
+            self._check_gone()
+            return
+        refused = channel.cause is Cause.UPSTREAM_REFUSED or channel.cause is Cause.UPSTREAM_TIMEOUT
+        if refused and self._attempts < i64(len(self.route.endpoints)):
+            self._connect()
+            return
+        cause = channel.cause or Cause.INTERNAL
+        if cause is Cause.PEER_RESET or cause is Cause.PEER_CLOSED or cause is Cause.NO_DATA:
+            cause = Cause.UPSTREAM_CLOSED
+        self.end(cause, f"{self.endpoint}: {channel.detail}", "upstream")
+
+    # Passing on (rule 2), when somebody looks.
+
+    def received(self, leg: Leg, channel: Channel, run: Run) -> None:
+        """A run on a leg without ``forward_to``."""
+        out = leg.other.channel
+        if self.state is CLOSING or out is None or not out.can_send:
+            leg.dropped_bytes += run.size
+            channel.discard(run)
+            return
+        pairing = self.pairing
+        now_ns = self._owner.selector.now_ns
+        if pairing is not None:
+            if leg.is_client:
+                pairing.requests(run, now_ns)
+            else:
+                pairing.answers(run, now_ns, leg.tap is not None)
+        if leg.tap is not None and not self._append(leg.tap, leg, run, now_ns):
+            channel.mute(TAP)
+            self._owner.tap_full(leg)
+        leg.frames += run.frames
+        if not out.send(run):
+            channel.mute(PEER)
+        if pairing is not None:
+            self._hold(pairing, leg)
+
+    def _append(self, tap: TapPoint, leg: Leg, run: Run, now_ns: i64) -> bool:
+        pairing = self.pairing
+        sensitive: vec[i32] | None = None
+        capture_ns = now_ns + self._owner.wall_offset_ns
+        if pairing is None:
+            return tap.append(run, leg.frames, capture_ns)
+        if len(pairing.sensitive):
+            sensitive = pairing.sensitive
+        if leg.is_client:
+            return tap.append(run, leg.frames, capture_ns, sensitive)
+        return tap.append(run, leg.frames, capture_ns, sensitive, pairing.keys, pairing.latencies)
+
+    def _hold(self, pairing: Pairing, leg: Leg) -> None:
+        """Mute a client with too many open requests; unmute it when half are answered; end a half-closed pair with none."""
+        client = self.client.channel
+        if leg.is_client:
+            if not self._full and pairing.full and client is not None:
+                self._full = True
+                client.mute(PEER)
+            return
+        if self._full and 2 * pairing.open <= MAX_OPEN:
+            self._full = False
+            upstream = self.upstream.channel
+            if client is not None and (upstream is None or upstream.can_send):
+                client.unmute(PEER)
+        if self.state is HALF_CLOSED:
+            self._check_done()
+
+    def sent(self, leg: Leg) -> None:
+        """The pending send of a leg's channel is out."""
+        channel = leg.channel
+        if leg.shut_wanted and channel is not None:
+            leg.shut_wanted = False
+            leg.shut = True
+            channel.shut_write()
+        elif self.state is not CLOSING:
+            source = leg.other.channel
+            if source is not None and not (self._full and not leg.is_client):
+                source.unmute(PEER)
+        if self.state is HALF_CLOSED:
+            self._check_done()
+
+    # Ending (rules 5 and 7).
+
+    def end_of_stream(self, leg: Leg) -> None:
+        """A channel's peer sends no more."""
+        leg.ended = True
+        channel = leg.channel
+        assert channel is not None, "a leg that is told of has a channel"
+        self._tap_partial(leg, channel)
+        if self.state is CLOSING:
+            self._settle(leg, channel)
+            return
+        if self.state is OPEN:
+            if leg.is_client and channel.bytes_received == 0:
+                self.end(Cause.NO_DATA, "", "downstream")
+                return
+            self._half_close(leg, channel)
+        self._check_done()
+
+    def _half_close(self, leg: Leg, channel: Channel) -> None:
+        self._first_end = Cause.PEER_CLOSED if leg.is_client else Cause.UPSTREAM_CLOSED
+        self._first_side = channel.options.side
+        self.detail = channel.detail if channel.lost_bytes == 0 else f"within a frame, after {channel.lost_bytes} of its bytes"
+        self.state = state.next_state(self.state, PairEvent.STREAM_ENDED)
+        self._arm(self.route.half_close_ns)
+        self._shut(leg.other)
+
+    def _shut(self, leg: Leg) -> None:
+        """End our side of a leg's stream, now or once its pending send is out."""
+        channel = leg.channel
+        if leg.shut or leg.shut_wanted or channel is None or not channel.is_open:
+            return
+        if channel.can_send:
+            leg.shut = True
+            channel.shut_write()
+        else:
+            leg.shut_wanted = True
+
+    def write_ended(self, leg: Leg) -> None:
+        """Our end of a leg's stream is out."""
+        channel = leg.channel
+        if self.state is CLOSING and channel is not None:
+            self._settle(leg, channel)
+        elif self.state is HALF_CLOSED:
+            self._check_done()
+
+    def _check_done(self) -> None:
+        """Whether a half-closed pair has nothing more to pass on."""
+        both = self.client.ended and self.upstream.ended
+        pairing = self.pairing
+        if not both and (pairing is None or pairing.lost):
+            return
+        if not both and not self.upstream.ended and pairing is not None and pairing.open > 0:
+            return
+        if self._pending():
+            return
+        self.end(self._first_end, self.detail, self._first_side)
+
+    def _pending(self) -> bool:
+        client, upstream = self.client.channel, self.upstream.channel
+        if client is not None and client.pending_send != 0:
+            return True
+        return upstream is not None and upstream.pending_send != 0
+
+    def end(self, cause: Cause, detail: str, side: str) -> None:
+        """Begin the end, unless it has begun: the first cause wins."""
+        if self.state is CLOSING or self.state is CLOSED:
+            return
+        self.died_in = self.state
+        self.cause = cause
+        self.detail = detail
+        self.side = side
+        self.state = state.next_state(self.state, PairEvent.END)
+        self.client.forward_to = None
+        self.upstream.forward_to = None
+        self._arm(LINGER_NS)
+        self._linger(self.client)
+        self._linger(self.upstream)
+
+    def abort(self, cause: Cause, detail: str, side: str) -> None:
+        """End without the courtesy of the last second."""
+        self.end(cause, detail, side)
+        self._close_leg(self.client)
+        self._close_leg(self.upstream)
+
+    def _linger(self, leg: Leg) -> None:
+        """Let a channel that is still open have what was received for it, then an orderly end."""
+        channel = leg.channel
+        if channel is None:
+            return
+        if not channel.is_open:
+            self._close_leg(leg)
+            return
+        self._shut(leg)
+        channel.unmute(PEER)
+        channel.unmute(TAP)
+        channel.unmute(DRAIN)
+        self._settle(leg, channel)
+
+    def _settle(self, leg: Leg, channel: Channel) -> None:
+        """Close a channel of a closing pair whose stream is ended by us, and by the peer as far as we could see it."""
+        if channel.state is ENDED or (channel.state is WRITE_ENDED and channel.causes != 0):
+            self._close_leg(leg)
+
+    def _close_leg(self, leg: Leg) -> None:
+        channel = leg.channel
+        if channel is not None:
+            channel.close(self.cause or Cause.INTERNAL, self.detail)
+
+    def time_out(self) -> None:
+        """``half_close`` or the last second is over."""
+        if self.state is CLOSING:
+            self._close_leg(self.client)
+            self._close_leg(self.upstream)
+        elif self.state is HALF_CLOSED:
+            self.end(self._first_end, self.detail or "the other side did not end in time", self._first_side)
+
+    def _arm(self, delay_ns: i64) -> None:
+        if self._timer is None:
+            self._timer = _PairTimer(self)
+        self._owner.selector.call_at(self._owner.selector.now_ns + delay_ns, self._timer)
+
+    def closed(self, leg: Leg, channel: Channel) -> None:
+        """A channel is closed, for whatever reason."""
+        leg.gone = True
+        if not leg.is_client and channel.ready_ns == 0:
+            self._attempt_failed(channel)
+            return
+        if not leg.ended:
+            self._tap_partial(leg, channel)
+        if leg.is_client:
+            self._count_client(channel)
+        else:
+            self._count_upstream(channel)
+        if self.state is not CLOSING:
+            self.end(channel.cause or Cause.INTERNAL, channel.detail, self._side_of(channel))
+        self._check_gone()
+
+    def _side_of(self, channel: Channel) -> str:
+        return "internal" if channel.cause is Cause.INTERNAL else channel.options.side
+
+    def _tap_partial(self, leg: Leg, channel: Channel) -> None:
+        if leg.tap is not None and channel.lost_bytes != 0:
+            leg.tap.lose(REASON_PARTIAL_FRAME, 0, channel.lost_bytes, leg.frames, self._owner.selector.now_ns + self._owner.wall_offset_ns)
+
+    def _count_client(self, channel: Channel) -> None:
+        loop = self._owner.loop
+        cause = self.cause or channel.cause or Cause.INTERNAL
+        self.route.counters.active_downstream -= 1
+        loop.downstream_durations[ERROR_INDEX[cause]].observe(channel.closed_ns - self.opened_ns)
+        if channel.options.tls is not None and channel.ready_ns == 0:
+            loop.downstream_handshaking -= 1
+            loop.downstream_handshakes[tls_error(channel.cause)].observe(channel.closed_ns - channel.connected_ns)
+
+    def _count_upstream(self, channel: Channel) -> None:
+        cause = self.cause or channel.cause or Cause.INTERNAL
+        self.route.counters.active_upstream -= 1
+        self.route.upstream_counters.used -= 1
+        self._owner.loop.upstream_durations[ERROR_INDEX[cause]].observe(channel.closed_ns - channel.connected_ns)
+
+    def _check_gone(self) -> None:
+        """Finish when neither channel is left."""
+        if self.state is not CLOSING or not self.client.gone or not self.upstream.gone:
+            return
+        self.state = state.next_state(self.state, PairEvent.GONE)
+        self.closed_ns = self._owner.selector.now_ns
+        counters = self.route.counters
+        counters.lost_downstream += self.client.lost_bytes
+        counters.lost_upstream += self.upstream.lost_bytes
+        counters.closed[CAUSE_INDEX[self.cause or Cause.INTERNAL]] += 1
+        if self.pairing is not None:
+            self.pairing.release()
+        if self._timer is not None:
+            self._owner.selector.cancel(self._timer)
+            self._timer.release()
+        self._owner.pair_closed(self)
+
+
+def connect_error(cause: Cause | None) -> int:
+    """The index in ``CONNECT_ERRORS`` of an attempt that ended for a cause."""
+    if cause is Cause.UPSTREAM_REFUSED:
+        return CONNECT_ERRORS.index("refused")
+    if cause is Cause.UPSTREAM_TIMEOUT:
+        return CONNECT_ERRORS.index("timeout")
+    return CONNECT_ERRORS.index("tls" if cause is Cause.TLS_FAILED else "other")
+
+
+def tls_error(cause: Cause | None) -> int:
+    """The index in ``TLS_ERRORS`` of a handshake that ended for a cause."""
+    if cause is Cause.TLS_FAILED:
+        return TLS_ERRORS.index("tls_failed")
+    if cause is Cause.HANDSHAKE_TIMEOUT or cause is Cause.UPSTREAM_TIMEOUT:
+        return TLS_ERRORS.index("handshake_timeout")
+    return TLS_ERRORS.index("other")

@@ -1,0 +1,141 @@
+"""The relay: what a selector tells, passed on to the pair that it concerns; and all the pairs of one processor.
+
+``received`` is the hot path. For a pair that nobody looks into it is one look-up (the channel's attachment), one ``send`` of the peer, and
+a mute only if the socket did not take everything.
+"""
+
+import abc
+import socket
+from typing import Final
+
+from mypy_extensions import i64, mypyc_attr
+
+from proxy.network import mute
+from proxy.network.channel import Channel
+from proxy.network.connection_id import ConnectionIds
+from proxy.network.listener import SelectorListener
+from proxy.network.run import Run
+from proxy.relay.counters import Counters
+from proxy.relay.pair import Leg, Pair, PairOwner
+from proxy.relay.route import Route
+from proxy.tap.point import TapPoint
+from proxy.tap.rules import TapRules
+from proxy.tap.writer import TapWriter
+
+__all__ = ["PairWatcher", "Relay"]
+
+PEER: Final = mute.PEER
+TAP: Final = mute.TAP
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class PairWatcher(abc.ABC):
+    """Who wants to know about pairs as a whole."""
+
+    @abc.abstractmethod
+    def pair_closed(self, pair: Pair) -> None:
+        """The pair is over; told once for each."""
+
+    @abc.abstractmethod
+    def pair_muted(self, pair: Pair) -> None:
+        """A mute of the client's channel that had to wait is in force."""
+
+
+class _Pairs(PairOwner):
+    """The pairs, and what they ask for."""
+
+    def __init__(self, counters: Counters, watcher: PairWatcher, rules: TapRules | None, writer: TapWriter | None) -> None:
+        super().__init__(counters.loop)
+        self.open: dict[int, Pair] = {}
+        self._watcher: Final = watcher
+        self._rules: Final = rules
+        self._writer: Final = writer
+        self._starved: list[Leg] = []
+
+    def match(self, pair: Pair, direction: int) -> TapPoint | None:
+        client = pair.client.channel
+        if self._rules is None or client is None:
+            return None
+        return self._rules.match(pair.route.listener, pair.route.protocol, direction, client.principal or None, client.peer, int(pair.id))
+
+    def tap_full(self, leg: Leg) -> None:
+        self._starved.append(leg)
+
+    def tap_accepts(self) -> None:
+        """Unmute what waits for the log, if it accepts."""
+        if not self._starved or self._writer is None or not self._writer.accepts():
+            return
+        starved = self._starved
+        self._starved = []
+        for leg in starved:
+            channel = leg.channel
+            if channel is not None:
+                channel.unmute(TAP)
+
+    def pair_closed(self, pair: Pair) -> None:
+        self.open.pop(int(pair.id), None)
+        self._watcher.pair_closed(pair)
+
+
+class Relay(SelectorListener):
+    """The listener of a processor's selector.
+
+    Attributes:
+        pairs: the owner of the pairs; ``pairs.open`` has those that are not CLOSED, by id, oldest first.
+    """
+
+    def __init__(
+        self, ids: ConnectionIds, counters: Counters, watcher: PairWatcher, rules: TapRules | None = None, writer: TapWriter | None = None
+    ) -> None:
+        self.pairs: Final = _Pairs(counters, watcher, rules, writer)
+        self._ids: Final = ids
+        self._watcher: Final = watcher
+
+    def take_over(self, sock: socket.socket, route: Route, peer: str, local: str, accepted_ns: i64) -> Pair:
+        """Begin a pair with an accepted connection."""
+        pairs = self.pairs
+        pair = Pair(pairs, route, self._ids.next(), accepted_ns)
+        pairs.open[int(pair.id)] = pair
+        pair.start(pairs.selector.register(sock, pair.id, route.options, peer=peer, local=local))
+        return pair
+
+    def received(self, channel: Channel, run: Run) -> None:
+        leg = channel.attachment
+        assert isinstance(leg, Leg), "every channel has a leg"
+        out = leg.forward_to
+        if out is not None and out.can_send:
+            if not out.send(run):
+                channel.mute(PEER)
+        else:
+            leg.pair.received(leg, channel, run)
+
+    def ready(self, channel: Channel) -> None:
+        leg = channel.attachment
+        assert isinstance(leg, Leg), "every channel has a leg"
+        leg.pair.ready(leg)
+
+    def sent(self, channel: Channel) -> None:
+        leg = channel.attachment
+        assert isinstance(leg, Leg), "every channel has a leg"
+        leg.pair.sent(leg)
+
+    def muted(self, channel: Channel) -> None:
+        leg = channel.attachment
+        assert isinstance(leg, Leg), "every channel has a leg"
+        if leg.is_client:
+            self._watcher.pair_muted(leg.pair)
+
+    def end_of_stream(self, channel: Channel) -> None:
+        leg = channel.attachment
+        assert isinstance(leg, Leg), "every channel has a leg"
+        leg.pair.end_of_stream(leg)
+
+    def write_ended(self, channel: Channel) -> None:
+        leg = channel.attachment
+        assert isinstance(leg, Leg), "every channel has a leg"
+        leg.pair.write_ended(leg)
+
+    def closed(self, channel: Channel) -> None:
+        leg = channel.attachment
+        assert isinstance(leg, Leg), "every channel has a leg"
+        leg.pair.closed(leg, channel)

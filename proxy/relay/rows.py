@@ -1,0 +1,92 @@
+"""A pair as a row: the JSON object of the link, the log and the API. Times are nanoseconds of the time of day."""
+
+from typing import Any
+
+from mypy_extensions import i64
+
+from proxy.network import mute
+from proxy.network.cause import Cause
+from proxy.network.channel import Channel
+from proxy.relay.pair import Pair
+from proxy.relay.state import PairState
+
+__all__ = ["closed_row", "open_row"]
+
+Row = dict[str, Any]
+
+
+def _common(pair: Pair, wall_offset_ns: i64) -> Row:
+    client, upstream = pair.client.channel, pair.upstream.channel
+    return {
+        "id": int(pair.id),
+        "listener": pair.route.listener,
+        "peer": "" if client is None else client.peer,
+        "upstream": pair.route.upstream,
+        "endpoint": pair.endpoint,
+        "principal": (None if client is None else client.principal) or None,
+        "tls": _tls(client),
+        "frames": {
+            "request": 0 if client is None else int(client.frames_received),
+            "response": 0 if upstream is None else int(upstream.frames_received),
+        },
+        "bytes": {
+            "request": 0 if client is None else int(client.bytes_received),
+            "response": 0 if upstream is None else int(upstream.bytes_received),
+        },
+        "opened_ns": int(pair.opened_ns + wall_offset_ns),
+    }
+
+
+def _tls(channel: Channel | None) -> dict[str, str] | None:
+    identity = None if channel is None else channel.identity
+    if identity is None or not identity.version:
+        return None
+    return {"version": identity.version, "cipher": identity.cipher}
+
+
+def _state(pair: Pair) -> str:
+    if pair.draining and (pair.state is PairState.OPEN or pair.state is PairState.HALF_CLOSED):
+        return "draining"
+    return pair.state.value
+
+
+def open_row(pair: Pair, wall_offset_ns: i64) -> Row:
+    """A pair that is not CLOSED. ``muted`` is why the client is not read, ``muted_upstream`` why the upstream is not."""
+    row = _common(pair, wall_offset_ns)
+    client, upstream = pair.client.channel, pair.upstream.channel
+    last_active_ns = pair.opened_ns
+    pending: i64 = 0
+    leased: i64 = 0
+    for channel in (client, upstream):
+        if channel is not None:
+            pending += channel.pending_send
+            leased += channel.leased
+            if channel.last_active_ns > last_active_ns:
+                last_active_ns = channel.last_active_ns
+    row["state"] = _state(pair)
+    row["muted"] = [] if client is None else mute.cause_names(int(client.causes))
+    row["muted_upstream"] = [] if upstream is None else mute.cause_names(int(upstream.causes))
+    row["muting"] = client is not None and client.causes != 0 and not client.mute_in_force
+    row["mute_reason"] = pair.reason if client is not None and client.causes & mute.ADMIN else ""
+    row["in_flight"] = 0 if pair.pairing is None else int(pair.pairing.open)
+    row["pending_send"] = int(pending)
+    row["leased"] = int(leased)
+    row["last_active_ns"] = int(last_active_ns + wall_offset_ns)
+    return row
+
+
+def closed_row(pair: Pair, wall_offset_ns: i64) -> Row:
+    """A pair that is CLOSED. ``state`` is the one it was in when the cause came up."""
+    row = _common(pair, wall_offset_ns)
+    row["cause"] = str(pair.cause or Cause.INTERNAL)
+    row["detail"] = pair.detail
+    row["side"] = pair.side
+    row["state"] = pair.died_in.value
+    row["closed_ns"] = int(pair.closed_ns + wall_offset_ns)
+    row["lost"] = {
+        "bytes": int(pair.client.lost_bytes + pair.upstream.lost_bytes),
+        "request": int(pair.client.lost_bytes),
+        "response": int(pair.upstream.lost_bytes),
+    }
+    row["mutes"] = pair.mutes()
+    return row
