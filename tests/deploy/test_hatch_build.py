@@ -1,0 +1,114 @@
+"""The build hook: compiled code only in a wheel, and a build that cannot compile says so once or stops."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = """
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+[project]
+name = "small"
+version = "1"
+[tool.hatch.build.targets.wheel]
+packages = ["proxy"]
+[tool.hatch.build.targets.wheel.hooks.custom]
+path = "hatch_build.py"
+compiled = ["proxy/hot/**/*.py"]
+"""
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project of two modules, built by our hook."""
+    (tmp_path / "proxy" / "hot").mkdir(parents=True)
+    (tmp_path / "pyproject.toml").write_text(PROJECT)
+    (tmp_path / "hatch_build.py").write_text((ROOT / "deploy" / "hatch_build.py").read_text())
+    (tmp_path / "proxy" / "__init__.py").write_text("")
+    (tmp_path / "proxy" / "hot" / "__init__.py").write_text("")
+    (tmp_path / "proxy" / "hot" / "one.py").write_text("def double(number: int) -> int:\n    return number * 2\n")
+    (tmp_path / "proxy" / "hot" / "two.py").write_text("from proxy.hot.one import double\n\ndef four() -> int:\n    return double(2)\n")
+    return tmp_path
+
+
+def build(project: Path, target: str = "wheel", **environment: str) -> subprocess.CompletedProcess[str]:
+    options = {**os.environ, **environment}
+    for name in ("FRAMEGATE_REQUIRE_COMPILED", "FRAMEGATE_PURE"):
+        if name not in environment:
+            options.pop(name, None)
+    function = "build_editable" if target == "editable" else "build_wheel"
+    line = f"import hatchling.build as b; print(b.{function}('dist'))"
+    (project / "dist").mkdir(exist_ok=True)
+    return subprocess.run([sys.executable, "-P", "-c", line], cwd=project, env=options, capture_output=True, text=True, check=False)
+
+
+def contents(project: Path) -> tuple[str, list[str]]:
+    (wheel,) = (project / "dist").glob("*.whl")
+    return wheel.name, [name for name in zipfile.ZipFile(wheel).namelist() if "dist-info" not in name]
+
+
+def compiled_in(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*.so") if "dist" not in path.parts]
+
+
+def needs_compiler() -> None:
+    if not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")) or shutil.which("cc") is None:
+        pytest.skip("needs a C compiler and Python.h")
+
+
+def test_a_wheel_holds_each_hot_module_twice_and_the_checkout_none(project: Path) -> None:
+    needs_compiler()
+    done = build(project, FRAMEGATE_REQUIRE_COMPILED="1")
+    assert done.returncode == 0, done.stderr
+    name, files = contents(project)
+    assert not name.endswith("-none-any.whl")
+    assert "linux" in name
+    assert {file.partition(".")[0] for file in files if file.endswith(".so")} == {"proxy/hot/one", "proxy/hot/two", "framegate__mypyc"}
+    assert {"proxy/hot/one.py", "proxy/hot/two.py", "proxy/hot/__init__.py"} <= set(files)
+    assert compiled_in(project) == []
+
+
+def test_an_editable_install_compiles_nothing(project: Path) -> None:
+    done = build(project, "editable", CC="/bin/false")
+    assert done.returncode == 0, done.stderr
+    assert "not compiled" not in done.stdout + done.stderr
+    assert not any(file.endswith(".so") for file in contents(project)[1])
+
+
+def test_without_a_compiler_the_wheel_is_plain_and_says_so_in_one_line(project: Path) -> None:
+    done = build(project, CC="/bin/false")
+    assert done.returncode == 0, done.stderr
+    name, files = contents(project)
+    assert name.endswith("-none-any.whl")
+    assert not any(file.endswith(".so") for file in files)
+    assert (done.stdout + done.stderr).count("framegate: not compiled") == 1
+
+
+def test_a_type_error_in_the_hot_path_makes_a_plain_wheel_too(project: Path) -> None:
+    (project / "proxy" / "hot" / "one.py").write_text("def double(number: int) -> int:\n    return 'two'\n")
+    done = build(project)
+    assert done.returncode == 0, done.stderr
+    assert contents(project)[0].endswith("-none-any.whl")
+    assert "Incompatible return value type" in done.stdout + done.stderr
+
+
+def test_a_compiled_wheel_can_be_demanded(project: Path) -> None:
+    done = build(project, CC="/bin/false", FRAMEGATE_REQUIRE_COMPILED="1")
+    assert done.returncode != 0
+    assert "FRAMEGATE_REQUIRE_COMPILED=1" in done.stderr
+    assert list((project / "dist").glob("*.whl")) == []
+
+
+def test_a_plain_wheel_can_be_demanded(project: Path) -> None:
+    assert build(project, FRAMEGATE_PURE="1").returncode == 0
+    assert contents(project)[0].endswith("-none-any.whl")
