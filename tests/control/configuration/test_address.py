@@ -1,0 +1,68 @@
+import socket
+
+import pytest
+
+from control.configuration.address import format_sockaddr, parse_address
+
+
+@pytest.mark.parametrize("text", ["127.0.0.1:9092", "[::1]:9092", "broker-0.internal:1", "localhost:65535", "unix:/run/a.sock"])
+def test_an_address_reads_back(text: str) -> None:
+    assert str(parse_address(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("foo", "not an address"),
+        (":9092", "not an address"),
+        ("host:", "port ''"),
+        ("host:65536", "port '65536'"),
+        ("host:0", "port 0"),
+        ("host:٣", "port"),
+        ("::1:9", "needs brackets"),
+        ("[::1:9", "needs brackets"),
+        ("[::g]:9", "not an IPv6 address"),
+        ("1.2.3:9", "neither an address nor a host name"),
+        ("a..b:9", "neither an address nor a host name"),
+        ("-a:9", "neither an address nor a host name"),
+        ("unix:", "needs a path"),
+        (f"unix:/{'x' * 107}", "has 108 bytes"),
+    ],
+)
+def test_a_malformed_address_is_refused_with_the_reason(text: str, part: str) -> None:
+    with pytest.raises(ValueError, match=r".") as caught:
+        parse_address(text)
+    assert part in str(caught.value)
+
+
+def test_a_unix_path_of_107_bytes_still_fits() -> None:
+    assert parse_address(f"unix:/{'x' * 106}").kind == "unix"
+
+
+def test_where_unix_cannot_be_used_it_is_refused() -> None:
+    with pytest.raises(ValueError, match="Unix socket cannot"):
+        parse_address("unix:/a", unix=False)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "collide"),
+    [
+        ("127.0.0.1:9", "127.0.0.1:9", True),
+        ("127.0.0.1:9", "127.0.0.2:9", False),
+        ("127.0.0.1:9", "127.0.0.1:8", False),
+        ("0.0.0.0:9", "127.0.0.1:9", True),
+        ("[::]:9", "10.0.0.1:9", True),
+        ("127.0.0.1:0", "127.0.0.1:0", False),
+        ("unix:/a", "unix:/a", True),
+        ("unix:/a", "unix:/b", False),
+    ],
+)
+def test_addresses_collide_when_both_cannot_be_bound(one: str, other: str, collide: bool) -> None:
+    assert parse_address(one, port_zero=True).collides(parse_address(other, port_zero=True)) is collide
+
+
+def test_kernel_addresses_become_text() -> None:
+    assert format_sockaddr(socket.AF_INET, ("1.2.3.4", 5)) == "1.2.3.4:5"
+    assert format_sockaddr(socket.AF_INET6, ("::1", 5, 0, 0)) == "[::1]:5"
+    assert format_sockaddr(socket.AF_UNIX, "") == "unix:"
+    assert format_sockaddr(socket.AF_UNIX, b"\0abstract") == "unix:\0abstract"

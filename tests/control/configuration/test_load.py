@@ -1,0 +1,65 @@
+import pathlib
+
+import pytest
+
+from control.configuration import ConfigurationError, check, load, validate
+
+GOOD = """\
+node: edge-1
+admin: {address: "unix:admin.sock"}
+listeners:
+  - {name: plain, address: "127.0.0.1:0", upstream: echo, timeouts: {idle: 1m}}
+upstreams:
+  - {name: echo, endpoints: ["127.0.0.1:9"]}
+tap: {directory: tap}
+"""
+FIVE = """\
+node: edge-1
+listeners:
+  - name: plain
+    address: 127.0.0.1:70000
+    max_receive_size: 1GB5
+    upstream: eccho
+    timeouts: {idle: forever}
+upstreams:
+  - name: echo
+    endpoint: ["127.0.0.1:9"]
+    endpoints: ["127.0.0.1:9"]
+"""
+
+
+def test_a_good_file_becomes_the_model(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "framegate.yaml"
+    path.write_text(GOOD)
+    config = load(path)
+    assert check(path) == []
+    assert config.admin.address == f"unix:{tmp_path}/admin.sock"
+    assert config.tap is not None
+    assert config.tap.directory == f"{tmp_path}/tap"
+    assert config.listeners[0].timeouts.idle_ms == 60_000
+
+
+def test_five_faults_are_named_at_once_with_line_key_value_and_reason(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "framegate.yaml"
+    path.write_text(FIVE)
+    assert [(fault.line, fault.key, fault.value) for fault in check(path)] == [
+        (4, "listeners[0].address", "127.0.0.1:70000"),
+        (5, "listeners[0].max_receive_size", "1GB5"),
+        (6, "listeners[0].upstream", "eccho"),
+        (7, "listeners[0].timeouts.idle", "forever"),
+        (10, "upstreams[0].endpoint", ""),
+    ]
+    assert all(fault.reason for fault in check(path))
+    with pytest.raises(ConfigurationError) as caught:
+        load(path)
+    assert caught.value.faults == check(path)
+
+
+def test_a_file_that_is_not_there_is_one_fault(tmp_path: pathlib.Path) -> None:
+    (fault,) = check(tmp_path / "none.yaml")
+    assert "No such file" in fault.reason
+
+
+def test_a_mapping_is_validated_like_a_file() -> None:
+    with pytest.raises(ConfigurationError, match="node: is required"):
+        validate({"listeners": [], "upstreams": []})

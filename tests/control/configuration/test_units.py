@@ -1,0 +1,36 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from control.configuration.units import format_duration_ms, format_size, parse_duration_ms, parse_size
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("0", 0), ("4096", 4096), ("100MiB", 100 * 2**20), ("64 KB", 64_000), ("1.5GiB", 3 * 2**29), ("2gib", 2**31), ("1_000", 1000), ("7B", 7)],
+)
+def test_a_size_is_bytes_or_a_number_with_a_unit(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "MiB", "-1", "10 bytes", "1.5", "1e3", "0x10", "10MiBs"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^not a"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize(("text", "ms"), [("0", 0), ("250ms", 250), ("30s", 30_000), ("1h30m", 5_400_000), ("1.5s", 1500), ("1d", 86_400_000)])
+def test_a_time_has_a_unit(text: str, ms: int) -> None:
+    assert parse_duration_ms(text) == ms
+
+
+@pytest.mark.parametrize("text", ["", "10", "s", "-1s", "1.0001ms", "5 minutes", "1m2"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^not a"):
+        parse_duration_ms(text)
+
+
+@given(st.integers(min_value=0, max_value=2**50))
+def test_sizes_and_times_read_back_what_was_shown(value: int) -> None:
+    assert parse_size(format_size(value)) == value
+    assert parse_duration_ms(format_duration_ms(value)) == value
