@@ -1,0 +1,278 @@
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from proxy.config.model import TapRule
+from proxy.tap import log_reader
+from proxy.tap.log_reader import (
+    DamagedBlockError,
+    OffsetVanishedError,
+    count_frames,
+    end_offset,
+    first_offset,
+    read_block,
+    read_blocks,
+    read_consumers,
+    read_frames,
+    segments,
+    stream_totals,
+    streams,
+    walk,
+    write_consumer,
+)
+from proxy.tap.record import FormatError
+from tests.fakes.tap_log import FakeProcessor
+
+BODY = 300
+
+
+def body(number: int) -> bytes:
+    return number.to_bytes(4, "big") * (BODY // 4)
+
+
+def write(root: Path, blocks: int = 3, *, seal: bool = False, **sizes: int) -> FakeProcessor:
+    processor = FakeProcessor(root, **sizes)
+    for number in range(blocks):
+        processor.block([body(number)])
+    if seal:
+        processor.close()
+    return processor
+
+
+def numbers(root: Path, stream: str, offset: int = 0, limit: int | None = None) -> list[int]:
+    return [frame.number for block in read_blocks(str(root), stream, offset, limit) for frame in block.frames()]
+
+
+def only_file(root: Path) -> Path:
+    (path,) = [path for path in root.rglob("*") if path.is_file()]
+    return path
+
+
+def test_no_directory_has_no_streams(tmp_path: Path) -> None:
+    assert streams(str(tmp_path / "none")) == []
+    assert segments(str(tmp_path), "none") == []
+    assert list(walk(str(tmp_path), "none")) == []
+    assert (first_offset(str(tmp_path), "none"), end_offset(str(tmp_path), "none")) == (0, 0)
+
+
+def test_streams_are_folders_that_are_not_ours(tmp_path: Path) -> None:
+    for name in ("b.0.x", "a.0.x", "_consumers", ".hidden"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "file").touch()
+    assert streams(str(tmp_path)) == ["a.0.x", "b.0.x"]
+
+
+@pytest.mark.parametrize("seal", [False, True])
+def test_blocks_are_found_from_any_block_on(tmp_path: Path, seal: bool) -> None:
+    stream = write(tmp_path, 5, seal=seal).stream
+    refs = list(walk(str(tmp_path), stream))
+    assert [ref.header.sequence for ref in refs] == [0, 1, 2, 3, 4]
+    for index, ref in enumerate(refs):
+        assert numbers(tmp_path, stream, ref.header.offset) == list(range(index, 5))
+        assert numbers(tmp_path, stream, 0, ref.header.end) == list(range(index + 1))
+    assert end_offset(str(tmp_path), stream) == refs[-1].header.end
+    assert numbers(tmp_path, stream, refs[-1].header.end) == []
+
+
+def test_offsets_survive_rolling(tmp_path: Path) -> None:
+    stream = write(tmp_path, 9, segment_size=1200).stream
+    listed = segments(str(tmp_path), stream)
+    assert len(listed) >= 3
+    assert [left.limit for left in listed[:-1]] == [right.base for right in listed[1:]]
+    refs = list(walk(str(tmp_path), stream))
+    assert [left.header.end for left in refs[:-1]] == [right.header.offset for right in refs[1:]]
+    for index, ref in enumerate(refs):
+        assert numbers(tmp_path, stream, ref.header.offset) == list(range(index, 9))
+
+
+@pytest.mark.parametrize("seal", [False, True])
+def test_a_tail_torn_at_any_byte_is_never_read(tmp_path: Path, seal: bool) -> None:
+    stream = write(tmp_path, 3, seal=seal).stream
+    ends = [ref.header.end + 4096 for ref in walk(str(tmp_path), stream)]
+    path = only_file(tmp_path)
+    for size in range(path.stat().st_size - 1, -1, -1):
+        os.truncate(path, size)
+        whole = sum(end <= size for end in ends)
+        assert numbers(tmp_path, stream) == list(range(whole))
+        assert end_offset(str(tmp_path), stream) == ([0, *ends][whole] - 4096 if whole else 0)
+
+
+def test_a_tail_of_zeros_is_never_read(tmp_path: Path) -> None:
+    stream = write(tmp_path, 2).stream
+    with only_file(tmp_path).open("ab") as file:
+        file.write(bytes(1000))
+    assert numbers(tmp_path, stream) == [0, 1]
+
+
+def test_a_changed_byte_anywhere_in_a_block_is_found(tmp_path: Path) -> None:
+    stream = write(tmp_path, 2, seal=True).stream
+    path = only_file(tmp_path)
+    good = path.read_bytes()
+    first, second = walk(str(tmp_path), stream)
+    for position in range(first.position, second.position):
+        path.write_bytes(good[:position] + bytes([good[position] ^ 0x40]) + good[position + 1 :])
+        if position < first.position + 128:
+            assert numbers(tmp_path, stream) == []
+        else:
+            with pytest.raises(DamagedBlockError, match="CRC") as caught:
+                numbers(tmp_path, stream)
+            assert caught.value.offset == 0
+    for position in range(second.position, len(good)):
+        path.write_bytes(good[:position] + bytes([good[position] ^ 0x40]) + good[position + 1 :])
+        assert numbers(tmp_path, stream) == [0]
+
+
+def test_a_damaged_header_with_segments_behind_it_is_an_error_that_says_where_to_go_on(tmp_path: Path) -> None:
+    stream = write(tmp_path, 9, segment_size=1200).stream
+    first, second = segments(str(tmp_path), stream)[:2]
+    with Path(first.path).open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff")
+    with pytest.raises(DamagedBlockError) as caught:
+        numbers(tmp_path, stream)
+    assert (caught.value.offset, caught.value.available) == (0, second.base)
+    assert numbers(tmp_path, stream, second.base)
+
+
+def test_a_deleted_beginning_is_an_error_that_says_where_the_log_begins(tmp_path: Path) -> None:
+    stream = write(tmp_path, 9, segment_size=1200).stream
+    first, second = segments(str(tmp_path), stream)[:2]
+    os.unlink(first.path)
+    with pytest.raises(OffsetVanishedError) as caught:
+        numbers(tmp_path, stream)
+    assert (caught.value.offset, caught.value.available) == (0, second.base)
+    assert first_offset(str(tmp_path), stream) == second.base
+    assert numbers(tmp_path, stream, second.base)[0] > 0
+    assert [frame.number for frame in read_frames(str(tmp_path))] == numbers(tmp_path, stream, second.base)
+
+
+def test_a_hole_in_the_middle_is_an_error(tmp_path: Path) -> None:
+    stream = write(tmp_path, 9, segment_size=1200).stream
+    listed = segments(str(tmp_path), stream)
+    os.unlink(listed[1].path)
+    found = []
+    with pytest.raises(OffsetVanishedError) as caught:
+        found.extend(walk(str(tmp_path), stream))
+    assert [ref.header.end for ref in found][-1] == listed[1].base == caught.value.offset
+    assert caught.value.available == listed[2].base
+    assert [ref.header.offset for ref in walk(str(tmp_path), stream, 0, listed[1].base)][0] == 0
+
+
+def test_an_offset_of_a_stream_that_is_gone_vanished(tmp_path: Path) -> None:
+    stream = write(tmp_path, 3).stream
+    end = end_offset(str(tmp_path), stream)
+    shutil.rmtree(tmp_path / stream)
+    with pytest.raises(OffsetVanishedError, match="nothing is left"):
+        list(walk(str(tmp_path), stream, end))
+
+
+def test_a_segment_deleted_between_walk_and_read_vanished(tmp_path: Path) -> None:
+    stream = write(tmp_path, 1, seal=True).stream
+    (ref,) = walk(str(tmp_path), stream)
+    os.unlink(ref.path)
+    with pytest.raises(OffsetVanishedError):
+        read_block(ref)
+
+
+def test_a_segment_sealed_between_walk_and_read_is_found(tmp_path: Path) -> None:
+    processor = write(tmp_path, 1)
+    (ref,) = walk(str(tmp_path), processor.stream)
+    (listed,) = segments(str(tmp_path), processor.stream)
+    processor.close()
+    assert not os.path.exists(ref.path)
+    assert next(read_block(ref).frames()).body == body(0)
+    assert [found.header for found in log_reader.walk_segment(listed, 0)] == [ref.header]
+
+
+def test_a_segment_sealed_while_it_is_listed_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    processor = write(tmp_path, 2)
+    real: Callable[[str], list[str]] = os.listdir
+
+    def listdir(path: str) -> list[str]:
+        names = real(path)
+        if processor.writer.queued_bytes == 0 and names == ["00000000000000000000.open"]:
+            processor.close()
+        return names
+
+    monkeypatch.setattr(os, "listdir", listdir)
+    (segment,) = segments(str(tmp_path), processor.stream)
+    assert segment.sealed
+
+
+def test_a_listing_that_missed_a_file_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    processor = write(tmp_path, 9, segment_size=1200)
+    names = sorted(os.listdir(tmp_path / processor.stream))
+    answers = [names[1:], names, [names[0], *names[2:]], names]
+    monkeypatch.setattr(os, "listdir", lambda path: answers.pop(0) if answers else names)
+    assert numbers(tmp_path, processor.stream) == list(range(9))
+    assert numbers(tmp_path, processor.stream) == list(range(9))
+
+
+@pytest.mark.slow
+def test_reading_while_writing_sees_whole_frames_in_order_and_in_the_end_all(tmp_path: Path) -> None:
+    processor = FakeProcessor(tmp_path, segment_size=64 << 10, flush_size=8 << 10)
+    done = threading.Event()
+
+    def produce() -> None:
+        for number in range(3000):
+            processor.send([body(number)])
+            if number % 7 == 0:
+                processor.flush()
+        processor.close()
+        done.set()
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    offset, seen = 0, 0
+    while True:
+        last = done.is_set()
+        for ref in walk(str(tmp_path), processor.stream, offset):
+            for frame in read_block(ref).frames():
+                assert (frame.number, frame.body) == (seen, body(seen))
+                seen += 1
+            offset = ref.header.end
+        if last:
+            break
+    thread.join()
+    assert seen == 3000
+
+
+def test_counts_and_totals_by_direction(tmp_path: Path) -> None:
+    one = FakeProcessor(tmp_path, boot_id="b1")
+    one.block([b"a", b"b"])
+    one.block([b"c"], direction="response")
+    two = FakeProcessor(tmp_path, boot_id="b2", rule=TapRule(name="none", sample_connections=0.0))
+    two.send([b"d"] * 5, direction="response")
+    two.close()
+    assert count_frames(str(tmp_path)) == {"request": 2, "response": 1}
+    assert stream_totals(str(tmp_path), one.stream).stored == {"request": 2, "response": 1}
+    assert stream_totals(str(tmp_path), two.stream).stored == {"request": 0, "response": 0}
+    assert stream_totals(str(tmp_path), two.stream).missing == {"request": 0, "response": 5}
+
+
+def test_consumers_say_where_they_stand(tmp_path: Path) -> None:
+    assert read_consumers(str(tmp_path)) == {}
+    write_consumer(str(tmp_path), "tables", {"s": 10}, 5)
+    write_consumer(str(tmp_path), "tables", {"s": 20, "t": 0}, 6)
+    write_consumer(str(tmp_path), "other", {}, 7)
+    assert read_consumers(str(tmp_path)) == {"other": {}, "tables": {"s": 20, "t": 0}}
+    assert sorted(os.listdir(tmp_path / "_consumers")) == ["other.json", "tables.json"]
+    assert streams(str(tmp_path)) == []
+
+
+@pytest.mark.parametrize("name", ["", ".", "../x", "a/b", ".hidden"])
+def test_consumer_names_are_plain_file_names(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="consumer name"):
+        write_consumer(str(tmp_path), name, {}, 0)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"streams": {"s": "x"}}', '{"streams": 3}'])
+def test_a_consumer_file_of_another_kind_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "_consumers").mkdir()
+    (tmp_path / "_consumers" / "odd.json").write_text(text)
+    with pytest.raises(FormatError, match=r"odd\.json"):
+        read_consumers(str(tmp_path))

@@ -1,0 +1,143 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from proxy.tap.log_reader import segments, streams, write_consumer
+from proxy.tap.retention import Retention
+from tests.fakes.tap_log import FakeProcessor
+
+S = 1_000_000_000
+MB = 1_000_000
+
+
+def make(root: Path, stream: str, *ages_s: int, size: int = MB, last_open: bool = False) -> list[str]:
+    """Segments of one stream, each ``size`` bytes long, last written so many seconds after the epoch."""
+    (root / stream).mkdir(exist_ok=True)
+    paths = []
+    for number, age in enumerate(ages_s):
+        suffix = "open" if last_open and number == len(ages_s) - 1 else "seg"
+        path = root / stream / f"{number * (size - 4096):020d}.{suffix}"
+        path.touch()
+        os.truncate(path, size)
+        os.utime(path, (age, age))
+        paths.append(str(path))
+    return paths
+
+
+def left(root: Path) -> list[str]:
+    return [f"{stream}/{segment.base // (MB - 4096)}" for stream in streams(str(root)) for segment in segments(str(root), stream)]
+
+
+def test_within_budget_nothing_goes_even_when_it_was_read(tmp_path: Path) -> None:
+    make(tmp_path, "a", 1, 2)
+    write_consumer(str(tmp_path), "tables", {"a": 10 * MB}, 0)
+    sweep = Retention(str(tmp_path), 3 * MB, 0).sweep(100 * S)
+    assert (sweep.deleted, sweep.usage, sweep.over, sweep.error) == (0, 2 * MB, 0, "")
+
+
+def test_over_budget_the_oldest_sealed_segments_of_all_streams_go(tmp_path: Path) -> None:
+    make(tmp_path, "a", 10, 30, 50)
+    make(tmp_path, "b", 20, 40, 60)
+    sweep = Retention(str(tmp_path), 3 * MB, 0).sweep(100 * S)
+    assert left(tmp_path) == ["a/2", "b/1", "b/2"]
+    assert (sweep.deleted, sweep.deleted_bytes, sweep.usage, sweep.unread) == (3, 3 * MB, 3 * MB, 0)
+
+
+def test_what_every_consumer_has_read_goes_before_what_one_still_needs(tmp_path: Path) -> None:
+    make(tmp_path, "a", 10, 20, 30)
+    make(tmp_path, "b", 40, 50, 60)
+    write_consumer(str(tmp_path), "slow", {"a": 0, "b": 2 * (MB - 4096)}, 0)
+    write_consumer(str(tmp_path), "fast", {"a": 10 * MB, "b": 10 * MB}, 0)
+    sweep = Retention(str(tmp_path), 4 * MB, 0).sweep(100 * S)
+    assert left(tmp_path) == ["a/0", "a/1", "a/2", "b/2"]
+    assert sweep.unread == 0
+
+
+def test_the_budget_holds_for_dead_consumers_too_and_what_they_lose_is_counted(tmp_path: Path) -> None:
+    make(tmp_path, "a", 10, 20, 30)
+    write_consumer(str(tmp_path), "dead", {"a": MB - 4096}, 0)
+    sweep = Retention(str(tmp_path), MB, 0).sweep(100 * S)
+    assert left(tmp_path) == ["a/2"]
+    assert (sweep.deleted, sweep.unread) == (2, 1)
+
+
+def test_a_stream_that_a_consumer_does_not_know_yet_is_needed(tmp_path: Path) -> None:
+    make(tmp_path, "a", 10)
+    make(tmp_path, "b", 20)
+    write_consumer(str(tmp_path), "tables", {"b": 10 * MB}, 0)
+    Retention(str(tmp_path), MB, 0).sweep(100 * S)
+    assert left(tmp_path) == ["a/0"]
+
+
+def test_age_counts_from_the_last_write_whatever_the_budget_and_consumers(tmp_path: Path) -> None:
+    make(tmp_path, "a", 10, 50, 90)
+    write_consumer(str(tmp_path), "tables", {}, 0)
+    retention = Retention(str(tmp_path), 100 * MB, 40_000)
+    assert retention.sweep(50 * S).deleted == 0
+    sweep = retention.sweep(90 * S + 1)
+    assert left(tmp_path) == ["a/2"]
+    assert (sweep.deleted, sweep.unread) == (2, 2)
+
+
+def test_open_segments_stay_and_are_reported(tmp_path: Path) -> None:
+    make(tmp_path, "a", 10, 20, last_open=True)
+    sweep = Retention(str(tmp_path), MB // 2, 0).sweep(100 * S, {"a"})
+    assert left(tmp_path) == ["a/1"]
+    assert sweep.over == MB // 2
+
+
+def test_within_a_stream_the_order_is_that_of_offsets_even_when_times_disagree(tmp_path: Path) -> None:
+    make(tmp_path, "a", 30, 10, 20)
+    Retention(str(tmp_path), 2 * MB, 0).sweep(100 * S)
+    assert left(tmp_path) == ["a/1", "a/2"]
+
+
+def test_room_is_left_for_what_the_log_grows_between_sweeps(tmp_path: Path) -> None:
+    make(tmp_path, "a", *range(1, 9))
+    retention = Retention(str(tmp_path), 10 * MB, 0)
+    assert retention.sweep(100 * S).usage == 8 * MB
+    make(tmp_path, "a", *range(1, 11))
+    assert retention.sweep(101 * S).usage == 8 * MB
+
+
+def test_folders_of_dead_streams_go_with_their_last_segment_and_live_ones_stay(tmp_path: Path) -> None:
+    make(tmp_path, "dead", 10)
+    make(tmp_path, "live", 20)
+    (tmp_path / "empty").mkdir()
+    sweep = Retention(str(tmp_path), 0, 0).sweep(100 * S, {"live"})
+    assert streams(str(tmp_path)) == ["live"]
+    assert (sweep.usage, sweep.error) == (0, "")
+
+
+def test_a_damaged_consumer_file_does_not_stop_retention(tmp_path: Path) -> None:
+    make(tmp_path, "a", 10, 20)
+    (tmp_path / "_consumers").mkdir()
+    (tmp_path / "_consumers" / "odd.json").write_text("{")
+    sweep = Retention(str(tmp_path), MB, 0).sweep(100 * S)
+    assert sweep.deleted == 1
+    assert "odd.json" in sweep.error
+
+
+def test_a_segment_that_cannot_be_deleted_is_reported_and_the_rest_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = make(tmp_path, "a", 10, 20, 30)
+    real = os.unlink
+
+    def unlink(path: str) -> None:
+        if path == paths[0]:
+            raise PermissionError(1, "Operation not permitted")
+        real(path)
+
+    monkeypatch.setattr(os, "unlink", unlink)
+    sweep = Retention(str(tmp_path), MB, 0).sweep(100 * S)
+    assert (sweep.deleted, sweep.usage) == (1, 2 * MB)
+    assert "not permitted" in sweep.error
+
+
+def test_a_real_log_is_kept_within_its_budget(tmp_path: Path) -> None:
+    processor = FakeProcessor(tmp_path, segment_size=20_000)
+    retention = Retention(str(tmp_path), 200_000, 0)
+    for _ in range(40):
+        processor.block([bytes(9000)])
+        assert retention.sweep(2**62, {processor.stream}).usage <= 200_000
+    assert len(segments(str(tmp_path), processor.stream)) > 3

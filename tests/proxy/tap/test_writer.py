@@ -1,0 +1,419 @@
+import errno
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from proxy.config.model import OnFull, TapConfig, TapRule
+from proxy.network.run import Buffer
+from proxy.tap.log_reader import GapRecord, read_frames, read_gaps, segments
+from proxy.tap.point import TapPoint
+from proxy.tap.rules import TapRules
+from proxy.tap.writer import RETRY_NS, SAMPLED_GAPS_NS, TapWriter
+from tests.fakes.disk import FakeDisk
+from tests.fakes.runs import run_of
+
+MS = 1_000_000
+
+
+class Log:
+    """A writer whose thread is the test, unless it is started."""
+
+    def __init__(self, root: Path, disk: FakeDisk | None = None, *, on_full: OnFull = "drop", wakeup_fd: int = -1, **sizes: int) -> None:
+        self.root = str(root)
+        self.writer = TapWriter(TapConfig(directory=str(root), **sizes), "edge", "0", "b0", disk, wakeup_fd)  # type: ignore[arg-type]
+        self.rules = TapRules((TapRule(name="all", on_full=on_full),), self.writer)
+        self.points: dict[int, TapPoint] = {}
+        self.sent: dict[int, int] = {}
+        self.now = 1
+
+    def send(self, body: bytes, connection: int = 1, frames: int = 1) -> bool:
+        if connection not in self.points:
+            point = self.rules.match("main", "framed", connection % 2, None, None, connection)
+            assert point is not None
+            self.points[connection] = point
+        first = self.sent.get(connection, 0)
+        self.sent[connection] = first + frames
+        return self.points[connection].append(run_of([body] * frames), first, 1000)
+
+    def tick(self, ns: int = 20 * MS) -> int:
+        """One poll of the loop, later."""
+        self.now += ns
+        return int(self.writer.poll_due(self.now))
+
+    def flush(self) -> None:
+        """What is gathered goes to the disk."""
+        self.tick(0)
+        self.tick()
+        self.writer.write_queued()
+
+    def numbers(self, connection: int = 1) -> list[int]:
+        return [frame.number for frame in read_frames(self.root) if frame.connection == connection]
+
+    def gaps(self) -> list[GapRecord]:
+        return list(read_gaps(self.root))
+
+    @property
+    def matched(self) -> int:
+        return int(self.writer.frames_matched_request + self.writer.frames_matched_response)
+
+    @property
+    def flushed(self) -> int:
+        return int(self.writer.frames_flushed_request + self.writer.frames_flushed_response)
+
+    def assert_settled(self) -> None:
+        """Every matched frame is in the log: itself, or as a gap."""
+        found = list(read_frames(self.root))
+        missing = sum(gap.frames for gap in self.gaps())
+        assert self.matched == self.flushed + self.writer.frames_dropped
+        assert self.flushed == len(found)
+        assert self.writer.frames_gapped == self.writer.frames_dropped == missing
+
+
+def test_a_block_is_written_when_its_first_chunk_is_old_enough(tmp_path: Path) -> None:
+    log = Log(tmp_path, flush_ms=20)
+    assert log.tick() == 0
+    log.send(b"a")
+    assert log.tick() == log.now + 20 * MS
+    log.send(b"b")
+    assert log.tick(20 * MS - 1) == log.now + 1
+    log.writer.write_queued()
+    assert log.numbers() == []
+    assert log.tick(1) == 0
+    log.writer.write_queued()
+    assert log.numbers() == [0, 1]
+    assert log.writer.blocks_flushed == 1
+
+
+def test_a_block_is_handed_over_when_it_is_large_enough(tmp_path: Path) -> None:
+    log = Log(tmp_path, flush_size=64 << 10)
+    for _ in range(10):
+        log.send(bytes(16 << 10))
+    assert log.writer.blocks_handed == 2
+    log.writer.write_queued()
+    assert log.numbers() == list(range(8))
+    assert log.writer.flush_and_close(1000)
+    assert log.numbers() == list(range(10))
+
+
+def test_closing_writes_and_seals(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.writer.start()
+    for _ in range(100):
+        log.send(b"x" * 100, frames=3)
+    assert log.writer.flush_and_close(5000)
+    log.assert_settled()
+    assert log.flushed == 300
+    assert [segment.sealed for segment in segments(log.root, log.writer.stream)] == [True]
+    assert log.writer.queued_bytes == 0
+    assert log.writer.bytes_flushed == segments(log.root, log.writer.stream)[0].size - 4096
+
+
+def test_an_idle_writer_leaves_nothing(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.writer.start()
+    assert log.writer.flush_and_close(5000)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_queue_drops_and_says_so_in_the_next_block(tmp_path: Path) -> None:
+    log = Log(tmp_path, flush_size=64 << 10, queue_size=128 << 10)
+    for _ in range(20):
+        assert log.send(bytes(16 << 10), frames=2)
+    assert log.writer.dropped_queue_full == 2 * (20 - 4)
+    assert log.writer.queued_bytes <= (128 << 10) + (33 << 10)
+    log.writer.write_queued()
+    log.send(b"after")
+    log.flush()
+    (gap,) = log.gaps()
+    assert (gap.reason, gap.connection, gap.frames, gap.first_frame, gap.rule) == ("queue_full", 1, 32, 8, "all")
+    assert gap.bytes == 32 * ((16 << 10) + 4)
+    assert log.numbers() == [*range(8), 40]
+    log.assert_settled()
+
+
+def test_a_chunk_larger_than_the_queue_passes_when_the_queue_is_empty(tmp_path: Path) -> None:
+    log = Log(tmp_path, queue_size=64 << 10)
+    assert log.send(bytes(1 << 20))
+    log.writer.write_queued()
+    assert log.numbers() == [0]
+
+
+def test_gaps_are_written_without_any_further_traffic(tmp_path: Path) -> None:
+    log = Log(tmp_path, flush_size=64 << 10, queue_size=64 << 10)
+    log.send(bytes(64 << 10))
+    log.send(b"lost")
+    assert log.tick() > 0
+    log.writer.write_queued()
+    log.flush()
+    assert [(gap.reason, gap.frames) for gap in log.gaps()] == [("queue_full", 1)]
+
+
+def test_mute_keeps_every_frame_and_tells_when_to_stop_and_go_on(tmp_path: Path) -> None:
+    log = Log(tmp_path, on_full="mute", flush_size=64 << 10, queue_size=128 << 10)
+    answers = [log.send(bytes(32 << 10)) for _ in range(6)]
+    assert answers == [True, True, True, False, False, False]
+    assert not log.writer.accepts()
+    log.writer.write_queued()
+    assert log.writer.accepts()
+    assert log.writer.flush_and_close(1000)
+    assert log.numbers() == list(range(6))
+    assert log.writer.frames_dropped == 0
+
+
+def test_a_full_disk_drops_then_writing_resumes_by_itself(tmp_path: Path) -> None:
+    disk = FakeDisk()
+    log = Log(tmp_path, disk)
+    log.send(b"before")
+    log.flush()
+    disk.room = 50
+    log.send(b"dropped with its block", frames=2)
+    log.flush()
+    assert log.writer.write_errors == 1
+    assert "No space" in log.writer.error
+    log.tick(0)
+    assert log.writer.dropped_disk_full == 2
+    for _ in range(3):
+        assert log.send(b"dropped at once")
+    assert log.writer.dropped_disk_full == 5
+    log.tick(RETRY_NS)
+    log.writer.write_queued()
+    assert log.writer.write_errors == 2
+    disk.room = None
+    log.tick(0)
+    log.tick(RETRY_NS)
+    log.writer.write_queued()
+    assert log.writer.error == ""
+    log.send(b"after")
+    log.flush()
+    (gap,) = log.gaps()
+    assert (gap.reason, gap.frames, gap.first_frame, gap.connection) == ("disk_full", 5, 1, 1)
+    assert log.numbers() == [0, 6]
+    log.assert_settled()
+
+
+def test_while_the_disk_fails_it_is_not_asked_at_every_flush(tmp_path: Path) -> None:
+    disk = FakeDisk()
+    disk.broken = errno.EIO
+    log = Log(tmp_path, disk)
+    log.send(b"x")
+    for _ in range(1000):
+        log.tick(1 * MS)
+        log.writer.write_queued()
+    assert 5 <= log.writer.write_errors <= 12
+    assert log.writer.dropped_disk_error == 1
+
+
+def test_mute_and_a_failing_disk_try_the_block_again(tmp_path: Path) -> None:
+    disk = FakeDisk()
+    disk.broken = errno.EIO
+    wakeup = os.eventfd(0, os.EFD_NONBLOCK)
+    try:
+        log = Log(tmp_path, disk, on_full="mute", wakeup_fd=wakeup)
+        log.writer.start()
+        log.send(b"kept")
+        log.tick(0)
+        log.tick()
+        while not log.writer.write_errors:
+            threading.Event().wait(0.001)
+        assert not log.send(b"kept too")
+        assert not log.writer.accepts()
+        disk.broken = 0
+        assert select.select([wakeup], [], [], 5)[0] == [wakeup]
+        assert os.eventfd_read(wakeup) == 1
+        assert log.writer.accepts()
+        assert log.writer.flush_and_close(5000)
+        assert log.numbers() == [0, 1]
+        log.assert_settled()
+    finally:
+        os.close(wakeup)
+
+
+def test_closing_on_a_failing_disk_counts_what_is_lost(tmp_path: Path) -> None:
+    disk = FakeDisk()
+    disk.broken = errno.ENOSPC
+    log = Log(tmp_path, disk)
+    log.writer.start()
+    log.send(b"x", frames=4)
+    assert not log.writer.flush_and_close(5000)
+    assert log.writer.dropped_disk_full == log.matched == 4
+    assert "No space" in log.writer.error
+
+
+def test_closing_does_not_wait_for_a_block_that_must_be_kept_for_ever(tmp_path: Path) -> None:
+    disk = FakeDisk()
+    disk.broken = errno.EIO
+    log = Log(tmp_path, disk, on_full="mute")
+    log.writer.start()
+    log.send(b"x", frames=4)
+    assert not log.writer.flush_and_close(50)
+    assert log.writer.dropped_disk_error == 4
+
+
+class StuckDisk(FakeDisk):
+    """A disk whose writes do not return until they are let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let_go = threading.Event()
+
+    def write(self, fd: int, parts: list[Buffer], position: int) -> int:
+        self.let_go.wait(10)
+        return super().write(fd, parts, position)
+
+
+@pytest.mark.slow
+def test_closing_does_not_wait_for_a_disk_that_does_not_answer(tmp_path: Path) -> None:
+    disk = StuckDisk()
+    log = Log(tmp_path, disk)
+    log.writer.start()
+    for _ in range(2):
+        log.send(b"x")
+        log.tick(0)
+        log.tick()
+    try:
+        assert not log.writer.flush_and_close(10)
+        assert log.writer.dropped_closed == 1
+        assert "in time" in log.writer.error
+    finally:
+        disk.let_go.set()
+
+
+def test_sampled_gaps_are_written_once_a_second(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.rules = TapRules((TapRule(name="none", sample_connections=0.0),), log.writer)
+    log.tick(SAMPLED_GAPS_NS)
+    log.send(b"a")
+    due = log.tick(0)
+    log.flush()
+    written = len(log.gaps())
+    log.send(b"b")
+    assert log.tick(0) > log.now + 100 * MS
+    log.tick(SAMPLED_GAPS_NS)
+    log.flush()
+    assert due > 0
+    assert written == 1
+    assert sum(gap.frames for gap in log.gaps()) == log.writer.dropped_sampled == 2
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("send"), st.integers(1, 4), st.integers(1, 5)),
+        st.tuples(st.just("tick"), st.sampled_from([0, 1, 25, 150, 1100]), st.just(0)),
+        st.tuples(st.just("write"), st.just(0), st.just(0)),
+        st.tuples(st.just("room"), st.sampled_from([0, 100, 5000]), st.just(0)),
+        st.tuples(st.just("break"), st.sampled_from([errno.EIO, errno.ENOSPC]), st.just(0)),
+        st.tuples(st.just("repair"), st.just(0), st.just(0)),
+    ),
+    max_size=60,
+)
+
+
+def act(log: Log, disk: FakeDisk, step: tuple[str, int, int]) -> None:
+    action, value, frames = step
+    if action == "send":
+        log.send(bytes(700), connection=value, frames=frames)
+    elif action == "tick":
+        log.tick(value * MS)
+    elif action == "write":
+        log.writer.write_queued()
+    elif action == "room":
+        disk.room = value
+    elif action == "break":
+        disk.broken = value
+    else:
+        disk.room = None
+        disk.broken = 0
+
+
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(steps=STEPS)
+def test_whatever_happens_every_matched_frame_is_in_the_log_or_in_a_gap(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]]) -> None:
+    disk = FakeDisk()
+    log = Log(tmp_path_factory.mktemp("log"), disk, flush_size=4000, queue_size=9000, segment_size=12_000)
+    for step in steps:
+        act(log, disk, step)
+    act(log, disk, ("repair", 0, 0))
+    assert log.writer.flush_and_close(1000)
+    log.assert_settled()
+    for connection in log.sent:
+        found = log.numbers(connection)
+        missing = [gap for gap in log.gaps() if gap.connection == connection]
+        assert len(found) + sum(gap.frames for gap in missing) == log.sent[connection]
+        assert found == sorted(set(found))
+
+
+WRITER = """
+import struct, sys
+from proxy.config.model import TapConfig, TapRule
+from proxy.network.run import Run
+from proxy.tap.rules import TapRules
+from proxy.tap.writer import TapWriter
+import time
+writer = TapWriter(TapConfig(directory=sys.argv[1], segment_size=1 << 20, queue_size=1 << 30), "edge", "0", "b0")
+point = TapRules((TapRule(name="all"),), writer).match("main", "framed", 0, None, None, 1)
+writer.start()
+number = 0
+while True:
+    body = struct.pack(">q", number) * 50
+    run = struct.pack(">i", len(body)) + body
+    point.append(Run(None, 0, run, 0, len(run), 1, 0), number, 1)
+    number += 1
+    if number % 100 == 0:
+        writer.poll_due(time.monotonic_ns())
+        while writer.queued_bytes > 1 << 20:
+            time.sleep(0.0002)
+    if number == 20000:
+        print("far enough", flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(30)
+def test_a_writer_killed_in_the_middle_leaves_whole_blocks_only(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"far enough\n"
+        partial = [frame.number for frame in read_frames(str(tmp_path))]
+        process.send_signal(signal.SIGKILL)
+        process.wait(10)
+    found = list(read_frames(str(tmp_path)))
+    assert partial == list(range(len(partial)))
+    assert [frame.number for frame in found] == list(range(len(found)))
+    assert len(found) >= len(partial) > 1000
+    assert all(frame.body == frame.number.to_bytes(8, "big") * 50 for frame in found)
+    listed = segments(str(tmp_path), "edge.0.b0")
+    assert [segment.sealed for segment in listed[:-1]] == [True] * (len(listed) - 1)
+
+
+LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
+from tests.fakes.tap_log import FakeProcessor
+from pathlib import Path
+processor = FakeProcessor(Path(sys.argv[1]))
+for number in range(8):
+    processor.block([bytes([number]) * 4000])
+assert processor.writer.write_errors > 0, processor.writer.write_errors
+print(processor.writer.error)
+"""
+
+
+@pytest.mark.slow
+def test_the_real_system_calls_report_a_write_that_does_not_fit(tmp_path: Path) -> None:
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+    root = str(Path(__file__).resolve().parents[3])
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(tmp_path)], env={**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, root])}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "File too large" in done.stdout
+    assert [frame.body[0] for frame in read_frames(str(tmp_path))] == [0, 1, 2]
