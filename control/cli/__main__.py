@@ -1,0 +1,5 @@
+"""``python -m control.cli``."""
+
+from control.cli import main
+
+main(prog_name="framegate")

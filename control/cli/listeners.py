@@ -1,0 +1,43 @@
+"""``framegate listeners``."""
+
+import click
+
+from control.cli.options import admin_options, example
+
+__all__ = ["listeners"]
+
+
+@click.group(epilog=example("framegate listeners list"))
+def listeners() -> None:
+    """Where clients connect."""
+
+
+@listeners.command("list", epilog=example("framegate listeners list --output json"))
+@admin_options
+def list_(address: str, output: str) -> None:
+    """List listeners."""
+    from control.cli.client import CALL_TIMEOUT_S, calling
+    from control.cli.output import as_dict, print_json, print_table, size_text, word
+    from control.gen.framegate.control.v1 import listener_service_pb2 as pb2
+    from control.gen.framegate.control.v1.listener_service_pb2_grpc import ListenerServiceStub
+
+    found: list[pb2.Listener] = []
+    with calling(address) as channel:
+        token, more = "", True
+        while more:
+            request = pb2.ListListenersRequest(page_size=1000, page_token=token)
+            page = ListenerServiceStub(channel).ListListeners(request, timeout=CALL_TIMEOUT_S)
+            found.extend(page.listeners)
+            token = page.next_page_token
+            more = bool(token)
+    if output == "json":
+        print_json([as_dict(item) for item in found])
+        return
+    rows = [
+        (
+            item.name, item.address, word(pb2.Protocol.Name(item.protocol), "PROTOCOL_"), "yes" if item.tls_enabled else "no", item.upstream,
+            size_text(item.max_receive_size_bytes), item.open_connection_count, item.max_connection_count or "-", "yes" if item.accepting else "no",
+        )
+        for item in found
+    ]  # fmt: skip
+    print_table(("NAME", "ADDRESS", "PROTOCOL", "TLS", "UPSTREAM", "MAX RECEIVE SIZE", "OPEN", "AT MOST", "ACCEPTING"), rows)

@@ -1,0 +1,108 @@
+"""The commands that need no running framegate: check, serve, demo, pipeline run."""
+
+import pathlib
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from control.cli.options import example, output_option
+
+if TYPE_CHECKING:
+    from control.demo.run import Upstream
+
+__all__ = ["check", "demo", "pipeline", "serve"]
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=pathlib.Path)
+
+
+@click.command(short_help="Name every fault of a configuration.", epilog=example("framegate check --config framegate.yaml"))
+@click.option("--config", type=_FILE, required=True, help="The configuration file.")
+@output_option
+def check(config: pathlib.Path, output: str) -> None:
+    """Name every fault of a configuration at once, with line, key, value and reason; exit code 2 when there is one."""
+    from control.configuration import check as check_file
+
+    faults = check_file(config)
+    if output == "json":
+        import json
+
+        rows = [{"line": fault.line, "key": fault.key, "value": fault.value, "reason": fault.reason} for fault in faults]
+        click.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+    elif faults:
+        from control.cli.output import print_table
+
+        rows_ = ((fault.line, fault.key or "-", fault.value or "-", fault.reason) for fault in faults)
+        print_table(("LINE", "KEY", "VALUE", "REASON"), rows_)
+    if faults:
+        click.echo(f"framegate: {config} has {len(faults)} fault{'s' if len(faults) > 1 else ''}", err=True)
+        sys.exit(2)
+    click.echo(f"framegate: {config} is good", err=True)
+
+
+@click.command(epilog=example("framegate serve --config framegate.yaml"))
+@click.option("--config", type=_FILE, required=True, help="The configuration file.")
+def serve(config: pathlib.Path) -> None:
+    """Run the proxy until SIGTERM. Prints JSON rows: one for each closed connection, and what else happens."""
+    from control.serve import serve as serve_file
+
+    sys.exit(serve_file(config))
+
+
+@click.command(short_help="Show everything on this machine.", epilog=example("framegate demo --seconds 20", "framegate demo --upstream kafka"))
+@click.option("--seconds", type=click.FloatRange(1), default=60.0, show_default=True, help="How long the load runs.")
+@click.option("--rate", type=click.IntRange(1), default=20_000, show_default=True, help="Frames per second, each answered.")
+@click.option("--connections", type=click.IntRange(1), default=32, show_default=True, help="Connections of the load.")
+@click.option("--upstream", type=click.Choice(["framed", "kafka"]), default="framed", show_default=True, help="Built in, or a real Kafka broker.")
+@click.option(
+    "--directory", type=click.Path(file_okay=False, path_type=pathlib.Path), help="Where everything lies.  [default: a new temporary folder]"
+)
+@click.option("--plain", is_flag=True, help="Lines instead of the live view.")
+def demo(seconds: float, rate: int, connections: int, upstream: "Upstream", directory: pathlib.Path | None, plain: bool) -> None:
+    """Show everything on this machine: TLS clients, the proxy, the control plane at work, the tap, Spark tables, a report that compares counts."""
+    from control.demo.run import run
+
+    sys.exit(run(seconds=seconds, rate=rate, connections=connections, upstream=upstream, directory=directory, plain_view=plain))
+
+
+@click.group(epilog=example("framegate pipeline run --source var/tap --output var/tables --available-now"))
+def pipeline() -> None:
+    """The Spark side of the tap."""
+
+
+@pipeline.command(epilog=example("framegate pipeline run --source var/tap --output var/tables --available-now"))
+@click.option("--source", type=click.Path(file_okay=False, path_type=pathlib.Path), required=True, help="The tap's directory.")
+@click.option("--output", type=click.Path(file_okay=False, path_type=pathlib.Path), required=True, help="The folder of the tables.")
+@click.option("--available-now", is_flag=True, help="Read what is there, then end; otherwise go on until stopped.")
+@click.option("--trigger", type=click.IntRange(0), default=1000, show_default=True, help="Milliseconds between the starts of two batches.")
+@click.option("--max-bytes-per-trigger", type=click.IntRange(1), default=64 << 20, show_default=True, help="Bytes of log in one batch.")
+@click.option("--checkpoint", type=click.Path(file_okay=False, path_type=pathlib.Path), help="Spark's own log.  [default: OUTPUT/_checkpoint]")
+@click.option("--from-latest", is_flag=True, help="Begin with what is written from now on; only with a new checkpoint.")
+@click.option("--memory", default="1g", show_default=True, help="Heap of the Java virtual machine.")
+def run(
+    source: pathlib.Path,
+    output: pathlib.Path,
+    available_now: bool,
+    trigger: int,
+    max_bytes_per_trigger: int,
+    checkpoint: pathlib.Path | None,
+    from_latest: bool,
+    memory: str,
+) -> None:
+    """Read the tap's log into tables: frames, traffic by minute, requests. Prints JSON rows."""
+    try:
+        from proxy.pipeline.run import PipelineSettings, run_pipeline
+    except ImportError as error:
+        click.echo(f"framegate: the pipeline needs {error.name}, which is not installed: pip install 'framegate[spark]'", err=True)
+        sys.exit(2)
+    settings = PipelineSettings(
+        source=source,
+        output=output,
+        available_now=available_now,
+        trigger_ms=trigger,
+        max_bytes_per_trigger=max_bytes_per_trigger,
+        checkpoint=checkpoint,
+        from_latest=from_latest,
+        memory=memory,
+    )
+    sys.exit(run_pipeline(settings))

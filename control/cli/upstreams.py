@@ -1,0 +1,43 @@
+"""``framegate upstreams``."""
+
+import click
+
+from control.cli.options import admin_options, example
+
+__all__ = ["upstreams"]
+
+
+@click.group(epilog=example("framegate upstreams list"))
+def upstreams() -> None:
+    """Where frames go."""
+
+
+@upstreams.command("list", epilog=example("framegate upstreams list --output json"))
+@admin_options
+def list_(address: str, output: str) -> None:
+    """List upstreams."""
+    from control.cli.client import CALL_TIMEOUT_S, calling
+    from control.cli.output import as_dict, print_json, print_table, size_text
+    from control.gen.framegate.control.v1 import upstream_service_pb2 as pb2
+    from control.gen.framegate.control.v1.upstream_service_pb2_grpc import UpstreamServiceStub
+
+    found: list[pb2.Upstream] = []
+    with calling(address) as channel:
+        token, more = "", True
+        while more:
+            request = pb2.ListUpstreamsRequest(page_size=1000, page_token=token)
+            page = UpstreamServiceStub(channel).ListUpstreams(request, timeout=CALL_TIMEOUT_S)
+            found.extend(page.upstreams)
+            token = page.next_page_token
+            more = bool(token)
+    if output == "json":
+        print_json([as_dict(item) for item in found])
+        return
+    rows = [
+        (
+            item.name, ", ".join(item.endpoints), ", ".join(item.addresses) or "-", "yes" if item.tls_enabled else "no",
+            size_text(item.max_receive_size_bytes), item.resolution_error or "-",
+        )
+        for item in found
+    ]  # fmt: skip
+    print_table(("NAME", "ENDPOINTS", "ADDRESSES", "TLS", "MAX RECEIVE SIZE", "ERROR"), rows)
