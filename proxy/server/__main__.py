@@ -1,0 +1,131 @@
+"""The entry of a processor: ``python -P -m proxy.server --slot N --handover-fd A --command-fd B --cells-fd C``.
+
+It waits for the ``start`` message, builds the data path, says ``ready`` (or ``failed``), and serves until it is told to end.
+"""
+
+import argparse
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from proxy.cells import CellLayout, CellWriter
+from proxy.clock import MonotonicClock
+from proxy.errors import ProxyError
+from proxy.network.connection_id import ConnectionIds
+from proxy.network.memory_pool import MemoryPool
+from proxy.network.selector import Selector
+from proxy.relay.counters import Publisher
+from proxy.relay.drain import Drain
+from proxy.relay.relay import Relay
+from proxy.server.link import LinkError, LinkReader, encode
+from proxy.server.loop import Loop, Watcher
+from proxy.server.settings import Settings
+from proxy.tap.rules import TapRules
+from proxy.tap.writer import TapWriter
+
+Message = dict[str, Any]
+
+
+def _arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="proxy.server", description="A processor of framegate; control starts it.")
+    for name in ("--slot", "--handover-fd", "--command-fd", "--cells-fd"):
+        parser.add_argument(name, type=int, required=True)
+    return parser.parse_args(arguments)
+
+
+def _read_start(command: socket.socket, reader: LinkReader) -> list[Message]:
+    """The first message and what came along; empty when control went away before."""
+    messages: list[Message] = []
+    while not messages:
+        data = command.recv(65536)
+        if not data:
+            return []
+        messages = reader.feed(data)
+    if messages[0]["type"] != "start":
+        raise LinkError(f"the first message is {messages[0]['type']}, not start")
+    return messages
+
+
+def _modules() -> dict[str, str]:
+    """Every module of ours that runs here, and its file: what shows whether the hot path is compiled."""
+    return {
+        name: str(module.__file__) for name, module in sorted(sys.modules.items()) if name.startswith("proxy.") and getattr(module, "__file__", None)
+    }
+
+
+def _signals() -> socket.socket:
+    """SIGTERM arrives as a byte on the socket that is returned, SIGINT not at all. Compiled loops run no Python handlers."""
+    receiver, sender = socket.socketpair()
+    receiver.setblocking(False)
+    sender.setblocking(False)
+    signal.set_wakeup_fd(sender.detach(), warn_on_full_buffer=False)
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    return receiver
+
+
+def _build(message: Message, slot: int, cells_fd: int, sockets: tuple[socket.socket, socket.socket, socket.socket], reader: LinkReader) -> Loop:
+    clock = MonotonicClock()
+    pool = MemoryPool(message["share"], clock.now_ns)
+    settings = Settings(message, pool)
+    config = settings.config
+    cells = CellWriter(cells_fd, CellLayout.of(config))
+    base = cells.start(os.getpid(), message["generation"], clock.now_ns())
+    tap: TapWriter | None = None
+    rules: TapRules | None = None
+    tap_fd = -1
+    if config.tap is not None:
+        tap_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        tap = TapWriter(config.tap, config.node, str(slot), message["boot_id"], wakeup_fd=tap_fd)
+        rules = TapRules(config.tap.rules, tap)
+        tap.start()
+    watcher = Watcher()
+    relay = Relay(ConnectionIds(slot, message["generation"]), settings.counters, watcher, rules, tap)
+    selector = Selector(clock, pool, relay)
+    relay.pairs.attach(selector)
+    drain = Drain(selector, clock, relay.pairs.open, watcher, config.drain.quiet_ms * 1_000_000)
+    command, handover, wakeup = sockets
+    return Loop(
+        relay=relay,
+        selector=selector,
+        settings=settings,
+        watcher=watcher,
+        drain=drain,
+        cells=cells,
+        publisher=Publisher(cells, base, settings.counters, settings.limits, pool, tap),
+        tap=tap,
+        tap_fd=tap_fd,
+        command=command,
+        handover=handover,
+        wakeup=wakeup,
+        reader=reader,
+    )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a processor; the exit code is 0 unless it could not start."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    options = _arguments(arguments)
+    command = socket.socket(fileno=options.command_fd)
+    handover = socket.socket(fileno=options.handover_fd)
+    reader = LinkReader()
+    messages = _read_start(command, reader)
+    if not messages:
+        return 0
+    command.setblocking(False)
+    handover.setblocking(False)
+    try:
+        loop = _build(messages[0], options.slot, options.cells_fd, (command, handover, _signals()), reader)
+    except (KeyError, OSError, ProxyError, TypeError, ValueError) as error:
+        command.setblocking(True)
+        command.sendall(encode({"type": "failed", "error": f"{type(error).__name__}: {error}"}))
+        return 1
+    loop.reply({"type": "ready", "pid": os.getpid(), "modules": _modules()})
+    loop.run(messages[1:])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

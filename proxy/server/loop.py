@@ -1,0 +1,417 @@
+"""The loop of a processor: one thread that polls the selector and, between polls, does what is not a channel's.
+
+After each poll: jobs of control for at most 1 ms, blocks of the tap that are due, and the cells, at most once a millisecond; a poll that
+follows one whose counts are not published yet waits no longer than what is left of that millisecond. Idle, the loop wakes ten times a
+second for the heartbeat.
+
+How it ends: ``stop``, SIGTERM after its drain, or the end of the link. What was received is written for a second more, the tap is flushed,
+the cells are published. No way takes longer than 5 s, but for the drain that SIGTERM begins.
+
+A link whose replies do not drain stops being read, and so does the hand-over: closed notices are never dropped, so no more may arise.
+"""
+
+import gc
+import os
+import select
+import socket
+import time
+from typing import Any, Final
+
+from mypy_extensions import i64
+
+from proxy.cells import CellWriter, State
+from proxy.network.cause import Cause
+from proxy.network.listener import FdHandler
+from proxy.network.selector import Selector
+from proxy.network.timer import Timer
+from proxy.relay.counters import Publisher
+from proxy.relay.drain import Drain, DrainListener
+from proxy.relay.pair import Pair
+from proxy.relay.relay import PairWatcher, Relay
+from proxy.relay.rows import closed_row
+from proxy.server.commands import Commands
+from proxy.server.link import LinkError, LinkReader, LinkWriter, receive_handover
+from proxy.server.settings import Settings
+from proxy.tap.writer import TapWriter
+
+__all__ = ["Loop"]
+
+Message = dict[str, Any]
+PUBLISH_NS: Final = 1_000_000
+SLICE_NS: Final = 1_000_000
+BEAT_MS: Final = 100
+OFFSET_NS: Final = 1_000_000_000
+READ_BYTES: Final = 65536
+MAX_REPLY_BYTES: Final = 1 << 20
+END_NS: Final = 2_500_000_000
+TAP_CLOSE_MS: Final = 2_000
+READABLE: Final = select.EPOLLIN
+WRITABLE: Final = select.EPOLLOUT
+SIGTERM: Final = 15
+
+
+class _CommandSocket(FdHandler):
+    """The command socket is ready."""
+
+    def __init__(self, loop: "Loop") -> None:
+        self._loop: Final = loop
+
+    def on_event(self, events: i64) -> None:
+        self._loop.on_command(events)
+
+
+class _HandoverSocket(FdHandler):
+    """Connections wait."""
+
+    def __init__(self, loop: "Loop") -> None:
+        self._loop: Final = loop
+
+    def on_event(self, events: i64) -> None:
+        self._loop.on_handover()
+
+
+class _Wakeup(FdHandler):
+    """A signal came."""
+
+    def __init__(self, loop: "Loop", sock: socket.socket) -> None:
+        self._loop: Final = loop
+        self._socket: Final = sock
+
+    def on_event(self, events: i64) -> None:
+        for number in self._socket.recv(256):
+            if number == SIGTERM:
+                self._loop.on_sigterm()
+
+
+class _TapWakeup(FdHandler):
+    """The tap's log may accept again."""
+
+    def __init__(self, loop: "Loop", fd: int) -> None:
+        self._loop: Final = loop
+        self._fd: Final = fd
+
+    def on_event(self, events: i64) -> None:
+        os.read(self._fd, 8)
+        self._loop.on_tap()
+
+
+class _EndTimer(Timer):
+    """The courtesy of the end is over."""
+
+    def __init__(self, loop: "Loop") -> None:
+        super().__init__()
+        self._loop: Final = loop
+
+    def fire(self, now_ns: i64) -> None:
+        self._loop.finished = True
+
+
+class Watcher(PairWatcher, DrainListener):
+    """Tells the loop of pairs; made before it."""
+
+    def __init__(self) -> None:
+        self.loop: Loop | None = None
+
+    def pair_closed(self, pair: Pair) -> None:
+        if self.loop is not None:
+            self.loop.on_pair_closed(pair)
+
+    def pair_muted(self, pair: Pair) -> None:
+        if self.loop is not None:
+            self.loop.on_pair_muted()
+
+    def drained(self, cut_off: int) -> None:
+        if self.loop is not None:
+            self.loop.on_drained(cut_off)
+
+
+class Loop:
+    """One processor at work.
+
+    Args:
+        relay, selector, settings: the data path.
+        cells, publisher: the shared counters.
+        tap: the tap's writer, or None; ``tap_fd`` is the eventfd it wakes us with, or -1.
+        command, handover: the link's sockets, non-blocking.
+        wakeup: the read end of the signal wake-up.
+        reader: may hold the beginning of messages already.
+
+    Attributes:
+        finished: the loop is to end.
+    """
+
+    def __init__(
+        self,
+        *,
+        relay: Relay,
+        selector: Selector,
+        settings: Settings,
+        watcher: Watcher,
+        drain: Drain,
+        cells: CellWriter,
+        publisher: Publisher,
+        tap: TapWriter | None,
+        tap_fd: int,
+        command: socket.socket,
+        handover: socket.socket,
+        wakeup: socket.socket,
+        reader: LinkReader,
+    ) -> None:
+        self.finished: bool = False
+        self._relay: Final = relay
+        self._selector: Final = selector
+        self._settings: Final = settings
+        self._drain: Final = drain
+        self._cells: Final = cells
+        self._publisher: Final = publisher
+        self._tap: Final = tap
+        self._tap_fd: Final = tap_fd
+        self._command: Final = command
+        self._handover: Final = handover
+        self._wakeup: Final = wakeup
+        self._reader: Final = reader
+        self._writer: Final = LinkWriter(command)
+        self._commands: Final = Commands(relay, settings, self.begin_drain, self.reply, self.stop)
+        self._published_ns: i64 = 0
+        self._offset_ns: i64 = 0
+        self._busy_ns: i64 = 0
+        self._interest: int = 0
+        self._link_up: bool = True
+        self._handing: bool = False
+        self._ending: bool = False
+        self._exit_after_drain: bool = False
+        watcher.loop = self
+        self._set_clock()
+
+    def run(self, early: list[Message]) -> None:
+        """Serve until the end.
+
+        Args:
+            early: messages that came along with ``start``.
+        """
+        selector = self._selector
+        selector.watch(self._wakeup.fileno(), _Wakeup(self, self._wakeup))
+        if self._tap_fd >= 0:
+            selector.watch(self._tap_fd, _TapWakeup(self, self._tap_fd))
+        self._watch_link()
+        self._cells.state(State.SERVING)
+        for message in early:
+            self._commands.handle(message)
+        gc.collect()
+        gc.freeze()
+        timeout_ms: i64 = 0
+        while not self.finished:
+            selector.poll(timeout_ms)
+            timeout_ms = self._between(selector.now_ns)
+        self._finish()
+
+    def _between(self, now_ns: i64) -> i64:
+        """What is done between two polls; how long the next one may wait, in ms."""
+        timeout_ms: i64 = BEAT_MS
+        if self._commands.busy:
+            self._commands.work(int(now_ns + SLICE_NS), time.monotonic_ns)
+            if self._commands.busy:
+                timeout_ms = 0
+        if now_ns - self._offset_ns >= OFFSET_NS:
+            self._offset_ns = now_ns
+            self._set_clock()
+        tap = self._tap
+        if tap is not None:
+            due_ns = tap.poll_due(now_ns)
+            if due_ns != 0:
+                timeout_ms = min(timeout_ms, max((due_ns - now_ns) // 1_000_000, 0))
+        if now_ns - self._published_ns >= PUBLISH_NS:
+            self._publish(now_ns)
+        else:
+            timeout_ms = min(timeout_ms, 1)
+        return timeout_ms
+
+    def _set_clock(self) -> None:
+        self._relay.pairs.wall_offset_ns = i64(time.time_ns()) - i64(time.monotonic_ns())
+
+    def _publish(self, now_ns: i64) -> None:
+        self._published_ns = now_ns
+        loop = self._relay.pairs.loop
+        busy_ns = self._selector.busy_ns
+        loop.lag.observe(busy_ns - self._busy_ns)
+        self._busy_ns = busy_ns
+        loop.busy_ns = busy_ns
+        loop.idle_ns = self._selector.idle_ns
+        loop.link_dropped = self._writer.dropped_count
+        self._publisher.publish()
+        self._cells.beat(int(now_ns))
+
+    # The link.
+
+    def reply(self, message: Message) -> None:
+        """Send a message that must arrive."""
+        if not self._link_up:
+            return
+        try:
+            self._writer.send(message)
+        except OSError:
+            self._link_lost()
+            return
+        self._watch_link()
+
+    def log(self, level: str, event: str, **fields: Any) -> None:
+        """Send a log row; lost, and counted, when the link is behind."""
+        if not self._link_up:
+            return
+        try:
+            self._writer.offer({"type": "log", "level": level, "event": event, "fields": fields})
+        except OSError:
+            self._link_lost()
+            return
+        self._watch_link()
+
+    def on_command(self, events: i64) -> None:
+        """The command socket is writable, or readable."""
+        try:
+            if events & WRITABLE:
+                self._writer.flush()
+            if events & ~WRITABLE:
+                data = self._command.recv(READ_BYTES)
+                if not data:
+                    self._link_lost()
+                    return
+                for message in self._reader.feed(data):
+                    self._commands.handle(message)
+        except BlockingIOError:
+            return
+        except (OSError, LinkError):
+            self._link_lost()
+            return
+        self._watch_link()
+
+    def _watch_link(self) -> None:
+        """Wait for what the link's sockets may be used for now."""
+        if not self._link_up:
+            return
+        pending: i64 = self._writer.pending
+        behind = pending > MAX_REPLY_BYTES
+        interest = (0 if behind else READABLE) | (WRITABLE if pending > 0 else 0)
+        if interest != self._interest:
+            self._interest = interest
+            self._selector.watch(self._command.fileno(), _CommandSocket(self), interest)
+        handing = not behind and not self._ending
+        if handing != self._handing:
+            self._handing = handing
+            if handing:
+                self._selector.watch(self._handover.fileno(), _HandoverSocket(self))
+            else:
+                self._selector.unwatch(self._handover.fileno())
+
+    def _link_lost(self) -> None:
+        """Control is gone."""
+        if self._link_up:
+            self._link_up = False
+            self._selector.unwatch(self._command.fileno())
+            if self._handing:
+                self._handing = False
+                self._selector.unwatch(self._handover.fileno())
+            self._begin_end("control is gone")
+
+    def on_handover(self) -> None:
+        """Take over what waits, at most what the selector wants in one poll."""
+        try:
+            while self._selector.register_budget > 0:
+                found = receive_handover(self._handover)
+                if found is None:
+                    return
+                handover, descriptor = found
+                self._take_over(handover.listener, handover.peer, handover.local, handover.accepted_ns, descriptor)
+        except EOFError:
+            self._link_lost()
+        except LinkError as error:
+            self.log("error", "handover_failed", error=str(error))
+
+    def _take_over(self, listener: str, peer: str, local: str, accepted_ns: int, descriptor: int) -> None:
+        route = self._settings.routes.get(listener)
+        if route is None:
+            os.close(descriptor)
+            self.log("error", "handover_failed", error=f"no listener {listener}")
+            return
+        try:
+            sock = socket.socket(fileno=descriptor)
+        except OSError as error:
+            os.close(descriptor)
+            self.log("error", "handover_failed", error=str(error))
+            return
+        try:
+            self._relay.take_over(sock, route, peer, local, accepted_ns)
+        except OSError as error:
+            sock.close()
+            self.log("error", "handover_failed", error=str(error))
+
+    # What is told.
+
+    def on_pair_closed(self, pair: Pair) -> None:
+        """A pair is over."""
+        self.reply({"type": "closed", "row": closed_row(pair, self._relay.pairs.wall_offset_ns)})
+        self._commands.pair_changed()
+        if self._ending and not self._relay.pairs.open:
+            self.finished = True
+
+    def on_pair_muted(self) -> None:
+        """A mute is in force."""
+        self._commands.pair_changed()
+
+    def on_drained(self, cut_off: int) -> None:
+        """No pair is left."""
+        self.reply({"type": "drained", "open": len(self._relay.pairs.open), "cut_off": cut_off})
+        if self._exit_after_drain:
+            self.stop()
+
+    def on_tap(self) -> None:
+        """The tap's log may accept again."""
+        self._relay.pairs.tap_accepts()
+
+    # The end.
+
+    def on_sigterm(self) -> None:
+        """Drain, then exit; the second time, exit."""
+        if self._exit_after_drain:
+            self.stop()
+            return
+        self._exit_after_drain = True
+        self.begin_drain(self._settings.config.drain.timeout_ms)
+
+    def begin_drain(self, timeout_ms: int) -> None:
+        """No new pairs; end those that are open when they are quiet."""
+        self._relay.pairs.draining = True
+        self._relay.pairs.loop.draining = 1
+        self._cells.state(State.DRAINING)
+        self._drain.start(timeout_ms * 1_000_000)
+
+    def stop(self) -> None:
+        """Write what was received, flush, exit."""
+        self._begin_end("")
+
+    def _begin_end(self, detail: str) -> None:
+        if self._ending:
+            return
+        self._ending = True
+        self._watch_link()
+        pairs = self._relay.pairs
+        pairs.draining = True
+        for pair in list(pairs.open.values()):
+            pair.end(Cause.DRAINED, detail, "internal")
+        if pairs.open:
+            self._selector.call_at(self._selector.now_ns + END_NS, _EndTimer(self))
+        else:
+            self.finished = True
+
+    def _finish(self) -> None:
+        self._selector.close(Cause.DRAINED)
+        if self._tap is not None and not self._tap.flush_and_close(TAP_CLOSE_MS):
+            self.log("error", "tap_incomplete", error=self._tap.error)
+        self._publisher.publish()
+        self._cells.state(State.STOPPED)
+        if self._link_up and self._writer.pending:
+            self._command.setblocking(True)
+            self._command.settimeout(1.0)
+            try:
+                self._writer.flush()
+            except OSError:
+                return

@@ -1,0 +1,167 @@
+"""A real processor process, as control sees it: its three descriptors, its messages, its connections."""
+
+import dataclasses
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from proxy.cells import CellLayout, CellReader, create
+from proxy.config.model import ProxyConfig, to_wire
+from proxy.server.link import Handover, LinkReader, encode, send_handover
+
+Message = dict[str, Any]
+ROOT = Path(__file__).parents[2]
+
+
+class Echo:
+    """A plaintext upstream that sends back what it gets, and ends its stream when the client did."""
+
+    def __init__(self) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self.listener.getsockname()[1]
+        self.accepted = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self.listener.accept()
+            except OSError:
+                return
+            self.accepted += 1
+            threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
+
+    def _serve(self, sock: socket.socket) -> None:
+        with sock:
+            try:
+                while data := sock.recv(65536):
+                    sock.sendall(data)
+            except OSError:
+                return
+
+    def close(self) -> None:
+        self.listener.close()
+
+
+class ServerProcess:
+    """``python -P -m proxy.server`` with our ends of its sockets."""
+
+    def __init__(self, config: ProxyConfig, *, start: bool = True, **overrides: object) -> None:
+        self.config = config
+        self.layout = CellLayout.of(config)
+        self.cells_fd = create(self.layout)
+        self.cells = CellReader(self.cells_fd, self.layout)
+        self.notices: list[Message] = []
+        self._answers: dict[int, Message] = {}
+        self._ids = 0
+        self.popen: subprocess.Popen[bytes]
+        self._spawn()
+        if start:
+            self.send(self.start_message(**overrides))
+            self.ready = self.notice("ready", "failed")
+
+    def _spawn(self) -> None:
+        handover, their_handover = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command, their_command = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.handover, self.command = handover, command
+        self.reader = LinkReader()
+        descriptors = (their_handover.fileno(), their_command.fileno(), self.cells_fd)
+        numbers = ["--handover-fd", str(descriptors[0]), "--command-fd", str(descriptors[1]), "--cells-fd", str(descriptors[2])]
+        environment = {**os.environ}
+        if "site-packages" not in str(ROOT / "proxy"):
+            environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+        with their_handover, their_command:
+            self.popen = subprocess.Popen(
+                [sys.executable, "-P", "-m", "proxy.server", "--slot", "3", *numbers], pass_fds=descriptors, stdin=subprocess.DEVNULL, env=environment
+            )
+
+    def start_message(self, **overrides: object) -> Message:
+        return {
+            "type": "start",
+            "config": to_wire(self.config),
+            "slot": 3,
+            "generation": 5,
+            "boot_id": "boot",
+            "share": self.config.memory_pool.size,
+            **overrides,
+        }
+
+    def send(self, message: Message) -> None:
+        self.command.sendall(encode(message))
+
+    def receive(self, timeout_s: float = 5.0) -> bool:
+        """Read what is there; False at the end of the link."""
+        self.command.settimeout(timeout_s)
+        data = self.command.recv(1 << 16)
+        for message in self.reader.feed(data):
+            if message.get("id") is None:
+                self.notices.append(message)
+            else:
+                self._answers[message["id"]] = message
+        return bool(data)
+
+    def notice(self, *kinds: str) -> Message:
+        """The next notice of one of these kinds."""
+        while True:
+            for index, message in enumerate(self.notices):
+                if message["type"] in kinds:
+                    return self.notices.pop(index)
+            assert self.receive(), f"the link ended without {kinds}"
+
+    def ask(self, kind: str, **fields: object) -> Message:
+        self._ids += 1
+        self.send({"type": kind, "id": self._ids, **fields})
+        return self.answer(self._ids)
+
+    def answer(self, identifier: int) -> Message:
+        while identifier not in self._answers:
+            assert self.receive(), f"the link ended without the answer to {identifier}"
+        return self._answers.pop(identifier)
+
+    def connect(self, listener: str = "plain", peer: str = "192.0.2.1:999") -> socket.socket:
+        """A client's socket whose other end the processor has taken over."""
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            client = socket.create_connection(server.getsockname())
+            accepted, _ = server.accept()
+        handover = Handover(listener=listener, peer=peer, local="127.0.0.1:1", accepted_ns=time.monotonic_ns())
+        assert send_handover(self.handover, handover, accepted.fileno())
+        accepted.close()
+        client.settimeout(5.0)
+        return client
+
+    def wait(self, timeout_s: float = 6.0) -> int:
+        return self.popen.wait(timeout_s)
+
+    def close(self) -> None:
+        self.command.close()
+        self.handover.close()
+        if self.popen.poll() is None:
+            self.popen.kill()
+        self.popen.wait()
+        self.cells.close()
+        os.close(self.cells_fd)
+
+
+def receive_exactly(sock: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = sock.recv(size - len(data))
+        assert piece, f"the stream ended after {len(data)} of {size} bytes"
+        data += piece
+    return data
+
+
+def receive_all(sock: socket.socket) -> bytes:
+    data = b""
+    while piece := sock.recv(65536):
+        data += piece
+    return data
+
+
+def replace(config: ProxyConfig, **changes: Any) -> ProxyConfig:
+    return dataclasses.replace(config, **changes)
