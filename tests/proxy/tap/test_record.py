@@ -13,7 +13,7 @@ I64 = st.integers(0, 2**63 - 1)
 
 def header(**changes: int) -> BlockHeader:
     facts = dict.fromkeys(BlockHeader._fields, 0)
-    places = {name: 128 for name in ("header_len", "chunks_at", "starts_at", "sizes_at", "answers_at", "data_at", "block_len")}
+    places = dict.fromkeys(("header_len", "chunks_at", "starts_at", "sizes_at", "answers_at", "data_at", "block_len"), 128)
     return BlockHeader(**{**facts, **places, **changes})
 
 
@@ -100,7 +100,7 @@ def test_a_newer_version_is_refused_by_name() -> None:
     data = bytearray(record.encode_segment_header({"base": 0}))
     struct.pack_into("<I", data, 8, record.FORMAT_VERSION + 1)
     with pytest.raises(FormatError, match="version 2, this reader knows up to 1"):
-        record.decode_segment_header(data)
+        record.decode_segment_header(bytes(data))
 
 
 @pytest.mark.parametrize(("position", "words"), [(0, "magic"), (25, "damaged")])

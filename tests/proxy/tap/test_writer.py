@@ -336,7 +336,9 @@ def act(log: Log, disk: FakeDisk, step: tuple[str, int, int]) -> None:
 
 @settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(steps=STEPS)
-def test_whatever_happens_every_matched_frame_is_in_the_log_or_in_a_gap(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]]) -> None:
+def test_whatever_happens_every_matched_frame_is_in_the_log_or_in_a_gap(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]]
+) -> None:
     disk = FakeDisk()
     log = Log(tmp_path_factory.mktemp("log"), disk, flush_size=4000, queue_size=9000, segment_size=12_000)
     for step in steps:
@@ -379,7 +381,8 @@ while True:
 @pytest.mark.slow
 @pytest.mark.timeout(30)
 def test_a_writer_killed_in_the_middle_leaves_whole_blocks_only(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}) as process:
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, env=paths) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"far enough\n"
         partial = [frame.number for frame in read_frames(str(tmp_path))]
@@ -412,7 +415,10 @@ def test_the_real_system_calls_report_a_write_that_does_not_fit(tmp_path: Path) 
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
     root = str(Path(__file__).resolve().parents[3])
     done = subprocess.run(
-        [sys.executable, "-c", LIMITED, str(tmp_path)], env={**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, root])}, capture_output=True, text=True
+        [sys.executable, "-c", LIMITED, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, root])},
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     assert "File too large" in done.stdout
