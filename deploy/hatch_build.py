@@ -7,6 +7,8 @@ editable install never hold one.
 Without a C compiler, or with one that fails, the wheel is plain Python and says so in one line; ``FRAMEGATE_REQUIRE_COMPILED=1`` makes
 that an error.
 ``FRAMEGATE_PURE=1`` asks for plain Python. The wheel's tag names a platform only when something was compiled.
+
+The modules named ``top_level`` are installed a second time, at the top, for those who look for them there.
 """
 
 from __future__ import annotations
@@ -68,24 +70,36 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
     _target: Path | None = None
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        if self.target_name != "wheel" or version == "editable":
+        if self.target_name != "wheel":
             return
+        self._target = Path(tempfile.mkdtemp(prefix="framegate-build-"))
+        included = build_data["force_include_editable" if version == "editable" else "force_include"]
+        included.update(self._copies(Path(self.root), self._target / "top"))
+        if version != "editable":
+            built = self._compile(Path(self.root), self._target / "compiled")
+            included.update({str(self._target / "compiled" / path): path.as_posix() for path in built})
+            build_data["pure_python"] = not built
+            build_data["infer_tag"] = bool(built)
+
+    def _copies(self, root: Path, target: Path) -> dict[str, str]:
+        """Copies of the modules that are also wanted at the top: a file that is included by name would leave its package."""
+        target.mkdir()
+        names = [root / name for name in self.config.get("top_level", [])]
+        return {shutil.copy(name, target): name.name for name in names}
+
+    def _compile(self, root: Path, target: Path) -> list[Path]:
+        """The compiled files, or none and a warning."""
         required = os.environ.get("FRAMEGATE_REQUIRE_COMPILED") == "1"
         if os.environ.get("FRAMEGATE_PURE") == "1":
             if required:
                 raise RuntimeError("FRAMEGATE_PURE=1 and FRAMEGATE_REQUIRE_COMPILED=1 exclude each other")
-            return
-        root = Path(self.root)
-        self._target = Path(tempfile.mkdtemp(prefix="framegate-build-"))
-        built, output = compile_group(root, hot_modules(root, self.config["compiled"]), self._target)
+            return []
+        built, output = compile_group(root, hot_modules(root, self.config["compiled"]), target)
+        if not built and required:
+            raise RuntimeError(f"framegate: FRAMEGATE_REQUIRE_COMPILED=1, but the hot path did not compile:\n{output}")
         if not built:
-            if required:
-                raise RuntimeError(f"framegate: FRAMEGATE_REQUIRE_COMPILED=1, but the hot path did not compile:\n{output}")
             self.app.display_warning(f"framegate: not compiled ({reason(output)}): this wheel is plain Python, and slower")
-            return
-        build_data["pure_python"] = False
-        build_data["infer_tag"] = True
-        build_data["force_include"].update({str(self._target / path): path.as_posix() for path in built})
+        return built
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         if self._target is not None:

@@ -23,6 +23,7 @@ packages = ["proxy"]
 [tool.hatch.build.targets.wheel.hooks.custom]
 path = "hatch_build.py"
 compiled = ["proxy/hot/**/*.py"]
+top_level = ["proxy/found.py"]
 """
 
 pytestmark = pytest.mark.slow
@@ -35,6 +36,7 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "pyproject.toml").write_text(PROJECT)
     (tmp_path / "hatch_build.py").write_text((ROOT / "deploy" / "hatch_build.py").read_text())
     (tmp_path / "proxy" / "__init__.py").write_text("")
+    (tmp_path / "proxy" / "found.py").write_text("")
     (tmp_path / "proxy" / "hot" / "__init__.py").write_text("")
     (tmp_path / "proxy" / "hot" / "one.py").write_text("def double(number: int) -> int:\n    return number * 2\n")
     (tmp_path / "proxy" / "hot" / "two.py").write_text("from proxy.hot.one import double\n\ndef four() -> int:\n    return double(2)\n")
@@ -74,7 +76,7 @@ def test_a_wheel_holds_each_hot_module_twice_and_the_checkout_none(project: Path
     assert not name.endswith("-none-any.whl")
     assert "linux" in name
     assert {file.partition(".")[0] for file in files if file.endswith(".so")} == {"proxy/hot/one", "proxy/hot/two", "framegate__mypyc"}
-    assert {"proxy/hot/one.py", "proxy/hot/two.py", "proxy/hot/__init__.py"} <= set(files)
+    assert {"proxy/hot/one.py", "proxy/hot/two.py", "proxy/hot/__init__.py", "proxy/found.py", "found.py"} <= set(files)
     assert compiled_in(project) == []
 
 
@@ -82,7 +84,9 @@ def test_an_editable_install_compiles_nothing(project: Path) -> None:
     done = build(project, "editable", CC="/bin/false")
     assert done.returncode == 0, done.stderr
     assert "not compiled" not in done.stdout + done.stderr
-    assert not any(file.endswith(".so") for file in contents(project)[1])
+    files = contents(project)[1]
+    assert not any(file.endswith(".so") for file in files)
+    assert "found.py" in files
 
 
 def test_without_a_compiler_the_wheel_is_plain_and_says_so_in_one_line(project: Path) -> None:
