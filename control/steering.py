@@ -127,7 +127,7 @@ class Steering(ControlPlane):
     @property
     def build(self) -> BuildInfo:
         modules = next((processor.modules for processor in self._supervisor.running if processor.modules), {})
-        compiled = bool(modules) and all(file.endswith(".so") for file in modules.values())
+        compiled = any(file.endswith(".so") for file in modules.values())
         return BuildInfo(version=_version(), compiled=compiled, modules=modules)
 
     @property

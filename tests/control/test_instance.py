@@ -1,0 +1,28 @@
+import os
+import pathlib
+
+import pytest
+
+from control.errors import StartError
+from control.instance import LOCK_NAME, DirectoryLock
+
+
+def test_a_directory_belongs_to_one_until_it_is_released(tmp_path: pathlib.Path) -> None:
+    directory = str(tmp_path / "a" / "b")
+    first = DirectoryLock(directory, "tap directory")
+    with pytest.raises(StartError, match=f"another framegate \\(process {os.getpid()}\\) uses the tap directory") as caught:
+        DirectoryLock(directory, "tap directory")
+    assert caught.value.reason == "DIRECTORY_IN_USE"
+    first.release()
+    DirectoryLock(directory, "tap directory").release()
+
+
+def test_a_lock_file_that_was_left_behind_does_not_matter(tmp_path: pathlib.Path) -> None:
+    (tmp_path / LOCK_NAME).write_text("99999\n")
+    DirectoryLock(str(tmp_path), "tap directory").release()
+
+
+def test_a_directory_that_cannot_be_made_is_refused(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StartError, match="cannot be used"):
+        DirectoryLock(str(tmp_path / "file" / "tap"), "tap directory")

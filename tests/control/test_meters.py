@@ -1,0 +1,32 @@
+import pytest
+
+from control.meters import Meters
+
+
+def test_counters_are_shown_under_full_names_without_empty_attributes() -> None:
+    meters = Meters()
+    meters.add("worker.restarts", "died")
+    meters.add("worker.restarts", "died", amount=2)
+    meters.add("config.changes", "")
+    meters.gauge("tap.limit", lambda: 7.0)
+    assert meters.snapshot() == {
+        ("framegate.worker.restarts", (("framegate.reason", "died"),)): 3,
+        ("framegate.config.changes", ()): 1,
+        ("framegate.tap.limit", ()): 7.0,
+    }
+    assert meters.value("worker.restarts", "died") == 3
+    assert meters.value("worker.restarts", "heartbeat") == 0
+
+
+def test_a_listeners_counters_are_there_from_the_start() -> None:
+    meters = Meters()
+    meters.prepare(["a"])
+    rejected = ("framegate.connection.rejected", (("framegate.listener", "a"), ("framegate.reason", "max_connections")))
+    assert meters.snapshot()[rejected] == 0
+
+
+def test_a_metric_that_control_does_not_count_is_our_bug() -> None:
+    with pytest.raises(KeyError):
+        Meters().add("frame.count")
+    with pytest.raises(AssertionError):
+        Meters().add("worker.restarts")

@@ -1,0 +1,57 @@
+import ctypes
+
+from control.slot_cells import SlotCells
+from proxy.cells import CellLayout, CellWriter, State
+from proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
+
+CONFIG = ProxyConfig(
+    node="n",
+    listeners=(ListenerConfig(name="a", address="127.0.0.1:0", upstream="u"), ListenerConfig(name="b", address="127.0.0.1:0", upstream="u")),
+    upstreams=(UpstreamConfig(name="u", endpoints=("127.0.0.1:1",)),),
+)
+LAYOUT = CellLayout.of(CONFIG)
+
+
+def publish(cells: SlotCells, values: dict[tuple[str, ...], int]) -> None:
+    """What a processor would store: ``{(name, attribute values…): value}``."""
+    writer = CellWriter(cells.descriptor, LAYOUT)
+    image = writer.start(1, 1, 1)
+    for (name, *attributes), value in values.items():
+        image[LAYOUT.index(f"framegate.{name}", *attributes)] = value
+    writer.publish((ctypes.c_int64 * LAYOUT.count)(*image))
+
+
+def test_a_dead_processors_connections_and_frames_are_accounted_for() -> None:
+    cells = SlotCells(0, LAYOUT, ["a", "b"])
+    publish(cells, {("tap.matched",): 100, ("tap.flushed",): 100, ("frame.count", "downstream", "receive", "a"): 50})
+    cells.begin()
+    publish(
+        cells,
+        {
+            ("tap.matched",): 130,
+            ("tap.flushed",): 120,
+            ("frame.count", "downstream", "receive", "a"): 60,
+            ("frame.count", "upstream", "receive", "b"): 7,
+            ("connection.active", "downstream", "a"): 3,
+            ("connection.active", "upstream", "a"): 3,
+        },
+    )
+    life = cells.bury()
+    assert life.connections == {"a": 3}
+    assert (life.matched, life.unproven) == (30, 10)
+    assert life.frames == {"request": 10, "response": 7}
+    reader = cells.reader
+    assert reader.cell("framegate.connection.closed", "a", "processor_died") == 3
+    assert reader.cell("framegate.connection.active", "downstream", "a") == 0
+    assert reader.cell("framegate.tap.flushed") == 130
+    assert reader.state == State.STOPPED
+    cells.close()
+
+
+def test_a_processor_that_left_nothing_behind_changes_nothing() -> None:
+    cells = SlotCells(0, LAYOUT, ["a", "b"])
+    cells.begin()
+    publish(cells, {("tap.matched",): 5, ("tap.flushed",): 5})
+    life = cells.bury()
+    assert (life.connections, life.matched, life.unproven) == ({}, 5, 0)
+    cells.close()
