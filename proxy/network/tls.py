@@ -170,6 +170,9 @@ class TlsTransport(Transport):
             piece: bytes = tls.read(size)
         except ssl.SSLWantReadError:
             return b""
+        except ssl.SSLZeroReturnError:  # how the end is told once we have said ours
+            self._notified = True
+            return None
         except ssl.SSLError as error:
             self._failure = describe(error)
             return None

@@ -1,0 +1,56 @@
+"""Throw-away certificates: an authority, and leaves it signed, as PEM files."""
+
+import datetime
+import ipaddress
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+YEAR: Final = datetime.timedelta(days=365)
+
+
+class Authority:
+    """Signs leaves into a folder.
+
+    Attributes:
+        path: the authority's own certificate.
+    """
+
+    def __init__(self, folder: Path, name: str = "test authority") -> None:
+        self._folder = folder
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        builder = _builder(self._name, self._name, self._key.public_key()).add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        self.path = folder / f"{name.replace(' ', '-')}.crt"
+        self.path.write_bytes(builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+
+    def leaf(self, name: str, *, hosts: tuple[str, ...] = ("localhost",), addresses: tuple[str, ...] = ("127.0.0.1",)) -> tuple[str, str]:
+        """A certificate for ``CN=name,O=Test``: paths of certificate and key."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Test"), x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        names: list[x509.GeneralName] = [x509.DNSName(host) for host in hosts]
+        names += [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
+        builder = _builder(subject, self._name, key.public_key()).add_extension(x509.SubjectAlternativeName(names), critical=False)
+        certificate, private = self._folder / f"{name}.crt", self._folder / f"{name}.key"
+        certificate.write_bytes(builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+        private.write_bytes(
+            key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
+        )
+        return str(certificate), str(private)
+
+
+def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - YEAR)
+        .not_valid_after(now + YEAR)
+    )

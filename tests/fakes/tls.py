@@ -1,0 +1,41 @@
+"""TLS contexts of a throw-away world: an authority everybody trusts, a server, two clients, and a stranger."""
+
+import dataclasses
+import ssl
+from pathlib import Path
+
+from proxy.network.options import TlsSettings
+from proxy.network.tls_context import client_context, server_context
+from tests.fakes.certificates import Authority
+
+
+@dataclasses.dataclass(frozen=True)
+class TlsWorld:
+    """Paths and settings.
+
+    Attributes:
+        authority, other_authority: PEM files.
+        server, client, stranger: certificate and key; the stranger's are signed by the other authority.
+    """
+
+    authority: str
+    other_authority: str
+    server: tuple[str, str]
+    client: tuple[str, str]
+    stranger: tuple[str, str]
+
+    @classmethod
+    def make(cls, folder: Path) -> "TlsWorld":
+        authority, other = Authority(folder), Authority(folder, "other authority")
+        return cls(str(authority.path), str(other.path), authority.leaf("server"), authority.leaf("client"), other.leaf("stranger"))
+
+    def server_settings(self, *, client_auth: str = "none", version: str = "1.2") -> TlsSettings:
+        ca = None if client_auth == "none" else self.authority
+        return TlsSettings(server_context(*self.server, client_auth=client_auth, client_ca=ca, min_version=version), server_side=True)
+
+    def client_settings(self, *, identity: tuple[str, str] | None = None, version: str = "1.3", name: str = "localhost", ca: str | None = None) -> TlsSettings:
+        certificate, key = identity or (None, None)
+        context = client_context(ca=ca or self.authority, certificate=certificate, key=key)
+        if version == "1.2":
+            context.maximum_version = ssl.TLSVersion.TLSv1_2
+        return TlsSettings(context, server_side=False, server_name=name)

@@ -1,0 +1,15 @@
+"""Hypothesis without a stopwatch and without dice: the machine may be busy, and a test that failed once fails again."""
+
+import pytest
+from hypothesis import settings
+
+from tests.fakes.tls import TlsWorld
+
+settings.register_profile("framegate", deadline=None, derandomize=True)
+settings.load_profile("framegate")
+
+
+@pytest.fixture(scope="session")
+def tls_world(tmp_path_factory: pytest.TempPathFactory) -> TlsWorld:
+    """Certificates, made once for all tests."""
+    return TlsWorld.make(tmp_path_factory.mktemp("tls"))

@@ -1,0 +1,228 @@
+"""proxy.network.receive: the same runs however the bytes come, and every booked byte given back."""
+
+import random
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.network.framing import FRAME_TOO_LARGE, NEGATIVE_SIZE, NOT_OURS, OK
+from proxy.network.memory_pool import PIECE_OVERHEAD, MemoryPool
+from proxy.network.receive import JOIN_BELOW, VIEW_FROM, Receive, ReceiveLimit
+from proxy.network.run import Run
+from proxy.network.stats import SideStats
+from tests.fakes.clock import FakeClock
+
+
+def frame(size: int, fill: int = 0) -> bytes:
+    return struct.pack(">i", size) + bytes([fill]) * size
+
+
+class Bench:
+    """A receive with its pool, and what it delivered."""
+
+    def __init__(self, *, pool: int = 1 << 20, limit: int = -1) -> None:
+        self.pool = MemoryPool(pool, FakeClock().now_ns)
+        self.limit = ReceiveLimit(limit)
+        self.stats = SideStats()
+        self.receive = Receive(self.pool, self.limit, self.stats)
+        self.runs: list[Run] = []
+
+    def feed(self, data: bytes) -> Run | None:
+        run = self.receive.feed(data)
+        if run is not None:
+            self.runs.append(run)
+        return run
+
+    def delivered(self) -> bytes:
+        return b"".join(piece for run in self.runs for piece in run.pieces())
+
+    def settle(self) -> None:
+        """Give back what the runs and the receive hold."""
+        for run in self.runs:
+            self.pool.release(run.lease)
+            run.lease = 0
+        self.receive.drop()
+
+
+def test_a_header_alone_leases_the_whole_frame() -> None:
+    bench = Bench()
+    assert bench.feed(frame(128)[:4]) is None
+    assert (bench.receive.staged, bench.receive.size, bench.receive.missing()) == (4, 132, 128)
+    assert bench.pool.used == bench.receive.leased == 132 + PIECE_OVERHEAD
+
+
+def test_a_body_in_two_halves_is_whole_only_with_the_second() -> None:
+    bench = Bench()
+    data = frame(128)
+    assert bench.feed(data[:68]) is None
+    assert bench.receive.missing() == 64
+    run = bench.feed(data[68:])
+    assert run is not None
+    assert (run.frames, run.size, b"".join(run.pieces())) == (1, 132, data)
+    assert run.lease == bench.pool.used == 132 + PIECE_OVERHEAD
+    assert (bench.receive.staged, bench.receive.leased) == (0, 0)
+
+
+def test_whole_frames_pass_without_being_booked() -> None:
+    bench = Bench()
+    run = bench.feed(frame(5) * 3)
+    assert run is not None
+    assert (run.frames, run.lease, bench.pool.used) == (3, 0, 0)
+    assert list(bench.stats.frame_sizes)[0] == 3
+
+
+def test_a_frame_without_a_body_never_asks_the_pool() -> None:
+    bench = Bench(pool=1)
+    bench.pool.charge(5)
+    for byte in (b"\0", b"\0", b"\0"):
+        assert bench.feed(byte) is None
+    run = bench.feed(b"\0")
+    assert run is not None
+    assert (run.frames, run.size, bench.pool.refused) == (1, 4, 0)
+    assert run.lease == 3 + PIECE_OVERHEAD
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 4, 100])
+def test_byte_by_byte(size: int) -> None:
+    bench = Bench()
+    data = frame(size, 7) * 3
+    for position in range(len(data)):
+        bench.feed(data[position : position + 1])
+    assert [run.frames for run in bench.runs] == [1, 1, 1]
+    assert bench.delivered() == data
+    assert list(bench.stats.frame_sizes)[0] == 3
+    bench.settle()
+    assert bench.pool.used == 0
+
+
+@settings(max_examples=150)
+@given(st.lists(st.sampled_from([0, 1, 2, 255, 256, 5000, 40_000]), min_size=1, max_size=12), st.integers(0, 2**32), st.integers(1, 30_000))
+def test_any_split_gives_the_same_frames(sizes: list[int], seed: int, most: int) -> None:
+    bench = Bench(pool=1 << 30)
+    data = b"".join(frame(size, index) for index, size in enumerate(sizes))
+    chooser = random.Random(seed)
+    position = 0
+    starts: list[int] = []
+    while position < len(data):
+        size = max(chooser.randint(1, most), len(data) // 1000)
+        before = sum(run.size for run in bench.runs)
+        run = bench.feed(data[position : position + size])
+        position += size
+        if run is not None:
+            starts.extend(before + int(start) for start in run.starts())
+        expected = 0 if bench.receive.staged == 0 else bench.receive.leased
+        assert bench.pool.used == expected + sum(run.lease for run in bench.runs)
+    assert bench.delivered() == data
+    assert sum(run.frames for run in bench.runs) == len(sizes) == sum(bench.stats.frame_sizes)
+    ends = [0]
+    for size in sizes:
+        ends.append(ends[-1] + 4 + size)
+    assert starts == ends[:-1]
+    bench.settle()
+    assert bench.pool.used == 0
+
+
+@pytest.mark.parametrize(("size", "fault"), [(9, OK), (10, OK), (11, FRAME_TOO_LARGE), (-1, NEGATIVE_SIZE), (-(2**31), NEGATIVE_SIZE)])
+@pytest.mark.parametrize("cut", [0, 1, 2, 3, 4])
+def test_a_size_is_judged_before_memory_is_taken(size: int, fault: int, cut: int) -> None:
+    bench = Bench(limit=10)
+    header = struct.pack(">i", size)
+    bench.feed(frame(1) + header[:cut])
+    bench.feed(header[cut:]) if cut < 4 else None
+    assert bench.receive.fault == fault
+    if fault != OK:
+        assert bench.receive.faulty_size == size
+        assert bench.delivered() == frame(1)
+        bench.settle()
+        assert bench.pool.used == 0
+
+
+def test_the_limit_in_force_at_the_fourth_header_byte_decides() -> None:
+    bench = Bench(limit=10)
+    bench.feed(frame(11)[:3])
+    bench.limit.value = 11
+    bench.feed(frame(11)[3:5])
+    bench.limit.value = 1
+    run = bench.feed(frame(11)[5:])
+    assert run is not None
+    assert bench.receive.fault == OK
+    bench.feed(frame(2))
+    assert bench.receive.fault == FRAME_TOO_LARGE
+
+
+@pytest.mark.parametrize("first", [b"GET / HTTP/1.1\r\n", b"\x16\x03\x01\x02\x00\x01"])
+def test_another_protocol_is_known_by_its_first_bytes_only(first: bytes) -> None:
+    for limit in (-1, 10):
+        whole, split = Bench(limit=limit), Bench(limit=limit)
+        whole.feed(first)
+        split.feed(first[:2])
+        split.feed(first[2:])
+        for bench in (whole, split):
+            assert bench.receive.fault == NOT_OURS
+            assert bench.receive.foreign in ("HTTP", "TLS")
+            bench.settle()
+            assert bench.pool.used == 0
+    later = Bench(limit=10)
+    later.feed(frame(1) + first)
+    assert later.receive.fault == FRAME_TOO_LARGE
+
+
+def test_a_refusal_keeps_the_header_and_the_next_try_goes_on() -> None:
+    bench = Bench(pool=10)
+    bench.pool.charge(10)
+    assert bench.feed(frame(20)[:4]) is None
+    assert bench.receive.waiting
+    assert bench.pool.used == 10 + 4 + PIECE_OVERHEAD
+    assert not bench.receive.retry_lease()
+    bench.pool.release(10)
+    assert not bench.receive.retry_lease()
+    bench.pool.resize(100)
+    assert bench.receive.retry_lease()
+    assert bench.receive.leased == 24 + PIECE_OVERHEAD
+    run = bench.feed(frame(20)[4:])
+    assert run is not None
+    bench.settle()
+    assert bench.pool.used == 0
+
+
+def test_bytes_in_hand_are_booked_even_when_the_pool_has_nothing() -> None:
+    bench = Bench(pool=10)
+    bench.pool.charge(10)
+    run = bench.feed(frame(3) + frame(500)[:104])
+    assert run is not None
+    assert bench.receive.waiting
+    assert bench.pool.used == 10 + 104 + PIECE_OVERHEAD
+    assert bench.receive.drop() == 104
+    assert bench.receive.drop() == 0
+    assert bench.pool.used == 10
+
+
+def test_small_pieces_are_joined_and_large_ones_are_not_copied() -> None:
+    bench = Bench()
+    data = frame(10 * JOIN_BELOW)
+    for position in range(0, JOIN_BELOW, 16):
+        bench.feed(data[position : position + 16])
+    assert bench.receive.leased == len(data) + PIECE_OVERHEAD
+    large = data[JOIN_BELOW : 3 * JOIN_BELOW]
+    bench.feed(large)
+    assert bench.receive.leased == len(data) + 2 * PIECE_OVERHEAD
+    run = bench.feed(data[3 * JOIN_BELOW :])
+    assert run is not None
+    assert run.pieces()[1] is large
+    bench.settle()
+    assert bench.pool.used == 0
+
+
+def test_a_view_is_kept_only_when_it_is_most_of_what_it_holds() -> None:
+    bench = Bench()
+    rest = frame(VIEW_FROM * 4)[:VIEW_FROM]
+    bench.feed(frame(VIEW_FROM * 2) + rest)
+    run = bench.feed(frame(VIEW_FROM * 4)[VIEW_FROM:])
+    assert run is not None
+    assert isinstance(run.pieces()[0], bytes)
+    bench.feed(frame(10) + rest)
+    run = bench.feed(frame(VIEW_FROM * 4)[VIEW_FROM:])
+    assert run is not None
+    assert isinstance(run.pieces()[0], memoryview)

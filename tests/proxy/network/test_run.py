@@ -1,0 +1,37 @@
+"""proxy.network.run: one thing, whatever reads it came in."""
+
+import pytest
+
+from proxy.network.run import COPY_BELOW, Buffer, Run
+
+FRAMES = b"\0\0\0\x03abc\0\0\0\x01d\0\0\0\0"
+
+
+def test_a_run_of_one_read_is_the_very_object_that_was_read() -> None:
+    run = Run(None, 0, FRAMES, 0, len(FRAMES), 3, 0)
+    assert run.tail() is FRAMES
+    assert run.pieces() == [FRAMES]
+    assert list(run.starts()) == [0, 7, 12]
+    assert run.size == len(FRAMES)
+
+
+@pytest.mark.parametrize("extra", [b"", b"\0\0"])
+@pytest.mark.parametrize("cut", range(1, 7))
+def test_a_frame_begun_earlier_comes_first(cut: int, extra: bytes) -> None:
+    head: list[Buffer] = [FRAMES[:cut]]
+    run = Run(head, cut, FRAMES[cut:] + extra, 7 - cut, len(FRAMES) - cut, 3, 0)
+    assert b"".join(run.pieces()) == FRAMES
+    assert list(run.starts()) == [0, 7, 12]
+    for size in (0, 1, 6, 8, 100):
+        assert run.prefix(size) == FRAMES[:size]
+
+
+def test_the_tail_is_copied_when_small_and_viewed_when_large() -> None:
+    small = Run(None, 0, FRAMES + b"\0", 0, len(FRAMES), 3, 0)
+    assert small.tail() == FRAMES
+    body = b"x" * COPY_BELOW
+    large = Run(None, 0, len(body).to_bytes(4, "big") + body + b"\0", 0, 4 + len(body), 1, 0)
+    tail = large.tail()
+    assert isinstance(tail, memoryview)
+    assert (tail.obj is large.data, len(tail)) == (True, large.size)
+    assert large.prefix(5) == large.data[:5]

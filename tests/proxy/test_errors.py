@@ -1,0 +1,46 @@
+"""proxy.errors: the tree, and the facts that errors carry."""
+
+import inspect
+
+import pytest
+
+from proxy import errors
+from proxy.errors import (
+    ConnectError,
+    FrameTooLargeError,
+    IllegalTransitionError,
+    InternalError,
+    NegativeSizeError,
+    PeerError,
+    ProxyError,
+    TlsError,
+    TransportError,
+    WrongProtocolError,
+)
+
+
+def test_every_error_is_in_the_drawing_and_below_the_base() -> None:
+    classes = [item for _, item in inspect.getmembers(errors, inspect.isclass) if issubclass(item, Exception)]
+    assert errors.__doc__ is not None
+    for item in classes:
+        assert issubclass(item, ProxyError)
+        assert item.__name__ in errors.__doc__
+
+
+def test_messages_are_built_from_facts() -> None:
+    error = FrameTooLargeError(11, 10, side="downstream")
+    assert (error.size, error.limit, error.side, str(error)) == (11, 10, "downstream", "frame of 11 bytes exceeds the limit of 10")
+    assert NegativeSizeError(-1, side="upstream").size == -1
+    assert WrongProtocolError("TLS", side="downstream").protocol == "TLS"
+    assert TlsError("no", reason="unknown_ca").reason == "unknown_ca"
+
+
+@pytest.mark.parametrize(("error", "retriable"), [(TransportError("x"), True), (ConnectError("x"), True), (TlsError("x", reason="y"), False), (PeerError("x"), False)])
+def test_only_the_network_is_worth_another_try(error: ProxyError, retriable: bool) -> None:
+    assert error.retriable is retriable
+
+
+def test_an_illegal_transition_is_our_bug() -> None:
+    error = IllegalTransitionError("here", "this")
+    assert isinstance(error, InternalError)
+    assert (error.state, error.event, error.side) == ("here", "this", "internal")
