@@ -1,0 +1,227 @@
+import json
+import pickle
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
+
+from proxy.pipeline.pyspark_framegate import register
+from proxy.pipeline.schema import CHUNK_SCHEMA
+from proxy.pipeline.source import BatchReader, FramegateDataSource, OptionError, SourceOptions, StreamReader
+from proxy.tap.log_reader import count_frames, read_consumers
+from tests.fakes.tap_log import FakeProcessor
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+def reader(directory: Path, **options: str) -> StreamReader:
+    """A planner's reader, as Spark makes it."""
+    made = FramegateDataSource({"path": str(directory), **options}).streamReader(CHUNK_SCHEMA)
+    assert isinstance(made, StreamReader)
+    return made
+
+
+def fill(directory: Path, boot_id: str = "b0", blocks: int = 3, **tap: int) -> FakeProcessor:
+    """Blocks of one chunk of two frames."""
+    processor = FakeProcessor(directory, boot_id=boot_id, **tap)
+    for number in range(blocks):
+        processor.block([b"%d" % number, bytes(500)])
+    return processor
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({}, "path"),
+        ({"startingoffsets": "middle"}, "startingOffsets: earliest or latest, not middle"),
+        ({"failondataloss": "perhaps"}, "failOnDataLoss"),
+        ({"consumer": "../x"}, "consumer"),
+        ({"maxbytespertrigger": "0"}, "maxBytesPerTrigger"),
+        ({"maxbytespertrigger": "a lot"}, "maxBytesPerTrigger"),
+        ({"parallelism": "0"}, "parallelism"),
+    ],
+)
+def test_an_option_that_cannot_be_is_named(options: dict[str, str], fault: str) -> None:
+    path = {} if fault == "path" else {"path": "/tap"}
+    with pytest.raises(OptionError, match=fault):
+        SourceOptions.parse({**path, **options})
+
+
+@pytest.mark.parametrize(("text", "size"), [("1", 1), ("64m", 64 << 20), ("64MiB", 64 << 20), ("2 KB", 2048), ("1g", 1 << 30), ("10b", 10)])
+def test_sizes_are_read_as_spark_writes_them(text: str, size: int) -> None:
+    assert SourceOptions.parse({"path": "/tap", "maxbytespertrigger": text}).max_bytes_per_trigger == size
+
+
+def test_offsets_have_sorted_keys_and_are_equal_as_text(tmp_path: Path) -> None:
+    for boot in ("z", "a", "m"):
+        fill(tmp_path, boot)
+    one = reader(tmp_path)
+    latest = one.latestOffset(one.initialOffset(), ReadAllAvailable())
+    assert list(latest["streams"]) == ["edge.0.a", "edge.0.m", "edge.0.z"]  # type: ignore[call-overload]
+    again = one.latestOffset(json.loads(json.dumps(latest)), ReadAllAvailable())
+    assert json.dumps(again) == json.dumps(latest) == json.dumps(one.reportLatestOffset())
+
+
+def test_the_initial_offset_may_be_asked_twice(tmp_path: Path) -> None:
+    processor = fill(tmp_path)
+    one = reader(tmp_path)
+    first = one.initialOffset()
+    assert first == {"streams": {"edge.0.b0": 0}, "version": 1}
+    processor.block([b"more"])
+    assert one.initialOffset() == first
+    latest = reader(tmp_path, startingoffsets="latest")
+    assert latest.initialOffset() == one.reportLatestOffset()
+
+
+def test_a_directory_that_is_not_there_is_an_error_not_an_empty_table(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="no directory"):
+        reader(tmp_path / "nowhere").initialOffset()
+
+
+def test_a_checkpoint_of_a_later_version_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="version 2"):
+        reader(tmp_path).partitions({"streams": {}, "version": 2}, {"streams": {}, "version": 2})
+
+
+def test_the_limit_is_the_option_unless_spark_overrides_it(tmp_path: Path) -> None:
+    fill(tmp_path)
+    limited = reader(tmp_path, maxbytespertrigger="1")
+    assert limited.getDefaultReadLimit() == ReadMaxBytes(1)
+    assert reader(tmp_path).getDefaultReadLimit() == ReadAllAvailable()
+    start = limited.initialOffset()
+    assert limited.latestOffset(start, ReadMaxBytes(1)) != limited.latestOffset(start, ReadAllAvailable())
+
+
+def test_available_now_stops_at_what_was_there(tmp_path: Path) -> None:
+    processor = fill(tmp_path)
+    one = reader(tmp_path)
+    one.prepareForTriggerAvailableNow()
+    before = one.reportLatestOffset()
+    processor.block([b"later"])
+    fill(tmp_path, "newer")
+    assert one.latestOffset(one.initialOffset() | {"streams": {"edge.0.b0": 0}}, ReadAllAvailable()) == before
+    assert one.latestOffset(before, ReadAllAvailable()) == before
+
+
+def test_a_pickled_reader_reads_what_the_planner_planned(tmp_path: Path) -> None:
+    fill(tmp_path)
+    planner = reader(tmp_path)
+    planned = planner.partitions(planner.initialOffset(), planner.reportLatestOffset())
+    other, parts = pickle.loads(pickle.dumps((planner, planned)))
+    assert sum(batch.num_rows for part in parts for batch in other.read(part)) == 3
+
+
+def test_retention_learns_where_the_query_stands(tmp_path: Path) -> None:
+    fill(tmp_path)
+    one = reader(tmp_path, consumer="job")
+    first = one.initialOffset()
+    assert read_consumers(str(tmp_path)) == {"job": {"edge.0.b0": 0}}
+    end = one.latestOffset(first, ReadAllAvailable())
+    one.commit(end)
+    assert read_consumers(str(tmp_path)) == {"job": end["streams"]}
+    reader(tmp_path).commit(end)
+    assert list(read_consumers(str(tmp_path))) == ["job"]
+
+
+def test_a_batch_reader_plans_all_there_is(tmp_path: Path) -> None:
+    fill(tmp_path)
+    batch = FramegateDataSource({"path": str(tmp_path)}).reader(CHUNK_SCHEMA)
+    assert isinstance(batch, BatchReader)
+    assert sum(rows.num_rows for part in batch.partitions() for rows in batch.read(part)) == 3
+
+
+# With Spark
+
+spark_test = [pytest.mark.spark, pytest.mark.slow]
+
+
+def stream(spark: "SparkSession", directory: Path, name: str, **options: str) -> "StreamingQuery":
+    """A query into memory."""
+    source = spark.readStream.format("framegate").options(**options).load(str(directory))
+    return source.writeStream.format("memory").queryName(name).start()
+
+
+class TestWithSpark:
+    pytestmark = spark_test
+
+    def test_a_batch_read_finds_every_frame_of_the_log(self, spark: "SparkSession", tmp_path: Path) -> None:
+        fill(tmp_path, "one", 5).close()
+        fill(tmp_path, "two", 4)
+        register(spark)
+        rows = spark.read.format("framegate").load(str(tmp_path)).selectExpr("sum(frame_count)", "sum(size(starts))", "count(data)").collect()
+        assert tuple(rows[0]) == (18, 18, 9)
+        assert count_frames(str(tmp_path)) == {"request": 18, "response": 0}
+
+    def test_a_user_schema_leaves_the_payload_out(self, spark: "SparkSession", tmp_path: Path) -> None:
+        fill(tmp_path)
+        narrow = spark.read.format("framegate").schema("frame_count int, capture_time timestamp").load(str(tmp_path))
+        assert narrow.columns == ["frame_count", "capture_time"]
+        assert narrow.groupBy("frame_count").count().collect() == [(2, 3)]
+
+    def test_available_now_with_a_small_limit_takes_many_batches_and_every_row(self, spark: "SparkSession", tmp_path: Path) -> None:
+        log, checkpoint = tmp_path / "log", str(tmp_path / "checkpoint")
+        fill(log, "one", 4)
+        fill(log, "two", 2)
+        batches: list[int] = []
+
+        def count(df: Any, _batch: int) -> None:
+            batches.append(df.count())
+
+        source = spark.readStream.format("framegate").option("maxBytesPerTrigger", "1").load(str(log))
+        for expected in ([2, 2, 1, 1], []):
+            batches.clear()
+            query = source.writeStream.foreachBatch(count).option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+            assert query.awaitTermination(30)
+            assert batches == expected
+
+    def test_streams_come_roll_and_go_while_a_query_runs(self, spark: "SparkSession", tmp_path: Path) -> None:
+        first = fill(tmp_path, "one", 2, segment_size=1500)
+        query = stream(spark, tmp_path, "rolling")
+        try:
+            query.processAllAvailable()
+            for number in range(3):
+                first.block([b"%d" % number, bytes(500)])
+            first.close()
+            fill(tmp_path, "two", 2)
+            query.processAllAvailable()
+            shutil.rmtree(tmp_path / "edge.0.one")
+            fill(tmp_path, "three", 1)
+            query.processAllAvailable()
+            rows = spark.sql("select stream, count(distinct offset), sum(frame_count) from rolling group by stream order by stream").collect()
+            assert [tuple(row) for row in rows] == [("edge.0.one", 5, 10), ("edge.0.three", 1, 2), ("edge.0.two", 2, 4)]
+        finally:
+            query.stop()
+
+    @pytest.mark.parametrize("name", ["vanished", "damaged"])
+    def test_what_the_log_lost_ends_the_query_unless_told_otherwise(self, spark: "SparkSession", tmp_path: Path, name: str) -> None:
+        log, checkpoint = tmp_path / "log", str(tmp_path / "checkpoint")
+        processor = fill(log, "one", 2, segment_size=1500)
+
+        def run(**options: str) -> "StreamingQuery":
+            source = spark.readStream.format("framegate").options(maxBytesPerTrigger="1", **options).load(str(log))
+            writer = source.writeStream.format("noop").option("checkpointLocation", checkpoint)
+            query = writer.trigger(availableNow=True).start()
+            deadline = time.monotonic() + 30
+            while query.isActive and time.monotonic() < deadline:
+                time.sleep(0.05)
+            return query
+
+        assert run().exception() is None
+        for number in range(6):
+            processor.block([b"%d" % number, bytes(500)])
+        segments = sorted((log / processor.stream).glob("*"))
+        if name == "vanished":
+            for segment in segments[:-2]:
+                segment.unlink()
+        else:
+            segments[-2].write_bytes(segments[-2].read_bytes()[:-700] + bytes(700))
+        failed = run()
+        assert isinstance(failed.exception(), StreamingQueryException)
+        assert "DataLossError" in str(failed.exception())
+        assert run(failOnDataLoss="false").exception() is None
