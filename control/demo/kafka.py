@@ -81,7 +81,9 @@ def perform(stage: Stage, console: Console, count: int = RECORDS) -> bool:
 def prepare_topic(address: str, topic: str, partitions: int) -> None:
     """Create a topic, and let the broker create what groups and idempotent producers need, so that later it asks itself for nothing."""
     settings = {"bootstrap.servers": address}
-    AdminClient({"bootstrap.servers": address}).create_topics([NewTopic(topic, partitions, 1), NewTopic("warm-up", 1, 1)], operation_timeout=10)
+    admin = AdminClient({"bootstrap.servers": address})
+    for future in admin.create_topics([NewTopic(topic, partitions, 1), NewTopic("warm-up", 1, 1)]).values():
+        future.result(_SETTLE_S)
     producer = Producer({**settings, "enable.idempotence": True})
     producer.produce("warm-up", b"")
     producer.flush(10.0)

@@ -24,8 +24,10 @@ def pair() -> Iterator[tuple[Client, socket.socket]]:
 
 
 def read_frame(peer: socket.socket) -> bytes:
-    header = peer.recv(4, socket.MSG_WAITALL)
-    return header + peer.recv(int.from_bytes(header, "big"), socket.MSG_WAITALL)
+    data = b""
+    while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
+        data += peer.recv(1 if len(data) < 4 else 4 + int.from_bytes(data[:4], "big") - len(data))
+    return data
 
 
 def wait_readable(client: Client) -> None:

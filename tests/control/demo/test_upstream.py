@@ -26,6 +26,13 @@ def running() -> Iterator[tuple[Upstream, tuple[str, int]]]:
     os.close(reader)
 
 
+def read_exactly(client: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        data += client.recv(count - len(data))
+    return data
+
+
 def frame(body: bytes) -> bytes:
     return struct.pack(">i", len(body)) + body
 
@@ -37,7 +44,7 @@ def test_frames_come_back_whole_however_they_are_cut(running: tuple[Upstream, tu
         for byte in sent[:1010]:
             client.sendall(bytes([byte]))
         client.sendall(sent[1010:])
-        assert client.recv(len(sent), socket.MSG_WAITALL) == sent
+        assert read_exactly(client, len(sent)) == sent
     assert (upstream.frame_count, upstream.byte_count) == (3, len(sent))
 
 
@@ -47,7 +54,7 @@ def test_a_slow_reader_gets_everything_after_its_own_end_of_stream(running: tupl
     with socket.create_connection(address, timeout=10) as client:
         writer = threading.Thread(target=client.sendall, args=(sent,))
         writer.start()
-        received = client.recv(len(sent) // 2, socket.MSG_WAITALL)
+        received = read_exactly(client, len(sent) // 2)
         writer.join()
         client.shutdown(socket.SHUT_WR)
         while data := client.recv(1 << 20):
@@ -61,4 +68,4 @@ def test_a_negative_size_ends_that_connection_only(running: tuple[Upstream, tupl
         bad.sendall(b"\xff\xff\xff\xff")
         assert bad.recv(1) == b""
         good.sendall(frame(b"hello"))
-        assert good.recv(9, socket.MSG_WAITALL) == frame(b"hello")
+        assert read_exactly(good, 9) == frame(b"hello")

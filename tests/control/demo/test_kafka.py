@@ -1,0 +1,38 @@
+"""The comparison of Spark's tables with the broker's metrics. The whole of it runs in tests/integration/test_kafka.py."""
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("confluent_kafka")
+
+from control.demo.kafka import compare
+
+TABLES: dict[str, list[dict[str, Any]]] = {
+    "sent": [
+        {"api_key": 0, "api_version": 10, "requests": 262},
+        {"api_key": 1, "api_version": 16, "requests": 168},
+    ],
+    "answered": [
+        {"api_key": 0, "api": "Produce", "api_version": 10, "requests": 262, "latency_us_p50": 900, "latency_us_p99": 4000},
+        {"api_key": 1, "api": "Fetch", "api_version": 16, "requests": 167, "latency_us_p50": 5000, "latency_us_p99": 9000},
+    ],
+    "frames": [],
+}
+BEFORE = {("Produce", 10): 1, ("BrokerHeartbeat", 2): 6}
+AFTER = {("Produce", 10): 263, ("Fetch", 16): 168, ("BrokerHeartbeat", 2): 9, ("AllocateProducerIds", 0): 1}
+
+
+def test_what_grew_at_the_broker_is_what_passed_the_proxy() -> None:
+    counts = compare(TABLES, BEFORE, AFTER)
+    assert [(count.api, count.version, count.sent, count.broker, count.answered, count.good) for count in counts] == [
+        ("Produce", 10, 262, 262, 262, True),
+        ("Fetch", 16, 168, 168, 167, True),
+    ]
+    assert counts[0].latency_us_p99 == 4000
+
+
+def test_a_request_that_only_one_of_them_counted_is_found() -> None:
+    assert [count.good for count in compare(TABLES, BEFORE, {**AFTER, ("Produce", 10): 264})] == [False, True]
+    unseen = compare(TABLES, BEFORE, {**AFTER, ("Metadata", 13): 1})
+    assert [(count.api, count.sent, count.broker) for count in unseen if not count.good] == [("Metadata", 0, 1)]

@@ -1,0 +1,62 @@
+"""What every demo stands on: the configuration it writes, and its reading of the log."""
+
+from pathlib import Path
+
+import pytest
+
+from control import configuration
+from control.demo.processes import ChildError
+from control.demo.stage import LISTENER, Stage
+from control.demo.workspace import Workspace
+from tests.fakes.tap_log import FakeProcessor
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(Workspace(tmp_path / "demo"))
+
+
+def test_its_configuration_has_no_fault(stage: Stage) -> None:
+    with stage:
+        document = stage._configuration("127.0.0.1:9", "kafka", 1 << 30, {"max_receive_size": "16MiB"})
+        config = configuration.validate(document)
+    assert [(listener.name, listener.protocol, listener.max_receive_size) for listener in config.listeners] == [(LISTENER, "kafka", 16 << 20)]
+    assert config.processors == 2
+    assert config.tap is not None
+    assert config.tap.rules[0].on_full == "mute"
+
+
+def test_the_log_is_counted_by_walking_over_sizes(stage: Stage) -> None:
+    with stage:
+        for slot in (0, 1):
+            processor = FakeProcessor(stage.workspace.tap, slot=slot)
+            processor.block([b"", b"abc"], connection=1)
+            processor.block([b"x" * 1000], connection=1, direction="response")
+            processor.close()
+        count = stage.count_log()
+    assert count.frames == {"request": 4, "response": 2}
+    assert count.bytes == {"request": 2 * 11, "response": 2 * 1004}
+    assert count.lost == 0
+
+
+def test_no_table_is_no_row(stage: Stage) -> None:
+    with stage:
+        assert stage.table_rows() == 0
+        stage.workspace.tables.mkdir()
+        (stage.workspace.tables / "_progress.json").write_text('{"batch": 3, "rows": {}, "total": {"frames": 12}}')
+        assert stage.table_rows() == 12
+
+
+@pytest.mark.slow
+def test_a_query_that_fails_names_its_log(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    with stage, pytest.raises(ChildError, match=r"query\.log"):
+        stage.ask_tables({"one": "SELECT 1"})
+
+
+def test_leaving_ends_what_was_started(stage: Stage) -> None:
+    with stage:
+        child = stage.start("sleeper", ["sleep", "60"])
+        assert child.running
+    assert not child.running
+    Workspace(stage.workspace.root).release()
