@@ -4,11 +4,10 @@ Quiet is, for ``kafka``, that no answer is open; for ``framed`` (and when pairin
 that nothing waits to be written. Pairs are looked at every 20 ms, in slices of at most 1 ms a poll.
 """
 
-import abc
 from collections.abc import Iterator
 from typing import Final
 
-from mypy_extensions import i64, mypyc_attr
+from mypy_extensions import i64
 
 from proxy.clock import Clock
 from proxy.network import mute
@@ -17,21 +16,13 @@ from proxy.network.selector import Selector
 from proxy.network.timer import Timer
 from proxy.relay.pair import Pair
 from proxy.relay.state import PairState
+from proxy.relay.watcher import PairWatcher
 
-__all__ = ["Drain", "DrainListener"]
+__all__ = ["Drain"]
 
 TICK_NS: Final = 20_000_000
 SLICE_NS: Final = 1_000_000
 LOOK_EACH: Final = 16  # pairs between two looks at the clock
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class DrainListener(abc.ABC):
-    """Who wants to know."""
-
-    @abc.abstractmethod
-    def drained(self, cut_off: int) -> None:
-        """No pair is left. ``cut_off``: how many did not become quiet in time."""
 
 
 class Drain(Timer):
@@ -40,16 +31,16 @@ class Drain(Timer):
     Args:
         selector, clock: for timers, and for the time within a slice.
         pairs: those that are open, by id; it shrinks as they end.
-        listener: is told once.
+        watcher: is told once.
         quiet_ns: see the module.
     """
 
-    def __init__(self, selector: Selector, clock: Clock, pairs: dict[int, Pair], listener: DrainListener, quiet_ns: i64) -> None:
+    def __init__(self, selector: Selector, clock: Clock, pairs: dict[int, Pair], watcher: PairWatcher, quiet_ns: i64) -> None:
         super().__init__()
         self._selector: Final = selector
         self._clock: Final = clock
         self._pairs: Final = pairs
-        self._listener: Final = listener
+        self._watcher: Final = watcher
         self._quiet_ns: Final[i64] = quiet_ns
         self._started_ns: i64 = 0
         self._until_ns: i64 = 0
@@ -70,7 +61,7 @@ class Drain(Timer):
         if not self._pairs:
             if self.active:
                 self.active = False
-                self._listener.drained(int(self._cut_off))
+                self._watcher.drained(int(self._cut_off))
             return
         if self._round is None:
             self._round = iter(list(self._pairs.values()))

@@ -4,11 +4,10 @@
 a mute only if the socket did not take everything.
 """
 
-import abc
 import socket
 from typing import Final
 
-from mypy_extensions import i64, mypyc_attr
+from mypy_extensions import i64
 
 from proxy.network import mute
 from proxy.network.channel import Channel
@@ -18,27 +17,15 @@ from proxy.network.run import Run
 from proxy.relay.counters import Counters
 from proxy.relay.pair import Leg, Pair, PairOwner
 from proxy.relay.route import Route
+from proxy.relay.watcher import PairWatcher
 from proxy.tap.point import TapPoint
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter
 
-__all__ = ["PairWatcher", "Relay"]
+__all__ = ["Relay"]
 
 PEER: Final = mute.PEER
 TAP: Final = mute.TAP
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class PairWatcher(abc.ABC):
-    """Who wants to know about pairs as a whole."""
-
-    @abc.abstractmethod
-    def pair_closed(self, pair: Pair) -> None:
-        """The pair is over; told once for each."""
-
-    @abc.abstractmethod
-    def pair_muted(self, pair: Pair) -> None:
-        """A mute of the client's channel that had to wait is in force."""
 
 
 class _Pairs(PairOwner):

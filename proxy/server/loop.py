@@ -25,10 +25,11 @@ from proxy.network.listener import FdHandler
 from proxy.network.selector import Selector
 from proxy.network.timer import Timer
 from proxy.relay.counters import Publisher
-from proxy.relay.drain import Drain, DrainListener
+from proxy.relay.drain import Drain
 from proxy.relay.pair import Pair
-from proxy.relay.relay import PairWatcher, Relay
+from proxy.relay.relay import Relay
 from proxy.relay.rows import closed_row
+from proxy.relay.watcher import PairWatcher
 from proxy.server.commands import Commands
 from proxy.server.link import LinkError, LinkReader, LinkWriter, receive_handover
 from proxy.server.settings import Settings
@@ -106,7 +107,7 @@ class _EndTimer(Timer):
         self._loop.finished = True
 
 
-class Watcher(PairWatcher, DrainListener):
+class Watcher(PairWatcher):
     """Tells the loop of pairs; made before it."""
 
     def __init__(self) -> None:
