@@ -128,7 +128,7 @@ class TapPoint:
             return True
         self._add(run, first_frame, capture_ns, sensitive, keys, latencies)
         writer.added()
-        return not self._mutes or writer.refusal() == 0
+        return not self._mutes or writer.keeps_up()
 
     def lose(self, reason: int, frame_count: int, byte_count: int, first_frame: int, capture_ns: int) -> None:
         """Say that frames, or bytes of a frame that never became whole, will never come: a gap chunk.

@@ -162,12 +162,23 @@ class TapWriter:
     def accepts(self) -> bool:
         """Whether a source that was muted for the tap may go on: the queue is half empty and the disk writes.
 
-        While False, the writer thread will write to ``wakeup_fd`` when it may have become True.
+        After False here, or from ``TapPoint.append``, the writer thread writes to ``wakeup_fd`` when it has become True.
         """
-        if self._failing == 0 and 2 * (self._handed_weight - self._settled_weight) <= self._queue_size:
+        if self._has_room():
+            return True
+        # The thread settles a block, then looks whether somebody waits; so say that first, then look again.
+        self._starved = True
+        return self._has_room()
+
+    def keeps_up(self) -> bool:
+        """Whether a source whose rule mutes may go on after a chunk was taken; False: mute it until ``accepts``."""
+        if self.refusal() == 0:
             return True
         self._starved = True
-        return False
+        return self.refusal() == 0
+
+    def _has_room(self) -> bool:
+        return self._failing == 0 and 2 * (self._handed_weight - self._settled_weight) <= self._queue_size
 
     def added(self) -> None:
         """A chunk was added to ``builder``: hand the block over when it is large enough."""
@@ -349,6 +360,15 @@ class TapWriter:
     # The writer thread
 
     def _run(self) -> None:
+        try:
+            self._serve()
+        except Exception as error:
+            # Nobody reads a processor's stderr: what ends the thread is shown where a broken disk is, and every frame becomes a gap.
+            self.write_errors += 1
+            self.error = f"the writer thread ended: {error!r}"
+            self._failing = REASON_DISK_ERROR
+
+    def _serve(self) -> None:
         while True:
             block: Block | None = None
             try:
@@ -383,7 +403,7 @@ class TapWriter:
                 break
         self.flush_ns += i64(time.monotonic_ns()) - started
         self._settled_weight += block.weight
-        if self._starved and self._failing == 0 and 2 * (self._handed_weight - self._settled_weight) <= self._queue_size:
+        if self._starved and self._has_room():
             self._starved = False
             self._wake()
 
