@@ -85,7 +85,7 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
         """Copies of the modules that are also wanted at the top: a file that is included by name would leave its package."""
         target.mkdir()
         names = [root / name for name in self.config.get("top_level", [])]
-        return {shutil.copy(name, target): name.name for name in names}
+        return {str(shutil.copy(str(name), str(target))): name.name for name in names}
 
     def _compile(self, root: Path, target: Path) -> list[Path]:
         """The compiled files, or none and a warning."""
@@ -112,7 +112,7 @@ def main(modules: list[str]) -> None:
     from mypyc.build import mypycify
     from setuptools import setup
 
-    extensions = mypycify(["--config-file=", *modules], opt_level="3", group_name=GROUP)
+    extensions: Any = mypycify(["--config-file=", *modules], opt_level="3", group_name=GROUP)
     setup(name=GROUP, packages=[], py_modules=[], ext_modules=extensions, script_args=["build_ext", "--inplace"])
 
 
