@@ -8,7 +8,7 @@ import getpass
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # grpc's own lines on stderr would stand beside ours
 
@@ -44,10 +44,10 @@ def calling(address: str) -> Iterator[grpc.Channel]:
         with grpc.insecure_channel(address) as channel:
             yield channel
     except grpc.RpcError as error:
-        assert isinstance(error, grpc.Call), "what a call raises is the call"
-        for line in explain(error, address):
+        failed = cast("grpc.Call", error)  # what a call raises is the call
+        for line in explain(failed, address):
             sys.stderr.write(f"framegate: {line}\n")
-        sys.exit(EXIT_CODES.get(error.code(), EXIT_FAILED))
+        sys.exit(EXIT_CODES.get(failed.code(), EXIT_FAILED))
 
 
 def metadata() -> tuple[tuple[str, str], ...]:

@@ -1,0 +1,21 @@
+"""The group."""
+
+import pytest
+from click.testing import CliRunner
+
+from control.cli import main
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_completion_prints_a_script(shell: str) -> None:
+    result = CliRunner().invoke(main, ["completion", shell])
+    assert (result.exit_code, "_FRAMEGATE_COMPLETE" in result.stdout) == (0, True)
+
+
+def test_version_and_help_are_good() -> None:
+    assert CliRunner().invoke(main, ["--version"]).stdout.startswith("framegate ")
+    assert "channels" in CliRunner().invoke(main, ["--help"]).stdout
+
+
+def test_an_unknown_command_is_wrong_usage() -> None:
+    assert CliRunner().invoke(main, ["dance"]).exit_code == 2

@@ -1,0 +1,10 @@
+"""``framegate listeners``."""
+
+from tests.fakes.cli import served
+
+
+def test_list_shows_each_listener() -> None:
+    with served() as cli:
+        lines = cli("listeners", "list").stdout.splitlines()
+        assert [line.split()[:3] for line in lines[1:]] == [["kafka", "127.0.0.1:9093", "kafka"], ["plain", "127.0.0.1:9094", "framed"]]
+        assert [row["max_connection_count"] for row in cli.json("listeners", "list")] == [0, 10]

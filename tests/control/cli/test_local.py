@@ -1,0 +1,81 @@
+"""The commands that need no running framegate."""
+
+import json
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from control.cli import main
+
+GOOD = """\
+node: edge-1
+listeners: [{name: plain, address: "127.0.0.1:0", upstream: echo, max_receive_size: 1MiB}]
+upstreams: [{name: echo, endpoints: ["127.0.0.1:9092"]}]
+"""
+
+
+def run(*words: str) -> Any:
+    return CliRunner().invoke(main, words)
+
+
+def test_a_good_configuration_is_good(tmp_path: Path) -> None:
+    (tmp_path / "good.yaml").write_text(GOOD)
+    result = run("check", "--config", str(tmp_path / "good.yaml"))
+    assert (result.exit_code, result.stdout) == (0, "")
+
+
+def test_every_fault_is_a_line_of_the_table(tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text(GOOD.replace("upstream: echo", "upstream: nobody").replace("1MiB", "1 mile") + "colour: red\n")
+    result = run("check", "--config", str(tmp_path / "bad.yaml"))
+    rows = json.loads(run("check", "--config", str(tmp_path / "bad.yaml"), "--output", "json").stdout)
+    assert result.exit_code == 2
+    assert sorted(row["key"] for row in rows) == ["colour", "listeners[0].max_receive_size", "listeners[0].upstream"]
+    assert [row["line"] for row in rows] == [2, 2, 4]
+    for row in rows:
+        assert row["key"] in result.stdout
+        assert row["reason"] in result.stdout
+    assert "has 3 faults" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["check", "serve"])
+def test_a_file_that_is_not_there_is_wrong_usage(command: str) -> None:
+    assert run(command, "--config", "/nowhere.yaml").exit_code == 2
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, name: str, **members: object) -> None:
+    module = types.ModuleType(name)
+    vars(module).update(members)
+    monkeypatch.setitem(sys.modules, name, module)
+
+
+def test_serve_ends_with_the_code_of_the_proxy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[Path] = []
+    stand_in(monkeypatch, "control.serve", serve=lambda path: asked.append(path) or 7)
+    (tmp_path / "good.yaml").write_text(GOOD)
+    assert run("serve", "--config", str(tmp_path / "good.yaml")).exit_code == 7
+    assert asked == [tmp_path / "good.yaml"]
+
+
+def test_demo_hands_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, object]] = []
+    stand_in(monkeypatch, "control.demo.run", run=lambda **given: asked.append(given) or 0)
+    assert run("demo", "--seconds", "20", "--upstream", "kafka", "--plain").exit_code == 0
+    assert asked == [{"seconds": 20.0, "rate": 20_000, "connections": 32, "upstream": "kafka", "directory": None, "plain_view": True}]
+
+
+def test_pipeline_run_hands_its_options_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[dict[str, object]] = []
+    stand_in(monkeypatch, "proxy.pipeline.run", PipelineSettings=dict, run_pipeline=lambda settings: asked.append(settings) or 1)
+    assert run("pipeline", "run", "--source", str(tmp_path), "--output", str(tmp_path / "out"), "--available-now").exit_code == 1
+    (settings,) = asked
+    assert (settings["source"], settings["available_now"], settings["trigger_ms"]) == (tmp_path, True, 1000)
+
+
+def test_the_pipeline_without_spark_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "proxy.pipeline.run", None)
+    result = run("pipeline", "run", "--source", str(tmp_path), "--output", str(tmp_path))
+    assert (result.exit_code, "framegate[spark]" in result.stderr) == (2, True)

@@ -1,0 +1,57 @@
+"""Pushing to a collector."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+
+from control.telemetry.fold import Fold
+from control.telemetry.instruments import observe_fold
+from control.telemetry.otlp import OtlpReader
+from proxy.config.model import OtlpConfig
+from tests.fakes.cells import fill
+from tests.fakes.collector import FakeCollector
+from tests.fakes.plane import FakePlane, fake_config
+
+
+@pytest.fixture
+def plane() -> Iterator[FakePlane]:
+    plane = FakePlane(fake_config("unix:unused", None))
+    yield plane
+    plane.close()
+
+
+def test_each_interval_exports_what_the_cells_say_then(plane: FakePlane) -> None:
+    with FakeCollector() as collector:
+        fold = Fold(plane)
+        reader = OtlpReader(plane, fold, OtlpConfig(endpoint=collector.endpoint, interval_ms=50), {})
+        observe_fold(MeterProvider([reader], shutdown_on_exit=False).get_meter("x"), fold)
+        collector.wait(1)
+        fill(plane, 0, {("framegate.event_loop.lag",): [0, 4, *[0] * 9, 8_000_000]})
+        count = len(collector.requests) + 2
+        (point, _) = collector.wait(count)["framegate.event_loop.lag"].histogram.data_points
+        reader.shutdown(1_000)
+    assert (point.count, point.sum, list(point.bucket_counts)) == (4, 0.008, [0, 4, *[0] * 9])
+    assert (point.HasField("min"), point.HasField("max")) == (False, False)
+    assert point.start_time_unix_nano == plane.started_ns
+
+
+def test_what_was_counted_last_is_exported_at_the_end(plane: FakePlane) -> None:
+    with FakeCollector() as collector:
+        fold = Fold(plane)
+        reader = OtlpReader(plane, fold, OtlpConfig(endpoint=collector.endpoint, interval_ms=3_600_000), {})
+        observe_fold(MeterProvider([reader], shutdown_on_exit=False).get_meter("x"), fold)
+        fill(plane, 0, {("framegate.tap.io",): 9})
+        reader.shutdown(2_000)
+        (point,) = collector.wait(1)["framegate.tap.io"].sum.data_points
+    assert point.as_int == 9
+
+
+def test_a_collector_that_is_gone_does_not_hold_up_the_end(plane: FakePlane) -> None:
+    with FakeCollector() as early:
+        pass
+    reader = OtlpReader(plane, Fold(plane), OtlpConfig(endpoint=early.endpoint, interval_ms=3_600_000), {})
+    started = time.monotonic()
+    reader.shutdown(200)
+    assert time.monotonic() - started < 3

@@ -1,0 +1,81 @@
+"""What a scrape gets, and how the listener behaves."""
+
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+
+from control.errors import StartError
+from control.telemetry.fold import Fold
+from control.telemetry.prometheus import PrometheusReader
+from tests.fakes.plane import FakePlane, fake_config
+
+
+@pytest.fixture
+def plane() -> Iterator[FakePlane]:
+    plane = FakePlane(fake_config("unix:unused", None))
+    yield plane
+    plane.close()
+
+
+def get(address: str, path: str = "/metrics", accept: str = "*/*") -> tuple[str, str]:
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host.strip("[]"), int(port)), 10) as connection:
+        connection.sendall(f"GET {path} HTTP/1.0\r\nHost: x\r\nAccept: {accept}\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return head.decode(), body.decode()
+
+
+def test_labels_are_escaped_and_every_family_has_help(plane: FakePlane) -> None:
+    reader = PrometheusReader(plane, Fold(plane), "127.0.0.1:0", {})
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    provider.get_meter("x").create_counter("odd.name", "{thing}", 'says "hi"').add(3, {"a.b": 'quote " and \\ and \n'})
+    _, text = get(reader.address)
+    reader.shutdown()
+    assert 'odd_name_total{a_b="quote \\" and \\\\ and \\n"} 3.0' in text
+    assert '# HELP odd_name_total says "hi"' in text
+    assert "target_info{" in text
+
+
+def test_openmetrics_is_spoken_when_asked_for(plane: FakePlane) -> None:
+    reader = PrometheusReader(plane, Fold(plane), "127.0.0.1:0", {})
+    MeterProvider([reader], shutdown_on_exit=False).get_meter("x").create_counter("things").add(1)
+    head, text = get(reader.address, accept="application/openmetrics-text; version=1.0.0")
+    reader.shutdown()
+    assert "application/openmetrics-text" in head
+    assert text.endswith("# EOF\n")
+
+
+def test_before_anything_is_measured_a_scrape_is_empty_and_good(plane: FakePlane) -> None:
+    reader = PrometheusReader(plane, Fold(plane), "127.0.0.1:0", {})
+    MeterProvider([reader], shutdown_on_exit=False)
+    head, text = get(reader.address)
+    reader.shutdown()
+    assert ("200" in head.splitlines()[0], text) == (True, "")
+
+
+def test_ipv6_is_served(plane: FakePlane) -> None:
+    reader = PrometheusReader(plane, Fold(plane), "[::1]:0", {})
+    MeterProvider([reader], shutdown_on_exit=False)
+    assert reader.address.startswith("[::1]:")
+    assert get(reader.address)[0].startswith("HTTP/1.0 200")
+    reader.shutdown()
+
+
+def test_its_end_does_not_wait_for_a_client_that_says_nothing(plane: FakePlane) -> None:
+    reader = PrometheusReader(plane, Fold(plane), "127.0.0.1:0", {})
+    host, _, port = reader.address.rpartition(":")
+    with socket.create_connection((host, int(port)), 10):
+        started = time.monotonic()
+        reader.shutdown()
+        assert time.monotonic() - started < 5
+    with pytest.raises(OSError, match="refused"):
+        get(reader.address)
+
+
+def test_an_address_of_somebody_else_cannot_be_bound(plane: FakePlane) -> None:
+    with pytest.raises(StartError, match=r"192\.0\.2\.1"):
+        PrometheusReader(plane, Fold(plane), "192.0.2.1:9464", {})
