@@ -1,0 +1,225 @@
+"""A whole ``framegate serve`` as a process of its own, as a test sees it: its rows, its metrics, its API, its connections."""
+
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+
+from control.gen.framegate.control.v1 import channel_service_pb2 as channels_pb2
+from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
+from tests.fakes.upstream import frame, read_frame
+
+__all__ = ["Framegate", "Witness", "processor_pids"]
+
+ROOT = Path(__file__).parents[2]
+Row = dict[str, Any]
+
+
+def processor_pids(control_pid: int) -> list[int]:
+    """The processes that a control process started."""
+    return [int(pid) for pid in Path(f"/proc/{control_pid}/task/{control_pid}/children").read_text().split()]
+
+
+class Framegate:
+    """``framegate serve`` over a configuration given as the file's keys; what is not given gets values that make tests short.
+
+    Attributes:
+        folder: of the configuration; relative paths start there.
+        rows: everything it printed so far.
+    """
+
+    def __init__(self, folder: Path, config: Row, *, environment: dict[str, str] | None = None, wait: bool = True, prefix: tuple[str, ...] = ()) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.config = {
+            "node": "test",
+            "processors": 1,
+            "admin": {"address": "unix:admin.sock"},
+            "telemetry": {"prometheus": {"address": "127.0.0.1:0"}},
+            "drain": {"timeout": "2s", "quiet": "50ms"},
+            **config,
+        }
+        path = folder / "framegate.yaml"
+        path.write_text(json.dumps(self.config, indent=1))
+        self.rows: list[Row] = []
+        self._changed = threading.Condition()
+        self.process = subprocess.Popen(
+            [*prefix, sys.executable, "-m", "control.cli", "serve", "--config", str(path)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, **(environment or {})},
+        )
+        self.errors = ""
+        self._readers = [threading.Thread(target=self._read_rows), threading.Thread(target=self._read_errors)]
+        for reader in self._readers:
+            reader.start()
+        self.serving: Row = {}
+        if wait:
+            self.serving = self.wait_row(lambda row: row["event"] == "serving", timeout=20)
+
+    # --- what it says ----------------------------------------------------------------------------------------------------------
+
+    def _read_rows(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._changed:
+                self.rows.append(json.loads(line))
+                self._changed.notify_all()
+        with self._changed:
+            self._changed.notify_all()
+
+    def _read_errors(self) -> None:
+        assert self.process.stderr is not None
+        self.errors = self.process.stderr.read()
+
+    def wait_row(self, matches: Callable[[Row], bool], timeout: float = 10.0) -> Row:
+        """The first row that matches, or the failure with everything that was printed."""
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            while True:
+                for row in self.rows:
+                    if matches(row):
+                        return row
+                left = deadline - time.monotonic()
+                ended = self.process.poll() is not None and not self._readers[0].is_alive()
+                if left <= 0 or ended:
+                    printed = "\n".join(json.dumps(row) for row in self.rows)
+                    raise AssertionError(f"no such row within {timeout} s; it printed\n{printed}\n{self.errors}")
+                self._changed.wait(min(left, 0.2))
+
+    def closed_row(self, client: socket.socket | str, timeout: float = 10.0) -> Row:
+        """The row of a client's connection once it is closed."""
+        peer = client if isinstance(client, str) else "{}:{}".format(*client.getsockname()[:2])
+        return self.wait_row(lambda row: row["event"] == "closed" and row["peer"] == peer, timeout)
+
+    # --- the API and the metrics -----------------------------------------------------------------------------------------------
+
+    def api(self) -> grpc.Channel:
+        """A new client channel of the admin socket; close it."""
+        return grpc.insecure_channel(self.serving["admin"])
+
+    def closed_cause(self, identifier: str) -> str:
+        """The cause of a closed connection as the API tells it; empty when it does not know it."""
+        with self.api() as channel:
+            answer = ChannelServiceStub(channel).ListClosedChannels(channels_pb2.ListClosedChannelsRequest(page_size=1000), timeout=10)
+        causes = {item.id: channels_pb2.Cause.Name(item.close.cause) for item in answer.channels}
+        return causes.get(identifier, "").removeprefix("CAUSE_").lower()
+
+    def metrics(self) -> dict[str, float]:
+        """Prometheus' samples: name with labels as written, and value."""
+        with urllib.request.urlopen(f"http://{self.serving['prometheus']}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line and line[0] != "#")}
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of a metric's samples that have these labels."""
+        wanted = [f'{key}="{value}"' for key, value in labels.items()]
+        return sum(value for key, value in self.metrics().items() if key.partition("{")[0] == name and all(label in key for label in wanted))
+
+    def cli(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """Run ``framegate`` against it."""
+        command = [sys.executable, "-m", "control.cli", *arguments, "--address", self.serving["admin"]]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+
+    # --- connections and processes ---------------------------------------------------------------------------------------------
+
+    def address(self, listener: str) -> tuple[str, int]:
+        host, _, port = self.serving["listeners"][listener].rpartition(":")
+        return host.strip("[]"), int(port)
+
+    def connect(self, listener: str, tls: ssl.SSLContext | None = None, timeout: float = 10.0) -> socket.socket:
+        """A client's socket, after the handshake when ``tls`` is given."""
+        sock = socket.create_connection(self.address(listener), timeout=timeout)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock if tls is None else tls.wrap_socket(sock, server_hostname="localhost")
+
+    @property
+    def processors(self) -> list[int]:
+        """Pids of the processors that are ready."""
+        return processor_pids(self.process.pid)
+
+    def stop(self, timeout: float = 15.0) -> int:
+        """SIGTERM, and the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.wait(timeout)
+
+    def wait(self, timeout: float = 15.0) -> int:
+        """The exit code, and the pipes read to their end."""
+        try:
+            code = self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+        finally:
+            for reader in self._readers:
+                reader.join(10)
+            for pipe in (self.process.stdout, self.process.stderr):
+                if pipe is not None:
+                    pipe.close()
+        return code
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+
+class Witness:
+    """A second connection whose numbered frames go round all the time; leaving the block checks that they kept arriving, in order, whole."""
+
+    def __init__(self, proxy: Framegate, listener: str, tls: ssl.SSLContext | None = None, size: int = 100) -> None:
+        self.sock = proxy.connect(listener, tls)
+        self.count = 0
+        self._size = size
+        self._failure: Exception | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                body = self.count.to_bytes(8, "big") * (self._size // 8)
+                self.sock.sendall(frame(body))
+                assert read_frame(self.sock) == body, "another frame came back"
+                self.count += 1
+                time.sleep(0.001)
+        except Exception as error:
+            self._failure = error
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def check(self) -> None:
+        """Frames still arrive now."""
+        before, deadline = self.count, time.monotonic() + 5
+        while self.count < before + 3 and self._failure is None and time.monotonic() < deadline:
+            time.sleep(0.002)
+        assert self._failure is None, repr(self._failure)
+        assert self.count >= before + 3, "the other connection's frames stand still"
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if kind is None:
+                self.check()
+        finally:
+            self._stop.set()
+            self._thread.join(10)
+            self.sock.close()

@@ -1,0 +1,91 @@
+"""Upstreams that behave as a test wants: each connection is served by one function on a thread of its own."""
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Callable
+
+__all__ = ["ScriptedUpstream", "echo", "frame", "free_port", "read_exactly", "read_frame", "reset"]
+
+Script = Callable[[socket.socket], None]
+
+
+def frame(body: bytes) -> bytes:
+    """A size header and its body."""
+    return struct.pack(">i", len(body)) + body
+
+
+def read_exactly(sock: socket.socket, size: int) -> bytes:
+    """So many bytes; EOFError when the peer ends before."""
+    data = bytearray()
+    while len(data) < size:
+        chunk = sock.recv(size - len(data))
+        if not chunk:
+            raise EOFError(f"{len(data)} of {size} bytes came")
+        data += chunk
+    return bytes(data)
+
+
+def read_frame(sock: socket.socket) -> bytes:
+    """The next frame's body; EOFError at the end."""
+    return read_exactly(sock, struct.unpack(">i", read_exactly(sock, 4))[0])
+
+
+def reset(sock: socket.socket) -> None:
+    """Close with RST."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+def free_port() -> int:
+    """A port on which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def echo(sock: socket.socket) -> None:
+    """Sends every frame back; ends when the client ended."""
+    while True:
+        sock.sendall(frame(read_frame(sock)))
+
+
+class ScriptedUpstream:
+    """Listens on a free port of 127.0.0.1; what a script raises about its socket ends that connection only."""
+
+    def __init__(self, script: Script = echo) -> None:
+        self._script = script
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.port: int = self._listener.getsockname()[1]
+        self._open: set[socket.socket] = set()
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            self._open.add(sock)
+            threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
+
+    def _serve(self, sock: socket.socket) -> None:
+        with sock, contextlib.suppress(OSError, EOFError):
+            self._script(sock)
+        self._open.discard(sock)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(5)
+        for sock in list(self._open):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,256 @@
+"""Bad input over real sockets: the same cause word in log, metric and API, while another connection's frames keep arriving."""
+
+import contextlib
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from control.demo.certificates import Certificates, create
+from tests.fakes.framegate import Framegate, Row, Witness
+from tests.fakes.upstream import ScriptedUpstream, echo, frame, free_port, read_exactly, read_frame, reset
+
+LIMIT = 256 * 1024
+LATE = [b"late one", b"late two", b"late three"]
+
+
+def answer_after_end(sock: socket.socket) -> None:
+    """Reads to the client's end, and only then answers."""
+    with contextlib.suppress(EOFError):
+        while True:
+            read_frame(sock)
+    for body in LATE:
+        sock.sendall(frame(body))
+
+
+class Upstreams:
+    """One upstream for each behaviour, and what they saw."""
+
+    def __init__(self) -> None:
+        self.received: list[bytes] = []
+        self.echo = ScriptedUpstream(echo)
+        self.cut = ScriptedUpstream(self._cut)
+        self.late = ScriptedUpstream(answer_after_end)
+        self.ending = ScriptedUpstream(self._ending)
+
+    @staticmethod
+    def _cut(sock: socket.socket) -> None:
+        body = read_frame(sock)
+        sock.sendall(frame(body) + struct.pack(">i", 100) + b"only ten b")
+
+    def _ending(self, sock: socket.socket) -> None:
+        """Answers once, ends its own stream, and goes on reading."""
+        sock.sendall(frame(read_frame(sock)))
+        sock.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(EOFError):
+            while True:
+                self.received.append(read_frame(sock))
+
+    def close(self) -> None:
+        for upstream in (self.echo, self.cut, self.late, self.ending):
+            upstream.close()
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return create(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def upstreams() -> Iterator[Upstreams]:
+    started = Upstreams()
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="module")
+def proxy(tmp_path_factory: pytest.TempPathFactory, made: Certificates, upstreams: Upstreams) -> Iterator[Framegate]:
+    timeouts = {"stall": "1s", "handshake": "1s", "half_close": "5s"}
+    listener = {"address": "127.0.0.1:0", "max_receive_size": LIMIT, "timeouts": timeouts, "min_rate": "1KiB"}
+    tls = {"certificate": str(made.server), "key": str(made.server_key)}
+    config = {
+        "memory_pool": {"size": "8MiB"},
+        "listeners": [
+            {"name": "plain", "upstream": "echo", **listener},
+            {"name": "tls", "upstream": "echo", "tls": tls, **listener},
+            {"name": "refused", "upstream": "nobody", **listener},
+            {"name": "cut", "upstream": "cut", **listener},
+            {"name": "late", "upstream": "late", **listener},
+            {"name": "ending", "upstream": "ending", **listener},
+        ],
+        "upstreams": [
+            {"name": "echo", "endpoints": [upstreams.echo.address]},
+            {"name": "nobody", "endpoints": [f"127.0.0.1:{free_port()}"]},
+            {"name": "cut", "endpoints": [upstreams.cut.address]},
+            {"name": "late", "endpoints": [upstreams.late.address]},
+            {"name": "ending", "endpoints": [upstreams.ending.address]},
+        ],
+    }
+    with Framegate(tmp_path_factory.mktemp("framegate"), config) as running:
+        yield running
+
+
+@pytest.fixture
+def client_tls(made: Certificates) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(made.ca)
+    return context
+
+
+@pytest.fixture
+def witness(proxy: Framegate) -> Iterator[Witness]:
+    with Witness(proxy, "plain") as running:
+        yield running
+
+
+def closed_count(proxy: Framegate, listener: str, cause: str) -> float:
+    return proxy.metric("framegate_connection_closed_total", framegate_listener=listener, framegate_cause=cause)
+
+
+@contextlib.contextmanager
+def closing_for(proxy: Framegate, witness: Witness, listener: str, cause: str, client: socket.socket) -> Iterator[list[Row]]:
+    """What happens in the block closes the client's connection for this cause: in the log, the metric and the API. The row is given out."""
+    before = closed_count(proxy, listener, cause)
+    peer = "{}:{}".format(*client.getsockname()[:2])
+    rows: list[Row] = []
+    with client:
+        yield rows
+        row = proxy.closed_row(peer)
+        rows.append(row)
+        assert (row["listener"], row["cause"]) == (listener, cause)
+        deadline = time.monotonic() + 5
+        while closed_count(proxy, listener, cause) != before + 1 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert closed_count(proxy, listener, cause) == before + 1
+        assert proxy.closed_cause(row["id"]) == cause
+        witness.check()
+
+
+def test_what_is_not_tls_on_a_tls_port_fails_the_handshake(proxy: Framegate, witness: Witness) -> None:
+    client = proxy.connect("tls")
+    with closing_for(proxy, witness, "tls", "tls_failed", client):
+        client.sendall(frame(b"a frame in plain"))
+
+
+def test_tls_on_a_plain_port_is_the_wrong_protocol(proxy: Framegate, witness: Witness, client_tls: ssl.SSLContext) -> None:
+    client = proxy.connect("plain")
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    hello = client_tls.wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with pytest.raises(ssl.SSLWantReadError):
+        hello.do_handshake()
+    with closing_for(proxy, witness, "plain", "wrong_protocol", client):
+        client.sendall(outgoing.read())
+
+
+@pytest.mark.parametrize("listener", ["plain", "tls"])
+def test_a_negative_size_ends_the_connection_after_the_good_frames(
+    proxy: Framegate, witness: Witness, client_tls: ssl.SSLContext, listener: str
+) -> None:
+    client = proxy.connect(listener, client_tls if listener == "tls" else None)
+    with closing_for(proxy, witness, listener, "negative_size", client):
+        client.sendall(frame(b"good") + struct.pack(">i", -2))
+
+
+def test_a_frame_of_the_limit_passes_and_one_above_is_refused(proxy: Framegate, witness: Witness) -> None:
+    client = proxy.connect("plain")
+    body = bytes(LIMIT)
+    client.sendall(frame(body))
+    assert read_frame(client) == body
+    with closing_for(proxy, witness, "plain", "frame_too_large", client) as rows:
+        client.sendall(struct.pack(">i", LIMIT + 1))
+    assert rows[0]["frames"]["request"] == 1
+
+
+@pytest.mark.slow
+def test_a_peer_that_sends_one_byte_at_a_time_is_cut_off(proxy: Framegate, witness: Witness) -> None:
+    client = proxy.connect("plain")
+    with closing_for(proxy, witness, "plain", "receive_stalled", client), contextlib.suppress(OSError):
+        for byte in frame(bytes(100)):
+            client.send(bytes([byte]))
+            time.sleep(0.5)
+            if proxy_closed(proxy, client):
+                break
+
+
+def proxy_closed(proxy: Framegate, client: socket.socket) -> bool:
+    peer = "{}:{}".format(*client.getsockname()[:2])
+    return any(row["event"] == "closed" and row["peer"] == peer for row in proxy.rows)
+
+
+@pytest.mark.slow
+def test_a_peer_that_never_reads_is_cut_off(proxy: Framegate, witness: Witness) -> None:
+    client = proxy.connect("plain", timeout=0.5)
+    with closing_for(proxy, witness, "plain", "send_stalled", client), contextlib.suppress(OSError):
+        while True:
+            client.sendall(frame(bytes(LIMIT)))
+
+
+def test_a_reset_mid_frame_is_named(proxy: Framegate, witness: Witness) -> None:
+    client = proxy.connect("plain")
+    client.sendall(frame(b"good"))
+    assert read_frame(client) == b"good"
+    with closing_for(proxy, witness, "plain", "peer_reset", client) as rows:
+        client.sendall(struct.pack(">i", 100) + b"only ten b")
+        time.sleep(0.05)
+        reset(client)
+    assert rows[0]["lost"]["bytes"] == 14
+
+
+def test_an_upstream_that_refuses_is_named(proxy: Framegate, witness: Witness) -> None:
+    client = proxy.connect("refused")
+    with closing_for(proxy, witness, "refused", "upstream_refused", client):
+        assert client.recv(1) == b""
+
+
+def test_an_upstream_that_goes_mid_frame_delivers_what_was_whole(proxy: Framegate, witness: Witness) -> None:
+    client = proxy.connect("cut")
+    with closing_for(proxy, witness, "cut", "upstream_closed", client) as rows:
+        client.sendall(frame(b"hello"))
+        assert read_frame(client) == b"hello"
+        assert client.recv(1) == b""
+        client.shutdown(socket.SHUT_WR)
+    assert rows[0]["lost"]["bytes"] == 14
+
+
+def test_a_client_that_ends_its_stream_still_gets_every_answer(proxy: Framegate, witness: Witness) -> None:
+    client = proxy.connect("late")
+    with closing_for(proxy, witness, "late", "peer_closed", client):
+        client.sendall(frame(b"question"))
+        client.shutdown(socket.SHUT_WR)
+        assert [read_frame(client) for _ in LATE] == LATE
+        assert client.recv(1) == b""
+
+
+def test_an_upstream_that_ends_its_stream_still_gets_every_frame(proxy: Framegate, witness: Witness, upstreams: Upstreams) -> None:
+    client = proxy.connect("ending")
+    with closing_for(proxy, witness, "ending", "upstream_closed", client):
+        client.sendall(frame(b"first"))
+        assert read_frame(client) == b"first"
+        assert client.recv(1) == b""
+        for number in range(50):
+            client.sendall(frame(number.to_bytes(4, "big")))
+        client.shutdown(socket.SHUT_WR)
+    assert upstreams.received == [number.to_bytes(4, "big") for number in range(50)]
+
+
+def test_a_handshake_that_does_not_end_is_timed_out(proxy: Framegate, witness: Witness) -> None:
+    client = proxy.connect("tls")
+    with closing_for(proxy, witness, "tls", "handshake_timeout", client):
+        assert client.recv(1) == b""
+
+
+def test_a_client_that_leaves_before_its_first_byte_is_no_error(proxy: Framegate, witness: Witness) -> None:
+    client = proxy.connect("plain")
+    with closing_for(proxy, witness, "plain", "no_data", client):
+        client.shutdown(socket.SHUT_WR)
+        assert client.recv(1) == b""
+
+
+def test_good_frames_pass_through_tls(proxy: Framegate, client_tls: ssl.SSLContext) -> None:
+    with proxy.connect("tls", client_tls) as client:
+        for size in (0, 1, 1000, LIMIT):
+            client.sendall(frame(b"x" * size))
+            assert read_exactly(client, 4 + size) == frame(b"x" * size)
