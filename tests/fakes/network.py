@@ -1,0 +1,170 @@
+"""A selector over real sockets with a clock of the test's, and a listener that writes down what it is told."""
+
+import contextlib
+import socket
+import struct
+from collections.abc import Callable, Iterator
+
+from proxy.network.channel import Channel
+from proxy.network.listener import SelectorListener
+from proxy.network.memory_pool import MemoryPool
+from proxy.network.options import ChannelOptions, TlsSettings
+from proxy.network.receive import ReceiveLimit
+from proxy.network.run import Run
+from proxy.network.selector import Selector
+from proxy.network.stats import SideStats
+from proxy.network.transport import Transport
+from tests.fakes.clock import SECOND, FakeClock
+
+
+def frame(size: int, fill: bytes = b"x") -> bytes:
+    """One frame whose body is ``size`` bytes."""
+    return struct.pack(">i", size) + fill * size
+
+
+class Recorder(SelectorListener):
+    """Keeps what it was told, in order, as (word, channel); discards runs after copying them.
+
+    Attributes:
+        told: everything.
+        data: bytes received, by channel.
+        on: what to do additionally, by word.
+    """
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, Channel]] = []
+        self.data: dict[Channel, bytes] = {}
+        self.frames: dict[Channel, int] = {}
+        self.on: dict[str, Callable[[Channel], None]] = {}
+        self.on_run: Callable[[Channel, Run], None] | None = None
+
+    def _note(self, word: str, channel: Channel) -> None:
+        self.told.append((word, channel))
+        if word in self.on:
+            self.on[word](channel)
+
+    def words(self, channel: Channel | None = None) -> list[str]:
+        return [word for word, who in self.told if channel is None or who is channel]
+
+    def ready(self, channel: Channel) -> None:
+        self._note("ready", channel)
+
+    def received(self, channel: Channel, run: Run) -> None:
+        self.data[channel] = self.data.get(channel, b"") + b"".join(run.pieces())
+        self.frames[channel] = self.frames.get(channel, 0) + run.frames
+        if self.on_run is not None:
+            self.on_run(channel, run)
+        channel.discard(run)
+        self._note("received", channel)
+
+    def sent(self, channel: Channel) -> None:
+        self._note("sent", channel)
+
+    def muted(self, channel: Channel) -> None:
+        self._note("muted", channel)
+
+    def end_of_stream(self, channel: Channel) -> None:
+        self._note("end_of_stream", channel)
+
+    def write_ended(self, channel: Channel) -> None:
+        self._note("write_ended", channel)
+
+    def closed(self, channel: Channel) -> None:
+        self._note("closed", channel)
+
+
+class NetBench:
+    """One selector, one recorder, and the peers' ends of its channels."""
+
+    def __init__(self, *, pool: int = 1 << 20) -> None:
+        self.clock = FakeClock()
+        self.pool = MemoryPool(pool, self.clock.now_ns)
+        self.listener = Recorder()
+        self.selector = Selector(self.clock, self.pool, self.listener)
+        self.limit = ReceiveLimit(-1)
+        self.stats = SideStats()
+        self._peers: list[socket.socket] = []
+
+    def options(self, *, side: str = "downstream", tls: TlsSettings | None = None, idle_ns: int = 0, stall_ns: int = 0, min_rate: int = 0) -> ChannelOptions:
+        return ChannelOptions(
+            side="upstream" if side == "upstream" else "downstream",
+            limit=self.limit,
+            stats=self.stats,
+            handshake_timeout_ns=10 * SECOND,
+            idle_ns=idle_ns,
+            stall_ns=stall_ns,
+            min_rate=min_rate,
+            tls=tls,
+        )
+
+    def pair(self, options: ChannelOptions | None = None, *, tcp: bool = False) -> tuple[Channel, socket.socket]:
+        """A registered channel, and the socket of its peer, which has a timeout."""
+        ours, peer = tcp_pair() if tcp else socket.socketpair()
+        peer.settimeout(5)
+        self._peers.append(peer)
+        channel = self.selector.register(ours, len(self._peers), options or self.options())
+        return channel, peer
+
+    def ready_pair(self, options: ChannelOptions | None = None, *, tcp: bool = False) -> tuple[Channel, socket.socket]:
+        channel, peer = self.pair(options, tcp=tcp)
+        self.poll()
+        assert channel.is_open
+        return channel, peer
+
+    def adopted(self, transport: Transport, ours: socket.socket, options: ChannelOptions | None = None) -> Channel:
+        """A ready channel over a transport of the test's; ``ours`` gives the descriptor."""
+        ours.setblocking(False)
+        channel = self.selector.adopt(ours, transport, 1, options or self.options())
+        self.poll()
+        return channel
+
+    def poll(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.selector.poll(0)
+
+    def poll_until(self, done: Callable[[], object], times: int = 2000) -> None:
+        """Poll, a millisecond at a time, until ``done``."""
+        for _ in range(times):
+            if done():
+                return
+            self.selector.poll(1)
+        raise AssertionError("it does not happen")
+
+    def finish(self) -> None:
+        """Close everything; everything booked must have come back, and nothing may be left."""
+        self.selector.close()
+        for peer in self._peers:
+            peer.close()
+        assert self.pool.used == 0
+        assert self.pool.waiting == 0
+        assert self.selector.channel_count == 0
+        assert list(self.stats.muted) == [0] * 7
+        closed = [channel for word, channel in self.listener.told if word == "closed"]
+        assert len(closed) == len(set(closed)), "closed is told once"
+        assert self.selector.callback_errors == 0
+
+
+@contextlib.contextmanager
+def net_bench(*, pool: int = 1 << 20) -> Iterator[NetBench]:
+    """A bench that is finished at the end, whatever the test left."""
+    bench = NetBench(pool=pool)
+    try:
+        yield bench
+    finally:
+        bench.finish()
+
+
+def tcp_pair() -> tuple[socket.socket, socket.socket]:
+    """Two connected TCP sockets on the loopback."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        peer = socket.create_connection(server.getsockname())
+        ours, _ = server.accept()
+    for sock in (ours, peer):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return ours, peer
+
+
+def reset(sock: socket.socket) -> None:
+    """Close with RST instead of FIN."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()

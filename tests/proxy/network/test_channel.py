@@ -1,0 +1,613 @@
+"""proxy.network.channel: one connection, from its first byte to its one cause."""
+
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from proxy.errors import InternalError, ProxyError
+from proxy.network import mute
+from proxy.network.cause import Cause
+from proxy.network.channel import MAX_READ, Channel
+from proxy.network.memory_pool import PIECE_OVERHEAD
+from proxy.network.mute import MuteState
+from proxy.network.run import Run
+from proxy.network.state import ChannelState
+from tests.fakes.clock import SECOND
+from tests.fakes.network import NetBench, frame, net_bench, reset
+
+
+@pytest.fixture
+def net() -> Iterator[NetBench]:
+    with net_bench() as bench:
+        yield bench
+
+
+def run_of(data: bytes, frames: int = 1) -> Run:
+    return Run(None, 0, data, 0, len(data), frames, 0)
+
+
+def seconds_until_closed(net: NetBench, channel: Channel, each: Callable[[], object] = lambda: None) -> int:
+    for seconds in range(1, 30):
+        each()
+        net.clock.advance_ms(1000)
+        net.poll()
+        if not channel.is_open:
+            return seconds
+    return 99
+
+
+# Reading.
+
+
+def test_frames_are_delivered_and_counted(net: NetBench) -> None:
+    channel, peer = net.ready_pair()
+    peer.send(frame(3) + frame(0) + frame(5)[:6])
+    net.poll()
+    assert net.listener.data[channel] == frame(3) + frame(0)
+    assert (channel.frames_received, channel.bytes_received, channel.staged) == (2, 17, 6)
+    assert net.pool.used == channel.leased == 9 + PIECE_OVERHEAD
+    peer.send(frame(5)[6:])
+    net.poll()
+    assert (channel.frames_received, channel.staged, net.pool.used) == (3, 0, 0)
+    assert (net.stats.frames_received, net.stats.bytes_received, net.stats.reads) == (3, 20, 2)
+
+
+def test_frames_byte_by_byte(net: NetBench) -> None:
+    channel, peer = net.ready_pair()
+    data = frame(3, b"a") + frame(0) + frame(1, b"b")
+    for position in range(len(data)):
+        peer.send(data[position : position + 1])
+        net.poll()
+    assert (net.listener.data[channel], channel.frames_received) == (data, 3)
+
+
+def test_reads_grow_with_the_traffic_and_shrink_again(net: NetBench) -> None:
+    channel, peer = net.ready_pair(tcp=True)
+    peer.setblocking(False)
+    for _ in range(20):
+        peer.send(frame(60_000) * 3)
+        net.poll(3)
+    assert channel._read_size == MAX_READ
+    for _ in range(20):
+        peer.send(frame(1))
+        net.poll()
+    assert channel._read_size < 8192
+
+
+@pytest.mark.parametrize(
+    ("data", "cause", "words"),
+    [
+        (frame(1) + b"\xff\xff\xff\xff", Cause.NEGATIVE_SIZE, "-1"),
+        (frame(1) + b"\0\0\x04\x01", Cause.FRAME_TOO_LARGE, "1025 bytes exceeds the limit of 1024"),
+        (b"GET / HTTP/1.1\r\n\r\n", Cause.WRONG_PROTOCOL, "HTTP"),
+        (b"\x16\x03\x01\x00\xf0" + b"\1" * 240, Cause.WRONG_PROTOCOL, "TLS"),
+    ],
+)
+def test_what_the_peer_does_wrong_has_a_name_and_good_frames_before_it_pass(net: NetBench, data: bytes, cause: Cause, words: str) -> None:
+    net.limit.value = 1024
+    channel, peer = net.ready_pair()
+    other, other_peer = net.ready_pair()
+    peer.send(data)
+    other_peer.send(frame(1))
+    net.poll(2)
+    assert (channel.cause, channel.state, channel.died_in) == (cause, ChannelState.CLOSED, ChannelState.READY)
+    assert words in channel.detail
+    assert isinstance(channel.error, ProxyError)
+    assert channel.error.side == "downstream"
+    assert channel.frames_received == (1 if data[0] == 0 else 0)
+    assert other.frames_received == 1
+    assert peer.recv(10) == b""
+
+
+def test_refused_frames_are_counted_by_reason(net: NetBench) -> None:
+    net.limit.value = 10
+    for data in (b"\xff\xff\xff\xff", frame(11), frame(11), frame(5)[:5]):
+        _, peer = net.ready_pair()
+        peer.send(data)
+        peer.shutdown(socket.SHUT_WR)
+        net.poll(3)
+    assert (net.stats.refused_negative, net.stats.refused_too_large, net.stats.refused_incomplete) == (1, 2, 1)
+    assert net.stats.lost_bytes == 5
+
+
+def test_the_end_of_the_stream_drops_the_frame_begun(net: NetBench) -> None:
+    channel, peer = net.ready_pair()
+    peer.send(frame(2) + frame(100)[:50])
+    peer.shutdown(socket.SHUT_WR)
+    net.poll(3)
+    assert net.listener.words(channel) == ["ready", "received", "end_of_stream"]
+    assert (channel.state, channel.lost_bytes, channel.staged, net.pool.used) == (ChannelState.READ_ENDED, 50, 0, 0)
+    assert channel.send(run_of(frame(1)))
+    assert peer.recv(100) == frame(1)
+
+
+def test_a_reset_closes_with_its_cause(net: NetBench) -> None:
+    channel, peer = net.ready_pair(tcp=True)
+    reset(peer)
+    net.poll_until(lambda: channel.state is ChannelState.CLOSED)
+    assert (channel.cause, channel.died_in) == (Cause.PEER_RESET, ChannelState.READY)
+
+
+# Writing.
+
+
+def test_a_send_that_is_out_at_once_is_not_told(net: NetBench) -> None:
+    channel, peer = net.ready_pair()
+    assert channel.send(run_of(frame(3) + frame(4), 2))
+    net.poll(2)
+    assert peer.recv(100) == frame(3) + frame(4)
+    assert net.listener.words(channel) == ["ready"]
+    assert (channel.frames_sent, channel.bytes_sent, channel.can_send) == (2, 15, True)
+    assert (net.stats.frames_sent, net.stats.bytes_sent, net.stats.writes) == (2, 15, 1)
+
+
+def test_what_the_socket_does_not_take_is_the_pending_send(net: NetBench) -> None:
+    channel, peer = net.ready_pair()
+    data = frame(900_000)
+    assert not channel.send(run_of(data))
+    assert channel.pending_send > 0
+    assert net.pool.used == channel.leased >= channel.pending_send
+    assert not channel.can_send
+    with pytest.raises(InternalError, match="send pending"):
+        channel.send(run_of(frame(1)))
+    with pytest.raises(InternalError):
+        channel.shut_write()
+    seen = 0
+    while channel.pending_send:
+        seen += len(peer.recv(1 << 20))
+        net.poll()
+    seen += len(peer.recv(1 << 20)) if seen < len(data) else 0
+    assert net.listener.words(channel) == ["ready", "sent"]
+    assert (channel.frames_sent, channel.bytes_sent, net.pool.used) == (1, len(data), 0)
+
+
+def test_a_lease_moves_from_the_receive_to_the_send(net: NetBench) -> None:
+    source, feeder = net.ready_pair()
+    target, reader = net.ready_pair()
+    moved: list[int] = []
+
+    def forward(channel: Channel, run: Run) -> None:
+        if channel is source:
+            moved.append(run.lease)
+            target.send(run)
+            assert run.lease == 0
+
+    net.listener.on_run = forward
+    data = frame(700_000)
+    sent = 0
+    feeder.setblocking(False)
+    while not moved:
+        try:
+            sent += feeder.send(data[sent:])
+        except BlockingIOError:
+            pass
+        net.poll()
+    assert moved[0] > len(data)
+    assert source.leased == 0
+    assert net.pool.used == target.leased >= target.pending_send > 0
+    while target.pending_send:
+        reader.recv(1 << 20)
+        net.poll()
+    assert net.pool.used == 0
+
+
+def test_a_failing_write_closes_the_channel_at_the_end_of_the_poll(net: NetBench) -> None:
+    channel, peer = net.ready_pair()
+    peer.close()
+    assert not channel.send(run_of(frame(1)))
+    assert (channel.state, channel.cause) == (ChannelState.CLOSED, Cause.PEER_RESET)
+    assert "closed" not in net.listener.words()
+    net.poll()
+    assert net.listener.words(channel)[-1] == "closed"
+    assert channel.unsent_bytes == 5
+
+
+def test_a_channel_that_is_not_ready_cannot_send(net: NetBench) -> None:
+    channel, _ = net.pair()
+    with pytest.raises(InternalError, match="handshake"):
+        channel.send(run_of(frame(1)))
+
+
+def test_our_end_of_the_stream_is_told_once_and_the_peers_goes_on(net: NetBench) -> None:
+    channel, peer = net.ready_pair()
+    channel.shut_write()
+    assert "write_ended" not in net.listener.words()
+    net.poll()
+    assert peer.recv(10) == b""
+    peer.send(frame(1))
+    net.poll()
+    assert net.listener.words(channel) == ["ready", "write_ended", "received"]
+    with pytest.raises(InternalError, match="shut"):
+        channel.shut_write()
+    with pytest.raises(InternalError, match="shut"):
+        channel.send(run_of(frame(1)))
+    peer.close()
+    net.poll(3)
+    assert channel.state is ChannelState.ENDED
+    assert net.listener.words(channel)[-1] == "end_of_stream"
+
+
+# Muting.
+
+
+def test_a_muted_channel_keeps_its_data_in_the_socket(net: NetBench) -> None:
+    channel, peer = net.ready_pair()
+    assert channel.mute(mute.ADMIN)
+    assert channel.mute_in_force
+    peer.send(frame(3))
+    net.poll(3)
+    assert channel.bytes_received == 0
+    net.clock.advance_ms(5)
+    net.poll()
+    channel.unmute(mute.ADMIN)
+    net.poll()
+    assert channel.frames_received == 1
+    index = mute.position(mute.ADMIN)
+    assert (net.stats.mutes[index], net.stats.mute_ns[index], channel.mute_count) == (1, 5_000_000, 1)
+
+
+def test_reading_goes_on_with_the_last_cause_only(net: NetBench) -> None:
+    channel, peer = net.ready_pair()
+    channel.mute(mute.PEER)
+    channel.mute(mute.ADMIN)
+    channel.mute(mute.ADMIN)
+    peer.send(frame(1))
+    net.poll(2)
+    channel.unmute(mute.PEER)
+    channel.unmute(mute.PEER)
+    net.poll(2)
+    assert channel.frames_received == 0
+    channel.unmute(mute.ADMIN)
+    net.poll()
+    assert channel.frames_received == 1
+    assert channel.mute_count == 2
+
+
+def test_an_operators_mute_lets_the_frame_begun_finish_and_reads_no_further(net: NetBench) -> None:
+    channel, peer = net.ready_pair()
+    peer.send(frame(10)[:6])
+    net.poll()
+    assert not channel.mute(mute.ADMIN)
+    assert channel.mute_state is MuteState.MUTING
+    peer.send(frame(10)[6:] + frame(2))
+    net.poll()
+    assert net.listener.words(channel)[1:] == ["received", "muted"]
+    assert (channel.frames_received, channel.bytes_received, channel.mute_in_force) == (1, 14, True)
+    net.poll(3)
+    assert (channel.frames_received, channel.leased) == (1, 0)
+    channel.unmute(mute.ADMIN)
+    net.poll()
+    assert channel.frames_received == 2
+
+
+def test_a_header_begun_is_a_frame_begun(net: NetBench) -> None:
+    channel, peer = net.ready_pair()
+    peer.send(b"\0\0")
+    net.poll()
+    assert not channel.mute(mute.DRAIN)
+    peer.send(b"\0\3abc" + frame(1))
+    net.poll(3)
+    assert channel.mute_in_force
+    assert channel.bytes_received == 7
+
+
+def test_a_hard_cause_stops_within_a_frame_and_a_soft_one_waits_behind_it(net: NetBench) -> None:
+    channel, peer = net.ready_pair()
+    peer.send(frame(10)[:6])
+    net.poll()
+    assert channel.mute(mute.PEER)
+    assert not channel.mute(mute.ADMIN)
+    assert channel.mute_state is MuteState.HELD
+    peer.send(frame(10)[6:])
+    net.poll(3)
+    assert channel.frames_received == 0
+    channel.unmute(mute.PEER)
+    net.poll()
+    assert channel.frames_received == 1
+    assert channel.mute_in_force
+    assert "muted" in net.listener.words()
+
+
+def test_the_end_of_the_stream_ends_the_frame_that_a_mute_waits_for(net: NetBench) -> None:
+    channel, peer = net.ready_pair()
+    peer.send(frame(10)[:6])
+    net.poll()
+    channel.mute(mute.ADMIN)
+    peer.shutdown(socket.SHUT_WR)
+    net.poll()
+    assert net.listener.words(channel)[1:] == ["muted", "end_of_stream"]
+
+
+def test_the_end_of_the_stream_is_not_seen_while_muted(net: NetBench) -> None:
+    channel, peer = net.ready_pair(tcp=True)
+    channel.mute(mute.ADMIN)
+    peer.sendall(frame(1) * 20)
+    peer.shutdown(socket.SHUT_WR)
+    net.poll(5)
+    assert net.listener.words(channel) == ["ready"]
+    channel.unmute(mute.ADMIN)
+    net.poll_until(lambda: "end_of_stream" in net.listener.words())
+    assert channel.frames_received == 20
+
+
+def test_a_peer_that_is_gone_does_not_make_a_muted_channel_spin(net: NetBench) -> None:
+    channel, peer = net.ready_pair()
+    channel.mute(mute.ADMIN)
+    peer.send(frame(1) * 20)
+    peer.close()
+    net.poll(2)
+    assert channel.hung
+    handled = net.stats.reads
+    net.poll(10)
+    assert (net.stats.reads, channel.state) == (handled, ChannelState.READY)
+    channel.unmute(mute.ADMIN)
+    assert not channel.hung
+    net.poll(3)
+    assert channel.frames_received == 20
+    assert channel.state is ChannelState.READ_ENDED
+
+
+def test_a_reset_is_noticed_while_muted(net: NetBench) -> None:
+    channel, peer = net.ready_pair(tcp=True)
+    channel.mute(mute.PEER)
+    reset(peer)
+    net.poll_until(lambda: channel.state is ChannelState.CLOSED)
+    assert channel.cause is Cause.PEER_RESET
+
+
+def test_both_ends_of_the_stream_do_not_spin(net: NetBench) -> None:
+    channel, peer = net.ready_pair()
+    channel.shut_write()
+    peer.close()
+    net.poll(3)
+    assert (channel.state, channel.hung) == (ChannelState.ENDED, True)
+
+
+# Memory.
+
+
+def test_a_frame_waits_for_memory_and_goes_on_when_some_comes_back() -> None:
+    with net_bench(pool=1000) as net:
+        first, first_peer = net.ready_pair()
+        second, second_peer = net.ready_pair()
+        first_peer.send(frame(2000)[:100])
+        net.poll()
+        assert net.pool.available < 0
+        second_peer.send(frame(500))
+        net.poll(3)
+        assert (second.causes, second.bytes_received, second.frames_received) == (mute.MEMORY, 4, 0)
+        assert (net.pool.waiting, net.pool.refused) == (1, 1)
+        first_peer.send(frame(2000)[100:])
+        net.poll(3)
+        assert (first.frames_received, second.frames_received) == (1, 1)
+        assert (second.causes, net.pool.used, net.pool.waits) == (0, 0, 1)
+
+
+def test_a_frame_without_a_body_passes_without_memory() -> None:
+    with net_bench(pool=1000) as net:
+        channel, peer = net.ready_pair()
+        net.pool.charge(1000)
+        peer.send(frame(0) * 3)
+        net.poll(3)
+        assert channel.frames_received == 3
+        assert channel.causes == 0
+        net.pool.release(1000)
+
+
+def test_a_leased_frame_is_read_to_its_end_and_not_beyond_without_memory() -> None:
+    with net_bench(pool=1000) as net:
+        channel, peer = net.ready_pair()
+        peer.send(frame(3000)[:10])
+        net.poll()
+        peer.send(frame(3000)[10:] + frame(7))
+        net.pool.charge(10_000)
+        net.poll()
+        assert (channel.frames_received, channel.bytes_received) == (1, 3004)
+        net.poll(3)
+        assert (channel.frames_received, channel.causes) == (1, mute.MEMORY)
+        net.pool.release(10_000)
+        net.poll()
+        assert channel.frames_received == 2
+
+
+def test_growing_the_pool_lets_a_frame_go_on() -> None:
+    with net_bench(pool=1000) as net:
+        channel, peer = net.ready_pair()
+        net.pool.charge(1000)
+        peer.send(frame(100))
+        net.poll(2)
+        assert channel.causes == mute.MEMORY
+        net.pool.resize(1100)
+        net.poll(2)
+        assert (channel.causes, channel.frames_received) == (0, 1)
+        net.pool.release(1000)
+
+
+def test_closing_a_channel_that_waits_for_memory_leaves_nobody_waiting() -> None:
+    with net_bench(pool=1000) as net:
+        channel, peer = net.ready_pair()
+        net.pool.charge(1000)
+        peer.send(frame(100))
+        net.poll(2)
+        channel.close(Cause.ADMIN)
+        assert net.pool.waiting == 0
+        net.pool.release(1000)
+
+
+def test_memory_comes_back_while_an_operators_mute_waits() -> None:
+    with net_bench(pool=1000) as net:
+        channel, peer = net.ready_pair()
+        net.pool.charge(1000)
+        peer.send(frame(100) + frame(1))
+        net.poll(2)
+        assert not channel.mute(mute.ADMIN)
+        net.pool.release(1000)
+        assert channel.mute_state is MuteState.MUTING
+        net.poll(3)
+        assert (channel.frames_received, channel.mute_in_force) == (1, True)
+        assert "muted" in net.listener.words()
+
+
+# Times.
+
+
+def test_an_idle_channel_is_closed_strictly_after_its_time(net: NetBench) -> None:
+    channel, peer = net.ready_pair(net.options(idle_ns=5 * SECOND))
+    net.clock.advance_ms(3000)
+    peer.send(frame(1))
+    net.poll()
+    net.clock.advance_ms(4999)
+    net.poll()
+    assert channel.is_open
+    net.clock.advance_ms(1)
+    net.poll()
+    assert channel.cause is Cause.IDLE
+
+
+def test_a_muted_channel_expires_too(net: NetBench) -> None:
+    channel, peer = net.ready_pair(net.options(idle_ns=5 * SECOND))
+    channel.mute(mute.ADMIN)
+    peer.send(frame(1))
+    net.poll(2)
+    net.clock.advance_ms(5000)
+    net.poll()
+    assert channel.cause is Cause.IDLE
+
+
+def test_a_frame_begun_that_hardly_moves_is_stalled(net: NetBench) -> None:
+    channel, peer = net.ready_pair(net.options(stall_ns=8 * SECOND, min_rate=10))
+    peer.send(frame(1000)[:5])
+    net.poll()
+    assert 8 <= seconds_until_closed(net, channel, lambda: peer.send(b"x")) <= 10
+    assert channel.cause is Cause.RECEIVE_STALLED
+    assert net.pool.used == 0
+
+
+def test_a_frame_begun_that_moves_enough_is_not(net: NetBench) -> None:
+    channel, peer = net.ready_pair(net.options(stall_ns=8 * SECOND, min_rate=10))
+    peer.send(frame(1000)[:4])
+    for _ in range(40):
+        peer.send(b"x" * 10)
+        net.clock.advance_ms(1000)
+        net.poll()
+    assert channel.is_open
+
+
+def test_a_mute_of_ours_stops_the_stall_clock(net: NetBench) -> None:
+    channel, peer = net.ready_pair(net.options(stall_ns=8 * SECOND, min_rate=10))
+    peer.send(frame(1000)[:5])
+    net.poll()
+    channel.mute(mute.PEER)
+    for _ in range(30):
+        net.clock.advance_ms(1000)
+        net.poll()
+    assert channel.is_open
+    channel.unmute(mute.PEER)
+    assert 8 <= seconds_until_closed(net, channel) <= 10
+    assert channel.cause is Cause.RECEIVE_STALLED
+
+
+def test_a_peer_that_never_reads_stalls_the_send(net: NetBench) -> None:
+    channel, _ = net.ready_pair(net.options(stall_ns=8 * SECOND, min_rate=10))
+    channel.send(run_of(frame(900_000)))
+    assert 8 <= seconds_until_closed(net, channel) <= 10
+    assert channel.cause is Cause.SEND_STALLED
+    assert channel.unsent_bytes > 0
+
+
+def test_a_channel_between_frames_is_not_stalled(net: NetBench) -> None:
+    channel, peer = net.ready_pair(net.options(stall_ns=8 * SECOND, min_rate=10))
+    peer.send(frame(1))
+    for _ in range(40):
+        net.clock.advance_ms(1000)
+        net.poll()
+    assert channel.is_open
+
+
+# Ends.
+
+
+def test_the_first_cause_wins_and_is_told_once(net: NetBench) -> None:
+    channel, _ = net.ready_pair()
+    channel.close(Cause.ADMIN, "because")
+    channel.close(Cause.IDLE)
+    net.poll(2)
+    assert (channel.cause, channel.detail) == (Cause.ADMIN, "because")
+    assert net.listener.words(channel).count("closed") == 1
+
+
+def test_an_error_in_a_callback_closes_that_channel_only(net: NetBench) -> None:
+    def fail(channel: Channel, run: Run) -> None:
+        if channel is bad:
+            raise RuntimeError("a bug")
+
+    net.listener.on_run = fail
+    bad, bad_peer = net.ready_pair()
+    good, good_peer = net.ready_pair()
+    bad_peer.send(frame(500)[:100])
+    net.poll()
+    bad_peer.send(frame(500)[100:])
+    good_peer.send(frame(1))
+    net.poll(2)
+    assert (bad.cause, bad.detail) == (Cause.INTERNAL, "RuntimeError: a bug")
+    assert good.frames_received == 1
+    assert net.pool.used == 0
+
+
+@pytest.mark.parametrize("word", ["ready", "sent", "end_of_stream", "muted"])
+def test_an_error_in_any_callback_is_that_channels_end(net: NetBench, word: str) -> None:
+    def fail(channel: Channel) -> None:
+        raise RuntimeError("a bug")
+
+    net.listener.on[word] = fail
+    channel, peer = net.pair()
+    net.poll()
+    if channel.is_open:
+        peer.send(frame(9)[:5])
+        net.poll()
+        channel.mute(mute.ADMIN)
+        channel.send(run_of(frame(900_000)))
+        peer.send(frame(9)[5:])
+        net.poll()
+        channel.unmute(mute.ADMIN)
+        peer.recv(1 << 20)
+        peer.shutdown(socket.SHUT_WR)
+        net.poll(3)
+        while channel.is_open and word == "sent":
+            peer.recv(1 << 20)
+            net.poll()
+    net.poll()
+    assert channel.cause is Cause.INTERNAL
+
+
+@pytest.mark.parametrize("when", ["received", "end_of_stream", "ready", "muted"])
+def test_a_callback_may_close_its_own_channel(net: NetBench, when: str) -> None:
+    net.listener.on[when] = lambda channel: channel.close(Cause.ADMIN)
+    channel, peer = net.pair()
+    net.poll()
+    if channel.is_open:
+        peer.send(frame(9)[:5])
+        net.poll()
+        channel.mute(mute.ADMIN)
+        peer.send(frame(9)[5:] + frame(1) + b"\xff\xff\xff\xff")
+        peer.shutdown(socket.SHUT_WR)
+        net.poll()
+        channel.unmute(mute.ADMIN)
+        if when == "end_of_stream":
+            net.limit.value = -1
+            peer2 = net.ready_pair()[1]
+            peer2.shutdown(socket.SHUT_WR)
+    net.poll(3)
+    assert Cause.ADMIN in [who.cause for word, who in net.listener.told if word == "closed"]
+
+
+def test_what_died_is_closed_and_forgotten(net: NetBench) -> None:
+    channel, peer = net.ready_pair()
+    channel.attachment = object()
+    channel.close(Cause.ADMIN)
+    assert net.selector.channel_count == 1
+    net.poll()
+    assert net.selector.channel_count == 0
+    assert channel.attachment is None
+    assert peer.recv(1) == b""

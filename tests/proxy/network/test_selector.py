@@ -1,0 +1,433 @@
+"""proxy.network.selector: many connections, one wait."""
+
+import select
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from proxy.network import mute
+from proxy.network.cause import Cause
+from proxy.network.channel import Channel
+from proxy.network.listener import FdHandler
+from proxy.network.run import Run
+from proxy.network.selector import MAX_REGISTERED
+from proxy.network.state import ChannelState
+from proxy.network.timer import Timer
+from tests.fakes.clock import SECOND
+from tests.fakes.network import NetBench, frame, net_bench, tcp_pair
+from tests.fakes.tls import TlsWorld
+
+
+@pytest.fixture
+def net() -> Iterator[NetBench]:
+    with net_bench() as bench:
+        yield bench
+
+
+class Act(Timer):
+    """A timer that does what the test says."""
+
+    def __init__(self, action: Callable[[], object]) -> None:
+        super().__init__()
+        self.action = action
+
+    def fire(self, now_ns: int) -> None:
+        self.action()
+
+
+class Drain(FdHandler):
+    """Reads a descriptor and keeps what came."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.seen = b""
+
+    def on_event(self, events: int) -> None:
+        self.seen += self.sock.recv(100)
+
+
+# Opening.
+
+
+def test_an_accepted_socket_is_ready_with_the_next_poll_and_never_within_register(net: NetBench) -> None:
+    channel, _ = net.pair()
+    assert (channel.state, net.listener.words()) == (ChannelState.HANDSHAKE, [])
+    net.poll()
+    assert (channel.state, net.listener.words(), channel.principal) == (ChannelState.READY, ["ready"], "ANONYMOUS")
+
+
+def test_a_connection_is_opened_without_blocking(net: NetBench) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        channel = net.selector.connect(socket.AF_INET, server.getsockname(), 7, net.options(side="upstream"), peer="server")
+        assert channel.state is ChannelState.CONNECTING
+        net.poll_until(lambda: channel.is_open)
+        peer, _ = server.accept()
+        with peer:
+            assert channel.send(Run(None, 0, frame(2), 0, 6, 1, 0))
+            assert peer.recv(100) == frame(2)
+    assert (channel.id, channel.peer) == (7, "server")
+    assert channel.opened_ns <= channel.connected_ns <= channel.ready_ns
+
+
+def test_a_unix_socket_that_connects_at_once_is_told_later(net: NetBench, tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+        channel = net.selector.connect(socket.AF_UNIX, path, 1, net.options(side="upstream"))
+        assert net.listener.words() == []
+        net.poll_until(lambda: channel.is_open)
+
+
+def test_a_refused_connection_is_told_later_and_never_raised(net: NetBench, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+    refused = net.selector.connect(socket.AF_INET, address, 1, net.options(side="upstream"))
+    missing = net.selector.connect(socket.AF_UNIX, str(tmp_path / "none"), 2, net.options(side="upstream"))
+    assert net.listener.words() == []
+    net.poll_until(lambda: net.selector.channel_count == 0)
+    for channel in (refused, missing):
+        assert (channel.cause, channel.died_in) == (Cause.UPSTREAM_REFUSED, ChannelState.CONNECTING)
+        assert channel.detail
+    assert sorted(net.listener.words()) == ["closed", "closed"]
+
+
+def test_a_connection_that_takes_too_long_times_out(net: NetBench) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
+        others = [socket.create_connection(server.getsockname()) for _ in range(1)]
+        channel = net.selector.connect(socket.AF_INET, server.getsockname(), 1, net.options(side="upstream"))
+        net.poll(3)
+        opened = channel.state is not ChannelState.CONNECTING
+        net.clock.advance_ms(10_000)
+        net.poll()
+        if not opened:
+            assert (channel.cause, channel.died_in) == (Cause.UPSTREAM_TIMEOUT, ChannelState.CONNECTING)
+        for other in others:
+            other.close()
+
+
+def test_a_client_that_does_not_finish_its_handshake_times_out(net: NetBench, tls_world: TlsWorld) -> None:
+    channel, _ = net.pair(net.options(tls=tls_world.server_settings()))
+    net.poll(2)
+    net.clock.advance_ms(9_999)
+    net.poll()
+    assert channel.state is ChannelState.HANDSHAKE
+    net.clock.advance_ms(1)
+    net.poll()
+    assert (channel.cause, channel.died_in) == (Cause.HANDSHAKE_TIMEOUT, ChannelState.HANDSHAKE)
+
+
+def test_the_budget_for_new_sockets_is_renewed_by_each_poll(net: NetBench) -> None:
+    for _ in range(3):
+        net.pair()
+    assert net.selector.register_budget == MAX_REGISTERED - 3
+    net.poll()
+    assert net.selector.register_budget == MAX_REGISTERED
+
+
+# Events.
+
+
+def test_a_negative_timeout_is_a_mistake(net: NetBench) -> None:
+    with pytest.raises(ValueError, match="timeout"):
+        net.selector.poll(-1)
+
+
+def test_many_connections_keep_their_order(net: NetBench) -> None:
+    pairs = [net.ready_pair(tcp=True) for _ in range(5)]
+    for number in range(100):
+        for index, (_, peer) in enumerate(pairs):
+            peer.send(frame(number % 7, bytes([index])))
+        net.poll()
+    net.poll_until(lambda: all(channel.frames_received == 100 for channel, _ in pairs))
+    for index, (channel, _) in enumerate(pairs):
+        assert net.listener.data[channel] == b"".join(frame(number % 7, bytes([index])) for number in range(100))
+
+
+def test_one_read_for_each_channel_in_each_poll(net: NetBench) -> None:
+    busy, busy_peer = net.ready_pair()
+    other, other_peer = net.ready_pair()
+    busy_peer.send(frame(100) * 1000)
+    other_peer.send(frame(1))
+    net.poll()
+    assert net.stats.reads == 2
+    assert other.frames_received == 1
+    assert 0 < busy.frames_received < 1000
+
+
+def test_events_of_a_channel_that_died_in_the_batch_are_ignored(net: NetBench) -> None:
+    pairs = [net.ready_pair() for _ in range(4)]
+    for _, peer in pairs:
+        peer.send(frame(1))
+
+    def close_all_others(channel: Channel, run: Run) -> None:
+        for other, _ in pairs:
+            if other is not channel:
+                other.close(Cause.ADMIN)
+
+    net.listener.on_run = close_all_others
+    net.poll()
+    words = net.listener.words()
+    assert words.count("received") == 1
+    assert words[-3:] == ["closed"] * 3
+
+
+def test_a_descriptor_is_not_reused_before_the_poll_has_ended(net: NetBench) -> None:
+    first, peer = net.ready_pair()
+    second, second_peer = net.ready_pair()
+    fds: list[int] = []
+
+    def replace(channel: Channel, run: Run) -> None:
+        if fds:
+            return
+        other = second if channel is first else first
+        fds.append(other.fd)
+        other.close(Cause.ADMIN)
+        fds.append(net.pair()[0].fd)
+
+    net.listener.on_run = replace
+    peer.send(frame(1))
+    second_peer.send(frame(1))
+    net.poll()
+    assert len(fds) == 2
+    assert fds[0] != fds[1]
+    assert net.listener.words().count("received") == 1
+    net.poll()
+
+
+def test_no_callback_is_made_within_another(net: NetBench) -> None:
+    depth: list[str] = []
+
+    def enter(word: str) -> Callable[[Channel], None]:
+        def check(channel: Channel) -> None:
+            assert depth == [], f"{word} within {depth}"
+            depth.append(word)
+            channel.mute(mute.PEER)
+            channel.unmute(mute.PEER)
+            if word == "received":
+                channel.shut_write()
+            elif word == "write_ended":
+                channel.close(Cause.ADMIN)
+            depth.pop()
+
+        return check
+
+    for word in ("ready", "received", "sent", "end_of_stream", "write_ended", "closed"):
+        net.listener.on[word] = enter(word)
+    channel, peer = net.ready_pair()
+    peer.send(frame(1))
+    net.poll(3)
+    assert net.listener.words(channel) == ["ready", "received", "write_ended", "closed"]
+    assert net.selector.callback_errors == 0
+
+
+def test_closed_may_close_others_and_all_are_told(net: NetBench) -> None:
+    channels = [net.ready_pair()[0] for _ in range(4)]
+    net.listener.on["closed"] = lambda channel: channels[channels.index(channel) + 1].close(Cause.UPSTREAM_CLOSED) if channel is not channels[-1] else None
+    channels[0].close(Cause.ADMIN)
+    net.poll()
+    assert [channel.cause for channel in channels] == [Cause.ADMIN] + [Cause.UPSTREAM_CLOSED] * 3
+    assert net.listener.words()[-4:] == ["closed"] * 4
+
+
+def test_an_error_in_closed_is_noted(net: NetBench) -> None:
+    def fail(channel: Channel) -> None:
+        raise RuntimeError("a bug")
+
+    net.listener.on["closed"] = fail
+    net.ready_pair()[0].close(Cause.ADMIN)
+    net.poll()
+    assert (net.selector.callback_errors, str(net.selector.last_error)) == (1, "a bug")
+    net.selector.callback_errors = 0
+    net.listener.on.clear()
+
+
+# Interest.
+
+
+def test_a_short_mute_costs_no_system_call(net: NetBench) -> None:
+    channel, peer = net.ready_pair()
+    before = channel._interest
+    for _ in range(3):
+        channel.mute(mute.PEER)
+        net.poll()
+        channel.unmute(mute.PEER)
+    assert channel._interest == before
+    channel.mute(mute.PEER)
+    peer.send(frame(1))
+    net.poll()
+    assert channel._interest == 0
+
+
+# Descriptors of others, and timers.
+
+
+def test_other_descriptors_may_be_watched(net: NetBench) -> None:
+    ours, peer = socket.socketpair()
+    with ours, peer:
+        handler = Drain(ours)
+        net.selector.watch(ours.fileno(), handler)
+        peer.send(b"one")
+        net.poll()
+        assert handler.seen == b"one"
+        net.selector.watch(ours.fileno(), handler, select.EPOLLPRI)
+        peer.send(b"two")
+        net.poll()
+        assert handler.seen == b"one"
+        net.selector.watch(ours.fileno(), handler, select.EPOLLIN)
+        net.poll()
+        assert handler.seen == b"onetwo"
+        net.selector.unwatch(ours.fileno())
+        net.selector.unwatch(ours.fileno())
+        peer.send(b"three")
+        net.poll()
+        assert handler.seen == b"onetwo"
+
+
+def test_timers_fire_in_a_poll_and_shorten_the_wait(net: NetBench) -> None:
+    fired: list[str] = []
+    timer, gone = Act(lambda: fired.append("timer")), Act(lambda: fired.append("gone"))
+    net.selector.call_at(net.clock.now + 3 * SECOND, timer)
+    net.selector.call_at(net.clock.now + SECOND, gone)
+    net.selector.cancel(gone)
+    net.poll()
+    assert fired == []
+    net.clock.advance_ms(3000)
+    net.selector.poll(1_000_000)
+    assert fired == ["timer"]
+
+
+def test_busy_and_idle_time_are_told_apart(net: NetBench) -> None:
+    net.listener.on["ready"] = lambda channel: net.clock.advance_ms(5)
+    net.ready_pair()
+    net.poll()
+    assert (net.selector.busy_ns, net.selector.idle_ns, net.selector.polls) == (5_000_000, 0, 2)
+
+
+# TLS.
+
+
+def tls_pair(net: NetBench, world: TlsWorld) -> tuple[Channel, Channel]:
+    """A server's channel and a client's, both in the same selector."""
+    ours, peer = tcp_pair()
+    server = net.selector.register(ours, 1, net.options(tls=world.server_settings()))
+    client = net.selector.register(peer, 2, net.options(side="upstream", tls=world.client_settings()))
+    net.poll_until(lambda: server.is_open and client.is_open)
+    return server, client
+
+
+def test_frames_over_tls(net: NetBench, tls_world: TlsWorld) -> None:
+    server, client = tls_pair(net, tls_world)
+    data = frame(100_000) + frame(3)
+    assert client.send(Run(None, 0, data, 0, len(data), 2, 0))
+    net.poll_until(lambda: server.frames_received == 2)
+    assert net.listener.data[server] == data
+    assert server.bytes_received == len(data)
+    assert server.identity is not None
+    assert server.identity.version == "TLSv1.3"
+
+
+def test_bytes_that_the_transport_holds_get_their_visit_after_an_unmute(net: NetBench, tls_world: TlsWorld) -> None:
+    server, client = tls_pair(net, tls_world)
+    first, rest = frame(50)[:30], frame(50)[30:] + frame(7) * 3
+    client.send(Run(None, 0, first, 0, len(first), 0, 0))
+    net.poll_until(lambda: server.staged == 30)
+    server.mute(mute.ADMIN)
+    client.send(Run(None, 0, rest, 0, len(rest), 4, 0))
+    net.poll_until(lambda: server.frames_received == 1)
+    assert server.mute_in_force
+    net.poll(5)
+    assert server.frames_received == 1
+    server.unmute(mute.ADMIN)
+    net.poll()
+    assert server.frames_received == 4
+
+
+def test_a_record_that_is_not_whole_does_not_make_the_loop_spin(net: NetBench, tls_world: TlsWorld) -> None:
+    ours, peer = tcp_pair()
+    server = net.selector.register(ours, 1, net.options(tls=tls_world.server_settings()))
+    relay_end, client_sock = tcp_pair()
+    client = net.selector.register(client_sock, 2, net.options(tls=tls_world.client_settings()))
+    peer.setblocking(False)
+    relay_end.setblocking(False)
+
+    def shovel(most: int = 1 << 20) -> None:
+        for source, target in ((peer, relay_end), (relay_end, peer)):
+            try:
+                target.send(source.recv(most))
+            except BlockingIOError:
+                pass
+
+    with peer, relay_end:
+        for _ in range(100):
+            net.poll()
+            shovel()
+        assert server.is_open
+        client.send(Run(None, 0, frame(500), 0, 504, 1, 0))
+        for _ in range(3):
+            shovel(100)
+            net.poll(3)
+        assert net.selector._visits == []
+        for _ in range(10):
+            shovel()
+            net.poll()
+        assert server.frames_received == 1
+
+
+def test_tls_ends_in_both_directions(net: NetBench, tls_world: TlsWorld) -> None:
+    server, client = tls_pair(net, tls_world)
+    client.shut_write()
+    net.poll_until(lambda: server.state is ChannelState.READ_ENDED)
+    assert server.detail == ""
+    server.send(Run(None, 0, frame(9), 0, 13, 1, 0))
+    net.poll_until(lambda: client.frames_received == 1)
+    server.shut_write()
+    net.poll_until(lambda: client.state is server.state is ChannelState.ENDED)
+
+
+def test_handshakes_are_done_behind_the_frames_of_others_and_within_a_budget(net: NetBench) -> None:
+    busy, busy_peer = net.ready_pair()
+    order: list[str] = []
+    net.listener.on["received"] = lambda channel: order.append("frame")
+
+    def slow(channel: Channel) -> None:
+        order.append("ready")
+        net.clock.advance_ms(1)
+
+    net.listener.on["ready"] = slow
+    for _ in range(5):
+        net.pair()
+    for _ in range(3):
+        busy_peer.send(frame(1))
+        net.poll()
+    assert order == ["frame", "ready", "ready"] * 2 + ["frame", "ready"]
+    assert busy.frames_received == 3
+
+
+# Ends.
+
+
+def test_closing_the_selector_tells_everybody_and_leaves_nothing() -> None:
+    with net_bench() as net:
+        for _ in range(3):
+            net.ready_pair()
+        channel, peer = net.ready_pair()
+        peer.send(frame(100)[:50])
+        net.poll()
+        net.pair()
+    assert net.listener.words().count("closed") == 5
+    assert channel.cause is Cause.DRAINED
+
+
+def test_every_collection_is_empty_after_all_have_closed(net: NetBench, tls_world: TlsWorld) -> None:
+    channels = [net.ready_pair(net.options(idle_ns=SECOND))[0] for _ in range(3)] + list(tls_pair(net, tls_world))
+    for channel in channels:
+        channel.close(Cause.ADMIN)
+    net.poll(2)
+    selector = net.selector
+    assert not any(handler is not None for handler in selector._handlers)
+    for collection in (selector._channels, selector._visits, selector._handshakes, selector._dead, selector._ended):
+        assert len(collection) == 0
+    assert len(selector._timers) == 0
