@@ -1,0 +1,228 @@
+"""Pairs over real loopback sockets and a real selector, with a clock of the test's own."""
+
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from proxy.clock import Clock
+from proxy.network.connection_id import ConnectionIds
+from proxy.network.memory_pool import MemoryPool
+from proxy.network.options import ChannelOptions
+from proxy.network.receive import ReceiveLimit
+from proxy.network.selector import Selector
+from proxy.relay.counters import Counters
+from proxy.relay.drain import Drain
+from proxy.relay.pair import Pair
+from proxy.relay.relay import Relay
+from proxy.relay.route import Endpoint, Route
+from proxy.relay.rows import closed_row
+from proxy.relay.watcher import PairWatcher
+
+SECOND = 1_000_000_000
+
+
+class HandClock(Clock):
+    """Stands still until it is told to move."""
+
+    def __init__(self) -> None:
+        self.ns = 1000 * SECOND
+
+    def now_ns(self) -> int:
+        return self.ns
+
+
+class Told(PairWatcher):
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.muted: list[int] = []
+        self.cut_off: list[int] = []
+
+    def pair_closed(self, pair: Pair) -> None:
+        self.rows.append(closed_row(pair, 0))
+
+    def pair_muted(self, pair: Pair) -> None:
+        self.muted.append(int(pair.id))
+
+    def drained(self, cut_off: int) -> None:
+        self.cut_off.append(cut_off)
+
+
+def frame(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+class World:
+    """One listener, one upstream, one selector.
+
+    Args:
+        protocol: of the listener.
+        endpoints: addresses of the upstream; none: a listening socket of this world, ``server``.
+        others: options of both sides' channels.
+    """
+
+    def __init__(
+        self,
+        protocol: str = "framed",
+        *,
+        limit: int = 1 << 20,
+        answer_limit: int = 1 << 20,
+        pool: int = 1 << 24,
+        endpoints: list[tuple[str, int]] | None = None,
+        half_close_s: int = 30,
+        connect_s: int = 5,
+        idle_s: int = 0,
+        stall_s: int = 0,
+        rules: Any = None,
+        writer: Any = None,
+        quiet_s: int = 1,
+    ) -> None:
+        self.clock = HandClock()
+        self.told = Told()
+        self.pool = MemoryPool(pool, self.clock.now_ns)
+        self.counters = Counters(["l"], ["u"])
+        counters = self.counters.listeners["l"]
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.server.settimeout(2)
+        self.limit = ReceiveLimit(limit)
+        common: dict[str, Any] = {"stall_ns": stall_s * SECOND, "min_rate": 1024}
+        client_options = ChannelOptions(side="downstream", limit=self.limit, stats=counters.downstream, idle_ns=idle_s * SECOND, **common)
+        upstream_limit = ReceiveLimit(answer_limit)
+        upstream_options = ChannelOptions(
+            side="upstream", limit=upstream_limit, stats=counters.upstream, handshake_timeout_ns=connect_s * SECOND, **common
+        )
+        addresses = [self.server.getsockname()] if endpoints is None else endpoints
+        self.route = Route(
+            listener="l",
+            upstream="u",
+            protocol=protocol,
+            options=client_options,
+            upstream_limit=upstream_limit,
+            half_close_ns=half_close_s * SECOND,
+            counters=counters,
+            upstream_counters=self.counters.upstreams["u"],
+            endpoints=[Endpoint(socket.AF_INET, address, upstream_options) for address in addresses],
+        )
+        self.relay = Relay(ConnectionIds(1, 1), self.counters, self.told, rules, writer)
+        self.selector = Selector(self.clock, self.pool, self.relay)
+        self.relay.pairs.attach(self.selector)
+        self.drain = Drain(self.selector, self.clock, self.relay.pairs.open, self.told, quiet_s * SECOND)
+        self.sockets: list[socket.socket] = [self.server]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return self.told.rows
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The one closed row."""
+        assert len(self.rows) == 1, self.rows
+        return self.rows[0]
+
+    def client(self) -> tuple[socket.socket, Pair]:
+        """A client, and the pair that begins with it; the upstream is not connected yet."""
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            client = socket.create_connection(listener.getsockname())
+            accepted, _ = listener.accept()
+        client.settimeout(2)
+        self.sockets.append(client)
+        pair = self.relay.take_over(accepted, self.route, "192.0.2.1:1", "127.0.0.1:2", self.clock.ns)
+        return client, pair
+
+    def pair(self) -> tuple[socket.socket, socket.socket, Pair]:
+        """A client, its upstream's socket, and the open pair."""
+        client, pair = self.client()
+        self.until(lambda: pair.state.value == "open")
+        upstream, _ = self.server.accept()
+        upstream.settimeout(2)
+        self.sockets.append(upstream)
+        return client, upstream, pair
+
+    def poll(self, times: int = 3) -> None:
+        for _ in range(times):
+            self.selector.poll(5)
+
+    def until(self, done: Callable[[], object], polls: int = 400) -> None:
+        for _ in range(polls):
+            if done():
+                return
+            self.selector.poll(5)
+        raise AssertionError("it did not come to that")
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.ns += int(seconds * SECOND)
+        self.poll(2)
+
+    def read(self, sock: socket.socket, size: int) -> bytes:
+        """Exactly so many bytes, polling meanwhile."""
+        data = b""
+        sock.setblocking(False)
+        for _ in range(2000):
+            try:
+                piece = sock.recv(size - len(data))
+            except BlockingIOError:
+                self.selector.poll(2)
+                continue
+            assert piece, f"the stream ended after {len(data)} of {size} bytes"
+            data += piece
+            if len(data) == size:
+                break
+        sock.settimeout(2)
+        assert len(data) == size, f"{len(data)} of {size} bytes"
+        return data
+
+    def ended(self, sock: socket.socket) -> bytes:
+        """All until the end of the stream, polling meanwhile."""
+        data = b""
+        sock.setblocking(False)
+        for _ in range(2000):
+            try:
+                piece = sock.recv(65536)
+            except BlockingIOError:
+                self.selector.poll(2)
+                continue
+            if not piece:
+                sock.settimeout(2)
+                return data
+            data += piece
+        raise AssertionError("the stream did not end")
+
+    def fill(self, sock: socket.socket) -> int:
+        """Send frames until the socket takes no more; how many frames were begun (the last may be cut)."""
+        sock.setblocking(False)
+        data = frame(b"x" * 60_000)
+        count = 0
+        stuck = 0
+        while stuck < 20:
+            left = data
+            while left and stuck < 20:
+                try:
+                    left = left[sock.send(left) :]
+                    stuck = 0
+                except BlockingIOError:
+                    stuck += 1
+                    self.selector.poll(2)
+            count += 1
+        sock.settimeout(2)
+        return count
+
+    def close(self) -> None:
+        """Close everything; the pool must be whole and no pair left."""
+        self.selector.close()
+        for sock in self.sockets:
+            sock.close()
+        assert self.pool.used == 0, "memory was not given back"
+        assert not self.relay.pairs.open, "a pair is left"
+        for counters in self.counters.listeners.values():
+            assert (counters.active_downstream, counters.active_upstream, counters.pairing.open) == (0, 0, 0)
+            assert int(sum(counters.closed)) == len(self.rows) == int(counters.accepted)
+        upstream = self.counters.upstreams["u"]
+        assert (upstream.connecting, upstream.used) == (0, 0)
+
+
+def reset(sock: socket.socket) -> None:
+    """Close with a RST."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()

@@ -1,0 +1,528 @@
+"""The eight rules of a pair, over loopback and a real selector. Each test ends with the pool whole and every gauge zero."""
+
+import socket
+import struct
+
+import pytest
+
+from proxy.network import mute
+from proxy.network.cause import Cause
+from proxy.relay.pairing import MAX_OPEN
+from proxy.relay.rows import open_row
+from tests.fakes.world import World, frame, reset
+
+
+@pytest.fixture
+def make():
+    worlds: list[World] = []
+
+    def build(*args, **options) -> World:
+        worlds.append(World(*args, **options))
+        return worlds[-1]
+
+    yield build
+    for world in worlds:
+        world.close()
+
+
+@pytest.fixture
+def world(make) -> World:
+    return make()
+
+
+def refused_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port: int = sock.getsockname()[1]
+    return port
+
+
+def request(key: int, version: int, correlation: int, rest: bytes = b"") -> bytes:
+    return frame(struct.pack(">hhih", key, version, correlation, -1) + rest)
+
+
+def answer(correlation: int, rest: bytes = b"") -> bytes:
+    return frame(struct.pack(">i", correlation) + rest)
+
+
+# Rule 1: opening.
+
+
+def test_the_client_is_muted_for_peer_until_its_upstream_is_ready(world):
+    client, pair = world.client()
+    client.sendall(frame(b"early"))
+    world.until(lambda: pair.state.value == "connecting_upstream")
+    assert pair.client.channel.causes == mute.PEER
+    assert pair.client.channel.frames_received == 0
+    world.until(lambda: pair.state.value == "open")
+    upstream, _ = world.server.accept()
+    assert world.read(upstream, 9) == frame(b"early")
+    upstream.close()
+
+
+def test_a_client_that_ends_before_its_first_byte_is_no_data(world):
+    client, upstream, _ = world.pair()
+    client.close()
+    assert world.ended(upstream) == b""
+    upstream.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["side"]) == ("no_data", "downstream")
+
+
+def test_the_next_endpoint_is_tried_when_one_refuses(make):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        world = make(endpoints=[("127.0.0.1", refused_port()), other.getsockname()])
+        _, pair = world.client()
+        world.until(lambda: pair.state.value == "open")
+        assert pair.endpoint == f"127.0.0.1:{other.getsockname()[1]}"
+    durations = world.counters.upstreams["u"].durations
+    assert [sum(histogram.buckets) for histogram in durations] == [1, 1, 0, 0, 0]
+
+
+def test_a_pair_ends_with_upstream_refused_when_all_refuse(make):
+    world = make(endpoints=[("127.0.0.1", refused_port()), ("127.0.0.1", refused_port())])
+    client, _ = world.client()
+    assert world.ended(client) == b""
+    client.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["side"], world.row["state"]) == ("upstream_refused", "upstream", "connecting_upstream")
+    assert "127.0.0.1:" in world.row["detail"]
+
+
+def test_an_upstream_without_an_address_refuses(make):
+    world = make(endpoints=[])
+    client, _ = world.client()
+    assert world.ended(client) == b""
+    client.close()
+    world.until(lambda: world.rows)
+    assert world.row["cause"] == "upstream_refused"
+
+
+def test_endpoints_are_taken_in_turn(make):
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+        world = make(endpoints=[one.getsockname(), two.getsockname()])
+        pairs = [world.client()[1] for _ in range(4)]
+        world.until(lambda: all(pair.state.value == "open" for pair in pairs))
+        ports = [int(pair.endpoint.split(":")[1]) for pair in pairs]
+        assert sorted(ports) == sorted([one.getsockname()[1], two.getsockname()[1]] * 2)
+
+
+def test_an_upstream_that_does_not_answer_in_time_is_upstream_timeout(make):
+    world = make(connect_s=3)
+    backlog = socket.socket()
+    backlog.bind(("127.0.0.1", 0))
+    backlog.listen(0)
+    fillers = [socket.socket() for _ in range(4)]
+    for filler in fillers:
+        filler.setblocking(False)
+        filler.connect_ex(backlog.getsockname())
+    world.route.endpoints = [type(world.route.endpoints[0])(socket.AF_INET, backlog.getsockname(), world.route.endpoints[0].options)]
+    client, pair = world.client()
+    world.until(lambda: pair.state.value == "connecting_upstream")
+    world.pass_time(3.1)
+    assert world.ended(client) == b""
+    client.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["side"]) == ("upstream_timeout", "upstream")
+    for sock in (*fillers, backlog):
+        sock.close()
+
+
+# Rule 2: passing on.
+
+
+def test_runs_pass_both_ways_in_order(world):
+    client, upstream, pair = world.pair()
+    frames = b"".join(frame(bytes([index]) * index) for index in range(200))
+    client.sendall(frames)
+    assert world.read(upstream, len(frames)) == frames
+    upstream.sendall(frames[::-1][:0] + frames)
+    assert world.read(client, len(frames)) == frames
+    row = open_row(pair, 0)
+    assert row["frames"] == {"request": 200, "response": 200}
+    assert row["state"] == "open"
+
+
+def test_upstreams_only_see_whole_frames(world):
+    client, upstream, _ = world.pair()
+    whole, begun = frame(b"whole"), frame(b"begun")
+    client.sendall(whole + begun[:-1])
+    assert world.read(upstream, len(whole)) == whole
+    world.poll()
+    upstream.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        upstream.recv(1)
+    client.sendall(begun[-1:])
+    assert world.read(upstream, len(begun)) == begun
+
+
+def test_a_source_is_muted_for_peer_while_a_send_is_pending_and_the_other_direction_goes_on(world):
+    client, upstream, pair = world.pair()
+    world.fill(client)
+    source = pair.client.channel
+    assert source.causes == mute.PEER
+    assert pair.upstream.channel.pending_send > 0
+    upstream.sendall(frame(b"answer"))
+    assert world.read(client, 10) == frame(b"answer")
+    before = source.frames_received
+    while source.causes:
+        world.read(upstream, 4096)
+    world.until(lambda: source.frames_received > before or not source.causes)
+    client.close()
+    world.ended(upstream)
+    upstream.close()
+
+
+def test_too_many_open_requests_mute_the_client_until_half_are_answered(make):
+    world = make("kafka", limit=1 << 24)
+    client, upstream, pair = world.pair()
+    one = request(1, 4, 0)
+    total = MAX_OPEN + 1
+    data = b"".join(request(1, 4, index) for index in range(total))
+    client.setblocking(True)
+    client.sendall(data[: len(data) // 2])
+    world.read(upstream, len(data) // 2 // len(one) * len(one))
+    client.sendall(data[len(data) // 2 :])
+    world.until(lambda: pair.pairing.full)
+    world.poll()
+    assert pair.client.channel.causes == mute.PEER
+    answers = b"".join(answer(index) for index in range(total))
+    part = len(answer(0)) * (MAX_OPEN // 2)
+    upstream.sendall(answers[:part])
+    world.read(client, part)
+    world.poll()
+    assert pair.client.channel.causes == mute.PEER
+    upstream.sendall(answers[part:])
+    world.read(client, len(answers) - part)
+    world.until(lambda: pair.pairing.open == 0)
+    assert pair.client.channel.causes == 0
+
+
+# Rule 3: muting.
+
+
+def test_an_admin_mute_lets_a_frame_begun_finish_and_then_reads_no_header(world):
+    client, upstream, pair = world.pair()
+    begun = frame(b"begun")
+    client.sendall(begun[:6])
+    world.poll()
+    channel = pair.client.channel
+    assert not channel.mute(mute.ADMIN)
+    assert open_row(pair, 0)["muting"]
+    client.sendall(begun[6:] + frame(b"next"))
+    assert world.read(upstream, len(begun)) == begun
+    world.poll()
+    assert world.told.muted == [pair.id]
+    assert open_row(pair, 0)["muted"] == ["admin"]
+    assert channel.frames_received == 1
+    upstream.sendall(frame(b"answers still pass"))
+    assert world.read(client, 22)
+    channel.unmute(mute.ADMIN)
+    assert world.read(upstream, 8) == frame(b"next")
+
+
+# Rule 4: the end of a muted client.
+
+
+def test_a_muted_client_keeps_its_frames_after_its_end(world):
+    client, upstream, pair = world.pair()
+    pair.client.channel.mute(mute.ADMIN)
+    client.sendall(frame(b"last"))
+    client.close()
+    world.poll(5)
+    assert not world.rows
+    pair.client.channel.unmute(mute.ADMIN)
+    assert world.ended(upstream) == frame(b"last")
+    upstream.close()
+    world.until(lambda: world.rows)
+    assert world.row["cause"] == "peer_closed"
+
+
+# Rule 5: half-close.
+
+
+def test_a_half_closed_client_gets_its_answers(world):
+    client, upstream, pair = world.pair()
+    client.sendall(frame(b"question"))
+    client.shutdown(socket.SHUT_WR)
+    assert world.ended(upstream) == frame(b"question")
+    assert open_row(pair, 0)["state"] == "half_closed"
+    upstream.sendall(frame(b"answer one") + frame(b"two"))
+    upstream.close()
+    assert world.ended(client) == frame(b"answer one") + frame(b"two")
+    client.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["side"], world.row["lost"]["bytes"]) == ("peer_closed", "downstream", 0)
+
+
+def test_an_upstream_that_ends_first_still_gets_requests(world):
+    client, upstream, _ = world.pair()
+    client.sendall(frame(b"a"))
+    upstream.sendall(frame(b"bye"))
+    upstream.shutdown(socket.SHUT_WR)
+    assert world.ended(client) == frame(b"bye")
+    client.sendall(frame(b"b"))
+    client.close()
+    assert world.ended(upstream) == frame(b"a") + frame(b"b")
+    upstream.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["side"]) == ("upstream_closed", "upstream")
+
+
+def test_a_frame_begun_is_dropped_and_counted_at_the_end_of_the_stream(world):
+    client, upstream, _ = world.pair()
+    client.sendall(frame(b"whole") + frame(b"partial")[:7])
+    client.close()
+    assert world.ended(upstream) == frame(b"whole")
+    upstream.close()
+    world.until(lambda: world.rows)
+    assert world.row["lost"] == {"bytes": 7, "request": 7, "response": 0}
+    assert "within a frame" in world.row["detail"]
+    assert world.counters.listeners["l"].lost_downstream == 7
+
+
+def test_half_close_waits_for_the_pending_send(world):
+    client, upstream, pair = world.pair()
+    client.settimeout(2)
+    data = frame(b"x" * 900_000)
+    client.setblocking(False)
+    left = data * 4
+    while left:
+        try:
+            left = left[client.send(left) :]
+        except BlockingIOError:
+            if pair.client.channel.causes:
+                break
+            world.poll(1)
+    sent = 4 * len(data) - len(left)
+    whole = sent // len(data) * len(data)
+    client.shutdown(socket.SHUT_WR)
+    world.poll()
+    assert len(world.ended(upstream)) == whole
+    client.close()
+    upstream.close()
+    world.until(lambda: world.rows)
+    assert world.row["lost"]["request"] == sent - whole
+
+
+def test_half_close_ends_at_its_timeout(make):
+    world = make(half_close_s=30)
+    client, upstream, _ = world.pair()
+    client.sendall(frame(b"a"))
+    client.shutdown(socket.SHUT_WR)
+    assert world.ended(upstream) == frame(b"a")
+    world.pass_time(29)
+    assert not world.rows
+    world.pass_time(2)
+    assert world.ended(client) == b""
+    world.pass_time(1.1)
+    assert (world.row["cause"], world.row["detail"]) == ("peer_closed", "the other side did not end in time")
+    client.close()
+    upstream.close()
+
+
+def test_kafka_ends_a_half_closed_pair_when_no_answer_is_open(make):
+    world = make("kafka")
+    client, upstream, _ = world.pair()
+    client.sendall(request(3, 9, 1) + request(3, 9, 2))
+    client.shutdown(socket.SHUT_WR)
+    world.ended(upstream)
+    upstream.sendall(answer(1))
+    assert world.read(client, 8) == answer(1)
+    assert not world.rows
+    upstream.sendall(answer(2))
+    assert world.ended(client) == answer(2)
+    world.pass_time(1.1)
+    assert (world.row["cause"], world.row["lost"]["bytes"]) == ("peer_closed", 0)
+
+
+def test_kafka_ends_a_pair_whose_upstream_ended(make):
+    world = make("kafka")
+    client, upstream, _ = world.pair()
+    client.sendall(request(3, 9, 1))
+    world.read(upstream, 14)
+    upstream.sendall(answer(1) + answer(2)[:5])
+    upstream.close()
+    assert world.ended(client) == answer(1)
+    client.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["side"], world.row["lost"]["response"]) == ("upstream_closed", "upstream", 5)
+
+
+# Rule 7: the first cause wins, and what was received still goes out.
+
+
+@pytest.mark.parametrize(("size", "cause"), [(101, "frame_too_large"), (-1, "negative_size")])
+def test_a_refused_frame_ends_the_pair_after_the_good_ones(make, size, cause):
+    world = make(limit=100)
+    client, upstream, _ = world.pair()
+    client.sendall(frame(b"x" * 100) + struct.pack(">i", size) + b"y" * 50)
+    assert world.ended(upstream) == frame(b"x" * 100)
+    upstream.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["side"], world.row["frames"]["request"]) == (cause, "downstream", 1)
+    assert world.counters.listeners["l"].downstream.refused_too_large + world.counters.listeners["l"].downstream.refused_negative == 1
+
+
+def test_an_answer_above_the_upstream_limit_is_refused(make):
+    world = make(answer_limit=10)
+    client, upstream, _ = world.pair()
+    client.sendall(frame(b"x"))
+    world.read(upstream, 5)
+    upstream.sendall(frame(b"ok") + frame(b"y" * 11))
+    assert world.ended(client) == frame(b"ok")
+    client.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["side"]) == ("frame_too_large", "upstream")
+
+
+def test_a_reset_lets_the_healthy_side_have_what_was_received(world):
+    client, upstream, pair = world.pair()
+    client.sendall(frame(b"one") + frame(b"two")[:5])
+    assert world.read(upstream, 7) == frame(b"one")
+    world.until(lambda: pair.client.channel.staged == 5)
+    reset(client)
+    assert world.ended(upstream) == b""
+    upstream.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["side"], world.row["lost"]["request"]) == ("peer_reset", "downstream", 5)
+
+
+def test_a_reset_by_the_upstream_ends_the_client_in_order(world):
+    client, upstream, _ = world.pair()
+    client.sendall(frame(b"one"))
+    world.read(upstream, 7)
+    upstream.sendall(frame(b"answer"))
+    assert world.read(client, 10) == frame(b"answer")
+    reset(upstream)
+    assert world.ended(client) == b""
+    client.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["side"]) == ("peer_reset", "upstream")
+
+
+def test_a_pending_send_gets_one_second_and_the_rest_is_counted(world):
+    client, upstream, pair = world.pair()
+    world.fill(client)
+    pending = pair.upstream.channel.pending_send
+    assert pending > 0
+    reset(client)
+    world.until(lambda: pair.state.value == "closing")
+    world.pass_time(0.9)
+    assert not world.rows
+    world.pass_time(0.2)
+    assert (world.row["cause"], world.row["detail"] != "") == ("peer_reset", True)
+    assert world.row["lost"]["request"] >= pending
+    upstream.close()
+
+
+def test_an_admin_close_ends_both_sides_in_order(world):
+    client, upstream, pair = world.pair()
+    client.sendall(frame(b"one"))
+    assert world.read(upstream, 7) == frame(b"one")
+    upstream.sendall(frame(b"answer"))
+    world.until(lambda: pair.upstream.channel.frames_received == 1)
+    pair.end(Cause.ADMIN, "maintenance", "internal")
+    assert open_row(pair, 0)["state"] == "closing"
+    assert world.ended(client) == frame(b"answer")
+    assert world.ended(upstream) == b""
+    client.close()
+    upstream.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["detail"], world.row["side"]) == ("admin", "maintenance", "internal")
+
+
+def test_what_arrives_after_the_end_began_is_dropped_and_counted(world):
+    client, upstream, pair = world.pair()
+    client.sendall(frame(b"one"))
+    assert world.read(upstream, 7) == frame(b"one")
+    pair.end(Cause.ADMIN, "", "internal")
+    client.sendall(frame(b"late"))
+    world.until(lambda: pair.client.channel.frames_received == 2)
+    client.close()
+    upstream.close()
+    world.until(lambda: world.rows)
+    assert world.row["lost"]["request"] == 8
+
+
+def test_the_first_cause_wins(world):
+    _, upstream, pair = world.pair()
+    pair.end(Cause.ADMIN, "first", "internal")
+    pair.end(Cause.IDLE, "second", "downstream")
+    reset(upstream)
+    world.pass_time(1.1)
+    assert (world.row["cause"], world.row["detail"]) == ("admin", "first")
+
+
+def test_a_client_that_is_reset_while_its_upstream_is_connected_closes_that_too(make):
+    world = make()
+    client, pair = world.client()
+    world.until(lambda: pair.state.value == "connecting_upstream")
+    reset(client)
+    world.until(lambda: pair.state.value == "closing")
+    world.pass_time(1.1)
+    assert world.row["cause"] == "peer_reset"
+
+
+def test_a_peer_that_dies_in_the_same_poll_takes_nobody_along(world):
+    """Both sockets are ready in one batch: the upstream's reset and the client's frame."""
+    client, upstream, pair = world.pair()
+    reset(upstream)
+    client.sendall(frame(b"late"))
+    world.until(lambda: pair.state.value == "closing")
+    world.pass_time(1.1)
+    assert world.row["cause"] == "peer_reset"
+
+
+def test_idle_is_a_cause_of_the_pair(make):
+    world = make(idle_s=60)
+    client, upstream, _ = world.pair()
+    world.pass_time(61)
+    assert world.ended(client) == b""
+    assert world.ended(upstream) == b""
+    upstream.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["side"]) == ("idle", "downstream")
+
+
+def test_a_client_that_never_reads_is_send_stalled(make):
+    world = make(stall_s=10)
+    _, upstream, pair = world.pair()
+    world.fill(upstream)
+    for _ in range(12):
+        world.pass_time(2)
+    world.until(lambda: world.rows or world.pass_time(1))
+    assert (world.row["cause"], world.row["side"]) == ("send_stalled", "downstream")
+    assert pair.state.value == "closed"
+
+
+def test_every_end_leaves_exactly_one_row(world):
+    for _ in range(3):
+        client, upstream, _ = world.pair()
+        client.close()
+        upstream.close()
+    world.until(lambda: len(world.rows) == 3)
+    assert len({row["id"] for row in world.rows}) == 3
+
+
+def test_memory_moves_with_a_frame_that_spans_reads(make):
+    world = make(limit=8 << 20, pool=16 << 20)
+    client, upstream, _ = world.pair()
+    data = frame(bytes(range(256)) * 16384)
+    client.setblocking(False)
+    left = data
+    got = b""
+    upstream.setblocking(False)
+    while len(got) < len(data):
+        if left:
+            try:
+                left = left[client.send(left) :]
+            except BlockingIOError:
+                pass
+        world.poll(1)
+        try:
+            got += upstream.recv(1 << 20)
+        except BlockingIOError:
+            continue
+    assert got == data
+    world.poll()
+    assert world.pool.used == 0
