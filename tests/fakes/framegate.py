@@ -40,7 +40,9 @@ class Framegate:
         rows: everything it printed so far.
     """
 
-    def __init__(self, folder: Path, config: Row, *, environment: dict[str, str] | None = None, wait: bool = True, prefix: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, folder: Path, config: Row, *, environment: dict[str, str] | None = None, wait: bool = True, prefix: tuple[str, ...] = ()
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.config = {

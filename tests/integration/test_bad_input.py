@@ -199,6 +199,7 @@ def test_a_reset_mid_frame_is_named(proxy: Framegate, witness: Witness) -> None:
     assert rows[0]["lost"]["bytes"] == 14
 
 
+@pytest.mark.slow
 def test_an_upstream_that_refuses_is_named(proxy: Framegate, witness: Witness) -> None:
     client = proxy.connect("refused")
     with closing_for(proxy, witness, "refused", "upstream_refused", client):
@@ -236,6 +237,7 @@ def test_an_upstream_that_ends_its_stream_still_gets_every_frame(proxy: Framegat
     assert upstreams.received == [number.to_bytes(4, "big") for number in range(50)]
 
 
+@pytest.mark.slow
 def test_a_handshake_that_does_not_end_is_timed_out(proxy: Framegate, witness: Witness) -> None:
     client = proxy.connect("tls")
     with closing_for(proxy, witness, "tls", "handshake_timeout", client):

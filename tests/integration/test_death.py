@@ -1,0 +1,105 @@
+"""SIGKILL to a processor, and to the control process."""
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from control.gen.framegate.control.v1 import channel_service_pb2 as channels_pb2
+from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
+from proxy.tap import log_reader
+from tests.fakes.framegate import Framegate, Witness
+from tests.fakes.upstream import frame, read_frame
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that nobody has reaped yet does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until(condition: Any, timeout: float = 10.0) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.01)
+
+
+def slots(proxy: Framegate) -> dict[str, int]:
+    """The slot of every open channel, by peer."""
+    with proxy.api() as channel:
+        answer = ChannelServiceStub(channel).ListChannels(channels_pb2.ListChannelsRequest(), timeout=10)
+    return {item.peer_address: item.processor_slot for item in answer.channels}
+
+
+def gaps(directory: Path) -> dict[str, int]:
+    """Frames that gaps for dead processors miss, by direction, over all streams."""
+    found = {"request": 0, "response": 0}
+    for stream in log_reader.streams(str(directory)):
+        if ".recovery." in stream:
+            totals = log_reader.stream_totals(str(directory), stream)
+            found = {direction: found[direction] + totals.missing[direction] for direction in found}
+    return found
+
+
+@pytest.mark.slow
+def test_a_killed_processor_takes_only_its_own_connections_and_is_replaced(tmp_path: Path, plain: dict[str, Any]) -> None:
+    tap = {"directory": "tap", "flush": "10s", "flush_size": "4MiB", "rules": [{"name": "all"}]}
+    with Framegate(tmp_path, {**plain, "processors": 2, "tap": tap}) as proxy, Witness(proxy, "plain") as witness:
+        witness.check()
+        with proxy.connect("plain") as victim:
+            for number in range(10):
+                victim.sendall(frame(bytes([number])))
+                assert read_frame(victim) == bytes([number])
+            peers = {"{}:{}".format(*sock.getsockname()[:2]): sock for sock in (victim, witness.sock)}
+            by_peer = slots(proxy)
+            slot_of = {sock: by_peer[peer] for peer, sock in peers.items()}
+            assert slot_of[victim] != slot_of[witness.sock]
+            slot = slot_of[victim]
+            pid = proxy.wait_row(lambda row: row["event"] == "processor_ready" and row["slot"] == slot)["pid"]
+            time.sleep(0.1)  # the counters reach the cells within a millisecond or two of the frames
+            os.kill(pid, signal.SIGKILL)
+            row = proxy.closed_row(victim)
+            assert victim.recv(1) == b""
+        assert row["cause"] == "processor_died"
+        died = proxy.wait_row(lambda row: row["event"] == "processor_died")
+        assert (died["slot"], died["pid"], died["exit_code"], died["connections"]) == (slot, pid, -9, 1)
+        ready = proxy.wait_row(lambda row: row["event"] == "processor_ready" and row["slot"] == slot and row["pid"] != pid)
+        assert ready["generation"] > died["generation"]
+        gap = proxy.wait_row(lambda row: row["event"] == "tap_gap")
+        assert gap["frames"] == {"request": 10, "response": 10} == gaps(tmp_path / "tap")
+        assert proxy.metric("framegate_connection_closed_total", framegate_cause="processor_died") == 1
+        assert proxy.metric("framegate_worker_restarts_total") == 1
+        assert proxy.closed_cause(row["id"]) == "processor_died"
+        with Witness(proxy, "plain") as another, Witness(proxy, "plain") as third:
+            another.check()
+            third.check()
+            assert set(slots(proxy).values()) == {0, 1}
+        witness.check()
+    assert proxy.process.returncode == 0
+
+
+@pytest.mark.slow
+def test_processors_leave_no_orphan_when_control_is_killed(tmp_path: Path, plain: dict[str, Any]) -> None:
+    tap = {"directory": "tap", "flush": "10s", "flush_size": "4MiB", "rules": [{"name": "all"}]}
+    proxy = Framegate(tmp_path, {**plain, "processors": 2, "tap": tap})
+    with proxy.connect("plain") as client:
+        for number in range(10):
+            client.sendall(frame(bytes([number])))
+            assert read_frame(client) == bytes([number])
+        pids = proxy.processors
+        assert len(pids) == 2
+        proxy.process.kill()
+        proxy.wait()
+        wait_until(lambda: not any(alive(pid) for pid in pids), timeout=8)
+        assert client.recv(1) == b""
+    totals = [log_reader.stream_totals(str(tmp_path / "tap"), stream) for stream in log_reader.streams(str(tmp_path / "tap"))]
+    assert sum(total.stored["request"] for total in totals) == 10
+    assert sum(total.stored["response"] for total in totals) == 10
+    with Framegate(tmp_path, {**plain, "tap": tap}) as successor, Witness(successor, "plain") as witness:
+        witness.check()

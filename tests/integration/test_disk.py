@@ -1,0 +1,62 @@
+"""A full disk under the tap: traffic goes on, every frame that the log lacks is accounted for, and the log goes on when there is room again."""
+
+import contextlib
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.tap import log_reader
+from tests.fakes.framegate import Framegate, Witness
+from tests.fakes.upstream import frame, read_frame
+
+
+@contextlib.contextmanager
+def tiny_disk(folder: Path) -> Iterator[bool]:
+    """Mount 1 MiB on the folder; False when that is not allowed here."""
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True, check=False).returncode == 0
+    try:
+        yield mounted
+    finally:
+        if mounted:
+            subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def dropped(proxy: Framegate) -> float:
+    return proxy.metric("framegate_tap_dropped_total")
+
+
+@pytest.mark.slow
+def test_a_full_disk_costs_the_log_and_not_the_traffic(tmp_path: Path, plain: dict[str, Any]) -> None:
+    directory = tmp_path / "tap"
+    tap = {"directory": str(directory), "budget": "64MiB", "segment_size": "8MiB", "rules": [{"name": "all"}]}
+    with tiny_disk(directory) as mounted:
+        # Not root: no file may grow above 1 MiB. The writes fail alike; there is no room again, so the end of the test is left out.
+        prefix = () if mounted else ("prlimit", "--fsize=1048576")
+        ballast = directory / "ballast"
+        if mounted:
+            ballast.write_bytes(bytes(512 * 1024))
+        with Framegate(tmp_path / "framegate", {**plain, "tap": tap}, prefix=prefix) as proxy, Witness(proxy, "plain", size=20_000) as witness:
+            deadline = time.monotonic() + 20
+            while dropped(proxy) == 0:
+                witness.check()
+                assert time.monotonic() < deadline, "the disk is not full"
+            before = witness.count
+            witness.check()
+            assert witness.count > before
+            if mounted:
+                ballast.unlink()
+                with proxy.connect("plain") as client:
+                    client.sendall(frame(b"there is room again"))
+                    assert read_frame(client) == b"there is room again"
+        assert proxy.process.returncode == 0
+        if mounted:
+            totals = [log_reader.stream_totals(str(directory), stream) for stream in log_reader.streams(str(directory))]
+            for direction in ("request", "response"):
+                assert sum(total.missing[direction] for total in totals) > 0
+                accounted = sum(total.stored[direction] + total.missing[direction] for total in totals)
+                assert accounted == witness.count + 1
