@@ -1,0 +1,67 @@
+"""Runs the pipeline's job as a process of its own, for ``test_run.py``; with a pause, it stands still where it is told to be killed.
+
+Arguments: a JSON object: source, output, and perhaps available_now, max_bytes_per_trigger, pause_from (a batch number), pause_at (a place)
+and marker (a file that says the place was reached).
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from proxy.pipeline.run import PipelineSettings, run_pipeline
+from proxy.pipeline.tables import TableWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+FAST_START = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+
+
+class PausingWriter(TableWriter):
+    """Stands still at a place of the first batch from ``pause_from`` on."""
+
+    def __init__(self, output: Path, pause_from: int, pause_at: str, marker: Path) -> None:
+        super().__init__(output)
+        self._from = pause_from
+        self._at = pause_at
+        self._marker = marker
+        self._batch = -1
+
+    def __call__(self, chunks: "DataFrame", batch: int) -> None:
+        self._batch = batch
+        self._pause("begun")
+        super().__call__(chunks, batch)
+        self._pause("published")
+
+    def _write(self, table: str, df: "DataFrame") -> int:
+        rows = super()._write(table, df)
+        self._pause(f"staged {table}")
+        return rows
+
+    def _publish(self, table: str, batch: int) -> None:
+        super()._publish(table, batch)
+        self._pause(f"renamed {table}")
+
+    def _pause(self, place: str) -> None:
+        if self._batch >= self._from and place == self._at:
+            self._marker.write_text(str(self._batch))
+            time.sleep(120)
+
+
+def main(told: dict[str, Any]) -> int:
+    """Run the job as told."""
+    pause = {key: told.pop(key) for key in ("pause_from", "pause_at", "marker") if key in told}
+    settings = PipelineSettings(
+        source=Path(told.pop("source")), output=Path(told.pop("output")), trigger_ms=50, cores=2, spark=FAST_START, **told
+    )
+    if not pause:
+        return run_pipeline(settings)
+    return run_pipeline(
+        settings, make_writer=lambda output: PausingWriter(output, pause["pause_from"], pause["pause_at"], Path(pause["marker"]))
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1])))

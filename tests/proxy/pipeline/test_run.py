@@ -1,0 +1,242 @@
+"""The job, as a process of its own where signals matter."""
+
+import collections
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+import proxy
+from proxy.pipeline.run import EXIT_OK, EXIT_USAGE, PipelineSettings, _distance, _reason, run_pipeline
+from proxy.pipeline.tables import TABLE_SCHEMAS
+from proxy.tap import record
+from proxy.tap.log_reader import count_frames, read_consumers
+from tests.fakes.tap_log import START_NS, FakeProcessor, demo_body
+
+JOB = Path(__file__).with_name("job.py")
+WAIT_S = 60
+
+
+def until(ready: Callable[[], Any], what: str, job: "subprocess.Popen[str] | None" = None) -> Any:
+    """What ``ready`` gives, as soon as it is true; a job that ended meanwhile is a failure."""
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        found = ready()
+        if found:
+            return found
+        assert job is None or job.poll() is None, f"the job ended while waiting for {what}: {job.stderr.read() if job.stderr else ''}"
+        time.sleep(0.02)
+    raise AssertionError(f"no {what} within {WAIT_S} s")
+
+
+@contextlib.contextmanager
+def running(**told: Any) -> Iterator["subprocess.Popen[str]"]:
+    """The job in a process group of its own, which is killed whole in the end."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(proxy.__file__).parents[1])}
+    job = subprocess.Popen(
+        [sys.executable, str(JOB), json.dumps(told)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        with job:
+            try:
+                yield job
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(job.pid, signal.SIGKILL)
+    finally:
+        job.wait(10)
+
+
+def table(output: Path, name: str) -> list[dict[str, Any]]:
+    """The rows of a table, read without Spark."""
+    parts = sorted((output / name).glob("batch_id=*/*.parquet"))
+    return [{**row, "batch_id": part.parent.name} for part in parts for row in pq.ParquetFile(part).read().to_pylist()]
+
+
+# Before anything starts
+
+
+def test_a_source_that_is_not_there_is_one_line_and_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = PipelineSettings(source=tmp_path / "nowhere", output=tmp_path / "out")
+    assert run_pipeline(settings) == EXIT_USAGE
+    assert capsys.readouterr() == ("", f"framegate pipeline: --source: no directory {tmp_path / 'nowhere'}\n")
+
+
+def test_no_java_is_one_line_and_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no-java"))
+    assert run_pipeline(PipelineSettings(source=tmp_path, output=tmp_path / "out")) == EXIT_USAGE
+    said = capsys.readouterr().err
+    assert said.startswith("framegate pipeline: Spark needs Java 17")
+    assert said.count("\n") == 1
+
+
+def test_an_output_has_one_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with (tmp_path / "_lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert run_pipeline(PipelineSettings(source=tmp_path, output=tmp_path)) == EXIT_USAGE
+    assert "another job writes" in capsys.readouterr().err
+
+
+def test_batches_without_their_checkpoint_are_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "frames" / "batch_id=3").mkdir(parents=True)
+    assert run_pipeline(PipelineSettings(source=tmp_path, output=tmp_path)) == EXIT_USAGE
+    assert "there is no checkpoint" in capsys.readouterr().err
+
+
+def test_signal_handlers_are_put_back(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    run_pipeline(PipelineSettings(source=tmp_path / "nowhere", output=tmp_path / "out"))
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_lag_is_what_no_offset_covers() -> None:
+    assert _distance({"a": 10, "gone": 5}, {"a": 25, "new": 7}) == 22
+
+
+def test_the_reason_of_a_failure_is_its_own_line() -> None:
+    message = "[STREAM_FAILED] Query terminated\nTraceback (most recent call last):\n  File x\nproxy.pipeline.planner.DataLossError: stream a is gone\n\tat org.x"
+    assert _reason(message) == "proxy.pipeline.planner.DataLossError: stream a is gone"
+    assert _reason("[STREAM_FAILED] Query terminated\n at x") == "[STREAM_FAILED] Query terminated"
+
+
+# The job
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_the_job_follows_the_log_says_so_and_stops_on_sigterm(tmp_path: Path) -> None:
+    log, output = tmp_path / "log", tmp_path / "out"
+    processor = FakeProcessor(log)
+    processor.block([b"one", b"two"])
+    events: list[dict[str, Any]] = []
+    with running(source=str(log), output=str(output)) as job:
+        assert job.stdout is not None
+        follower = threading.Thread(target=lambda: events.extend(json.loads(line) for line in job.stdout or ()))
+        follower.start()
+        batches = lambda: [event for event in events if event["event"] == "batch"]  # noqa: E731
+        until(batches, "first batch", job)
+        processor.block([b"three"])
+        until(lambda: len(batches()) == 2, "second batch", job)
+        job.terminate()
+        assert job.wait(WAIT_S) == EXIT_OK
+        follower.join(10)
+    assert events[0]["event"] == "started"
+    first, second = batches()
+    assert (first["rows"]["frames"], second["rows"]["frames"], second["total"]["frames"], second["lag_bytes"]) == (2, 1, 3, 0)
+    assert first["bytes"] > 0
+    assert second["duration_ms"] > 0
+    assert events[-1] == {"event": "stopped", "total": second["total"], "lag_bytes": 0}
+    assert [bytes(row["payload"]) for row in table(output, "frames")] == [b"one", b"two", b"three"]
+    assert list(read_consumers(str(log))) == ["pipeline"]
+
+
+# Places where the driver stands when it is killed: nothing written, half staged, half published, published but not said, not committed.
+PLACES = ("begun", "staged frames", "renamed frames", "renamed gaps", "published")
+
+
+class Traffic(threading.Thread):
+    """Two processors that append while the driver comes and goes; remembers what it sent."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self.sent: list[tuple[Any, ...]] = []
+        self.lost = 0
+        self._stopping = threading.Event()
+        self._processors = [FakeProcessor(directory, slot=slot, segment_size=20_000) for slot in range(2)]
+
+    def run(self) -> None:
+        number = 0
+        while not self._stopping.wait(0.05):
+            self._round(number)
+            number += 1
+        for processor in self._processors:
+            processor.close()
+
+    def _round(self, number: int) -> None:
+        for slot, processor in enumerate(self._processors):
+            connection = slot * 10 + number % 3
+            first = processor.sent.get((connection, "request"), 0)
+            bodies = [demo_body(connection, first + index, os.urandom(200)) for index in range(3)]
+            processor.send(bodies, connection=connection, at_ns=START_NS + number * 10**9)
+            self.sent += [(connection, "request", first + index, body, None, None) for index, body in enumerate(bodies)]
+            answer = processor.sent.get((connection, "response"), 0)
+            processor.send(
+                [b"%d" % number], connection=connection, direction="response", protocol="kafka", keys=[number % 4 << 16 | 1], latencies=[number]
+            )
+            self.sent.append((connection, "response", answer, b"%d" % number, number % 4, number))
+            if number % 10 == 9:
+                processor.point(connection, "request").lose(record.REASON_QUEUE_FULL, 2, 20, first + 3, START_NS)
+                self.lost += 2
+            processor.flush()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self.join()
+
+
+def highest(checkpoint: Path, kind: str) -> int:
+    """The last batch that Spark logged as planned (offsets) or done (commits)."""
+    numbers = [int(file.name) for file in (checkpoint / kind).glob("*") if file.name.isdigit()]
+    return max(numbers, default=-1)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_tables_equal_the_model_after_kills_between_offsets_and_commit(tmp_path: Path) -> None:
+    log, output, marker = tmp_path / "log", tmp_path / "out", tmp_path / "marker"
+    checkpoint = output / "_checkpoint"
+    log.mkdir()
+    traffic = Traffic(log)
+    traffic.start()
+    try:
+        for place in PLACES:
+            begin = max(1, highest(checkpoint, "offsets") + 1)
+            told = {"source": str(log), "output": str(output), "max_bytes_per_trigger": 100_000}
+            with running(**told, pause_from=begin, pause_at=place, marker=str(marker)) as job:
+                batch = int(until(lambda: marker.exists() and marker.read_text(), place, job))
+                assert highest(checkpoint, "offsets") == batch > highest(checkpoint, "commits") == batch - 1 >= 0
+                os.killpg(job.pid, signal.SIGKILL)
+            assert job.returncode == -signal.SIGKILL
+            marker.unlink()
+    finally:
+        traffic.stop()
+    with running(source=str(log), output=str(output), available_now=True) as job:
+        assert job.wait(WAIT_S) == EXIT_OK
+    check_against_model(output, traffic, log)
+
+
+def check_against_model(output: Path, traffic: Traffic, log: Path) -> None:
+    frames = table(output, "frames")
+    names = ("connection_id", "direction", "sequence", "payload", "api_key", "latency_us")
+    assert collections.Counter(tuple(row[name] for name in names) for row in frames) == collections.Counter(traffic.sent)
+    keys = {(row["stream"], row["offset"], row["chunk_index"], row["frame_index"]) for row in frames}
+    assert len(keys) == len(frames) == sum(count_frames(str(log)).values())
+    answers = [sent for sent in traffic.sent if sent[1] == "response"]
+    assert sorted((row["connection_id"], row["sequence"], row["latency_us"]) for row in table(output, "requests")) == sorted(
+        (sent[0], sent[2], sent[5]) for sent in answers
+    )
+    parts = table(output, "traffic_by_minute")
+    assert sum(row["frames"] for row in parts) == len(traffic.sent)
+    assert sum(row["bytes"] for row in parts) == sum(len(sent[3]) + 4 for sent in traffic.sent)
+    assert sum(row["lost_frames"] for row in parts) == sum(row["lost_frames"] for row in table(output, "gaps")) == traffic.lost
+    said = json.loads((output / "_progress.json").read_text())
+    assert said["total"] == {name: len(table(output, name)) for name in TABLE_SCHEMAS}
+    assert not list((output / "_staging").iterdir())

@@ -1,0 +1,62 @@
+import importlib.util
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from proxy.pipeline.session import SparkMissingError, local_session, require_java, require_packages
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def java(folder: Path, version: str) -> None:
+    """A JAVA_HOME whose java says its version."""
+    (folder / "bin").mkdir()
+    program = folder / "bin" / "java"
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    program.chmod(0o755)
+
+
+def test_a_java_that_is_new_enough_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java(tmp_path, "17.0.15")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert require_java() == str(tmp_path / "bin" / "java")
+
+
+def test_no_java_is_one_line_that_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SparkMissingError, match=r"^Spark needs Java 17, none found: install .*JAVA_HOME$"):
+        require_java()
+    with pytest.raises(SparkMissingError), local_session("never"):
+        pass
+
+
+def test_an_old_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java(tmp_path, "11.0.2")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SparkMissingError, match="found Java 11"):
+        require_java()
+
+
+def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyarrow" else object())
+    with pytest.raises(SparkMissingError, match=r"not installed: pyarrow: pip install 'framegate\[spark\]'"):
+        require_packages()
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_the_session_has_the_settings_that_a_python_source_wants(spark: "SparkSession") -> None:
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+    context = spark.sparkContext.getConf()
+    assert context.get("spark.python.unix.domain.socket.enabled") == "true"
+    sockets = context.get("spark.python.unix.domain.socket.dir")
+    assert sockets is not None
+    assert len(sockets) < 60
+    assert os.stat(sockets).st_mode & 0o077 == 0
+    assert context.get("spark.ui.enabled") == "false"
+    assert not Path("spark-warehouse").exists()
