@@ -52,8 +52,10 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         table.add_column(column, justify="right" if numeric else "left", no_wrap=index == 0, overflow="fold")
     for line in lines:
         table.add_row(*line)
-    width = None if sys.stdout.isatty() else 10_000
-    Console(width=width, highlight=False, markup=False, soft_wrap=False).print(table)
+    console = Console(width=None if sys.stdout.isatty() else 10_000, highlight=False, markup=False)
+    with console.capture() as captured:
+        console.print(table)
+    sys.stdout.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())
 
 
 def print_fields(fields: Iterable[tuple[str, Any]]) -> None:

@@ -1,14 +1,15 @@
 """ChannelService."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import grpc
 
 from control.errors import InvalidArgumentError, NotFoundError, Violation
 from control.gen.framegate.control.v1 import channel_service_pb2 as pb2
 from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelServiceServicer
-from control.plane import ControlPlane, Outcome
+from control.plane import ControlPlane, Outcome, Row
 from control.service import paging
 from control.service.closed import ClosedChannels
 from control.service.convert import cause_name, channel_message, channel_number, channel_texts
@@ -18,7 +19,18 @@ from control.service.validate import Violations, reason, selection
 __all__ = ["Channels"]
 
 Context = grpc.aio.ServicerContext[Any, Any]
+_SLICE: Final = 16
+"""Rows that become messages in one go: about 0.5 ms."""
 Change = Callable[[Sequence[int], str | None, str], Awaitable[Outcome]]
+
+
+async def _messages(rows: Sequence[Row]) -> list[pb2.Channel]:
+    """Messages of many rows, in slices, so that probes and links are not kept waiting."""
+    messages: list[pb2.Channel] = []
+    for start in range(0, len(rows), _SLICE):
+        messages.extend(channel_message(row) for row in rows[start : start + _SLICE])
+        await asyncio.sleep(0)
+    return messages
 
 
 class Channels(ChannelServiceServicer):
@@ -32,7 +44,7 @@ class Channels(ChannelServiceServicer):
         """One page of open channels."""
         size = paging.page_size(request.page_size)
         rows, token = await self._plane.list_channels(request.listener or None, size, request.page_token)
-        return pb2.ListChannelsResponse(channels=[channel_message(row) for row in rows], next_page_token=token)
+        return pb2.ListChannelsResponse(channels=await _messages(rows), next_page_token=token)
 
     async def ListClosedChannels(self, request: pb2.ListClosedChannelsRequest, context: Context) -> pb2.ListClosedChannelsResponse:
         """One page of channels that closed a short time ago."""
@@ -42,7 +54,7 @@ class Channels(ChannelServiceServicer):
             raise NotFoundError("listener", request.listener)
         rows = self._closed.latest(request.listener or None, cause_name(request.cause))
         chosen, token = paging.page([(str(row["id"]), row) for row in rows], request.page_size, request.page_token)
-        return pb2.ListClosedChannelsResponse(channels=[channel_message(row) for row in chosen], next_page_token=token)
+        return pb2.ListClosedChannelsResponse(channels=await _messages(chosen), next_page_token=token)
 
     async def GetChannel(self, request: pb2.GetChannelRequest, context: Context) -> pb2.GetChannelResponse:
         """One channel, open or closed a short time ago."""

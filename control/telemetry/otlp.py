@@ -28,6 +28,12 @@ class OtlpReader(PeriodicExportingMetricReader):
         self._injector = Injector(plane.build.version, plane.started_ns, preferred.get(Histogram, AggregationTemporality.CUMULATIVE))
         super().__init__(exporter, export_interval_millis=config.interval_ms, cardinality_limits=cardinality)
 
+    def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
+        """Export once more and end. When the collector is dead, what goes on after ``timeout_millis`` has ended on return, too."""
+        super().shutdown(timeout_millis, **kwargs)
+        if self._daemon_thread is not None:
+            self._daemon_thread.join(timeout_millis / 1000)
+
     def _receive_metrics(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> None:
         data = self._injector.inject(metrics_data, self._fold.end(), time.time_ns())
         super()._receive_metrics(data, timeout_millis, **kwargs)

@@ -1,5 +1,6 @@
 """Pushing to a collector."""
 
+import threading
 import time
 from collections.abc import Iterator
 
@@ -55,3 +56,19 @@ def test_a_collector_that_is_gone_does_not_hold_up_the_end(plane: FakePlane) -> 
     started = time.monotonic()
     reader.shutdown(200)
     assert time.monotonic() - started < 3
+
+
+def test_after_the_end_nothing_asks_for_values_any_more(plane: FakePlane) -> None:
+    with FakeCollector() as early:
+        pass
+    asked: list[int] = []
+    reader = OtlpReader(plane, Fold(plane), OtlpConfig(endpoint=early.endpoint, interval_ms=20), {})
+    meter = MeterProvider([reader], shutdown_on_exit=False).get_meter("x")
+    meter.create_observable_counter("things", [lambda options: asked.append(1) or []])
+    deadline = time.monotonic() + 5
+    while not asked and time.monotonic() < deadline:
+        time.sleep(0.01)
+    reader.shutdown(200)
+    count = len(asked)
+    assert not any(thread.name.startswith("OtelPeriodic") and thread is reader._daemon_thread for thread in threading.enumerate())
+    assert len(asked) == count >= 1
