@@ -7,10 +7,11 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import grpc
 
+from control.demo.load import BODY_HEADER_SIZE
 from control.demo.processes import Child, ChildError
 from control.demo.steering import Channel, Steering, cause_text
 from control.gen.framegate.control.v1.channel_service_pb2 import MuteCause
@@ -71,7 +72,7 @@ class Acts:
         self._pool_size = pool_size
         self._say = say
         self._act = Act("")
-        self._initial_limit = 0
+        self._initial_limit = steering.limit()
 
     def script(self) -> list[Callable[[], None]]:
         """The acts in order; each may be called once and never raises."""
@@ -89,10 +90,13 @@ class Acts:
         self.done.append(self._act)
         try:
             self._generator.ask("phase", phase="acts")
-            act()
-            self._generator.ask("phase", phase="steady")
+            try:
+                act()
+            finally:
+                self._generator.ask("phase", phase="steady")
         except grpc.RpcError as error:
-            self._fail(f"the call failed: {error}".replace("\n", " "))
+            call = cast("grpc.Call", error)
+            self._fail(f"a call failed: {call.code().name}: {call.details()}")
         except (NotSeenError, ChildError) as error:
             self._fail(str(error))
 
@@ -105,7 +109,6 @@ class Acts:
         self._say(f"{self._act.title}: {text}")
 
     def _lower_the_limit(self) -> None:
-        self._initial_limit = self._steering.limit()
         guest = self._open()
         self._send(guest, 1, 2 * MIB)
         self._until(guest, "a frame of 2 MiB answered", lambda seen: seen["answered"] == 1)
@@ -131,7 +134,16 @@ class Acts:
         self._send(guest, 10, KIB)
         self._until(guest, "ten frames answered", lambda seen: seen["answered"] == 10)
         self._steering.mute(guest.channel.id, "demo: show what a mute does")
-        self._send(guest, 64, 64 * KIB)
+        try:
+            self._send(guest, 64, 64 * KIB)
+            self._see_the_mute(guest)
+        finally:
+            self._steering.unmute(guest.channel.id, "demo: go on")
+        self._until(guest, "all bytes after the unmute", lambda seen: seen["answered"] == 74)
+        self._saw("unmuted: the other 64 frames arrived, in order, every byte as sent")
+        self._generator.ask("shut", connection=guest.number)
+
+    def _see_the_mute(self, guest: _Guest) -> None:
         blocked = self._until(guest, "the client's send blocked", lambda seen: seen["blocked_ms"] >= 1000 * _STILL_S)
         first = self._steering.describe(guest.channel.id)
         self._check(MuteCause.MUTE_CAUSE_ADMIN in first.mute_causes, "admin among the causes of the mute")
@@ -141,30 +153,29 @@ class Acts:
         self._check(counts == [10, 10], f"a frame count that stands at 10, not {counts}")
         waiting = _size(blocked["outbox_bytes"])
         self._saw(f"{guest.channel.id} muted: its client's send blocks ({waiting} of 4 MiB not taken), its frame count stands at 10")
-        self._steering.unmute(guest.channel.id, "demo: go on")
-        self._until(guest, "all bytes after the unmute", lambda seen: seen["answered"] == 74)
-        self._saw("unmuted: the other 64 frames arrived, in order, every byte as sent")
-        self._generator.ask("shut", connection=guest.number)
 
     def _shrink_the_pool(self) -> None:
+        """As in Kafka's pool, a lease of any size is granted while anything is available: so one frame takes all of a share, the next one waits."""
         holder, waiter = self._two_on_one_processor()
-        shares = len(self._steering.pool().shares)
-        self._steering.set_pool_size(shares * MIB)
-        self._begin(holder)
-        self._until_proxy(holder, "memory leased for a frame begun", lambda channel: channel.leased_bytes >= 700 * KIB)
-        self._begin(waiter)
-        self._until_proxy(waiter, "a frame that waits for memory", lambda channel: MuteCause.MUTE_CAUSE_MEMORY in channel.mute_causes)
-        pool = self._steering.pool()
-        sizes = f"{_size(pool.size_bytes)}, {_size(pool.usage_bytes)} in use"
-        self._saw(f"to {sizes}: {waiter.channel.id} waits, muted for memory, with a frame of 700 KiB")
-        self._steering.set_pool_size(self._pool_size)
+        self._steering.set_limit(MIB)
+        self._steering.set_pool_size(len(self._steering.pool().shares) * MIB)
+        try:
+            self._begin(holder, MIB - BODY_HEADER_SIZE)
+            self._until_proxy(holder, "memory leased for a frame begun", lambda channel: channel.leased_bytes >= MIB - KIB)
+            self._begin(waiter, 512 * KIB)
+            self._until_proxy(waiter, "a frame that waits for memory", lambda channel: MuteCause.MUTE_CAUSE_MEMORY in channel.mute_causes)
+            pool = self._steering.pool()
+            sizes = f"{_size(pool.size_bytes)} in {len(pool.shares)} shares, {_size(pool.usage_bytes)} in use"
+            self._saw(f"to {sizes}: {waiter.channel.id} waits with a frame of 512 KiB, muted for memory")
+        finally:
+            self._steering.set_pool_size(self._pool_size)
         self._until_proxy(waiter, "an end of the wait", lambda channel: MuteCause.MUTE_CAUSE_MEMORY not in channel.mute_causes)
-        for guest in (holder, waiter):
+        self._saw(f"grown to {_size(self._pool_size)}: the wait ended before any memory was given back")
+        for guest in (waiter, holder):
             self._generator.ask("finish", connection=guest.number)
-        for guest in (holder, waiter):
             self._until(guest, "the frame answered", lambda seen: seen["answered"] == 1)
             self._generator.ask("shut", connection=guest.number)
-        self._saw(f"grown to {_size(self._pool_size)}: that frame went on and was answered")
+        self._saw("that frame went on and was answered, then the other")
         self._steering.set_limit(self._initial_limit)
 
     def _two_on_one_processor(self) -> tuple[_Guest, _Guest]:
@@ -179,8 +190,8 @@ class Acts:
                             self._generator.ask("shut", connection=spare.number)
                     return other, guests[-1]
 
-    def _begin(self, guest: _Guest) -> None:
-        self._generator.ask("begin", connection=guest.number, size=700 * KIB, part=200 * KIB)
+    def _begin(self, guest: _Guest, size: int) -> None:
+        self._generator.ask("begin", connection=guest.number, size=size, part=size // 4)
 
     def _open(self) -> _Guest:
         opened = self._generator.ask("open")

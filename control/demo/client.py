@@ -15,6 +15,7 @@ from control.demo.load import FRAME_HEADER, SIZE_HEADER_SIZE, Latency, Payloads,
 __all__ = ["Client"]
 
 _READ_SIZE: Final = 256 * 1024
+_WRITE_SIZE: Final = 16 * 1024
 _READS_AT_ONCE: Final = 16
 _BLOCKED: Final = (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError)
 
@@ -156,7 +157,8 @@ class Client:
             return
         try:
             while self._outbox:
-                sent = self._socket.send(self._outbox)
+                # a record at a time: Python's SSLSocket says nothing of a write before all of it is taken
+                sent = self._socket.send(self._outbox[:_WRITE_SIZE])
                 self.sent_bytes += sent
                 del self._outbox[:sent]
                 self.blocked_since_ns = 0
