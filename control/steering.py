@@ -188,7 +188,7 @@ class Steering(ControlPlane):
         return self._events.subscribe(subscriber)
 
     def audit(self, record: Row) -> None:
-        self._log.write("audit", **record)
+        self._log.write(**{"event": "audit", **record})
 
     # --- channels ----------------------------------------------------------------------------------------------------------------
 
