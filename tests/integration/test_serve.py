@@ -1,0 +1,117 @@
+"""A whole framegate: what it says when it serves, its listeners, its memory, health."""
+
+import socket
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from tests.fakes.framegate import Framegate
+from tests.fakes.upstream import frame, read_frame
+
+MIB = 1024 * 1024
+
+
+def resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
+
+
+@pytest.mark.slow
+def test_one_whole_framegate(tmp_path: Path, plain: dict[str, Any]) -> None:
+    base = plain["listeners"][0]
+    listeners = [
+        base,
+        {**base, "name": "six", "address": "[::]:0"},
+        {**base, "name": "local", "address": "unix:data.sock"},
+        {**base, "name": "one", "max_connections": 1},
+    ]
+    with Framegate(tmp_path, {**plain, "processors": 2, "listeners": listeners, "health": {"address": "127.0.0.1:0"}}) as proxy:
+        assert set(proxy.serving["listeners"]) == {"plain", "six", "local", "one"}
+        assert proxy.serving["listeners"]["local"] == f"unix:{tmp_path}/data.sock"
+        check_sizes(proxy)
+        check_health(proxy)
+        check_every_listener(proxy, tmp_path)
+        check_connection_limit(proxy)
+        with urllib.request.urlopen(f"http://{proxy.serving['prometheus']}/metrics", timeout=10) as answer:
+            assert answer.status == 200
+    assert proxy.process.returncode == 0
+    assert proxy.rows[-1]["event"] == "stopped"
+    assert not [row for row in proxy.rows if row["level"] == "error"]
+    assert proxy.errors == ""
+
+
+def check_sizes(proxy: Framegate) -> None:
+    assert resident_bytes(proxy.process.pid) <= 80 * MIB
+    for pid in proxy.processors:
+        assert resident_bytes(pid) <= 25 * MIB
+
+
+def check_health(proxy: Framegate) -> None:
+    with grpc.insecure_channel(proxy.serving["health"]) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        for service in ("framegate-startup", "framegate-liveness", "framegate-readiness"):
+            assert stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=5).status == health_pb2.HealthCheckResponse.SERVING
+
+
+def check_every_listener(proxy: Framegate, folder: Path) -> None:
+    port = int(proxy.serving["listeners"]["six"].rpartition(":")[2])
+    for family, address in (
+        (socket.AF_INET, proxy.address("plain")),
+        (socket.AF_INET6, ("::1", port)),
+        (socket.AF_INET, ("127.0.0.1", port)),
+        (socket.AF_UNIX, str(folder / "data.sock")),
+    ):
+        with socket.socket(family) as client:
+            client.settimeout(10)
+            client.connect(address)
+            client.sendall(frame(b"hello"))
+            assert read_frame(client) == b"hello"
+            if family != socket.AF_UNIX:
+                name = client.getsockname()[:2]
+                peer = ("[{}]:{}" if family == socket.AF_INET6 else "{}:{}").format(*name)
+            else:
+                peer = "unix:"
+        assert proxy.closed_row(peer)["cause"] == "peer_closed"
+
+
+def check_connection_limit(proxy: Framegate) -> None:
+    with proxy.connect("one") as first:
+        peer = "{}:{}".format(*first.getsockname()[:2])
+        first.sendall(frame(b"first"))
+        assert read_frame(first) == b"first"
+        with proxy.connect("one") as second:
+            assert second.recv(1) == b""
+        rejected = proxy.wait_row(lambda row: row["event"] == "rejected")
+        assert (rejected["listener"], rejected["cause"]) == ("one", "limit")
+        assert proxy.metric("framegate_connection_rejected_total", framegate_listener="one", framegate_reason="max_connections") == 1
+    proxy.closed_row(peer)
+    with proxy.connect("one") as third:
+        third.sendall(frame(b"third"))
+        assert read_frame(third) == b"third"
+
+
+@pytest.mark.slow
+def test_an_upstream_name_that_nobody_knows_does_not_stop_the_start(tmp_path: Path, plain: dict[str, Any]) -> None:
+    upstreams = [*plain["upstreams"], {"name": "lost", "endpoints": ["no-such-host.invalid:1"]}]
+    listeners = [*plain["listeners"], {**plain["listeners"][0], "name": "lost", "upstream": "lost"}]
+    with Framegate(tmp_path, {**plain, "upstreams": upstreams, "listeners": listeners}) as proxy:
+        failed = proxy.wait_row(lambda row: row["event"] == "resolve_failed")
+        assert failed["upstream"] == "lost"
+        with proxy.connect("lost") as client:
+            assert client.recv(1) == b""
+            assert proxy.closed_row(client)["cause"] == "upstream_refused"
+        with proxy.connect("plain") as client:
+            client.sendall(frame(b"hello"))
+            assert read_frame(client) == b"hello"
+
+
+@pytest.mark.slow
+def test_rows_are_json_and_every_change_leaves_an_audit_row(tmp_path: Path, plain: dict[str, Any]) -> None:
+    with Framegate(tmp_path, plain) as proxy:
+        assert proxy.cli("limits", "set", "--listener", "plain", "--max-receive-size", "1KiB").returncode == 0
+        audit = proxy.wait_row(lambda row: row["event"] == "audit")
+        assert audit["method"].endswith("/UpdateLimit")
+        assert audit["after"] == {"max_receive_size_bytes": 1024}
