@@ -122,7 +122,7 @@ def main(arguments: Sequence[str]) -> int:
         command.setblocking(True)
         command.sendall(encode({"type": "failed", "error": f"{type(error).__name__}: {error}"}))
         return 1
-    loop.reply({"type": "ready", "pid": os.getpid(), "modules": _modules()})
+    loop.announce({"type": "ready", "pid": os.getpid(), "modules": _modules()})
     loop.run(messages[1:])
     return 0
 

@@ -169,6 +169,11 @@ class Commands:
         """Whether ``work`` has something to do."""
         return bool(self._jobs)
 
+    @property
+    def backlog(self) -> int:
+        """Jobs that wait."""
+        return len(self._jobs)
+
     def handle(self, message: Message) -> None:
         """One message from control."""
         handler = self._handlers.get(message["type"])

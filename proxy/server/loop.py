@@ -44,6 +44,7 @@ BEAT_MS: Final = 100
 OFFSET_NS: Final = 1_000_000_000
 READ_BYTES: Final = 65536
 MAX_REPLY_BYTES: Final = 1 << 20
+MAX_JOBS: Final = 64
 END_NS: Final = 2_500_000_000
 TAP_CLOSE_MS: Final = 2_000
 READABLE: Final = select.EPOLLIN
@@ -184,6 +185,12 @@ class Loop:
         watcher.loop = self
         self._set_clock()
 
+    def announce(self, message: Message) -> None:
+        """Say that this processor is ready."""
+        self._cells.state(State.SERVING)
+        self._publish(self._selector.now_ns)
+        self.reply(message)
+
     def run(self, early: list[Message]) -> None:
         """Serve until the end.
 
@@ -195,7 +202,6 @@ class Loop:
         if self._tap_fd >= 0:
             selector.watch(self._tap_fd, _TapWakeup(self, self._tap_fd))
         self._watch_link()
-        self._cells.state(State.SERVING)
         for message in early:
             self._commands.handle(message)
         gc.collect()
@@ -210,9 +216,10 @@ class Loop:
         """What is done between two polls; how long the next one may wait, in ms."""
         timeout_ms: i64 = BEAT_MS
         if self._commands.busy:
-            self._commands.work(int(now_ns + SLICE_NS), time.monotonic_ns)
+            self._commands.work(time.monotonic_ns() + SLICE_NS, time.monotonic_ns)
             if self._commands.busy:
                 timeout_ms = 0
+            self._watch_link()
         if now_ns - self._offset_ns >= OFFSET_NS:
             self._offset_ns = now_ns
             self._set_clock()
@@ -290,7 +297,7 @@ class Loop:
         if not self._link_up:
             return
         pending: i64 = self._writer.pending
-        behind = pending > MAX_REPLY_BYTES
+        behind = pending > MAX_REPLY_BYTES or self._commands.backlog > MAX_JOBS
         interest = (0 if behind else READABLE) | (WRITABLE if pending > 0 else 0)
         if interest != self._interest:
             self._interest = interest

@@ -1,6 +1,5 @@
 """A real processor process, as control sees it: its three descriptors, its messages, its connections."""
 
-import dataclasses
 import os
 import socket
 import subprocess
@@ -59,6 +58,7 @@ class ServerProcess:
         self.notices: list[Message] = []
         self._answers: dict[int, Message] = {}
         self._ids = 0
+        self._clients: list[socket.socket] = []
         self.popen: subprocess.Popen[bytes]
         self._spawn()
         if start:
@@ -118,6 +118,17 @@ class ServerProcess:
         self.send({"type": kind, "id": self._ids, **fields})
         return self.answer(self._ids)
 
+    def encode(self, kind: str, identifier: int, **fields: object) -> bytes:
+        return encode({"type": kind, "id": identifier, **fields})
+
+    def restart(self, **overrides: object) -> None:
+        """Another process in the same slot, with the same cells."""
+        self.command.close()
+        self.handover.close()
+        self._spawn()
+        self.send(self.start_message(generation=6, **overrides))
+        self.ready = self.notice("ready", "failed")
+
     def answer(self, identifier: int) -> Message:
         while identifier not in self._answers:
             assert self.receive(), f"the link ended without the answer to {identifier}"
@@ -128,18 +139,23 @@ class ServerProcess:
         with socket.create_server(("127.0.0.1", 0)) as server:
             client = socket.create_connection(server.getsockname())
             accepted, _ = server.accept()
-        handover = Handover(listener=listener, peer=peer, local="127.0.0.1:1", accepted_ns=time.monotonic_ns())
-        assert send_handover(self.handover, handover, accepted.fileno())
-        accepted.close()
+        with accepted:
+            assert self.give(accepted, listener, peer)
         client.settimeout(5.0)
+        self._clients.append(client)
         return client
+
+    def give(self, accepted: socket.socket, listener: str, peer: str = "192.0.2.1:999") -> bool:
+        """Hand a connection over; the caller closes its own end."""
+        handover = Handover(listener=listener, peer=peer, local="127.0.0.1:1", accepted_ns=time.monotonic_ns())
+        return send_handover(self.handover, handover, accepted.fileno())
 
     def wait(self, timeout_s: float = 6.0) -> int:
         return self.popen.wait(timeout_s)
 
     def close(self) -> None:
-        self.command.close()
-        self.handover.close()
+        for sock in (*self._clients, self.command, self.handover):
+            sock.close()
         if self.popen.poll() is None:
             self.popen.kill()
         self.popen.wait()
@@ -161,7 +177,3 @@ def receive_all(sock: socket.socket) -> bytes:
     while piece := sock.recv(65536):
         data += piece
     return data
-
-
-def replace(config: ProxyConfig, **changes: Any) -> ProxyConfig:
-    return dataclasses.replace(config, **changes)

@@ -1,5 +1,6 @@
 """The eight rules of a pair, over loopback and a real selector. Each test ends with the pool whole and every gauge zero."""
 
+import contextlib
 import socket
 import struct
 
@@ -9,6 +10,7 @@ from proxy.network import mute
 from proxy.network.cause import Cause
 from proxy.relay.pairing import MAX_OPEN
 from proxy.relay.rows import open_row
+from tests.fakes.kafka_frames import answer, request
 from tests.fakes.world import World, frame, reset
 
 
@@ -34,14 +36,6 @@ def refused_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         port: int = sock.getsockname()[1]
     return port
-
-
-def request(key: int, version: int, correlation: int, rest: bytes = b"") -> bytes:
-    return frame(struct.pack(">hhih", key, version, correlation, -1) + rest)
-
-
-def answer(correlation: int, rest: bytes = b"") -> bytes:
-    return frame(struct.pack(">i", correlation) + rest)
 
 
 # Rule 1: opening.
@@ -514,10 +508,8 @@ def test_memory_moves_with_a_frame_that_spans_reads(make):
     upstream.setblocking(False)
     while len(got) < len(data):
         if left:
-            try:
+            with contextlib.suppress(BlockingIOError):
                 left = left[client.send(left) :]
-            except BlockingIOError:
-                pass
         world.poll(1)
         try:
             got += upstream.recv(1 << 20)

@@ -6,20 +6,18 @@ import pytest
 
 from proxy.network.run import Run
 from proxy.relay.pairing import MAX_OPEN, Pairing, PairingStats, produce_acks
+from tests.fakes import kafka_frames
+from tests.fakes.kafka_frames import framed as frame
 
 CLIENT_ID = b"\x00\x08producer"
 
 
-def frame(body: bytes) -> bytes:
-    return struct.pack(">i", len(body)) + body
-
-
 def request(key: int, version: int, correlation: int, rest: bytes = b"") -> bytes:
-    return frame(struct.pack(">hhi", key, version, correlation) + CLIENT_ID + rest)
+    return kafka_frames.request(key, version, correlation, rest, CLIENT_ID)
 
 
 def answer(correlation: int, rest: bytes = b"\0\0") -> bytes:
-    return frame(struct.pack(">i", correlation) + rest)
+    return kafka_frames.answer(correlation, rest)
 
 
 def run_of(*frames: bytes) -> Run:

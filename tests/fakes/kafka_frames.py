@@ -1,0 +1,15 @@
+"""Kafka's headers, byte for byte: request header v1 without a client id, response header v0."""
+
+import struct
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+def request(key: int, version: int, correlation: int, rest: bytes = b"", client_id: bytes = b"\xff\xff") -> bytes:
+    return framed(struct.pack(">hhi", key, version, correlation) + client_id + rest)
+
+
+def answer(correlation: int, rest: bytes = b"") -> bytes:
+    return framed(struct.pack(">i", correlation) + rest)

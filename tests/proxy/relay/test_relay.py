@@ -1,0 +1,127 @@
+"""The relay: what the selector tells reaches the right pair, and the tap gets what passes."""
+
+from pathlib import Path
+
+from proxy.config.model import TapConfig, TapRule
+from proxy.network import mute
+from proxy.tap.log_reader import read_frames, read_gaps
+from proxy.tap.rules import TapRules
+from proxy.tap.writer import TapWriter
+from tests.fakes.kafka_frames import answer, request
+from tests.fakes.world import World, frame
+
+
+class Tapped:
+    """A world whose frames are tapped; the log is written in the test's own thread."""
+
+    def __init__(self, folder: Path, rule: TapRule, protocol: str = "framed", **tap: int) -> None:
+        self.folder = folder
+        config = TapConfig(directory=str(folder), rules=(rule,), **tap)
+        self.writer = TapWriter(config, "n", "0", "b")
+        self.world = World(protocol, rules=TapRules(config.rules, self.writer), writer=self.writer)
+
+    def frames(self):
+        assert self.writer.flush_and_close(1000)
+        return list(read_frames(str(self.folder)))
+
+
+def test_without_a_rule_that_matches_runs_go_straight_on(tmp_path):
+    tapped = Tapped(tmp_path, TapRule(name="r", listeners=("other",)))
+    _, _, pair = tapped.world.pair()
+    assert pair.client.forward_to is pair.upstream.channel
+    assert pair.upstream.forward_to is pair.client.channel
+    tapped.world.close()
+    assert tapped.frames() == []
+
+
+def test_a_rule_for_one_direction_leaves_the_other_alone(tmp_path):
+    tapped = Tapped(tmp_path, TapRule(name="r", directions=("response",)))
+    world = tapped.world
+    client, upstream, pair = world.pair()
+    assert pair.client.forward_to is not None
+    assert pair.upstream.forward_to is None
+    client.sendall(frame(b"question"))
+    world.read(upstream, 12)
+    upstream.sendall(frame(b"answer"))
+    assert world.read(client, 10) == frame(b"answer")
+    world.close()
+    assert [bytes(item.body) for item in tapped.frames()] == [b"answer"]
+
+
+def test_every_frame_is_tapped_and_forwarded_however_it_was_cut(tmp_path):
+    tapped = Tapped(tmp_path, TapRule(name="r"))
+    world = tapped.world
+    client, upstream, pair = world.pair()
+    data = b"".join(frame(bytes([index]) * index) for index in range(50))
+    for index in range(0, len(data), 37):
+        client.sendall(data[index : index + 37])
+        world.poll(1)
+    assert world.read(upstream, len(data)) == data
+    upstream.sendall(data)
+    assert world.read(client, len(data)) == data
+    frames_seen = (pair.client.frames, pair.upstream.frames)
+    world.close()
+    frames = tapped.frames()
+    assert frames_seen == (50, 50)
+    for direction in ("request", "response"):
+        assert [bytes(item.body) for item in frames if item.direction == direction] == [bytes([index]) * index for index in range(50)]
+
+
+def test_a_partial_frame_is_a_gap(tmp_path):
+    tapped = Tapped(tmp_path, TapRule(name="r"))
+    world = tapped.world
+    client, upstream, _ = world.pair()
+    client.sendall(frame(b"whole") + frame(b"partial")[:6])
+    client.close()
+    assert world.ended(upstream) == frame(b"whole")
+    upstream.close()
+    world.until(lambda: world.rows)
+    world.close()
+    assert [bytes(item.body) for item in tapped.frames()] == [b"whole"]
+    assert [(gap.reason, gap.frames, gap.bytes) for gap in read_gaps(str(tmp_path))] == [("partial_frame", 0, 6)]
+    assert tapped.writer.frames_matched_request == 1
+
+
+def test_answers_carry_key_and_latency_and_credentials_stay_out(tmp_path):
+    tapped = Tapped(tmp_path, TapRule(name="r"), "kafka")
+    world = tapped.world
+    client, upstream, _ = world.pair()
+    ask = request(17, 0, 1, b"\x00\x05PLAIN") + frame(b"\0user\0canary-password")
+    client.sendall(ask)
+    world.read(upstream, len(ask))
+    world.clock.ns += 250_000
+    reply = answer(1, b"\0\0") + frame(b"canary-server-token")
+    upstream.sendall(reply)
+    world.read(client, len(reply))
+    more = request(36, 1, 2, b"canary-again") + request(3, 9, 3, b"topics")
+    client.sendall(more)
+    world.read(upstream, len(more))
+    reply = answer(2, b"canary-too") + answer(3, b"brokers")
+    upstream.sendall(reply)
+    world.read(client, len(reply))
+    world.close()
+    frames = tapped.frames()
+    assert not any(b"canary" in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    answers = [item for item in frames if item.direction == "response"]
+    assert [(item.request_key, item.latency_us) for item in answers] == [(17 << 16, 250), (-1, 250), (36 << 16 | 1, 0), (3 << 16 | 9, 0)]
+    assert bytes(answers[-1].body)[4:] == b"brokers"
+
+
+def test_a_full_log_mutes_the_source_until_it_accepts(tmp_path):
+    tapped = Tapped(tmp_path, TapRule(name="r", on_full="mute"), queue_size=65536, flush_size=65536)
+    world = tapped.world
+    client, upstream, pair = world.pair()
+    data = frame(b"x" * 50_000)
+    for _ in range(3):
+        client.sendall(data)
+        world.read(upstream, len(data))
+        if pair.client.channel.causes:
+            break
+    assert pair.client.channel.causes == mute.TAP
+    world.relay.pairs.tap_accepts()
+    assert pair.client.channel.causes == mute.TAP
+    tapped.writer.write_queued()
+    world.relay.pairs.tap_accepts()
+    assert pair.client.channel.causes == 0
+    world.close()
+    assert len(tapped.frames()) == tapped.writer.frames_matched_request

@@ -1,0 +1,49 @@
+"""Rows: the keys that the link, the API and the log rely on, as JSON."""
+
+import json
+
+from proxy.network import mute
+from proxy.network.cause import Cause
+from proxy.relay.rows import closed_row, open_row
+from tests.fakes.world import World, frame
+
+
+def test_an_open_row_shows_what_is_true_now():
+    world = World()
+    client, upstream, pair = world.pair()
+    client.sendall(frame(b"abc") + frame(b"")[:2])
+    world.read(upstream, 7)
+    world.until(lambda: pair.client.channel.staged == 2)
+    pair.client.channel.mute(mute.ADMIN)
+    pair.reason = "why"
+    row = json.loads(json.dumps(open_row(pair, 10**18)))
+    assert row["id"] == pair.id
+    assert (row["listener"], row["upstream"], row["peer"], row["principal"]) == ("l", "u", "192.0.2.1:1", "ANONYMOUS")
+    assert row["endpoint"].startswith("127.0.0.1:")
+    assert (row["tls"], row["state"]) == (None, "open")
+    assert (row["muted"], row["muting"], row["muted_upstream"], row["mute_reason"]) == (["admin"], True, [], "why")
+    assert row["frames"] == {"request": 1, "response": 0}
+    assert row["bytes"] == {"request": 9, "response": 0}
+    assert (row["in_flight"], row["pending_send"]) == (0, 0)
+    assert row["leased"] > 0
+    assert row["opened_ns"] == world.clock.ns + 10**18
+    assert row["last_active_ns"] == world.clock.ns + 10**18
+    pair.abort(Cause.ADMIN, "", "internal")
+    world.poll()
+    world.close()
+
+
+def test_a_closed_row_says_why_and_what_was_lost():
+    world = World()
+    client, upstream, pair = world.pair()
+    client.sendall(frame(b"abc"))
+    world.read(upstream, 7)
+    world.clock.ns += 5
+    pair.abort(Cause.ADMIN, "maintenance", "internal")
+    world.poll()
+    row = json.loads(json.dumps(closed_row(pair, 0)))
+    assert (row["cause"], row["detail"], row["side"], row["state"]) == ("admin", "maintenance", "internal", "open")
+    assert row["closed_ns"] - row["opened_ns"] == 5
+    assert row["lost"] == {"bytes": 0, "request": 0, "response": 0}
+    assert row["mutes"]["peer"]["count"] == 1
+    world.close()

@@ -1,0 +1,172 @@
+"""Commands on real pairs: slices, pages, and answers that wait until what was asked for is in force."""
+
+import pytest
+
+from proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig, to_wire
+from proxy.network import mute
+from proxy.network.memory_pool import MemoryPool
+from proxy.server.commands import Commands
+from proxy.server.settings import Settings
+from tests.fakes.world import World, frame
+
+CONFIG = ProxyConfig(
+    node="n",
+    listeners=(ListenerConfig(name="l", address="x", upstream="u"),),
+    upstreams=(UpstreamConfig(name="u", endpoints=("127.0.0.1:1",)),),
+)
+
+
+class Steered:
+    """A world with the commands of a processor."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self.answers: list[dict] = []
+        self.drains: list[int] = []
+        self.stops = 0
+        settings = Settings({"config": to_wire(CONFIG)}, MemoryPool(1 << 30, lambda: 0))
+        self.commands = Commands(self.world.relay, settings, self.drains.append, self.answers.append, self.stop)
+
+    def stop(self) -> None:
+        self.stops += 1
+
+    def ask(self, kind: str, **fields: object) -> dict:
+        """Do one command to its end; the answer."""
+        self.commands.handle({"type": kind, "id": 7, **fields})
+        self.work()
+        answer = self.answers.pop()
+        assert answer.pop("id") == 7
+        return answer
+
+    def work(self) -> None:
+        while self.commands.busy:
+            self.commands.work(0, lambda: 0)
+
+
+@pytest.fixture
+def steered():
+    steered = Steered()
+    yield steered
+    steered.world.close()
+
+
+def test_pages_follow_each_other_in_the_order_of_ids(steered):
+    pairs = [steered.world.client()[1] for _ in range(20)]
+    seen = []
+    after = 0
+    while True:
+        answer = steered.ask("list", after=after, limit=7, listener=None)
+        seen.append([row["id"] for row in answer["rows"]])
+        after = answer["next"]
+        if not after:
+            break
+    assert [len(page) for page in seen] == [7, 7, 6]
+    assert [number for page in seen for number in page] == [pair.id for pair in pairs]
+    assert steered.ask("list", after=0, limit=20, listener="l")["next"] == 0
+    assert steered.ask("list", after=0, limit=20, listener="other") == {"type": "result", "rows": [], "next": 0}
+
+
+def test_a_long_list_is_made_in_slices(steered):
+    for _ in range(20):
+        steered.world.client()
+    steered.commands.handle({"type": "list", "id": 1, "after": 0, "limit": 100, "listener": None})
+    steps = 0
+    while steered.commands.busy:
+        steered.commands.work(0, lambda: 1)
+        steps += 1
+    assert steps == 3
+    assert len(steered.answers[0]["rows"]) == 20
+
+
+def test_a_pair_that_closes_between_two_slices_is_left_out(steered):
+    pairs = [steered.world.client()[1] for _ in range(12)]
+    steered.commands.handle({"type": "list", "id": 1, "after": 0, "limit": 100, "listener": None})
+    steered.commands.work(0, lambda: 1)
+    steered.commands.handle({"type": "close", "id": 2, "connections": [int(pairs[10].id)], "reason": ""})
+    pairs[10].abort(pairs[10].cause, "", "internal")
+    steered.world.until(lambda: pairs[10].state.value == "closed")
+    steered.work()
+    listing = next(answer for answer in steered.answers if answer["id"] == 1)
+    assert pairs[10].id not in [row["id"] for row in listing["rows"]]
+
+
+def test_describe_gives_one_row_or_none(steered):
+    _, _, pair = steered.world.pair()
+    assert steered.ask("describe", connection=int(pair.id))["row"]["state"] == "open"
+    assert steered.ask("describe", connection=1)["row"] is None
+
+
+def test_mute_is_answered_when_no_further_header_will_be_read(steered):
+    world = steered.world
+    client, upstream, pair = world.pair()
+    _, _, other = world.pair()
+    begun = frame(b"begun")
+    client.sendall(begun[:6])
+    world.until(lambda: pair.client.channel.staged == 6)
+    steered.commands.handle({"type": "mute", "id": 1, "listener": "l", "reason": "why"})
+    steered.work()
+    assert steered.answers == []
+    assert (pair.reason, other.client.channel.causes) == ("why", mute.ADMIN)
+    client.sendall(begun[6:])
+    assert world.read(upstream, len(begun)) == begun
+    steered.commands.pair_changed()
+    assert steered.answers == [{"type": "result", "id": 1, "affected": [int(other.id), int(pair.id)], "missing": []}]
+
+
+def test_a_mute_that_waits_ends_with_its_pair(steered):
+    client, _, pair = steered.world.pair()
+    client.sendall(frame(b"begun")[:6])
+    steered.world.until(lambda: pair.client.channel.staged == 6)
+    steered.commands.handle({"type": "mute", "id": 1, "connections": [int(pair.id), 99]})
+    steered.work()
+    pair.abort(pair.cause, "", "internal")
+    steered.world.poll()
+    steered.commands.pair_changed()
+    assert steered.answers == [{"type": "result", "id": 1, "affected": [], "missing": [99, int(pair.id)]}]
+
+
+def test_unmute_takes_the_admin_cause_away_and_no_other(steered):
+    _, _, pair = steered.world.pair()
+    channel = pair.client.channel
+    channel.mute(mute.ADMIN)
+    channel.mute(mute.TAP)
+    assert steered.ask("unmute", connections=[int(pair.id)])["affected"] == [int(pair.id)]
+    assert channel.causes == mute.TAP
+
+
+def test_close_ends_the_pair_for_admin(steered):
+    client, upstream, pair = steered.world.pair()
+    assert steered.ask("close", connections=[int(pair.id), 5], reason="maintenance") == {
+        "type": "result",
+        "affected": [int(pair.id)],
+        "missing": [5],
+    }
+    assert steered.world.ended(client) == b""
+    client.close()
+    upstream.close()
+    steered.world.until(lambda: steered.world.rows)
+    assert (steered.world.row["cause"], steered.world.row["detail"]) == ("admin", "maintenance")
+
+
+def test_a_change_is_prepared_then_committed(steered):
+    assert steered.ask("prepare", change={"max_receive_size": {"l": 5}}) == {"type": "prepared"}
+    assert steered.ask("commit") == {"type": "committed"}
+    assert steered.ask("commit")["type"] == "refused"
+    assert steered.ask("prepare", change={"share": 1})["type"] == "refused"
+    assert steered.ask("abort") == {"type": "aborted"}
+
+
+def test_drain_is_answered_at_once_and_stop_is_not_answered(steered):
+    assert steered.ask("drain", timeout_ms=1500) == {"type": "result"}
+    assert steered.drains == [1500]
+    steered.commands.handle({"type": "stop"})
+    assert (steered.stops, steered.answers) == (1, [])
+
+
+@pytest.mark.parametrize(
+    "message", [{"type": "dance"}, {"type": "describe"}, {"type": "mute", "connections": ["x"]}, {"type": "prepare", "change": 5}, {"type": "drain"}]
+)
+def test_what_cannot_be_read_is_answered_with_an_error(steered, message):
+    steered.commands.handle({"id": 3, **message})
+    steered.work()
+    assert [(answer["type"], answer["id"]) for answer in steered.answers] == [("error", 3)]

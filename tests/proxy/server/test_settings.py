@@ -1,0 +1,137 @@
+"""What the start message becomes, and changes to it."""
+
+import dataclasses
+import socket
+
+import pytest
+
+from proxy.config.model import (
+    MIB,
+    ListenerConfig,
+    ListenerTls,
+    MemoryPoolConfig,
+    ProxyConfig,
+    UpstreamConfig,
+    UpstreamTimeouts,
+    UpstreamTls,
+    to_wire,
+)
+from proxy.errors import ConfigError
+from proxy.network.memory_pool import MemoryPool
+from proxy.server.settings import ChangeError, Settings
+from tests.fakes.tls import TlsWorld
+
+CONFIG = ProxyConfig(
+    node="n",
+    listeners=(
+        ListenerConfig(name="a", address="x", upstream="u", max_receive_size=MIB),
+        ListenerConfig(name="b", address="x", upstream="v", protocol="kafka", max_receive_size=2 * MIB),
+    ),
+    upstreams=(
+        UpstreamConfig(
+            name="u", endpoints=("127.0.0.1:1", "[::1]:2", "unix:/run/u.sock"), max_receive_size=7, timeouts=UpstreamTimeouts(connect_ms=3)
+        ),
+        UpstreamConfig(name="v", endpoints=("127.0.0.1:9",)),
+    ),
+    memory_pool=MemoryPoolConfig(size=8 * MIB),
+)
+
+
+def settings_of(config: ProxyConfig = CONFIG, **message: object) -> Settings:
+    return Settings({"config": to_wire(config), **message}, MemoryPool(8 * MIB, lambda: 0))
+
+
+def test_routes_follow_the_configuration():
+    settings = settings_of()
+    route = settings.routes["a"]
+    assert (route.listener, route.upstream, route.kafka) == ("a", "u", False)
+    assert (route.options.limit.value, route.upstream_limit.value, route.half_close_ns) == (MIB, 7, 30_000_000_000)
+    assert route.options.tls is None
+    assert [endpoint.text for endpoint in route.endpoints] == ["127.0.0.1:1", "[::1]:2", "unix:/run/u.sock"]
+    assert [endpoint.family for endpoint in route.endpoints] == [socket.AF_INET, socket.AF_INET6, socket.AF_UNIX]
+    assert route.endpoints[0].options.handshake_timeout_ns == 3_000_000
+    assert settings.routes["b"].kafka
+
+
+def test_addresses_that_control_resolved_come_first():
+    endpoints = {"u": [[int(socket.AF_INET), "10.0.0.1", 5], [int(socket.AF_UNIX), "/x"]], "v": []}
+    settings = settings_of(endpoints=endpoints)
+    assert [endpoint.address for endpoint in settings.routes["a"].endpoints] == [("10.0.0.1", 5), "/x"]
+    assert settings.routes["b"].endpoints == []
+
+
+def test_a_name_without_an_address_cannot_start():
+    upstream = dataclasses.replace(CONFIG.upstreams[0], endpoints=("broker:9092",))
+    with pytest.raises(ConfigError, match="broker:9092"):
+        settings_of(dataclasses.replace(CONFIG, upstreams=(upstream, CONFIG.upstreams[1])))
+
+
+def test_a_change_is_in_force_after_commit_and_not_before():
+    settings = settings_of()
+    limit = settings.limits["a"]
+    change = {"max_receive_size": {"a": 5}, "share": 4 * MIB, "endpoints": {"u": [[int(socket.AF_INET), "10.0.0.2", 6]]}}
+    settings.prepare(1, change)
+    assert (limit.value, settings.pool.size) == (MIB, 8 * MIB)
+    assert settings.commit(1)
+    assert (limit.value, settings.pool.size) == (5, 4 * MIB)
+    assert settings.routes["a"].options.limit is limit
+    assert [endpoint.text for endpoint in settings.routes["a"].endpoints] == ["10.0.0.2:6"]
+    assert not settings.commit(1)
+
+
+def test_an_aborted_change_leaves_nothing():
+    settings = settings_of()
+    settings.prepare(1, {"max_receive_size": {"a": 5}})
+    settings.abort(2)
+    with pytest.raises(ChangeError, match="change 1 is prepared"):
+        settings.prepare(3, {})
+    settings.abort(1)
+    assert not settings.commit(1)
+    assert settings.limits["a"].value == MIB
+    settings.prepare(3, {})
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"max_receive_size": {"c": 5}}, "no listener c"),
+        ({"max_receive_size": {"a": 0}}, "not within"),
+        ({"max_receive_size": {"a": 2**31}}, "not within"),
+        ({"max_receive_size": {"a": 9 * MIB}}, "below the max_receive_size of a"),
+        ({"share": MIB}, "below the max_receive_size of b"),
+        ({"endpoints": {"w": []}}, "no upstream w"),
+        ({"colour": "red"}, "cannot change colour"),
+    ],
+)
+def test_a_bad_change_is_refused_in_words(change, reason):
+    settings = settings_of()
+    with pytest.raises(ChangeError, match=reason):
+        settings.prepare(1, change)
+    settings.prepare(2, {})
+
+
+def test_a_larger_limit_with_a_larger_share_is_one_change():
+    settings = settings_of()
+    settings.prepare(1, {"max_receive_size": {"a": 9 * MIB}, "share": 16 * MIB})
+    assert settings.commit(1)
+
+
+def test_tls_contexts_come_from_the_paths(tmp_path):
+    world = TlsWorld.make(tmp_path)
+    listener = dataclasses.replace(CONFIG.listeners[0], tls=ListenerTls(certificate=world.server[0], key=world.server[1]))
+    upstream = dataclasses.replace(CONFIG.upstreams[0], tls=UpstreamTls(ca=world.authority), endpoints=("broker:9", "127.0.0.1:9"))
+    config = dataclasses.replace(CONFIG, listeners=(listener,), upstreams=(upstream,))
+    addresses = [[int(socket.AF_INET), "10.0.0.9", 9], [int(socket.AF_INET), "127.0.0.1", 9]]
+    route = settings_of(config, endpoints={"u": addresses}).routes["a"]
+    assert route.options.tls is not None
+    assert route.options.tls.server_side
+    assert [endpoint.options.tls.server_name for endpoint in route.endpoints] == ["broker", "127.0.0.1"]
+    named = dataclasses.replace(upstream, tls=UpstreamTls(ca=world.authority, server_name="kafka.internal"))
+    route = settings_of(dataclasses.replace(config, upstreams=(named,)), endpoints={"u": addresses}).routes["a"]
+    assert {endpoint.options.tls.server_name for endpoint in route.endpoints} == {"kafka.internal"}
+
+
+def test_a_certificate_that_cannot_be_used_is_named(tmp_path):
+    listener = dataclasses.replace(CONFIG.listeners[0], tls=ListenerTls(certificate=str(tmp_path / "no.crt"), key=str(tmp_path / "no.key")))
+    with pytest.raises(ConfigError, match=r"no\.crt"):
+        settings_of(dataclasses.replace(CONFIG, listeners=(listener,)))
