@@ -4,6 +4,7 @@ import pytest
 
 from proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig, to_wire
 from proxy.network import mute
+from proxy.network.cause import Cause
 from proxy.network.memory_pool import MemoryPool
 from proxy.server.commands import Commands
 from proxy.server.settings import Settings
@@ -83,7 +84,7 @@ def test_a_pair_that_closes_between_two_slices_is_left_out(steered):
     steered.commands.handle({"type": "list", "id": 1, "after": 0, "limit": 100, "listener": None})
     steered.commands.work(0, lambda: 1)
     steered.commands.handle({"type": "close", "id": 2, "connections": [int(pairs[10].id)], "reason": ""})
-    pairs[10].abort(pairs[10].cause, "", "internal")
+    pairs[10].abort(Cause.ADMIN, "", "internal")
     steered.world.until(lambda: pairs[10].state.value == "closed")
     steered.work()
     listing = next(answer for answer in steered.answers if answer["id"] == 1)
@@ -119,7 +120,7 @@ def test_a_mute_that_waits_ends_with_its_pair(steered):
     steered.world.until(lambda: pair.client.channel.staged == 6)
     steered.commands.handle({"type": "mute", "id": 1, "connections": [int(pair.id), 99]})
     steered.work()
-    pair.abort(pair.cause, "", "internal")
+    pair.abort(Cause.ADMIN, "", "internal")
     steered.world.poll()
     steered.commands.pair_changed()
     assert steered.answers == [{"type": "result", "id": 1, "affected": [], "missing": [99, int(pair.id)]}]
