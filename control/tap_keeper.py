@@ -72,6 +72,7 @@ class TapKeeper:
         self._node = config.node
         self._tap = tap
         self._log = log
+        # Shared with the thread as it is, never copied: a stream is added before its folder exists, so whoever lists a folder finds it here.
         self._live: set[str] = set()
         self._usage = 0
         self._error = ""
@@ -87,7 +88,7 @@ class TapKeeper:
 
     def born(self, slot: int, boot_id: str) -> None:
         """A processor will write this stream: it is not to be sealed, its folder is not to be removed."""
-        self._live = self._live | {stream_name(self._node, str(slot), boot_id)}
+        self._live.add(stream_name(self._node, str(slot), boot_id))
 
     def died(self, death: Death) -> None:
         """A processor ended, in whatever way: what its stream lacks is recorded, its files are sealed."""
@@ -139,7 +140,7 @@ class TapKeeper:
                 facts: dict[str, Any] = {"slot": death.slot, "stream": stream, "recovery": recovery, "frames": missing}
                 self._log.write("tap_gap", level="warning", reason="processor_died", **facts)
         finally:
-            self._live = self._live - {stream}
+            self._live.discard(stream)
         self._seal()
 
     def _missing(self, stream: str, death: Death) -> dict[str, int]:

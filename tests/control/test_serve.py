@@ -1,0 +1,72 @@
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from control.serve import EXIT_CONFIGURATION, Signals, _in_thread, _with_processor_count, serve
+from proxy.config.model import MIB, ListenerConfig, MemoryPoolConfig, ProxyConfig, UpstreamConfig
+from tests.fakes.fleet import MemoryLog
+
+
+def test_a_faulty_configuration_is_told_line_by_line_and_nothing_starts(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "framegate.yaml"
+    path.write_text("node: a/b\nlisteners: []\n")
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    try:
+        assert serve(path) == EXIT_CONFIGURATION
+    finally:
+        for number, handler in zip((signal.SIGTERM, signal.SIGINT), before, strict=True):
+            signal.signal(number, handler)
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert sorted(line.split(": ")[2].split(" = ")[0] for line in err.splitlines()) == ["listeners", "node", "upstreams"]
+
+
+def test_a_signal_before_the_loop_runs_is_not_lost() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    try:
+        signals = Signals()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+        async def scenario() -> int:
+            told = asyncio.Event()
+            signals.attach(asyncio.get_running_loop(), told.set)
+            async with asyncio.timeout(5):
+                await told.wait()
+            told.clear()
+            os.kill(os.getpid(), signal.SIGINT)
+            async with asyncio.timeout(5):
+                await told.wait()
+            return signals.count
+
+        assert asyncio.run(scenario()) == 2
+    finally:
+        for number, handler in zip((signal.SIGTERM, signal.SIGINT), before, strict=True):
+            signal.signal(number, handler)
+
+
+def test_work_on_a_thread_gives_its_result_its_error_or_a_timeout() -> None:
+    def fail() -> None:
+        raise ValueError("no")
+
+    async def scenario() -> None:
+        assert await _in_thread(lambda: 7, 5) == 7
+        with pytest.raises(ValueError, match="no"):
+            await _in_thread(fail, 5)
+        with pytest.raises(TimeoutError):
+            await _in_thread(lambda: time.sleep(0.1), 0.01)
+
+    asyncio.run(scenario())
+
+
+def test_zero_processors_become_a_number() -> None:
+    config = ProxyConfig(
+        node="n",
+        listeners=(ListenerConfig(name="a", address="127.0.0.1:0", upstream="u"),),
+        upstreams=(UpstreamConfig(name="u", endpoints=("127.0.0.1:1",)),),
+        memory_pool=MemoryPoolConfig(size=100 * MIB),
+    )
+    assert _with_processor_count(config, MemoryLog()).processors == 1

@@ -1,0 +1,256 @@
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from control.errors import AbortedError, ControlError, FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError
+from control.steering import equal_shares
+from proxy.config.model import MIB
+from tests.fakes.fleet import Fleet, fleet, until
+
+Scenario = Callable[[Fleet], Awaitable[None]]
+
+
+def run(scenario: Scenario, processors: int = 2, mode: str = "", **options: Any) -> None:
+    async def main() -> None:
+        async with fleet(processors, mode, **options) as made:
+            await scenario(made)
+
+    asyncio.run(main())
+
+
+async def connect(made: Fleet, count: int) -> list[int]:
+    """Ids of so many new channels, in the order of the list."""
+    for _ in range(count):
+        assert await (await made.connect()).echo(b"x") == b"x"
+    rows, _ = await made.steering.list_channels(page_size=1000)
+    return [row["id"] for row in rows]
+
+
+def test_shares_are_equal_and_sum_to_the_size() -> None:
+    assert equal_shares(10, 3) == {0: 4, 1: 3, 2: 3}
+    assert equal_shares(8, 1) == {0: 8}
+
+
+def test_every_page_is_full_and_together_they_are_all_channels_once() -> None:
+    async def scenario(made: Fleet) -> None:
+        ids = await connect(made, 7)
+        for size in (1, 2, 3, 4, 7, 8):
+            seen: list[int] = []
+            token = ""
+            while True:
+                rows, token = await made.steering.list_channels("a", size, token)
+                seen += [row["id"] for row in rows]
+                if not token:
+                    break
+                assert len(rows) == size
+            assert seen == ids
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [(("none", 0, ""), NotFoundError), ((None, 1001, ""), InvalidArgumentError), ((None, 1, "x"), InvalidArgumentError)],
+)
+def test_a_list_of_nonsense_is_refused(arguments: tuple[Any, ...], error: type[ControlError]) -> None:
+    async def scenario(made: Fleet) -> None:
+        with pytest.raises(error):
+            await made.steering.list_channels(*arguments)
+
+    run(scenario, 1)
+
+
+def test_a_channel_is_described_by_its_id_alone() -> None:
+    async def scenario(made: Fleet) -> None:
+        for identifier in await connect(made, 2):
+            assert (await made.steering.describe_channel(identifier))["id"] == identifier
+        for unknown in (identifier + 99, 63 << 57):
+            with pytest.raises(NotFoundError):
+                await made.steering.describe_channel(unknown)
+
+    run(scenario)
+
+
+def test_channels_of_several_processors_are_muted_and_closed_in_one_call() -> None:
+    async def scenario(made: Fleet) -> None:
+        ids = await connect(made, 4)
+        gone = (63 << 57) + 5
+        outcome = await made.steering.mute_channels([*ids, gone], reason="test")
+        assert (sorted(outcome.affected), outcome.missing) == (ids, (gone,))
+        assert set((await made.steering.unmute_channels(listener="a")).affected) == set(ids)
+        with pytest.raises(NotFoundError):
+            await made.steering.mute_channels([gone])
+        with pytest.raises(NotFoundError):
+            await made.steering.mute_channels(listener="none")
+        for nonsense in ({}, {"channels": ids, "listener": "a"}):
+            with pytest.raises(InvalidArgumentError):
+                await made.steering.mute_channels(**nonsense)
+        assert sorted((await made.steering.close_channels(ids)).affected) == ids
+        await until(lambda: len(made.events) == 4)
+        assert {row["cause"] for row in made.events} == {"admin"}
+
+    run(scenario)
+
+
+def test_a_limit_changes_everywhere_and_is_what_new_processors_get() -> None:
+    async def scenario(made: Fleet) -> None:
+        await connect(made, 2)
+        assert (await made.steering.set_limit("a", 7)).max_receive_size == 7
+        assert [item.max_receive_size for item in await made.steering.get_limits()] == [7]
+        assert made.steering.config.listeners[0].max_receive_size == 7
+        rows, _ = await made.steering.list_channels()
+        assert {row["facts"]["max_receive_size"]["a"] for row in rows} == {7}
+        assert made.meters.value("config.changes", "") == 1
+
+    run(scenario)
+
+
+def test_limits_out_of_range_are_refused_before_anybody_is_asked() -> None:
+    async def scenario(made: Fleet) -> None:
+        with pytest.raises(NotFoundError):
+            await made.steering.set_limit("none", 7)
+        with pytest.raises(NotFoundError):
+            await made.steering.get_limits("none")
+        for size in (0, 2**31):
+            with pytest.raises(InvalidArgumentError):
+                await made.steering.set_limit("a", size)
+        with pytest.raises(FailedPreconditionError) as caught:
+            await made.steering.set_limit("a", 6 * MIB + 1)
+        assert caught.value.reason == "POOL_BELOW_MAX_RECEIVE_SIZE"
+        assert (await made.steering.set_limit("a", 6 * MIB)).max_receive_size == 6 * MIB
+        assert made.meters.value("config.changes", "invalid") == 2
+        assert made.meters.value("config.changes", "refused") == 2
+
+    run(scenario)
+
+
+def test_a_refused_limit_is_in_force_nowhere() -> None:
+    async def scenario(made: Fleet) -> None:
+        with pytest.raises(AbortedError):
+            await made.steering.set_limit("a", 7)
+        assert (await made.steering.get_limits("a"))[0].max_receive_size == MIB
+        assert made.meters.value("config.changes", "refused") == 1
+
+    run(scenario, 1, "refuse")
+
+
+def test_the_pool_is_resized_and_divided() -> None:
+    async def scenario(made: Fleet) -> None:
+        await connect(made, 2)
+        pool = await made.steering.set_pool_size(5 * MIB + 1)
+        assert [item.share for item in pool.shares] == [5 * MIB // 2 + 1, 5 * MIB // 2]
+        assert (pool.size, pool.processors) == (5 * MIB + 1, 2)
+        rows, _ = await made.steering.list_channels()
+        assert [row["facts"]["share"] for row in rows] == [item.share for item in pool.shares]
+        with pytest.raises(FailedPreconditionError):
+            await made.steering.set_pool_size(2 * MIB - 1)
+        with pytest.raises(InvalidArgumentError):
+            await made.steering.set_pool_size(0)
+
+    run(scenario)
+
+
+def test_processors_are_added_and_removed_and_the_pool_follows() -> None:
+    async def scenario(made: Fleet) -> None:
+        await connect(made, 2)
+        pool = await made.steering.set_processors(3)
+        assert [item.share for item in pool.shares] == [4 * MIB] * 3
+        assert [item.state for item in await made.steering.status()] == ["running"] * 3
+        assert made.steering.config.processors == 3
+        await connect(made, 3)
+        pool = await made.steering.set_processors(1)
+        assert [(item.slot, item.share) for item in pool.shares] == [(0, 12 * MIB)]
+        assert [item.state for item in await made.steering.status()] == ["running", "stopped", "stopped"]
+        assert {row["cause"] for row in made.events} == {"drained"}
+        rows, _ = await made.steering.list_channels()
+        assert {row["facts"]["share"] for row in rows} == {12 * MIB}
+        for nonsense in (0, 65):
+            with pytest.raises(InvalidArgumentError):
+                await made.steering.set_processors(nonsense)
+        with pytest.raises(FailedPreconditionError):
+            await made.steering.set_processors(13)
+
+    run(scenario)
+
+
+def test_processors_that_cannot_start_leave_everything_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(made: Fleet) -> None:
+        monkeypatch.setenv("FAKE_PROCESSOR", "fail")
+        with pytest.raises(UnavailableError, match="no processor was added"):
+            await made.steering.set_processors(2)
+        pool = await made.steering.get_pool()
+        assert [(item.slot, item.share) for item in pool.shares] == [(0, 12 * MIB)]
+        assert made.steering.config.processors == 1
+
+    run(scenario, 1)
+
+
+def test_drain_ends_what_is_open_and_the_proxy_is_no_longer_ready() -> None:
+    async def scenario(made: Fleet) -> None:
+        await connect(made, 3)
+        assert made.steering.health().ready
+        result = await made.steering.drain(1000)
+        assert (result.closed, result.open) == (3, 0)
+        health = made.steering.health()
+        assert (health.started, health.alive, health.ready) == (True, True, False)
+        (listener,) = await made.steering.list_listeners()
+        assert not listener.accepting
+        again = await made.steering.drain(1000)
+        assert (again.closed, again.open) == (0, 0)
+        with pytest.raises(FailedPreconditionError):
+            await made.steering.set_processors(3)
+
+    run(scenario)
+
+
+def test_what_there_is_can_be_seen() -> None:
+    async def scenario(made: Fleet) -> None:
+        await connect(made, 2)
+        (listener,) = await made.steering.list_listeners()
+        assert (listener.name, listener.connections, listener.accepting, listener.tls) == ("a", 2, True, False)
+        assert listener.address == made.acceptor.listeners["a"].address
+        (upstream,) = await made.steering.list_upstreams()
+        assert (upstream.name, upstream.addresses, upstream.error) == ("u", ("127.0.0.1:1",), "")
+        assert made.steering.build.modules.keys() == {"fake"}
+        assert not made.steering.build.compiled
+        assert [slot for slot, _ in made.steering.cells] == [0, 1]
+        assert ("framegate.config.revision", ()) in made.steering.measurements()
+        assert made.steering.started_ns > 0
+        made.steering.audit({"who": "root"})
+        assert made.log.events("audit")[0]["who"] == "root"
+
+    run(scenario)
+
+
+def test_new_addresses_reach_every_processor() -> None:
+    async def scenario(made: Fleet) -> None:
+        await connect(made, 2)
+        made.steering.resolver.current["u"].addresses = [[2, "127.0.0.9", 9]]
+        await made.steering.set_endpoints()
+        rows, _ = await made.steering.list_channels()
+        assert [row["facts"]["endpoints"] for row in rows] == [{"u": [[2, "127.0.0.9", 9]]}] * 2
+        assert made.facts.endpoints == {"u": [[2, "127.0.0.9", 9]]}
+
+    run(scenario)
+
+
+def test_a_subscriber_that_fails_harms_nobody() -> None:
+    async def scenario(made: Fleet) -> None:
+        def fail(row: dict[str, Any]) -> None:
+            raise ValueError("no")
+
+        cancel = made.steering.subscribe(fail)
+        seen: list[dict[str, Any]] = []
+        made.steering.subscribe(seen.append)
+        await (await made.connect()).close()
+        await until(lambda: seen)
+        assert len(made.log.events("subscriber_failed")) == 1
+        cancel()
+        cancel()
+        await (await made.connect()).close()
+        await until(lambda: len(seen) == 2)
+        assert len(made.log.events("subscriber_failed")) == 1
+
+    run(scenario, 1)

@@ -1,0 +1,118 @@
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from control import tap_keeper as module
+from control.errors import StartError
+from control.meters import Meters
+from control.slot_cells import Life
+from control.tap_keeper import Death, TapKeeper, split_missing
+from proxy.config.model import ListenerConfig, ProxyConfig, TapConfig, TapRule, UpstreamConfig
+from proxy.tap import log_reader
+from proxy.tap.block import BlockBuilder
+from proxy.tap.gap import Gap
+from proxy.tap.record import segment_file, stream_name
+from proxy.tap.segment import SegmentLog
+from tests.fakes.fleet import MemoryLog
+
+
+def keeper(directory: Path, **tap: Any) -> tuple[TapKeeper, MemoryLog, Meters]:
+    log, meters = MemoryLog(), Meters()
+    config = ProxyConfig(
+        node="n",
+        listeners=(ListenerConfig(name="a", address="127.0.0.1:0", upstream="u"),),
+        upstreams=(UpstreamConfig(name="u", endpoints=("127.0.0.1:1",)),),
+        tap=TapConfig(**{"directory": str(directory), "rules": (TapRule(name="all"),), **tap}),
+    )
+    assert config.tap is not None
+    return TapKeeper(config, config.tap, meters, log), log, meters
+
+
+def death(boot_id: str, matched: int, unproven: int, request: int = 0, response: int = 0) -> Death:
+    return Death(0, boot_id, time.time_ns(), Life({}, matched, unproven, {"request": request, "response": response}))
+
+
+def test_missing_frames_are_divided_by_what_the_log_does_not_know() -> None:
+    both = {"request", "response"}
+    known = {"request": 0, "response": 0}
+    assert split_missing(20, {"request": 10, "response": 10}, known, both) == {"request": 10, "response": 10}
+    assert split_missing(5, {"request": 10, "response": 10}, {"request": 10, "response": 5}, both) == {"request": 0, "response": 5}
+    assert split_missing(7, {"request": 10, "response": 10}, known, {"request"}) == {"request": 7, "response": 0}
+    assert split_missing(7, {"request": 0, "response": 0}, known, both) == {"request": 7, "response": 0}
+    assert split_missing(7, {"request": 0, "response": 0}, known, {"response"}) == {"request": 0, "response": 7}
+
+
+def test_a_death_with_frames_unaccounted_leaves_a_gap_record(tmp_path: Path) -> None:
+    tap, log, _ = keeper(tmp_path)
+    tap.born(0, "boot")
+    tap.died(death("boot", matched=12, unproven=12, request=6, response=6))
+    tap.stop()
+    (stream,) = log_reader.streams(str(tmp_path))
+    assert stream == "n.recovery.boot"
+    assert log_reader.stream_totals(str(tmp_path), stream).missing == {"request": 6, "response": 6}
+    (row,) = log.events("tap_gap")
+    assert (row["recovery"], row["frames"]) == ("n.recovery.boot", {"request": 6, "response": 6})
+
+
+def test_a_death_with_everything_in_the_log_leaves_nothing(tmp_path: Path) -> None:
+    tap, log, _ = keeper(tmp_path)
+    tap.born(0, "boot")
+    tap.died(death("boot", matched=12, unproven=0, request=6, response=6))
+    tap.stop()
+    assert log_reader.streams(str(tmp_path)) == []
+    assert log.rows == []
+
+
+def test_a_segment_that_a_dead_processor_left_open_is_sealed_and_a_living_ones_is_not(tmp_path: Path) -> None:
+    tap, log, _ = keeper(tmp_path)
+    tap.born(0, "living")
+    for name in ("dead", "living"):
+        folder = tmp_path / stream_name("n", "0", name)
+        log_of = SegmentLog(str(folder), {"node": "n", "slot": "0", "stream": folder.name, "boot_id": name}, 1 << 20, 1 << 62)
+        gap = BlockBuilder()
+        gap.add_gap(Gap(-1, 0, 1, 1, 0, 0, "a", None, None, None, -1, 0), 0)
+        log_of.append(gap.finish(), 0)
+    tap.died(death("dead", matched=0, unproven=0))
+    tap.stop()
+    assert [path.parent.name for path in tmp_path.rglob("*.open")] == ["n.0.living"]
+    assert [path.parent.name for path in tmp_path.rglob("*.seg")] == ["n.0.dead"]
+    assert [row["stream"] for row in log.events("tap_sealed")] == ["n.0.dead"]
+
+
+def test_the_directory_is_kept_within_its_budget_and_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SWEEP_INTERVAL_S", 0.01)
+    folder = tmp_path / stream_name("n", "0", "old")
+    folder.mkdir()
+    for number in range(3):
+        (folder / segment_file(number * 100_000, sealed=True)).write_bytes(bytes(104_096))
+    tap, _, meters = keeper(tmp_path, budget=1 << 20, segment_size=1 << 16)
+    values = meters.snapshot()
+    assert values["framegate.tap.limit", ()] == 1 << 20
+    deadline = time.monotonic() + 5
+    while meters.snapshot()["framegate.tap.usage", ()] == 0 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert meters.snapshot()["framegate.tap.usage", ()] == 3 * 104_096
+    tap.stop()
+
+
+def test_two_keepers_cannot_share_a_directory(tmp_path: Path) -> None:
+    tap, _, _ = keeper(tmp_path)
+    with pytest.raises(StartError, match="another framegate"):
+        keeper(tmp_path)
+    tap.stop()
+    keeper(tmp_path)[0].stop()
+
+
+def test_trouble_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SWEEP_INTERVAL_S", 0.005)
+    tap, log, _ = keeper(tmp_path)
+
+    def fail(*arguments: Any) -> None:
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(tap._retention, "sweep", fail)
+    time.sleep(0.05)
+    tap.stop()
+    assert [row["error"] for row in log.events("tap_keeper_failed")] == ["the disk is gone"]

@@ -1,0 +1,134 @@
+"""Supervisor, acceptor and steering over fake processors, for the length of one coroutine."""
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from control.acceptor import Acceptor, Listening
+from control.logs import RowLog
+from control.meters import Meters
+from control.reaper import Reaper
+from control.resolver import Resolution, Resolver
+from control.slot_cells import Life
+from control.steering import Events, Steering, equal_shares
+from control.supervisor import Facts, Slot, Supervisor
+from proxy.config.model import MIB, ListenerConfig, MemoryPoolConfig, ProxyConfig, UpstreamConfig
+
+__all__ = ["COMMAND", "Client", "Fleet", "MemoryLog", "fleet", "fleet_config", "until"]
+
+COMMAND = (sys.executable, "-P", str(Path(__file__).with_name("processor.py")))
+Row = dict[str, Any]
+
+
+class MemoryLog(RowLog):
+    """Keeps rows in a list."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+
+    def write(self, event: str, *, level: str = "info", **fields: Any) -> None:
+        self.rows.append({"event": event, "level": level, **fields})
+
+    def close(self, timeout: float = 2.0) -> None:
+        """There is no thread."""
+
+    def events(self, event: str) -> list[Row]:
+        return [row for row in self.rows if row["event"] == event]
+
+
+def fleet_config(processors: int, **listener: Any) -> ProxyConfig:
+    return ProxyConfig(
+        node="test",
+        processors=processors,
+        listeners=(ListenerConfig(**{"name": "a", "address": "127.0.0.1:0", "upstream": "u", "max_receive_size": MIB, **listener}),),
+        upstreams=(UpstreamConfig(name="u", endpoints=("127.0.0.1:1",)),),
+        memory_pool=MemoryPoolConfig(size=12 * MIB),
+    )
+
+
+class Client:
+    """A connection through the acceptor to a fake processor, which echoes."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    @property
+    def peer(self) -> str:
+        return "{}:{}".format(*self.writer.get_extra_info("sockname")[:2])
+
+    async def echo(self, data: bytes) -> bytes:
+        self.writer.write(data)
+        return await self.reader.read(65536)
+
+    async def close(self) -> None:
+        self.writer.close()
+        with contextlib.suppress(ConnectionError):
+            await self.writer.wait_closed()
+
+
+class Fleet:
+    """What a test gets. ``ends`` holds slot and life of every processor that ended, ``events`` what subscribers saw."""
+
+    def __init__(self, config: ProxyConfig) -> None:
+        self.log = MemoryLog()
+        self.meters = Meters()
+        self.ends: list[tuple[int, Life]] = []
+        self.events: list[Row] = []
+        self.acceptor = Acceptor([Listening(listener) for listener in config.listeners], self.meters, self.log)
+        self.reaper = Reaper()
+        events = Events(self.log)
+        events.subscribe(self.events.append)
+        addresses = {"u": Resolution([[2, "127.0.0.1", 1]])}
+        self.facts = Facts(config, {"u": addresses["u"].addresses}, equal_shares(config.memory_pool.size, config.processors))
+        self.supervisor = Supervisor(
+            self.facts, self.acceptor, self.reaper, self.meters, self.log, on_event=events.publish, on_end=self._ended, command=COMMAND
+        )
+        self.steering = Steering(self.supervisor, self.acceptor, Resolver((), addresses, lambda: None), self.meters, self.log, events)
+        self._clients: list[Client] = []
+
+    def _ended(self, slot: Slot, life: Life) -> None:
+        self.ends.append((slot.number, life))
+
+    async def connect(self, listener: str = "a") -> Client:
+        host, _, port = self.acceptor.listeners[listener].address.rpartition(":")
+        client = Client(*await asyncio.open_connection(host, int(port)))
+        self._clients.append(client)
+        return client
+
+    async def close(self) -> None:
+        for client in self._clients:
+            await client.close()
+        self.acceptor.stop()
+        self.steering.close()
+        await self.supervisor.stop()
+        self.supervisor.close()
+        self.acceptor.close()
+        self.reaper.close()
+
+
+@contextlib.asynccontextmanager
+async def fleet(processors: int = 2, mode: str = "", *, start: bool = True, **listener: Any) -> AsyncIterator[Fleet]:
+    """A fleet that serves; ``mode`` is how its processors misbehave (see ``tests.fakes.processor``)."""
+    os.environ["FAKE_PROCESSOR"] = mode
+    made = Fleet(fleet_config(processors, **listener))
+    try:
+        async with asyncio.timeout(20):
+            if start:
+                await made.supervisor.start_slots(range(processors))
+                made.acceptor.start()
+                made.steering.set_serving()
+            yield made
+    finally:
+        await made.close()
+        del os.environ["FAKE_PROCESSOR"]
+
+
+async def until(condition: Any) -> None:
+    """Wait until something is true; the fleet's timeout ends the wait."""
+    while not condition():
+        await asyncio.sleep(0.005)

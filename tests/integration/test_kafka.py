@@ -1,0 +1,173 @@
+"""A real Kafka broker behind the proxy: real clients over TLS, counts as the broker's own, and no password in anything the proxy leaves behind."""
+
+import collections
+import dataclasses
+import os
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
+
+from control.demo import broker, kafka, records
+from control.demo.java import find_java
+from control.demo.metrics import Metrics
+from control.demo.stage import Serving, Stage
+from control.demo.steering import Steering
+from control.demo.workspace import Workspace
+from proxy.tap.log_reader import Frame, read_frames
+
+CANARY = "canary-7f3a9c-do-not-log-me"
+USER = "alice"
+COUNT = 3000
+SASL_KEYS = (17, 36)
+
+_missing = broker.missing_tools()
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.kafka,
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(bool(_missing) and not os.environ.get("CI"), reason=f"needs {' and '.join(_missing)}"),
+]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Behind:
+    """A broker, and a proxy in front of each of its two client listeners."""
+
+    broker: broker.Broker
+    plain: Stage
+    plain_serving: Serving
+    sasl: Stage
+    sasl_serving: Serving
+
+
+@pytest.fixture(scope="module")
+def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Behind]:
+    root = tmp_path_factory.mktemp("kafka")
+    with (
+        broker.Broker(root / "broker", {USER: CANARY}) as real,
+        Stage(Workspace(root / "plain")) as plain,
+        Stage(Workspace(root / "sasl")) as sasl,
+    ):
+        serving = {
+            name: stage.start_proxy(f"127.0.0.1:{real.ports[name]}", protocol="kafka", max_receive_size="16MiB")
+            for name, stage in (("PLAIN", plain), ("SASL", sasl))
+        }
+        real.start({name: at.port for name, at in serving.items()})
+        kafka.prepare_topics(real.internal_address, {"demo": 2, "canary": 1})
+        yield Behind(real, plain, serving["PLAIN"], sasl, serving["SASL"])
+
+
+def settled(real: broker.Broker) -> dict[tuple[str, int], int]:
+    """The broker's counts once two looks are equal, its talk to itself left out."""
+    last: dict[tuple[str, int], int] = {}
+    while True:
+        counts = {key: value for key, value in real.request_counts().items() if key[0] not in kafka.INTERNAL}
+        if counts == last:
+            return counts
+        last = counts
+        time.sleep(0.7)
+
+
+def tapped(stage: Stage, at_least: int) -> list[Frame]:
+    """The frames in the tap's log, once there are so many."""
+    deadline = time.monotonic() + 10
+    while True:
+        frames = list(read_frames(str(stage.workspace.tap)))
+        if len(frames) >= at_least or time.monotonic() > deadline:
+            return frames
+        time.sleep(0.05)
+
+
+def request_key(frame: Frame) -> tuple[int, int]:
+    key, version = struct.unpack(">hh", frame.body[:4])
+    return int(key), int(version)
+
+
+def test_clients_get_what_they_sent_and_the_tap_counts_what_the_broker_counts(behind: Behind) -> None:
+    before = settled(behind.broker)
+    options = records.Options(bootstrap=f"127.0.0.1:{behind.plain_serving.port}", topic="demo", count=COUNT, ca=str(behind.plain.certificates.ca))
+    facts = records.exchange(options, lambda row: None)
+    after = settled(behind.broker)
+    assert {name: facts[name] for name in ("produced", "consumed", "wrong", "missing", "doubled", "out_of_order")} == {
+        "produced": COUNT,
+        "consumed": COUNT,
+        "wrong": 0,
+        "missing": 0,
+        "doubled": 0,
+        "out_of_order": 0,
+    }
+    grown = {key: value - before.get(key, 0) for key, value in after.items() if value != before.get(key, 0)}
+    frames = tapped(behind.plain, sum(grown.values()))
+    requests = collections.Counter(request_key(frame) for frame in frames if frame.direction == "request")
+    # API names of the broker's metrics, versions as sent: the counts must be the same multiset by version, and the well-known APIs by name
+    assert sorted(requests.values()) == sorted(grown.values())
+    assert (requests[0, 10], requests[1, 16]) == (grown["Produce", 10], grown["Fetch", 16])
+    answers = [frame for frame in frames if frame.direction == "response"]
+    paired = collections.Counter((frame.request_key >> 16, frame.request_key & 0xFFFF) for frame in answers if frame.request_key is not None)
+    assert sum(paired.values()) == len(answers)
+    assert not paired - requests
+    assert sum((requests - paired).values()) <= 2, "only what was in flight when a client left has no answer"
+    assert all(frame.latency_us is not None and frame.latency_us >= 0 for frame in answers)
+    assert Metrics.scrape(behind.plain_serving.prometheus).sum("framegate_kafka_pairing_lost_total") == 0
+
+
+@pytest.fixture(scope="module")
+def authenticated(behind: Behind) -> Behind:
+    """Clients have produced and consumed with a password through the SASL listener."""
+    sasl = {"security.protocol": "sasl_ssl", "sasl.mechanism": "PLAIN", "sasl.username": USER, "sasl.password": CANARY}
+    ca = str(behind.sasl.certificates.ca)
+    options = records.Options(bootstrap=f"127.0.0.1:{behind.sasl_serving.port}", topic="canary", count=200, ca=ca, client=sasl)
+    facts = records.exchange(options, lambda row: None)
+    assert (facts["consumed"], facts["missing"]) == (200, 0)
+    return behind
+
+
+def files_with(root: Path, needle: bytes) -> list[Path]:
+    return [path for path in root.rglob("*") if path.is_file() and needle in path.read_bytes()]
+
+
+def test_the_password_is_in_no_file_metric_or_answer_and_its_length_is(authenticated: Behind) -> None:
+    stage, serving = authenticated.sasl, authenticated.sasl_serving
+    withheld = [frame for frame in tapped(stage, 20) if frame.size and not frame.body]
+    requests = [frame for frame in withheld if frame.direction == "request"]
+    answers = [frame for frame in withheld if frame.direction == "response"]
+    token = len(f"\0{USER}\0{CANARY}")
+    assert len(requests) == len(answers) >= 4, "a handshake and an authentication on each connection"
+    assert any(token < frame.size <= token + 64 for frame in requests), "the length of the frame with the password is on record"
+    assert {frame.request_key >> 16 for frame in answers if frame.request_key is not None} == set(SASL_KEYS)
+    assert files_with(stage.workspace.tap, CANARY.encode()) == []
+    assert files_with(stage.workspace.logs, CANARY.encode()) == []
+    assert len(files_with(stage.workspace.tap, records.value_of(7))) == 1, "the search finds what is there"
+    with Steering(serving.admin, "demo") as steering:
+        shown = f"{steering.all_channels()}"
+    assert "peer_address" in shown
+    assert CANARY not in shown
+    metrics = Metrics.scrape(serving.prometheus).text
+    assert "framegate_frame_count_total" in metrics
+    assert CANARY not in metrics
+
+
+@pytest.mark.spark
+@pytest.mark.skipif(find_java() is None, reason="Spark needs Java")
+def test_the_password_is_in_no_table(authenticated: Behind) -> None:
+    stage = authenticated.sasl
+    stage.start_pipeline()
+    stage.drain_pipeline()
+    found = stage.ask_tables(
+        {
+            "canary": f"SELECT count(*) AS frames FROM frames WHERE instr(hex(payload), '{CANARY.encode().hex().upper()}') > 0",
+            "record": f"SELECT count(*) AS frames FROM frames WHERE instr(hex(payload), '{records.value_of(7).hex().upper()}') > 0",
+            "lengths": f"SELECT count(*) AS frames FROM frames WHERE length(payload) = 0 AND size > {len(CANARY)}",
+            "requests": f"SELECT sum(requests) AS answered FROM requests_by_api WHERE api_key IN {SASL_KEYS}",
+        }
+    )
+    assert found["canary"] == [{"frames": 0}]
+    assert found["record"][0]["frames"] >= 1, "the search finds what is there"
+    assert found["lengths"][0]["frames"] >= 2
+    assert found["requests"][0]["answered"] >= 4
+    assert files_with(stage.workspace.logs, CANARY.encode()) == []
