@@ -1,10 +1,10 @@
 """Chunks gathered for one write: what the loop thread builds and the writer thread puts on disk.
 
 Theory of operation. The loop thread must spend next to nothing on a chunk, and the writer thread must take the interpreter's lock rarely,
-because each time it comes back from ``crc32`` or ``pwritev`` it competes with the loop for it. So rows and starts go into growing byte
-buffers, a handful of native stores each. Payload below ``COPY_BELOW`` bytes is copied into one more such buffer (the socket's buffer is
-free at once, still warm, for the next read, and the thread sees one large piece); larger pieces are kept by reference, uncopied. At
-256 KiB or 20 ms the whole block changes hands in one queue operation and the builder starts over.
+because each time it comes back from ``crc32`` or ``pwritev`` it competes with the loop for it. So rows and starts go into byte buffers
+that are used again for every block, a handful of native stores each. Payload below ``COPY_BELOW`` bytes is copied into one more such
+buffer; larger pieces are kept by reference. At 256 KiB or 20 ms the whole block changes hands in one queue operation and the builder
+starts over. The thread joins what is below ``JOIN_BELOW`` with one copy, so that most blocks are one CRC and one write.
 """
 
 import json
@@ -27,9 +27,11 @@ from proxy.tap.record import (
     padding,
 )
 
-# Payload pieces under this are copied into the block, larger ones referenced. CPU per 256 KiB block of 6.6 KB pieces, thread included,
-# measured with `tests/benchmarks`: see the module's docstring for why copying wins.
+# Payload under this is copied on the loop thread, into a buffer that is used again: the next read then gets the same warm memory from the
+# allocator, which was worth more than the copy for all sizes that a read of small frames gives (4 to 30 us of processor time per 64 KiB).
 COPY_BELOW: Final = 32768
+# Payload under this is joined on the writer thread: giving the interpreter's lock away and getting it back for one more CRC costs more.
+JOIN_BELOW: Final = 65536
 
 
 class Block:
@@ -99,7 +101,7 @@ class Layout:
         strings = json.dumps(block.strings, ensure_ascii=False, separators=(",", ":")).encode()
         tables = [strings, block.rows, block.starts, block.sizes, block.answers]
         places: list[int] = []
-        meta: list[bytes] = []
+        meta: list[Buffer] = []
         position = BLOCK_HEADER_BYTES
         for table in tables:
             places.append(position)
@@ -109,9 +111,7 @@ class Layout:
             position += len(table) + pad
         end = position + int(block.data_len)
         tail = padding(end, BLOCK_ALIGNMENT)
-        self.parts: list[Buffer] = [b"".join(meta), *block.pieces]
-        if tail:
-            self.parts.append(bytes(tail))
+        self.parts = joined([*meta, *block.pieces, bytes(tail)])
         self.header = BlockHeader(
             header_len=BLOCK_HEADER_BYTES,
             flags=0,
@@ -152,15 +152,16 @@ class BlockBuilder:
     def __init__(self) -> None:
         self.serial: i64 = 0
         self.last_ns: i64 = 0
+        self.starts = BytesWriter()
+        self.sizes = BytesWriter()
+        self._rows = BytesWriter()
+        self._keys = BytesWriter()
+        self._latencies = BytesWriter()
+        self._small = BytesWriter()
         self._reset()
 
     def _reset(self) -> None:
         self.serial += 1
-        self.rows = BytesWriter()
-        self.starts = BytesWriter()
-        self.sizes = BytesWriter()
-        self._keys = BytesWriter()
-        self._latencies = BytesWriter()
         self.starts_count: i64 = 0
         self.sizes_count: i64 = 0
         self.answers_count: i64 = 0
@@ -168,7 +169,6 @@ class BlockBuilder:
         self.data_len: i64 = 0
         self.weight: i64 = 0
         self.must_keep = False
-        self._small = BytesWriter()
         self._pieces: list[Buffer] = []
         self._strings: list[str] = []
         self._indexes: dict[str, int] = {}
@@ -197,8 +197,7 @@ class BlockBuilder:
             self._small.write(piece if isinstance(piece, bytes) else bytes(piece))
             return
         if len(self._small) > 0:
-            self._pieces.append(self._small.getvalue())
-            self._small = BytesWriter()
+            self._pieces.append(take(self._small))
         self._pieces.append(piece)
 
     def add_pieces(self, pieces: list[Buffer]) -> None:
@@ -246,7 +245,7 @@ class BlockBuilder:
         self.last_ns = capture_ns
         self.chunk_count += 1
         data_length = self.data_len - data_offset
-        rows = self.rows
+        rows = self._rows
         write_i64_le(rows, capture_ns)
         write_i64_le(rows, connection)
         write_i64_le(rows, first_frame)
@@ -283,7 +282,7 @@ class BlockBuilder:
         self.chunk_count += 1
         self._lost_frames += gap.frames
         gap.written = True
-        rows = self.rows
+        rows = self._rows
         write_i64_le(rows, capture_ns)
         write_i64_le(rows, gap.connection)
         write_i64_le(rows, gap.first_frame)
@@ -305,13 +304,13 @@ class BlockBuilder:
     def finish(self) -> Block:
         """The block built so far; the builder starts the next one."""
         if len(self._small) > 0:
-            self._pieces.append(self._small.getvalue())
+            self._pieces.append(take(self._small))
         block = Block(
             self._strings,
-            self.rows.getvalue(),
-            self.starts.getvalue(),
-            self.sizes.getvalue(),
-            self._keys.getvalue() + self._latencies.getvalue(),
+            take(self._rows),
+            take(self.starts),
+            take(self.sizes),
+            take(self._keys) + take(self._latencies),
             self._pieces,
             self.data_len,
             self._request_frames,
@@ -329,3 +328,25 @@ class BlockBuilder:
 def pack_codes(direction: i64, kind: i64, capture: i64, reason: i64, framing: i64, protocol: i64, flags: i64) -> i64:
     """A chunk row's last eight bytes as one little-endian integer."""
     return direction | (kind << 8) | (capture << 16) | (reason << 24) | (framing << 32) | (protocol << 40) | (flags << 48)
+
+
+def take(writer: BytesWriter) -> bytes:
+    """What was written; the writer is empty afterwards and keeps its room."""
+    value = writer.getvalue()
+    writer.truncate(0)
+    return value
+
+
+def joined(parts: list[Buffer]) -> list[Buffer]:
+    """The same bytes in fewer parts: neighbours below ``JOIN_BELOW`` become one, empty ones go."""
+    found: list[Buffer] = []
+    small: list[Buffer] = []
+    for part in parts:
+        if len(part) < JOIN_BELOW:
+            small.append(part)
+            continue
+        found.append(b"".join(small))
+        small.clear()
+        found.append(part)
+    found.append(b"".join(small))
+    return [part for part in found if len(part) > 0]

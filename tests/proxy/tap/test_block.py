@@ -1,7 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
+from librt.strings import BytesWriter
 
-from proxy.tap.block import COPY_BELOW, Block, BlockBuilder, Layout, pack_codes
+from proxy.tap.block import COPY_BELOW, JOIN_BELOW, Block, BlockBuilder, Layout, joined, pack_codes, take
 from proxy.tap.gap import Gap
 from proxy.tap.record import BLOCK_ALIGNMENT, BLOCK_HEADER_BYTES, CHUNK_ROW, KIND_GAP, SECTION_ALIGNMENT, ChunkRow
 
@@ -92,3 +93,24 @@ def test_the_layout_is_aligned_and_as_long_as_its_header_says(payloads: list[byt
     assert all(place % SECTION_ALIGNMENT == 0 for place in (header.chunks_at, header.starts_at, header.sizes_at, header.answers_at, header.data_at))
     body = b"".join(layout.parts)
     assert body[header.data_at - BLOCK_HEADER_BYTES :][: header.data_len] == b"".join(payloads)
+
+
+@given(sizes=st.lists(st.sampled_from([0, 1, 50, JOIN_BELOW - 1, JOIN_BELOW, JOIN_BELOW + 1]), max_size=8))
+def test_neighbouring_small_parts_become_one_and_large_ones_stay_uncopied(sizes: list[int]) -> None:
+    parts = [bytes([index]) * size for index, size in enumerate(sizes)]
+    found = joined(list(parts))
+    assert b"".join(found) == b"".join(parts)
+    assert [part for part in parts if len(part) >= JOIN_BELOW] == [
+        part for part in found if any(part is one for one in parts if len(one) >= JOIN_BELOW)
+    ]
+    assert len(found) <= 2 * sum(size >= JOIN_BELOW for size in sizes) + 1
+    assert all(found)
+
+
+def test_taking_empties_a_buffer_that_is_used_again() -> None:
+    writer = BytesWriter()
+    writer.write(b"first, and longer")
+    assert take(writer) == b"first, and longer"
+    writer.write(b"second")
+    assert take(writer) == b"second"
+    assert take(writer) == b""

@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy.tap.block import Block, BlockBuilder
+from proxy.network.run import Buffer
+from proxy.tap.block import JOIN_BELOW, Block, BlockBuilder
 from proxy.tap.log_reader import read_blocks, segment_facts, segments
 from proxy.tap.record import REASON_DISK_ERROR, REASON_DISK_FULL
 from proxy.tap.segment import MAX_PIECES, SegmentLog, reason_of, remainder
@@ -91,11 +92,27 @@ def test_short_writes_are_carried_on(tmp_path: Path) -> None:
     assert payloads(tmp_path) == [b"one", bytes(5000)]
 
 
+class CountingDisk(FakeDisk):
+    """Takes everything and writes nothing; remembers how many parts each call gave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[int] = []
+
+    def write(self, fd: int, parts: list[Buffer], position: int) -> int:
+        self.parts.append(len(parts))
+        return sum(len(part) for part in parts)
+
+
 def test_more_pieces_than_one_gathering_write_takes(tmp_path: Path) -> None:
-    log = log_of(tmp_path, size=1 << 30)
-    large = bytes(40_000)
+    disk = CountingDisk()
+    log = log_of(tmp_path, disk)
+    large = bytes(JOIN_BELOW)
     log.append(block(*([large] * (MAX_PIECES + 3))), 0)
-    assert payloads(tmp_path) == [large] * (MAX_PIECES + 3)
+    assert disk.parts[0] == 1
+    assert disk.parts[1] == MAX_PIECES
+    assert max(disk.parts) == MAX_PIECES
+    assert log.bytes_written > JOIN_BELOW * (MAX_PIECES + 3)
 
 
 def test_a_full_disk_leaves_no_torn_tail_and_writing_goes_on_in_the_same_file(tmp_path: Path) -> None:
