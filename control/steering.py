@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from control.acceptor import Acceptor
+from control.balance import Look, Need, moved_shares
 from control.configuration.units import format_size
 from control.errors import AbortedError, ControlError, FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError, Violation
 from control.logs import RowLog
@@ -43,6 +44,7 @@ DEFAULT_PAGE: Final = 100
 LARGEST_PAGE: Final = 1000
 MAX_PROCESSORS: Final = 1 << SLOT_BITS
 ALIVE_MS: Final = 5_000
+BALANCE_INTERVAL_S: Final = 5.0
 _SLOT_SHIFT: Final = 57
 
 
@@ -95,6 +97,7 @@ class Steering(ControlPlane):
         self._drain_deadline_ms = 0
         self._last_tick_ns = time.monotonic_ns()
         self._ticker = asyncio.create_task(self._tick())
+        self._balancer = asyncio.create_task(self._balance())
         meters.gauge("config.revision", lambda: float(supervisor.facts.revision))
 
     async def _tick(self) -> None:
@@ -102,9 +105,36 @@ class Steering(ControlPlane):
             self._last_tick_ns = time.monotonic_ns()
             await asyncio.sleep(0.5)
 
+    async def _balance(self) -> None:
+        """Move shares of the memory pool to where they are needed."""
+        need = Need()
+        while True:
+            await asyncio.sleep(BALANCE_INTERVAL_S)
+            slots = set(self._wanted_slots())
+            looks = {slot: Look(_pool_usage(reader), reader.cell("framegate.memory_pool.refused", "frames")) for slot, reader in self.cells}
+            needy = need.look({slot: look for slot, look in looks.items() if slot in slots})
+            if self._scale.locked() or self._draining or len(slots) < 2:
+                continue
+            async with self._scale:
+                await self._move_shares(needy, {slot: look.usage for slot, look in looks.items()}, calm=need.calm)
+
+    async def _move_shares(self, needy: set[int], usage: dict[int, int], *, calm: bool) -> None:
+        now = {slot: self._facts.shares[slot] for slot in self._wanted_slots()}
+        equal = equal_shares(self.config.memory_pool.size, len(now))
+        shares = equal if calm and now != equal else moved_shares(now, usage, needy, self._largest_frame())
+        if shares is None:
+            return
+        try:
+            await self._put_shares(shares, self.config.memory_pool.size)
+        except ControlError as error:
+            self._log.write("pool_not_moved", level="warning", error=str(error))
+        else:
+            self._log.write("pool_moved", shares=shares, needy=sorted(needy))
+
     def close(self) -> None:
-        """End the background task."""
+        """End the background tasks."""
         self._ticker.cancel()
+        self._balancer.cancel()
 
     def set_serving(self) -> None:
         """Every processor was ready and the listeners accept."""
@@ -250,7 +280,13 @@ class Steering(ControlPlane):
             missing: list[int] = []
         else:
             messages, missing = self._by_processor(verb, channels, reason)
-        answers = await asyncio.gather(*(processor.request(message, REQUEST_MS) for processor, message in messages))
+        try:
+            answers = await asyncio.gather(*(processor.request(message, REQUEST_MS) for processor, message in messages))
+        except UnavailableError as error:
+            if verb == "mute" and error.reason == "PROCESSOR_SILENT":
+                text = f"the mute is set, but not in force within {REQUEST_MS} ms: a frame begun has not ended; such channels show muting"
+                raise UnavailableError(text, reason="MUTE_PENDING") from error
+            raise
         affected = [item for answer in answers for item in answer["affected"]]
         missing += [item for answer in answers for item in answer["missing"]]
         if len(channels) == 1 and missing:
@@ -326,12 +362,14 @@ class Steering(ControlPlane):
         return await self.get_pool()
 
     async def _set_shares(self, size: int, count: int) -> None:
-        """Put the pool's shares for ``count`` slots in force in those that run."""
-        shares = equal_shares(size, count)
+        """Divide the pool equally over ``count`` slots, in force in those that run."""
+        await self._put_shares(equal_shares(size, count), size)
 
+    async def _put_shares(self, shares: dict[int, int], size: int) -> None:
         def check() -> None:
-            if size // count < self._largest_frame():
-                raise _too_small(size // count, self._largest_frame())
+            least = min(shares.values())
+            if least < self._largest_frame():
+                raise _too_small(least, self._largest_frame())
 
         def commit(facts: Facts) -> None:
             facts.config = dataclasses.replace(facts.config, memory_pool=MemoryPoolConfig(size=size))

@@ -254,3 +254,47 @@ def test_a_subscriber_that_fails_harms_nobody() -> None:
         assert len(made.log.events("subscriber_failed")) == 1
 
     run(scenario, 1)
+
+
+def test_shares_move_to_the_needy_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(made: Fleet) -> None:
+        await connect(made, 2)
+        await made.steering._move_shares({0}, {0: 6 * MIB, 1: 0}, calm=False)
+        pool = await made.steering.get_pool()
+        assert [item.share for item in pool.shares] == [8 * MIB + MIB // 2, 3 * MIB + MIB // 2]
+        rows, _ = await made.steering.list_channels()
+        assert [row["facts"]["share"] for row in rows] == [item.share for item in pool.shares]
+        await made.steering._move_shares(set(), {0: 0, 1: 0}, calm=True)
+        assert [item.share for item in (await made.steering.get_pool()).shares] == [6 * MIB, 6 * MIB]
+        assert len(made.log.events("pool_moved")) == 2
+
+    run(scenario)
+
+
+def test_the_balancer_reads_the_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("control.steering.BALANCE_INTERVAL_S", 0.01)
+    looks = iter([{0}, set()])
+    monkeypatch.setattr("control.balance.Need.look", lambda self, now: next(looks, set()))
+
+    async def scenario(made: Fleet) -> None:
+        await until(lambda: made.log.events("pool_moved"))
+        assert made.log.events("pool_moved")[0]["needy"] == [0]
+
+    run(scenario)
+
+
+def test_a_mute_that_waits_for_the_end_of_a_frame_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("control.steering.REQUEST_MS", 20)
+
+    async def scenario(made: Fleet) -> None:
+        ids = await connect(made, 1)
+
+        async def silent(message: dict[str, Any], timeout_ms: int) -> dict[str, Any]:
+            raise UnavailableError("nothing", reason="PROCESSOR_SILENT")
+
+        monkeypatch.setattr(made.supervisor.running[0], "request", silent)
+        with pytest.raises(UnavailableError) as caught:
+            await made.steering.mute_channels(ids)
+        assert caught.value.reason == "MUTE_PENDING"
+
+    run(scenario, 1)
