@@ -244,8 +244,12 @@ class Pair:
         self._attempts += 1
         self._attempt_ns = selector.now_ns
         self.endpoint = endpoint.text
+        try:
+            channel = selector.connect(endpoint.family, endpoint.address, self.id, endpoint.options, peer=endpoint.text)
+        except OSError as error:  # no socket to be had
+            self.end(Cause.LIMIT, f"{endpoint.text}: {error}", "internal")
+            return
         self.route.upstream_counters.connecting += 1
-        channel = selector.connect(endpoint.family, endpoint.address, self.id, endpoint.options, peer=endpoint.text)
         channel.attachment = self.upstream
         self.upstream.channel = channel
         self.upstream.gone = False

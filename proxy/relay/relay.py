@@ -10,11 +10,12 @@ from typing import Final
 from mypy_extensions import i64
 
 from proxy.network import mute
+from proxy.network.cause import Cause
 from proxy.network.channel import Channel
 from proxy.network.connection_id import ConnectionIds
 from proxy.network.listener import SelectorListener
 from proxy.network.run import Run
-from proxy.relay.counters import Counters
+from proxy.relay.counters import CAUSE_INDEX, Counters
 from proxy.relay.pair import Leg, Pair, PairOwner
 from proxy.relay.route import Route
 from proxy.relay.watcher import PairWatcher
@@ -79,12 +80,24 @@ class Relay(SelectorListener):
         self._watcher: Final = watcher
 
     def take_over(self, sock: socket.socket, route: Route, peer: str, local: str, accepted_ns: i64) -> Pair:
-        """Begin a pair with an accepted connection."""
+        """Begin a pair with an accepted connection.
+
+        Raises:
+            OSError: the socket cannot be used; it stays the caller's.
+        """
         pairs = self.pairs
         pair = Pair(pairs, route, self._ids.next(), accepted_ns)
+        channel = pairs.selector.register(sock, pair.id, route.options, peer=peer, local=local)
         pairs.open[int(pair.id)] = pair
-        pair.start(pairs.selector.register(sock, pair.id, route.options, peer=peer, local=local))
+        pair.start(channel)
         return pair
+
+    def refuse(self, route: Route, cause: Cause) -> i64:
+        """Count a connection that never became a pair; its id."""
+        counters = route.counters
+        counters.accepted += 1
+        counters.closed[CAUSE_INDEX[cause]] += 1
+        return self._ids.next()
 
     def received(self, channel: Channel, run: Run) -> None:
         leg = channel.attachment

@@ -8,9 +8,10 @@ from proxy.network import mute
 from proxy.network.cause import Cause
 from proxy.network.channel import Channel
 from proxy.relay.pair import Pair
+from proxy.relay.route import Route
 from proxy.relay.state import PairState
 
-__all__ = ["closed_row", "open_row"]
+__all__ = ["closed_row", "open_row", "refused_row"]
 
 Row = dict[str, Any]
 
@@ -90,3 +91,27 @@ def closed_row(pair: Pair, wall_offset_ns: i64) -> Row:
     }
     row["mutes"] = pair.mutes()
     return row
+
+
+def refused_row(pair_id: i64, route: Route, peer: str, opened_ns: i64, now_ns: i64, cause: Cause, detail: str) -> Row:
+    """A connection that was handed over and never became a pair, in the shape of a closed row. Times are of the time of day."""
+    nothing = {"request": 0, "response": 0}
+    return {
+        "id": int(pair_id),
+        "listener": route.listener,
+        "peer": peer,
+        "upstream": route.upstream,
+        "endpoint": "",
+        "principal": None,
+        "tls": None,
+        "frames": dict(nothing),
+        "bytes": dict(nothing),
+        "opened_ns": int(opened_ns),
+        "cause": str(cause),
+        "detail": detail,
+        "side": "internal",
+        "state": PairState.HANDSHAKING.value,
+        "closed_ns": int(now_ns),
+        "lost": {"bytes": 0, **nothing},
+        "mutes": {},
+    }

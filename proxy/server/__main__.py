@@ -5,6 +5,7 @@ It waits for the ``start`` message, builds the data path, says ``ready`` (or ``f
 
 import argparse
 import os
+import resource
 import signal
 import socket
 import sys
@@ -66,6 +67,12 @@ def _signals() -> socket.socket:
     return receiver
 
 
+def _raise_limits() -> None:
+    """As many descriptors as we may have: two for each pair."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def _build(message: Message, slot: int, cells_fd: int, sockets: tuple[socket.socket, socket.socket, socket.socket], reader: LinkReader) -> Loop:
     clock = MonotonicClock()
     pool = MemoryPool(message["share"], clock.now_ns)
@@ -108,6 +115,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run a processor; the exit code is 0 unless it could not start."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     options = _arguments(arguments)
+    _raise_limits()
     command = socket.socket(fileno=options.command_fd)
     handover = socket.socket(fileno=options.handover_fd)
     reader = LinkReader()

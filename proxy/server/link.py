@@ -161,14 +161,15 @@ def receive_handover(sock: socket.socket) -> tuple[Handover, int] | None:
     """The next connection and its descriptor, which now belongs to the caller.
 
     Returns:
-        None when nothing waits.
+        None when nothing waits. The descriptor is -1 when it was lost on the way, because this process may not have more of them.
 
     Raises:
         EOFError: control closed the socket.
-        LinkError: a message that is cut off, not ours, or with another number of descriptors than one; those it had are closed.
+        LinkError: a message that is cut off, not ours, or with more descriptors than one; those it had are closed.
     """
+    space = socket.CMSG_SPACE(_MAX_DESCRIPTORS * _DESCRIPTOR_SIZE)
     try:
-        body, ancillary, flags, _ = sock.recvmsg(_HANDOVER_SIZE, socket.CMSG_SPACE(_MAX_DESCRIPTORS * _DESCRIPTOR_SIZE), socket.MSG_CMSG_CLOEXEC)
+        body, ancillary, flags, _ = sock.recvmsg(_HANDOVER_SIZE, space, socket.MSG_CMSG_CLOEXEC)
     except (BlockingIOError, InterruptedError):
         return None
     descriptors = array("i")
@@ -178,11 +179,11 @@ def receive_handover(sock: socket.socket) -> tuple[Handover, int] | None:
     if not body and not descriptors:
         raise EOFError("control closed the hand-over socket")
     try:
-        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC) or len(descriptors) != 1:
+        if flags & socket.MSG_TRUNC or len(descriptors) > 1:
             raise LinkError(f"a hand-over with {len(descriptors)} descriptors and flags {flags:#x}")
         handover = Handover(**json.loads(body))
     except (LinkError, TypeError, ValueError) as error:
         for descriptor in descriptors:
             os.close(descriptor)
         raise LinkError(f"a hand-over that cannot be read: {error}") from error
-    return handover, descriptors[0]
+    return handover, descriptors[0] if descriptors else -1

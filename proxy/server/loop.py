@@ -28,10 +28,11 @@ from proxy.relay.counters import Publisher
 from proxy.relay.drain import Drain
 from proxy.relay.pair import Pair
 from proxy.relay.relay import Relay
-from proxy.relay.rows import closed_row
+from proxy.relay.route import Route
+from proxy.relay.rows import closed_row, refused_row
 from proxy.relay.watcher import PairWatcher
 from proxy.server.commands import Commands
-from proxy.server.link import LinkError, LinkReader, LinkWriter, receive_handover
+from proxy.server.link import Handover, LinkError, LinkReader, LinkWriter, receive_handover
 from proxy.server.settings import Settings
 from proxy.tap.writer import TapWriter
 
@@ -47,6 +48,7 @@ MAX_REPLY_BYTES: Final = 1 << 20
 MAX_JOBS: Final = 64
 END_NS: Final = 2_500_000_000
 TAP_CLOSE_MS: Final = 2_000
+GC_THRESHOLD: Final = 50_000
 READABLE: Final = select.EPOLLIN
 WRITABLE: Final = select.EPOLLOUT
 SIGTERM: Final = 15
@@ -178,6 +180,7 @@ class Loop:
         self._offset_ns: i64 = 0
         self._busy_ns: i64 = 0
         self._interest: int = 0
+        self._working: bool = False
         self._link_up: bool = True
         self._handing: bool = False
         self._ending: bool = False
@@ -206,6 +209,7 @@ class Loop:
             self._commands.handle(message)
         gc.collect()
         gc.freeze()
+        gc.set_threshold(GC_THRESHOLD, 20, 20)
         timeout_ms: i64 = 0
         while not self.finished:
             selector.poll(timeout_ms)
@@ -215,11 +219,14 @@ class Loop:
     def _between(self, now_ns: i64) -> i64:
         """What is done between two polls; how long the next one may wait, in ms."""
         timeout_ms: i64 = BEAT_MS
-        if self._commands.busy:
+        busy_ns = self._selector.busy_ns
+        self._relay.pairs.loop.lag.observe(busy_ns - self._busy_ns)
+        self._busy_ns = busy_ns
+        if self._working:
             self._commands.work(time.monotonic_ns() + SLICE_NS, time.monotonic_ns)
-            if self._commands.busy:
-                timeout_ms = 0
             self._watch_link()
+            if self._working:
+                timeout_ms = 0
         if now_ns - self._offset_ns >= OFFSET_NS:
             self._offset_ns = now_ns
             self._set_clock()
@@ -240,10 +247,7 @@ class Loop:
     def _publish(self, now_ns: i64) -> None:
         self._published_ns = now_ns
         loop = self._relay.pairs.loop
-        busy_ns = self._selector.busy_ns
-        loop.lag.observe(busy_ns - self._busy_ns)
-        self._busy_ns = busy_ns
-        loop.busy_ns = busy_ns
+        loop.busy_ns = self._selector.busy_ns
         loop.idle_ns = self._selector.idle_ns
         loop.link_dropped = self._writer.dropped_count
         self._publisher.publish()
@@ -294,6 +298,7 @@ class Loop:
 
     def _watch_link(self) -> None:
         """Wait for what the link's sockets may be used for now."""
+        self._working = self._commands.busy
         if not self._link_up:
             return
         pending: i64 = self._writer.pending
@@ -327,30 +332,39 @@ class Loop:
                 found = receive_handover(self._handover)
                 if found is None:
                     return
-                handover, descriptor = found
-                self._take_over(handover.listener, handover.peer, handover.local, handover.accepted_ns, descriptor)
-        except EOFError:
+                self._take_over(found[0], found[1])
+        except (EOFError, OSError):
             self._link_lost()
         except LinkError as error:
             self.log("error", "handover_failed", error=str(error))
 
-    def _take_over(self, listener: str, peer: str, local: str, accepted_ns: int, descriptor: int) -> None:
-        route = self._settings.routes.get(listener)
+    def _take_over(self, handover: Handover, descriptor: int) -> None:
+        route = self._settings.routes.get(handover.listener)
         if route is None:
-            os.close(descriptor)
-            self.log("error", "handover_failed", error=f"no listener {listener}")
+            if descriptor >= 0:
+                os.close(descriptor)
+            self.log("error", "handover_failed", error=f"no listener {handover.listener}")
             return
+        if descriptor < 0:
+            self._refuse(handover, route, Cause.LIMIT, "no descriptor to be had")
+            return
+        sock = None
         try:
             sock = socket.socket(fileno=descriptor)
+            self._relay.take_over(sock, route, handover.peer, handover.local, handover.accepted_ns)
         except OSError as error:
-            os.close(descriptor)
-            self.log("error", "handover_failed", error=str(error))
-            return
-        try:
-            self._relay.take_over(sock, route, peer, local, accepted_ns)
-        except OSError as error:
-            sock.close()
-            self.log("error", "handover_failed", error=str(error))
+            if sock is None:
+                os.close(descriptor)
+            else:
+                sock.close()
+            self._refuse(handover, route, Cause.INTERNAL, str(error))
+
+    def _refuse(self, handover: Handover, route: Route, cause: Cause, detail: str) -> None:
+        """A connection that cannot be taken over ends with its row, like every other."""
+        number = self._relay.refuse(route, cause)
+        offset_ns = self._relay.pairs.wall_offset_ns
+        row = refused_row(number, route, handover.peer, handover.accepted_ns + offset_ns, self._selector.now_ns + offset_ns, cause, detail)
+        self.reply({"type": "closed", "row": row})
 
     # What is told.
 

@@ -91,6 +91,16 @@ def test_an_upstream_without_an_address_refuses(make):
     assert world.row["cause"] == "upstream_refused"
 
 
+def test_no_socket_to_be_had_ends_the_pair_alone(world):
+    endpoint = world.route.endpoints[0]
+    world.route.endpoints = [type(endpoint)(9999, endpoint.address, endpoint.options)]
+    client, _ = world.client()
+    assert world.ended(client) == b""
+    client.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["side"]) == ("limit", "internal")
+
+
 def test_endpoints_are_taken_in_turn(make):
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
         world = make(endpoints=[one.getsockname(), two.getsockname()])

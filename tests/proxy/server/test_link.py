@@ -1,5 +1,6 @@
 """The link's codec and hand-over, over real socketpairs."""
 
+import dataclasses
 import json
 import os
 import socket
@@ -107,7 +108,15 @@ def test_the_end_of_the_hand_over_socket_is_said(packets):
         receive_handover(right)
 
 
-@pytest.mark.parametrize(("body", "count"), [(b"{}", 1), (b"nonsense", 1), (json.dumps({"listener": "x"}).encode(), 1), (b"{}", 2), (b"{}", 0)])
+def test_a_lost_descriptor_is_said(packets):
+    left, right = packets
+    left.send(json.dumps(dataclasses.asdict(HANDOVER)).encode())
+    assert receive_handover(right) == (HANDOVER, -1)
+
+
+@pytest.mark.parametrize(
+    ("body", "count"), [(b"{}", 1), (b"nonsense", 1), (json.dumps({"listener": "x"}).encode(), 1), (b"{}", 2), (b"{}", 0), (b"x" * 5000, 1)]
+)
 def test_a_bad_hand_over_leaks_no_descriptor(packets, body, count):
     left, right = packets
     ours, theirs = socket.socketpair()

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import os
 import signal
 import socket
@@ -24,7 +25,7 @@ from proxy.config.model import (
     UpstreamConfig,
     UpstreamTls,
 )
-from proxy.server.link import MAX_FRAME
+from proxy.server.link import MAX_FRAME, Handover
 from proxy.tap.log_reader import count_frames
 from tests.fakes.server import Echo, ServerProcess, receive_all, receive_exactly
 from tests.fakes.tls import TlsWorld
@@ -333,6 +334,11 @@ def test_a_hand_over_that_cannot_be_used_is_logged_and_closed(config, launch):
     client.close()
     notice = process.notice("log")
     assert (notice["event"], notice["level"]) == ("handover_failed", "error")
+    lost = Handover(listener="plain", peer="192.0.2.9:1", local="x", accepted_ns=time.monotonic_ns())
+    process.handover.send(json.dumps(dataclasses.asdict(lost)).encode())
+    row = process.notice("closed")["row"]
+    assert (row["cause"], row["peer"], row["detail"]) == ("limit", "192.0.2.9:1", "no descriptor to be had")
+    until(lambda: process.cells.cell("framegate.connection.closed", "plain", "limit") == 1)
     process.handover.send(b"nonsense")
     assert "cannot be read" in process.notice("log")["fields"]["error"]
 
