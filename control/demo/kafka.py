@@ -22,7 +22,7 @@ from control.demo.closing import print_closing
 from control.demo.metrics import Metrics
 from control.demo.stage import Stage
 
-__all__ = ["QUERIES", "RequestCount", "compare", "perform", "prepare_topic"]
+__all__ = ["INTERNAL", "QUERIES", "RequestCount", "compare", "perform", "prepare_topics"]
 
 Tables = Mapping[str, list[dict[str, Any]]]
 BrokerCounts = Mapping[tuple[str, int], int]
@@ -31,8 +31,9 @@ RECORDS: Final = 200_000
 TOPIC: Final = "demo"
 PARTITIONS: Final = 4
 
-# What a broker and its controller ask each other; no client of ours does.
-_INTERNAL: Final = frozenset({"AllocateProducerIds", "BrokerHeartbeat", "BrokerRegistration", "ControllerRegistration", "Envelope"})
+INTERNAL: Final = frozenset({"AllocateProducerIds", "BrokerHeartbeat", "BrokerRegistration", "ControllerRegistration", "Envelope"})
+"""What a broker and its controller ask each other; no client of ours does."""
+
 _SETTLE_S: Final = 10.0
 _WORK_S: Final = 180.0
 
@@ -78,11 +79,11 @@ def perform(stage: Stage, console: Console, count: int = RECORDS) -> bool:
     return _KafkaDemo(stage, console, count).perform()
 
 
-def prepare_topic(address: str, topic: str, partitions: int) -> None:
-    """Create a topic, and let the broker create what groups and idempotent producers need, so that later it asks itself for nothing."""
-    settings = {"bootstrap.servers": address}
-    admin = AdminClient({"bootstrap.servers": address})
-    for future in admin.create_topics([NewTopic(topic, partitions, 1), NewTopic("warm-up", 1, 1)]).values():
+def prepare_topics(address: str, partitions: Mapping[str, int]) -> None:
+    """Create topics, and let the broker create what groups and idempotent producers need, so that later it asks itself for nothing."""
+    settings: dict[str, str | int | float | bool] = {"bootstrap.servers": address, "log_level": 3}
+    admin = AdminClient(settings)
+    for future in admin.create_topics([NewTopic(topic, count, 1) for topic, count in {**partitions, "warm-up": 1}.items()]).values():
         future.result(_SETTLE_S)
     producer = Producer({**settings, "enable.idempotence": True})
     producer.produce("warm-up", b"")
@@ -106,7 +107,7 @@ def compare(tables: Tables, before: Mapping[tuple[str, int], int], after: Mappin
     names = {row["api_key"]: row["api"] for row in tables["answered"]}
     answered = {(row["api"], row["api_version"]): row for row in tables["answered"]}
     sent = {(names.get(row["api_key"], f"api-{row['api_key']}"), row["api_version"]): int(row["requests"]) for row in tables["sent"]}
-    grown = {key: value - before.get(key, 0) for key, value in after.items() if key[0] not in _INTERNAL}
+    grown = {key: value - before.get(key, 0) for key, value in after.items() if key[0] not in INTERNAL}
     seen = {key for key, value in grown.items() if value} | sent.keys() | answered.keys()
     nothing = {"requests": 0, "latency_us_p50": 0, "latency_us_p99": 0}
     counts = [
@@ -144,7 +145,7 @@ class _KafkaDemo:
             kafka.start({"PLAIN": serving.port})
             self._say(f"  clients on 127.0.0.1:{serving.port} (TLS), which the broker advertises; broker on 127.0.0.1:{kafka.ports['PLAIN']}")
             stage.start_pipeline()
-            prepare_topic(kafka.internal_address, TOPIC, PARTITIONS)
+            prepare_topics(kafka.internal_address, {TOPIC: PARTITIONS})
             before = kafka.request_counts()
             final = self._work(serving.port)
             after = self._settled_counts(kafka)
@@ -168,7 +169,7 @@ class _KafkaDemo:
         deadline = time.monotonic() + _SETTLE_S
         last: dict[tuple[str, int], int] = {}
         while True:
-            counts = {key: value for key, value in kafka.request_counts().items() if key[0] not in _INTERNAL}
+            counts = {key: value for key, value in kafka.request_counts().items() if key[0] not in INTERNAL}
             if counts == last or time.monotonic() > deadline:
                 return counts
             last = counts

@@ -19,6 +19,7 @@ class Metrics:
     """
 
     def __init__(self, text: str) -> None:
+        self.text = text
         self._samples = list(self._parse(text))
 
     @classmethod

@@ -115,9 +115,17 @@ class Stage:
         assert self.pipeline is not None, "start_pipeline comes first"
         self.pipeline.terminate()
         self.pipeline.wait(_STOP_S)
-        drain = self.start("pipeline-drain", [*self._pipeline_command(), "--available-now"])
-        if drain.wait(_DRAIN_S) != 0:
-            raise ChildError(f"the pipeline failed: {drain.tail()}")
+        self.take_what_is_left()
+
+    def take_what_is_left(self) -> None:
+        """Run the job with available-now semantics to its end.
+
+        Raises:
+            ChildError: the job failed.
+        """
+        job = self.start("pipeline-drain", [*self._pipeline_command(), "--available-now"])
+        if job.wait(_DRAIN_S) != 0:
+            raise ChildError(f"the pipeline failed: {job.tail()}")
 
     def table_rows(self) -> int:
         """Rows of the table ``frames`` published so far."""

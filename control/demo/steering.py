@@ -1,6 +1,6 @@
 """The control plane as the demo uses it: the same gRPC calls that the command line and ``grpcurl`` make, over the Unix socket."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Final
 
@@ -58,9 +58,11 @@ class Steering:
 
     def find_closed(self, local_port: int) -> Channel | None:
         """The latest channel that closed and whose client had this port."""
-        request = channel_service_pb2.ListClosedChannelsRequest(page_size=_PAGE_SIZE, listener=self._listener)
-        closed = self._channels.ListClosedChannels(request, timeout=_TIMEOUT_S).channels
-        return next((channel for channel in closed if channel.peer_address.endswith(f":{local_port}")), None)
+        return next((channel for channel in self._closed() if channel.peer_address.endswith(f":{local_port}")), None)
+
+    def all_channels(self) -> list[Channel]:
+        """Everything that the API shows of connections: those open, then those that closed a short time ago."""
+        return [*self._open(), *self._closed()]
 
     def describe(self, channel_id: str) -> Channel:
         return self._channels.GetChannel(channel_service_pb2.GetChannelRequest(id=channel_id), timeout=_TIMEOUT_S).channel
@@ -90,6 +92,10 @@ class Steering:
 
     def pool(self) -> pool_service_pb2.MemoryPool:
         return self._pools.GetMemoryPool(pool_service_pb2.GetMemoryPoolRequest(), timeout=_TIMEOUT_S).memory_pool
+
+    def _closed(self) -> Iterable[Channel]:
+        request = channel_service_pb2.ListClosedChannelsRequest(page_size=_PAGE_SIZE, listener=self._listener)
+        return self._channels.ListClosedChannels(request, timeout=_TIMEOUT_S).channels
 
     def _open(self) -> Iterator[Channel]:
         token = ""
