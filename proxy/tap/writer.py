@@ -235,13 +235,15 @@ class TapWriter:
             timeout_ms: how long a disk that does not take the blocks is waited for.
 
         Returns:
-            Whether all is on disk. What is not was counted: ``dropped_closed``, and ``error`` says why.
+            Whether the log accounts for every matched frame, by itself or in a gap. If not, ``frames_gapped`` is below ``frames_dropped`` and
+            ``error`` says why.
         """
         self._release_sampled()
         self._hand_over()
         if not self._end_thread(timeout_ms):
             self._abandon_queue()
             return False
+        # What failed becomes a gap, and a block of gaps alone is small: it may still fit into the open segment of a full disk.
         self._settle_failed()
         self._hand_over()
         self.write_queued()
@@ -377,9 +379,8 @@ class TapWriter:
                 self._seal()
                 continue
             if block is None:
-                break
+                return
             self._flush(block)
-        self._seal()
 
     def _patience(self) -> float:
         """Seconds until the open segment is due."""

@@ -47,6 +47,8 @@ class FakeDisk(SegmentFiles):
         self.calls.append("truncate")
         if self.stuck:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
+        if self.room is not None:
+            self.room += os.fstat(fd).st_size - length
         self._files.truncate(fd, length)
 
     def close(self, fd: int) -> None:

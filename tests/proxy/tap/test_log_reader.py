@@ -89,6 +89,7 @@ def test_offsets_survive_rolling(tmp_path: Path) -> None:
         assert numbers(tmp_path, stream, ref.header.offset) == list(range(index, 9))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seal", [False, True])
 def test_a_tail_torn_at_any_byte_is_never_read(tmp_path: Path, seal: bool) -> None:
     stream = write(tmp_path, 3, seal=seal).stream
@@ -108,6 +109,7 @@ def test_a_tail_of_zeros_is_never_read(tmp_path: Path) -> None:
     assert numbers(tmp_path, stream) == [0, 1]
 
 
+@pytest.mark.slow
 def test_a_changed_byte_anywhere_in_a_block_is_found(tmp_path: Path) -> None:
     stream = write(tmp_path, 2, seal=True).stream
     path = only_file(tmp_path)

@@ -248,6 +248,22 @@ def test_closing_on_a_failing_disk_counts_what_is_lost(tmp_path: Path) -> None:
     assert "No space" in log.writer.error
 
 
+def test_closing_on_a_full_disk_still_says_what_is_lost_when_that_fits(tmp_path: Path) -> None:
+    disk = FakeDisk()
+    log = Log(tmp_path, disk)
+    log.writer.start()
+    log.send(b"kept")
+    log.tick(0)
+    log.tick()
+    while not log.flushed:
+        threading.Event().wait(0.001)
+    disk.room = 1000
+    log.send(bytes(5000), frames=4)
+    assert log.writer.flush_and_close(5000)
+    assert [(gap.reason, gap.frames) for gap in log.gaps()] == [("disk_full", 4)]
+    log.assert_settled()
+
+
 def test_closing_does_not_wait_for_a_block_that_must_be_kept_for_ever(tmp_path: Path) -> None:
     disk = FakeDisk()
     disk.broken = errno.EIO
