@@ -116,6 +116,8 @@ class Client:
                 return
             if self._outbox:
                 self._write()
+            if self.closed is not None:
+                return  # the write found the connection gone
             if self._shutting and not self._outbox:
                 self._shut()
             elif events & ~select.EPOLLOUT:

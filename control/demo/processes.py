@@ -117,7 +117,7 @@ class Child:
         try:
             self._process.stdin.write(json.dumps(row).encode() + b"\n")
             self._process.stdin.flush()
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: the pipe was closed on our side
             raise ChildError(f"{self.name} is gone: {self.tail()}") from error
 
     def close_input(self) -> None:

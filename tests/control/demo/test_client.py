@@ -2,6 +2,7 @@
 
 import select
 import socket
+import struct
 from collections.abc import Iterator
 
 import pytest
@@ -80,6 +81,17 @@ def test_the_peers_end_is_named(pair: tuple[Client, socket.socket]) -> None:
     peer.shutdown(socket.SHUT_WR)
     wait_readable(client)
     assert client.closed == "end of stream"
+
+
+def test_a_reset_in_the_middle_of_a_write_ends_it_once(pair: tuple[Client, socket.socket]) -> None:
+    client, peer = pair
+    client.submit_sized(64, 1_000_000)
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    peer.close()
+    select.select([client], [], [], 5.0)
+    client.on_ready(select.EPOLLIN | select.EPOLLOUT | select.EPOLLHUP)
+    assert client.closed in ("ConnectionResetError", "BrokenPipeError")
+    client.on_ready(select.EPOLLIN)
 
 
 def test_an_end_in_order_waits_for_the_peers(pair: tuple[Client, socket.socket]) -> None:

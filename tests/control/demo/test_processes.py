@@ -55,6 +55,14 @@ def test_no_answer_is_an_error(tmp_path: Path) -> None:
     assert child.wait(10) == 0
 
 
+def test_a_process_that_is_gone_is_an_error_to_tell(tmp_path: Path) -> None:
+    child = start(tmp_path)
+    child.close_input()
+    child.wait(10)
+    with pytest.raises(ChildError, match="is gone"):
+        child.ask("jump")
+
+
 def test_what_does_not_end_is_killed_with_its_children(tmp_path: Path) -> None:
     code = (
         "import json, signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
