@@ -53,6 +53,7 @@ class TlsTransport(Transport):
         self._cutter: Final = RecordCutter()
         self._object: ssl.SSLObject | None = None
         self._failure: TlsError | None = None
+        self._rest: bool = False  # the record read last may hold more plaintext: only then OpenSSL is asked
         self._waiting: list[Buffer] = []
         self._booked: i64 = 0
         self._finished: bool = False
@@ -176,9 +177,11 @@ class TlsTransport(Transport):
         except ssl.SSLError as error:
             self._failure = describe(error)
             return None
-        if len(piece) == 0:
+        length: i64 = len(piece)
+        if length == 0:
             self._notified = True
             return None
+        self._rest = length == size
         return piece
 
     def _at_end(self) -> bool:
@@ -194,7 +197,7 @@ class TlsTransport(Transport):
         return self._failure is not None or self._has_whole_record(self._object)
 
     def _has_whole_record(self, tls: ssl.SSLObject) -> bool:
-        return self._incoming.pending > self._cutter.partial or tls.pending() > 0
+        return self._incoming.pending > self._cutter.partial or (self._rest and tls.pending() > 0)
 
     def _feed(self, data: bytes, start: i64) -> i64:
         end = self._cutter.cut(data, start, PORTION)
@@ -222,11 +225,11 @@ class TlsTransport(Transport):
         if self._booked != 0 and not self.flush():
             return 0
         length: i64 = len(data)
-        if length <= SLICE:
-            self._encrypt(data)
-            self._flush_new()
-            return length
-        return self.write_gather([data])
+        if length > SLICE:
+            return self.write_gather([data])
+        self._encrypt(data)
+        self._push_one(self._outgoing.read())
+        return length
 
     def write_gather(self, pieces: list[Buffer]) -> i64:
         if self._booked != 0 and not self.flush():
@@ -275,14 +278,28 @@ class TlsTransport(Transport):
             waiting.append(self._outgoing.read())
             self._keep(waiting)
             return self.flush()
-        return self._push([self._outgoing.read()])
+        return self._push_one(self._outgoing.read())
+
+    def _push_one(self, data: Buffer) -> bool:
+        """One write of the socket when nothing waits; what it does not take waits."""
+        try:
+            sent: i64 = self._send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            raise TransportError(f"write failed: {error.strerror}", errno=error.errno or 0) from error
+        self.wire_sent += sent
+        if sent == len(data):
+            return True
+        self._keep([bytes(memoryview(data)[sent:]) if sent > 0 else data])
+        return False
 
     def _push(self, pieces: list[Buffer]) -> bool:
-        """One write of the socket; what it does not take waits."""
-        if not pieces:
-            return True
+        """As ``_push_one``, for several pieces, or none."""
+        if len(pieces) <= 1:
+            return not pieces or self._push_one(pieces[0])
         try:
-            sent: i64 = self._send(pieces[0]) if len(pieces) == 1 else self._sock.sendmsg(pieces)
+            sent: i64 = self._sock.sendmsg(pieces)
         except BlockingIOError:
             sent = 0
         except OSError as error:
