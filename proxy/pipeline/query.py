@@ -8,29 +8,34 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from proxy.pipeline.session import local_session
 from proxy.pipeline.tables import register_views
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 __all__ = ["ask", "main"]
 
 
-def ask(output: Path, statements: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
-    """The rows of each statement, in a session of its own.
+def ask(spark: "SparkSession", output: Path, statements: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
+    """The rows of each statement.
 
     Args:
+        spark: any session that can read the folder.
         output: the folder of the tables.
         statements: SQL by name; results must be small, they come to the driver.
     """
-    with local_session("framegate query") as spark:
-        register_views(spark, output)
-        return {name: [row.asDict() for row in spark.sql(statement).collect()] for name, statement in statements.items()}
+    register_views(spark, output)
+    return {name: [row.asDict() for row in spark.sql(statement).collect()] for name, statement in statements.items()}
 
 
 def main(arguments: list[str]) -> int:
     """Answer the statements of standard input."""
-    print(json.dumps(ask(Path(arguments[0]), json.load(sys.stdin)), default=str))
+    statements = json.load(sys.stdin)
+    with local_session("framegate query") as spark:
+        print(json.dumps(ask(spark, Path(arguments[0]), statements), default=str))
     return 0
 
 

@@ -1,5 +1,6 @@
 """``framegate demo`` as a user runs it: from the certificates to the report, with every count equal and every act seen."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,12 @@ from control.demo.java import find_java
 
 COMMAND = [sys.executable, "-c", "import sys; from control.cli import main; sys.exit(main())", "demo"]
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(400), pytest.mark.skipif(find_java() is None, reason="Spark needs Java")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.spark,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(find_java() is None and not os.environ.get("CI"), reason="Spark needs Java"),
+]
 
 
 def test_a_short_demo_ends_with_everything_equal_and_seen(tmp_path: Path) -> None:
