@@ -24,12 +24,12 @@ from proxy.pipeline.planner import Planner
 from proxy.pipeline.session import SparkMissingError, local_session
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from proxy.pipeline.tables import TableWriter
 
-__all__ = ["EXIT_FAILED", "EXIT_OK", "EXIT_USAGE", "PipelineSettings", "run_pipeline"]
+__all__ = ["EXIT_FAILED", "EXIT_OK", "EXIT_USAGE", "PipelineSettings", "run_pipeline", "start_query"]
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
@@ -170,14 +170,14 @@ def _run(
     from proxy.pipeline.tables import TableWriter
 
     writer = (make_writer or TableWriter)(settings.output)
-    query = _start(spark, settings, writer)
+    query = start_query(spark, settings, writer)
     reporter = _Reporter(settings, writer, query, emit)
     emit({"event": "started", "pid": os.getpid(), "source": str(settings.source), "output": str(settings.output), "total": writer.progress.total})
     while query.isActive and not stopping.wait(POLL_S):
         reporter.report()
     _finish_batch(query)
+    failure = None if query.isActive else query.exception()
     query.stop()
-    failure = query.exception()
     if failure is not None:
         reason = _reason(str(failure))
         emit({"event": "failed", "reason": reason})
@@ -188,7 +188,14 @@ def _run(
     return EXIT_OK
 
 
-def _start(spark: "SparkSession", settings: PipelineSettings, writer: "TableWriter") -> "StreamingQuery":
+def start_query(spark: "SparkSession", settings: PipelineSettings, writer: Callable[["DataFrame", int], None]) -> "StreamingQuery":
+    """The job's query in a session of the caller's, for whom this is one of several; ``run_pipeline`` is the job alone.
+
+    Args:
+        spark: a session that knows the source (``pyspark_framegate.register``).
+        settings: memory, cores and spark are the session's affair.
+        writer: takes each micro-batch: a ``TableWriter`` of the settings' output.
+    """
     options = {
         "startingOffsets": "latest" if settings.from_latest else "earliest",
         "maxBytesPerTrigger": str(settings.max_bytes_per_trigger),
@@ -204,9 +211,10 @@ def _start(spark: "SparkSession", settings: PipelineSettings, writer: "TableWrit
 
 
 def _finish_batch(query: "StreamingQuery") -> None:
-    """Wait until no batch is in hand, so that stopping interrupts nothing."""
+    """Wait until the batch in hand is committed, so that stopping interrupts nothing that is nearly done; what it interrupts is replayed."""
+    before = query.lastProgress
     deadline = time.monotonic() + STOP_GRACE_S
-    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+    while query.isActive and query.status["isTriggerActive"] and query.lastProgress == before and time.monotonic() < deadline:
         time.sleep(POLL_S / 4)
 
 

@@ -67,6 +67,19 @@ def _workers_see_this_package() -> None:
 
 
 @contextlib.contextmanager
+def _stdout_as_stderr() -> Iterator[None]:
+    """Processes started meanwhile get standard error for both: what a JVM prints must not mix with this process's own output."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+@contextlib.contextmanager
 def local_session(name: str, *, cores: int | None = None, memory: str = "1g", settings: Mapping[str, str] | None = None) -> Iterator["SparkSession"]:
     """A session in this process's own JVM, with ``format("framegate")`` registered; stopped and cleaned up behind the block.
 
@@ -109,7 +122,8 @@ def local_session(name: str, *, cores: int | None = None, memory: str = "1g", se
     builder = SparkSession.builder.appName(name).master(f"local[{slots}]")
     for key, value in chosen.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    with _stdout_as_stderr():
+        spark = builder.getOrCreate()
     try:
         pyspark_framegate.register(spark)
         yield spark

@@ -53,14 +53,10 @@ class PausingWriter(TableWriter):
 def main(told: dict[str, Any]) -> int:
     """Run the job as told."""
     pause = {key: told.pop(key) for key in ("pause_from", "pause_at", "marker") if key in told}
-    settings = PipelineSettings(
-        source=Path(told.pop("source")), output=Path(told.pop("output")), trigger_ms=50, cores=2, spark=FAST_START, **told
-    )
+    settings = PipelineSettings(source=Path(told.pop("source")), output=Path(told.pop("output")), trigger_ms=50, spark=FAST_START, **told)
     if not pause:
         return run_pipeline(settings)
-    return run_pipeline(
-        settings, make_writer=lambda output: PausingWriter(output, pause["pause_from"], pause["pause_at"], Path(pause["marker"]))
-    )
+    return run_pipeline(settings, make_writer=lambda output: PausingWriter(output, pause["pause_from"], pause["pause_at"], Path(pause["marker"])))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 import importlib.util
 import os
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from proxy.pipeline.session import SparkMissingError, local_session, require_java, require_packages
+from proxy.pipeline.session import SparkMissingError, _stdout_as_stderr, local_session, require_java, require_packages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,6 +46,13 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyarrow" else object())
     with pytest.raises(SparkMissingError, match=r"not installed: pyarrow: pip install 'framegate\[spark\]'"):
         require_packages()
+
+
+def test_what_java_prints_goes_to_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
+    with _stdout_as_stderr():
+        subprocess.run(["echo", "from a child"], check=True)
+    subprocess.run(["echo", "afterwards"], check=True)
+    assert capfd.readouterr() == ("afterwards\n", "from a child\n")
 
 
 @pytest.mark.spark

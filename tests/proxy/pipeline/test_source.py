@@ -27,9 +27,9 @@ def reader(directory: Path, **options: str) -> StreamReader:
     return made
 
 
-def fill(directory: Path, boot_id: str = "b0", blocks: int = 3, **tap: int) -> FakeProcessor:
+def fill(directory: Path, boot_id: str = "b0", blocks: int = 3, segment_size: int = 1 << 20) -> FakeProcessor:
     """Blocks of one chunk of two frames."""
-    processor = FakeProcessor(directory, boot_id=boot_id, **tap)
+    processor = FakeProcessor(directory, boot_id=boot_id, segment_size=segment_size)
     for number in range(blocks):
         processor.block([b"%d" % number, bytes(500)])
     return processor

@@ -99,11 +99,16 @@ def test_traffic_adds_frames_wire_bytes_and_losses_by_minute(spark: "SparkSessio
 
 def test_a_gap_names_what_is_missing_and_why(spark: "SparkSession", mixed: Path) -> None:
     (row,) = transforms.gaps(chunks(spark, mixed)).collect()
-    assert (row.connection_id, row.direction, row.first_sequence, row.lost_frames, row.lost_bytes, row.reason) == (2, "request", 2, 7, 70, "queue_full")
+    assert (row.connection_id, row.direction, row.first_sequence, row.lost_frames, row.lost_bytes, row.reason) == (
+        2,
+        "request",
+        2,
+        7,
+        70,
+        "queue_full",
+    )
 
 
 def test_apis_and_connections_are_shown_as_people_know_them(spark: "SparkSession") -> None:
-    row = spark.sql(
-        f"select {transforms.api_name('1')}, {transforms.api_name('999')}, {transforms.connection_text(f'{CONNECTION}L')}"
-    ).collect()[0]
+    row = spark.sql(f"select {transforms.api_name('1')}, {transforms.api_name('999')}, {transforms.connection_text(f'{CONNECTION}L')}").collect()[0]
     assert tuple(row) == ("Fetch", "api-999", "5-3-17")
