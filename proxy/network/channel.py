@@ -15,7 +15,6 @@ import select
 import socket
 from typing import TYPE_CHECKING, Final
 
-from librt.vecs import vec
 from mypy_extensions import i64
 
 from proxy.errors import (
@@ -33,14 +32,15 @@ from proxy.network import framing, mute, state
 from proxy.network.cause import Cause
 from proxy.network.listener import FdHandler
 from proxy.network.memory_pool import MemoryPool, MemoryWaiter
-from proxy.network.mute import MuteEvent, MuteState
+from proxy.network.mute import MuteSet, MuteState
 from proxy.network.options import ChannelOptions
 from proxy.network.receive import Receive
 from proxy.network.run import Run
 from proxy.network.send import Send
 from proxy.network.state import ChannelEvent, ChannelState
-from proxy.network.timer import NEVER, Timer
+from proxy.network.timer import Timer
 from proxy.network.transport import DONE, ENDED, WANT_WRITE, Identity, Transport
+from proxy.network.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from proxy.network.selector import Selector
@@ -64,20 +64,6 @@ CLOSED: Final = ChannelState.CLOSED
 CONNECTING: Final = ChannelState.CONNECTING
 HANDSHAKE: Final = ChannelState.HANDSHAKE
 MUTING: Final = MuteState.MUTING
-HELD: Final = MuteState.HELD
-
-
-class StallWindows:
-    """What the last look at a channel saw, so that the next can tell whether the same frame, or the same send, has moved enough since."""
-
-    def __init__(self) -> None:
-        self.receive_since_ns: i64 = 0
-        self.receive_frame: i64 = -1
-        self.receive_bytes: i64 = 0
-        self.mute_count: i64 = 0
-        self.send_since_ns: i64 = 0
-        self.send_number: i64 = -1
-        self.send_bytes: i64 = 0
 
 
 class _LeaseWaiter(MemoryWaiter):
@@ -90,22 +76,6 @@ class _LeaseWaiter(MemoryWaiter):
         self._channel.retry_lease()
 
 
-class _Watchdog(Timer):
-    """One timer for each channel: handshake, idle and stall times."""
-
-    def __init__(self, channel: "Channel") -> None:
-        super().__init__()
-        self._channel: Channel | None = channel
-
-    def fire(self, now_ns: i64) -> None:
-        channel = self._channel
-        if channel is not None:
-            channel.check_times(now_ns)
-
-    def release(self) -> None:
-        self._channel = None
-
-
 class Channel(FdHandler):
     """One connection.
 
@@ -115,13 +85,11 @@ class Channel(FdHandler):
         options: shared with others of its side.
         peer, local: addresses as text.
         state, died_in: where the channel is in its life; in which state it was closed.
-        causes, mute_state: why it is not read, as bits of ``mute``; and whether that is in force.
         hung: the descriptor left the selector because the peer is gone while we are muted.
         principal, identity: who the peer is; set before ``ready``.
         cause, detail, error: why it was closed.
         frames_received, bytes_received, frames_sent, bytes_sent: of frames, headers counted; bytes include parts of frames.
         lost_bytes: received bytes of a frame that never became whole; unsent_bytes: bytes of the pending send when it was closed.
-        mute_count: causes that were set, ever.
         opened_ns, connected_ns, ready_ns, closed_ns, last_active_ns: on the selector's clock; 0 when it did not come to that.
     """
 
@@ -145,8 +113,6 @@ class Channel(FdHandler):
         self.fd: Final[i64] = sock.fileno()
         self.state: ChannelState = CONNECTING if connecting else HANDSHAKE
         self.died_in: ChannelState | None = None
-        self.causes: i64 = 0
-        self.mute_state: MuteState = mute.FLOWING
         self.hung: bool = False
         self.principal: str = ""
         self.identity: Identity | None = None
@@ -159,7 +125,6 @@ class Channel(FdHandler):
         self.bytes_sent: i64 = 0
         self.lost_bytes: i64 = 0
         self.unsent_bytes: i64 = 0
-        self.mute_count: i64 = 0
         self.opened_ns: i64 = selector.now_ns
         self.connected_ns: i64 = 0 if connecting else selector.now_ns
         self.ready_ns: i64 = 0
@@ -173,15 +138,14 @@ class Channel(FdHandler):
         self._transport: Final = transport
         self._receive: Final = Receive(selector.pool, options.limit, options.stats)
         self._send: Final = Send(selector.pool)
+        self._mutes: Final = MuteSet(options.stats)
         self._open: bool = False
         self._read_ended: bool = False
         self._shutting: bool = False
         self._read_size: i64 = FIRST_READ
         self._interest: i64 = UNREGISTERED
-        self._muted_since: vec[i64] = vec[i64]()  # by position of the cause; then how often, then for how long
         self._waiter: _LeaseWaiter | None = None
-        self._watchdog: Final = _Watchdog(self)
-        self._stall: Final = StallWindows()
+        self._watchdog: Final = Watchdog(self)
         self._visit_queued: bool = False
         self._handshake_queued: bool = False
 
@@ -213,9 +177,44 @@ class Channel(FdHandler):
         return self._receive.leased + self._send.booked + self._transport.pending_write
 
     @property
+    def causes(self) -> i64:
+        """Why the channel is not read, as bits of ``mute``."""
+        return self._mutes.causes
+
+    @property
+    def mute_state(self) -> MuteState:
+        """What the causes come to."""
+        return self._mutes.state
+
+    @property
+    def mute_count(self) -> i64:
+        """Causes that were set, ever."""
+        return self._mutes.count
+
+    @property
     def mute_in_force(self) -> bool:
         """No further size header will be read until a cause goes away."""
-        return self.causes != 0 and self.mute_state is not MUTING and self.mute_state is not HELD
+        return self._mutes.in_force
+
+    @property
+    def is_receiving(self) -> bool:
+        """A frame is begun, and we wait for the peer to send the rest."""
+        return self._receive.staged != 0 and self._may_read()
+
+    @property
+    def is_sending(self) -> bool:
+        """Bytes wait for the peer to take them."""
+        return self._send.active or self._transport.pending_write != 0
+
+    @property
+    def send_number(self) -> i64:
+        """Counts the pending sends that there were."""
+        return self._send.number
+
+    @property
+    def wire_sent(self) -> i64:
+        """Bytes that the socket took, of TLS too."""
+        return self._transport.wire_sent
 
     def send(self, run: Run) -> bool:
         """Write a run, now; what the socket does not take is the pending send. Takes over the run's lease.
@@ -259,36 +258,16 @@ class Channel(FdHandler):
 
     def mute(self, cause: i64) -> bool:
         """Add one cause (a bit of ``mute``); True when the mute is in force. Harmless when the cause is set, or the channel closed."""
-        before = self.causes
-        if before & cause or self.state is CLOSED:
-            return self.mute_in_force
-        self.causes = before | cause
-        self.mute_count += 1
-        index = mute.position(cause)
-        if len(self._muted_since) == 0:
-            self._muted_since = vec[i64]([0] * (3 * mute.CAUSE_COUNT))
-        self._muted_since[index] = self._selector.now_ns
-        self._muted_since[mute.CAUSE_COUNT + index] += 1
-        self._stats.mutes[index] += 1
-        self._stats.muted[index] += 1
-        if cause & mute.HARD:
-            if not before & mute.HARD:
-                self.mute_state = mute.next_state(self.mute_state, MuteEvent.HARD_ON)
-        elif not before & mute.SOFT:
+        if not self._mutes.causes & cause and self.state is not CLOSED:
             within = self._receive.staged != 0 and not self._read_ended
-            self.mute_state = mute.next_state(self.mute_state, MuteEvent.SOFT_ON_WITHIN if within else MuteEvent.SOFT_ON_BETWEEN)
-        return self.mute_in_force
+            self._mutes.add(cause, self._selector.now_ns, within=within)
+        return self._mutes.in_force
 
     def unmute(self, cause: i64) -> None:
         """Take one cause away; reading goes on when it was the last. Harmless when the cause is not set."""
-        if not self.causes & cause or self.state is CLOSED:
+        if not self._mutes.causes & cause or self.state is CLOSED:
             return
-        self._end_mute(cause)
-        if cause & mute.HARD:
-            if not self.causes & mute.HARD:
-                self.mute_state = mute.next_state(self.mute_state, MuteEvent.HARD_OFF)
-        elif not self.causes & mute.SOFT:
-            self.mute_state = mute.next_state(self.mute_state, MuteEvent.SOFT_OFF)
+        self._mutes.remove(cause, self._selector.now_ns)
         if self._may_read():
             self._sync_interest()
             if self._transport.has_buffered():
@@ -296,19 +275,11 @@ class Channel(FdHandler):
 
     def muted_ns(self, cause: i64) -> i64:
         """Since when the cause is set, on the selector's clock; 0 when it is not."""
-        return self._muted_since[mute.position(cause)] if self.causes & cause else 0
+        return self._mutes.since_ns(cause)
 
     def mute_summary(self) -> dict[str, dict[str, int]]:
         """How often each cause was set, and for how long in ns, without the time of those that are set now."""
-        history = self._muted_since
-        if len(history) == 0:
-            return {}
-        count = mute.CAUSE_COUNT
-        return {
-            name: {"count": int(history[count + index]), "ns": int(history[2 * count + index])}
-            for index, (name, _) in enumerate(mute.CAUSES)
-            if history[count + index] != 0
-        }
+        return self._mutes.summary()
 
     def shut_write(self) -> None:
         """End our side of the stream: FIN, or TLS close-notify. ``write_ended`` is told when it is out.
@@ -332,7 +303,7 @@ class Channel(FdHandler):
         self.state = state.next_state(self.state, ChannelEvent.CLOSE)
         self._open = False
         self.cause = cause
-        self.detail = detail
+        self.detail = detail or self.detail
         self.error = error
         self.closed_ns = self._selector.now_ns
         self._lose_frame()
@@ -341,9 +312,7 @@ class Channel(FdHandler):
         if self._waiter is not None:
             self._pool.leave(self._waiter)
             self._waiter = None
-        for _, bit in mute.CAUSES:
-            if self.causes & bit:
-                self._end_mute(bit)
+        self._mutes.end(self.closed_ns)
         self._selector.cancel(self._watchdog)
         self._watchdog.release()
         self._transport.close()
@@ -380,7 +349,7 @@ class Channel(FdHandler):
 
     def start(self) -> None:
         """The first step of a channel whose socket was just given to the selector."""
-        self._selector.call_at(self.opened_ns + self.options.handshake_timeout_ns, self._watchdog)
+        self._watchdog.look(self.opened_ns)
         if self.state is CONNECTING:
             self._set_interest(EPOLLOUT)
         else:
@@ -414,14 +383,9 @@ class Channel(FdHandler):
             return
         self.unmute(mute.MEMORY)
 
-    def check_times(self, now_ns: i64) -> None:
-        """Close a channel that takes too long, else look again when it might."""
-        if self._open:
-            self._check_open(now_ns)
-        elif self.options.side == "upstream":
-            self.close(Cause.UPSTREAM_TIMEOUT, f"not ready in {self.options.handshake_timeout_ns // 1_000_000} ms")
-        else:
-            self.close(Cause.HANDSHAKE_TIMEOUT, f"not ready in {self.options.handshake_timeout_ns // 1_000_000} ms")
+    def arm(self, timer: Timer, deadline_ns: i64) -> None:
+        """Arm the watchdog."""
+        self._selector.call_at(deadline_ns, timer)
 
     def tell(self, *, ended: bool) -> None:
         """Tell the listener that our end of the stream is out, or that the channel is closed. A listener that raises is the end of this
@@ -464,7 +428,7 @@ class Channel(FdHandler):
         self.state = state.next_state(self.state, ChannelEvent.AUTHENTICATED)
         self._open = True
         self.ready_ns = self.last_active_ns = self._selector.now_ns
-        self._check_open(self.ready_ns)
+        self._watchdog.look(self.ready_ns)
         self._listener.ready(self)
         if self._open:
             self._sync_interest()
@@ -474,16 +438,16 @@ class Channel(FdHandler):
     # Reading.
 
     def _may_read(self) -> bool:
-        return not self._read_ended and (self.causes == 0 or self.mute_state is MUTING)
+        return not self._read_ended and (self._mutes.causes == 0 or self._mutes.state is MUTING)
 
     def _allowance(self) -> i64:
         """How much to read: what suits the traffic; only what belongs to the frame begun when muting, or when the pool has nothing left."""
-        if self.causes == 0 and self._pool.available > 0:
+        if self._mutes.causes == 0 and self._pool.available > 0:
             return self._read_size
         return min(self._receive.missing(), MAX_READ)
 
     def _on_readable(self, events: i64) -> None:
-        if (self.causes != 0 or self._read_ended) and not self._may_read():
+        if (self._mutes.causes != 0 or self._read_ended) and not self._may_read():
             self._on_unwanted(events)
         else:
             self._read(self._allowance())
@@ -508,7 +472,7 @@ class Channel(FdHandler):
             self.frames_received += run.frames
             stats.frames_received += run.frames
             self._deliver(run)
-        if receive.staged != 0 or receive.fault != framing.OK or self.causes != 0 or self._shutting or self._transport.has_buffered():
+        if receive.staged != 0 or receive.fault != framing.OK or self._mutes.causes != 0 or self._shutting or self._transport.has_buffered():
             self._settle()
 
     def _adapt_read_size(self, size: i64, length: i64) -> None:
@@ -549,8 +513,7 @@ class Channel(FdHandler):
 
     def _pass_boundary(self) -> None:
         """The frame begun is whole, or gone: a mute that waited for that is in force now."""
-        if self.mute_state is MUTING or self.mute_state is HELD:
-            self.mute_state = mute.next_state(self.mute_state, MuteEvent.BOUNDARY)
+        if self._mutes.pass_boundary():
             self._listener.muted(self)
 
     def _refuse(self) -> None:
@@ -657,65 +620,7 @@ class Channel(FdHandler):
             self._visit_queued = True
             self._selector.visit_later(self)
 
-    # Times.
-
-    def _check_open(self, now_ns: i64) -> None:
-        """Idle and stall times; a stall is found at most a quarter of its window late."""
-        options = self.options
-        next_ns: i64 = NEVER
-        if options.idle_ns > 0:
-            next_ns = self.last_active_ns + options.idle_ns
-            if now_ns >= next_ns:
-                self.close(Cause.IDLE, f"no byte for {options.idle_ns // 1_000_000} ms")
-                return
-        if options.stall_ns > 0 and options.min_rate > 0:
-            next_ns = min(next_ns, now_ns + max(options.stall_ns // 4, 1))
-            if self._receive_stalled(now_ns) or self._send_stalled(now_ns):
-                return
-        if next_ns != NEVER:
-            self._selector.call_at(next_ns, self._watchdog)
-
-    def _receive_stalled(self, now_ns: i64) -> bool:
-        window = self._stall
-        waits = self._receive.staged != 0 and self._may_read()
-        if not waits or window.receive_frame != self.frames_received or window.mute_count != self.mute_count:
-            window.receive_frame = self.frames_received if waits else -1
-            window.mute_count = self.mute_count
-        elif now_ns - window.receive_since_ns < self.options.stall_ns:
-            return False
-        elif self._too_slow(self.bytes_received - window.receive_bytes):
-            self.close(Cause.RECEIVE_STALLED, f"{self._receive.staged} bytes of a frame, then nearly nothing")
-            return True
-        window.receive_since_ns = now_ns
-        window.receive_bytes = self.bytes_received
-        return False
-
-    def _send_stalled(self, now_ns: i64) -> bool:
-        window = self._stall
-        waits = self._send.active or self._transport.pending_write != 0
-        if not waits or window.send_number != self._send.number:
-            window.send_number = self._send.number if waits else -1
-        elif now_ns - window.send_since_ns < self.options.stall_ns:
-            return False
-        elif self._too_slow(self._transport.wire_sent - window.send_bytes):
-            self.close(Cause.SEND_STALLED, f"{self.pending_send} bytes are not taken")
-            return True
-        window.send_since_ns = now_ns
-        window.send_bytes = self._transport.wire_sent
-        return False
-
-    def _too_slow(self, moved: i64) -> bool:
-        return moved * 1_000_000_000 < self.options.min_rate * self.options.stall_ns
-
     # Ending.
-
-    def _end_mute(self, cause: i64) -> None:
-        index = mute.position(cause)
-        self.causes &= ~cause
-        self._stats.muted[index] -= 1
-        lasted_ns = self._selector.now_ns - self._muted_since[index]
-        self._muted_since[2 * mute.CAUSE_COUNT + index] += lasted_ns
-        self._stats.mute_ns[index] += lasted_ns
 
     def _fail(self, error: TransportError) -> None:
         if isinstance(error, TlsError):

@@ -1,0 +1,115 @@
+"""The watchdog: one timer for each channel, for everything that may take too long: opening, being idle, a frame or a send that hardly moves.
+
+A stall is looked for four times in its window. The frame begun, or the pending send, that a look finds still in progress, without a mute of
+ours in between, must have moved ``min_rate`` over the whole window; so a stall is found at most a quarter of the window late, and the hot
+path keeps no times for it.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from proxy.network.cause import Cause
+from proxy.network.timer import NEVER, Timer
+
+if TYPE_CHECKING:
+    from proxy.network.channel import Channel
+
+__all__ = ["Watchdog"]
+
+NS_PER_MS: Final = 1_000_000
+NS_PER_S: Final = 1_000_000_000
+LOOKS: Final = 4  # in a stall window
+
+
+class Window:
+    """What has been in progress, since when, and how far it was then."""
+
+    def __init__(self) -> None:
+        self.item: i64 = -1
+        self.mute_count: i64 = 0
+        self.since_ns: i64 = 0
+        self.moved: i64 = 0
+
+    def is_new(self, item: i64, mute_count: i64) -> bool:
+        """Whether something else is in progress than at the last look; then the window begins again."""
+        if item >= 0 and item == self.item and mute_count == self.mute_count:
+            return False
+        self.item = item
+        self.mute_count = mute_count
+        return True
+
+    def begin(self, now_ns: i64, moved: i64) -> None:
+        """Measure from here."""
+        self.since_ns = now_ns
+        self.moved = moved
+
+
+class Watchdog(Timer):
+    """Closes its channel when something takes too long."""
+
+    def __init__(self, channel: "Channel") -> None:
+        super().__init__()
+        self._channel: Channel | None = channel
+        self._receiving: Final = Window()
+        self._sending: Final = Window()
+
+    def fire(self, now_ns: i64) -> None:
+        if self._channel is not None:
+            self.look(now_ns)
+
+    def release(self) -> None:
+        """Let go of the channel, which is closed."""
+        self._channel = None
+
+    def look(self, now_ns: i64) -> None:
+        """Close the channel when it takes too long, else arm for when it might."""
+        channel = self._channel
+        assert channel is not None, "nobody looks after a closed channel"
+        options = channel.options
+        if not channel.is_open:
+            self._look_at_opening(channel, now_ns)
+            return
+        next_ns: i64 = NEVER
+        if options.idle_ns > 0:
+            next_ns = channel.last_active_ns + options.idle_ns
+            if now_ns >= next_ns:
+                channel.close(Cause.IDLE, f"no byte for {options.idle_ns // NS_PER_MS} ms")
+                return
+        if options.stall_ns > 0 and options.min_rate > 0:
+            next_ns = min(next_ns, now_ns + max(options.stall_ns // LOOKS, 1))
+            if self._stalled(channel, now_ns):
+                return
+        if next_ns != NEVER:
+            channel.arm(self, next_ns)
+
+    def _look_at_opening(self, channel: "Channel", now_ns: i64) -> None:
+        options = channel.options
+        due_ns = channel.opened_ns + options.handshake_timeout_ns
+        if now_ns < due_ns:
+            channel.arm(self, due_ns)
+        else:
+            cause = Cause.UPSTREAM_TIMEOUT if options.side == "upstream" else Cause.HANDSHAKE_TIMEOUT
+            channel.close(cause, f"not ready in {options.handshake_timeout_ns // NS_PER_MS} ms")
+
+    def _stalled(self, channel: "Channel", now_ns: i64) -> bool:
+        frame = channel.frames_received if channel.is_receiving else -1
+        if self._moves_too_little(channel, self._receiving, frame, channel.mute_count, channel.bytes_received, now_ns):
+            channel.close(Cause.RECEIVE_STALLED, f"{channel.staged} bytes of a frame, then nearly nothing")
+            return True
+        send = channel.send_number if channel.is_sending else -1
+        if self._moves_too_little(channel, self._sending, send, 0, channel.wire_sent, now_ns):
+            channel.close(Cause.SEND_STALLED, f"{channel.pending_send} bytes are not taken")
+            return True
+        return False
+
+    def _moves_too_little(self, channel: "Channel", window: Window, item: i64, mute_count: i64, moved: i64, now_ns: i64) -> bool:
+        """Whether ``item`` (-1: nothing is in progress) has been in progress for a window, and moved less than the rate asks for."""
+        options = channel.options
+        if not window.is_new(item, mute_count):
+            if now_ns - window.since_ns < options.stall_ns:
+                return False
+            if (moved - window.moved) * NS_PER_S < options.min_rate * options.stall_ns:
+                return True
+        window.begin(now_ns, moved)
+        return False
