@@ -85,7 +85,9 @@ class NetBench:
         self.stats = SideStats()
         self._peers: list[socket.socket] = []
 
-    def options(self, *, side: str = "downstream", tls: TlsSettings | None = None, idle_ns: int = 0, stall_ns: int = 0, min_rate: int = 0) -> ChannelOptions:
+    def options(
+        self, *, side: str = "downstream", tls: TlsSettings | None = None, idle_ns: int = 0, stall_ns: int = 0, min_rate: int = 0
+    ) -> ChannelOptions:
         return ChannelOptions(
             side="upstream" if side == "upstream" else "downstream",
             limit=self.limit,

@@ -33,7 +33,9 @@ class TlsWorld:
         ca = None if client_auth == "none" else self.authority
         return TlsSettings(server_context(*self.server, client_auth=client_auth, client_ca=ca, min_version=version), server_side=True)
 
-    def client_settings(self, *, identity: tuple[str, str] | None = None, version: str = "1.3", name: str = "localhost", ca: str | None = None) -> TlsSettings:
+    def client_settings(
+        self, *, identity: tuple[str, str] | None = None, version: str = "1.3", name: str = "localhost", ca: str | None = None
+    ) -> TlsSettings:
         certificate, key = identity or (None, None)
         context = client_context(ca=ca or self.authority, certificate=certificate, key=key)
         if version == "1.2":

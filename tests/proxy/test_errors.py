@@ -35,7 +35,9 @@ def test_messages_are_built_from_facts() -> None:
     assert TlsError("no", reason="unknown_ca").reason == "unknown_ca"
 
 
-@pytest.mark.parametrize(("error", "retriable"), [(TransportError("x"), True), (ConnectError("x"), True), (TlsError("x", reason="y"), False), (PeerError("x"), False)])
+@pytest.mark.parametrize(
+    ("error", "retriable"), [(TransportError("x"), True), (ConnectError("x"), True), (TlsError("x", reason="y"), False), (PeerError("x"), False)]
+)
 def test_only_the_network_is_worth_another_try(error: ProxyError, retriable: bool) -> None:
     assert error.retriable is retriable
 

@@ -13,7 +13,15 @@ def test_the_most_specific_part_comes_first() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [("a b", "a b"), (" a ", "\\ a\\ "), ("#a#", "\\#a#"), ('a,b+c"d\\e<f>g;h', 'a\\,b\\+c\\"d\\\\e\\<f\\>g\\;h'), ("a\0b", "a\\00b"), ("ü", "ü"), ("", "")],
+    [
+        ("a b", "a b"),
+        (" a ", "\\ a\\ "),
+        ("#a#", "\\#a#"),
+        ('a,b+c"d\\e<f>g;h', 'a\\,b\\+c\\"d\\\\e\\<f\\>g\\;h'),
+        ("a\0b", "a\\00b"),
+        ("ü", "ü"),
+        ("", ""),
+    ],
 )
 def test_special_characters_are_escaped(value: str, text: str) -> None:
     assert escape(value) == text

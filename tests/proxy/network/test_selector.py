@@ -225,7 +225,9 @@ def test_no_callback_is_made_within_another(net: NetBench) -> None:
 
 def test_closed_may_close_others_and_all_are_told(net: NetBench) -> None:
     channels = [net.ready_pair()[0] for _ in range(4)]
-    net.listener.on["closed"] = lambda channel: channels[channels.index(channel) + 1].close(Cause.UPSTREAM_CLOSED) if channel is not channels[-1] else None
+    net.listener.on["closed"] = lambda channel: (
+        channels[channels.index(channel) + 1].close(Cause.UPSTREAM_CLOSED) if channel is not channels[-1] else None
+    )
     channels[0].close(Cause.ADMIN)
     net.poll()
     assert [channel.cause for channel in channels] == [Cause.ADMIN] + [Cause.UPSTREAM_CLOSED] * 3

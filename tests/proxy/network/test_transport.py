@@ -218,7 +218,9 @@ def test_a_megabyte_each_way_at_once(make: Callable[..., Pair]) -> None:
     sent, seen = [0, 0], [b"", b""]
     for _ in range(400):
         for index, (writer, reader) in enumerate(sides):
-            sent[index] += writer.write(memoryview(data)[sent[index] : sent[index] + 70_000]) if sent[index] < len(data) else int(not writer.flush()) * 0
+            sent[index] += (
+                writer.write(memoryview(data)[sent[index] : sent[index] + 70_000]) if sent[index] < len(data) else int(not writer.flush()) * 0
+            )
             seen[index] += reader.read(131_072) or b""
         if seen == [data, data]:
             break

@@ -1,0 +1,375 @@
+"""proxy.network.tls: handshakes that fail, alerts, and memory. What all transports share is in test_transport."""
+
+import errno
+import socket
+import ssl
+from collections.abc import Iterator
+
+import pytest
+
+from proxy.errors import TlsError, TransportError
+from proxy.network.cause import Cause
+from proxy.network.channel import Channel
+from proxy.network.memory_pool import MemoryPool
+from proxy.network.options import TlsSettings
+from proxy.network.run import Run
+from proxy.network.state import ChannelState
+from proxy.network.tls import AHEAD, TlsTransport
+from proxy.network.transport import DONE, ENDED, WANT_READ, WANT_WRITE
+from tests.fakes.clock import FakeClock
+from tests.fakes.network import NetBench, frame, net_bench, tcp_pair
+from tests.fakes.tls import TlsWorld
+from tests.fakes.transport import as_socket, memory_sockets
+
+
+class Ends:
+    """A server's and a client's transport over memory."""
+
+    def __init__(self, server: TlsSettings, client: TlsSettings, *, capacity: int = 1 << 20) -> None:
+        self.pool = MemoryPool(1 << 30, FakeClock().now_ns)
+        self.server_socket, self.client_socket = memory_sockets(capacity)
+        self.server = TlsTransport(as_socket(self.server_socket), server, self.pool)
+        self.client = TlsTransport(as_socket(self.client_socket), client, self.pool)
+
+    def shake(self, rounds: int = 20) -> None:
+        for _ in range(rounds):
+            if (self.server.handshake(), self.client.handshake()) == (DONE, DONE):
+                return
+        raise AssertionError("the handshake does not come to an end")
+
+    def close(self) -> None:
+        self.server.close()
+        self.client.close()
+        assert self.pool.used == 0
+
+
+def failure(transport: TlsTransport, rounds: int = 20, other: TlsTransport | None = None) -> TlsError:
+    """Drive both until ``transport`` fails, in the handshake or with its first read."""
+    for _ in range(rounds):
+        try:
+            if transport.handshake() == DONE:
+                transport.read(100)
+        except TlsError as error:
+            return error
+        if other is not None:
+            try:
+                other.handshake()
+            except TlsError:
+                other = None
+    raise AssertionError("it does not fail")
+
+
+# Who is there.
+
+
+@pytest.mark.parametrize("version", ["1.2", "1.3"])
+@pytest.mark.parametrize("client_auth", ["none", "requested", "required"])
+def test_a_certificate_that_was_shown_and_verified_names_the_peer(tls_world: TlsWorld, client_auth: str, version: str) -> None:
+    ends = Ends(tls_world.server_settings(client_auth=client_auth), tls_world.client_settings(identity=tls_world.client, version=version))
+    ends.shake()
+    identity = ends.server.identity()
+    assert identity.subject == (None if client_auth == "none" else "CN=client,O=Test")
+    assert identity.version == f"TLSv{version}"
+    assert identity.cipher
+    server = ends.client.identity()
+    assert server.subject == "CN=server,O=Test"
+    assert server.certificate
+    ends.close()
+
+
+@pytest.mark.parametrize("version", ["1.2", "1.3"])
+@pytest.mark.parametrize("shown", ["missing", "stranger"])
+def test_both_ends_learn_that_a_certificate_was_refused(tls_world: TlsWorld, version: str, shown: str) -> None:
+    identity = tls_world.stranger if shown == "stranger" else None
+    ends = Ends(tls_world.server_settings(client_auth="required"), tls_world.client_settings(identity=identity, version=version))
+    server = failure(ends.server, other=ends.client)
+    client = failure(ends.client)
+    assert server.reason in ("certificate_verify_failed", "peer_did_not_return_a_certificate")
+    assert "alert" in client.reason
+    assert not server.retriable
+    ends.close()
+
+
+def test_a_missing_certificate_is_fine_when_only_requested(tls_world: TlsWorld) -> None:
+    ends = Ends(tls_world.server_settings(client_auth="requested"), tls_world.client_settings())
+    ends.shake()
+    assert ends.server.identity().subject is None
+    ends.close()
+
+
+@pytest.mark.parametrize(("name", "good"), [("localhost", True), ("127.0.0.1", True), ("elsewhere", False), ("10.0.0.1", False)])
+def test_a_client_verifies_the_servers_name(tls_world: TlsWorld, name: str, good: bool) -> None:
+    ends = Ends(tls_world.server_settings(), tls_world.client_settings(name=name))
+    if good:
+        ends.shake()
+    else:
+        assert failure(ends.client, other=ends.server).reason == "certificate_verify_failed"
+    ends.close()
+
+
+def test_a_client_trusts_only_its_authorities(tls_world: TlsWorld) -> None:
+    ends = Ends(tls_world.server_settings(), tls_world.client_settings(ca=tls_world.other_authority))
+    assert failure(ends.client, other=ends.server).reason == "certificate_verify_failed"
+    assert "alert" in failure(ends.server).reason
+    ends.close()
+
+
+def test_versions_that_do_not_meet_fail_on_both_sides(tls_world: TlsWorld) -> None:
+    ends = Ends(tls_world.server_settings(version="1.3"), tls_world.client_settings(version="1.2"))
+    assert failure(ends.server, other=ends.client).reason
+    assert failure(ends.client).reason
+    ends.close()
+
+
+# Handshakes.
+
+
+def test_a_silent_client_costs_no_tls_object(tls_world: TlsWorld) -> None:
+    ends = Ends(tls_world.server_settings(), tls_world.client_settings())
+    assert ends.server.handshake() == WANT_READ
+    assert ends.server._object is None
+    ends.close()
+
+
+@pytest.mark.parametrize("first", [b"\0\0\0\5hello", b"GET / HTTP/1.1\r\n\r\n", b"\xff"])
+def test_bytes_that_are_not_tls_are_known_at_once(tls_world: TlsWorld, first: bytes) -> None:
+    ends = Ends(tls_world.server_settings(), tls_world.client_settings())
+    ends.client_socket.send(first)
+    with pytest.raises(TlsError) as caught:
+        ends.server.handshake()
+    assert caught.value.reason == "not_tls"
+    assert first[:4].hex(" ") in str(caught.value)
+
+
+def test_an_alert_goes_out_before_the_failure_is_told(tls_world: TlsWorld) -> None:
+    ends = Ends(tls_world.server_settings(client_auth="required"), tls_world.client_settings(version="1.3"))
+    blocked = 3
+    waited = 0
+    for _ in range(20):
+        try:
+            ends.client.handshake()
+        except TlsError:
+            break
+        if ends.client._finished and waited < blocked:
+            ends.server_socket.errors["send"].append(errno.EAGAIN)
+        try:
+            code = ends.server.handshake()
+        except TlsError:
+            assert waited == blocked
+            break
+        except TransportError:
+            raise AssertionError("an error of the socket hides the failure") from None
+        if ends.client._finished:
+            waited += 1
+            assert code == WANT_WRITE
+            assert ends.pool.used > 0
+    assert "alert" in failure(ends.client).reason
+    ends.close()
+
+
+@pytest.mark.parametrize("step", range(4))
+@pytest.mark.parametrize("side", ["client", "server"])
+def test_a_peer_that_goes_within_the_handshake_is_no_tls_failure(tls_world: TlsWorld, step: int, side: str) -> None:
+    ends = Ends(tls_world.server_settings(), tls_world.client_settings())
+    ours, theirs = (ends.server, ends.client_socket) if side == "server" else (ends.client, ends.server_socket)
+    other = ends.client if side == "server" else ends.server
+    for _ in range(step):
+        other.handshake()
+        ours.handshake()
+    theirs.close()
+    for _ in range(10):
+        if ours._finished or ours.handshake() == ENDED:
+            break
+    else:
+        raise AssertionError("the end is not seen")
+    ends.close()
+
+
+@pytest.mark.parametrize("call", ["recv", "send"])
+@pytest.mark.parametrize("number", range(3))
+def test_an_io_error_within_the_handshake_is_no_tls_failure(tls_world: TlsWorld, call: str, number: int) -> None:
+    ends = Ends(tls_world.server_settings(), tls_world.client_settings())
+    for _ in range(number):
+        ends.client.handshake()
+        ends.server.handshake()
+    ends.server_socket.errors[call].append(errno.ECONNRESET)
+    ends.client.handshake()
+    try:
+        ends.server.handshake()
+    except TransportError as error:
+        assert not isinstance(error, TlsError)
+        assert error.errno == errno.ECONNRESET
+    ends.close()
+
+
+def test_bytes_that_came_with_the_end_of_the_handshake_are_announced(tls_world: TlsWorld) -> None:
+    ends = Ends(tls_world.server_settings(), tls_world.client_settings())
+    while ends.client.handshake() != DONE:
+        ends.server.handshake()
+    ends.client.write(b"early")
+    assert ends.server.handshake() == DONE
+    assert ends.server.has_buffered()
+    assert ends.server.read(100) == b"early"
+    ends.close()
+
+
+# Records.
+
+
+def test_broken_ciphertext_is_a_failure_of_tls(tls_world: TlsWorld) -> None:
+    ends = Ends(tls_world.server_settings(), tls_world.client_settings())
+    ends.shake()
+    ends.client_socket.send(b"\x17\x03\x03\x00\x40" + b"x" * 64)
+    with pytest.raises(TlsError):
+        ends.server.read(100)
+    with pytest.raises(TlsError):
+        ends.server.read(100)
+    ends.close()
+
+
+def test_good_bytes_before_a_broken_record_are_given_first(tls_world: TlsWorld) -> None:
+    ends = Ends(tls_world.server_settings(), tls_world.client_settings())
+    ends.shake()
+    ends.client.write(b"good")
+    ends.client_socket.send(b"\x17\x03\x03\x00\x40" + b"x" * 64)
+    assert ends.server.read(1000) == b"good"
+    assert ends.server.has_buffered()
+    with pytest.raises(TlsError):
+        ends.server.read(1000)
+    ends.close()
+
+
+def test_a_bare_fin_is_an_end_and_is_told_apart(tls_world: TlsWorld) -> None:
+    ends = Ends(tls_world.server_settings(), tls_world.client_settings())
+    ends.shake()
+    ends.client.write(b"last")
+    ends.client_socket.shutdown(socket.SHUT_WR)
+    assert ends.server.read(100) == b"last"
+    assert ends.server.read(100) == b""
+    assert not ends.server.clean_end
+    ends.close()
+
+
+def test_plaintext_is_encrypted_only_so_far_ahead_of_the_socket(tls_world: TlsWorld) -> None:
+    ends = Ends(tls_world.server_settings(), tls_world.client_settings(), capacity=8192)
+    ends.shake()
+    ends.client.read(100)
+    taken = ends.server.write(b"x" * (4 * AHEAD))
+    assert taken == AHEAD
+    assert AHEAD - 8192 < ends.server.pending_write < AHEAD + 8192
+    assert ends.pool.used >= ends.server.pending_write
+    assert ends.server.write(b"more") == 0
+    ends.server.close()
+    assert ends.pool.used == 0
+
+
+def test_our_end_waits_until_what_came_in_is_read(tls_world: TlsWorld) -> None:
+    ends = Ends(tls_world.server_settings(), tls_world.client_settings())
+    ends.shake()
+    ends.client.write(b"0123456789")
+    assert ends.server.read(4) == b"0123"
+    assert not ends.server.shut_write()
+    assert ends.server.read(100) == b"456789"
+    assert ends.server.shut_write()
+    assert ends.client.read(100) is None, "only the session tickets of the handshake"
+    assert ends.client.read(100) == b""
+    ends.close()
+
+
+def test_closing_says_close_notify_when_it_can(tls_world: TlsWorld) -> None:
+    ends = Ends(tls_world.server_settings(), tls_world.client_settings())
+    ends.shake()
+    ends.client.read(100)
+    ends.server.close()
+    ends.server_socket.close()
+    assert ends.client.read(100) == b""
+    assert ends.client.clean_end
+
+
+def test_a_tls12_client_cannot_renegotiate(tls_world: TlsWorld) -> None:
+    assert tls_world.server_settings().context.options & ssl.OP_NO_RENEGOTIATION
+
+
+# Whole channels.
+
+
+@pytest.fixture
+def net() -> Iterator[NetBench]:
+    with net_bench() as bench:
+        yield bench
+
+
+def test_plain_frames_on_a_tls_port_have_their_cause(net: NetBench, tls_world: TlsWorld) -> None:
+    channel, peer = net.pair(net.options(tls=tls_world.server_settings()), tcp=True)
+    peer.send(frame(5))
+    net.poll_until(lambda: channel.cause)
+    assert (channel.cause, channel.died_in) == (Cause.TLS_FAILED, ChannelState.HANDSHAKE)
+    assert "not TLS" in channel.detail
+
+
+@pytest.mark.parametrize(("data", "cause"), [(b"", Cause.NO_DATA), (b"\x16\x03\x01\x02\x00", Cause.PEER_CLOSED)])
+def test_a_client_that_goes_before_the_handshake_has_ended(net: NetBench, tls_world: TlsWorld, data: bytes, cause: Cause) -> None:
+    channel, peer = net.pair(net.options(tls=tls_world.server_settings()), tcp=True)
+    net.poll()
+    peer.send(data)
+    peer.close()
+    net.poll_until(lambda: channel.cause)
+    assert (channel.cause, channel.died_in) == (cause, ChannelState.HANDSHAKE)
+
+
+def test_a_refused_certificate_is_told_to_the_peer_over_a_real_socket(net: NetBench, tls_world: TlsWorld) -> None:
+    channel, peer = net.pair(net.options(tls=tls_world.server_settings(client_auth="required")), tcp=True)
+    peer.setblocking(False)
+    context = tls_world.client_settings().context
+    client = context.wrap_socket(peer, server_hostname="localhost", do_handshake_on_connect=False)
+    seen: list[Exception] = []
+
+    def step() -> bool:
+        try:
+            client.do_handshake()
+            client.recv(10)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return False
+        except ssl.SSLError as error:
+            seen.append(error)
+            return True
+        return False
+
+    net.poll_until(step)
+    net.poll()
+    assert channel.cause is Cause.TLS_FAILED
+    assert "ALERT" in str(seen[0])
+    client.close()
+
+
+def test_a_channel_without_close_notify_says_so(net: NetBench, tls_world: TlsWorld) -> None:
+    ours, theirs = tcp_pair()
+    server = net.selector.register(ours, 1, net.options(tls=tls_world.server_settings()))
+    client = net.selector.register(theirs, 2, net.options(side="upstream", tls=tls_world.client_settings()))
+    net.poll_until(lambda: server.is_open and client.is_open)
+    client._socket.shutdown(socket.SHUT_WR)
+    net.poll_until(lambda: server.state is ChannelState.READ_ENDED)
+    assert server.detail == "no_close_notify"
+
+
+def test_nothing_stays_buffered_after_a_burst_each_way(tls_world: TlsWorld) -> None:
+    with net_bench(pool=1 << 26) as net:
+        pairs: list[tuple[Channel, Channel]] = []
+        for index in range(10):
+            ours, theirs = tcp_pair()
+            server = net.selector.register(ours, index, net.options(tls=tls_world.server_settings()))
+            client = net.selector.register(theirs, 100 + index, net.options(side="upstream", tls=tls_world.client_settings()))
+            pairs.append((server, client))
+        net.poll_until(lambda: all(server.is_open and client.is_open for server, client in pairs))
+        data = frame(1 << 20)
+        for server, client in pairs:
+            for sender, receiver in ((client, server), (server, client)):
+                before = receiver.frames_received
+                sender.send(Run(None, 0, data, 0, len(data), 1, 0))
+                net.poll_until(lambda receiver=receiver, before=before: receiver.frames_received > before)
+        assert net.pool.used == 0
+        for server, client in pairs:
+            for channel in (server, client):
+                transport = channel._transport
+                assert isinstance(transport, TlsTransport)
+                assert (transport._incoming.pending, transport._outgoing.pending) == (0, 0)
