@@ -1,5 +1,6 @@
 """proxy.network.channel: one connection, from its first byte to its one cause."""
 
+import contextlib
 import socket
 from collections.abc import Callable, Iterator
 
@@ -178,10 +179,8 @@ def test_a_lease_moves_from_the_receive_to_the_send(net: NetBench) -> None:
     sent = 0
     feeder.setblocking(False)
     while not moved:
-        try:
+        with contextlib.suppress(BlockingIOError):
             sent += feeder.send(data[sent:])
-        except BlockingIOError:
-            pass
         net.poll()
     assert moved[0] > len(data)
     assert source.leased == 0

@@ -19,7 +19,7 @@ def test_text_and_back(slot: int, generation: int, counter: int) -> None:
     "text", ["", "1", "1-2", "1-2-3-4", "a-2-3", "-1-2-3", "64-0-0", "0-268435456-0", "0-0-536870912", "1-2-٣", "1--3", "+1-2-3"]
 )
 def test_what_is_no_id_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="not a connection id|does not fit"):
+    with pytest.raises(ValueError, match=r"not a connection id|does not fit"):
         parse_connection_id(text)
 
 

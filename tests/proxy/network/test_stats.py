@@ -11,4 +11,4 @@ def test_counters_start_at_zero_and_are_each_sides_own() -> None:
     first.mutes[0] += 1
     assert list(second.frame_sizes) == [0] * SIZE_BUCKETS
     assert list(second.mutes) == list(second.mute_ns) == list(second.muted) == [0] * CAUSE_COUNT
-    assert list(first.frame_sizes)[0] == 1
+    assert next(iter(first.frame_sizes)) == 1

@@ -59,6 +59,15 @@ def failure(transport: TlsTransport, rounds: int = 20, other: TlsTransport | Non
     raise AssertionError("it does not fail")
 
 
+def outcome(transport: TlsTransport) -> TransportError | None:
+    """What one handshake step raises."""
+    try:
+        transport.handshake()
+    except TransportError as error:
+        return error
+    return None
+
+
 # Who is there.
 
 
@@ -194,11 +203,8 @@ def test_an_io_error_within_the_handshake_is_no_tls_failure(tls_world: TlsWorld,
         ends.server.handshake()
     ends.server_socket.errors[call].append(errno.ECONNRESET)
     ends.client.handshake()
-    try:
-        ends.server.handshake()
-    except TransportError as error:
-        assert not isinstance(error, TlsError)
-        assert error.errno == errno.ECONNRESET
+    seen = outcome(ends.server)
+    assert seen is None or (type(seen) is TransportError and seen.errno == errno.ECONNRESET)
     ends.close()
 
 
