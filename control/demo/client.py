@@ -114,10 +114,8 @@ class Client:
         try:
             if not self.ready and not self._handshake():
                 return
-            if self._outbox:
-                self._write()
-            if self.closed is not None:
-                return  # the write found the connection gone
+            if self._outbox and not self._write():
+                return
             if self._shutting and not self._outbox:
                 self._shut()
             elif events & ~select.EPOLLOUT:
@@ -153,10 +151,10 @@ class Client:
         self.wanted = select.EPOLLIN
         return True
 
-    def _write(self) -> None:
-        """Write until the socket takes no more."""
+    def _write(self) -> bool:
+        """Write until the socket takes no more; False when it is gone."""
         if self.closed is not None or not self.ready:
-            return
+            return self.closed is None
         try:
             while self._outbox:
                 # a record at a time: Python's SSLSocket says nothing of a write before all of it is taken
@@ -169,6 +167,7 @@ class Client:
         except (ConnectionError, ssl.SSLError) as error:
             self._end(type(error).__name__)
         self.wanted = select.EPOLLIN | (select.EPOLLOUT if self._outbox else 0)
+        return self.closed is None
 
     def _shut(self) -> None:
         """Send the end of stream and wait for the peer's."""

@@ -165,6 +165,7 @@ class _FramedDemo:
                 view.note("interrupted: the load ends here; once more to give up")
                 if act is not None:
                     act.join()
+                acts.skip()
             view.show(self._reading(time.monotonic() - started))
         return acts
 
@@ -231,7 +232,8 @@ class _FramedDemo:
     def _print_latency(self, final: Mapping[str, Any]) -> None:
         for phase, text in (("steady", "latency, from a client's send to its answer"), ("acts", "the same while an act held something back")):
             times = final["latency"][phase]
-            self._say(f"{text}: p50 {times['p50_us'] / 1000:.2f} ms, p99 {times['p99_us'] / 1000:.2f} ms ({times['frames']:,} frames)")
+            if times["frames"]:
+                self._say(f"{text}: p50 {times['p50_us'] / 1000:.2f} ms, p99 {times['p99_us'] / 1000:.2f} ms ({times['frames']:,} frames)")
         rate = final["sent"] / max(1, final["elapsed_ms"]) * 1000
         if final["held_back_ms"] > 1000:
             self._say(f"this machine carried {rate:,.0f} frames/s of the {self._load.rate:,} asked for; try a lower --rate")

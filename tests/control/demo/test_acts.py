@@ -171,3 +171,10 @@ def test_what_is_not_seen_fails_its_act_only(lie: str, title: str, not_seen: str
     script, said = perform(Pretended(lie))
     assert {act.title: act.failure for act in script.done if act.failure} == {title: not_seen}
     assert f"{title}: NOT SEEN: {not_seen}" in said
+
+
+def test_what_was_not_performed_counts_as_not_seen() -> None:
+    script = Acts(cast("Steering", Pretended()), cast("Child", pretended := Pretended()), 64 * MIB, lambda line: None)
+    script.skip()
+    assert [act.failure for act in script.done] == ["interrupted before it"] * 3
+    assert pretended.connections == {}
