@@ -62,7 +62,7 @@ class PipelineSettings:
     output: Path
     available_now: bool = False
     trigger_ms: int = 1000
-    max_bytes_per_trigger: int = 64 << 20
+    max_bytes_per_trigger: int = 128 << 20
     checkpoint: Path | None = None
     consumer: str = "pipeline"
     from_latest: bool = False
