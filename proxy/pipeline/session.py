@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["SparkMissingError", "local_session", "require_java", "require_packages"]
 
 MINIMUM_JAVA: Final = 17
+PRIVATE: Final = "/tmp/framegate-spark-"
 _JAVA_HINT: Final = "install openjdk-17-jre-headless (or newer), or set JAVA_HOME"
 
 
@@ -66,6 +67,15 @@ def _workers_see_this_package() -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, known)])
 
 
+def _private_folder() -> str:
+    """A folder with a short path, for this process; those of killed processes are removed."""
+    for left in Path(PRIVATE).parent.glob(f"{Path(PRIVATE).name}*"):
+        owner = left.name.removeprefix(Path(PRIVATE).name).partition("-")[0]
+        if left.stat().st_uid == os.getuid() and not Path("/proc", owner).exists():
+            shutil.rmtree(left, ignore_errors=True)
+    return tempfile.mkdtemp(prefix=f"{Path(PRIVATE).name}{os.getpid()}-", dir=Path(PRIVATE).parent)
+
+
 @contextlib.contextmanager
 def _stdout_as_stderr() -> Iterator[None]:
     """Processes started meanwhile get standard error for both: what a JVM prints must not mix with this process's own output."""
@@ -102,7 +112,7 @@ def local_session(name: str, *, cores: int | None = None, memory: str = "1g", se
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     slots = cores or len(os.sched_getaffinity(0))
-    private = tempfile.mkdtemp(prefix="framegate-", dir="/tmp")
+    private = _private_folder()
     chosen = {
         "spark.driver.memory": memory,
         "spark.driver.host": "127.0.0.1",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from proxy.pipeline import session
 from proxy.pipeline.session import SparkMissingError, _stdout_as_stderr, local_session, require_java, require_packages
 
 if TYPE_CHECKING:
@@ -46,6 +47,16 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyarrow" else object())
     with pytest.raises(SparkMissingError, match=r"not installed: pyarrow: pip install 'framegate\[spark\]'"):
         require_packages()
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "PRIVATE", str(tmp_path / "spark-"))
+    dead, alive, other = (tmp_path / name for name in ("spark-999999999-x", f"spark-{os.getpid()}-x", "else-999999999-x"))
+    for folder in (dead, alive, other):
+        folder.mkdir()
+    fresh = Path(session._private_folder())
+    assert {path.name for path in tmp_path.iterdir()} == {alive.name, other.name, fresh.name}
+    assert fresh.name.startswith(f"spark-{os.getpid()}-")
 
 
 def test_what_java_prints_goes_to_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
