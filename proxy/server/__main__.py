@@ -4,6 +4,7 @@ It waits for the ``start`` message, builds the data path, says ``ready`` (or ``f
 """
 
 import argparse
+import contextlib
 import os
 import resource
 import signal
@@ -41,7 +42,10 @@ def _read_start(command: socket.socket, reader: LinkReader) -> list[Message]:
     """The first message and what came along; empty when control went away before."""
     messages: list[Message] = []
     while not messages:
-        data = command.recv(65536)
+        try:
+            data = command.recv(65536)
+        except ConnectionError:
+            return []
         if not data:
             return []
         messages = reader.feed(data)
@@ -128,7 +132,8 @@ def main(arguments: Sequence[str]) -> int:
         loop = _build(messages[0], options.slot, options.cells_fd, (command, handover, _signals()), reader)
     except (KeyError, OSError, ProxyError, TypeError, ValueError) as error:
         command.setblocking(True)
-        command.sendall(encode({"type": "failed", "error": f"{type(error).__name__}: {error}"}))
+        with contextlib.suppress(ConnectionError):  # who asked may be gone
+            command.sendall(encode({"type": "failed", "error": f"{type(error).__name__}: {error}"}))
         return 1
     loop.announce({"type": "ready", "pid": os.getpid(), "modules": _modules()})
     loop.run(messages[1:])
