@@ -9,7 +9,6 @@ Rules
   socket has an error, which closes it.
 """
 
-import errno
 import os
 import select
 import socket
@@ -17,29 +16,17 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from proxy.errors import (
-    AuthenticationError,
-    ConnectError,
-    FrameTooLargeError,
-    InternalError,
-    NegativeSizeError,
-    ProxyError,
-    TlsError,
-    TransportError,
-    WrongProtocolError,
-)
+from proxy.errors import AuthenticationError, ConnectError, InternalError, TransportError
 from proxy.network import framing, mute, state
 from proxy.network.cause import Cause
-from proxy.network.listener import FdHandler
-from proxy.network.memory_pool import MemoryPool, MemoryWaiter
-from proxy.network.mute import MuteSet, MuteState
+from proxy.network.channel_facts import ChannelFacts
+from proxy.network.memory_pool import MemoryWaiter
 from proxy.network.options import ChannelOptions
-from proxy.network.receive import Receive
 from proxy.network.run import Run
-from proxy.network.send import Send
 from proxy.network.state import ChannelEvent, ChannelState
 from proxy.network.timer import Timer
-from proxy.network.transport import DONE, ENDED, WANT_WRITE, Identity, Transport
+from proxy.network.transport import DONE, ENDED, WANT_WRITE, Transport
+from proxy.network.verdict import cause_of, refusal
 from proxy.network.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -59,11 +46,9 @@ MIN_READ: Final = 2048
 MAX_READ: Final = 131072
 FIRST_READ: Final = 4096
 
-READY: Final = ChannelState.READY
 CLOSED: Final = ChannelState.CLOSED
 CONNECTING: Final = ChannelState.CONNECTING
 HANDSHAKE: Final = ChannelState.HANDSHAKE
-MUTING: Final = MuteState.MUTING
 
 
 class _LeaseWaiter(MemoryWaiter):
@@ -76,22 +61,8 @@ class _LeaseWaiter(MemoryWaiter):
         self._channel.retry_lease()
 
 
-class Channel(FdHandler):
-    """One connection.
-
-    Attributes:
-        id: see ``connection_id``; both channels of a pair may carry the same.
-        attachment: the listener's own object for this channel; the channel never looks at it, and drops it when it was told ``closed``.
-        options: shared with others of its side.
-        peer, local: addresses as text.
-        state, died_in: where the channel is in its life; in which state it was closed.
-        hung: the descriptor left the selector because the peer is gone while we are muted.
-        principal, identity: who the peer is; set before ``ready``.
-        cause, detail, error: why it was closed.
-        frames_received, bytes_received, frames_sent, bytes_sent: of frames, headers counted; bytes include parts of frames.
-        lost_bytes: received bytes of a frame that never became whole; unsent_bytes: bytes of the pending send when it was closed.
-        opened_ns, connected_ns, ready_ns, closed_ns, last_active_ns: on the selector's clock; 0 when it did not come to that.
-    """
+class Channel(ChannelFacts):
+    """One connection. What can be read of it is described in ``ChannelFacts``."""
 
     def __init__(
         self,
@@ -105,43 +76,7 @@ class Channel(FdHandler):
         *,
         connecting: bool,
     ) -> None:
-        self.id: Final[i64] = channel_id
-        self.attachment: object = None
-        self.options: Final = options
-        self.peer: Final = peer
-        self.local: Final = local
-        self.fd: Final[i64] = sock.fileno()
-        self.state: ChannelState = CONNECTING if connecting else HANDSHAKE
-        self.died_in: ChannelState | None = None
-        self.hung: bool = False
-        self.principal: str = ""
-        self.identity: Identity | None = None
-        self.cause: Cause | None = None
-        self.detail: str = ""
-        self.error: BaseException | None = None
-        self.frames_received: i64 = 0
-        self.bytes_received: i64 = 0
-        self.frames_sent: i64 = 0
-        self.bytes_sent: i64 = 0
-        self.lost_bytes: i64 = 0
-        self.unsent_bytes: i64 = 0
-        self.opened_ns: i64 = selector.now_ns
-        self.connected_ns: i64 = 0 if connecting else selector.now_ns
-        self.ready_ns: i64 = 0
-        self.closed_ns: i64 = 0
-        self.last_active_ns: i64 = selector.now_ns
-        self._selector: Final = selector
-        self._pool: Final[MemoryPool] = selector.pool
-        self._listener: Final = selector.listener
-        self._stats: Final = options.stats
-        self._socket: Final = sock
-        self._transport: Final = transport
-        self._receive: Final = Receive(selector.pool, options.limit, options.stats)
-        self._send: Final = Send(selector.pool)
-        self._mutes: Final = MuteSet(options.stats)
-        self._open: bool = False
-        self._read_ended: bool = False
-        self._shutting: bool = False
+        super().__init__(selector, sock, transport, channel_id, options, peer, local, connecting=connecting)
         self._read_size: i64 = FIRST_READ
         self._interest: i64 = UNREGISTERED
         self._waiter: _LeaseWaiter | None = None
@@ -150,71 +85,6 @@ class Channel(FdHandler):
         self._handshake_queued: bool = False
 
     # What the listener calls.
-
-    @property
-    def is_open(self) -> bool:
-        """READY or later, and not closed."""
-        return self._open
-
-    @property
-    def can_send(self) -> bool:
-        """No send is pending, and the stream is open for writing."""
-        return self._open and not self._send.active and not self._shutting
-
-    @property
-    def pending_send(self) -> i64:
-        """Bytes that wait for the socket, ciphertext included."""
-        return self._send.remaining + self._transport.pending_write
-
-    @property
-    def staged(self) -> i64:
-        """Bytes of the frame begun."""
-        return self._receive.staged
-
-    @property
-    def leased(self) -> i64:
-        """Bytes booked at the memory pool for this channel."""
-        return self._receive.leased + self._send.booked + self._transport.pending_write
-
-    @property
-    def causes(self) -> i64:
-        """Why the channel is not read, as bits of ``mute``."""
-        return self._mutes.causes
-
-    @property
-    def mute_state(self) -> MuteState:
-        """What the causes come to."""
-        return self._mutes.state
-
-    @property
-    def mute_count(self) -> i64:
-        """Causes that were set, ever."""
-        return self._mutes.count
-
-    @property
-    def mute_in_force(self) -> bool:
-        """No further size header will be read until a cause goes away."""
-        return self._mutes.in_force
-
-    @property
-    def is_receiving(self) -> bool:
-        """A frame is begun, and we wait for the peer to send the rest."""
-        return self._receive.staged != 0 and self._may_read()
-
-    @property
-    def is_sending(self) -> bool:
-        """Bytes wait for the peer to take them."""
-        return self._send.active or self._transport.pending_write != 0
-
-    @property
-    def send_number(self) -> i64:
-        """Counts the pending sends that there were."""
-        return self._send.number
-
-    @property
-    def wire_sent(self) -> i64:
-        """Bytes that the socket took, of TLS too."""
-        return self._transport.wire_sent
 
     def send(self, run: Run) -> bool:
         """Write a run, now; what the socket does not take is the pending send. Takes over the run's lease.
@@ -272,14 +142,6 @@ class Channel(FdHandler):
             self._sync_interest()
             if self._transport.has_buffered():
                 self._queue_visit()
-
-    def muted_ns(self, cause: i64) -> i64:
-        """Since when the cause is set, on the selector's clock; 0 when it is not."""
-        return self._mutes.since_ns(cause)
-
-    def mute_summary(self) -> dict[str, dict[str, int]]:
-        """How often each cause was set, and for how long in ns, without the time of those that are set now."""
-        return self._mutes.summary()
 
     def shut_write(self) -> None:
         """End our side of the stream: FIN, or TLS close-notify. ``write_ended`` is told when it is out.
@@ -437,9 +299,6 @@ class Channel(FdHandler):
 
     # Reading.
 
-    def _may_read(self) -> bool:
-        return not self._read_ended and (self._mutes.causes == 0 or self._mutes.state is MUTING)
-
     def _allowance(self) -> i64:
         """How much to read: what suits the traffic; only what belongs to the frame begun when muting, or when the pool has nothing left."""
         if self._mutes.causes == 0 and self._pool.available > 0:
@@ -472,7 +331,15 @@ class Channel(FdHandler):
             self.frames_received += run.frames
             stats.frames_received += run.frames
             self._deliver(run)
-        if receive.staged != 0 or receive.fault != framing.OK or self._mutes.causes != 0 or self._shutting or self._transport.has_buffered():
+        transport = self._transport
+        if (
+            receive.staged != 0
+            or receive.fault != framing.OK
+            or self._mutes.causes != 0
+            or self._shutting
+            or transport.pending_write != 0
+            or transport.has_buffered()
+        ):
             self._settle()
 
     def _adapt_read_size(self, size: i64, length: i64) -> None:
@@ -505,6 +372,8 @@ class Channel(FdHandler):
             self._queue_visit()
         if self._shutting:
             self._try_shut()
+        if self._transport.pending_write != 0:
+            self._sync_interest()
 
     def _wait_for_memory(self) -> None:
         self.mute(mute.MEMORY)
@@ -517,16 +386,13 @@ class Channel(FdHandler):
             self._listener.muted(self)
 
     def _refuse(self) -> None:
-        receive = self._receive
-        side = self.options.side
-        if receive.fault == framing.NOT_OURS:
-            self._close_for(Cause.WRONG_PROTOCOL, WrongProtocolError(receive.foreign, side=side))
-        elif receive.fault == framing.NEGATIVE_SIZE:
-            self._stats.refused_negative += 1
-            self._close_for(Cause.NEGATIVE_SIZE, NegativeSizeError(receive.faulty_size, side=side))
-        else:
-            self._stats.refused_too_large += 1
-            self._close_for(Cause.FRAME_TOO_LARGE, FrameTooLargeError(receive.faulty_size, self.options.limit.value, side=side))
+        """Close for what the receive found wrong. The frame is refused, not incomplete: its first bytes are lost, and counted as such."""
+        fault = self._receive.fault
+        self._stats.refused_negative += 1 if fault == framing.NEGATIVE_SIZE else 0
+        self._stats.refused_too_large += 1 if fault == framing.FRAME_TOO_LARGE else 0
+        cause, error = refusal(self._receive, self.options.limit.value, self.options.side)
+        self._count_lost(self._receive.drop())
+        self.close(cause, str(error), error)
 
     def _end_stream(self) -> None:
         self.state = state.next_state(self.state, ChannelEvent.END_OF_STREAM)
@@ -534,16 +400,20 @@ class Channel(FdHandler):
         if not self._transport.clean_end:
             self.detail = "no_close_notify"
         self._lose_frame()
-        self._pass_boundary()
         self._sync_interest()
-        self._listener.end_of_stream(self)
+        self._pass_boundary()
+        if self._open:
+            self._listener.end_of_stream(self)
 
     def _lose_frame(self) -> None:
         lost = self._receive.drop()
         if lost != 0:
-            self.lost_bytes += lost
-            self._stats.lost_bytes += lost
+            self._count_lost(lost)
             self._stats.refused_incomplete += 1
+
+    def _count_lost(self, lost: i64) -> None:
+        self.lost_bytes += lost
+        self._stats.lost_bytes += lost
 
     def _on_unwanted(self, events: i64) -> None:
         """An event for a channel that must not be read: drop the interest, or the descriptor when the event cannot be masked."""
@@ -600,6 +470,9 @@ class Channel(FdHandler):
     # Interest.
 
     def _sync_interest(self) -> None:
+        """Tell epoll what an open channel waits for, if that has changed."""
+        if not self._open:
+            return
         wanted: i64 = EPOLLIN if self._may_read() else 0
         if self._send.active or self._transport.pending_write != 0:
             wanted |= EPOLLOUT
@@ -623,16 +496,8 @@ class Channel(FdHandler):
     # Ending.
 
     def _fail(self, error: TransportError) -> None:
-        if isinstance(error, TlsError):
-            self._close_for(Cause.TLS_FAILED, error)
-        elif isinstance(error, ConnectError):
-            self._close_for(Cause.UPSTREAM_TIMEOUT if error.errno == errno.ETIMEDOUT else Cause.UPSTREAM_REFUSED, error)
-        else:
-            self._close_for(Cause.PEER_RESET, error)
-
-    def _close_for(self, cause: Cause, error: ProxyError) -> None:
         error.side = self.options.side
-        self.close(cause, str(error), error)
+        self.close(cause_of(error), str(error), error)
 
     def _crash(self, error: Exception) -> None:
         """Our bug, here or in the listener: it costs this connection, and is shown as its cause."""

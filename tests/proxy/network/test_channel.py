@@ -610,3 +610,36 @@ def test_what_died_is_closed_and_forgotten(net: NetBench) -> None:
     assert net.selector.channel_count == 0
     assert channel.attachment is None
     assert peer.recv(1) == b""
+
+
+def test_a_channel_closed_by_a_callback_never_comes_back_to_the_selector(net: NetBench) -> None:
+    net.listener.on["muted"] = lambda channel: channel.close(Cause.ADMIN)
+    channel, peer = net.ready_pair()
+    peer.send(frame(10)[:6])
+    net.poll()
+    channel.mute(mute.ADMIN)
+    peer.shutdown(socket.SHUT_WR)
+    net.poll(2)
+    assert net.listener.words(channel) == ["ready", "muted", "closed"]
+    assert net.selector._handlers[channel.fd] is None
+
+
+def test_a_refused_frame_is_not_counted_as_incomplete_too(net: NetBench) -> None:
+    channel, peer = net.ready_pair()
+    for part in (b"\xff\xff", b"\xff\xff"):
+        peer.send(part)
+        net.poll()
+    assert (net.stats.refused_negative, net.stats.refused_incomplete, channel.lost_bytes) == (1, 0, 2)
+
+
+def test_a_mute_before_the_handshake_holds_from_the_first_frame(net: NetBench) -> None:
+    channel, peer = net.pair()
+    channel.mute(mute.ADMIN)
+    channel.mute(mute.PEER)
+    channel.unmute(mute.PEER)
+    peer.send(frame(1))
+    net.poll(3)
+    assert (channel.is_open, channel.frames_received) == (True, 0)
+    channel.unmute(mute.ADMIN)
+    net.poll()
+    assert channel.frames_received == 1

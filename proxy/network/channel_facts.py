@@ -1,0 +1,168 @@
+"""What is known about a channel: names, numbers and times, for whoever lists, logs or watches it. Behaviour is in ``channel``."""
+
+import socket
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from proxy.network import state
+from proxy.network.cause import Cause
+from proxy.network.listener import FdHandler
+from proxy.network.memory_pool import MemoryPool
+from proxy.network.mute import MuteSet, MuteState
+from proxy.network.options import ChannelOptions
+from proxy.network.receive import Receive
+from proxy.network.send import Send
+from proxy.network.state import ChannelState
+from proxy.network.transport import Identity, Transport
+
+if TYPE_CHECKING:
+    from proxy.network.selector import Selector
+
+__all__ = ["ChannelFacts"]
+
+MUTING: Final = MuteState.MUTING
+
+
+class ChannelFacts(FdHandler):
+    """One connection, as others see it.
+
+    Attributes:
+        id: see ``connection_id``; both channels of a pair may carry the same.
+        attachment: the listener's own object for this channel; the channel never looks at it, and drops it when it was told ``closed``.
+        options: shared with others of its side.
+        peer, local: addresses as text.
+        state, died_in: where the channel is in its life; in which state it was closed.
+        hung: the descriptor left the selector because the peer is gone while we are muted.
+        principal, identity: who the peer is; set before ``ready``.
+        cause, detail, error: why it was closed.
+        frames_received, bytes_received, frames_sent, bytes_sent: of frames, headers counted; bytes include parts of frames.
+        lost_bytes: received bytes of a frame that never became whole; unsent_bytes: bytes of the pending send when it was closed.
+        opened_ns, connected_ns, ready_ns, closed_ns, last_active_ns: on the selector's clock; 0 when it did not come to that.
+    """
+
+    def __init__(
+        self,
+        selector: "Selector",
+        sock: socket.socket,
+        transport: Transport,
+        channel_id: i64,
+        options: ChannelOptions,
+        peer: str,
+        local: str,
+        *,
+        connecting: bool,
+    ) -> None:
+        self.id: Final[i64] = channel_id
+        self.attachment: object = None
+        self.options: Final = options
+        self.peer: Final = peer
+        self.local: Final = local
+        self.fd: Final[i64] = sock.fileno()
+        self.state: ChannelState = state.CONNECTING if connecting else state.HANDSHAKE
+        self.died_in: ChannelState | None = None
+        self.hung: bool = False
+        self.principal: str = ""
+        self.identity: Identity | None = None
+        self.cause: Cause | None = None
+        self.detail: str = ""
+        self.error: BaseException | None = None
+        self.frames_received: i64 = 0
+        self.bytes_received: i64 = 0
+        self.frames_sent: i64 = 0
+        self.bytes_sent: i64 = 0
+        self.lost_bytes: i64 = 0
+        self.unsent_bytes: i64 = 0
+        self.opened_ns: i64 = selector.now_ns
+        self.connected_ns: i64 = 0 if connecting else selector.now_ns
+        self.ready_ns: i64 = 0
+        self.closed_ns: i64 = 0
+        self.last_active_ns: i64 = selector.now_ns
+        self._selector: Final = selector
+        self._pool: Final[MemoryPool] = selector.pool
+        self._listener: Final = selector.listener
+        self._stats: Final = options.stats
+        self._socket: Final = sock
+        self._transport: Final = transport
+        self._receive: Final = Receive(selector.pool, options.limit, options.stats)
+        self._send: Final = Send(selector.pool)
+        self._mutes: Final = MuteSet(options.stats)
+        self._open: bool = False
+        self._read_ended: bool = False
+        self._shutting: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """READY or later, and not closed."""
+        return self._open
+
+    @property
+    def can_send(self) -> bool:
+        """No send is pending, and the stream is open for writing."""
+        return self._open and not self._send.active and not self._shutting
+
+    @property
+    def pending_send(self) -> i64:
+        """Bytes that wait for the socket, ciphertext included."""
+        return self._send.remaining + self._transport.pending_write
+
+    @property
+    def staged(self) -> i64:
+        """Bytes of the frame begun."""
+        return self._receive.staged
+
+    @property
+    def leased(self) -> i64:
+        """Bytes booked at the memory pool for this channel."""
+        return self._receive.leased + self._send.booked + self._transport.pending_write
+
+    @property
+    def causes(self) -> i64:
+        """Why the channel is not read, as bits of ``mute``."""
+        return self._mutes.causes
+
+    @property
+    def mute_state(self) -> MuteState:
+        """What the causes come to."""
+        return self._mutes.state
+
+    @property
+    def mute_count(self) -> i64:
+        """Causes that were set, ever."""
+        return self._mutes.count
+
+    @property
+    def mute_in_force(self) -> bool:
+        """No further size header will be read until a cause goes away."""
+        return self._mutes.in_force
+
+    @property
+    def is_receiving(self) -> bool:
+        """A frame is begun, and we wait for the peer to send the rest."""
+        return self._receive.staged != 0 and self._may_read()
+
+    @property
+    def is_sending(self) -> bool:
+        """Bytes wait for the peer to take them."""
+        return self._send.active or self._transport.pending_write != 0
+
+    @property
+    def send_number(self) -> i64:
+        """Counts the pending sends that there were."""
+        return self._send.number
+
+    @property
+    def wire_sent(self) -> i64:
+        """Bytes that the socket took, of TLS too."""
+        return self._transport.wire_sent
+
+    def muted_ns(self, cause: i64) -> i64:
+        """Since when the cause is set, on the selector's clock; 0 when it is not."""
+        return self._mutes.since_ns(cause)
+
+    def mute_summary(self) -> dict[str, dict[str, int]]:
+        """How often each cause was set, and for how long in ns, without the time of those that are set now."""
+        return self._mutes.summary()
+
+    def _may_read(self) -> bool:
+        return not self._read_ended and (self._mutes.causes == 0 or self._mutes.state is MUTING)

@@ -1,0 +1,43 @@
+"""proxy.network.verdict: what goes wrong has one cause."""
+
+import errno
+
+import pytest
+
+from proxy.errors import ConnectError, TlsError, TransportError
+from proxy.network.cause import Cause
+from proxy.network.memory_pool import MemoryPool
+from proxy.network.receive import Receive, ReceiveLimit
+from proxy.network.stats import SideStats
+from proxy.network.verdict import cause_of, refusal
+from tests.fakes.clock import FakeClock
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (TransportError("x", errno=errno.ECONNRESET), Cause.PEER_RESET),
+        (TransportError("x", errno=errno.EPIPE), Cause.PEER_RESET),
+        (TlsError("x", reason="y"), Cause.TLS_FAILED),
+        (ConnectError("x", errno=errno.ECONNREFUSED), Cause.UPSTREAM_REFUSED),
+        (ConnectError("x", errno=errno.EHOSTUNREACH), Cause.UPSTREAM_REFUSED),
+        (ConnectError("x", errno=errno.ETIMEDOUT), Cause.UPSTREAM_TIMEOUT),
+    ],
+)
+def test_a_failing_transport_has_a_cause(error: TransportError, cause: Cause) -> None:
+    assert cause_of(error) is cause
+
+
+@pytest.mark.parametrize(
+    ("data", "cause", "text"),
+    [
+        (b"\0\0\0\x0b", Cause.FRAME_TOO_LARGE, "frame of 11 bytes exceeds the limit of 10"),
+        (b"\x80\0\0\0", Cause.NEGATIVE_SIZE, "frame size -2147483648 is negative"),
+        (b"GET ", Cause.WRONG_PROTOCOL, "the first bytes are HTTP, not a frame"),
+    ],
+)
+def test_a_refused_frame_has_a_cause_and_an_error(data: bytes, cause: Cause, text: str) -> None:
+    receive = Receive(MemoryPool(100, FakeClock().now_ns), ReceiveLimit(10), SideStats())
+    receive.feed(data)
+    found, error = refusal(receive, 10, "upstream")
+    assert (found, str(error), error.side) == (cause, text, "upstream")
