@@ -7,13 +7,14 @@ written says how many.
 import contextlib
 import datetime
 import json
+import logging
 import os
 import queue
 import threading
 import time
 from typing import Any, Final
 
-__all__ = ["RowLog"]
+__all__ = ["LibraryRows", "RowLog"]
 
 _CAPACITY: Final = 100_000
 _BATCH_BYTES: Final = 256 * 1024
@@ -84,3 +85,17 @@ class RowLog:
                 self._broken = True
                 with contextlib.suppress(OSError):
                     os.write(2, f"framegate: rows can no longer be written: {error}\n".encode())
+
+
+class LibraryRows(logging.Handler):
+    """Turns what libraries log (``logging``: gRPC, OpenTelemetry, our own interceptor) into rows, so that stdout holds one form of line."""
+
+    def __init__(self, log: RowLog) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One row: the logger's name, its message, and the error's type and text when there is one."""
+        error = record.exc_info[1] if record.exc_info else None
+        fields = {} if error is None else {"error": f"{type(error).__name__}: {error}"}
+        self._log.write("library_log", level=record.levelname.lower(), logger=record.name, message=record.getMessage(), **fields)

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import gc
+import logging
 import os
 import pathlib
 import resource
@@ -24,7 +25,7 @@ from control.acceptor import Acceptor, Listening
 from control.configuration import ConfigurationError, load
 from control.configuration.capacity import cpu_limit, largest_frame, memory_limit, memory_warning, processor_count
 from control.errors import StartError
-from control.logs import RowLog
+from control.logs import LibraryRows, RowLog
 from control.meters import Meters
 from control.reaper import Reaper
 from control.resolver import Resolution, Resolver, resolve
@@ -310,9 +311,12 @@ def serve(path: str | pathlib.Path) -> int:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _raise_descriptor_limit()
     log = RowLog()
+    library_rows = LibraryRows(log)
+    logging.getLogger().addHandler(library_rows)
     try:
         return asyncio.run(_run(config, signals, log))
     finally:
+        logging.getLogger().removeHandler(library_rows)
         log.close()
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from control.cli.kinds import DURATION, SIZE
 from control.cli.options import example, output_option
 
 if TYPE_CHECKING:
@@ -74,8 +75,8 @@ def pipeline() -> None:
 @click.option("--source", type=click.Path(file_okay=False, path_type=pathlib.Path), required=True, help="The tap's directory.")
 @click.option("--output", type=click.Path(file_okay=False, path_type=pathlib.Path), required=True, help="The folder of the tables.")
 @click.option("--available-now", is_flag=True, help="Read what is there, then end; otherwise go on until stopped.")
-@click.option("--trigger", type=click.IntRange(0), default=1000, show_default=True, help="Milliseconds between the starts of two batches.")
-@click.option("--max-bytes-per-trigger", type=click.IntRange(1), default=64 << 20, show_default=True, help="Bytes of log in one batch.")
+@click.option("--trigger", type=DURATION, default="1s", show_default=True, help="Between the starts of two batches.")
+@click.option("--max-bytes-per-trigger", type=SIZE, default="128MiB", show_default=True, help="Of the log, in one batch.")
 @click.option("--checkpoint", type=click.Path(file_okay=False, path_type=pathlib.Path), help="Spark's own log.  [default: OUTPUT/_checkpoint]")
 @click.option("--from-latest", is_flag=True, help="Begin with what is written from now on; only with a new checkpoint.")
 @click.option("--memory", default="1g", show_default=True, help="Heap of the Java virtual machine.")

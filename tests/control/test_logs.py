@@ -1,7 +1,8 @@
 import json
+import logging
 import os
 
-from control.logs import RowLog
+from control.logs import LibraryRows, RowLog
 
 
 def lines(descriptor: int) -> list[dict[str, object]]:
@@ -45,4 +46,22 @@ def test_a_reader_that_is_gone_stops_rows_and_nothing_else() -> None:
     log.write("nobody hears")
     log.write("nobody hears")
     log.close()
+    os.close(writer)
+
+
+def test_what_a_library_logs_becomes_a_row_with_its_error() -> None:
+    reader, writer = os.pipe()
+    log = RowLog(writer)
+    logger = logging.Logger("opentelemetry.exporter")
+    logger.addHandler(LibraryRows(log))
+    logger.info("not worth a row")
+    try:
+        raise ConnectionRefusedError("nobody there")
+    except ConnectionRefusedError:
+        logger.exception("export to %s failed", "collector")
+    log.close()
+    (row,) = lines(reader)
+    assert (row["event"], row["level"], row["logger"]) == ("library_log", "error", "opentelemetry.exporter")
+    assert (row["message"], row["error"]) == ("export to collector failed", "ConnectionRefusedError: nobody there")
+    os.close(reader)
     os.close(writer)
