@@ -19,11 +19,8 @@ def is_constant(line: ast.stmt) -> bool:
 
 def has_logic(path: Path) -> bool:
     """Whether a function of the module does anything: more than a docstring, `...` or `raise`."""
-    for node in ast.walk(ast.parse((ROOT / path).read_text())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            if any(not isinstance(line, ast.Raise | ast.Pass) and not is_constant(line) for line in node.body):
-                return True
-    return False
+    functions = (node for node in ast.walk(ast.parse((ROOT / path).read_text())) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return any(not isinstance(line, ast.Raise | ast.Pass) and not is_constant(line) for function in functions for line in function.body)
 
 
 def test_every_module_with_logic_has_a_test_module() -> None:

@@ -1,5 +1,5 @@
 """The gRPC stubs of ``proto/``, generated and committed, so that an installation needs no toolchain.
 
-``python -m control.gen`` writes them anew (``make proto``); a test does the same into a temporary folder and compares. Nothing in here is edited by hand
-but this file and ``__main__``.
+``python -m control.gen`` writes them anew (``make proto``); a test does the same into a temporary folder and compares. Only this file and
+``__main__`` are edited by hand.
 """
