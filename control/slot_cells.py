@@ -77,9 +77,7 @@ class SlotCells:
         os.close(self.descriptor)
 
     def _frames(self) -> dict[str, int]:
-        return {
-            direction: sum(self._get(_FRAMES, side, "receive", listener) for listener in self._listeners) for direction, side in _SIDE_OF.items()
-        }
+        return {direction: sum(self._get(_FRAMES, side, "receive", listener) for listener in self._listeners) for direction, side in _SIDE_OF.items()}
 
     def _offset(self, name: str, *values: str) -> int:
         return HEADER_SIZE + self.layout.index(name, *values) * CELL_SIZE

@@ -328,8 +328,7 @@ class Steering(ControlPlane):
 
             def commit(facts: Facts) -> None:
                 listeners = tuple(
-                    dataclasses.replace(item, max_receive_size=max_receive_size) if item.name == listener else item
-                    for item in facts.config.listeners
+                    dataclasses.replace(item, max_receive_size=max_receive_size) if item.name == listener else item for item in facts.config.listeners
                 )
                 facts.config = dataclasses.replace(facts.config, listeners=listeners)
 
@@ -349,9 +348,7 @@ class Steering(ControlPlane):
             for slot, reader in self.cells
             if slot in wanted or _pool_usage(reader)
         ]
-        return PoolStatus(
-            size=self.config.memory_pool.size, usage=sum(item.usage for item in shares), shares=tuple(shares), processors=len(wanted)
-        )
+        return PoolStatus(size=self.config.memory_pool.size, usage=sum(item.usage for item in shares), shares=tuple(shares), processors=len(wanted))
 
     async def set_pool_size(self, size: int) -> PoolStatus:
         with self._counted():

@@ -384,9 +384,7 @@ class Supervisor:
 
     # --- changes ---------------------------------------------------------------------------------------------------------------
 
-    async def change(
-        self, build: Callable[[int], Change], commit: Callable[[Facts], None], check: Callable[[], None] = lambda: None
-    ) -> None:
+    async def change(self, build: Callable[[int], Change], commit: Callable[[Facts], None], check: Callable[[], None] = lambda: None) -> None:
         """Make a change in every processor or in none, and return when it is in force.
 
         Args:

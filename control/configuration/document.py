@@ -157,9 +157,7 @@ class _Reader:
             entry = (*path, key)
             if key in result:
                 line = key_node.start_mark.line + 1
-                self._document.faults.append(
-                    Fault(line, key_of(entry), "", f"stands here a second time; first on line {self._document.line(entry)}")
-                )
+                self._document.faults.append(Fault(line, key_of(entry), "", f"stands here a second time; first on line {self._document.line(entry)}"))
                 continue
             self._document.lines[entry] = key_node.start_mark.line + 1
             result[key] = self.read(value_node, entry)

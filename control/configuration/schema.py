@@ -25,9 +25,7 @@ _HOUR: Final = 60 * _MINUTE
 _DAY: Final = 24 * _HOUR
 _TIB: Final = 1024 * GIB
 
-SIZES: Final = frozenset(
-    {"size", "max_receive_size", "budget", "segment_size", "flush_size", "queue_size", "max_frame_bytes", "min_rate"}
-)
+SIZES: Final = frozenset({"size", "max_receive_size", "budget", "segment_size", "flush_size", "queue_size", "max_frame_bytes", "min_rate"})
 RANGES: Final[dict[tuple[str, str], tuple[float, float]]] = {
     ("ProxyConfig", "processors"): (0, 64),
     ("ListenerTimeouts", "handshake_ms"): (100, 10 * _MINUTE),

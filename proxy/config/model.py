@@ -93,7 +93,8 @@ class ListenerConfig:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamTls:
     """TLS towards an upstream. Attributes: ``ca`` (PEM file, none: the system's), ``server_name`` (SNI and the name verified; none: the
-    endpoint's host), ``certificate`` and ``key`` (our own identity, both or neither), ``min_version``."""
+    endpoint's host), ``certificate`` and ``key`` (our own identity, both or neither), ``min_version``.
+    """
 
     ca: str | None = None
     server_name: str | None = None
@@ -269,12 +270,9 @@ def to_wire(config: ProxyConfig) -> dict[str, Any]:
     return dataclasses.asdict(config)
 
 
-
 def _listener(row: dict[str, Any]) -> ListenerConfig:
     tls = row["tls"]
-    return ListenerConfig(
-        **{**row, "timeouts": ListenerTimeouts(**row["timeouts"]), "tls": None if tls is None else ListenerTls(**tls)}
-    )
+    return ListenerConfig(**{**row, "timeouts": ListenerTimeouts(**row["timeouts"]), "tls": None if tls is None else ListenerTls(**tls)})
 
 
 def _upstream(row: dict[str, Any]) -> UpstreamConfig:
