@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from control.demo.java import find_java
+from control.demo.processes import ending_with_us
 
 __all__ = ["VERSION", "Broker", "BrokerError", "cache_directory", "missing_tools", "prepare"]
 
@@ -163,7 +164,7 @@ class Broker:
         options = [f"-Dcom.sun.management.jmxremote.{key}={value}" for key, value in jmx.items()]
         with (self.directory / "broker.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [*_java(self._cache, *options, f"-Djava.rmi.server.hostname={_HOST}"), "kafka.Kafka", str(settings)],
+                ending_with_us([*_java(self._cache, *options, f"-Djava.rmi.server.hostname={_HOST}"), "kafka.Kafka", str(settings)]),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
-__all__ = ["Child", "ChildError"]
+__all__ = ["Child", "ChildError", "ending_with_us"]
 
 # Linux ends the child when the demo is killed (PR_SET_PDEATHSIG = 1); elsewhere nothing happens. The setting survives the exec.
 _BOOTSTRAP: Final = (
@@ -26,6 +26,11 @@ _TAIL_LINES: Final = 12
 
 class ChildError(Exception):
     """A child process ended, or did not answer in time."""
+
+
+def ending_with_us(command: Sequence[str]) -> list[str]:
+    """The command, started so that Linux sends it SIGTERM when the process that started it is gone, however that ended."""
+    return [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, *command]
 
 
 class Child:
@@ -59,7 +64,7 @@ class Child:
         self._ended = False
         self._log: IO[bytes] = log.open("ab")
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, *command],
+            ending_with_us(command),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
