@@ -43,7 +43,7 @@ UNREGISTERED: Final = -1  # in place of an interest: epoll does not know the des
 assert (select.EPOLLIN, select.EPOLLOUT, select.EPOLLERR, select.EPOLLHUP) == (EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP)
 
 MIN_READ: Final = 2048
-MAX_READ: Final = 131072
+MAX_READ: Final = 262144  # 64 KiB frames cost 0.92 (plain) and 0.96 (TLS) of what they do with 131072, in one run beside HAProxy
 FIRST_READ: Final = 4096
 
 CLOSED: Final = ChannelState.CLOSED

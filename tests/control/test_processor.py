@@ -108,3 +108,20 @@ def test_it_is_started_without_our_descriptors_and_finds_the_packages_without_th
     with open(os.devnull) as secret:
         os.set_inheritable(secret.fileno(), True)
         run(scenario)
+
+
+def test_a_processor_gets_the_allocator_settings_unless_the_user_has_set_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def settings() -> dict[str, str]:
+        found: dict[str, str] = {}
+
+        async def look(processor: Processor, log: MemoryLog) -> None:
+            with open(f"/proc/{processor.pid}/environ", "rb") as file:
+                rows = file.read().decode().split("\0")
+            found.update(row.split("=", 1) for row in rows if row.startswith("MALLOC_"))
+
+        run(look)
+        return found
+
+    monkeypatch.delenv("MALLOC_MMAP_THRESHOLD_", raising=False)
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1000000")
+    assert settings() == {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "1000000"}
