@@ -146,6 +146,11 @@ class Selector:
         """Disarm a timer; harmless when it is not armed."""
         self._timers.cancel(timer)
 
+    def read_clock(self) -> i64:
+        """The clock as it is now; ``now_ns`` is older by what this poll has done since its wait ended."""
+        now: i64 = self._clock_ns()
+        return now
+
     def poll(self, timeout_ms: i64) -> None:
         """Wait for at most ``timeout_ms``, shorter when a timer is due, then do all there is to do.
 

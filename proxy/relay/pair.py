@@ -306,7 +306,7 @@ class Pair:
             channel.discard(run)
             return
         pairing = self.pairing
-        now_ns = self._owner.selector.now_ns
+        now_ns = self._owner.selector.read_clock()  # not the poll's: an answer can come within the poll that passed its request on
         if pairing is not None:
             if leg.is_client:
                 pairing.requests(run, now_ns)

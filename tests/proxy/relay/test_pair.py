@@ -6,10 +6,15 @@ import struct
 
 import pytest
 
+from proxy.config.model import TapConfig, TapRule
 from proxy.network import mute
 from proxy.network.cause import Cause
+from proxy.network.selector import Selector
 from proxy.relay.pairing import MAX_OPEN
 from proxy.relay.rows import open_row
+from proxy.tap.log_reader import read_frames
+from proxy.tap.rules import TapRules
+from proxy.tap.writer import TapWriter
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.world import World, frame, reset
 
@@ -528,3 +533,25 @@ def test_memory_moves_with_a_frame_that_spans_reads(make):
     assert got == data
     world.poll()
     assert world.pool.used == 0
+
+
+def test_a_run_has_the_time_when_it_was_read_not_that_of_its_poll(make, tmp_path) -> None:
+    """An answer can come within the poll that passed its request on; with the poll's time its latency was 0."""
+    writer = TapWriter(TapConfig(directory=str(tmp_path)), "n", "0", "b")
+    world = make(rules=TapRules((TapRule(name="all"),), writer), writer=writer)
+
+    def tick() -> int:
+        world.clock.ns += 1000
+        return world.clock.ns
+
+    world.clock.now_ns = tick
+    world.selector = Selector(world.clock, world.pool, world.relay)
+    world.relay.pairs.attach(world.selector)
+    client, pair = world.client()
+    world.until(lambda: pair.state.value == "open")
+    world.sockets.append(world.server.accept()[0])
+    client.sendall(frame(b"a"))
+    world.until(lambda: writer.frames_matched_request == 1)
+    writer.flush_and_close(1000)
+    (found,) = read_frames(str(tmp_path))
+    assert found.capture_ns > world.selector.now_ns
