@@ -168,12 +168,12 @@ class Channel(ChannelFacts):
         self.detail = detail or self.detail
         self.error = error
         self.closed_ns = self._selector.now_ns
+        if self._waiter is not None:  # before anything is given back: a release would lease the rest of the frame that is lost here
+            self._pool.leave(self._waiter)
+            self._waiter = None
         self._lose_frame()
         self.unsent_bytes += self._send.remaining
         self._send.finish()
-        if self._waiter is not None:
-            self._pool.leave(self._waiter)
-            self._waiter = None
         self._mutes.end(self.closed_ns)
         self._selector.cancel(self._watchdog)
         self._watchdog.release()
@@ -378,7 +378,7 @@ class Channel(ChannelFacts):
     def _wait_for_memory(self) -> None:
         self.mute(mute.MEMORY)
         self._waiter = _LeaseWaiter(self)
-        self._pool.wait(self._waiter)
+        self._pool.wait(self._waiter, self._receive.leased)
 
     def _pass_boundary(self) -> None:
         """The frame begun is whole, or gone: a mute that waited for that is in force now."""

@@ -4,6 +4,9 @@ Two verbs book bytes. ``try_lease`` asks before bytes are read, and may refuse; 
 ``release`` gives back what either booked. The pool is not strict, as Kafka's is not: while anything is available, one lease of any size is
 granted, so that a large frame is never starved by small ones; usage may thus exceed the size by one frame.
 
+What somebody who asks has booked already, the beginning of its frame, does not count against it, and what those who wait have booked counts
+against nobody who asks: it goes only when they go on. So no number of beginnings can use the pool up and wait for each other.
+
 The pool holds no bytes, it counts them. One thread uses it.
 """
 
@@ -52,7 +55,8 @@ class MemoryPool:
         self.longest_wait_ns: i64 = 0
         self._now_ns: Final = now_ns
         self._depleted_since: i64 = -1
-        self._waiters: Final[deque[tuple[MemoryWaiter, int]]] = deque()
+        self._waiters: Final[deque[tuple[MemoryWaiter, int, int]]] = deque()
+        self._parked: i64 = 0  # booked by those who wait
         self._waking: bool = False
 
     @property
@@ -71,15 +75,19 @@ class MemoryPool:
             return self.depleted_ns
         return self.depleted_ns + self._now_ns() - self._depleted_since
 
-    def try_lease(self, size: i64) -> bool:
+    def try_lease(self, size: i64, held: i64 = 0) -> bool:
         """Book ``size`` bytes that are to be read, or refuse. Refusing books nothing.
+
+        Args:
+            size: at least 1.
+            held: what the asker has booked for the same frame.
 
         Raises:
             ValueError: ``size`` is below 1: a frame without a body asks for nothing.
         """
         if size < 1:
             raise ValueError(f"a lease of {size} bytes")
-        if self.size - self.used <= 0:
+        if self.used - self._parked - held >= self.size:
             self.refused += 1
             if self._depleted_since < 0:
                 self._depleted_since = self._now_ns()
@@ -98,7 +106,7 @@ class MemoryPool:
         """Give back ``size`` bytes, and wake who waits when that made some available."""
         assert 0 <= size <= self.used, "what is given back was booked before"
         self.used -= size
-        if self._depleted_since >= 0 and self.used < self.size:
+        if self._depleted_since >= 0 and self.used - self._parked < self.size:
             self._end_spell()
             self._wake()
 
@@ -111,19 +119,28 @@ class MemoryPool:
         if size <= 0:
             raise ValueError(f"a pool of {size} bytes")
         self.size = size
-        if self._depleted_since >= 0 and self.used < self.size:
+        if self._depleted_since >= 0 and self.used - self._parked < self.size:
             self._end_spell()
             self._wake()
 
-    def wait(self, waiter: MemoryWaiter) -> None:
-        """Queue somebody who was refused. Each waiter stands in the queue once; it is taken out before it is told."""
-        self._waiters.append((waiter, self._now_ns()))
+    def wait(self, waiter: MemoryWaiter, held: i64 = 0) -> None:
+        """Queue somebody who was refused. Each waiter stands in the queue once; it is taken out before it is told, which may be at once:
+        what kept it from its lease may be gone since it asked.
+
+        Args:
+            held: what the waiter has booked; it must not change while it waits.
+        """
+        self._waiters.append((waiter, self._now_ns(), held))
+        self._parked += held
+        if self.used - self._parked < self.size:
+            self._wake()
 
     def leave(self, waiter: MemoryWaiter) -> None:
         """Take a waiter out of the queue; harmless when it is not in it."""
         for entry in self._waiters:
             if entry[0] is waiter:
                 self._waiters.remove(entry)
+                self._parked -= entry[2]
                 return
 
     def _wake(self) -> None:
@@ -131,8 +148,9 @@ class MemoryPool:
             return
         self._waking = True
         try:
-            while self._waiters and self.used < self.size:
-                waiter, since_ns = self._waiters.popleft()
+            while self._waiters and self.used - self._parked < self.size:
+                waiter, since_ns, held = self._waiters.popleft()
+                self._parked -= held
                 waited_ns: i64 = self._now_ns() - since_ns
                 self.waits += 1
                 self.wait_ns += waited_ns

@@ -99,8 +99,9 @@ class Receive:
             How many of its bytes were here: what is lost.
         """
         lost = self.staged
-        self._pool.release(self._booked)
-        self._reset()
+        booked = self._booked
+        self._reset()  # before the release, which may call back
+        self._pool.release(booked)
         return lost
 
     def _feed_begun(self, data: bytes) -> Run | None:
@@ -175,7 +176,7 @@ class Receive:
         if self._granted:
             return True
         rest = self.size - self.staged
-        if not self._pool.try_lease(rest):
+        if not self._pool.try_lease(rest, self._booked):
             return False
         self._booked += rest
         self._granted = True

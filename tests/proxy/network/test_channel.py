@@ -434,6 +434,35 @@ def test_closing_a_channel_that_waits_for_memory_leaves_nobody_waiting() -> None
         net.pool.release(1000)
 
 
+def test_closing_a_channel_whose_frame_crossed_the_pools_end_gives_all_back() -> None:
+    with net_bench(pool=20_000) as net:
+        first, first_peer = net.ready_pair()
+        second, second_peer = net.ready_pair()
+        first_peer.send(frame(19_000)[:100])
+        net.poll()
+        second_peer.send(frame(9000)[:3000])
+        net.poll(2)
+        second.close(Cause.ADMIN)
+        net.poll()
+        assert net.pool.used == first.leased
+
+
+def test_many_that_wait_for_memory_do_not_keep_each_other_from_it() -> None:
+    with net_bench(pool=1000) as net:
+        _, first_peer = net.ready_pair()
+        first_peer.send(frame(1000)[:100])
+        net.poll()
+        others = [net.ready_pair() for _ in range(20)]
+        for channel, peer in others:
+            peer.send(frame(500))
+            net.poll(2)
+            assert channel.causes == mute.MEMORY
+        first_peer.send(frame(1000)[100:])
+        net.poll(60)
+        assert [channel.frames_received for channel, _ in others] == [1] * 20
+        assert net.pool.used == 0
+
+
 def test_memory_comes_back_while_an_operators_mute_waits() -> None:
     with net_bench(pool=1000) as net:
         channel, peer = net.ready_pair()

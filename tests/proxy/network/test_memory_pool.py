@@ -9,13 +9,14 @@ from tests.fakes.clock import MS, FakeClock
 class Waiter(MemoryWaiter):
     """Leases ``size`` bytes when it is told, and notes that."""
 
-    def __init__(self, pool: MemoryPool, size: int, log: list["Waiter"]) -> None:
+    def __init__(self, pool: MemoryPool, size: int, log: list["Waiter"], held: int = 0) -> None:
         self.pool = pool
         self.size = size
+        self.held = held
         self.log = log
 
     def memory_available(self) -> None:
-        assert self.pool.try_lease(self.size), "who is told is granted"
+        assert self.pool.try_lease(self.size, self.held), "who is told is granted"
         self.log.append(self)
 
 
@@ -107,6 +108,33 @@ def test_who_leaves_is_not_told(clock: FakeClock) -> None:
     pool.leave(first)
     pool.release(1)
     assert log == [second]
+
+
+def test_what_waiters_have_booked_stands_in_nobodys_way(clock: FakeClock) -> None:
+    pool = make(10, clock)
+    log: list[Waiter] = []
+    pool.charge(10)
+    for _ in range(3):
+        pool.charge(8)
+        assert not pool.try_lease(5, 8)
+        pool.wait(Waiter(pool, 5, log, 8), 8)
+    pool.release(10)
+    assert (len(log), pool.available) == (1, 10 - 24 - 5)
+    for served in (2, 3, 3):
+        pool.release(8 + 5)
+        assert len(log) == served
+    assert pool.used == 0
+
+
+def test_who_begins_to_wait_when_something_has_come_back_is_told_at_once(clock: FakeClock) -> None:
+    pool = make(10, clock)
+    log: list[Waiter] = []
+    pool.charge(10)
+    assert not pool.try_lease(1)
+    pool.release(10)
+    pool.wait(Waiter(pool, 1, log))
+    assert len(log) == 1
+    assert pool.waiting == 0
 
 
 def test_growing_wakes_and_shrinking_grants_nothing_until_below(clock: FakeClock) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.network.framing import FRAME_TOO_LARGE, NEGATIVE_SIZE, NOT_OURS, OK
-from proxy.network.memory_pool import PIECE_OVERHEAD, MemoryPool
+from proxy.network.memory_pool import PIECE_OVERHEAD, MemoryPool, MemoryWaiter
 from proxy.network.receive import JOIN_BELOW, VIEW_FROM, Receive, ReceiveLimit
 from proxy.network.run import Run
 from proxy.network.stats import SideStats
@@ -176,14 +176,40 @@ def test_a_refusal_keeps_the_header_and_the_next_try_goes_on() -> None:
     assert bench.receive.waiting
     assert bench.pool.used == 10 + 4 + PIECE_OVERHEAD
     assert not bench.receive.retry_lease()
-    bench.pool.release(10)
-    assert not bench.receive.retry_lease()
-    bench.pool.resize(100)
-    assert bench.receive.retry_lease()
+    bench.pool.release(1)
+    assert bench.receive.retry_lease(), "its own bytes do not stand in its way"
+    bench.pool.release(9)
     assert bench.receive.leased == 24 + PIECE_OVERHEAD
     run = bench.feed(frame(20)[4:])
     assert run is not None
     bench.settle()
+    assert bench.pool.used == 0
+
+
+def test_a_frame_begun_that_fills_the_pool_alone_is_granted() -> None:
+    bench = Bench(pool=1000, limit=1000)
+    assert bench.feed(frame(1000)[:-1]) is None
+    assert bench.pool.available < 0
+    assert not bench.receive.waiting
+    bench.receive.drop()
+    assert bench.pool.used == 0
+
+
+def test_dropping_a_frame_that_waits_leases_nothing() -> None:
+    bench = Bench(pool=10)
+    bench.pool.charge(10)
+    bench.feed(frame(100)[:4])
+    asked: list[bool] = []
+
+    class Waiter(MemoryWaiter):
+        def memory_available(self) -> None:
+            asked.append(bench.receive.waiting)
+
+    bench.pool.wait(Waiter())
+    bench.pool.release(1)
+    bench.receive.drop()
+    assert asked == [False]
+    bench.pool.release(9)
     assert bench.pool.used == 0
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import struct
+import threading
 
 import pytest
 
@@ -533,6 +534,17 @@ def test_memory_moves_with_a_frame_that_spans_reads(make):
     assert got == data
     world.poll()
     assert world.pool.used == 0
+
+
+def test_large_frames_follow_each_other_through_a_pool_of_one(make):
+    world = make(limit=300_000, pool=300_000)
+    client, upstream, _ = world.pair()
+    data = b"".join(frame(letter * 290_000) for letter in (b"a", b"b", b"c", b"d"))
+    sender = threading.Thread(target=client.sendall, args=(data,))
+    client.settimeout(10)
+    sender.start()
+    assert world.read(upstream, len(data)) == data
+    sender.join()
 
 
 def test_a_run_has_the_time_when_it_was_read_not_that_of_its_poll(make, tmp_path) -> None:
