@@ -314,6 +314,8 @@ class Channel(ChannelFacts):
     def _read(self, size: i64) -> None:
         data = self._transport.read(size)
         if data is None:
+            if self._shutting or self._transport.pending_write != 0:  # a record without data was read: what waited for it may go on
+                self._settle()
             return
         length: i64 = len(data)
         if length == 0:

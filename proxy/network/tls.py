@@ -194,7 +194,7 @@ class TlsTransport(Transport):
     def has_buffered(self) -> bool:
         if self._object is None or self._fin:
             return False
-        return self._failure is not None or self._has_whole_record(self._object)
+        return self._failure is not None or self._notified or self._has_whole_record(self._object)
 
     def _has_whole_record(self, tls: ssl.SSLObject) -> bool:
         return self._incoming.pending > self._cutter.partial or (self._rest and tls.pending() > 0)

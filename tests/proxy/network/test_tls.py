@@ -1,5 +1,6 @@
 """proxy.network.tls: handshakes that fail, alerts, and memory. What all transports share is in test_transport."""
 
+import contextlib
 import errno
 import socket
 import ssl
@@ -356,6 +357,67 @@ def test_a_channel_without_close_notify_says_so(net: NetBench, tls_world: TlsWor
     client._socket.shutdown(socket.SHUT_WR)
     net.poll_until(lambda: server.state is ChannelState.READ_ENDED)
     assert server.detail == "no_close_notify"
+
+
+class BioPeer:
+    """A TLS peer in the test's hands, which decides what goes over the wire together."""
+
+    def __init__(self, sock: socket.socket, settings: TlsSettings) -> None:
+        self.sock = sock
+        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        name = None if settings.server_side else "localhost"
+        self.tls = settings.context.wrap_bio(self.incoming, self.outgoing, server_side=settings.server_side, server_hostname=name)
+        sock.setblocking(False)
+
+    def shake(self) -> bool:
+        """Go on with the handshake; True when it is done. What follows its end, such as tickets, stays in ``outgoing``."""
+        try:
+            self.incoming.write(self.sock.recv(65536))
+        except BlockingIOError:
+            pass
+        try:
+            self.tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self.flush()
+            return False
+        return True
+
+    def flush(self) -> None:
+        self.sock.send(self.outgoing.read())
+
+    def end(self) -> None:
+        with contextlib.suppress(ssl.SSLWantReadError):
+            self.tls.unwrap()
+
+
+@pytest.mark.parametrize("version", ["1.2", "1.3"])
+def test_an_end_that_comes_with_the_last_frame_is_seen_although_no_fin_follows(net: NetBench, tls_world: TlsWorld, version: str) -> None:
+    channel, sock = net.pair(net.options(tls=tls_world.server_settings()), tcp=True)
+    peer = BioPeer(sock, tls_world.client_settings(version=version))
+    net.poll_until(peer.shake)
+    peer.flush()
+    net.poll_until(lambda: channel.is_open)
+    peer.tls.write(frame(9))
+    peer.end()
+    peer.flush()
+    net.poll_until(lambda: channel.state is ChannelState.READ_ENDED)
+    assert net.listener.data[channel] == frame(9)
+    assert channel.detail == ""
+
+
+def test_an_end_of_ours_that_waits_for_half_a_ticket_goes_out_with_its_rest(net: NetBench, tls_world: TlsWorld) -> None:
+    channel, sock = net.pair(net.options(side="upstream", tls=tls_world.client_settings()), tcp=True)
+    peer = BioPeer(sock, tls_world.server_settings())
+    net.poll_until(peer.shake)
+    tickets = peer.outgoing.read()
+    sock.send(tickets[:20])
+    net.poll_until(lambda: channel.is_open)
+    net.poll(3)
+    channel.shut_write()
+    net.poll(3)
+    assert channel.state is ChannelState.READY
+    sock.send(tickets[20:])
+    net.poll_until(lambda: channel.state is ChannelState.WRITE_ENDED)
 
 
 def test_nothing_stays_buffered_after_a_burst_each_way(tls_world: TlsWorld) -> None:
