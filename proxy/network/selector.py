@@ -16,6 +16,7 @@ timers; tell who has died. Theory of operation:
   queues it again. So nothing stalls and nothing spins.
 """
 
+import errno
 import select
 import socket
 from collections import deque
@@ -97,10 +98,8 @@ class Selector:
         try:
             sock.connect(address)  # type: ignore[arg-type]
             refusal = None
-        except BlockingIOError:
-            refusal = None
-        except OSError as error:
-            refusal = error
+        except OSError as error:  # EAGAIN is a refusal: of a Unix socket whose queue is full, it never becomes a connection
+            refusal = None if error.errno == errno.EINPROGRESS else error
         channel = self.adopt(sock, self._transport(sock, options), channel_id, options, peer=peer, connecting=True)
         if refusal is not None:
             channel.close(Cause.UPSTREAM_REFUSED, str(refusal.strerror), refusal)

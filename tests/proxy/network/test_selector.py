@@ -95,6 +95,16 @@ def test_a_refused_connection_is_told_later_and_never_raised(net: NetBench, tmp_
     assert sorted(net.listener.words()) == ["closed", "closed"]
 
 
+def test_a_unix_socket_whose_queue_is_full_refuses(net: NetBench, tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen(0)
+        first, second = [net.selector.connect(socket.AF_UNIX, path, number, net.options(side="upstream")) for number in (1, 2)]
+        net.poll_until(lambda: first.is_open and second.cause)
+        assert (second.cause, second.died_in) == (Cause.UPSTREAM_REFUSED, ChannelState.CONNECTING)
+
+
 def test_a_connection_that_takes_too_long_times_out(net: NetBench) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
         others = [socket.create_connection(server.getsockname()) for _ in range(1)]

@@ -371,10 +371,8 @@ class BioPeer:
 
     def shake(self) -> bool:
         """Go on with the handshake; True when it is done. What follows its end, such as tickets, stays in ``outgoing``."""
-        try:
+        with contextlib.suppress(BlockingIOError):
             self.incoming.write(self.sock.recv(65536))
-        except BlockingIOError:
-            pass
         try:
             self.tls.do_handshake()
         except ssl.SSLWantReadError:
