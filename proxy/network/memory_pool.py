@@ -93,7 +93,7 @@ class MemoryPool:
                 self._depleted_since = self._now_ns()
             return False
         self.used += size
-        if self._depleted_since >= 0:
+        if self._depleted_since >= 0 and not self._waiters:
             self._end_spell()
         return True
 

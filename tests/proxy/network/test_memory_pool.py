@@ -126,6 +126,19 @@ def test_what_waiters_have_booked_stands_in_nobodys_way(clock: FakeClock) -> Non
     assert pool.used == 0
 
 
+def test_who_is_granted_for_what_it_holds_does_not_end_the_wait_of_others(clock: FakeClock) -> None:
+    pool = make(10, clock)
+    log: list[Waiter] = []
+    pool.charge(4)
+    pool.charge(6)
+    assert not pool.try_lease(1)
+    pool.wait(Waiter(pool, 1, log))
+    assert pool.try_lease(1, 4)
+    assert log == []
+    pool.release(11)
+    assert len(log) == 1
+
+
 def test_who_begins_to_wait_when_something_has_come_back_is_told_at_once(clock: FakeClock) -> None:
     pool = make(10, clock)
     log: list[Waiter] = []
