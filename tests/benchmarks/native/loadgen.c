@@ -1,10 +1,14 @@
 /* The load generator and the echo server of the bench.
  *
- *     loadgen --connect HOST:PORT --connections 50 --in-flight 1 --size 100 --warm-up 1 --seconds 3 [--tls] [--rate FRAMES_PER_SECOND]
+ *     loadgen --connect HOST:PORT --connections 50 --in-flight 1 --size 100 --warm-up 1 --seconds 3 [--tls] [--rate FRAMES_PER_SECOND] [--kafka]
  *     loadgen --echo --listen HOST:PORT [--tls --certificate FILE --key FILE]
  *
  * Every frame is [int32 size][body]; `size` counts the body. A body holds its sequence number, its connection's number and a pattern that differs from
  * frame to frame; each frame that comes back is compared byte for byte with what was sent, in order. One difference ends the run with exit code 1.
+ *
+ * --kafka: bodies are requests as Kafka's clients write them, Produce (acks = -1) and Fetch of several versions in turn. Their correlation id is the
+ * value of the four bytes before it (api key, version), so what the echo sends back begins with the correlation id, as an answer must. The rest of a body
+ * is the pattern.
  *
  * Closed loop (the default): every connection keeps `in-flight` frames under way; an answer is what lets the next frame go. Latency is measured from the
  * moment a frame is handed to the socket's queue.
@@ -25,7 +29,7 @@
 
 struct options {
     const char *connect, *listen, *certificate, *key, *cipher;
-    int connections, in_flight, echo, tls;
+    int connections, in_flight, echo, tls, kafka;
     size_t size;
     double warm_up, seconds, rate;
 };
@@ -46,9 +50,11 @@ struct connection {
 /* ---- latency: 64 linear steps in each power of two of nanoseconds, 1.6 % wide ---- */
 
 static uint64_t histogram[64 * 64];
+static int64_t slowest;
 
 static void record(int64_t ns) {
     uint64_t value = ns < 64 ? 64 : (uint64_t)ns;
+    if (ns > slowest) slowest = ns;
     int power = 63 - __builtin_clzll(value);
     histogram[power * 64 + (int)((value >> (power - 6)) & 63)]++;
 }
@@ -68,13 +74,21 @@ static struct options options;
 static SSL_CTX *tls;
 static char *pattern;
 static char scratch[READ_SIZE];
-static size_t frame_size, ring_size;
+static size_t frame_size, ring_size, header_size = 16; /* of a frame: what comes before the pattern */
 static int epoll;
 static uint64_t counted;
 static int64_t measure_from, measure_until;
 
 static void make_header(unsigned char *to, const struct connection *c, uint64_t sequence) {
     uint32_t size = htonl((uint32_t)options.size);
+    if (options.kafka) {
+        uint16_t words[2] = {htons((uint16_t)(sequence & 1)), htons((uint16_t)((sequence >> 1) % 9))};
+        memcpy(to, &size, 4);
+        memcpy(to + 4, words, 4);
+        memcpy(to + 8, words, 4); /* the correlation id */
+        memset(to + 12, 0xff, 6); /* no client id, no transactional id, acks = -1 */
+        return;
+    }
     uint64_t number = htobe64(sequence);
     uint32_t connection = htonl((uint32_t)c->number);
     memcpy(to, &size, 4);
@@ -93,18 +107,18 @@ static void append_frame(struct connection *c, int64_t due) {
         c->out_start = 0;
     }
     make_header((unsigned char *)c->out + c->out_end, c, c->sent);
-    memcpy(c->out + c->out_end + 16, pattern_of(c, c->sent), frame_size - 16);
+    memcpy(c->out + c->out_end + header_size, pattern_of(c, c->sent), frame_size - header_size);
     c->out_end += frame_size;
     c->due[c->sent % ring_size] = due;
     c->sent++;
 }
 
 static void check_frame(struct connection *c, const char *frame, int64_t now) {
-    unsigned char expected[16];
+    unsigned char expected[18];
     if (c->received >= c->sent) die("connection %d: a frame came back that was never sent", c->number);
     make_header(expected, c, c->received);
-    if (memcmp(frame, expected, 16) != 0) die("connection %d: the header of frame %llu came back changed", c->number, (unsigned long long)c->received);
-    if (memcmp(frame + 16, pattern_of(c, c->received), frame_size - 16) != 0)
+    if (memcmp(frame, expected, header_size) != 0) die("connection %d: the header of frame %llu came back changed", c->number, (unsigned long long)c->received);
+    if (memcmp(frame + header_size, pattern_of(c, c->received), frame_size - header_size) != 0)
         die("connection %d: the body of frame %llu came back changed", c->number, (unsigned long long)c->received);
     int64_t due = c->due[c->received % ring_size];
     c->received++;
@@ -373,9 +387,10 @@ static void run_load(void) {
             if (c->out_end > 0) send_out(c);
         }
     }
-    printf("{\"event\": \"measured\", \"frames\": %llu, \"seconds\": %.6f, \"p50_us\": %.1f, \"p99_us\": %.1f, \"p999_us\": %.1f}\n",
+    printf("{\"event\": \"measured\", \"frames\": %llu, \"seconds\": %.6f, \"p50_us\": %.1f, \"p99_us\": %.1f, \"p999_us\": %.1f, "
+           "\"max_us\": %.1f}\n",
            (unsigned long long)counted, (double)(measure_until - measure_from) / 1e9, percentile_us(counted, 0.5), percentile_us(counted, 0.99),
-           percentile_us(counted, 0.999));
+           percentile_us(counted, 0.999), (double)slowest / 1000.0);
     fflush(stdout);
     /* what is under way must come back, too: nothing is lost, and the candidate's counters can be compared */
     uint64_t sent = 0, received = 0;
@@ -406,6 +421,7 @@ static void parse_options(int argc, char **argv) {
         const char *name = argv[i];
         if (!strcmp(name, "--echo")) { options.echo = 1; continue; }
         if (!strcmp(name, "--tls")) { options.tls = 1; continue; }
+        if (!strcmp(name, "--kafka")) { options.kafka = 1; continue; }
         const char *value = i + 1 < argc ? argv[++i] : "";
         if (!strcmp(name, "--connect")) options.connect = value;
         else if (!strcmp(name, "--listen")) options.listen = value;
@@ -423,7 +439,9 @@ static void parse_options(int argc, char **argv) {
     if (options.echo ? options.listen == NULL : options.connect == NULL) die("loadgen --connect HOST:PORT … | --echo --listen HOST:PORT …");
     if (options.size < 12 || options.size > INT32_MAX) die("--size is the body of a frame, 12 bytes to 2 GiB - 1");
     if (options.connections < 1 || options.in_flight < 1) die("--connections and --in-flight must be at least 1");
+    if (options.kafka) header_size = 18;
     frame_size = options.size + 4;
+    if (frame_size < header_size) die("--kafka needs --size of at least %zu", header_size - 4);
     ring_size = (size_t)options.in_flight;
 }
 
