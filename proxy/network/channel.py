@@ -388,12 +388,12 @@ class Channel(ChannelFacts):
             self._listener.muted(self)
 
     def _refuse(self) -> None:
-        """Close for what the receive found wrong. The frame is refused, not incomplete: its first bytes are lost, and counted as such."""
+        """Close for what the receive found wrong. The frame is refused, not incomplete: what came of it is lost, and counted as such."""
         fault = self._receive.fault
         self._stats.refused_negative += 1 if fault == framing.NEGATIVE_SIZE else 0
         self._stats.refused_too_large += 1 if fault == framing.FRAME_TOO_LARGE else 0
         cause, error = refusal(self._receive, self.options.limit.value, self.options.side)
-        self._count_lost(self._receive.drop())
+        self._count_lost(self._receive.drop() + self._receive.refused_bytes)
         self.close(cause, str(error), error)
 
     def _end_stream(self) -> None:

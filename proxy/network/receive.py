@@ -42,6 +42,7 @@ class Receive:
         waiting: the pool refused to lease the frame; read nothing before ``retry_lease`` has succeeded.
         fault: what ``feed`` found wrong (``framing.OK`` and on). Nothing may be fed afterwards.
         faulty_size: the size that was refused.
+        refused_bytes: what the last read gave of the frame that was refused, and behind it; what was ``staged`` before is not in it.
         foreign: the protocol that the first bytes betray, when the fault is NOT_OURS.
     """
 
@@ -58,6 +59,7 @@ class Receive:
         self.waiting: bool = False
         self.fault: i64 = OK
         self.faulty_size: i64 = 0
+        self.refused_bytes: i64 = 0
         self.foreign: str = ""
 
     @property
@@ -134,11 +136,13 @@ class Receive:
             self.foreign = foreign_protocol(header)
             if self.foreign:
                 self.fault = NOT_OURS
+                self.refused_bytes = length
                 return False
         size = i64(read_i32_be(header, 0))
         self.fault = judge(size, self._limit.value)
         if self.fault != OK:
             self.faulty_size = size
+            self.refused_bytes = length
             return False
         self.size = HEADER + size
         return True
@@ -148,6 +152,7 @@ class Receive:
         if fault != OK:
             self.fault = fault
             self.faulty_size = i64(read_i32_be(data, end))
+            self.refused_bytes = len(data) - end
             return
         length: i64 = len(data)
         left = length - end

@@ -17,6 +17,7 @@ from proxy.tap.log_reader import read_frames
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter
 from tests.fakes.kafka_frames import answer, request
+from tests.fakes.upstream import refusing_port
 from tests.fakes.world import World, frame, reset
 
 
@@ -38,10 +39,10 @@ def world(make) -> World:
     return make()
 
 
-def refused_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port: int = sock.getsockname()[1]
-    return port
+@pytest.fixture
+def refusing():
+    with refusing_port() as port:
+        yield ("127.0.0.1", port)
 
 
 # Rule 1: opening.
@@ -68,9 +69,9 @@ def test_a_client_that_ends_before_its_first_byte_is_no_data(world):
     assert (world.row["cause"], world.row["side"]) == ("no_data", "downstream")
 
 
-def test_the_next_endpoint_is_tried_when_one_refuses(make):
+def test_the_next_endpoint_is_tried_when_one_refuses(make, refusing):
     with socket.create_server(("127.0.0.1", 0)) as other:
-        world = make(endpoints=[("127.0.0.1", refused_port()), other.getsockname()])
+        world = make(endpoints=[refusing, other.getsockname()])
         _, pair = world.client()
         world.until(lambda: pair.state.value == "open")
         assert pair.endpoint == f"127.0.0.1:{other.getsockname()[1]}"
@@ -78,8 +79,8 @@ def test_the_next_endpoint_is_tried_when_one_refuses(make):
     assert [sum(histogram.buckets) for histogram in durations] == [1, 1, 0, 0, 0]
 
 
-def test_a_pair_ends_with_upstream_refused_when_all_refuse(make):
-    world = make(endpoints=[("127.0.0.1", refused_port()), ("127.0.0.1", refused_port())])
+def test_a_pair_ends_with_upstream_refused_when_all_refuse(make, refusing):
+    world = make(endpoints=[refusing, refusing])
     client, _ = world.client()
     assert world.ended(client) == b""
     client.close()
@@ -370,6 +371,7 @@ def test_a_refused_frame_ends_the_pair_after_the_good_ones(make, size, cause):
     upstream.close()
     world.until(lambda: world.rows)
     assert (world.row["cause"], world.row["side"], world.row["frames"]["request"]) == (cause, "downstream", 1)
+    assert (world.row["bytes"]["request"], world.row["lost"]["request"]) == (104 + 54, 54)
     assert world.counters.listeners["l"].downstream.refused_too_large + world.counters.listeners["l"].downstream.refused_negative == 1
 
 
