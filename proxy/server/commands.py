@@ -191,11 +191,12 @@ class Commands:
             if job.step():
                 self._jobs.popleft()
                 self._finish(job)
+                self.pair_changed()  # an unmute answers a mute that waits
             if now() >= until_ns:
                 return
 
     def pair_changed(self) -> None:
-        """A pair is closed, or its mute is in force: answer who waited for that."""
+        """A pair is closed, or its mute is in force or taken away: answer who waited for that."""
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             for job in waiting:

@@ -126,6 +126,16 @@ def test_a_mute_that_waits_ends_with_its_pair(steered):
     assert steered.answers == [{"type": "result", "id": 1, "affected": [], "missing": [99, int(pair.id)]}]
 
 
+def test_a_mute_that_waits_ends_with_an_unmute(steered):
+    client, _, pair = steered.world.pair()
+    client.sendall(frame(b"begun")[:6])
+    steered.world.until(lambda: pair.client.channel.staged == 6)
+    for number, kind in ((1, "mute"), (2, "unmute")):
+        steered.commands.handle({"type": kind, "id": number, "connections": [int(pair.id)]})
+        steered.work()
+    assert sorted(answer["id"] for answer in steered.answers) == [1, 2]
+
+
 def test_unmute_takes_the_admin_cause_away_and_no_other(steered):
     _, _, pair = steered.world.pair()
     channel = pair.client.channel
