@@ -1,6 +1,6 @@
-"""framegate's bench: processor time per echoed frame, throughput and latency, beside HAProxy, NGINX, Envoy and a relay in C.
+"""framegate's bench: what a frame, a connection and a change cost, beside HAProxy, NGINX, Envoy and a relay in C.
 
-`make bench`, `make bench ARGS="--shapes 100x1,64k --protocols tls --candidates framegate,haproxy"`. The method is in README.md.
+`make bench`, `make bench ARGS="--parts cpu --shapes 100x1,64k --protocols tls --candidates framegate,haproxy"`. The method is in README.md.
 """
 
 from __future__ import annotations
@@ -11,54 +11,76 @@ import resource
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+import traceback
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+import cpu
+import features
+import guard
+import handshakes
+import memory
 import native
 import report
-from candidates import CANDIDATES, Candidate, Place, UnavailableError
-from measure import Generator, Round
+import scale
+import starting
+import steering
+from candidates import CANDIDATES, Place, UnavailableError
+from connections import Opener
+from measure import Generator
 from processes import Process
 from rich.console import Console
-from shapes import SHAPES, Load, chosen
-from tapcost import floor_ns_per_byte
+from shapes import SHAPES, chosen
+from stage import Stage
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "bench"
 DEFAULT_CANDIDATES = "c-relay,haproxy,nginx,envoy,framegate"
-TAP_CANDIDATES = "framegate,framegate-idle-rule,framegate-tap"
+QUICK_CANDIDATES = "c-relay,haproxy,framegate"
+PARTS: dict[str, Callable[[Stage], dict[str, object]]] = {
+    "handshakes": handshakes.run,
+    "memory": memory.run,
+    "features": features.run,
+    "scale": scale.run,
+    "control": steering.run,
+    "start": starting.run,
+}
 ROOM_FOR_TAP = 4 << 30
-WIDTH_OF_A_LOG = 150
+WIDTH_OF_A_LOG = 160
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="make bench ARGS=…", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = ",".join(shape.name for shape in SHAPES[:4])
-    parser.add_argument("--quick", action="store_true", help="two minutes: the C relay, HAProxy and framegate, three short rounds")
-    parser.add_argument("--shapes", default=names, help=f"of {', '.join(shape.name for shape in SHAPES)} (default: {names})")
-    parser.add_argument("--protocols", default="plain,tls", help="of plain, tls, tls-both (default: plain,tls)")
+    parts = ("cpu", *PARTS)
+    shapes = ",".join(shape.name for shape in SHAPES)
+    parser.add_argument("--quick", action="store_true", help="two minutes: part cpu, the C relay, HAProxy and framegate, short rounds, the guard")
+    parser.add_argument("--parts", help=f"of {', '.join(parts)} (default: all)")
+    parser.add_argument("--shapes", default=shapes, help=f"of part cpu: of {shapes} (default: all)")
+    parser.add_argument("--protocols", help="of part cpu: of plain, tls, tls-both (default: all)")
     parser.add_argument("--candidates", help=f"of {', '.join(CANDIDATES)} (default: {DEFAULT_CANDIDATES})")
-    parser.add_argument("--rounds", type=int, help="rounds in which the candidates take turns (default: 5)")
-    parser.add_argument("--seconds", type=float, help="measured in each round (default: 3)")
-    parser.add_argument("--warm-up", type=float, help="before that (default: 1)")
-    parser.add_argument("--latency", action="store_true", help="then latency at half load, open loop, the same rate for all")
-    parser.add_argument("--tap", action="store_true", help=f"what the tap costs: {TAP_CANDIDATES}")
-    parser.add_argument("--memory", action="store_true", help="resident memory at start; nothing else unless --shapes is given")
+    parser.add_argument("--rounds", type=int, help="rounds in which the candidates take turns (default: 5; 1m: 7)")
+    parser.add_argument("--seconds", type=float, help="measured in each round (default: 1.5)")
+    parser.add_argument("--warm-up", type=float, help="before that (default: 0.5)")
+    parser.add_argument("--latency", action=argparse.BooleanOptionalAction, help="of part cpu: latency at half load, open loop")
+    parser.add_argument("--save-ratios", action="store_true", help="make this run's ratios the ones that the guard compares with (ratios.json)")
     parser.add_argument("--core", type=int, help="of the candidates (default: the last one); generator and echo take the others")
-    parser.add_argument("--json", type=Path, help="where the raw rounds go (default: .cache/bench/results/)")
+    parser.add_argument("--json", type=Path, help="where the raw rounds go (default: .cache/bench/results/); the plot goes beside it")
     options = parser.parse_args(arguments)
-    options.candidates = options.candidates or (
-        TAP_CANDIDATES if options.tap else "c-relay,haproxy,framegate" if options.quick else DEFAULT_CANDIDATES
-    )
-    options.rounds = options.rounds or (3 if options.quick else 5)
-    options.seconds = options.seconds or (1.0 if options.quick else 3.0)
-    options.warm_up = options.warm_up or (0.5 if options.quick else 1.0)
-    unknown = [name for name in options.candidates.split(",") if name not in CANDIDATES]
-    if unknown:
-        parser.error(f"no such candidate: {', '.join(unknown)}")
+    quick = options.quick
+    options.parts = (options.parts or ("cpu" if quick else ",".join(parts))).split(",")
+    options.protocols = options.protocols or ("plain,tls" if quick else "plain,tls,tls-both")
+    options.candidates = options.candidates or (QUICK_CANDIDATES if quick else DEFAULT_CANDIDATES)
+    options.rounds = options.rounds or (3 if quick else 5)
+    options.seconds = options.seconds or (0.9 if quick else 1.5)
+    options.warm_up = options.warm_up or (0.4 if quick else 0.5)
+    options.latency = not quick if options.latency is None else options.latency
+    for words, known in ((options.parts, parts), (options.candidates.split(","), CANDIDATES)):
+        unknown = [word for word in words if word not in known]
+        if unknown:
+            parser.error(f"{', '.join(unknown)}: not one of {', '.join(known)}")
     try:
         options.loads = chosen(options.shapes, options.protocols)
     except ValueError as error:
@@ -66,61 +88,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-@dataclass(slots=True)
-class Bench:
-    """One run of the bench."""
-
-    place: Place
-    generator: Generator
-    names: list[str]
-    console: Console
-    rounds: list[Round] = field(default_factory=list)
-
-    def start_all(self, load: Load, stack: ExitStack) -> list[Candidate]:
-        """Every candidate that can serve a load; those that cannot are named and left out."""
-        started = []
-        for name in self.names:
-            candidate = CANDIDATES[name](self.place, load)
-            try:
-                candidate.start()
-            except UnavailableError as why:
-                self.console.print(f"[dim]{load.title}: without {name}: {why}[/dim]", highlight=False)
-                continue
-            except BaseException:
-                if hasattr(candidate, "process"):
-                    candidate.stop()
-                raise
-            stack.callback(candidate.stop)
-            started.append(candidate)
-        return started
-
-    def run(self, load: Load, rounds: int, *, latency: bool) -> None:
-        """Rounds in which the candidates take turns, each time from another one on, so that a machine that drifts drifts for all."""
-        with ExitStack() as stack:
-            candidates = self.start_all(load, stack)
-            for number in range(rounds):
-                first = number % max(len(candidates), 1)
-                for candidate in candidates[first:] + candidates[:first]:
-                    self.rounds.append(self.generator.run(candidate, load, number))
-            summaries = report.summarize([row for row in self.rounds if row.rate == 0])
-            report.show_throughput(self.console, load, summaries)
-            if latency and candidates:
-                rate = 0.5 * min(summaries[load.protocol, load.shape.name, candidate.name].frames_per_second for candidate in candidates)
-                rows = [self.generator.run(candidate, load, number, rate) for number in range(rounds) for candidate in candidates]
-                self.rounds += rows
-                report.show_latency(self.console, load, rows)
-
-    def memory(self) -> dict[str, dict[str, float]]:
-        """Resident memory of every candidate after its start, before any connection."""
-        result = {}
-        load = Load(SHAPES[0])
-        with ExitStack() as stack:
-            for candidate in self.start_all(load, stack):
-                result[candidate.name] = candidate.process.memory()
-        return result
-
-
-def cores(wanted: int | None) -> tuple[int, int, int]:
+def roles(wanted: int | None) -> tuple[int, int, int]:
     """The candidates' core, the generator's and the echo server's; on two cores the last two share one."""
     all_cores = sorted(os.sched_getaffinity(0))
     if len(all_cores) < 2:
@@ -132,9 +100,9 @@ def cores(wanted: int | None) -> tuple[int, int, int]:
 
 def tap_directory(folder: Path) -> Path:
     """In memory when there is room, so that no disk is measured."""
-    memory = Path("/dev/shm")
-    if memory.is_dir() and shutil.disk_usage(memory).free > ROOM_FOR_TAP:
-        return Path(tempfile.mkdtemp(prefix="framegate-bench-", dir=memory)) / "tap"
+    shared = Path("/dev/shm")
+    if shared.is_dir() and shutil.disk_usage(shared).free > ROOM_FOR_TAP:
+        return Path(tempfile.mkdtemp(prefix="framegate-bench-", dir=shared)) / "tap"
     return folder / "tap"
 
 
@@ -145,7 +113,7 @@ def start_echo(name: str, program: Path, core: int, folder: Path, certificate: n
     return process, int(process.wait_for_row("port")["port"])
 
 
-def versions(names: list[str], place: Place) -> dict[str, str]:
+def versions(names: Sequence[str], place: Place) -> dict[str, str]:
     """What is compared; a candidate that cannot run here says why."""
     found = {}
     for name in names:
@@ -156,15 +124,15 @@ def versions(names: list[str], place: Place) -> dict[str, str]:
     return found
 
 
-def run(options: argparse.Namespace, stack: ExitStack) -> None:
-    """Set the scene, measure, report."""
-    console = Console(width=None if sys.stdout.isatty() else WIDTH_OF_A_LOG)
-    candidate_core, load_core, echo_core = cores(options.core)
+def set_the_scene(options: argparse.Namespace, console: Console, stack: ExitStack) -> tuple[Stage, dict[str, str]]:
+    """Programs compiled, echo servers started, cores given out; and the candidates' versions."""
+    cores = tuple(sorted(os.sched_getaffinity(0)))
+    candidate_core, load_core, echo_core = roles(options.core)
     os.sched_setaffinity(0, {load_core})
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="framegate-bench-")))
     folder.chmod(0o755)
-    certificate = native.make_certificate(folder)
-    program = native.build("loadgen", CACHE)
+    certificate, rsa = native.make_certificate(folder), native.make_certificate(folder, "rsa")
+    program, opener = native.build("loadgen", CACHE), native.build("opener", CACHE)
     echo, echo_port = start_echo("echo", program, echo_core, folder, None)
     stack.callback(echo.stop)
     echo_tls, echo_tls_port = start_echo("echo-tls", program, echo_core, folder, certificate)
@@ -172,32 +140,64 @@ def run(options: argparse.Namespace, stack: ExitStack) -> None:
     tap = tap_directory(folder)
     stack.callback(shutil.rmtree, tap.parent if tap.parent != folder else tap, ignore_errors=True)
     place = Place(folder, CACHE, (candidate_core,), certificate, echo_port, echo_tls_port, tap)
-    names = options.candidates.split(",")
-    found = versions(names, place)
-    names = [name for name in names if not found[name].startswith("left out")]
+    found = versions(options.candidates.split(","), place)
     for name, version in found.items():
         console.print(f"{name}: {version}", highlight=False)
     console.print(f"candidates on core {candidate_core}, load on {load_core}, echo on {echo_core}; {options.rounds} rounds of {options.seconds} s")
-    bench = Bench(place, Generator(program, load_core, options.warm_up, options.seconds), names, console)
+    stage = Stage(
+        place=place,
+        rsa=rsa,
+        cores=cores,
+        generator=Generator(program, load_core, options.warm_up, options.seconds),
+        opener=Opener(opener, load_core, options.warm_up, options.seconds),
+        names=tuple(name for name, version in found.items() if not version.startswith("left out")),
+        rounds=options.rounds,
+        console=console,
+    )
+    return stage, found
+
+
+def run(options: argparse.Namespace, stack: ExitStack) -> int:
+    """Every part in turn; one that fails is reported, and the others go on. What is measured is written after each."""
+    console = Console(width=None if sys.stdout.isatty() else WIDTH_OF_A_LOG)
+    stage, found = set_the_scene(options, console, stack)
     facts = report.machine(found)
-    if options.memory:
-        facts["memory_mib"] = memory = bench.memory()
-        report.show_memory(console, memory)
-    else:
-        measure(options, bench, facts, console)
-    path = options.json or CACHE / "results" / f"{datetime.now():%Y%m%d-%H%M%S}.json"
-    report.save(path, facts, bench.rounds)
-    console.print(f"raw rounds: {path}", highlight=False)
+    file = options.json or CACHE / "results" / f"{datetime.now():%Y%m%d-%H%M%S}.json"
+    parts: dict[str, object] = {}
+    seconds: dict[str, float] = {}
+    facts |= {"parts": parts, "part_seconds": seconds}
+    closed = cpu.Rounds()
+    status = 0
+    for name in options.parts:
+        begun = time.monotonic()
+        try:
+            if name == "cpu":
+                cpu.run(stage, options.loads, closed, latency=options.latency)
+            else:
+                parts[name] = PARTS[name](stage)
+        except Exception as error:
+            traceback.print_exc()
+            parts[name] = {"failed": repr(error)}
+            status = 1
+        seconds[name] = round(time.monotonic() - begun, 1)
+        report.save(file, facts, closed.rows)
+        console.print(f"[dim]part {name}: {seconds[name]:.0f} s[/dim]\n", highlight=False)
+    if closed.rows:
+        cpu.plot(file.with_suffix(".svg"), options.loads, closed, facts)
+        look_for_regressions(options, closed, str(facts["cpu"]), console)
+    console.print(f"raw rounds: {file}", highlight=False)
+    return status
 
 
-def measure(options: argparse.Namespace, bench: Bench, facts: dict[str, object], console: Console) -> None:
-    """Every load in turn."""
-    for load in options.loads:
-        floor_ns = floor_ns_per_byte(bench.place.cores[0], bench.place.tap_directory.parent, options.seconds) if options.tap else 0.0
-        bench.run(load, options.rounds, latency=options.latency)
-        if options.tap:
-            facts.setdefault("tap_floor_ns_per_byte", []).append({"load": load.title, "ns": floor_ns})  # type: ignore[attr-defined]
-            report.show_tap(console, load, bench.rounds, floor_ns)
+def look_for_regressions(options: argparse.Namespace, closed: cpu.Rounds, model: str, console: Console) -> None:
+    """The guard's words; they change no exit code, since a noisy machine is no fault."""
+    now = guard.ratios(closed.summaries())
+    committed = guard.read()
+    for line in guard.words(guard.compare(now, committed), committed, model):
+        console.print(line, highlight=False)
+    if options.save_ratios:
+        guard.save(now, model)
+        console.print(f"ratios saved: {guard.FILE}", highlight=False)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -206,8 +206,7 @@ def main(arguments: Sequence[str]) -> int:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     with ExitStack() as stack:
-        run(options, stack)
-    return 0
+        return run(options, stack)
 
 
 if __name__ == "__main__":

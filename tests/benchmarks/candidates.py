@@ -17,10 +17,11 @@ import native
 from processes import Process, free_port, wait_for_port
 from shapes import Load
 
-__all__ = ["CANDIDATES", "Candidate", "Place", "UnavailableError"]
+__all__ = ["CANDIDATES", "MANY_CONNECTIONS", "Candidate", "Framegate", "FramegateTap", "Place", "UnavailableError"]
 
 HARD_LIMIT = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-MANY_CONNECTIONS = min(20_000, HARD_LIMIT // 3)
+MANY_CONNECTIONS = min(20_000, (HARD_LIMIT - 1_000) // 2)
+"""Connections that every candidate is set up for: two descriptors each, and some to spare."""
 
 
 class UnavailableError(Exception):
@@ -61,18 +62,29 @@ class Candidate(abc.ABC):
     process: Process
     port: int
 
-    def __init__(self, place: Place, load: Load) -> None:
+    def __init__(self, place: Place, load: Load, port: int = 0) -> None:
+        """`port` is where it has to listen; 0: anywhere."""
         self.place = place
         self.load = load
+        self.wanted_port = port
 
     @classmethod
     def version(cls, place: Place) -> str:
         """One line; raises UnavailableError."""
         return "built from native/"
 
-    @abc.abstractmethod
     def start(self) -> None:
-        """Start it, and set `process` and `port`."""
+        """Start it, and wait until it accepts connections."""
+        self.launch()
+        self.wait()
+
+    @abc.abstractmethod
+    def launch(self) -> None:
+        """Start it, and set `process`."""
+
+    def wait(self) -> None:
+        """Wait until it accepts connections; `port` is known then."""
+        wait_for_port(self.port, self.process)
 
     def frames(self) -> int | None:
         """Whole frames that it counted from clients so far; None for one that does not count."""
@@ -102,11 +114,13 @@ class CRelay(Candidate):
 
     name = "c-relay"
 
-    def start(self) -> None:
+    def launch(self) -> None:
         if self.load.downstream_tls:
             raise UnavailableError("the C relay speaks no TLS")
         program = native.build("relay", self.place.cache)
-        self._run([str(program), "--listen", "127.0.0.1:0", "--connect", f"127.0.0.1:{self.place.upstream(self.load)}"])
+        self._run([str(program), "--listen", f"127.0.0.1:{self.wanted_port}", "--connect", f"127.0.0.1:{self.place.upstream(self.load)}"])
+
+    def wait(self) -> None:
         self.port = int(self.process.wait_for_row("port")["port"])
 
 
@@ -121,14 +135,15 @@ class HaProxy(Candidate):
             raise UnavailableError("haproxy is not installed (apt-get install haproxy)")
         return _first_line(["haproxy", "-v"])
 
-    def start(self) -> None:
+    def launch(self) -> None:
         large = self.load.shape.size >= 16 * 1024
-        listen_tls = f" ssl crt {self.place.certificate.both} ssl-min-ver TLSv1.3 no-tls-tickets" if self.load.downstream_tls else ""
+        listen_tls = f" ssl crt {self.place.certificate.both} ssl-min-ver TLSv1.3" if self.load.downstream_tls else ""
         upstream_tls = " ssl verify none ssl-min-ver TLSv1.3" if self.load.upstream_tls else ""
-        self.port = free_port()
+        self.port = self.wanted_port or free_port()
         text = f"""global
     nbthread 1
     maxconn {MANY_CONNECTIONS}
+    maxpipes 200
     tune.bufsize {131072 if large else 16384}
 defaults
     mode tcp
@@ -141,7 +156,6 @@ listen bench
     server echo 127.0.0.1:{self.place.upstream(self.load)}{upstream_tls}
 """
         self._run(["haproxy", "-db", "-f", str(self._file("cfg", text))])
-        wait_for_port(self.port, self.process)
 
 
 class Nginx(Candidate):
@@ -156,14 +170,12 @@ class Nginx(Candidate):
             raise UnavailableError("nginx is not installed (apt-get install nginx libnginx-mod-stream)")
         return _first_line(["nginx", "-v"])
 
-    def start(self) -> None:
+    def launch(self) -> None:
         large = self.load.shape.size >= 16 * 1024
         certificate = self.place.certificate
-        listen_tls = (
-            f"ssl_certificate {certificate.certificate}; ssl_certificate_key {certificate.key}; ssl_protocols TLSv1.3; ssl_session_tickets off;"
-        )
-        upstream_tls = "proxy_ssl on; proxy_ssl_verify off; proxy_ssl_protocols TLSv1.3;"
-        self.port = free_port()
+        listen_tls = f"ssl_certificate {certificate.certificate}; ssl_certificate_key {certificate.key}; ssl_protocols TLSv1.3; ssl_session_cache shared:bench:10m;"
+        upstream_tls = "proxy_ssl on; proxy_ssl_verify off; proxy_ssl_protocols TLSv1.3; ssl_session_cache shared:bench:10m;"
+        self.port = self.wanted_port or free_port()
         text = f"""{f"load_module {self.MODULE};" if self.MODULE.exists() else ""}
 daemon off;
 worker_processes 1;
@@ -184,7 +196,6 @@ stream {{
 }}
 """
         self._run(["nginx", "-e", "stderr", "-c", str(self._file("conf", text))])
-        wait_for_port(self.port, self.process)
 
 
 class Envoy(Candidate):
@@ -213,7 +224,7 @@ class Envoy(Candidate):
             found = str(environment / "bin" / "envoy")
         return found
 
-    def start(self) -> None:
+    def launch(self) -> None:
         certificate = self.place.certificate
         common = {"tls_params": {"tls_minimum_protocol_version": "TLSv1_3", "tls_maximum_protocol_version": "TLSv1_3"}}
         pair = {"certificate_chain": {"filename": str(certificate.certificate)}, "private_key": {"filename": str(certificate.key)}}
@@ -223,12 +234,11 @@ class Envoy(Candidate):
             "typed_config": {
                 "@type": f"{types}.transport_sockets.tls.v3.DownstreamTlsContext",
                 "common_tls_context": {**common, "tls_certificates": [pair]},
-                "disable_stateless_session_resumption": True,
             },
         }
         client_tls = {"name": "tls", "typed_config": {"@type": f"{types}.transport_sockets.tls.v3.UpstreamTlsContext", "common_tls_context": common}}
         proxy = {"@type": f"{types}.filters.network.tcp_proxy.v3.TcpProxy", "stat_prefix": "bench", "cluster": "echo", "idle_timeout": "600s"}
-        self.port = free_port()
+        self.port = self.wanted_port or free_port()
         chain = {"filters": [{"name": "tcp", "typed_config": proxy}], **({"transport_socket": server_tls} if self.load.downstream_tls else {})}
         listener = {"name": "bench", "address": _envoy_address(self.port), "filter_chains": [chain]}
         endpoint = {"endpoint": {"address": _envoy_address(self.place.upstream(self.load))}}
@@ -243,7 +253,6 @@ class Envoy(Candidate):
         text = json.dumps({"static_resources": {"listeners": [listener], "clusters": [cluster]}})
         file = str(self._file("json", text))
         self._run([self.program(self.place), "-c", file, "--concurrency", "1", "--disable-hot-restart", "--log-level", "error"])
-        wait_for_port(self.port, self.process)
 
 
 def _envoy_address(port: int) -> dict[str, object]:
@@ -258,6 +267,17 @@ class Framegate(Candidate):
 
     name = "framegate"
     tap_rules: tuple[dict[str, object], ...] = ()
+    more_listeners: tuple[str, ...] = ()
+    protocol = "framed"
+    pool = "256MiB"
+    limit = "100MiB"
+    processors = 1
+    ports: dict[str, int]
+
+    @property
+    def admin(self) -> str:
+        """The address of the control plane."""
+        return f"unix:{self.place.folder}/{self.name}.sock"
 
     @classmethod
     def version(cls, place: Place) -> str:
@@ -274,7 +294,9 @@ class Framegate(Candidate):
     def configuration(self) -> dict[str, object]:
         """What `serve` reads."""
         certificate = self.place.certificate
-        listener: dict[str, object] = {"name": "bench", "address": "127.0.0.1:0", "upstream": "echo", "max_receive_size": "100MiB"}
+        address = f"127.0.0.1:{self.wanted_port}"
+        listener: dict[str, object] = {"name": "bench", "address": address, "upstream": "echo", "max_receive_size": self.limit}
+        listener["protocol"] = self.protocol
         if self.load.downstream_tls:
             listener["tls"] = {"certificate": str(certificate.certificate), "key": str(certificate.key), "min_version": "1.3"}
         upstream: dict[str, object] = {"name": "echo", "endpoints": [f"127.0.0.1:{self.place.upstream(self.load)}"]}
@@ -282,10 +304,10 @@ class Framegate(Candidate):
             upstream["tls"] = {"ca": str(certificate.certificate), "server_name": "localhost", "min_version": "1.3"}
         configuration: dict[str, object] = {
             "node": "bench",
-            "processors": 1,
-            "admin": {"address": f"unix:{self.place.folder}/{self.name}.sock"},
-            "memory_pool": {"size": "256MiB"},
-            "listeners": [listener],
+            "processors": self.processors,
+            "admin": {"address": self.admin},
+            "memory_pool": {"size": self.pool},
+            "listeners": [listener, *({**listener, "name": name, "address": "127.0.0.1:0"} for name in self.more_listeners)],
             "upstreams": [upstream],
             "telemetry": {"prometheus": {"address": "127.0.0.1:0"}},
         }
@@ -295,11 +317,14 @@ class Framegate(Candidate):
             configuration["tap"] = {"directory": str(self.place.tap_directory), "budget": "2GiB", "rules": list(self.tap_rules)}
         return configuration
 
-    def start(self) -> None:
+    def launch(self) -> None:
         file = self._file("yaml", json.dumps(self.configuration(), indent=1))
         self._run([self.program(), "serve", "--config", str(file)])
+
+    def wait(self) -> None:
         row = self.process.wait_for_row("listeners")
         self.port = int(str(row["listeners"]["bench"]).rpartition(":")[2])
+        self.ports = {name: int(str(address).rpartition(":")[2]) for name, address in row["listeners"].items()}
         self._metrics = str(row["prometheus"])
 
     def metric(self, name: str, *labels: str) -> float:
@@ -326,6 +351,34 @@ class FramegateTap(Framegate):
     tap_rules = ({"name": "all", "capture": "full"},)
 
 
-CANDIDATES: dict[str, type[Candidate]] = {
-    candidate.name: candidate for candidate in (CRelay, HaProxy, Nginx, Envoy, Framegate, FramegateIdleRule, FramegateTap)
-}
+class FramegateKafka(Framegate):
+    """`protocol: kafka`: requests are paired with their answers."""
+
+    name = "framegate-kafka"
+    protocol = "kafka"
+
+
+class FramegateSmallPool(Framegate):
+    """A pool of 1 MiB under 2.5 MB of frames in flight: channels are muted for memory all the time."""
+
+    name = "framegate-small-pool"
+    pool = "1MiB"
+    limit = "128KiB"
+
+
+class FramegateTwo(Framegate):
+    """Two processors."""
+
+    name = "framegate-two"
+    processors = 2
+
+
+class FramegateSteered(Framegate):
+    """With a second listener, whose channels are steered while the first one's are measured."""
+
+    name = "framegate-steered"
+    more_listeners = ("idle",)
+
+
+FRAMEGATES = (Framegate, FramegateIdleRule, FramegateTap, FramegateKafka, FramegateSmallPool, FramegateTwo, FramegateSteered)
+CANDIDATES: dict[str, type[Candidate]] = {candidate.name: candidate for candidate in (CRelay, HaProxy, Nginx, Envoy, *FRAMEGATES)}

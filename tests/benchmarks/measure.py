@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from candidates import Candidate, FramegateTap
+from candidates import Candidate, Framegate, FramegateTap
+from driver import VoidRoundError, event, started
 from shapes import Load
 
-__all__ = ["Generator", "Round", "VoidRoundError"]
+__all__ = ["Generator", "Round", "compare_counters"]
 
 OPEN_LOOP_QUEUE_BYTES = 16 << 20
-
-
-class VoidRoundError(Exception):
-    """A round whose figures mean nothing: bytes came back changed, were lost, or were not counted."""
 
 
 @dataclass(slots=True)
@@ -35,7 +27,7 @@ class Round:
         seconds: how long it was measured.
         cpu_us_per_frame: processor time of every process of the candidate, per echoed frame.
         busy: share of its core that the candidate used.
-        p50_us, p99_us, p999_us: of the time from due (closed loop: sent) to back.
+        p50_us, p99_us, p999_us, max_us: of the time from due (closed loop: sent) to back.
         extra: of a tap: frames and bytes written, reads.
     """
 
@@ -51,6 +43,7 @@ class Round:
     p50_us: float
     p99_us: float
     p999_us: float
+    max_us: float = 0.0
     extra: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -87,53 +80,34 @@ class Generator:
         options |= {"--warm-up": self.warm_up, "--seconds": self.seconds, "--rate": rate}
         words = [str(word) for pair in options.items() for word in pair]
         command = ["taskset", "-c", str(self.core), str(self.program), *words, *(["--tls"] if load.downstream_tls else [])]
+        if isinstance(candidate, Framegate) and candidate.protocol == "kafka":
+            command.append("--kafka")
         before, tap_before = candidate.frames(), _tap_counters(candidate)
-        with _started(command) as process:
-            _event(process, "measuring")
+        with started(command) as process:
+            event(process, "measuring")
             cpu_ns, wall_ns = candidate.process.cpu_ns(), time.monotonic_ns()
-            measured = _event(process, "measured")
+            measured = event(process, "measured")
             cpu_ns, wall_ns = candidate.process.cpu_ns() - cpu_ns, time.monotonic_ns() - wall_ns
-            done = _event(process, "done")
+            done = event(process, "done")
         candidate.process.check()
         if before is not None:
-            _compare_counters(candidate, before, int(done["sent"]))
+            compare_counters(candidate, before, int(done["sent"]))
         if not measured["frames"]:
             raise VoidRoundError(f"{candidate.name}: no frame came back in {measured['seconds']} s")
         busy = cpu_ns / wall_ns
         tap_after = _tap_counters(candidate)
         extra = {key: (tap_after[key] - tap_before[key]) / done["sent"] for key in tap_after}
         cpu_us = busy * measured["seconds"] * 1e6 / measured["frames"]
-        times = (measured["p50_us"], measured["p99_us"], measured["p999_us"])
+        times = (measured["p50_us"], measured["p99_us"], measured["p999_us"], measured["max_us"])
         return Round(candidate.name, load.protocol, shape.name, number, rate, measured["frames"], measured["seconds"], cpu_us, busy, *times, extra)
 
 
-@contextmanager
-def _started(command: list[str]) -> Iterator[subprocess.Popen[str]]:
-    """The generator, ended with the round whatever happens."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        yield process
-        if process.wait(10) != 0:
-            raise VoidRoundError(f"the load generator ended with {process.returncode}: {process.stderr.read() if process.stderr else ''}")
-    finally:
-        process.kill()
-        process.communicate()
+def compare_counters(candidate: Candidate, before: int, sent: int) -> None:
+    """Its counters may be a moment late; after that they must be exact.
 
-
-def _event(process: subprocess.Popen[str], name: str) -> dict[str, Any]:
-    """The next line of the generator, which must be this event."""
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line:
-        raise VoidRoundError(f"the load generator ended before it was {name}: {process.stderr.read() if process.stderr else ''}")
-    row: dict[str, Any] = json.loads(line)
-    if row["event"] != name:
-        raise VoidRoundError(f"the load generator said {line}")
-    return row
-
-
-def _compare_counters(candidate: Candidate, before: int, sent: int) -> None:
-    """Its counters may be a moment late; after that they must be exact."""
+    Raises:
+        VoidRoundError: they are not.
+    """
     deadline = time.monotonic() + 2
     while (counted := (candidate.frames() or 0) - before) != sent:
         if time.monotonic() > deadline:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 __all__ = ["Certificate", "build", "make_certificate"]
 
@@ -46,9 +46,10 @@ class Certificate:
     both: Path
 
 
-def make_certificate(folder: Path) -> Certificate:
-    """A self-signed ECDSA P-256 certificate for localhost and 127.0.0.1, good for two days."""
-    key = ec.generate_private_key(ec.SECP256R1())
+def make_certificate(folder: Path, kind: str = "ecdsa") -> Certificate:
+    """A self-signed certificate for localhost and 127.0.0.1, good for two days: `ecdsa` (P-256) or `rsa` (2048 bits)."""
+    key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+    key = rsa.generate_private_key(65537, 2048) if kind == "rsa" else ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
     now = datetime.datetime.now(datetime.UTC)
     names = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.IPv4Address("127.0.0.1"))])
@@ -57,7 +58,7 @@ def make_certificate(folder: Path) -> Certificate:
     builder = builder.add_extension(names, critical=False).add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
     certificate = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
     secret = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    result = Certificate(folder / "tls.crt", folder / "tls.key", folder / "tls.pem")
+    result = Certificate(folder / f"{kind}.crt", folder / f"{kind}.key", folder / f"{kind}.pem")
     result.certificate.write_bytes(certificate)
     result.key.write_bytes(secret)
     result.both.write_bytes(certificate + secret)

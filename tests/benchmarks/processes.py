@@ -10,9 +10,9 @@ import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-__all__ = ["Process", "free_port", "wait_for_port"]
+__all__ = ["Memory", "Process", "free_port", "wait_for_port"]
 
 START_SECONDS = 20.0
 
@@ -41,6 +41,13 @@ def wait_for_port(port: int, process: Process) -> None:
         else:
             return
     raise RuntimeError(f"{process.name} does not listen on {port}: {process.words()}")
+
+
+class Memory(NamedTuple):
+    """MiB: resident, and proportional (what processes share is counted once)."""
+
+    rss: float
+    pss: float
 
 
 class Process:
@@ -118,18 +125,23 @@ class Process:
                 continue  # it ended meanwhile
         return total
 
-    def memory(self) -> dict[str, float]:
-        """Resident MiB of each process of the tree, by pid and name."""
-        result: dict[str, float] = {}
+    def memory(self) -> dict[str, Memory]:
+        """Of each process of the tree, by pid and name."""
+        result: dict[str, Memory] = {}
         for pid in self.tree():
             try:
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                status = Path(f"/proc/{pid}/status").read_text()
+                lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
             except OSError:
-                continue
-            resident = next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")), 0)
-            result[f"{pid} {words[:60].strip()}"] = round(resident / 1024, 1)
+                continue  # it ended meanwhile
+            sizes = {line.partition(":")[0]: int(line.split()[1]) / 1024 for line in lines[1:]}
+            result[f"{pid} {words[:60].strip()}"] = Memory(sizes.get("Rss", 0.0), sizes.get("Pss", 0.0))
         return result
+
+    def total_memory(self) -> Memory:
+        """Of the whole tree."""
+        found = self.memory().values()
+        return Memory(sum(item.rss for item in found), sum(item.pss for item in found))
 
     def stop(self) -> None:
         """SIGTERM, and after three seconds SIGKILL, to it and to what it started."""

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from shapes import Load
 
-__all__ = ["Summary", "machine", "save", "show_latency", "show_memory", "show_tap", "show_throughput", "summarize"]
+__all__ = ["Summary", "machine", "save", "show_latency", "show_tap", "show_throughput", "summarize"]
 
 PEERS = ("haproxy", "nginx", "envoy")
 REFERENCE = "c-relay"
@@ -104,23 +104,12 @@ def show_latency(console: Console, load: Load, rounds: Sequence[Round]) -> None:
     if not summaries:
         return
     table = Table(title=f"{load.title}: latency at {summaries[0].frames_per_second:,.0f} frames/s (open loop)", title_justify="left")
-    for name in ("candidate", "p50 µs", "p99 µs", "p99.9 µs", "CPU µs/frame", "core busy"):
+    for name in ("candidate", "p50 µs", "p99 µs", "÷ best peer", "p99.9 µs", "CPU µs/frame", "core busy"):
         table.add_column(name, justify="left" if name == "candidate" else "right")
     for row in summaries:
-        times = (f"{row.p50_us:,.0f}", f"{row.p99_us:,.0f}", f"{row.p999_us:,.0f}")
+        best = _ratio(row.p99_us, [peer.p99_us for peer in summaries if peer.candidate in PEERS])
+        times = (f"{row.p50_us:,.0f}", f"{row.p99_us:,.0f}", best, f"{row.p999_us:,.0f}")
         table.add_row(row.candidate, *times, _short(row.cpu_us), f"{row.busy:.0%}")
-    console.print(table)
-
-
-def show_memory(console: Console, memory: dict[str, dict[str, float]]) -> None:
-    """Resident memory of every process, before any load."""
-    table = Table(title="resident memory at start, MiB", title_justify="left")
-    for name in ("candidate", "process", "MiB"):
-        table.add_column(name, justify="right" if name == "MiB" else "left")
-    for candidate, processes in memory.items():
-        for process, size in processes.items():
-            table.add_row(candidate, process, f"{size:.1f}")
-        table.add_row(candidate, "all", f"{sum(processes.values()):.1f}")
     console.print(table)
 
 

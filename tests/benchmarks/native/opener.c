@@ -9,7 +9,7 @@
  * --resume: every handshake but a slot's first offers the last ticket; how many were resumed is printed, and up to the reader to check.
  *
  * Hold: opens as many, one echoed frame each, prints {"event": "open"} and obeys lines of its standard input until that ends:
- *     burst BYTES      each connection has one frame of that size echoed, eight connections at a time
+ *     burst BYTES COUNT      the first COUNT connections have one frame of that size echoed, eight connections at a time
  */
 #include "sockets.h"
 
@@ -339,11 +339,11 @@ static void churn(struct slot *all) {
     fflush(stdout);
 }
 
-static void burst(struct slot *all, size_t body) {
+static void burst(struct slot *all, size_t body, int count) {
     int64_t give_up = now_ns() + 300000000000;
     prepare_pattern(body);
-    for (int next = 0; next < options.hold || busy > 0;) {
-        while (next < options.hold && busy < BURSTING) {
+    for (int next = 0; next < count || busy > 0;) {
+        while (next < count && busy < BURSTING) {
             busy++;
             begin_exchange(&all[next]);
             step(&all[next++]);
@@ -371,8 +371,10 @@ static void hold(struct slot *all) {
         ssize_t count = read(0, line, sizeof line - 1);
         if (count <= 0) return;
         line[count] = 0;
-        if (strncmp(line, "burst ", 6) != 0) die("not a command: %s", line);
-        burst(all, (size_t)atol(line + 6));
+        size_t body;
+        int some;
+        if (sscanf(line, "burst %zu %d", &body, &some) != 2 || some > options.hold) die("not a command: %s", line);
+        burst(all, body, some);
     }
 }
 

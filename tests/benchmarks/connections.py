@@ -1,0 +1,118 @@
+"""Connections: opened and closed one after the other (churn), or held open by the thousand."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from candidates import Candidate
+from driver import VoidRoundError, event, started
+from measure import compare_counters
+
+__all__ = ["Churn", "Held", "Opener"]
+
+
+@dataclass(frozen=True, slots=True)
+class Churn:
+    """What one round of opening and closing gave.
+
+    Attributes:
+        candidate, kind: names; the kind says which handshake.
+        number: of the round, from 0.
+        connections: opened, used for one frame, and closed on both sides while it was measured.
+        seconds: how long it was measured.
+        cpu_us: processor time of every process of the candidate, per connection.
+        busy: share of its core that the candidate used.
+        p50_us, p99_us, max_us: of the time from connect (or due) to the first byte back.
+        resumed: share of the handshakes offered for resumption that were resumed.
+    """
+
+    candidate: str
+    kind: str
+    number: int
+    connections: int
+    seconds: float
+    cpu_us: float
+    busy: float
+    p50_us: float
+    p99_us: float
+    max_us: float
+    resumed: float
+
+
+class Held:
+    """Connections that are open and idle."""
+
+    def __init__(self, process: subprocess.Popen[str], count: int) -> None:
+        self._process = process
+        self.count = count
+
+    def burst(self, size: int, count: int) -> None:
+        """Have one frame of this body size echoed on the first `count` of them."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"burst {size} {count}\n")
+        self._process.stdin.flush()
+        event(self._process, "burst")
+
+
+@dataclass(frozen=True, slots=True)
+class Opener:
+    """The program that opens connections.
+
+    Attributes:
+        program: compiled.
+        core: where it runs.
+        warm_up, seconds: of a round of churn.
+    """
+
+    program: Path
+    core: int
+    warm_up: float
+    seconds: float
+
+    def _command(self, port: int, *words: str) -> list[str]:
+        return ["taskset", "-c", str(self.core), str(self.program), "--connect", f"127.0.0.1:{port}", *words]
+
+    def churn(self, candidate: Candidate, kind: str, number: int, *, tls: bool = False, resume: bool = False, rate: float = 0) -> Churn:
+        """One round of opening and closing.
+
+        Args:
+            candidate: who is driven.
+            kind: for the result.
+            number: of the round.
+            tls: with a TLS 1.3 handshake; `resume`: that offers the ticket of the one before.
+            rate: connections that fall due in a second; 0: as fast as 32 of them at a time go.
+
+        Raises:
+            VoidRoundError: a frame came back changed or not at all, a connection was not ended, or was not counted.
+        """
+        words = ["--warm-up", str(self.warm_up), "--seconds", str(self.seconds), "--rate", str(rate), "--slots", "256" if rate else "32"]
+        words += ["--tls"] * tls + ["--resume"] * resume
+        before = candidate.frames()
+        with started(self._command(candidate.port, *words)) as process:
+            event(process, "measuring")
+            cpu_ns, wall_ns = candidate.process.cpu_ns(), time.monotonic_ns()
+            measured = event(process, "measured")
+            cpu_ns, wall_ns = candidate.process.cpu_ns() - cpu_ns, time.monotonic_ns() - wall_ns
+            done = event(process, "done")
+        candidate.process.check()
+        if before is not None:
+            compare_counters(candidate, before, int(done["opened"]))
+        count, seconds = int(measured["connections"]), float(measured["seconds"])
+        if not count:
+            raise VoidRoundError(f"{candidate.name}: no connection was closed in {seconds} s")
+        busy = cpu_ns / wall_ns
+        resumed = done["resumed"] / max(done["resumed"] + done["not_resumed"], 1)
+        times = (measured["p50_us"], measured["p99_us"], measured["max_us"])
+        return Churn(candidate.name, kind, number, count, seconds, busy * seconds * 1e6 / count, busy, *times, resumed)
+
+    @contextmanager
+    def hold(self, port: int, count: int, *, tls: bool = False) -> Iterator[Held]:
+        """Open so many, one echoed frame each, and keep them until the block ends."""
+        with started(self._command(port, "--hold", str(count), *["--tls"] * tls)) as process:
+            event(process, "open")
+            yield Held(process, count)

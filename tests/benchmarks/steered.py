@@ -1,0 +1,72 @@
+"""framegate's control plane, called as an operator's program calls it: over gRPC, from another process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import grpc
+from candidates import Framegate
+
+from control.gen.framegate.control.v1 import (
+    channel_service_pb2,
+    channel_service_pb2_grpc,
+    limit_service_pb2,
+    limit_service_pb2_grpc,
+    pool_service_pb2,
+    pool_service_pb2_grpc,
+)
+
+__all__ = ["Control", "Framegate", "control"]
+
+PAGE = 1_000
+SECONDS = 30.0
+
+
+class Control:
+    """Calls that return when what they ask for is in force, or raise."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self._channels = channel_service_pb2_grpc.ChannelServiceStub(channel)
+        self._limits = limit_service_pb2_grpc.LimitServiceStub(channel)
+        self._pools = pool_service_pb2_grpc.PoolServiceStub(channel)
+
+    def mute(self, listener: str) -> int:
+        """Mute every channel of a listener; how many."""
+        selector = channel_service_pb2.ChannelSelector(listener=listener)
+        answer = self._channels.MuteChannels(channel_service_pb2.MuteChannelsRequest(selector=selector, reason="bench"), timeout=SECONDS)
+        return len(answer.affected_channel_ids)
+
+    def unmute(self, listener: str) -> int:
+        """Take that back."""
+        selector = channel_service_pb2.ChannelSelector(listener=listener)
+        answer = self._channels.UnmuteChannels(channel_service_pb2.UnmuteChannelsRequest(selector=selector, reason="bench"), timeout=SECONDS)
+        return len(answer.affected_channel_ids)
+
+    def list(self, listener: str) -> int:
+        """Every channel of a listener, page by page; how many."""
+        count, token = 0, ""
+        while True:
+            request = channel_service_pb2.ListChannelsRequest(page_size=PAGE, page_token=token, listener=listener)
+            answer = self._channels.ListChannels(request, timeout=SECONDS)
+            count += len(answer.channels)
+            token = answer.next_page_token
+            if not token:
+                return count
+
+    def set_limit(self, listener: str, size: int) -> None:
+        """maxReceiveSize of a listener."""
+        limit = limit_service_pb2.Limit(listener=listener, max_receive_size_bytes=size)
+        self._limits.UpdateLimit(limit_service_pb2.UpdateLimitRequest(limit=limit), timeout=SECONDS)
+
+    def set_pool(self, size: int) -> None:
+        """The size of the memory pool."""
+        pool = pool_service_pb2.MemoryPool(size_bytes=size)
+        self._pools.UpdateMemoryPool(pool_service_pb2.UpdateMemoryPoolRequest(memory_pool=pool), timeout=SECONDS)
+
+
+@contextmanager
+def control(candidate: Framegate) -> Iterator[Control]:
+    """The control plane of a framegate that runs."""
+    with grpc.insecure_channel(candidate.admin) as channel:
+        yield Control(channel)
