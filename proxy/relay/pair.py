@@ -250,6 +250,8 @@ class Pair:
             self.end(Cause.LIMIT, f"{endpoint.text}: {error}", "internal")
             return
         self.route.upstream_counters.connecting += 1
+        if endpoint.options.tls is not None:
+            self._owner.loop.upstream_handshaking += 1
         channel.attachment = self.upstream
         self.upstream.channel = channel
         self.upstream.gone = False
@@ -262,6 +264,7 @@ class Pair:
         counters.used += 1
         counters.durations[0].observe(channel.ready_ns - self._attempt_ns)
         if channel.options.tls is not None:
+            self._owner.loop.upstream_handshaking -= 1
             self._owner.loop.upstream_handshakes[0].observe(channel.ready_ns - channel.connected_ns)
         self.route.counters.active_upstream += 1
         self.state = state.next_state(self.state, PairEvent.UPSTREAM_READY)
@@ -281,8 +284,10 @@ class Pair:
         counters = self.route.upstream_counters
         counters.connecting -= 1
         counters.durations[connect_error(channel.cause)].observe(channel.closed_ns - self._attempt_ns)
-        if channel.options.tls is not None and channel.connected_ns != 0:
-            self._owner.loop.upstream_handshakes[tls_error(channel.cause)].observe(channel.closed_ns - channel.connected_ns)
+        if channel.options.tls is not None:
+            self._owner.loop.upstream_handshaking -= 1
+            if channel.connected_ns != 0:
+                self._owner.loop.upstream_handshakes[tls_error(channel.cause)].observe(channel.closed_ns - channel.connected_ns)
         self.upstream.channel = None
         if self.state is CLOSING:
             self._check_gone()

@@ -10,7 +10,9 @@ import pytest
 from proxy.config.model import TapConfig, TapRule
 from proxy.network import mute
 from proxy.network.cause import Cause
+from proxy.network.options import TlsSettings
 from proxy.network.selector import Selector
+from proxy.network.tls_context import client_context
 from proxy.relay.pairing import MAX_OPEN
 from proxy.relay.rows import open_row
 from proxy.tap.log_reader import read_frames
@@ -87,6 +89,21 @@ def test_a_pair_ends_with_upstream_refused_when_all_refuse(make, refusing):
     world.until(lambda: world.rows)
     assert (world.row["cause"], world.row["side"], world.row["state"]) == ("upstream_refused", "upstream", "connecting_upstream")
     assert "127.0.0.1:" in world.row["detail"]
+
+
+def test_a_handshake_with_an_upstream_is_counted_while_it_lasts(make):
+    world = make()
+    world.route.endpoints[0].options.tls = TlsSettings(client_context(), server_side=False, server_name="localhost")
+    client, pair = world.client()
+    world.until(lambda: pair.upstream.channel is not None)
+    upstream, _ = world.server.accept()
+    assert world.counters.loop.upstream_handshaking == 1
+    upstream.sendall(b"not TLS")
+    world.until(lambda: pair.cause)
+    upstream.close()
+    client.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.counters.loop.upstream_handshaking) == ("tls_failed", 0)
 
 
 def test_an_upstream_without_an_address_refuses(make):
