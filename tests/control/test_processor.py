@@ -115,6 +115,7 @@ def test_a_processor_gets_the_allocator_settings_unless_the_user_has_set_them(mo
         found: dict[str, str] = {}
 
         async def look(processor: Processor, log: MemoryLog) -> None:
+            await processor.start(START)  # it has answered, so what it was started with is there to be read
             with open(f"/proc/{processor.pid}/environ", "rb") as file:
                 rows = file.read().decode().split("\0")
             found.update(row.split("=", 1) for row in rows if row.startswith("MALLOC_"))

@@ -4,9 +4,9 @@ import contextlib
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-__all__ = ["ScriptedUpstream", "echo", "frame", "free_port", "read_exactly", "read_frame", "reset"]
+__all__ = ["ScriptedUpstream", "echo", "frame", "read_exactly", "read_frame", "refusing_port", "reset"]
 
 Script = Callable[[socket.socket], None]
 
@@ -38,12 +38,12 @@ def reset(sock: socket.socket) -> None:
     sock.close()
 
 
-def free_port() -> int:
-    """A port on which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+@contextlib.contextmanager
+def refusing_port() -> Iterator[int]:
+    """A port that refuses: bound, so that nobody else gets it, and not listening."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        yield sock.getsockname()[1]
 
 
 def echo(sock: socket.socket) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from control.demo.certificates import Certificates, create
 from tests.fakes.framegate import Framegate, Row, Witness
-from tests.fakes.upstream import ScriptedUpstream, echo, frame, free_port, read_exactly, read_frame, reset
+from tests.fakes.upstream import ScriptedUpstream, echo, frame, read_exactly, read_frame, refusing_port, reset
 
 LIMIT = 256 * 1024
 LATE = [b"late one", b"late two", b"late three"]
@@ -67,7 +67,13 @@ def upstreams() -> Iterator[Upstreams]:
 
 
 @pytest.fixture(scope="module")
-def proxy(tmp_path_factory: pytest.TempPathFactory, made: Certificates, upstreams: Upstreams) -> Iterator[Framegate]:
+def nobody() -> Iterator[int]:
+    with refusing_port() as port:
+        yield port
+
+
+@pytest.fixture(scope="module")
+def proxy(tmp_path_factory: pytest.TempPathFactory, made: Certificates, upstreams: Upstreams, nobody: int) -> Iterator[Framegate]:
     timeouts = {"stall": "1s", "handshake": "1s", "half_close": "5s"}
     listener = {"address": "127.0.0.1:0", "max_receive_size": LIMIT, "timeouts": timeouts, "min_rate": "1KiB"}
     tls = {"certificate": str(made.server), "key": str(made.server_key)}
@@ -83,7 +89,7 @@ def proxy(tmp_path_factory: pytest.TempPathFactory, made: Certificates, upstream
         ],
         "upstreams": [
             {"name": "echo", "endpoints": [upstreams.echo.address]},
-            {"name": "nobody", "endpoints": [f"127.0.0.1:{free_port()}"]},
+            {"name": "nobody", "endpoints": [f"127.0.0.1:{nobody}"]},
             {"name": "cut", "endpoints": [upstreams.cut.address]},
             {"name": "late", "endpoints": [upstreams.late.address]},
             {"name": "ending", "endpoints": [upstreams.ending.address]},

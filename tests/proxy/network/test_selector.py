@@ -19,6 +19,7 @@ from proxy.network.timer import Timer
 from tests.fakes.clock import SECOND
 from tests.fakes.network import NetBench, frame, net_bench, tcp_pair
 from tests.fakes.tls import TlsWorld
+from tests.fakes.upstream import refusing_port
 
 
 @pytest.fixture
@@ -83,12 +84,11 @@ def test_a_unix_socket_that_connects_at_once_is_told_later(net: NetBench, tmp_pa
 
 
 def test_a_refused_connection_is_told_later_and_never_raised(net: NetBench, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = server.getsockname()
-    refused = net.selector.connect(socket.AF_INET, address, 1, net.options(side="upstream"))
-    missing = net.selector.connect(socket.AF_UNIX, str(tmp_path / "none"), 2, net.options(side="upstream"))
-    assert net.listener.words() == []
-    net.poll_until(lambda: net.selector.channel_count == 0)
+    with refusing_port() as port:
+        refused = net.selector.connect(socket.AF_INET, ("127.0.0.1", port), 1, net.options(side="upstream"))
+        missing = net.selector.connect(socket.AF_UNIX, str(tmp_path / "none"), 2, net.options(side="upstream"))
+        assert net.listener.words() == []
+        net.poll_until(lambda: net.selector.channel_count == 0)
     for channel in (refused, missing):
         assert (channel.cause, channel.died_in) == (Cause.UPSTREAM_REFUSED, ChannelState.CONNECTING)
         assert channel.detail
