@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from rich.console import Console
@@ -22,7 +22,7 @@ from control.demo.closing import print_closing
 from control.demo.metrics import Metrics
 from control.demo.stage import Stage
 
-__all__ = ["INTERNAL", "QUERIES", "RequestCount", "compare", "perform", "prepare_topics"]
+__all__ = ["INTERNAL", "QUERIES", "RequestCount", "compare", "create_topics", "perform", "prepare_topics"]
 
 Tables = Mapping[str, list[dict[str, Any]]]
 BrokerCounts = Mapping[tuple[str, int], int]
@@ -34,6 +34,7 @@ PARTITIONS: Final = 4
 INTERNAL: Final = frozenset({"AllocateProducerIds", "BrokerHeartbeat", "BrokerRegistration", "ControllerRegistration", "Envelope"})
 """What a broker and its controller ask each other; no client of ours does."""
 
+_READY_S: Final = 60.0
 _SETTLE_S: Final = 10.0
 _WORK_S: Final = 180.0
 
@@ -82,18 +83,27 @@ def perform(stage: Stage, console: Console, count: int = RECORDS) -> bool:
 def prepare_topics(address: str, partitions: Mapping[str, int]) -> None:
     """Create topics, and let the broker create what groups and idempotent producers need, so that later it asks itself for nothing."""
     settings: dict[str, str | int | float | bool] = {"bootstrap.servers": address, "log_level": 3}
-    admin = AdminClient(settings)
-    for future in admin.create_topics([NewTopic(topic, count, 1) for topic, count in {**partitions, "warm-up": 1}.items()]).values():
-        future.result(_SETTLE_S)
+    create_topics(AdminClient(settings), {**partitions, "warm-up": 1})
     producer = Producer({**settings, "enable.idempotence": True})
     producer.produce("warm-up", b"")
-    producer.flush(10.0)
+    producer.flush(_READY_S)
     consumer = Consumer({**settings, "group.id": "warm-up", "auto.offset.reset": "earliest"})
     consumer.subscribe(["warm-up"])
-    deadline = time.monotonic() + _SETTLE_S
-    while consumer.poll(0.2) is None and time.monotonic() < deadline:
-        pass
+    deadline = time.monotonic() + _READY_S
+    while consumer.poll(0.2) is None:
+        if time.monotonic() > deadline:
+            raise broker.BrokerError(f"the broker at {address} gave no record within {_READY_S:g} s")
     consumer.close()
+
+
+def create_topics(admin: AdminClient, partitions: Mapping[str, int]) -> None:
+    """Create topics on a fresh broker. A busy one may answer late: the client then asks again, and is told that the topic exists."""
+    for future in admin.create_topics([NewTopic(topic, count, 1) for topic, count in partitions.items()]).values():
+        try:
+            future.result(_READY_S)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
 
 
 def compare(tables: Tables, before: Mapping[tuple[str, int], int], after: Mapping[tuple[str, int], int]) -> list[RequestCount]:

@@ -1,12 +1,15 @@
 """The comparison of Spark's tables with the broker's metrics. The whole of it runs in tests/integration/test_kafka.py."""
 
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 pytest.importorskip("confluent_kafka")
 
-from control.demo.kafka import compare
+from confluent_kafka import KafkaError, KafkaException
+
+from control.demo.kafka import compare, create_topics
 
 TABLES: dict[str, list[dict[str, Any]]] = {
     "sent": [
@@ -36,3 +39,35 @@ def test_a_request_that_only_one_of_them_counted_is_found() -> None:
     assert [count.good for count in compare(TABLES, BEFORE, {**AFTER, ("Produce", 10): 264})] == [False, True]
     unseen = compare(TABLES, BEFORE, {**AFTER, ("Metadata", 13): 1})
     assert [(count.api, count.sent, count.broker) for count in unseen if not count.good] == [("Metadata", 0, 1)]
+
+
+class FakeAdmin:
+    """Answers each topic with the error that it is told, or with success."""
+
+    def __init__(self, **errors: int) -> None:
+        self.asked: dict[str, int] = {}
+        self._errors = errors
+
+    def create_topics(self, topics: list[Any]) -> "dict[str, Future[None]]":
+        answers: dict[str, Future[None]] = {}
+        for topic in topics:
+            self.asked[topic.topic] = topic.num_partitions
+            future: Future[None] = Future()
+            if topic.topic in self._errors:
+                future.set_exception(KafkaException(KafkaError(self._errors[topic.topic])))
+            else:
+                future.set_result(None)
+            answers[topic.topic] = future
+        return answers
+
+
+def test_a_topic_that_the_first_of_two_requests_made_is_good() -> None:
+    admin: Any = FakeAdmin(one=KafkaError.TOPIC_ALREADY_EXISTS)
+    create_topics(admin, {"one": 1, "two": 4})
+    assert admin.asked == {"one": 1, "two": 4}
+
+
+def test_a_topic_that_cannot_be_made_is_an_error() -> None:
+    admin: Any = FakeAdmin(two=KafkaError.INVALID_PARTITIONS)
+    with pytest.raises(KafkaException):
+        create_topics(admin, {"one": 1, "two": 4})
