@@ -8,12 +8,17 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 HERE = Path(__file__).resolve().parent
+SPARK_TIMEOUT_S = 240
 
 
 def bind_tests_package() -> None:
@@ -34,6 +39,16 @@ def expected_build() -> str:
     return build
 
 
+@pytest.fixture(scope="session")
+def spark() -> "Iterator[SparkSession]":
+    """One Spark session for the whole run: UTC, two partitions."""
+    from proxy.pipeline.session import local_session  # not before the build is known to be the right one
+
+    fast_start = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    with local_session("framegate tests", cores=2, memory="1g", settings=fast_start) as session:
+        yield session
+
+
 def pytest_report_header() -> str:
     """Name the build in pytest's first lines."""
     spec = importlib.util.find_spec("proxy")
@@ -42,8 +57,11 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The test of the build first: if it fails, nothing after it means anything."""
+    """The test of the build first: if it fails, nothing after it means anything. Tests with Spark get the time that a busy machine takes."""
     items.sort(key=lambda item: not _is_first(item.path))
+    for item in items:
+        if item.get_closest_marker("spark") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT_S))
 
 
 def _is_first(path: Path) -> bool:

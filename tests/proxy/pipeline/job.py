@@ -1,7 +1,8 @@
 """Runs the pipeline's job as a process of its own, for ``test_run.py``; with a pause, it stands still where it is told to be killed.
 
-Arguments: a JSON object: source, output, and perhaps available_now, max_bytes_per_trigger, pause_from (a batch number), pause_at (a place)
-and marker (a file that says the place was reached).
+Told by a JSON object: source, output, and perhaps available_now, max_bytes_per_trigger, pause_from (a batch number), pause_at (a place)
+and marker (a file that says the place was reached). It is the argument; without one, it starts Spark at once (one task slot) and then reads
+the object from standard input: the seconds that Spark takes to start pass while the job before is still at work.
 """
 
 import json
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from proxy.pipeline.run import PipelineSettings, run_pipeline
+from proxy.pipeline.session import local_session
 from proxy.pipeline.tables import TableWriter
 
 if TYPE_CHECKING:
@@ -59,5 +61,12 @@ def main(told: dict[str, Any]) -> int:
     return run_pipeline(settings, make_writer=lambda output: PausingWriter(output, pause["pause_from"], pause["pause_at"], Path(pause["marker"])))
 
 
+def main_warmed() -> int:
+    """Run the job as told later, in the session that is there by then."""
+    with local_session("framegate pipeline", cores=1, settings=FAST_START) as spark:
+        spark.range(1).count()
+        return main({**json.loads(sys.stdin.readline()), "cores": 1})
+
+
 if __name__ == "__main__":
-    sys.exit(main(json.loads(sys.argv[1])))
+    sys.exit(main(json.loads(sys.argv[1])) if len(sys.argv) > 1 else main_warmed())

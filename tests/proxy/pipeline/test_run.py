@@ -45,11 +45,12 @@ def until(ready: Callable[[], Any], what: str, job: "subprocess.Popen[str] | Non
 
 @contextlib.contextmanager
 def running(**told: Any) -> Iterator["subprocess.Popen[str]"]:
-    """The job in a process group of its own, which is killed whole in the end."""
+    """The job in a process group of its own, which is killed whole in the end. Told nothing, it starts Spark and waits for ``tell``."""
     environment = {**os.environ, "PYTHONPATH": str(Path(proxy.__file__).parents[1])}
     job = subprocess.Popen(
-        [sys.executable, str(JOB), json.dumps(told)],
+        [sys.executable, str(JOB), *([json.dumps(told)] if told else [])],
         env=environment,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -60,10 +61,18 @@ def running(**told: Any) -> Iterator["subprocess.Popen[str]"]:
             try:
                 yield job
             finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(job.pid, signal.SIGKILL)
+                if job.returncode != -signal.SIGKILL:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(job.pid, signal.SIGKILL)
     finally:
         job.wait(10)
+
+
+def tell(job: "subprocess.Popen[str]", **told: Any) -> None:
+    """Let a job begin that started Spark and waits."""
+    assert job.stdin is not None
+    job.stdin.write(json.dumps(told) + "\n")
+    job.stdin.flush()
 
 
 def table(output: Path, name: str) -> list[dict[str, Any]]:
@@ -219,15 +228,19 @@ def test_tables_equal_the_model_after_kills_between_offsets_and_commit(spark: "S
     traffic = Traffic(log)
     traffic.start()
     try:
-        for place, kind in KILLS:
-            begin = max(1, highest(checkpoint, "offsets") + (kind == "new"))
-            told = {"source": str(log), "output": str(output), "max_bytes_per_trigger": 100_000, "cores": 1}
-            with running(**told, pause_from=begin, pause_at=place, marker=str(marker)) as job:
+        with contextlib.ExitStack() as jobs:
+            job = jobs.enter_context(running())
+            for number, (place, kind) in enumerate(KILLS, 1):
+                begin = max(1, highest(checkpoint, "offsets") + (kind == "new"))
+                pause = {"pause_from": begin, "pause_at": place, "marker": str(marker)}
+                tell(job, source=str(log), output=str(output), max_bytes_per_trigger=100_000, **pause)
+                following = jobs.enter_context(running()) if number < len(KILLS) else None
                 batch = int(until(lambda: marker.exists() and marker.read_text(), place, job))
                 assert highest(checkpoint, "offsets") == batch > highest(checkpoint, "commits") == batch - 1 >= 0
                 os.killpg(job.pid, signal.SIGKILL)
-            assert job.returncode == -signal.SIGKILL
-            marker.unlink()
+                assert job.wait(WAIT_S) == -signal.SIGKILL
+                marker.unlink()
+                job = following or job
     finally:
         traffic.stop()
     settings = PipelineSettings(source=log, output=output, available_now=True)
