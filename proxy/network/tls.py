@@ -35,7 +35,8 @@ PORTION: Final = RECORD
 AHEAD: Final = 262144
 SMALL_READ: Final = 2048  # reads below this are exact reads of plaintext; the socket is asked for a record
 HANDSHAKE_READ: Final = 16384
-FIRST_BYTES: Final = b"\x16\x80\x15"  # handshake, an SSLv2-style hello, alert
+# Handshake and alert. An SSLv2-style hello (0x80) is refused: its records have another form, and no client of today sends one.
+FIRST_BYTES: Final = b"\x16\x15"
 
 
 class TlsTransport(Transport):

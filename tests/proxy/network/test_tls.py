@@ -141,7 +141,7 @@ def test_a_silent_client_costs_no_tls_object(tls_world: TlsWorld) -> None:
     ends.close()
 
 
-@pytest.mark.parametrize("first", [b"\0\0\0\5hello", b"GET / HTTP/1.1\r\n\r\n", b"\xff"])
+@pytest.mark.parametrize("first", [b"\0\0\0\5hello", b"GET / HTTP/1.1\r\n\r\n", b"\xff", b"\x80\x2e\x01\x03\x01"])
 def test_bytes_that_are_not_tls_are_known_at_once(tls_world: TlsWorld, first: bytes) -> None:
     ends = Ends(tls_world.server_settings(), tls_world.client_settings())
     ends.client_socket.send(first)
