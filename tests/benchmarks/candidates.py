@@ -173,8 +173,8 @@ class Nginx(Candidate):
     def launch(self) -> None:
         large = self.load.shape.size >= 16 * 1024
         certificate = self.place.certificate
-        listen_tls = f"ssl_certificate {certificate.certificate}; ssl_certificate_key {certificate.key}; ssl_protocols TLSv1.3; ssl_session_cache shared:bench:10m;"
-        upstream_tls = "proxy_ssl on; proxy_ssl_verify off; proxy_ssl_protocols TLSv1.3; ssl_session_cache shared:bench:10m;"
+        listen_tls = f"ssl_certificate {certificate.certificate}; ssl_certificate_key {certificate.key}; ssl_protocols TLSv1.3;"
+        upstream_tls = "proxy_ssl on; proxy_ssl_verify off; proxy_ssl_protocols TLSv1.3;"
         self.port = self.wanted_port or free_port()
         text = f"""{f"load_module {self.MODULE};" if self.MODULE.exists() else ""}
 daemon off;

@@ -19,7 +19,7 @@ from shapes import Load
 __all__ = ["MOST_CONNECTIONS", "PEERS", "Stage", "in_turn", "ratio_to_best", "short", "spread"]
 
 PEERS = ("haproxy", "nginx", "envoy")
-MOST_CONNECTIONS = min(10_000, MANY_CONNECTIONS)
+MOST_CONNECTIONS = min(10_000, MANY_CONNECTIONS - 100)
 SPARE_CORES = 3
 
 T = TypeVar("T")
