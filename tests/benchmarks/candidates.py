@@ -327,9 +327,14 @@ class Framegate(Candidate):
         self.ports = {name: int(str(address).rpartition(":")[2]) for name, address in row["listeners"].items()}
         self._metrics = str(row["prometheus"])
 
-    def metric(self, name: str, *labels: str) -> float:
-        """The sum of a metric's rows that carry all these labels (`name="value"`)."""
-        text = urllib.request.urlopen(f"http://{self._metrics}/metrics", timeout=5).read().decode()
+    def metrics(self) -> str:
+        """All of them, as Prometheus gets them."""
+        page: bytes = urllib.request.urlopen(f"http://{self._metrics}/metrics", timeout=5).read()
+        return page.decode()
+
+    def metric(self, name: str, *labels: str, page: str = "") -> float:
+        """The sum of a metric's rows that carry all these labels (`name="value"`), now or on a page read before."""
+        text = page or self.metrics()
         rows = re.findall(rf"^{name}(?:_total)?(?:\{{(.*)\}})? (\S+)$", text, re.MULTILINE)
         return sum(float(value) for found, value in rows if all(label in found for label in labels))
 

@@ -142,8 +142,9 @@ def _repeated(plane: Control, action: Action, outcome: Outcome) -> Iterator[None
 def _long_loops(candidate: FramegateSteered) -> int:
     """Turns of the loop that took longer than the bound."""
     time.sleep(0.15)  # the cells are published before that
-    within = candidate.metric(f"{LAG}_seconds_bucket", f'le="{PAUSE_BOUND_S}"')
-    return int(candidate.metric(f"{LAG}_seconds_bucket", 'le="+Inf"') - within)
+    page = candidate.metrics()
+    within, total = (candidate.metric(f"{LAG}_seconds_bucket", f'le="{edge}"', page=page) for edge in (PAUSE_BOUND_S, "+Inf"))
+    return int(total - within)
 
 
 def _show(stage: Stage, outcomes: list[Outcome]) -> None:
