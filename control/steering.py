@@ -42,6 +42,8 @@ __all__ = ["Events", "Steering", "equal_shares"]
 REQUEST_MS: Final = 5_000
 DEFAULT_PAGE: Final = 100
 LARGEST_PAGE: Final = 1000
+LINK_ROWS: Final = 100
+"""Rows asked for at once: under 1 ms to make in the processor, and to read here. A page is put together of several answers."""
 MAX_PROCESSORS: Final = 1 << SLOT_BITS
 ALIVE_MS: Final = 5_000
 BALANCE_INTERVAL_S: Final = 5.0
@@ -238,7 +240,7 @@ class Steering(ControlPlane):
         for index, processor in enumerate(processors):
             start = after if processor.slot == slot else 0
             while len(rows) < size:
-                message = {"type": "list", "after": start, "limit": size - len(rows), "listener": listener}
+                message = {"type": "list", "after": start, "limit": min(size - len(rows), LINK_ROWS), "listener": listener}
                 answer = await processor.request(message, REQUEST_MS)
                 rows += answer["rows"]
                 start = answer["next"] or 0

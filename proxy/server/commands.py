@@ -56,11 +56,10 @@ class _List(_Job):
 
     def __init__(self, message: Message, pairs: dict[int, Pair], wall_offset_ns: int) -> None:
         super().__init__(message)
-        listener = message.get("listener")
-        ids = [pair.id for pair in pairs.values() if pair.route.listener == listener] if listener is not None else list(pairs)
-        self._ids = ids
+        self._listener = message.get("listener")
+        self._ids = list(pairs)
         self._pairs = pairs
-        self._at = bisect.bisect_right(ids, int(message.get("after") or 0))
+        self._at = bisect.bisect_right(self._ids, int(message.get("after") or 0))
         self._limit = min(int(message.get("limit") or MAX_ROWS), MAX_ROWS)
         self._wall_offset_ns = wall_offset_ns
         self._rows: list[Message] = []
@@ -71,7 +70,7 @@ class _List(_Job):
                 return True
             pair = self._pairs.get(self._ids[self._at])
             self._at += 1
-            if pair is not None:
+            if pair is not None and self._listener in (None, pair.route.listener):
                 self._rows.append(open_row(pair, self._wall_offset_ns))
         return False
 
@@ -85,11 +84,8 @@ class _Bulk(_Job):
 
     def __init__(self, message: Message, pairs: dict[int, Pair], act: Callable[[Pair], bool]) -> None:
         super().__init__(message)
-        listener = message.get("listener")
-        if listener is None:
-            ids = [int(item) for item in message["connections"]]
-        else:
-            ids = [int(pair.id) for pair in pairs.values() if pair.route.listener == listener]
+        self._listener = message.get("listener")
+        ids = [int(item) for item in message["connections"]] if self._listener is None else list(pairs)
         self._ids: Iterator[int] = iter(ids)
         self._pairs = pairs
         self._act = act
@@ -103,6 +99,8 @@ class _Bulk(_Job):
             if number is None:
                 return True
             pair = self._pairs.get(number)
+            if self._listener is not None and (pair is None or pair.route.listener != self._listener):
+                continue
             if pair is None:
                 self._missing.append(number)
             elif self._act(pair):

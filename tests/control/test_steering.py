@@ -50,6 +50,22 @@ def test_every_page_is_full_and_together_they_are_all_channels_once() -> None:
     run(scenario)
 
 
+def test_a_page_is_put_together_of_short_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No answer of a processor is so long that making or reading it would hold up the other connections."""
+    monkeypatch.setattr("control.steering.LINK_ROWS", 2)
+
+    async def scenario(made: Fleet) -> None:
+        ids = await connect(made, 5)
+        rows, token = await made.steering.list_channels(page_size=5)
+        assert ([row["id"] for row in rows], token) == (ids, "")
+        rows, token = await made.steering.list_channels(page_size=3)
+        assert [row["id"] for row in rows] == ids[:3]
+        rows, token = await made.steering.list_channels(page_size=3, page_token=token)
+        assert ([row["id"] for row in rows], token) == (ids[3:], "")
+
+    run(scenario, processors=1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [(("none", 0, ""), NotFoundError), ((None, 1001, ""), InvalidArgumentError), ((None, 1, "x"), InvalidArgumentError)],

@@ -136,6 +136,24 @@ def test_a_mute_that_waits_ends_with_an_unmute(steered):
     assert sorted(answer["id"] for answer in steered.answers) == [1, 2]
 
 
+def test_a_listeners_channels_are_all_of_it_and_no_others(steered):
+    _, _, pair = steered.world.pair()
+    assert steered.ask("mute", listener="other", reason="") == {"type": "result", "affected": [], "missing": []}
+    assert pair.client.channel.causes == 0
+    assert steered.ask("mute", listener="l", reason="") == {"type": "result", "affected": [int(pair.id)], "missing": []}
+
+
+def test_a_listeners_channels_are_chosen_in_slices(steered):
+    for _ in range(20):
+        steered.world.client()
+    steered.commands.handle({"type": "mute", "id": 1, "listener": "other", "reason": ""})
+    steps = 0
+    while steered.commands.busy:
+        steered.commands.work(0, lambda: 1)
+        steps += 1
+    assert steps == 3
+
+
 def test_unmute_takes_the_admin_cause_away_and_no_other(steered):
     _, _, pair = steered.world.pair()
     channel = pair.client.channel
