@@ -39,10 +39,10 @@ format:  ## put the source into ruff's form
 	@$(setup) pure -- ruff check --fix .
 	@$(setup) pure -- ruff format .
 
-bench:  ## processor time per echoed frame, beside HAProxy, NGINX, Envoy and a relay in C (tests/benchmarks/README.md)
+bench:  ## what a frame, a connection and a change cost, beside HAProxy, NGINX, Envoy and a relay in C (tests/benchmarks/README.md)
 	@FRAMEGATE_REQUIRE_COMPILED=1 $(setup) run --with compiler,bench -- python tests/benchmarks $(ARGS)
 
-bench-quick:  ## the same in two minutes
+bench-quick:  ## the cost per frame only, in two minutes, beside the ratios that were committed
 	@$(MAKE) -s bench ARGS="--quick $(ARGS)"
 
 proto:  ## generate control/gen from proto/

@@ -9,6 +9,7 @@ import argparse
 import os
 import resource
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -205,6 +206,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that what was started is ended
     with ExitStack() as stack:
         return run(options, stack)
 

@@ -364,11 +364,11 @@ class FramegateKafka(Framegate):
 
 
 class FramegateSmallPool(Framegate):
-    """A pool of 1 MiB under 2.5 MB of frames in flight: channels are muted for memory all the time."""
+    """A pool of 2 MiB under 8 MiB of frames in flight that span many reads: channels are muted for memory all the time."""
 
     name = "framegate-small-pool"
-    pool = "1MiB"
-    limit = "128KiB"
+    pool = "2MiB"
+    limit = "1100KiB"
 
 
 class FramegateTwo(Framegate):

@@ -31,7 +31,7 @@ def run(stage: Stage) -> dict[str, object]:
         rounds += rows
         floors[load.title] = floor_ns
     rounds += _beside(stage, "100x64", "framegate-kafka", "pairing requests with answers (protocol: kafka)", PAIRING_BOUND)
-    rounds += _beside(stage, "64k", "framegate-small-pool", "a pool that mutes for memory all the time")
+    rounds += _beside(stage, "1m", "framegate-small-pool", "a pool that mutes for memory all the time")
     rounds += _muted_neighbours(stage)
     stage.say("limits, counters, memory pool, stall and idle times cannot be turned off: they are in every figure of framegate")
     return {"rounds": [asdict(row) for row in rounds], "tap_floor_ns_per_byte": floors}

@@ -74,6 +74,63 @@ def test_the_relay_passes_everything_on(cache: Path, echo: int, tmp_path: Path) 
         relay.stop()
 
 
+def test_requests_of_kafka_come_back_as_answers(cache: Path, tmp_path: Path) -> None:
+    """Every request begins with an api key and a version that its correlation id repeats."""
+    bodies: list[bytes] = []
+
+    def serve(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            while data := connection.recv(65536):
+                bodies.extend(data[at + 4 : at + 18] for at in range(0, len(data) - len(data) % 104, 104))
+                connection.sendall(data)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        done = drive(cache, listener.getsockname()[1], "--size", "100", "--kafka")
+        thread.join()
+    assert rows(done)["measured"]["frames"] > 0
+    assert all(body[:4] == body[4:8] for body in bodies)
+    assert {int.from_bytes(body[:2], "big") for body in bodies} == {0, 1}
+    assert {int.from_bytes(body[2:4], "big") for body in bodies} == set(range(9))
+
+
+def opened(cache: Path, port: int, *options: str, commands: str = "") -> subprocess.CompletedProcess[str]:
+    command = [str(native.build("opener", cache)), "--connect", f"127.0.0.1:{port}", "--warm-up", "0.05", "--seconds", "0.15", *options]
+    return subprocess.run(command, input=commands, capture_output=True, text=True, timeout=30, check=False)
+
+
+@pytest.mark.parametrize("echo", [False, True], indirect=True, ids=["plain", "tls"])
+def test_connections_are_opened_used_and_closed(cache: Path, echo: int, request: pytest.FixtureRequest) -> None:
+    tls = ["--tls"] if "tls" in request.node.callspec.id else []
+    row = rows(opened(cache, echo, "--slots", "4", *tls))
+    assert 0 < row["measured"]["connections"] <= row["done"]["opened"]
+    assert 0 < row["measured"]["p50_us"] <= row["measured"]["p99_us"] <= row["measured"]["max_us"]
+
+
+def test_connections_fall_due_at_a_rate(cache: Path, echo: int) -> None:
+    row = rows(opened(cache, echo, "--rate", "200"))
+    assert row["measured"]["connections"] == pytest.approx(200 * 0.15, abs=8)
+
+
+@pytest.mark.parametrize("echo", [False, True], indirect=True, ids=["plain", "tls"])
+def test_held_connections_stay_and_obey(cache: Path, echo: int, request: pytest.FixtureRequest) -> None:
+    tls = ["--tls"] if "tls" in request.node.callspec.id else []
+    done = opened(cache, echo, "--hold", "20", *tls, commands="burst 300000 10\n")
+    assert rows(done) == {"open": {"event": "open", "connections": 20}, "burst": {"event": "burst"}}
+
+
+def test_an_opener_whose_frame_comes_back_changed_fails(cache: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=tampering_echo, args=(listener, b"\x01", 50))
+        thread.start()
+        done = opened(cache, listener.getsockname()[1], "--slots", "1")
+        thread.join()
+    assert done.returncode == 1
+    assert "came back changed" in done.stderr
+
+
 def tampering_echo(listener: socket.socket, tamper: bytes, after: int) -> None:
     """An echo of one connection that changes one byte late in the stream, or ends it (no tamper)."""
     connection, _ = listener.accept()
