@@ -5,6 +5,7 @@ file ``<path>.lock`` beside it; the kernel gives the lock back when the process 
 leaves it to its owner alone.
 """
 
+import asyncio
 import contextlib
 import fcntl
 import os
@@ -99,10 +100,10 @@ async def start(plane: ControlPlane, config: ProxyConfig, observe: CallObserver 
         server = _api_server(plane, closed, observe)
         _bind_socket(server, path)
         stack.callback(_remove, path)
-        await server.start()
+        await _start_whole(server)
         try:
             health, health_address = await _start_health(plane, config)
-        except StartError:
+        except BaseException:
             await server.stop(0)
             raise
         return Service(server, f"{_UNIX}{path}", health, health_address, stack.pop_all().close)
@@ -130,8 +131,19 @@ async def _start_health(plane: ControlPlane, config: ProxyConfig) -> tuple[grpc.
         port = server.add_insecure_port(address)
     except RuntimeError as error:
         raise StartError(f"the health listener cannot bind {address}: {error}", reason="HEALTH_ADDRESS_UNUSABLE", address=address) from error
-    await server.start()
+    await _start_whole(server)
     return server, f"{address.rpartition(':')[0]}:{port}"
+
+
+async def _start_whole(server: grpc.aio.Server) -> None:
+    """Start a server even if we are cancelled meanwhile, then stop it: grpc's ``start``, cancelled itself, fails where nobody sees it."""
+    starting = asyncio.ensure_future(server.start())
+    try:
+        await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        await starting
+        await server.stop(0)
+        raise
 
 
 def _socket_path(address: str) -> pathlib.Path:

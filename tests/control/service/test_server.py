@@ -1,6 +1,7 @@
 """The socket: its mode, its lock, reflection over it, and its end."""
 
 import asyncio
+import gc
 import stat
 from pathlib import Path
 
@@ -52,6 +53,32 @@ def test_a_socket_file_left_behind_does_not_matter(tmp_path: Path) -> None:
         plane.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("steps", range(8))
+def test_a_start_that_is_cancelled_at_any_step_leaves_nothing_and_fails_nowhere(tmp_path: Path, steps: int) -> None:
+    failures: list[dict[str, object]] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+        plane = FakePlane(fake_config(f"unix:{tmp_path}/admin.sock", health="127.0.0.1:0"))
+        starting = asyncio.ensure_future(start(plane, plane.config))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        if starting.cancel():
+            with pytest.raises(asyncio.CancelledError):
+                await starting
+        else:
+            await starting.result().stop(0)
+        assert plane.subscribers == []
+        assert not (tmp_path / "admin.sock").exists()
+        service = await start(plane, plane.config)
+        await service.stop(0)
+        plane.close()
+
+    asyncio.run(main())
+    gc.collect()
+    assert failures == []
 
 
 @pytest.mark.parametrize(
