@@ -106,7 +106,7 @@ def test_a_change_that_a_processor_does_not_answer_is_aborted_and_none_has_it(pr
         began = time.monotonic()
         aborted = proxy.cli("limits", "set", "--listener", "plain", "--max-receive-size", "100")
         assert aborted.returncode == 4
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 9  # a processor is killed for its heart after 10
     finally:
         os.kill(stopped, signal.SIGCONT)
     time.sleep(0.1)
