@@ -73,11 +73,19 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
         if self.target_name != "wheel":
             return
         self._target = Path(tempfile.mkdtemp(prefix="framegate-build-"))
+        try:
+            self._fill(self._target, version, build_data)
+        except BaseException:  # hatchling calls ``finalize`` only after a build that went well
+            shutil.rmtree(self._target, ignore_errors=True)
+            raise
+
+    def _fill(self, target: Path, version: str, build_data: dict[str, Any]) -> None:
+        """Make what goes into the wheel beside the packages, and say so to hatchling."""
         included = build_data["force_include_editable" if version == "editable" else "force_include"]
-        included.update(self._copies(Path(self.root), self._target / "top"))
+        included.update(self._copies(Path(self.root), target / "top"))
         if version != "editable":
-            built = self._compile(Path(self.root), self._target / "compiled")
-            included.update({str(self._target / "compiled" / path): path.as_posix() for path in built})
+            built = self._compile(Path(self.root), target / "compiled")
+            included.update({str(target / "compiled" / path): path.as_posix() for path in built})
             build_data["pure_python"] = not built
             build_data["infer_tag"] = bool(built)
 

@@ -44,14 +44,18 @@ def project(tmp_path: Path) -> Path:
 
 
 def build(project: Path, target: str = "wheel", **environment: str) -> subprocess.CompletedProcess[str]:
-    options = {**os.environ, **environment}
+    temporary = project.with_name(f"{project.name}-tmp")
+    temporary.mkdir(exist_ok=True)
+    options = {**os.environ, "TMPDIR": str(temporary), **environment}
     for name in ("FRAMEGATE_REQUIRE_COMPILED", "FRAMEGATE_PURE"):
         if name not in environment:
             options.pop(name, None)
     function = "build_editable" if target == "editable" else "build_wheel"
     line = f"import hatchling.build as b; print(b.{function}('dist'))"
     (project / "dist").mkdir(exist_ok=True)
-    return subprocess.run([sys.executable, "-P", "-c", line], cwd=project, env=options, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-P", "-c", line], cwd=project, env=options, capture_output=True, text=True, check=False)
+    assert list(temporary.glob("framegate-*")) == [], "the copy that was compiled is gone, however the build ended"
+    return done
 
 
 def contents(project: Path) -> tuple[str, list[str]]:
