@@ -12,7 +12,7 @@ import json
 import os
 import socket
 from array import array
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 __all__ = ["MAX_FRAME", "Handover", "LinkError", "LinkReader", "LinkWriter", "encode", "receive_handover", "send_handover"]
@@ -31,9 +31,13 @@ class LinkError(Exception):
     """The other side broke the link's rules: our bug, and the link's end."""
 
 
+_to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False).encode
+"""Made once: ``json.dumps`` with arguments makes an encoder for each call."""
+
+
 def encode(message: Message) -> bytes:
     """One frame: u32 length, then the object as compact JSON."""
-    body = json.dumps(message, separators=(",", ":"), ensure_ascii=False).encode()
+    body = _to_json(message).encode()
     if len(body) > MAX_FRAME:
         raise LinkError(f"a link message of {len(body)} bytes exceeds {MAX_FRAME}")
     return len(body).to_bytes(_HEADER, "big") + body
@@ -102,9 +106,13 @@ class LinkWriter:
         """Bytes the socket has not taken."""
         return len(self._buffer)
 
+    def queue(self, message: Message) -> None:
+        """Takes a message that must arrive; ``flush`` writes it, and whatever else was queued, in one go."""
+        self._buffer += encode(message)
+
     def send(self, message: Message) -> bool:
         """Queues a message that must arrive, writes what the socket takes; True when nothing waits."""
-        self._buffer += encode(message)
+        self.queue(message)
         return self.flush()
 
     def offer(self, message: Message) -> bool:
@@ -149,7 +157,8 @@ def send_handover(sock: socket.socket, handover: Handover, descriptor: int) -> b
     Raises:
         OSError: the processor is gone.
     """
-    body = json.dumps(asdict(handover), separators=(",", ":")).encode()
+    fields = {"listener": handover.listener, "peer": handover.peer, "local": handover.local, "accepted_ns": handover.accepted_ns}
+    body = _to_json(fields).encode()
     try:
         socket.send_fds(sock, [body], [descriptor])
     except (BlockingIOError, InterruptedError):
@@ -181,7 +190,7 @@ def receive_handover(sock: socket.socket) -> tuple[Handover, int] | None:
     try:
         if flags & socket.MSG_TRUNC or len(descriptors) > 1:
             raise LinkError(f"a hand-over with {len(descriptors)} descriptors and flags {flags:#x}")
-        handover = Handover(**json.loads(body))
+        handover = Handover(**json.loads(body.decode()))
     except (LinkError, TypeError, ValueError) as error:
         for descriptor in descriptors:
             os.close(descriptor)

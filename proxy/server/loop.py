@@ -182,6 +182,7 @@ class Loop:
         self._interest: int = 0
         self._working: bool = False
         self._link_up: bool = True
+        self._replied: bool = False
         self._handing: bool = False
         self._ending: bool = False
         self._exit_after_drain: bool = False
@@ -193,6 +194,7 @@ class Loop:
         self._cells.state(State.SERVING)
         self._publish(self._selector.now_ns)
         self.reply(message)
+        self._send_replies()
 
     def run(self, early: list[Message]) -> None:
         """Serve until the end.
@@ -227,6 +229,8 @@ class Loop:
             self._watch_link()
             if self._working:
                 timeout_ms = 0
+        if self._replied:
+            self._send_replies()
         if now_ns - self._offset_ns >= OFFSET_NS:
             self._offset_ns = now_ns
             self._set_clock()
@@ -256,11 +260,18 @@ class Loop:
     # The link.
 
     def reply(self, message: Message) -> None:
-        """Send a message that must arrive."""
+        """Send a message that must arrive, together with all others of this turn of the loop."""
+        if self._link_up:
+            self._writer.queue(message)
+            self._replied = True
+
+    def _send_replies(self) -> None:
+        """Write what this turn of the loop had to tell."""
+        self._replied = False
         if not self._link_up:
             return
         try:
-            self._writer.send(message)
+            self._writer.flush()
         except OSError:
             self._link_lost()
             return

@@ -76,6 +76,19 @@ def test_what_the_socket_refuses_waits_in_order(pair):
     assert [message.get("id") for message in out] == [*range(200), None]
 
 
+def test_what_is_queued_goes_out_together(pair):
+    ours, theirs = pair
+    writer = LinkWriter(ours)
+    messages = [{"type": "closed", "row": {"id": number}} for number in range(3)]
+    for message in messages:
+        writer.queue(message)
+    theirs.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        theirs.recv(1)
+    assert writer.flush()
+    assert LinkReader().feed(theirs.recv(65536)) == messages
+
+
 def test_a_hand_over_carries_one_working_descriptor(packets):
     left, right = packets
     ours, theirs = socket.socketpair()
