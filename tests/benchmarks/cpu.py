@@ -8,6 +8,7 @@ from pathlib import Path
 
 import plots
 import report
+from driver import VoidRoundError
 from measure import Round
 from shapes import Load
 from stage import Stage, in_turn
@@ -31,23 +32,36 @@ class Rounds:
 
 
 def run(stage: Stage, loads: Sequence[Load], rounds: Rounds, *, latency: bool) -> None:
-    """Every load in turn; a round that is done is kept, whatever happens to the next."""
+    """Every load in turn.
+
+    Raises:
+        VoidRoundError: a round of some load was void; the other loads were measured all the same.
+    """
+    failures = []
     for load in loads:
-        count = max(stage.rounds, ROUNDS_OF_LARGE) if load.shape.size >= LARGE and stage.rounds > LATENCY_ROUNDS else stage.rounds
-        with stage.all_started(load) as candidates:
-            rows = in_turn(candidates, count, lambda candidate, number, load=load: stage.generator.run(candidate, load, number))  # type: ignore[misc]
+        try:
+            _measure(stage, load, rounds, latency=latency)
+        except VoidRoundError as error:
+            stage.say(f"{load.title}: VOID: {error}")
+            failures.append(f"{load.title}: {error}")
+    if failures:
+        raise VoidRoundError("; ".join(failures))
+
+
+def _measure(stage: Stage, load: Load, rounds: Rounds, *, latency: bool) -> None:
+    count = max(stage.rounds, ROUNDS_OF_LARGE) if load.shape.size >= LARGE and stage.rounds > LATENCY_ROUNDS else stage.rounds
+    with stage.all_started(load) as candidates:
+        rows = in_turn(candidates, count, lambda candidate, number: stage.generator.run(candidate, load, number))
+        rounds.rows += rows
+        summaries = report.summarize(rows)
+        report.show_throughput(stage.console, load, summaries)
+        if latency and candidates and load.protocol != "tls-both":
+            rate = 0.5 * min(row.frames_per_second for row in summaries.values())
+            rows = in_turn(
+                candidates, min(stage.rounds, LATENCY_ROUNDS), lambda candidate, number: stage.generator.run(candidate, load, number, rate)
+            )
             rounds.rows += rows
-            summaries = report.summarize(rows)
-            report.show_throughput(stage.console, load, summaries)
-            if latency and candidates and load.protocol != "tls-both":
-                rate = 0.5 * min(row.frames_per_second for row in summaries.values())
-                rows = in_turn(
-                    candidates,
-                    min(stage.rounds, LATENCY_ROUNDS),
-                    lambda candidate, number, load=load, rate=rate: stage.generator.run(candidate, load, number, rate),  # type: ignore[misc]
-                )
-                rounds.rows += rows
-                report.show_latency(stage.console, load, rows)
+            report.show_latency(stage.console, load, rows)
 
 
 def plot(path: Path, loads: Sequence[Load], rounds: Rounds, facts: dict[str, object]) -> None:
