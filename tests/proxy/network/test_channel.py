@@ -9,7 +9,7 @@ import pytest
 from proxy.errors import InternalError, ProxyError
 from proxy.network import mute
 from proxy.network.cause import Cause
-from proxy.network.channel import MAX_READ, Channel
+from proxy.network.channel import MAX_READ, MIN_READ, Channel
 from proxy.network.memory_pool import PIECE_OVERHEAD
 from proxy.network.mute import MuteState
 from proxy.network.run import Run
@@ -73,7 +73,22 @@ def test_reads_grow_with_the_traffic_and_shrink_again(net: NetBench) -> None:
     for _ in range(20):
         peer.send(frame(1))
         net.poll()
-    assert channel._read_size < 8192
+    assert channel._read_size == MIN_READ
+
+
+@pytest.mark.parametrize("size", [1, 108, 109, 331, 332, 333, 444, 445, 1000, 3000, 30_000])
+def test_traffic_that_stays_as_it_is_gets_one_read_for_each_send(net: NetBench, size: int) -> None:
+    channel, peer = net.ready_pair()
+    sizes = []
+    for _ in range(12):
+        peer.send(frame(size))
+        net.poll(3)
+        reads = net.stats.reads
+        sizes.append(channel._read_size)
+    peer.send(frame(size))
+    net.poll()
+    assert net.stats.reads == reads + 1
+    assert len(set(sizes[-4:])) == 1, "a size that is found is kept"
 
 
 @pytest.mark.parametrize(
