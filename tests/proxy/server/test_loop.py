@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 import os
 import signal
 import socket
@@ -25,7 +24,7 @@ from proxy.config.model import (
     UpstreamConfig,
     UpstreamTls,
 )
-from proxy.server.link import MAX_FRAME, Handover
+from proxy.server.link import MAX_FRAME
 from proxy.tap.log_reader import count_frames
 from tests.fakes.server import Echo, ServerProcess, receive_all, receive_exactly
 from tests.fakes.tls import TlsWorld
@@ -334,8 +333,7 @@ def test_a_hand_over_that_cannot_be_used_is_logged_and_closed(config, launch):
     client.close()
     notice = process.notice("log")
     assert (notice["event"], notice["level"]) == ("handover_failed", "error")
-    lost = Handover(listener="plain", peer="192.0.2.9:1", local="x", accepted_ns=time.monotonic_ns())
-    process.handover.send(json.dumps(dataclasses.asdict(lost)).encode())
+    process.handover.send(b"%d 2 plain 192.0.2.9:1" % time.monotonic_ns())
     row = process.notice("closed")["row"]
     assert (row["cause"], row["peer"], row["detail"]) == ("limit", "192.0.2.9:1", "no descriptor to be had")
     until(lambda: process.cells.cell("framegate.connection.closed", "plain", "limit") == 1)
