@@ -31,9 +31,8 @@ class _Encoded(NamedTuple):
 
 @functools.lru_cache(maxsize=1)
 def _moment(milliseconds: int) -> str:
-    seconds, rest = divmod(milliseconds, 1000)
-    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{rest:03}Z"
+    moment = datetime.datetime.fromtimestamp(milliseconds / 1000, datetime.UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class RowLog:

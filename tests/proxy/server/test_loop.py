@@ -25,6 +25,7 @@ from proxy.config.model import (
     UpstreamTls,
 )
 from proxy.server.link import MAX_FRAME
+from proxy.server.loop import MAX_ROWS
 from proxy.tap.log_reader import count_frames
 from tests.fakes.server import Echo, ServerProcess, receive_all, receive_exactly
 from tests.fakes.tls import TlsWorld
@@ -324,6 +325,18 @@ def test_control_that_goes_away_before_the_start_is_no_error(config, launch):
     process = launch(config, start=False)
     process.command.close()
     assert process.wait() == 0
+
+
+def test_of_many_connections_that_close_at_once_each_has_its_row(config, launch):
+    process = launch(config)
+    count = MAX_ROWS + 2
+    for number in range(count):
+        process.connect(peer=f"192.0.2.1:{number}")
+    until(lambda: process.cells.cell("framegate.connection.active", "downstream", "plain") == count)
+    process.ask("close", listener="plain", reason="")
+    rows = [process.notice("closed")["row"] for _ in range(count)]
+    assert {row["peer"] for row in rows} == {f"192.0.2.1:{number}" for number in range(count)}
+    assert {row["cause"] for row in rows} == {"admin"}
 
 
 def test_a_hand_over_that_cannot_be_used_is_logged_and_closed(config, launch):
