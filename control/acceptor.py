@@ -7,7 +7,6 @@ rest. Counts have one writer each: ``handed`` this thread, ``closed`` the event 
 
 import collections
 import contextlib
-import dataclasses
 import errno
 import os
 import select
@@ -16,7 +15,7 @@ import stat
 import threading
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from control.configuration.address import Address, format_sockaddr, parse_address
 from control.errors import StartError
@@ -44,14 +43,11 @@ class Target:
         self.token = token
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Handed:
-    """One connection that a processor got; ``token`` names the process, ``accepted_ns`` is of the monotonic clock."""
+class Handed(NamedTuple):
+    """One connection that a processor got; ``token`` names the process."""
 
     token: int
-    listener: str
-    peer: str
-    accepted_ns: int
+    handover: Handover
 
 
 class Listening:
@@ -68,7 +64,8 @@ class Listening:
         self.config = config
         self._parsed = parse_address(config.address, port_zero=True)
         self.sock = _bind(config.name, self._parsed)
-        self.address = format_sockaddr(self.sock.family, self.sock.getsockname())
+        self.family = int(self.sock.family)
+        self.address = format_sockaddr(self.family, self.sock.getsockname())
         self.accepting = False
         self.handed = 0
         self.closed = 0
@@ -113,6 +110,7 @@ def _bind(name: str, address: Address) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # of what is accepted, too: once here instead of for each connection
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         sock.setblocking(False)
@@ -176,6 +174,7 @@ class Acceptor:
         self._log = log
         self._targets: tuple[Target, ...] = ()
         self._turn = 0
+        self._accepted_ns = 0
         self._stopping = False
         self._epoll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -235,7 +234,7 @@ class Acceptor:
                 self._accept_failed(listening, error)
                 return
             with connection:
-                peer = _peer_text(connection.family, sockaddr)
+                peer = _unmapped(format_sockaddr(listening.family, sockaddr))
                 limit = listening.config.max_connections
                 if limit and listening.open >= limit:
                     self._reject(listening, peer, "max_connections")
@@ -255,14 +254,13 @@ class Acceptor:
         self._log.write("rejected", level="warning", listener=name, peer=peer, cause="limit" if reason == "max_connections" else "drained")
 
     def _hand_over(self, listening: Listening, connection: socket.socket, peer: str) -> bool:
-        accepted_ns = time.monotonic_ns()
-        local = format_sockaddr(connection.family, connection.getsockname())
-        handover = Handover(listener=listening.config.name, peer=peer, local=_unmapped(local), accepted_ns=accepted_ns)
+        self._accepted_ns = max(time.monotonic_ns(), self._accepted_ns + 1)
+        handover = Handover(self._accepted_ns, listening.family, listening.config.name, peer)
         while not self._stopping:
             token = self._offer(handover, connection.fileno())
             if token:
                 listening.handed += 1
-                self.handed.append(Handed(token, handover.listener, peer, accepted_ns))
+                self.handed.append(Handed(token, handover))
                 return True
             self._wait_for_room(handover.listener)
         return False
@@ -295,10 +293,6 @@ class Acceptor:
         elif any(flags & (select.POLLERR | select.POLLHUP) for _, flags in events):
             time.sleep(_WAIT_S / 10)
         self._meters.add("accept.blocked.time", listener, amount=time.monotonic() - began)
-
-
-def _peer_text(family: int, sockaddr: object) -> str:
-    return _unmapped(format_sockaddr(family, sockaddr))
 
 
 def _unmapped(text: str) -> str:

@@ -16,7 +16,7 @@ from proxy.server.link import LinkError, LinkReader, LinkWriter
 __all__ = ["Link"]
 
 Message = dict[str, Any]
-_READ_BYTES: Final = 256 * 1024
+_READ_BYTES: Final = 64 * 1024  # more is mapped anew and given back with each read
 
 
 class Link:

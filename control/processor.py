@@ -16,6 +16,7 @@ from control.link import Link
 from control.logs import RowLog
 from control.reaper import Reaper
 from control.slot_cells import SlotCells
+from proxy.server.link import Handover
 
 __all__ = ["COMMAND", "Processor"]
 
@@ -52,7 +53,7 @@ class Processor:
         ended: becomes the exit code once the process is reaped.
         kill_reason: why control killed it; empty otherwise.
         modules: hot module names and files, as the process reported.
-        open: connections handed over and not reported closed: when they were accepted (wall clock ns), by listener and peer.
+        open: connections handed over and not reported closed, by ``accepted_ns``; None for one that was reported before it was booked.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Processor:
         self.generation = generation
         self.kill_reason = ""
         self.modules: dict[str, str] = {}
-        self.open: dict[tuple[str, str], list[int]] = {}
+        self.open: dict[int, Handover | None] = {}
         self._log = log
         self._on_notice = on_notice
         self._output = b""

@@ -31,6 +31,7 @@ from control.slot_cells import Life, SlotCells
 from proxy.cells import CellLayout, CellReader
 from proxy.config.model import ProxyConfig, to_wire
 from proxy.network.connection_id import format_connection_id, make_connection_id
+from proxy.server.link import Handover, decode_closed
 
 __all__ = ["CONFIRM_MS", "Change", "Facts", "Supervisor"]
 
@@ -299,21 +300,22 @@ class Supervisor:
         if slot.drained is not None and not slot.drained.done():
             slot.drained.set_result(0)
         self._on_end(slot, slot.cells.bury())
-        victims = [(listener, peer, opened_ns) for (listener, peer), opened in processor.open.items() for opened_ns in opened]
-        for index, (listener, peer, opened_ns) in enumerate(victims):
-            self._acceptor.listeners[listener].closed += 1
-            self._emit(self._victim_row(processor, _LAST_COUNTER - index, listener, peer, opened_ns))
+        victims = [handover for handover in processor.open.values() if handover is not None]
+        offset_ns = time.time_ns() - time.monotonic_ns()
+        for index, handover in enumerate(victims):
+            self._acceptor.listeners[handover.listener].closed += 1
+            self._emit(self._victim_row(processor, _LAST_COUNTER - index, handover, handover.accepted_ns + offset_ns))
         return len(victims)
 
-    def _victim_row(self, processor: Processor, counter: int, listener: str, peer: str, opened_ns: int) -> Row:
+    def _victim_row(self, processor: Processor, counter: int, handover: Handover, opened_ns: int) -> Row:
         """The closed row of a connection that went with its processor. Its id and counts went too: the id here counts down from the last possible."""
         nothing = {"request": 0, "response": 0}
         return {
             "event": "closed",
             "id": make_connection_id(processor.slot, processor.generation, counter),
-            "listener": listener,
-            "peer": peer,
-            "upstream": next(item.upstream for item in self.facts.config.listeners if item.name == listener),
+            "listener": handover.listener,
+            "peer": handover.peer,
+            "upstream": next(item.upstream for item in self.facts.config.listeners if item.name == handover.listener),
             "principal": None,
             "cause": "processor_died",
             "detail": f"exit code {processor.ended.result()}; the counts went with the processor",
@@ -349,18 +351,19 @@ class Supervisor:
         """Book the connections that the acceptor handed over since the last look; before anything is taken off the books."""
         handed = self._acceptor.handed
         while handed:
-            item = handed.popleft()
-            processor = self._tokens.get(item.token)
-            if processor is not None:
-                opened_ns = time.time_ns() - (time.monotonic_ns() - item.accepted_ns)
-                processor.open.setdefault((item.listener, item.peer), []).append(opened_ns)
-            else:
-                self._acceptor.listeners[item.listener].closed += 1
+            token, handover = handed.popleft()
+            processor = self._tokens.get(token)
+            if processor is None:
+                self._acceptor.listeners[handover.listener].closed += 1
+            elif processor.open.setdefault(handover.accepted_ns, handover) is None:
+                del processor.open[handover.accepted_ns]
 
     def _notice(self, processor: Processor, message: Row) -> None:
         kind = message["type"]
         if kind == "closed":
-            self._closed(processor, message["row"])
+            self.count_handed()
+            for line in message["rows"]:
+                self._closed(processor, line)
         elif kind == "log":
             self._log.write(message["event"], level=message["level"], slot=processor.slot, **message["fields"])
         elif kind == "drained":
@@ -370,17 +373,14 @@ class Supervisor:
         else:
             self._log.write("link_unknown", level="error", slot=processor.slot, type=kind)
 
-    def _closed(self, processor: Processor, row: Row) -> None:
-        self.count_handed()
-        listener = row["listener"]
-        self._acceptor.listeners[listener].closed += 1
-        key = (listener, row["peer"])
-        opened = processor.open.get(key)
-        if opened:
-            opened.pop()
-        if not opened:
-            processor.open.pop(key, None)
-        self._emit({"event": "closed", **row})
+    def _closed(self, processor: Processor, line: str) -> None:
+        accepted_ns, text, row = decode_closed(line)
+        self._acceptor.listeners[row["listener"]].closed += 1
+        if processor.open.pop(accepted_ns, None) is None:  # the acceptor's thread has handed it over, and has not come to saying so
+            processor.open[accepted_ns] = None
+        self._log.write_encoded("closed", text)
+        row["event"] = "closed"
+        self._on_event(row)
 
     # --- changes ---------------------------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from proxy.network.memory_pool import MemoryWaiter
 from proxy.network.options import ChannelOptions
 from proxy.network.run import Run
 from proxy.network.state import ChannelEvent, ChannelState
-from proxy.network.timer import Timer
+from proxy.network.timer import NEVER, Timer
 from proxy.network.transport import DONE, ENDED, WANT_WRITE, Transport
 from proxy.network.verdict import cause_of, refusal
 from proxy.network.watchdog import Watchdog
@@ -72,11 +72,10 @@ class Channel(ChannelFacts):
         channel_id: i64,
         options: ChannelOptions,
         peer: str,
-        local: str,
         *,
         connecting: bool,
     ) -> None:
-        super().__init__(selector, sock, transport, channel_id, options, peer, local, connecting=connecting)
+        super().__init__(selector, sock, transport, channel_id, options, peer, connecting=connecting)
         self._read_size: i64 = FIRST_READ
         self._interest: i64 = UNREGISTERED
         self._waiter: _LeaseWaiter | None = None
@@ -211,8 +210,8 @@ class Channel(ChannelFacts):
 
     def start(self) -> None:
         """The first step of a channel whose socket was just given to the selector."""
-        self._watchdog.look(self.opened_ns)
         if self.state is CONNECTING:
+            self._watchdog.look(self.opened_ns)
             self._set_interest(EPOLLOUT)
         else:
             self._queue_handshake()
@@ -230,6 +229,8 @@ class Channel(ChannelFacts):
                 self.close(Cause.NO_DATA if self._transport.wire_received == 0 else Cause.PEER_CLOSED, "within the handshake")
             else:
                 self._set_interest(EPOLLOUT if code == WANT_WRITE else EPOLLIN)
+                if self._watchdog.deadline_ns == NEVER:  # not before: a handshake of one step needs nobody to watch it
+                    self._watchdog.look(self._selector.now_ns)
         except TransportError as error:
             self._fail(error)
         except AuthenticationError as error:
@@ -293,7 +294,10 @@ class Channel(ChannelFacts):
         self._watchdog.look(self.ready_ns)
         self._listener.ready(self)
         if self._open:
-            self._sync_interest()
+            if self._mutes.causes == 0:
+                self._sync_interest()
+            else:
+                self._set_interest(EPOLLIN)  # as after any mute: most are over before the first event
             if self._transport.has_buffered() and self._may_read():
                 self._queue_visit()
 
@@ -402,10 +406,10 @@ class Channel(ChannelFacts):
         if not self._transport.clean_end:
             self.detail = "no_close_notify"
         self._lose_frame()
-        self._sync_interest()
         self._pass_boundary()
         if self._open:
             self._listener.end_of_stream(self)
+        self._sync_interest()  # last: the listener may have closed the channel
 
     def _lose_frame(self) -> None:
         lost = self._receive.drop()

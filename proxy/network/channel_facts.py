@@ -31,7 +31,7 @@ class ChannelFacts(FdHandler):
         id: see ``connection_id``; both channels of a pair may carry the same.
         attachment: the listener's own object for this channel; the channel never looks at it, and drops it when it was told ``closed``.
         options: shared with others of its side.
-        peer, local: addresses as text.
+        peer: its address as text.
         state, died_in: where the channel is in its life; in which state it was closed.
         hung: the descriptor left the selector because the peer is gone while we are muted.
         principal, identity: who the peer is; set before ``ready``.
@@ -49,7 +49,6 @@ class ChannelFacts(FdHandler):
         channel_id: i64,
         options: ChannelOptions,
         peer: str,
-        local: str,
         *,
         connecting: bool,
     ) -> None:
@@ -57,7 +56,6 @@ class ChannelFacts(FdHandler):
         self.attachment: object = None
         self.options: Final = options
         self.peer: Final = peer
-        self.local: Final = local
         self.fd: Final[i64] = sock.fileno()
         self.state: ChannelState = state.CONNECTING if connecting else state.HANDSHAKE
         self.died_in: ChannelState | None = None

@@ -63,6 +63,8 @@ CAUSE_COUNT: Final = 7
 class MuteState(enum.Enum):
     """Whether a channel is read; see the module's table."""
 
+    __hash__ = object.__hash__  # an Enum's own is a Python function, called twice for each look-up in the table
+
     FLOWING = "flowing"
     PAUSED = "paused"
     MUTING = "muting"
@@ -73,6 +75,8 @@ class MuteState(enum.Enum):
 
 class MuteEvent(enum.Enum):
     """What happens to the set of causes, or to the frame begun."""
+
+    __hash__ = object.__hash__
 
     HARD_ON = "hard_on"  # the first hard cause
     HARD_OFF = "hard_off"  # the last hard cause is gone

@@ -11,6 +11,7 @@ from proxy.network.transport import DONE, Identity, Transport
 
 __all__ = ["PlaintextTransport"]
 
+NOBODY: Final = Identity()
 MAX_PIECES: Final = 64  # of one gathering write; the system's IOV_MAX is 1024
 
 
@@ -72,7 +73,7 @@ class PlaintextTransport(Transport):
         return True
 
     def identity(self) -> Identity:
-        return Identity()
+        return NOBODY
 
     def close(self) -> None:
         pass

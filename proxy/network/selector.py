@@ -17,6 +17,7 @@ timers; tell who has died. Theory of operation:
 """
 
 import errno
+import os
 import select
 import socket
 from collections import deque
@@ -25,6 +26,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from proxy.clock import Clock
+from proxy.errors import ConnectError
 from proxy.network.cause import Cause
 from proxy.network.channel import Channel
 from proxy.network.listener import FdHandler, SelectorListener
@@ -76,12 +78,13 @@ class Selector:
         self._ended: list[Channel] = []
         self._dead: list[Channel] = []
 
-    def register(self, sock: socket.socket, channel_id: i64, options: ChannelOptions, *, peer: str = "", local: str = "") -> Channel:
-        """Take over an accepted, connected stream socket. ``ready`` is told from a later part of this poll or from the next one."""
+    def register(self, sock: socket.socket, channel_id: i64, options: ChannelOptions, *, peer: str = "") -> Channel:
+        """Take over an accepted, connected stream socket, with TCP_NODELAY, which it has of its listening socket. ``ready`` is told from a later
+        part of this poll or from the next one.
+        """
         sock.setblocking(False)
-        set_no_delay(sock)
         self.register_budget -= 1
-        return self.adopt(sock, self._transport(sock, options), channel_id, options, peer=peer, local=local)
+        return self.adopt(sock, self._transport(sock, options), channel_id, options, peer=peer)
 
     def connect(self, family: int, address: object, channel_id: i64, options: ChannelOptions, *, peer: str = "") -> Channel:
         """Open a connection. Never blocks and never raises for what the network does: a refusal is told as ``closed``, later.
@@ -94,15 +97,15 @@ class Selector:
             peer: the address as text.
         """
         sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-        set_no_delay(sock)
-        try:
-            sock.connect(address)  # type: ignore[arg-type]
-            refusal = None
-        except OSError as error:  # EAGAIN is a refusal: of a Unix socket whose queue is full, it never becomes a connection
-            refusal = None if error.errno == errno.EINPROGRESS else error
-        channel = self.adopt(sock, self._transport(sock, options), channel_id, options, peer=peer, connecting=True)
-        if refusal is not None:
-            channel.close(Cause.UPSTREAM_REFUSED, str(refusal.strerror), refusal)
+        if family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        code = sock.connect_ex(address)  # type: ignore[arg-type]
+        if code == errno.EINPROGRESS:  # on the same host it is done by now, and asking costs less than an event
+            code = sock.connect_ex(address)  # type: ignore[arg-type]
+        channel = self.adopt(sock, self._transport(sock, options), channel_id, options, peer=peer, connecting=code != 0)
+        if code not in (0, errno.EALREADY):  # EAGAIN is a refusal: of a Unix socket whose queue is full, it never becomes a connection
+            reason = os.strerror(code)
+            channel.close(Cause.UPSTREAM_REFUSED, reason, ConnectError(reason, side="upstream", errno=code))
         return channel
 
     def adopt(
@@ -113,11 +116,10 @@ class Selector:
         options: ChannelOptions,
         *,
         peer: str = "",
-        local: str = "",
         connecting: bool = False,
     ) -> Channel:
         """Make a channel of a non-blocking socket and a transport of the caller's. The socket belongs to the selector from here on."""
-        channel = Channel(self, sock, transport, channel_id, options, peer, local, connecting=connecting)
+        channel = Channel(self, sock, transport, channel_id, options, peer, connecting=connecting)
         self._channels.add(channel)
         self.channel_count += 1
         channel.start()
@@ -235,7 +237,7 @@ class Selector:
     def _step_handshakes(self) -> None:
         """At least one step, then more until the budget is spent. A channel that is left is asked again in the next poll."""
         until_ns: i64 = self._clock_ns() + HANDSHAKE_BUDGET_NS
-        for _ in range(len(self._handshakes)):
+        while self._handshakes:  # a client's is followed by its upstream's, when that is connected at once
             channel = self._handshakes.popleft()
             channel.step_handshake()
             if self._clock_ns() >= until_ns:
@@ -273,9 +275,3 @@ class Selector:
         while fd >= len(self._handlers):
             self._handlers.append(None)
         self._handlers[fd] = handler
-
-
-def set_no_delay(sock: socket.socket) -> None:
-    """Send small frames at once; a Unix socket has no such option."""
-    if sock.family != socket.AF_UNIX:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -16,6 +16,8 @@ __all__ = ["TRANSITIONS", "ChannelEvent", "ChannelState", "next_state"]
 class ChannelState(enum.Enum):
     """Where a channel is in its life."""
 
+    __hash__ = object.__hash__  # an Enum's own is a Python function, called twice for each look-up in the table
+
     CONNECTING = "connecting"
     HANDSHAKE = "handshake"
     AUTHENTICATING = "authenticating"
@@ -28,6 +30,8 @@ class ChannelState(enum.Enum):
 
 class ChannelEvent(enum.Enum):
     """What happens to a channel."""
+
+    __hash__ = object.__hash__
 
     CONNECTED = "connected"  # the socket is connected
     SECURED = "secured"  # the transport's handshake is done

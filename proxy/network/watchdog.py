@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from proxy.network.cause import Cause
+from proxy.network.options import ChannelOptions
 from proxy.network.timer import NEVER, Timer
 
 if TYPE_CHECKING:
@@ -25,24 +26,30 @@ LOOKS: Final = 4  # in a stall window
 class Window:
     """What has been in progress, since when, and how far it was then."""
 
-    def __init__(self) -> None:
-        self.item: i64 = -1
-        self.mute_count: i64 = 0
-        self.since_ns: i64 = 0
-        self.moved: i64 = 0
+    def __init__(self, item: i64, mute_count: i64, since_ns: i64, moved: i64) -> None:
+        self.item: Final[i64] = item
+        self.mute_count: Final[i64] = mute_count
+        self.since_ns: i64 = since_ns
+        self.moved: i64 = moved
 
-    def is_new(self, item: i64, mute_count: i64) -> bool:
-        """Whether something else is in progress than at the last look; then the window begins again."""
-        if item >= 0 and item == self.item and mute_count == self.mute_count:
+    def moves_too_little(self, now_ns: i64, moved: i64, options: ChannelOptions) -> bool:
+        """Whether this has lasted, and less was moved than the rate asks for; when it was enough, the window begins again."""
+        if now_ns - self.since_ns < options.stall_ns:
             return False
-        self.item = item
-        self.mute_count = mute_count
-        return True
-
-    def begin(self, now_ns: i64, moved: i64) -> None:
-        """Measure from here."""
+        if (moved - self.moved) * NS_PER_S < options.min_rate * options.stall_ns:
+            return True
         self.since_ns = now_ns
         self.moved = moved
+        return False
+
+
+def window_of(item: i64, mute_count: i64, now_ns: i64, moved: i64, last: Window | None) -> Window | None:
+    """The window of what is in progress: the last look's, when it is still the same; None when nothing is (-1)."""
+    if item < 0:
+        return None
+    if last is not None and last.item == item and last.mute_count == mute_count:
+        return last
+    return Window(item, mute_count, now_ns, moved)
 
 
 class Watchdog(Timer):
@@ -51,8 +58,8 @@ class Watchdog(Timer):
     def __init__(self, channel: "Channel") -> None:
         super().__init__()
         self._channel: Channel | None = channel
-        self._receiving: Final = Window()
-        self._sending: Final = Window()
+        self._receiving: Window | None = None
+        self._sending: Window | None = None
 
     def fire(self, now_ns: i64) -> None:
         if self._channel is not None:
@@ -93,23 +100,15 @@ class Watchdog(Timer):
             channel.close(cause, f"not ready in {options.handshake_timeout_ns // NS_PER_MS} ms")
 
     def _stalled(self, channel: "Channel", now_ns: i64) -> bool:
+        options = channel.options
         frame = channel.frames_received if channel.is_receiving else -1
-        if self._moves_too_little(channel, self._receiving, frame, channel.mute_count, channel.bytes_received, now_ns):
+        receiving = self._receiving = window_of(frame, channel.mute_count, now_ns, channel.bytes_received, self._receiving)
+        if receiving is not None and receiving.moves_too_little(now_ns, channel.bytes_received, options):
             channel.close(Cause.RECEIVE_STALLED, f"{channel.staged} bytes of a frame, then nearly nothing")
             return True
         send = channel.send_number if channel.is_sending else -1
-        if self._moves_too_little(channel, self._sending, send, 0, channel.wire_sent, now_ns):
+        sending = self._sending = window_of(send, 0, now_ns, channel.wire_sent, self._sending)
+        if sending is not None and sending.moves_too_little(now_ns, channel.wire_sent, options):
             channel.close(Cause.SEND_STALLED, f"{channel.pending_send} bytes are not taken")
             return True
-        return False
-
-    def _moves_too_little(self, channel: "Channel", window: Window, item: i64, mute_count: i64, moved: i64, now_ns: i64) -> bool:
-        """Whether ``item`` (-1: nothing is in progress) has been in progress for a window, and moved less than the rate asks for."""
-        options = channel.options
-        if not window.is_new(item, mute_count):
-            if now_ns - window.since_ns < options.stall_ns:
-                return False
-            if (moved - window.moved) * NS_PER_S < options.min_rate * options.stall_ns:
-                return True
-        window.begin(now_ns, moved)
         return False

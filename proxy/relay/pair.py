@@ -111,8 +111,10 @@ class Leg:
         dropped_bytes: whole frames received that were not passed on.
     """
 
+    __deletable__ = ("pair",)
+
     def __init__(self, pair: "Pair", *, is_client: bool) -> None:
-        self.pair: Final = pair
+        self.pair = pair
         self.is_client: Final[bool] = is_client
         self.channel: Channel | None = None
         self.forward_to: Channel | None = None
@@ -129,17 +131,9 @@ class Leg:
         """The pair's other leg."""
         return self.pair.upstream if self.is_client else self.pair.client
 
-    @property
-    def lost_bytes(self) -> i64:
-        """Bytes received here that never went out on the other side."""
-        channel = self.channel
-        out = self.other.channel
-        lost = self.dropped_bytes
-        if channel is not None:
-            lost += channel.lost_bytes
-        if out is not None:
-            lost += out.unsent_bytes
-        return lost
+    def release(self) -> None:
+        """Let go of the pair, which is CLOSED: two that hold each other would stay until the garbage collector finds them."""
+        del self.pair
 
 
 class _PairTimer(Timer):
@@ -196,6 +190,17 @@ class Pair:
         self._first_end: Cause = Cause.PEER_CLOSED
         self._first_side: str = "downstream"
         self._timer: _PairTimer | None = None
+
+    def lost_bytes(self, leg: Leg) -> i64:
+        """Bytes received on one leg that never went out on the other."""
+        channel = leg.channel
+        out = self.upstream.channel if leg.is_client else self.client.channel
+        lost = leg.dropped_bytes
+        if channel is not None:
+            lost += channel.lost_bytes
+        if out is not None:
+            lost += out.unsent_bytes
+        return lost
 
     def mutes(self) -> dict[str, dict[str, int]]:
         """How often, and for how long, each cause kept the client from being read."""
@@ -442,9 +447,10 @@ class Pair:
         self.state = state.next_state(self.state, PairEvent.END)
         self.client.forward_to = None
         self.upstream.forward_to = None
-        self._arm(LINGER_NS)
         self._linger(self.client)
         self._linger(self.upstream)
+        if _is_left(self.client) or _is_left(self.upstream):
+            self._arm(LINGER_NS)
 
     def abort(self, cause: Cause, detail: str, side: str) -> None:
         """End without the courtesy of the last second."""
@@ -458,6 +464,9 @@ class Pair:
         if channel is None:
             return
         if not channel.is_open:
+            self._close_leg(leg)
+            return
+        if leg.ended and channel.can_send:  # both ends in one: closing ends our side in order, too
             self._close_leg(leg)
             return
         self._shut(leg)
@@ -534,8 +543,8 @@ class Pair:
         self.state = state.next_state(self.state, PairEvent.GONE)
         self.closed_ns = self._owner.selector.now_ns
         counters = self.route.counters
-        counters.lost_downstream += self.client.lost_bytes
-        counters.lost_upstream += self.upstream.lost_bytes
+        counters.lost_downstream += self.lost_bytes(self.client)
+        counters.lost_upstream += self.lost_bytes(self.upstream)
         counters.closed[CAUSE_INDEX[self.cause or Cause.INTERNAL]] += 1
         if self.pairing is not None:
             self.pairing.release()
@@ -543,6 +552,12 @@ class Pair:
             self._owner.selector.cancel(self._timer)
             self._timer.release()
         self._owner.pair_closed(self)
+        self.client.release()
+        self.upstream.release()
+
+
+def _is_left(leg: Leg) -> bool:
+    return leg.channel is not None and leg.channel.state is not ChannelState.CLOSED
 
 
 def connect_error(cause: Cause | None) -> int:

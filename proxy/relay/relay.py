@@ -79,7 +79,7 @@ class Relay(SelectorListener):
         self._ids: Final = ids
         self._watcher: Final = watcher
 
-    def take_over(self, sock: socket.socket, route: Route, peer: str, local: str, accepted_ns: i64) -> Pair:
+    def take_over(self, sock: socket.socket, route: Route, peer: str, accepted_ns: i64) -> Pair:
         """Begin a pair with an accepted connection.
 
         Raises:
@@ -87,7 +87,7 @@ class Relay(SelectorListener):
         """
         pairs = self.pairs
         pair = Pair(pairs, route, self._ids.next(), accepted_ns)
-        channel = pairs.selector.register(sock, pair.id, route.options, peer=peer, local=local)
+        channel = pairs.selector.register(sock, pair.id, route.options, peer=peer)
         pairs.open[int(pair.id)] = pair
         pair.start(channel)
         return pair

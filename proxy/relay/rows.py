@@ -84,11 +84,8 @@ def closed_row(pair: Pair, wall_offset_ns: i64) -> Row:
     row["side"] = pair.side
     row["state"] = pair.died_in.value
     row["closed_ns"] = int(pair.closed_ns + wall_offset_ns)
-    row["lost"] = {
-        "bytes": int(pair.client.lost_bytes + pair.upstream.lost_bytes),
-        "request": int(pair.client.lost_bytes),
-        "response": int(pair.upstream.lost_bytes),
-    }
+    requests, responses = pair.lost_bytes(pair.client), pair.lost_bytes(pair.upstream)
+    row["lost"] = {"bytes": int(requests + responses), "request": int(requests), "response": int(responses)}
     row["mutes"] = pair.mutes()
     return row
 

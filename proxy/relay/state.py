@@ -16,6 +16,8 @@ __all__ = ["TRANSITIONS", "PairEvent", "PairState", "next_state"]
 class PairState(enum.Enum):
     """Where a pair is in its life; the values are the words of the API."""
 
+    __hash__ = object.__hash__  # an Enum's own is a Python function, called twice for each look-up in the table
+
     HANDSHAKING = "handshaking"
     CONNECTING_UPSTREAM = "connecting_upstream"
     OPEN = "open"
@@ -26,6 +28,8 @@ class PairState(enum.Enum):
 
 class PairEvent(enum.Enum):
     """What happens to a pair."""
+
+    __hash__ = object.__hash__
 
     CLIENT_READY = "client_ready"  # the client's channel is READY
     UPSTREAM_READY = "upstream_ready"  # so is an upstream's

@@ -1,21 +1,37 @@
 """The link between control and one processor: two Unix sockets, one codec, used by both sides.
 
-Hand-over (SOCK_SEQPACKET): one message is one accepted connection, a JSON object and exactly one descriptor (SCM_RIGHTS). It must be read
+Hand-over (SOCK_SEQPACKET): one message is one accepted connection, a line of words and exactly one descriptor (SCM_RIGHTS). It must be read
 with ``recvmsg``; a plain ``recv`` drops descriptors without a word.
 
 Commands (SOCK_STREAM): frames of a big-endian u32 length, then a UTF-8 JSON object with the key ``type``, and ``id`` where an answer is
 expected. Neither end ever blocks: what a socket refuses waits in ``LinkWriter``. A message is never dropped once ``send`` took it; a
 sender that may lose rows (``log``) asks ``offer``, which refuses above a bound and counts.
+
+The notice ``closed`` tells of several connections that ended: behind the object, in the same frame, comes one line for each, which the
+reader gives as ``rows``. It holds the row as the log prints it (``encode_closed``, ``decode_closed``), so that nobody encodes it twice.
 """
 
 import json
 import os
 import socket
 from array import array
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
-__all__ = ["MAX_FRAME", "Handover", "LinkError", "LinkReader", "LinkWriter", "encode", "receive_handover", "send_handover"]
+from proxy.network.connection_id import format_connection_id
+
+__all__ = [
+    "MAX_FRAME",
+    "Handover",
+    "LinkError",
+    "LinkReader",
+    "LinkWriter",
+    "decode_closed",
+    "encode",
+    "encode_closed",
+    "receive_handover",
+    "send_handover",
+]
 
 Message = dict[str, Any]
 
@@ -24,7 +40,7 @@ MAX_FRAME: Final = 64 * 1024 * 1024
 _HEADER: Final = 4
 _HANDOVER_SIZE: Final = 4096
 _DESCRIPTOR_SIZE: Final = array("i").itemsize
-_MAX_DESCRIPTORS: Final = 4
+_DESCRIPTOR_SPACE: Final = socket.CMSG_SPACE(4 * _DESCRIPTOR_SIZE)
 
 
 class LinkError(Exception):
@@ -33,14 +49,42 @@ class LinkError(Exception):
 
 _to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False).encode
 """Made once: ``json.dumps`` with arguments makes an encoder for each call."""
+_to_log: Final = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode
+_from_json: Final = json.JSONDecoder().raw_decode
+_SPACE: Final = " "
+_LINE: Final = "\n"
 
 
-def encode(message: Message) -> bytes:
-    """One frame: u32 length, then the object as compact JSON."""
-    body = _to_json(message).encode()
+def encode(message: Message, rows: Sequence[str] = ()) -> bytes:
+    """One frame: u32 length, then the object as compact JSON, then the rows, each on a line of its own."""
+    body = _LINE.join((_to_json(message), *rows)).encode()
     if len(body) > MAX_FRAME:
         raise LinkError(f"a link message of {len(body)} bytes exceeds {MAX_FRAME}")
     return len(body).to_bytes(_HEADER, "big") + body
+
+
+def encode_closed(row: Message, accepted_ns: int) -> str:
+    """A closed row as a line of the notice ``closed``: when the connection was accepted (which names it to control), its id, and the row as the
+    log prints it, where the id is text.
+    """
+    number = row["id"]
+    row["id"] = format_connection_id(number)
+    return f"{accepted_ns} {number} {_to_log(row)}"
+
+
+def decode_closed(line: str) -> tuple[int, str, Message]:
+    """The inverse of ``encode_closed``: when it was accepted, the row as the log prints it, and as an object, where the id is a number.
+
+    Raises:
+        LinkError: anything else.
+    """
+    try:
+        accepted_ns, number, text = line.split(_SPACE, 2)
+        row, _ = _from_json(text)
+        row["id"] = int(number)
+        return int(accepted_ns), text, row
+    except (TypeError, ValueError) as error:
+        raise LinkError(f"a closed row cannot be read: {error}") from error
 
 
 class LinkReader:
@@ -79,11 +123,14 @@ class LinkReader:
 
 def _decode(body: bytes) -> Message:
     try:
-        message = json.loads(body)
+        head, *rows = body.decode().split(_LINE)
+        message, end = _from_json(head)
     except ValueError as error:
         raise LinkError(f"a link frame is not JSON: {error}") from error
-    if not isinstance(message, dict) or not isinstance(message.get("type"), str):
-        raise LinkError("a link message must be an object with a type")
+    if not isinstance(message, dict) or not isinstance(message.get("type"), str) or end != len(head):
+        raise LinkError("a link message must be an object with a type, and nothing behind it")
+    if rows:
+        message["rows"] = rows
     return message
 
 
@@ -106,9 +153,9 @@ class LinkWriter:
         """Bytes the socket has not taken."""
         return len(self._buffer)
 
-    def queue(self, message: Message) -> None:
+    def queue(self, message: Message, rows: Sequence[str] = ()) -> None:
         """Takes a message that must arrive; ``flush`` writes it, and whatever else was queued, in one go."""
-        self._buffer += encode(message)
+        self._buffer += encode(message, rows)
 
     def send(self, message: Message) -> bool:
         """Queues a message that must arrive, writes what the socket takes; True when nothing waits."""
@@ -134,21 +181,20 @@ class LinkWriter:
         return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Handover:
+class Handover(NamedTuple):
     """The facts of one accepted connection.
 
     Attributes:
+        accepted_ns: of the monotonic clock; no two connections of one control process have the same.
+        family: of the socket, AF_INET, AF_INET6 or AF_UNIX.
         listener: name of the listener that accepted it.
         peer: the client, ``host:port``, or ``unix:`` for a Unix socket.
-        local: our own end, likewise.
-        accepted_ns: of the monotonic clock.
     """
 
+    accepted_ns: int
+    family: int
     listener: str
     peer: str
-    local: str
-    accepted_ns: int
 
 
 def send_handover(sock: socket.socket, handover: Handover, descriptor: int) -> bool:
@@ -157,10 +203,10 @@ def send_handover(sock: socket.socket, handover: Handover, descriptor: int) -> b
     Raises:
         OSError: the processor is gone.
     """
-    fields = {"listener": handover.listener, "peer": handover.peer, "local": handover.local, "accepted_ns": handover.accepted_ns}
-    body = _to_json(fields).encode()
+    accepted_ns, family, listener, peer = handover
+    body = f"{accepted_ns} {family} {listener} {peer}".encode()  # a listener's name has no space
     try:
-        socket.send_fds(sock, [body], [descriptor])
+        sock.sendmsg((body,), ((socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", (descriptor,))),))
     except (BlockingIOError, InterruptedError):
         return False
     return True
@@ -176,9 +222,8 @@ def receive_handover(sock: socket.socket) -> tuple[Handover, int] | None:
         EOFError: control closed the socket.
         LinkError: a message that is cut off, not ours, or with more descriptors than one; those it had are closed.
     """
-    space = socket.CMSG_SPACE(_MAX_DESCRIPTORS * _DESCRIPTOR_SIZE)
     try:
-        body, ancillary, flags, _ = sock.recvmsg(_HANDOVER_SIZE, space, socket.MSG_CMSG_CLOEXEC)
+        body, ancillary, flags, _ = sock.recvmsg(_HANDOVER_SIZE, _DESCRIPTOR_SPACE, socket.MSG_CMSG_CLOEXEC)
     except (BlockingIOError, InterruptedError):
         return None
     descriptors = array("i")
@@ -190,8 +235,9 @@ def receive_handover(sock: socket.socket) -> tuple[Handover, int] | None:
     try:
         if flags & socket.MSG_TRUNC or len(descriptors) > 1:
             raise LinkError(f"a hand-over with {len(descriptors)} descriptors and flags {flags:#x}")
-        handover = Handover(**json.loads(body.decode()))
-    except (LinkError, TypeError, ValueError) as error:
+        accepted_ns, family, listener, peer = body.decode().split(_SPACE, 3)
+        handover = Handover(int(accepted_ns), int(family), listener, peer)
+    except (LinkError, ValueError) as error:
         for descriptor in descriptors:
             os.close(descriptor)
         raise LinkError(f"a hand-over that cannot be read: {error}") from error

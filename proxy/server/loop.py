@@ -32,7 +32,7 @@ from proxy.relay.route import Route
 from proxy.relay.rows import closed_row, refused_row
 from proxy.relay.watcher import PairWatcher
 from proxy.server.commands import Commands
-from proxy.server.link import Handover, LinkError, LinkReader, LinkWriter, receive_handover
+from proxy.server.link import Handover, LinkError, LinkReader, LinkWriter, encode_closed, receive_handover
 from proxy.server.settings import Settings
 from proxy.tap.writer import TapWriter
 
@@ -46,6 +46,7 @@ OFFSET_NS: Final = 1_000_000_000
 READ_BYTES: Final = 65536
 MAX_REPLY_BYTES: Final = 1 << 20
 MAX_JOBS: Final = 64
+MAX_ROWS: Final = 128  # closed rows in one message
 END_NS: Final = 2_500_000_000
 TAP_CLOSE_MS: Final = 2_000
 GC_THRESHOLD: Final = 50_000
@@ -183,6 +184,7 @@ class Loop:
         self._working: bool = False
         self._link_up: bool = True
         self._replied: bool = False
+        self._closed: Final[list[str]] = []
         self._handing: bool = False
         self._ending: bool = False
         self._exit_after_drain: bool = False
@@ -229,8 +231,6 @@ class Loop:
             self._watch_link()
             if self._working:
                 timeout_ms = 0
-        if self._replied:
-            self._send_replies()
         if now_ns - self._offset_ns >= OFFSET_NS:
             self._offset_ns = now_ns
             self._set_clock()
@@ -241,8 +241,11 @@ class Loop:
                 timeout_ms = min(timeout_ms, max((due_ns - now_ns) // 1_000_000, 0))
         if now_ns - self._published_ns >= PUBLISH_NS:
             self._publish(now_ns)
+            self._queue_closed()
         else:
             timeout_ms = min(timeout_ms, 1)
+        if self._replied:
+            self._send_replies()
         return timeout_ms
 
     def _set_clock(self) -> None:
@@ -260,9 +263,18 @@ class Loop:
     # The link.
 
     def reply(self, message: Message) -> None:
-        """Send a message that must arrive, together with all others of this turn of the loop."""
+        """Send a message that must arrive, together with all others of this turn of the loop, and after the connections that have closed."""
         if self._link_up:
+            self._queue_closed()
             self._writer.queue(message)
+            self._replied = True
+
+    def _queue_closed(self) -> None:
+        """Send the closed rows: as often as the counts are published, since a message and a wake-up of control for each would cost more than they."""
+        rows = self._closed
+        while rows:
+            self._writer.queue({"type": "closed"}, rows[:MAX_ROWS])
+            del rows[:MAX_ROWS]
             self._replied = True
 
     def _send_replies(self) -> None:
@@ -361,8 +373,8 @@ class Loop:
             return
         sock = None
         try:
-            sock = socket.socket(fileno=descriptor)
-            self._relay.take_over(sock, route, handover.peer, handover.local, handover.accepted_ns)
+            sock = socket.socket(handover.family, socket.SOCK_STREAM, 0, descriptor)  # said, so that nobody asks the system
+            self._relay.take_over(sock, route, handover.peer, handover.accepted_ns)
         except OSError as error:
             if sock is None:
                 os.close(descriptor)
@@ -375,13 +387,17 @@ class Loop:
         number = self._relay.refuse(route, cause)
         offset_ns = self._relay.pairs.wall_offset_ns
         row = refused_row(number, route, handover.peer, handover.accepted_ns + offset_ns, self._selector.now_ns + offset_ns, cause, detail)
-        self.reply({"type": "closed", "row": row})
+        self._tell_closed(row, handover.accepted_ns)
+
+    def _tell_closed(self, row: dict[str, Any], accepted_ns: int) -> None:
+        if self._link_up:
+            self._closed.append(encode_closed(row, accepted_ns))
 
     # What is told.
 
     def on_pair_closed(self, pair: Pair) -> None:
         """A pair is over."""
-        self.reply({"type": "closed", "row": closed_row(pair, self._relay.pairs.wall_offset_ns)})
+        self._tell_closed(closed_row(pair, self._relay.pairs.wall_offset_ns), pair.opened_ns)
         self._commands.pair_changed()
         if self._ending and not self._relay.pairs.open:
             self.finished = True
@@ -441,6 +457,7 @@ class Loop:
             self.log("error", "tap_incomplete", error=self._tap.error)
         self._publisher.publish()
         self._cells.state(State.STOPPED)
+        self._queue_closed()
         if self._link_up and self._writer.pending:
             self._command.setblocking(True)
             self._command.settimeout(1.0)

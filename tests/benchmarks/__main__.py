@@ -61,6 +61,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--parts", help=f"of {', '.join(parts)} (default: all)")
     parser.add_argument("--shapes", default=shapes, help=f"of part cpu: of {shapes} (default: all)")
     parser.add_argument("--protocols", help="of part cpu: of plain, tls, tls-both (default: all)")
+    parser.add_argument("--kinds", help=f"of part handshakes: of {', '.join(kind.word for kind in handshakes.KINDS)} (default: all)")
     parser.add_argument("--candidates", help=f"of {', '.join(CANDIDATES)} (default: {DEFAULT_CANDIDATES})")
     parser.add_argument("--rounds", type=int, help="rounds in which the candidates take turns (default: 5; 1m: 7)")
     parser.add_argument("--seconds", type=float, help="measured in each round (default: 1.5)")
@@ -78,7 +79,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     options.seconds = options.seconds or (0.9 if quick else 1.5)
     options.warm_up = options.warm_up or (0.4 if quick else 0.5)
     options.latency = not quick if options.latency is None else options.latency
-    for words, known in ((options.parts, parts), (options.candidates.split(","), CANDIDATES)):
+    kinds = [kind.word for kind in handshakes.KINDS]
+    options.kinds = options.kinds.split(",") if options.kinds else kinds
+    for words, known in ((options.parts, parts), (options.candidates.split(","), CANDIDATES), (options.kinds, kinds)):
         unknown = [word for word in words if word not in known]
         if unknown:
             parser.error(f"{', '.join(unknown)}: not one of {', '.join(known)}")
@@ -153,6 +156,7 @@ def set_the_scene(options: argparse.Namespace, console: Console, stack: ExitStac
         opener=Opener(opener, load_core, options.warm_up, options.seconds),
         names=tuple(name for name, version in found.items() if not version.startswith("left out")),
         rounds=options.rounds,
+        kinds=tuple(options.kinds),
         console=console,
     )
     return stage, found

@@ -36,6 +36,7 @@ class Stage:
         generator, opener: make the load.
         names: of the candidates asked for that can run here.
         rounds: of the parts that compare processor time.
+        kinds: of part `handshakes`, by their words.
         console: where tables go.
     """
 
@@ -46,6 +47,7 @@ class Stage:
     opener: Opener
     names: tuple[str, ...]
     rounds: int
+    kinds: tuple[str, ...]
     console: Console
 
     def say(self, text: str) -> None:

@@ -1,3 +1,4 @@
+import datetime
 import json
 import logging
 import os
@@ -20,6 +21,23 @@ def test_rows_are_json_lines_in_order_with_time_level_and_event_first() -> None:
     assert [(row["level"], row["event"]) for row in rows] == [("info", "one"), ("error", "two")]
     assert str(rows[0]["time"]).endswith("Z")
     assert rows[1]["strange"] == "<class 'set'>"
+    os.close(reader)
+    os.close(writer)
+
+
+def test_a_row_that_is_json_already_looks_like_any_other() -> None:
+    reader, writer = os.pipe()
+    log = RowLog(writer, capacity=0)
+    log.write_encoded("lost", "{}")
+    log._capacity = 10
+    log.write_encoded("closed", '{"id": "0-1-2", "detail": "said \\"no\\""}')
+    log.write_encoded("closed", '{"id": "0-1-3"}')
+    log.close()
+    first, second = lines(reader)
+    assert list(first) == ["time", "level", "event", "rows_dropped", "id", "detail"]
+    assert (first["level"], first["event"], first["rows_dropped"], first["detail"]) == ("info", "closed", 1, 'said "no"')
+    assert list(second) == ["time", "level", "event", "id"]
+    assert datetime.datetime.fromisoformat(str(first["time"])).tzinfo == datetime.UTC
     os.close(reader)
     os.close(writer)
 

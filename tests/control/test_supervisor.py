@@ -2,15 +2,18 @@ import asyncio
 import dataclasses
 import os
 import signal
+import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from control import supervisor as module
+from control.acceptor import Handed
 from control.errors import AbortedError, StartError
 from control.plane import ProcessorStatus
 from control.supervisor import Facts
+from proxy.server.link import Handover, encode_closed
 from tests.fakes.fleet import Fleet, fleet, until
 
 Scenario = Callable[[Fleet], Awaitable[None]]
@@ -34,7 +37,7 @@ def test_every_slot_runs_and_echoes() -> None:
         for _ in range(4):
             assert await (await made.connect()).echo(b"hello") == b"hello"
         made.supervisor.count_handed()
-        assert [sum(len(opened) for opened in item.open.values()) for item in made.supervisor.running] == [2, 2]
+        assert [len(item.open) for item in made.supervisor.running] == [2, 2]
         assert 0 <= status(made, 0).heartbeat_age_ms < 5000
         assert status(made, 0).generation > 50_000_000
 
@@ -53,6 +56,20 @@ def test_closed_rows_are_logged_published_and_counted() -> None:
         assert isinstance(made.events[0]["id"], int)
         assert made.acceptor.listeners["a"].open == 0
         assert made.supervisor.running[0].open == {}
+
+    run(scenario, 1)
+
+
+def test_a_row_that_overtakes_the_booking_of_its_connection_leaves_nothing_open() -> None:
+    async def scenario(made: Fleet) -> None:
+        processor = made.supervisor.running[0]
+        handover = Handover(5, socket.AF_INET, "a", "192.0.2.1:1")
+        row = {"id": 1, "listener": "a", "peer": handover.peer, "cause": "peer_closed"}
+        made.supervisor._notice(processor, {"type": "closed", "rows": [encode_closed(row, handover.accepted_ns)]})
+        made.acceptor.handed.append(Handed(made.supervisor._token_of[processor], handover))
+        made.supervisor.count_handed()
+        assert processor.open == {}
+        assert [event["id"] for event in made.events] == [1]
 
     run(scenario, 1)
 

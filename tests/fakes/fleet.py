@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import sys
 from collections.abc import AsyncIterator
@@ -32,6 +33,9 @@ class MemoryLog(RowLog):
 
     def write(self, event: str, *, level: str = "info", **fields: Any) -> None:
         self.rows.append({"event": event, "level": level, **fields})
+
+    def write_encoded(self, event: str, text: str) -> None:
+        self.write(event, **json.loads(text))
 
     def close(self, timeout: float = 2.0) -> None:
         """There is no thread."""

@@ -19,7 +19,7 @@ from typing import Any
 from proxy.cells import CellLayout, CellWriter, State
 from proxy.config.model import from_wire
 from proxy.network.connection_id import ConnectionIds
-from proxy.server.link import Handover, LinkReader, encode, receive_handover
+from proxy.server.link import Handover, LinkReader, encode, encode_closed, receive_handover
 
 MODE = os.environ.get("FAKE_PROCESSOR", "")
 ZERO = {"request": 0, "response": 0}
@@ -180,7 +180,8 @@ class FakeProcessor:
         self.selector.unregister(connection)
         connection.close()
         row = {"id": number, "listener": handover.listener, "peer": handover.peer, "cause": cause, "detail": "", "side": "downstream"}
-        self.send(type="closed", row={**row, "frames": ZERO, "bytes": ZERO, "lost": {"bytes": 0}, "mutes": {}})
+        row = {**row, "frames": ZERO, "bytes": ZERO, "lost": {"bytes": 0}, "mutes": {}}
+        self.commands.sendall(encode({"type": "closed"}, [encode_closed(row, handover.accepted_ns)]))
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from proxy.cells import CellLayout, CellReader, create
 from proxy.config.model import ProxyConfig, to_wire
-from proxy.server.link import Handover, LinkReader, encode, send_handover
+from proxy.server.link import Handover, LinkReader, decode_closed, encode, send_handover
 
 Message = dict[str, Any]
 ROOT = Path(__file__).parents[2]
@@ -99,7 +99,9 @@ class ServerProcess:
         self.command.settimeout(timeout_s)
         data = self.command.recv(1 << 16)
         for message in self.reader.feed(data):
-            if message.get("id") is None:
+            if message["type"] == "closed":
+                self.notices += [{"type": "closed", "row": decode_closed(line)[2]} for line in message["rows"]]
+            elif message.get("id") is None:
                 self.notices.append(message)
             else:
                 self._answers[message["id"]] = message
@@ -147,7 +149,7 @@ class ServerProcess:
 
     def give(self, accepted: socket.socket, listener: str, peer: str = "192.0.2.1:999") -> bool:
         """Hand a connection over; the caller closes its own end."""
-        handover = Handover(listener=listener, peer=peer, local="127.0.0.1:1", accepted_ns=time.monotonic_ns())
+        handover = Handover(time.monotonic_ns(), accepted.family, listener, peer)
         return send_handover(self.handover, handover, accepted.fileno())
 
     def wait(self, timeout_s: float = 6.0) -> int:

@@ -128,7 +128,7 @@ class World:
             accepted, _ = listener.accept()
         client.settimeout(2)
         self.sockets.append(client)
-        pair = self.relay.take_over(accepted, self.route, "192.0.2.1:1", "127.0.0.1:2", self.clock.ns)
+        pair = self.relay.take_over(accepted, self.route, "192.0.2.1:1", self.clock.ns)
         return client, pair
 
     def pair(self) -> tuple[socket.socket, socket.socket, Pair]:

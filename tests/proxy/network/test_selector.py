@@ -1,6 +1,7 @@
 """proxy.network.selector: many connections, one wait."""
 
 import contextlib
+import errno
 import select
 import socket
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from proxy.network import mute
 from proxy.network.cause import Cause
 from proxy.network.channel import Channel
 from proxy.network.listener import FdHandler
+from proxy.network.plaintext import PlaintextTransport
 from proxy.network.run import Run
 from proxy.network.selector import MAX_REGISTERED
 from proxy.network.state import ChannelState
@@ -63,7 +65,7 @@ def test_an_accepted_socket_is_ready_with_the_next_poll_and_never_within_registe
 def test_a_connection_is_opened_without_blocking(net: NetBench) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         channel = net.selector.connect(socket.AF_INET, server.getsockname(), 7, net.options(side="upstream"), peer="server")
-        assert channel.state is ChannelState.CONNECTING
+        assert net.listener.words() == []
         net.poll_until(lambda: channel.is_open)
         peer, _ = server.accept()
         with peer:
@@ -71,6 +73,18 @@ def test_a_connection_is_opened_without_blocking(net: NetBench) -> None:
             assert peer.recv(100) == frame(2)
     assert (channel.id, channel.peer) == (7, "server")
     assert channel.opened_ns <= channel.connected_ns <= channel.ready_ns
+
+
+def test_a_connection_that_takes_its_time_is_ready_when_the_socket_says_so(net: NetBench) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.socket()
+        ours.setblocking(False)
+        assert ours.connect_ex(server.getsockname()) == errno.EINPROGRESS
+        channel = net.selector.adopt(ours, PlaintextTransport(ours), 1, net.options(side="upstream"), connecting=True)
+        assert channel.state is ChannelState.CONNECTING
+        net.clock.now += 5
+        net.poll_until(lambda: channel.is_open)
+    assert channel.opened_ns + 5 == channel.connected_ns == channel.ready_ns
 
 
 def test_a_unix_socket_that_connects_at_once_is_told_later(net: NetBench, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """The link's codec and hand-over, over real socketpairs."""
 
-import dataclasses
 import json
 import os
 import socket
@@ -8,9 +7,20 @@ from array import array
 
 import pytest
 
-from proxy.server.link import MAX_FRAME, Handover, LinkError, LinkReader, LinkWriter, encode, receive_handover, send_handover
+from proxy.server.link import (
+    MAX_FRAME,
+    Handover,
+    LinkError,
+    LinkReader,
+    LinkWriter,
+    decode_closed,
+    encode,
+    encode_closed,
+    receive_handover,
+    send_handover,
+)
 
-HANDOVER = Handover(listener="kafka", peer="192.0.2.7:5555", local="127.0.0.1:9093", accepted_ns=123)
+HANDOVER = Handover(123, socket.AF_INET, "kafka", "unix:/tmp/a b")
 
 
 @pytest.fixture
@@ -47,13 +57,30 @@ def test_messages_come_out_byte_by_byte_and_all_at_once():
     assert slow.pending == 0
 
 
+def test_closed_rows_come_behind_their_message_as_the_log_prints_them():
+    rows = [{"id": (3 << 57) + (5 << 29) + number, "peer": "unix:a b", "detail": 'said "no"\nand went'} for number in (1, 2)]
+    (message,) = LinkReader().feed(encode({"type": "closed"}, [encode_closed(dict(row), 123) for row in rows]))
+    assert message["type"] == "closed"
+    for line, row, text in zip(message["rows"], rows, ("3-5-1", "3-5-2"), strict=True):
+        accepted_ns, printed, decoded = decode_closed(line)
+        assert (accepted_ns, decoded) == (123, row)
+        assert json.loads(printed) == {**row, "id": text}
+        assert printed.startswith('{"id": "3-5-')
+
+
+@pytest.mark.parametrize("line", ["", "1 2", "x 2 {}", "1 y {}", "1 2 {", "1 2 []"])
+def test_a_closed_row_that_cannot_be_read_is_an_error(line):
+    with pytest.raises(LinkError):
+        decode_closed(line)
+
+
 def test_a_begun_frame_waits():
     reader = LinkReader()
     assert reader.feed(encode({"type": "x"})[:-1]) == []
     assert reader.pending == 15
 
 
-@pytest.mark.parametrize("data", [(MAX_FRAME + 1).to_bytes(4, "big"), b"\0\0\0\x02[]", b"\0\0\0\x01{", b"\0\0\0\x02{}"])
+@pytest.mark.parametrize("data", [(MAX_FRAME + 1).to_bytes(4, "big"), b"\0\0\0\x02[]", b"\0\0\0\x01{", b"\0\0\0\x02{}", b'\0\0\0\x0e{"type":"x"}{}'])
 def test_a_stream_out_of_step_is_an_error(data):
     with pytest.raises(LinkError):
         LinkReader().feed(data)
@@ -123,12 +150,22 @@ def test_the_end_of_the_hand_over_socket_is_said(packets):
 
 def test_a_lost_descriptor_is_said(packets):
     left, right = packets
-    left.send(json.dumps(dataclasses.asdict(HANDOVER)).encode())
+    left.send(b"123 2 kafka unix:/tmp/a b")
     assert receive_handover(right) == (HANDOVER, -1)
 
 
 @pytest.mark.parametrize(
-    ("body", "count"), [(b"{}", 1), (b"nonsense", 1), (json.dumps({"listener": "x"}).encode(), 1), (b"{}", 2), (b"{}", 0), (b"x" * 5000, 1)]
+    ("body", "count"),
+    [
+        (b"1", 1),
+        (b"1 2 three", 1),
+        (b"x 2 a b", 1),
+        (b"1 y a b", 1),
+        (b"\xff 2 a b", 1),
+        (b"1 2 a b", 2),
+        (b"1 2 a", 0),
+        (b"1 2 a " + b"x" * 5000, 1),
+    ],
 )
 def test_a_bad_hand_over_leaks_no_descriptor(packets, body, count):
     left, right = packets

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 import os
 import signal
 import socket
@@ -25,7 +24,8 @@ from proxy.config.model import (
     UpstreamConfig,
     UpstreamTls,
 )
-from proxy.server.link import MAX_FRAME, Handover
+from proxy.server.link import MAX_FRAME
+from proxy.server.loop import MAX_ROWS
 from proxy.tap.log_reader import count_frames
 from tests.fakes.server import Echo, ServerProcess, receive_all, receive_exactly
 from tests.fakes.tls import TlsWorld
@@ -327,6 +327,18 @@ def test_control_that_goes_away_before_the_start_is_no_error(config, launch):
     assert process.wait() == 0
 
 
+def test_of_many_connections_that_close_at_once_each_has_its_row(config, launch):
+    process = launch(config)
+    count = MAX_ROWS + 2
+    for number in range(count):
+        process.connect(peer=f"192.0.2.1:{number}")
+    until(lambda: process.cells.cell("framegate.connection.active", "downstream", "plain") == count)
+    process.ask("close", listener="plain", reason="")
+    rows = [process.notice("closed")["row"] for _ in range(count)]
+    assert {row["peer"] for row in rows} == {f"192.0.2.1:{number}" for number in range(count)}
+    assert {row["cause"] for row in rows} == {"admin"}
+
+
 def test_a_hand_over_that_cannot_be_used_is_logged_and_closed(config, launch):
     process = launch(config)
     client = process.connect("unheard-of")
@@ -334,8 +346,7 @@ def test_a_hand_over_that_cannot_be_used_is_logged_and_closed(config, launch):
     client.close()
     notice = process.notice("log")
     assert (notice["event"], notice["level"]) == ("handover_failed", "error")
-    lost = Handover(listener="plain", peer="192.0.2.9:1", local="x", accepted_ns=time.monotonic_ns())
-    process.handover.send(json.dumps(dataclasses.asdict(lost)).encode())
+    process.handover.send(b"%d 2 plain 192.0.2.9:1" % time.monotonic_ns())
     row = process.notice("closed")["row"]
     assert (row["cause"], row["peer"], row["detail"]) == ("limit", "192.0.2.9:1", "no descriptor to be had")
     until(lambda: process.cells.cell("framegate.connection.closed", "plain", "limit") == 1)
