@@ -4,8 +4,8 @@ Problem: latency and API of an answer are known only with its request; and crede
 ordinary frames, in their answers, and after SaslHandshake v0 in frames that are no Kafka requests at all.
 
 Rules:
-- Brokers answer in order. Each pair keeps one FIFO of open requests in native arrays: correlation id, key << 16 | version, time of the
-  run that brought it. An answer takes heads until one has its id.
+- Brokers answer in order. Each pair keeps one FIFO of open requests in native arrays: the header's key, version and correlation id as the
+  one int64 that they are on the wire, and the time of the run that brought it. An answer takes heads until one has its id.
 - A head passed over must be a Produce: acks=0 has no answer. (Such requests are recognized and not queued at all where their acks can be
   read, so that a client that only ever asks for acks=0 fills nothing.) Any other mismatch turns pairing off for the connection and counts
   ``lost``; it never closes anything.
@@ -14,12 +14,12 @@ Rules:
   SaslHandshake v0, until the client sends a plausible request header after at least one raw answer. When pairing is lost on a connection
   that ever authenticated, all its answers are sensitive from there on.
 
-Per frame there is no object and no call out of native code: a header is three loads.
+Per frame there is no object and no call out of native code: a header is two loads.
 """
 
 from typing import Final
 
-from librt.strings import read_i16_be, read_i32_be
+from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
@@ -33,10 +33,10 @@ MAX_OPEN: Final = 10_000
 _PRODUCE: Final = 0
 _SASL_HANDSHAKE: Final = 17
 _SASL_AUTHENTICATE: Final = 36
-_RAW_KEY: Final = -(1 << 40)
 _SMALL: Final = 16
 _KEEP: Final = 256
 _MAX_I32: Final = 2147483647
+_ID: Final = 0xFFFFFFFF  # of an entry's bits, those of the correlation id
 _HEADER: Final = 12  # size, key, version, correlation id
 _PREFIX: Final = 512  # enough for client id and transactional id before acks
 _FLEXIBLE_PRODUCE: Final = 9
@@ -59,16 +59,11 @@ def _is_sasl(key: i64) -> bool:
 
 
 def _zeros(count: i64) -> "vec[i64]":
-    out = vec[i64]([], capacity=count)
-    for _ in range(count):
-        out = append(out, 0)
-    return out
-
-
-def _unknown(count: i64) -> "vec[i32]":
-    out = vec[i32]([], capacity=count)
-    for _ in range(count):
-        out = append(out, -1)
+    out = vec[i64](capacity=count)
+    zero: i64 = 0
+    while count > 0:
+        out = append(out, zero)
+        count -= 1
     return out
 
 
@@ -96,7 +91,7 @@ def _skip_string(data: bytes, pos: i64, end: i64) -> i64:
     if pos + 2 > end:
         return end + 1
     length = i64(read_i16_be(data, pos))
-    return pos + 2 + (length if length > 0 else 0)
+    return pos + 2 + length if length > 0 else pos + 2
 
 
 def _skip_compact_string(data: bytes, pos: i64, end: i64) -> i64:
@@ -104,7 +99,7 @@ def _skip_compact_string(data: bytes, pos: i64, end: i64) -> i64:
     if length < 0:
         return end + 1
     pos = _skip_varint(data, pos, end)
-    return pos + (length - 1 if length > 1 else 0)
+    return pos + length - 1 if length > 1 else pos
 
 
 def _skip_tags(data: bytes, pos: i64, end: i64) -> i64:
@@ -164,11 +159,11 @@ class Pairing:
         self.keys: vec[i32] = vec[i32]()
         self.latencies: vec[i32] = vec[i32]()
         self._stats = stats
+        self._counted: i64 = 0
         self._head: i64 = 0
         self._mask: i64 = _SMALL - 1
-        self._ids: vec[i64] = _zeros(_SMALL)
-        self._keys: vec[i64] = _zeros(_SMALL)
-        self._times: vec[i64] = _zeros(_SMALL)
+        self._entries: vec[i64] = _zeros(_SMALL)  # key, version, correlation id; 0 for a raw token
+        self._times: vec[i64] = _zeros(_SMALL)  # when it came, inverted (so below 0) for a raw token
         self._authenticated: bool = False
         self._raw: bool = False
         self._raw_answered: bool = False
@@ -196,6 +191,7 @@ class Pairing:
             size = i64(read_i32_be(data, pos))
             self._request(data, pos, pos + 4 + size, size, now_ns)
             pos += 4 + size
+        self._count_open()
 
     def _request(self, data: bytes, pos: i64, end: i64, size: i64, now_ns: i64) -> None:
         index = self._frames
@@ -203,10 +199,11 @@ class Pairing:
         if size < 8:
             self._odd_request(index, now_ns)
             return
-        key = i64(read_i16_be(data, pos + 4))
-        version = i64(read_i16_be(data, pos + 6))
+        api = i64(read_i32_be(data, pos + 4))
+        key = api >> 16
+        version = api & 0xFFFF
         if self._raw:
-            if not self._raw_answered or key < 0 or key >= _PLAUSIBLE_KEY or version < 0 or version >= _PLAUSIBLE_VERSION:
+            if not self._raw_answered or key < 0 or key >= _PLAUSIBLE_KEY or version >= _PLAUSIBLE_VERSION:
                 self._odd_request(index, now_ns)
                 return
             self._raw = False
@@ -220,35 +217,32 @@ class Pairing:
             return
         if key == _PRODUCE and produce_acks(data, pos, end, version) == 0:
             return
-        self._push(i64(read_i32_be(data, pos + 8)), (key << 16) | (version & 0xFFFF), now_ns)
+        self._push(read_i64_be(data, pos + 4), now_ns)
 
     def _odd_request(self, index: i64, now_ns: i64) -> None:
         """A frame without a request header: a raw token, or no Kafka at all."""
         if self._raw:
             self.sensitive = append(self.sensitive, i32(index))
             if not self.lost:
-                self._push(0, _RAW_KEY, now_ns)
+                self._push(0, ~now_ns)
         else:
             self.lose()
 
-    def _push(self, correlation: i64, key: i64, now_ns: i64) -> None:
+    def _push(self, entry: i64, time_ns: i64) -> None:
         if self.open > self._mask:
             self._resize((self._mask + 1) * 2)
         slot = (self._head + self.open) & self._mask
-        self._ids[slot] = correlation
-        self._keys[slot] = key
-        self._times[slot] = now_ns
+        self._entries[slot] = entry
+        self._times[slot] = time_ns
         self.open += 1
-        self._stats.open += 1
 
     def _resize(self, capacity: i64) -> None:
-        ids, keys, times = _zeros(capacity), _zeros(capacity), _zeros(capacity)
+        entries, times = _zeros(capacity), _zeros(capacity)
         for index in range(self.open):
             slot = (self._head + index) & self._mask
-            ids[index] = self._ids[slot]
-            keys[index] = self._keys[slot]
+            entries[index] = self._entries[slot]
             times[index] = self._times[slot]
-        self._ids, self._keys, self._times = ids, keys, times
+        self._entries, self._times = entries, times
         self._head = 0
         self._mask = capacity - 1
 
@@ -263,8 +257,8 @@ class Pairing:
         if len(self.sensitive):
             self.sensitive = vec[i32]()
         if keep:
-            self.keys = _unknown(run.frames)
-            self.latencies = _unknown(run.frames)
+            self.keys = vec[i32](capacity=run.frames)
+            self.latencies = vec[i32](capacity=run.frames)
         self._frames = 0
         if run.head is not None:
             head = run.prefix(_HEADER)
@@ -276,50 +270,54 @@ class Pairing:
             size = i64(read_i32_be(data, pos))
             self._answer(data, pos, size, now_ns, keep)
             pos += 4 + size
+        self._count_open()
         if self.open == 0 and self._mask >= _KEEP:
             self._resize(_SMALL)
 
     def _answer(self, data: bytes, pos: i64, size: i64, now_ns: i64, keep: bool) -> None:
-        key: i64 = -1
-        latency: i64 = -1
         if not self.lost and self._take(data, pos, size):
             slot = self._head
-            key = self._keys[slot]
-            latency = (now_ns - self._times[slot]) // 1000
+            time_ns = self._times[slot]
+            api = self._entries[slot] >> 32
             self._drop_head()
             self._stats.answered += 1
-            api = key >> 16
-            if key == _RAW_KEY:
+            if time_ns < 0:
+                api = -1
+                time_ns = ~time_ns
                 self._raw_answered = True
                 self._withhold()
-            elif _is_sasl(api):
+            elif _is_sasl(api >> 16):
                 self._withhold()
-        elif self._authenticated:
-            self._raw_answered = True
-            self._withhold()
-        if keep:
-            if key == _RAW_KEY:
-                key = -1
-            if latency > _MAX_I32:
-                latency = _MAX_I32
-            index = self._frames
-            self.keys[index] = i32(key)
-            self.latencies[index] = i32(latency)
+            if keep:
+                self._keep(api, (now_ns - time_ns) // 1000)
+        else:
+            if self._authenticated:
+                self._raw_answered = True
+                self._withhold()
+            if keep:
+                self._keep(-1, -1)
         self._frames += 1
+
+    def _keep(self, api: i64, latency_us: i64) -> None:
+        if latency_us > _MAX_I32:
+            latency_us = _MAX_I32
+        self.keys = append(self.keys, i32(api))
+        self.latencies = append(self.latencies, i32(latency_us))
 
     def _withhold(self) -> None:
         self.sensitive = append(self.sensitive, i32(self._frames))
 
     def _take(self, data: bytes, pos: i64, size: i64) -> bool:
         """Brings the request of this answer to the head; False, and pairing lost, when there is none."""
-        if self.open > 0 and self._keys[self._head] == _RAW_KEY:
+        if self.open > 0 and self._times[self._head] < 0:
             return True
         if size >= 4:
-            correlation = i64(read_i32_be(data, pos + 4))
+            correlation = i64(read_i32_be(data, pos + 4)) & _ID
             while self.open > 0:
-                if self._ids[self._head] == correlation:
+                entry = self._entries[self._head]
+                if entry & _ID == correlation:
                     return True
-                if self._keys[self._head] >> 16 != _PRODUCE:
+                if entry >> 48 != _PRODUCE:
                     break
                 self._drop_head()
         self.lose()
@@ -328,7 +326,6 @@ class Pairing:
     def _drop_head(self) -> None:
         self._head = (self._head + 1) & self._mask
         self.open -= 1
-        self._stats.open -= 1
 
     def lose(self) -> None:
         """Turns pairing off for this connection."""
@@ -339,8 +336,13 @@ class Pairing:
 
     def release(self) -> None:
         """Forgets what is open: the pair ends, or pairing is lost."""
-        self._stats.open -= self.open
         self.open = 0
+        self._count_open()
         self._head = 0
         self._mask = _SMALL - 1
-        self._ids, self._keys, self._times = _zeros(_SMALL), _zeros(_SMALL), _zeros(_SMALL)
+        self._entries, self._times = _zeros(_SMALL), _zeros(_SMALL)
+
+    def _count_open(self) -> None:
+        """Bring the listener's count of open requests up to date; once a run, not once a request."""
+        self._stats.open += self.open - self._counted
+        self._counted = self.open

@@ -2,12 +2,15 @@
 
 Theory of operation. The loop thread must spend next to nothing on a chunk, and the writer thread must take the interpreter's lock rarely,
 because each time it comes back from ``crc32`` or ``pwritev`` it competes with the loop for it. So rows and starts go into byte buffers
-that are used again for every block, a handful of native stores each. Payload below ``COPY_BELOW`` bytes is copied into one more such
-buffer; larger pieces are kept by reference. At 256 KiB or 20 ms the whole block changes hands in one queue operation and the builder
-starts over. The thread joins what is below ``JOIN_BELOW`` with one copy, so that most blocks are one CRC and one write.
+that are used again for every block, a handful of native stores each. Payload below ``COPY_BELOW`` bytes is copied, once, into a buffer that
+goes to disk as it is and then comes back; larger pieces are kept by reference. At 256 KiB or 20 ms the whole block changes hands in one
+queue operation and the builder starts over. The thread joins what is below ``JOIN_BELOW`` with one copy, so that most blocks are one CRC
+and one write.
 """
 
+import io
 import json
+from collections import deque
 from typing import Final
 
 from librt.strings import BytesWriter, write_i32_le, write_i64_le
@@ -32,6 +35,10 @@ from proxy.tap.record import (
 COPY_BELOW: Final = 32768
 # Payload under this is joined on the writer thread: giving the interpreter's lock away and getting it back for one more CRC costs more.
 JOIN_BELOW: Final = 65536
+# Buffers for copied payload that wait to be used again; more than these are in use only while the disk is behind.
+SPARE_BUFFERS: Final = 2
+
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 class Block:
@@ -41,6 +48,7 @@ class Block:
         strings: the string table.
         rows, starts, sizes, answers: the sections as they go to disk.
         pieces: the data section, back to back.
+        copied: the buffer that the copied payload is in, with ``views`` of it among the pieces; None when there was too little to give it away.
         data_len: bytes of all pieces.
         request_frames, response_frames: frames in it, by direction.
         lost_frames: the sum over the gap chunks.
@@ -58,6 +66,8 @@ class Block:
         sizes: bytes,
         answers: bytes,
         pieces: list[Buffer],
+        copied: io.BytesIO | None,
+        views: list[memoryview],
         data_len: i64,
         request_frames: i64,
         response_frames: i64,
@@ -73,6 +83,8 @@ class Block:
         self.sizes = sizes
         self.answers = answers
         self.pieces = pieces
+        self.copied = copied
+        self.views = views
         self.data_len: i64 = data_len
         self.request_frames: i64 = request_frames
         self.response_frames: i64 = response_frames
@@ -94,52 +106,64 @@ class Layout:
 
     Attributes:
         parts: everything behind the header, padding included, in order; ready for a CRC and a gathering write.
-        header: the header, complete but for offset, sequence and body CRC.
+        block_len: bytes of the block, its header included.
     """
 
     def __init__(self, block: Block) -> None:
-        strings = json.dumps(block.strings, ensure_ascii=False, separators=(",", ":")).encode()
+        strings = _ENCODER.encode(block.strings).encode()
         tables = [strings, block.rows, block.starts, block.sizes, block.answers]
         places: list[int] = []
-        meta: list[Buffer] = []
+        parts: list[Buffer] = []
         position = BLOCK_HEADER_BYTES
         for table in tables:
             places.append(position)
             pad = padding(len(table), SECTION_ALIGNMENT)
-            meta.append(table)
-            meta.append(bytes(pad))
+            parts.append(table)
+            parts.append(bytes(pad))
             position += len(table) + pad
         end = position + int(block.data_len)
         tail = padding(end, BLOCK_ALIGNMENT)
-        self.parts = joined([*meta, *block.pieces, bytes(tail)])
-        self.header = BlockHeader(
-            header_len=BLOCK_HEADER_BYTES,
-            flags=0,
-            chunk_count=block.chunk_count,
-            block_len=end + tail,
-            offset=0,
-            sequence=0,
-            first_ns=int(block.first_ns),
-            last_ns=int(block.last_ns),
-            request_frames=int(block.request_frames),
-            response_frames=int(block.response_frames),
-            lost_frames=int(block.lost_frames),
-            strings_len=len(strings),
-            chunks_at=places[1],
-            starts_at=places[2],
-            sizes_at=places[3],
-            answers_at=places[4],
-            data_at=position,
-            data_len=int(block.data_len),
-            starts_count=len(block.starts) // 4,
-            sizes_count=len(block.sizes) // 4,
-            answers_count=len(block.answers) // 8,
-            body_crc=0,
+        parts += block.pieces
+        parts.append(bytes(tail))
+        self.parts = joined(parts)
+        self.block_len: i64 = end + tail
+        self._block = block
+        self._strings_len = len(strings)
+        self._places = places
+        self._data_at = position
+
+    def header(self, offset: i64, sequence: i64, body_crc: int) -> BlockHeader:
+        """The header, for the block's place in its stream and the CRC of ``parts``."""
+        block = self._block
+        places = self._places
+        return BlockHeader(
+            BLOCK_HEADER_BYTES,
+            0,
+            block.chunk_count,
+            int(self.block_len),
+            int(offset),
+            int(sequence),
+            int(block.first_ns),
+            int(block.last_ns),
+            int(block.request_frames),
+            int(block.response_frames),
+            int(block.lost_frames),
+            self._strings_len,
+            places[1],
+            places[2],
+            places[3],
+            places[4],
+            self._data_at,
+            int(block.data_len),
+            len(block.starts) // 4,
+            len(block.sizes) // 4,
+            len(block.answers) // 8,
+            body_crc,
         )
 
 
 class BlockBuilder:
-    """Gathers chunks; reused for block after block. Loop thread only.
+    """Gathers chunks; reused for block after block. Loop thread only, but for ``reuse``.
 
     Attributes:
         serial: number of the block being built; string indexes hold within one.
@@ -149,7 +173,9 @@ class BlockBuilder:
         last_ns: the latest capture time ever added; never decreases, not even from one block to the next.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, room: int = 0) -> None:
+        """``room``: bytes of payload to have room for from the start."""
+        self._room = room
         self.serial: i64 = 0
         self.last_ns: i64 = 0
         self.starts = BytesWriter()
@@ -157,7 +183,8 @@ class BlockBuilder:
         self._rows = BytesWriter()
         self._keys = BytesWriter()
         self._latencies = BytesWriter()
-        self._small = BytesWriter()
+        self._spare: deque[io.BytesIO] = deque(maxlen=SPARE_BUFFERS)
+        self._copied: io.BytesIO = io.BytesIO(bytes(room))
         self._reset()
 
     def _reset(self) -> None:
@@ -169,7 +196,9 @@ class BlockBuilder:
         self.data_len: i64 = 0
         self.weight: i64 = 0
         self.must_keep = False
-        self._pieces: list[Buffer] = []
+        self._copied_len: i64 = 0
+        self._referenced: list[Buffer] = []
+        self._cuts: list[int] = []
         self._strings: list[str] = []
         self._indexes: dict[str, int] = {}
         self._first_ns: i64 = 0
@@ -194,11 +223,11 @@ class BlockBuilder:
         length: i64 = len(piece)
         self.data_len += length
         if length < COPY_BELOW:
-            self._small.write(piece if isinstance(piece, bytes) else bytes(piece))
-            return
-        if len(self._small) > 0:
-            self._pieces.append(take(self._small))
-        self._pieces.append(piece)
+            self._copied.write(piece)
+            self._copied_len += length
+        else:
+            self._referenced.append(piece)
+            self._cuts.append(int(self._copied_len))
 
     def add_pieces(self, pieces: list[Buffer]) -> None:
         """Append payload that arrived in pieces."""
@@ -303,15 +332,20 @@ class BlockBuilder:
 
     def finish(self) -> Block:
         """The block built so far; the builder starts the next one."""
-        if len(self._small) > 0:
-            self._pieces.append(take(self._small))
+        # A buffer that is mostly room stays here, so that a queue of many small blocks holds no more than twice what it counts.
+        give = 2 * self._copied_len >= self._room
+        views: list[memoryview] = []
+        with self._copied.getbuffer() as copied:
+            pieces = self._in_order(copied if give else memoryview(bytes(copied[: self._copied_len])), views)
         block = Block(
             self._strings,
             take(self._rows),
             take(self.starts),
             take(self.sizes),
             take(self._keys) + take(self._latencies),
-            self._pieces,
+            pieces,
+            self._copied if give else None,
+            views,
             self.data_len,
             self._request_frames,
             self._response_frames,
@@ -321,8 +355,36 @@ class BlockBuilder:
             self.weight,
             self.must_keep,
         )
+        if give:
+            self._copied = self._spare.pop() if self._spare else io.BytesIO(bytes(self._room))
+        else:
+            self._copied.seek(0)
         self._reset()
         return block
+
+    def _in_order(self, copied: memoryview, views: list[memoryview]) -> list[Buffer]:
+        """The data section; ``views`` gets what of it is from ``copied``."""
+        pieces: list[Buffer] = []
+        ends = [*self._cuts, int(self._copied_len)]
+        start = 0
+        for index, end in enumerate(ends):
+            if end > start:
+                views.append(copied[start:end])
+                pieces.append(views[-1])
+                start = end
+            if index < len(self._referenced):
+                pieces.append(self._referenced[index])
+        return pieces
+
+    def reuse(self, block: Block) -> None:
+        """Take the buffer of a block that is on disk back. Any thread; nobody may look at the block's pieces any more."""
+        if block.copied is None:
+            return
+        for view in block.views:
+            view.release()
+        block.pieces.clear()
+        block.copied.seek(0)
+        self._spare.append(block.copied)
 
 
 def pack_codes(direction: i64, kind: i64, capture: i64, reason: i64, framing: i64, protocol: i64, flags: i64) -> i64:

@@ -315,34 +315,7 @@ def decode_segment_header(data: bytes) -> dict[str, str | int]:
 
 def encode_block_header(header: BlockHeader) -> bytes:
     """``BLOCK_HEADER_BYTES`` bytes, header CRC included."""
-    packed = BLOCK_HEADER.pack(
-        BLOCK_MAGIC,
-        header.header_len,
-        CRC_KIND_CRC32,
-        0,
-        header.flags,
-        header.chunk_count,
-        header.block_len,
-        header.offset,
-        header.sequence,
-        header.first_ns,
-        header.last_ns,
-        header.request_frames,
-        header.response_frames,
-        header.lost_frames,
-        header.strings_len,
-        header.chunks_at,
-        header.starts_at,
-        header.sizes_at,
-        header.answers_at,
-        header.data_at,
-        header.data_len,
-        header.starts_count,
-        header.sizes_count,
-        header.answers_count,
-        header.body_crc,
-        0,
-    )
+    packed = BLOCK_HEADER.pack(BLOCK_MAGIC, header.header_len, CRC_KIND_CRC32, 0, *header[1:], 0)
     return packed + HEADER_CRC.pack(zlib.crc32(packed))
 
 

@@ -42,7 +42,7 @@ class SegmentFiles(abc.ABC):
 
     @abc.abstractmethod
     def write(self, fd: int, parts: list[Buffer], position: int) -> int:
-        """Write at most ``MAX_PIECES`` parts at ``position``; returns how many bytes went, at least one."""
+        """Write at most ``MAX_PIECES`` parts at ``position``, and keep none; returns how many bytes went, at least one."""
 
     @abc.abstractmethod
     def truncate(self, fd: int, length: int) -> None:
@@ -135,7 +135,7 @@ class SegmentLog:
             OSError: nothing of the block remains in the stream.
         """
         layout = Layout(block)
-        length: i64 = layout.header.block_len
+        length = layout.block_len
         if self._fd >= 0 and (self.due_ns() <= now_ns or self._position + length > SEGMENT_HEADER_BYTES + self._segment_size):
             self.seal()
         if self._fd < 0:
@@ -143,9 +143,9 @@ class SegmentLog:
         crc = 0
         for part in layout.parts:
             crc = zlib.crc32(part, crc)
-        header = layout.header._replace(offset=int(self.offset), sequence=int(self.blocks), body_crc=crc)
+        header = encode_block_header(layout.header(self.offset, self.blocks, crc))
         try:
-            self._write([encode_block_header(header), *layout.parts], self._position)
+            self._write([header, *layout.parts], self._position)
         except OSError:
             self._cut()
             raise

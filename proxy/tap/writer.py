@@ -26,7 +26,7 @@ from librt.strings import read_i32_le, read_i64_le
 from mypy_extensions import i64
 
 from proxy.config.model import TapConfig
-from proxy.tap.block import Block, BlockBuilder
+from proxy.tap.block import COPY_BELOW, Block, BlockBuilder
 from proxy.tap.gap import Gap, PendingGaps
 from proxy.tap.record import (
     CHUNK_ROW_BYTES,
@@ -96,7 +96,7 @@ class TapWriter:
         self.stream = stream_name(node, slot, boot_id)
         facts: dict[str, str | int] = {"node": node, "slot": slot, "stream": self.stream, "boot_id": boot_id}
         folder = os.path.join(config.directory, self.stream)
-        self.builder = BlockBuilder()
+        self.builder = BlockBuilder(config.flush_size + COPY_BELOW)
         self.frames_matched_request: i64 = 0
         self.frames_matched_response: i64 = 0
         self.bytes_matched: i64 = 0
@@ -402,6 +402,8 @@ class TapWriter:
             if not block.must_keep or self._give_up.wait(float(RETRY_NS) / 1e9):
                 self._failed.append(block)
                 break
+        else:
+            self.builder.reuse(block)
         self.flush_ns += i64(time.monotonic_ns()) - started
         self._settled_weight += block.weight
         if self._starved and self._has_room():

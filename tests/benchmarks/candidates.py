@@ -16,6 +16,7 @@ from pathlib import Path
 import native
 from processes import Process, free_port, wait_for_port
 from shapes import Load
+from tapcost import BUDGET, SEGMENT_SIZE
 
 __all__ = ["CANDIDATES", "MANY_CONNECTIONS", "Candidate", "Framegate", "FramegateTap", "Place", "UnavailableError"]
 
@@ -39,7 +40,7 @@ class Place:
         certificate: of every server.
         echo_port: of the upstream that speaks plaintext.
         echo_tls_port: of the one that speaks TLS.
-        tap_directory: of framegate's tap.
+        tap_directory: of framegate's taps: each candidate has a folder in it.
     """
 
     folder: Path
@@ -312,9 +313,10 @@ class Framegate(Candidate):
             "telemetry": {"prometheus": {"address": "127.0.0.1:0"}},
         }
         if self.tap_rules:
-            shutil.rmtree(self.place.tap_directory, ignore_errors=True)
-            self.place.tap_directory.mkdir(parents=True)
-            configuration["tap"] = {"directory": str(self.place.tap_directory), "budget": "2GiB", "rules": list(self.tap_rules)}
+            directory = self.place.tap_directory / self.name
+            shutil.rmtree(directory, ignore_errors=True)
+            directory.mkdir(parents=True)
+            configuration["tap"] = {"directory": str(directory), "budget": BUDGET, "segment_size": SEGMENT_SIZE, "rules": list(self.tap_rules)}
         return configuration
 
     def launch(self) -> None:
@@ -350,10 +352,17 @@ class FramegateIdleRule(Framegate):
 
 
 class FramegateTap(Framegate):
-    """With every frame of both directions captured in full."""
+    """With every frame of both directions captured in full; frames that come faster than the log is written are dropped, as by default."""
 
     name = "framegate-tap"
     tap_rules = ({"name": "all", "capture": "full"},)
+
+
+class FramegateTapMute(FramegateTap):
+    """The same, but traffic waits for the log: nothing is dropped."""
+
+    name = "framegate-tap-mute"
+    tap_rules = ({"name": "all", "capture": "full", "on_full": "mute"},)
 
 
 class FramegateKafka(Framegate):
@@ -385,5 +394,5 @@ class FramegateSteered(Framegate):
     more_listeners = ("idle",)
 
 
-FRAMEGATES = (Framegate, FramegateIdleRule, FramegateTap, FramegateKafka, FramegateSmallPool, FramegateTwo, FramegateSteered)
+FRAMEGATES = (Framegate, FramegateIdleRule, FramegateTap, FramegateTapMute, FramegateKafka, FramegateSmallPool, FramegateTwo, FramegateSteered)
 CANDIDATES: dict[str, type[Candidate]] = {candidate.name: candidate for candidate in (CRelay, HaProxy, Nginx, Envoy, *FRAMEGATES)}

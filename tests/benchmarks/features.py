@@ -9,17 +9,18 @@ from dataclasses import asdict
 
 import report
 import steered
-from candidates import Candidate, FramegateSteered
+from candidates import Candidate, FramegateSteered, FramegateTap
 from measure import Round
 from shapes import SHAPES, Load
 from stage import Stage, in_turn, short, spread
-from tapcost import floor_ns_per_byte
+from tapcost import BUDGET, floor_ns_per_byte
 
 __all__ = ["run"]
 
-TAP = ("framegate", "framegate-idle-rule", "framegate-tap")
-TAP_SHAPES = ("100x64", "64k")
+TAPS = ("framegate-tap", "framegate-tap-mute")
+TAP_SHAPES = ("100x64", "1k", "64k")
 PAIRING_BOUND = 1.2
+FILL_BYTES = BUDGET + (BUDGET >> 2)
 MUTED_NEIGHBOURS = 1_000
 
 
@@ -27,9 +28,12 @@ def run(stage: Stage) -> dict[str, object]:
     """Every feature; the raw rounds."""
     rounds, floors = [], {}
     for load in (Load(shape) for shape in SHAPES if shape.name in TAP_SHAPES):
-        rows, floor_ns = tap(stage, load, TAP)
+        rows, floor = tap(stage, load, ("framegate", "framegate-idle-rule", *TAPS))
         rounds += rows
-        floors[load.title] = floor_ns
+        floors[load.title] = floor
+        for name in TAPS:
+            report.show_tap(stage.console, load, rows, statistics.median(floor), "framegate", name)
+        _show(stage, load, rows, "framegate-idle-rule", "a rule that matches nothing")
     rounds += _beside(stage, "100x64", "framegate-kafka", "pairing requests with answers (protocol: kafka)", PAIRING_BOUND)
     rounds += _beside(stage, "1m", "framegate-small-pool", "a pool that mutes for memory all the time")
     rounds += _muted_neighbours(stage)
@@ -37,14 +41,28 @@ def run(stage: Stage) -> dict[str, object]:
     return {"rounds": [asdict(row) for row in rounds], "tap_floor_ns_per_byte": floors}
 
 
-def tap(stage: Stage, load: Load, names: Sequence[str]) -> tuple[list[Round], float]:
-    """Off, a rule that matches nothing, full capture; and the floor that the bound is made of."""
-    floor_ns = floor_ns_per_byte(stage.place.cores[0], stage.place.tap_directory.parent, stage.generator.seconds)
+def tap(stage: Stage, load: Load, names: Sequence[str]) -> tuple[list[Round], list[float]]:
+    """Rounds of the tap's variants, and in each round the floor that the bound is made of."""
+    floors: list[float] = []
+
+    def measure(candidate: Candidate, number: int) -> Round:
+        if len(floors) == number:
+            floors.append(floor_ns_per_byte(stage.place.cores[0], stage.place.tap_directory / "floor", stage.generator.seconds))
+        return stage.generator.run(candidate, load, number)
+
     with stage.all_started(load, names) as candidates:
-        rows = in_turn(candidates, stage.rounds, lambda candidate, number: stage.generator.run(candidate, load, number))
+        for candidate in candidates:
+            if isinstance(candidate, FramegateTap):
+                _fill(stage, candidate, load)
+        rows = in_turn(candidates, stage.rounds, measure)
     report.show_throughput(stage.console, load, report.summarize(rows))
-    report.show_tap(stage.console, load, rows, floor_ns)
-    return rows, floor_ns
+    return rows, floors
+
+
+def _fill(stage: Stage, candidate: Candidate, load: Load) -> None:
+    """Let a tap write until it deletes, so that it is measured as it goes on."""
+    while candidate.metric("framegate_tap_io_bytes") < FILL_BYTES:
+        stage.generator.run(candidate, load, -1)
 
 
 def _beside(stage: Stage, shape: str, name: str, words: str, bound: float = 0.0) -> list[Round]:

@@ -113,25 +113,25 @@ def show_latency(console: Console, load: Load, rounds: Sequence[Round]) -> None:
     console.print(table)
 
 
-def show_tap(console: Console, load: Load, rounds: Sequence[Round], floor_ns: float) -> None:
-    """What the tap adds, beside its bound: 1.3 × the floor of writing the bytes, and 1.5 µs for each chunk (a chunk is at most one read)."""
-    summaries = summarize([row for row in rounds if (row.protocol, row.shape) == (load.protocol, load.shape.name)])
-    without = summaries.get((load.protocol, load.shape.name, "framegate"))
-    idle = summaries.get((load.protocol, load.shape.name, "framegate-idle-rule"))
-    full = summaries.get((load.protocol, load.shape.name, "framegate-tap"))
-    if without is None or full is None:
-        return
-    tapped = [row for row in rounds if row.candidate == "framegate-tap" and (row.protocol, row.shape) == (load.protocol, load.shape.name)]
-    extra = {key: statistics.median(row.extra[key] for row in tapped) for key in tapped[0].extra}
+def show_tap(console: Console, load: Load, rounds: Sequence[Round], floor_ns: float, without: str, tapped: str) -> None:
+    """What a tap adds, beside its bound: 1.3 × the floor of writing the bytes, and 1.5 µs for each chunk (a chunk is at most one read)."""
+    rows = [row for row in rounds if row.candidate == tapped]
+    cost = {name: statistics.median(row.cpu_us_per_frame for row in rounds if row.candidate == name) for name in (without, tapped)}
+    extra = {key: statistics.median(row.extra[key] for row in rows) for key in rows[0].extra}
     chunks = min(extra["reads"], 2.0)
     floor_us = floor_ns * extra["tap_bytes"] / 1000
-    bound = without.cpu_us + TAP_FACTOR * floor_us + TAP_US_PER_CHUNK * chunks
-    words = f"{load.title}: full capture {_short(full.cpu_us)} µs/frame, without {_short(without.cpu_us)}, bound {_short(bound)}"
-    words += f" (floor {_short(floor_us)}, at most {chunks:.3f} chunks, {extra['tap_bytes']:.0f} B, {extra['tap_frames']:.2f} rows"
-    words += f", {extra['tap_dropped']:.2f} dropped a frame): {'within' if full.cpu_us <= bound else 'ABOVE'}"
-    if idle is not None:
-        words += f"; a rule that matches nothing: {idle.cpu_us / without.cpu_us - 1:+.1%}"
-    console.print(words)
+    added, allowed = cost[tapped] - cost[without], TAP_FACTOR * floor_us + TAP_US_PER_CHUNK * chunks
+    dropped = statistics.mean(row.extra["tap_dropped"] for row in rows)
+    if dropped > 0:
+        verdict = f"NOT FULL CAPTURE: {dropped:.3f} of 2 frames per echo were dropped"
+    else:
+        verdict = f"full capture, {'within' if added <= allowed else 'ABOVE'}: adds {added / allowed:.2f} of what it may"
+    console.print(
+        f"{load.title}: {tapped} {_short(cost[tapped])} µs/frame, {without} {_short(cost[without])}, may add {_short(allowed)}"
+        f" (floor {_short(floor_us)} at {floor_ns:.2f} ns a byte, at most {chunks:.3f} chunks, {extra['tap_bytes']:.0f} B): {verdict}",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _short(value: float) -> str:

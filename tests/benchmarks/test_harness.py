@@ -1,9 +1,12 @@
 """What the harness computes from its rounds, and from its command line."""
 
+import io
+
 import pytest
 import report
 from measure import Round
-from shapes import SHAPES, chosen
+from rich.console import Console
+from shapes import SHAPES, Load, chosen
 
 
 def a_round(candidate: str, number: int, cost: float) -> Round:
@@ -30,3 +33,21 @@ def test_an_unknown_shape_is_named() -> None:
 
 def test_titles_are_as_people_write_them() -> None:
     assert [shape.title for shape in SHAPES] == ["100 B × 1 × 50", "100 B × 64 × 50", "1 KB × 8 × 50", "64 KiB × 4 × 10", "1 MB × 2 × 4"]
+
+
+@pytest.mark.parametrize(
+    ("cost", "dropped", "words"),
+    [
+        (4.0, 0.0, "full capture, within: adds 1.00 of what it may"),
+        (4.1, 0.0, "full capture, ABOVE: adds 1.03 of what it may"),
+        (2.0, 0.5, "NOT FULL CAPTURE: 0.250 of 2 frames per echo were dropped"),
+    ],
+)
+def test_only_a_tap_that_dropped_nothing_is_judged(cost: float, dropped: float, words: str) -> None:
+    out = io.StringIO()
+    tapped = [a_round("framegate-tap", number, cost) for number in range(2)]
+    for row, lost in zip(tapped, (0.0, dropped), strict=True):
+        row.extra = {"tap_frames": 2.0, "tap_bytes": 1000.0, "tap_dropped": lost, "reads": 5.0}
+    load = Load(SHAPES[0])
+    report.show_tap(Console(file=out), load, [a_round("framegate", 0, 0.35), *tapped], 0.5, "framegate", "framegate-tap")
+    assert words in out.getvalue()

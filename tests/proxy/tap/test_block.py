@@ -2,12 +2,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from librt.strings import BytesWriter
 
+from proxy.network.run import Buffer
 from proxy.tap.block import COPY_BELOW, JOIN_BELOW, Block, BlockBuilder, Layout, joined, pack_codes, take
 from proxy.tap.gap import Gap
 from proxy.tap.record import BLOCK_ALIGNMENT, BLOCK_HEADER_BYTES, CHUNK_ROW, KIND_GAP, SECTION_ALIGNMENT, ChunkRow
 
 
-def add(builder: BlockBuilder, payload: bytes, capture_ns: int = 5, direction: int = 0) -> None:
+def add(builder: BlockBuilder, payload: Buffer, capture_ns: int = 5, direction: int = 0) -> None:
     offset = builder.data_len
     builder.add_piece(payload)
     builder.add_frames_row(capture_ns, 1, 0, len(payload), 0, offset, 1, 0, -1, -1, builder.string("main"), -1, -1, -1, direction)
@@ -36,6 +37,39 @@ def test_large_pieces_are_not_copied_and_small_ones_are_joined() -> None:
     block = builder.finish()
     assert [bytes(piece) for piece in block.pieces] == [b"ab", large, b"cd"]
     assert block.pieces[1] is large
+
+
+def test_a_buffer_that_comes_back_holds_the_next_payload_and_nothing_of_the_last() -> None:
+    builder = BlockBuilder(10)
+    large = memoryview(bytes(COPY_BELOW))
+    for payload in (b"a long first one", large, b"z"):
+        add(builder, payload)
+    first = builder.finish()
+    add(builder, b"meanwhile")
+    builder.reuse(first)
+    second = builder.finish()
+    add(builder, b"short")
+    third = builder.finish()
+    assert third.copied is first.copied
+    assert [bytes(piece) for block in (second, third) for piece in block.pieces] == [b"meanwhile", b"short"]
+    assert len(large) == COPY_BELOW, "what was referenced is not ours to release"
+
+
+def test_a_block_holds_at_most_twice_what_it_counts() -> None:
+    builder = BlockBuilder(1000)
+    for size, handed in ((0, False), (499, False), (500, True), (1000, True)):
+        add(builder, bytes([size % 256]) * size)
+        block = builder.finish()
+        assert (block.copied is not None) == handed
+        assert b"".join(block.pieces) == bytes([size % 256]) * size
+        builder.reuse(block)
+
+
+def test_a_payload_may_outgrow_the_room() -> None:
+    builder = BlockBuilder(10)
+    for payload in (b"12345678", b"9abcdefg"):
+        add(builder, payload)
+    assert b"".join(builder.finish().pieces) == b"123456789abcdefg"
 
 
 def test_strings_are_named_once_in_a_block_and_anew_in_the_next() -> None:
@@ -87,7 +121,7 @@ def test_the_layout_is_aligned_and_as_long_as_its_header_says(payloads: list[byt
     for payload in payloads:
         add(builder, payload)
     layout = Layout(builder.finish())
-    header = layout.header
+    header = layout.header(0, 0, 0)
     assert sum(len(part) for part in layout.parts) + BLOCK_HEADER_BYTES == header.block_len
     assert header.block_len % BLOCK_ALIGNMENT == 0
     assert all(place % SECTION_ALIGNMENT == 0 for place in (header.chunks_at, header.starts_at, header.sizes_at, header.answers_at, header.data_at))
