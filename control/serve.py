@@ -277,9 +277,9 @@ async def _run(config: ProxyConfig, signals: Signals, log: RowLog) -> int:
     proxy = Proxy(config, log)
     started = await _until(proxy.start(), first)
     if started is not None:
+        await proxy.stop()  # first, so that the reason is the last that is said, after processors that had come up already
         log.write("start_failed", level="error", reason=getattr(started, "reason", "INTERNAL"), error=str(started) or repr(started))
         print(f"framegate: {started}", file=sys.stderr)
-        await proxy.stop()
         return EXIT_FAILED
     await first.wait()
     log.write("stopping", reason="signal")
