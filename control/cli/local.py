@@ -22,7 +22,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=pathlib.Path)
 @output_option
 def check(config: pathlib.Path, output: str) -> None:
     """Name every fault of a configuration at once, with line, key, value and reason; exit code 2 when there is one."""
-    from control.configuration import check as check_file
+    from control.configuration.load import check as check_file
 
     faults = check_file(config)
     if output == "json":

@@ -1,8 +1,9 @@
 """From a YAML file to the model of ``proxy.config``, every fault at once.
 
     load      ``check(path)`` names the faults, ``load(path)`` gives the model; ``validate(mapping)`` for values without a file
+    apart     ``load`` in a child process, for who goes on running
     document  the YAML document with the line of each key
-    schema    names, units, ranges; pydantic judges types
+    schema    names, units, ranges, types
     rules     what must hold between keys; ``files`` looks into certificates
     paths     relative paths become absolute
     address   ``host:port``, ``[v6]:port``, ``unix:PATH``
@@ -10,10 +11,6 @@
     capacity  the container's CPUs and memory
     fault     what is wrong, and where
 
-Nothing here is loaded in a processor.
+Nothing here is loaded in a processor. Nothing is re-exported: the control process uses addresses, units and capacity as long as it runs, and must
+not pay for the reader.
 """
-
-from control.configuration.fault import ConfigurationError, Fault
-from control.configuration.load import check, load, validate
-
-__all__ = ["ConfigurationError", "Fault", "check", "load", "validate"]

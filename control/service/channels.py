@@ -12,25 +12,24 @@ from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelSer
 from control.plane import ControlPlane, Outcome, Row
 from control.service import paging
 from control.service.closed import ClosedChannels
-from control.service.convert import cause_name, channel_message, channel_number, channel_texts
+from control.service.convert import cause_name, channel_message, channel_number, channel_texts, fill_channel
 from control.service.interceptor import note
 from control.service.validate import Violations, reason, selection
 
 __all__ = ["Channels"]
 
 Context = grpc.aio.ServicerContext[Any, Any]
-_SLICE: Final = 16
-"""Rows that become messages in one go: about 0.5 ms."""
+_SLICE: Final = 100
+"""Rows that are asked for, and become messages, in one go: about 0.3 ms."""
 Change = Callable[[Sequence[int], str | None, str], Awaitable[Outcome]]
 
 
-async def _messages(rows: Sequence[Row]) -> list[pb2.Channel]:
+async def _fill(response: pb2.ListChannelsResponse | pb2.ListClosedChannelsResponse, rows: Sequence[Row]) -> None:
     """Messages of many rows, in slices, so that probes and links are not kept waiting."""
-    messages: list[pb2.Channel] = []
     for start in range(0, len(rows), _SLICE):
-        messages.extend(channel_message(row) for row in rows[start : start + _SLICE])
+        for row in rows[start : start + _SLICE]:
+            fill_channel(response.channels.add(), row)
         await asyncio.sleep(0)
-    return messages
 
 
 class Channels(ChannelServiceServicer):
@@ -41,10 +40,17 @@ class Channels(ChannelServiceServicer):
         self._closed = closed
 
     async def ListChannels(self, request: pb2.ListChannelsRequest, context: Context) -> pb2.ListChannelsResponse:
-        """One page of open channels."""
+        """One page of open channels. While one slice of it becomes messages, the processors make the rows of the next."""
         size = paging.page_size(request.page_size)
-        rows, token = await self._plane.list_channels(request.listener or None, size, request.page_token)
-        return pb2.ListChannelsResponse(channels=await _messages(rows), next_page_token=token)
+        listener = request.listener or None
+        response = pb2.ListChannelsResponse()
+        rows, token = await self._plane.list_channels(listener, min(size, _SLICE), request.page_token)
+        while token and (left := size - len(response.channels) - len(rows)):
+            (more, token), _ = await asyncio.gather(self._plane.list_channels(listener, min(left, _SLICE), token), _fill(response, rows))
+            rows = more
+        await _fill(response, rows)
+        response.next_page_token = token
+        return response
 
     async def ListClosedChannels(self, request: pb2.ListClosedChannelsRequest, context: Context) -> pb2.ListClosedChannelsResponse:
         """One page of channels that closed a short time ago."""
@@ -54,7 +60,9 @@ class Channels(ChannelServiceServicer):
             raise NotFoundError("listener", request.listener)
         rows = self._closed.latest(request.listener or None, cause_name(request.cause))
         chosen, token = paging.page([(str(row["id"]), row) for row in rows], request.page_size, request.page_token)
-        return pb2.ListClosedChannelsResponse(channels=await _messages(chosen), next_page_token=token)
+        response = pb2.ListClosedChannelsResponse(next_page_token=token)
+        await _fill(response, chosen)
+        return response
 
     async def GetChannel(self, request: pb2.GetChannelRequest, context: Context) -> pb2.GetChannelResponse:
         """One channel, open or closed a short time ago."""

@@ -23,6 +23,7 @@ __all__ = [
     "channel_number",
     "channel_texts",
     "duration",
+    "fill_channel",
     "limit_message",
     "listener_message",
     "memory_pool_message",
@@ -32,6 +33,10 @@ __all__ = [
 ]
 
 _CAUSE_PREFIX: Final = "CAUSE_"
+_STATES: Final = {name.removeprefix("STATE_").lower(): value for name, value in channel_pb2.Channel.State.items()} | {
+    "": channel_pb2.Channel.STATE_UNSPECIFIED
+}
+_MUTE_CAUSES: Final = {name.removeprefix("MUTE_CAUSE_").lower(): value for name, value in channel_pb2.MuteCause.items()}
 
 
 def channel_number(text: str, field: str, complain: Callable[[str, str], None]) -> int | None:
@@ -63,60 +68,64 @@ def cause_name(cause: channel_pb2.Cause.ValueType) -> str | None:
     return None if cause == channel_pb2.CAUSE_UNSPECIFIED else channel_pb2.Cause.Name(cause).removeprefix(_CAUSE_PREFIX).lower()
 
 
-def _traffic(row: Row, direction: str) -> channel_pb2.Traffic:
-    return channel_pb2.Traffic(frame_count=row["frames"][direction], total_bytes=row["bytes"][direction])
-
-
-def _mute_causes(words: Iterable[str]) -> list[channel_pb2.MuteCause.ValueType]:
-    return [channel_pb2.MuteCause.Value(f"MUTE_CAUSE_{word.upper()}") for word in words]
-
-
-def _state(word: str) -> channel_pb2.Channel.State.ValueType:
-    return channel_pb2.Channel.State.Value(f"STATE_{word.upper() or 'UNSPECIFIED'}")
-
-
-def _common(row: Row, state: channel_pb2.Channel.State.ValueType) -> channel_pb2.Channel:
-    """What open and closed rows both have; a row that control wrote for a dead processor lacks what went with it."""
-    number: int = row["id"]
-    tls = row.get("tls")
-    return channel_pb2.Channel(
-        id=format_connection_id(number),
-        listener=row["listener"],
-        peer_address=row["peer"],
-        upstream=row["upstream"],
-        upstream_endpoint=row.get("endpoint") or "",
-        principal=row["principal"] or "",
-        tls=None if tls is None else channel_pb2.TlsSession(version=tls["version"], cipher=tls["cipher"]),
-        state=state,
-        request=_traffic(row, "request"),
-        response=_traffic(row, "response"),
-        processor_slot=number >> 57,
-        open_time=timestamp(row["opened_ns"]),
-    )
+def _set_time(moment: Timestamp, realtime_ns: int) -> None:
+    moment.seconds, moment.nanos = divmod(realtime_ns, 10**9)
 
 
 def channel_message(row: Row) -> channel_pb2.Channel:
     """An open channel, or a closed one when the row is a closed notice."""
+    message = channel_pb2.Channel()
+    fill_channel(message, row)
+    return message
+
+
+def fill_channel(message: channel_pb2.Channel, row: Row) -> None:
+    """Make an empty message that of a row; see ``channel_message``. In place, field by field: a third of the time that constructing and copying
+    messages takes, and a list has ten thousand of them.
+    """
+    _fill_common(message, row)
     if "cause" in row:
-        message = _common(row, channel_pb2.Channel.STATE_CLOSED)
+        message.state = channel_pb2.Channel.STATE_CLOSED
         message.close.CopyFrom(_close(row))
-        return message
-    message = _common(row, _state(row["state"]))
-    message.mute_causes.extend(_mute_causes(row["muted"]))
-    message.upstream_mute_causes.extend(_mute_causes(row["muted_upstream"]))
+        return
+    message.state = _STATES[row["state"]]
+    for word in row["muted"]:
+        message.mute_causes.append(_MUTE_CAUSES[word])
+    for word in row["muted_upstream"]:
+        message.upstream_mute_causes.append(_MUTE_CAUSES[word])
     message.muting = row["muting"]
     message.mute_reason = row["mute_reason"]
     message.in_flight_count = row["in_flight"]
     message.pending_send_bytes = row["pending_send"]
     message.leased_bytes = row["leased"]
-    message.last_active_time.CopyFrom(timestamp(row["last_active_ns"]))
-    return message
+    _set_time(message.last_active_time, row["last_active_ns"])
+
+
+def _fill_common(message: channel_pb2.Channel, row: Row) -> None:
+    """What open and closed rows both have; a row that control wrote for a dead processor lacks what went with it."""
+    number: int = row["id"]
+    message.id = format_connection_id(number)
+    message.processor_slot = number >> 57
+    message.listener = row["listener"]
+    message.peer_address = row["peer"]
+    message.upstream = row["upstream"]
+    message.upstream_endpoint = row.get("endpoint") or ""
+    message.principal = row["principal"] or ""
+    tls = row.get("tls")
+    if tls is not None:
+        message.tls.version = tls["version"]
+        message.tls.cipher = tls["cipher"]
+    frames, sizes = row["frames"], row["bytes"]
+    traffic = message.request
+    traffic.frame_count, traffic.total_bytes = frames["request"], sizes["request"]
+    traffic = message.response
+    traffic.frame_count, traffic.total_bytes = frames["response"], sizes["response"]
+    _set_time(message.open_time, row["opened_ns"])
 
 
 def _close(row: Row) -> channel_pb2.Close:
     mutes = [
-        channel_pb2.MuteSummary(cause=channel_pb2.MuteCause.Value(f"MUTE_CAUSE_{word.upper()}"), count=mute["count"], duration=duration(mute["ns"]))
-        for word, mute in row["mutes"].items()
+        channel_pb2.MuteSummary(cause=_MUTE_CAUSES[word], count=mute["count"], duration=duration(mute["ns"])) for word, mute in row["mutes"].items()
     ]
     return channel_pb2.Close(
         cause=channel_pb2.Cause.Value(f"{_CAUSE_PREFIX}{row['cause'].upper()}"),
@@ -125,7 +134,7 @@ def _close(row: Row) -> channel_pb2.Close:
         close_time=timestamp(row["closed_ns"]),
         lost_bytes=row["lost"]["bytes"],
         mutes=mutes,
-        state=_state(row["state"]),
+        state=_STATES[row["state"]],
     )
 
 

@@ -1,7 +1,6 @@
 """What the channels of one side of one listener share."""
 
-import ssl
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
@@ -9,6 +8,9 @@ from proxy.errors import Side
 from proxy.network.authenticator import Authenticator, CertificateAuthenticator
 from proxy.network.receive import ReceiveLimit
 from proxy.network.stats import SideStats
+
+if TYPE_CHECKING:
+    import ssl
 
 __all__ = ["ChannelOptions", "TlsSettings"]
 
@@ -22,7 +24,7 @@ class TlsSettings:
         server_name: SNI, and the name that the server's certificate is verified against; only for clients.
     """
 
-    def __init__(self, context: ssl.SSLContext, *, server_side: bool, server_name: str | None = None) -> None:
+    def __init__(self, context: "ssl.SSLContext", *, server_side: bool, server_name: str | None = None) -> None:
         self.context: Final = context
         self.server_side: Final = server_side
         self.server_name: Final = server_name

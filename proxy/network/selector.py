@@ -34,7 +34,6 @@ from proxy.network.memory_pool import MemoryPool
 from proxy.network.options import ChannelOptions
 from proxy.network.plaintext import PlaintextTransport
 from proxy.network.timer import NEVER, Timer, TimerHeap
-from proxy.network.tls import TlsTransport
 from proxy.network.transport import Transport
 
 __all__ = ["Selector"]
@@ -266,6 +265,8 @@ class Selector:
     def _transport(self, sock: socket.socket, options: ChannelOptions) -> Transport:
         if options.tls is None:
             return PlaintextTransport(sock)
+        from proxy.network.tls import TlsTransport  # here: a processor that speaks no TLS does without OpenSSL's 4 MiB
+
         return TlsTransport(sock, options.tls, self.pool)
 
     def _handler(self, fd: int) -> FdHandler | None:

@@ -3,7 +3,6 @@
 It waits for the ``start`` message, builds the data path, says ``ready`` (or ``failed``), and serves until it is told to end.
 """
 
-import argparse
 import contextlib
 import os
 import resource
@@ -31,11 +30,9 @@ from proxy.tap.writer import TapWriter
 Message = dict[str, Any]
 
 
-def _arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="proxy.server", description="A processor of framegate; control starts it.")
-    for name in ("--slot", "--handover-fd", "--command-fd", "--cells-fd"):
-        parser.add_argument(name, type=int, required=True)
-    return parser.parse_args(arguments)
+def _arguments(arguments: Sequence[str]) -> dict[str, int]:
+    """The options and their numbers. Control wrote them: there is nobody to explain a usage to."""
+    return {name: int(number) for name, number in zip(arguments[::2], arguments[1::2], strict=True)}
 
 
 def _read_start(command: socket.socket, reader: LinkReader) -> list[Message]:
@@ -120,8 +117,8 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     options = _arguments(arguments)
     _raise_limits()
-    command = socket.socket(fileno=options.command_fd)
-    handover = socket.socket(fileno=options.handover_fd)
+    command = socket.socket(fileno=options["--command-fd"])
+    handover = socket.socket(fileno=options["--handover-fd"])
     reader = LinkReader()
     messages = _read_start(command, reader)
     if not messages:
@@ -129,7 +126,7 @@ def main(arguments: Sequence[str]) -> int:
     command.setblocking(False)
     handover.setblocking(False)
     try:
-        loop = _build(messages[0], options.slot, options.cells_fd, (command, handover, _signals()), reader)
+        loop = _build(messages[0], options["--slot"], options["--cells-fd"], (command, handover, _signals()), reader)
     except (KeyError, OSError, ProxyError, TypeError, ValueError) as error:
         command.setblocking(True)
         with contextlib.suppress(ConnectionError):  # who asked may be gone

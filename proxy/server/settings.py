@@ -13,7 +13,6 @@ from proxy.errors import ConfigError
 from proxy.network.memory_pool import MemoryPool
 from proxy.network.options import ChannelOptions, TlsSettings
 from proxy.network.receive import ReceiveLimit
-from proxy.network.tls_context import client_context, server_context
 from proxy.relay.counters import Counters
 from proxy.relay.route import Endpoint, Route
 
@@ -85,6 +84,8 @@ class Settings:
         times = listener.timeouts
         context = None
         if tls is not None:
+            from proxy.network.tls_context import server_context  # it loads OpenSSL
+
             context = server_context(tls.certificate, tls.key, client_auth=tls.client_auth, client_ca=tls.client_ca, min_version=tls.min_version)
         options = ChannelOptions(
             side="downstream",
@@ -186,6 +187,8 @@ def _client_tls(upstream: UpstreamConfig) -> Any:
     tls = upstream.tls
     if tls is None:
         return None
+    from proxy.network.tls_context import client_context  # it loads OpenSSL
+
     return client_context(ca=tls.ca, certificate=tls.certificate, key=tls.key, min_version=tls.min_version)
 
 

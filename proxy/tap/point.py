@@ -1,7 +1,5 @@
 """One direction of one connection, as a rule taps it: what the relay calls for every run of frames."""
 
-import hashlib
-
 from librt.strings import BytesWriter, read_i32_be, write_i32_le
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
@@ -319,6 +317,8 @@ class PieceCursor:
 
     def digest(self, start: i64, end: i64) -> bytes:
         """The hash kept in place of a body: ``HASH_BYTES`` of BLAKE2b."""
+        import hashlib  # here: it loads OpenSSL, and only a rule that hashes needs it
+
         state = hashlib.blake2b(digest_size=HASH_BYTES)
         for part in self.parts(start, end):
             state.update(part)

@@ -2,7 +2,8 @@ import pathlib
 
 import pytest
 
-from control.configuration import ConfigurationError, check, load, validate
+from control.configuration.fault import ConfigurationError
+from control.configuration.load import check, load, validate
 
 GOOD = """\
 node: edge-1

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from control.configuration import ConfigurationError, validate
+from control.configuration.fault import ConfigurationError
+from control.configuration.load import validate
 from control.demo.certificates import Certificates, create
 
 

@@ -37,6 +37,21 @@ def test_a_page_size_above_the_maximum_counts_as_the_maximum() -> None:
     run(body)
 
 
+@pytest.mark.parametrize("size", [1, 99, 100, 101, 230, 249, 250, 251])
+def test_a_page_of_many_slices_is_whole_and_in_order(size: int) -> None:
+    async def body(at: Serving) -> None:
+        at.plane.add(*(channel_row(f"0-1-{number}") for number in range(1, 251)))
+        stub = ChannelServiceStub(at.channel)
+        page = await stub.ListChannels(pb2.ListChannelsRequest(page_size=size))
+        assert [channel.id for channel in page.channels] == [f"0-1-{number}" for number in range(1, min(size, 250) + 1)]
+        assert bool(page.next_page_token) == (size < 250)
+        if page.next_page_token:
+            following = await stub.ListChannels(pb2.ListChannelsRequest(page_size=1, page_token=page.next_page_token))
+            assert [channel.id for channel in following.channels] == [f"0-1-{size + 1}"]
+
+    run(body)
+
+
 def test_a_channel_is_got_while_it_is_open_and_after_it_closed() -> None:
     async def body(at: Serving) -> None:
         at.plane.add(channel_row("0-1-7"))

@@ -2,6 +2,8 @@
 
 import typing
 
+import pytest
+
 from control.gen.framegate.control.v1 import channel_service_pb2 as channel_pb2
 from control.gen.framegate.control.v1 import pool_service_pb2 as pool_pb2
 from control.plane import ProcessorState
@@ -59,6 +61,20 @@ def test_the_states_of_a_pair_are_the_relays() -> None:
 def test_an_open_row_without_tls_or_principal_has_neither() -> None:
     message = channel_message(channel_row("0-1-1", tls=None, principal=None))
     assert (message.HasField("tls"), message.principal, message.HasField("close")) == (False, "", False)
+
+
+def test_what_is_zero_is_there_and_not_unknown() -> None:
+    nothing = {"request": 0, "response": 0}
+    message = channel_message(channel_row("0-1-1", frames=nothing, bytes=nothing, opened_ns=0, last_active_ns=0))
+    assert all(message.HasField(name) for name in ("request", "response", "open_time", "last_active_time"))
+
+
+@pytest.mark.parametrize("key", ["muted", "muted_upstream"])
+def test_a_mute_cause_or_a_state_that_the_api_does_not_know_is_our_bug(key: str) -> None:
+    with pytest.raises(KeyError):
+        channel_message(channel_row("0-1-1", **{key: ["boredom"]}))
+    with pytest.raises(KeyError):
+        channel_message(channel_row("0-1-1", state="bored"))
 
 
 def test_an_id_that_is_none_is_complained_about() -> None:

@@ -1,0 +1,64 @@
+"""A configuration, loaded in a child process that ends.
+
+What only the loading needs, a YAML reader and cryptography for certificates, is 2 MiB, 11 with TLS: a control process would keep it as long as it
+runs. The child is a fork of a process that has no threads yet, so it costs a few milliseconds and not the start of an interpreter.
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+import threading
+import traceback
+from typing import NoReturn
+
+from control.configuration.fault import ConfigurationError, Fault
+from proxy.config.model import ProxyConfig, from_wire, to_wire
+
+__all__ = ["load_apart"]
+
+
+def load_apart(path: str | pathlib.Path) -> ProxyConfig:
+    """The model of a file, as ``load`` gives it; call it before there are threads.
+
+    Raises:
+        ConfigurationError: with every fault.
+        RuntimeError: the child did not end well; it has said why on stderr.
+    """
+    assert threading.active_count() == 1, "a fork beside threads may wait for ever for what one of them held"
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _answer(path, theirs)
+    os.close(theirs)
+    with open(ours, "rb") as pipe:
+        answer = pipe.read()
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code != 0:
+        raise RuntimeError(f"the process that reads the configuration ended with {code}")
+    row = json.loads(answer)
+    if row["faults"]:
+        raise ConfigurationError([Fault(**fault) for fault in row["faults"]])
+    return from_wire(row["config"])
+
+
+def _answer(path: str | pathlib.Path, descriptor: int) -> NoReturn:
+    """The child's life."""
+    code = 1
+    try:
+        with open(descriptor, "w", encoding="ascii") as pipe:
+            json.dump(_row(path), pipe)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)  # not our process' own end: what the parent has registered for that is the parent's
+
+
+def _row(path: str | pathlib.Path) -> dict[str, object]:
+    from control.configuration.load import load
+
+    try:
+        return {"config": to_wire(load(path)), "faults": []}
+    except ConfigurationError as error:
+        return {"config": None, "faults": [dataclasses.asdict(fault) for fault in error.faults]}

@@ -1,0 +1,77 @@
+"""A configuration loaded in a child. The child is a fork, so each case runs in a process of its own that has no threads, as the control process."""
+
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from control.configuration.apart import load_apart
+from control.configuration.load import load
+from proxy.config.model import from_wire
+
+EXAMPLE = """
+node: n
+listeners: [{name: a, address: "127.0.0.1:0", upstream: u, timeouts: {idle: 1m}}]
+upstreams: [{name: u, endpoints: ["127.0.0.1:1"]}]
+tap: {directory: log, rules: [{name: r, sample_connections: 0.5}]}
+"""
+CODE = """
+import json, os, sys
+from control.configuration.apart import load_apart
+from control.configuration.fault import ConfigurationError
+from proxy.config.model import to_wire
+try:
+    found = to_wire(load_apart(sys.argv[1]))
+except ConfigurationError as error:
+    found = [str(fault) for fault in error.faults]
+except RuntimeError as error:
+    found = str(error)
+try:
+    children = os.waitpid(-1, os.WNOHANG)
+except ChildProcessError:
+    children = None
+loaded = [name for name in ("ruamel.yaml", "cryptography", "control.configuration.load") if name in sys.modules]
+print(json.dumps([found, loaded, children]))
+"""
+
+
+def apart(path: Path, before: str = "") -> tuple[list[object], str]:
+    done = subprocess.run([sys.executable, "-c", before + CODE, str(path)], capture_output=True, text=True, timeout=30, check=True)
+    row: list[object] = json.loads(done.stdout)
+    return row, done.stderr
+
+
+def test_the_model_is_the_one_of_load_and_nothing_of_the_child_stays(tmp_path: Path) -> None:
+    path = tmp_path / "framegate.yaml"
+    path.write_text(EXAMPLE)
+    (found, loaded, children), errors = apart(path)
+    assert isinstance(found, dict)
+    assert from_wire(found) == load(path)
+    assert (loaded, children, errors) == ([], None, "")
+
+
+def test_every_fault_comes_back_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "framegate.yaml"
+    path.write_text("node: a/ß\nlisteners: []\n")
+    (found, _, children), errors = apart(path)
+    assert isinstance(found, list)
+    assert len(found) == 3
+    assert found[0].startswith("line 1: node = a/ß: must be")
+    assert (children, errors) == (None, "")
+
+
+def test_a_process_with_threads_does_not_fork(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(threading, "active_count", lambda: 2)
+    with pytest.raises(AssertionError, match="threads"):
+        load_apart(tmp_path / "framegate.yaml")
+
+
+def test_a_child_that_fails_says_why_and_ends_the_start(tmp_path: Path) -> None:
+    broken = "import sys; sys.modules['control.configuration.load'] = None\n"
+    (found, _, children), errors = apart(tmp_path / "framegate.yaml", broken)
+    assert found == "the process that reads the configuration ended with 1"
+    assert "ModuleNotFoundError" in errors or "ImportError" in errors
+    assert children is None
