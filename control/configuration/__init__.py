@@ -3,7 +3,7 @@
     load      ``check(path)`` names the faults, ``load(path)`` gives the model; ``validate(mapping)`` for values without a file
     apart     ``load`` in a child process, for who goes on running
     document  the YAML document with the line of each key
-    schema    names, units, ranges, types
+    schema    names, units, ranges; pydantic judges types
     rules     what must hold between keys; ``files`` looks into certificates
     paths     relative paths become absolute
     address   ``host:port``, ``[v6]:port``, ``unix:PATH``

@@ -23,11 +23,11 @@ def test_the_suffix_of_the_modules_file_decides(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.slow
-def test_it_loads_neither_grpc_nor_rich_nor_a_yaml_reader() -> None:
+def test_it_loads_neither_grpc_nor_rich_nor_pydantic() -> None:
     code = (
         "import sys; from click.testing import CliRunner; from control.cli import main; "
         "assert CliRunner().invoke(main, ['--version']).exit_code == 0; "
-        "print([name for name in ('grpc', 'rich', 'opentelemetry', 'ruamel', 'proxy.network.channel') if name in sys.modules])"
+        "print([name for name in ('grpc', 'rich', 'pydantic', 'opentelemetry', 'ruamel', 'proxy.network.channel') if name in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
     assert run.stdout == "[]\n"
