@@ -33,6 +33,7 @@ from proxy.network.options import ChannelOptions
 from proxy.network.plaintext import PlaintextTransport
 from proxy.network.timer import NEVER, Timer, TimerHeap
 from proxy.network.tls import TlsTransport
+from proxy.network.tls_bio import BioPair
 from proxy.network.transport import Transport
 
 __all__ = ["Selector"]
@@ -71,6 +72,7 @@ class Selector:
         self._handlers: Final[list[FdHandler | None]] = []
         self._channels: Final[set[Channel]] = set()
         self._timers: Final = TimerHeap()
+        self._bios: Final = BioPair()
         self._handshakes: deque[Channel] = deque()
         self._visits: list[Channel] = []
         self._ended: list[Channel] = []
@@ -264,7 +266,7 @@ class Selector:
     def _transport(self, sock: socket.socket, options: ChannelOptions) -> Transport:
         if options.tls is None:
             return PlaintextTransport(sock)
-        return TlsTransport(sock, options.tls, self.pool)
+        return TlsTransport(sock, options.tls, self.pool, self._bios)
 
     def _handler(self, fd: int) -> FdHandler | None:
         return self._handlers[fd] if fd < len(self._handlers) else None
