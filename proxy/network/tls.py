@@ -76,7 +76,7 @@ class TlsTransport(Transport):
             return DONE
         if self._object is None and not self._settings.server_side:
             return self._shake(b"")
-        data = self._receive(self._wanted(RECORD))
+        data = self._receive(RECORD)
         if data is None:
             return WANT_READ
         if len(data) == 0:
@@ -139,7 +139,7 @@ class TlsTransport(Transport):
             self._held = b""
             self._whole = False
         elif not self._rest:
-            received = self._receive(self._wanted(size))
+            received = self._receive(size if size >= SMALL_READ else RECORD)
             if received is None:
                 return None
             if len(received) == 0:
@@ -152,12 +152,6 @@ class TlsTransport(Transport):
             self._raise_failure()
             return b"" if self._at_end() else None
         return plain
-
-    def _wanted(self, size: i64) -> i64:
-        """How much to ask the socket for: what suits ``size``, together with what is held, or what makes a record whole."""
-        most = size if size >= SMALL_READ else i64(RECORD)
-        held: i64 = len(self._held)
-        return most if held == 0 else max(most - held, missing(self._held))
 
     def _decrypt(self, tls: ssl.SSLObject, data: bytes, size: i64) -> bytes:
         """At most ``size`` bytes of what OpenSSL holds, of what is held here, and of ``data``."""
