@@ -5,7 +5,8 @@ framing, run             size headers in what a read gave; the whole frames it c
 receive, send            the one frame begun; the one run that the socket would not take whole
 memory_pool              what may be retained, and who waits
 transport                bytes over a socket: plaintext and tls look the same
-tls_record, tls_context  where TLS records end; contexts from files
+tls_bio, tls_record      OpenSSL's two ends, which all connections share; where TLS records end
+tls_context              TLS contexts from files
 distinguished_name       a certificate's subject as text
 authenticator            the interface: who is the peer, after the handshake
 state, mute              the life of a channel, and why it is not read: two tables

@@ -7,7 +7,7 @@ from mypy_extensions import i32, i64, mypyc_attr
 
 from proxy.network.framing import scan_starts
 
-__all__ = ["Buffer", "Run"]
+__all__ = ["Buffer", "Run", "shorten"]
 
 Buffer = bytes | memoryview
 
@@ -76,3 +76,13 @@ class Run:
             if left <= 0:
                 break
         return b"".join(pieces)
+
+
+def shorten(piece: Buffer, taken: i64) -> Buffer:
+    """What is left of a piece behind its first ``taken`` bytes: as a view while that is most of what it holds in memory, else as a copy."""
+    if taken == 0:
+        return piece
+    rest: i64 = len(piece) - taken
+    view = memoryview(piece)[taken:]
+    held: i64 = len(piece) if isinstance(piece, bytes) else memoryview(piece.obj).nbytes
+    return view if 2 * rest >= held else bytes(view)

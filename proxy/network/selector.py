@@ -21,7 +21,7 @@ import os
 import select
 import socket
 from collections import deque
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
@@ -35,6 +35,9 @@ from proxy.network.options import ChannelOptions
 from proxy.network.plaintext import PlaintextTransport
 from proxy.network.timer import NEVER, Timer, TimerHeap
 from proxy.network.transport import Transport
+
+if TYPE_CHECKING:
+    from proxy.network.tls_bio import BioPair
 
 __all__ = ["Selector"]
 
@@ -72,6 +75,7 @@ class Selector:
         self._handlers: Final[list[FdHandler | None]] = []
         self._channels: Final[set[Channel]] = set()
         self._timers: Final = TimerHeap()
+        self._bios: BioPair | None = None  # of all the TLS connections, made with the first
         self._handshakes: deque[Channel] = deque()
         self._visits: list[Channel] = []
         self._ended: list[Channel] = []
@@ -266,8 +270,11 @@ class Selector:
         if options.tls is None:
             return PlaintextTransport(sock)
         from proxy.network.tls import TlsTransport  # here: a processor that speaks no TLS does without OpenSSL's 4 MiB
+        from proxy.network.tls_bio import BioPair
 
-        return TlsTransport(sock, options.tls, self.pool)
+        if self._bios is None:
+            self._bios = BioPair()
+        return TlsTransport(sock, options.tls, self.pool, self._bios)
 
     def _handler(self, fd: int) -> FdHandler | None:
         return self._handlers[fd] if fd < len(self._handlers) else None

@@ -9,7 +9,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from proxy.network.memory_pool import PIECE_OVERHEAD, MemoryPool
-from proxy.network.run import Buffer
+from proxy.network.run import Buffer, shorten
 from proxy.network.transport import Transport
 
 __all__ = ["Send"]
@@ -84,7 +84,8 @@ class Send:
             piece = self._pieces[self._next]
             size: i64 = len(piece)
             if taken < size:
-                done += self._shorten(piece, taken)
+                self._pieces[self._next] = shorten(piece, taken)
+                done += taken
                 break
             taken -= size
             done += size + PIECE_OVERHEAD
@@ -100,14 +101,6 @@ class Send:
         self.active = False
         self.remaining = 0
         self.frames = 0
-
-    def _shorten(self, piece: Buffer, taken: i64) -> i64:
-        """Keep the rest of a piece: as a view while that is most of what it holds in memory, else as a copy."""
-        rest: i64 = len(piece) - taken
-        view = memoryview(piece)[taken:]
-        held: i64 = len(piece) if isinstance(piece, bytes) else memoryview(piece.obj).nbytes
-        self._pieces[self._next] = view if 2 * rest >= held else bytes(view)
-        return taken
 
     def _trim_booking(self, needed: i64) -> None:
         """A lease may be larger than what it covers: the surplus goes back at once."""

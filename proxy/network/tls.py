@@ -1,15 +1,17 @@
 """The TLS transport: OpenSSL between two memory BIOs, so that we do the reads and writes of the socket.
 
 Theory of operation
-- *One read of the socket* goes into the incoming BIO, then OpenSSL is asked for plaintext as long as whole records are there
-  (``tls_record``); asking once more would raise. Portions are at most ``PORTION`` bytes: a BIO never shrinks below its largest fill.
-- *Plaintext is encrypted* in slices of one record, at most ``AHEAD`` bytes before the socket has taken them. Ciphertext that waits is
+- *The BIOs are shared* by all the connections of a thread (``tls_bio``): an idle connection holds none. They are lent for the calls of one
+  connection; what OpenSSL wrote meanwhile goes to its socket, and what it did not read stays with the connection.
+- *One read of the socket* is fed as far as records are whole (``tls_record``), then OpenSSL is asked for plaintext until it has read all of
+  it; asking once more would raise. The record begun is held here, at most ``LONGEST`` bytes of it.
+- *Plaintext is encrypted* in slices of a few records, at most ``AHEAD`` bytes before the socket has taken them. Ciphertext that waits is
   booked at the memory pool. Whatever OpenSSL wants to say by itself (alerts, key updates, tickets) is flushed after every call.
 - *A handshake that fails* leaves an alert, which goes out before the failure is raised. In TLS 1.3 a client learns only with its first
   read that its certificate was refused: errors while reading are failures of TLS too.
 - *Ends.* close-notify ends one direction, as FIN does; the other goes on. FIN without close-notify is an end too, but ``clean_end`` is
   then False. ``unwrap`` says close-notify, but it also reads: it is called only when nothing is waiting to be read.
-- A server has no SSL object before the first bytes came: a silent connection is cheap, and bytes that are not TLS never reach OpenSSL.
+- A server has no SSL object before the first record came: a silent connection is cheap, and bytes that are not TLS never reach OpenSSL.
 - Renegotiation is refused by the context (``tls_context``).
 """
 
@@ -23,18 +25,18 @@ from proxy.errors import TlsError, TransportError
 from proxy.network.distinguished_name import format_name
 from proxy.network.memory_pool import PIECE_OVERHEAD, MemoryPool
 from proxy.network.options import TlsSettings
-from proxy.network.run import Buffer
-from proxy.network.tls_record import RecordCutter
+from proxy.network.run import Buffer, shorten
+from proxy.network.tls_bio import BioPair
+from proxy.network.tls_record import RECORD_HEADER, is_refused, missing, whole_records
 from proxy.network.transport import DONE, ENDED, WANT_READ, WANT_WRITE, Identity, Transport
 
 __all__ = ["TlsTransport"]
 
-SLICE: Final = 16384  # the most plaintext that a record holds
-RECORD: Final = SLICE + 256 + 5  # the longest record
-PORTION: Final = RECORD
+PLAIN_RECORD: Final = 16384  # the most plaintext that a record holds
+RECORD: Final = PLAIN_RECORD + 256 + 5  # the longest record
+SLICE: Final = 65536  # encrypted at a time: a megabyte costs 0.9 of what it does a record at a time, and no less in larger slices
 AHEAD: Final = 262144
-SMALL_READ: Final = 2048  # reads below this are exact reads of plaintext; the socket is asked for a record
-HANDSHAKE_READ: Final = 16384
+SMALL_READ: Final = 448  # reads below this are exact reads of plaintext; the socket is asked for a record
 # Handshake and alert. An SSLv2-style hello (0x80) is refused: its records have another form, and no client of today sends one.
 FIRST_BYTES: Final = b"\x16\x15"
 
@@ -42,18 +44,18 @@ FIRST_BYTES: Final = b"\x16\x15"
 class TlsTransport(Transport):
     """One TLS connection over a non-blocking socket, as client or server."""
 
-    def __init__(self, sock: socket.socket, settings: TlsSettings, pool: MemoryPool) -> None:
+    def __init__(self, sock: socket.socket, settings: TlsSettings, pool: MemoryPool, bios: BioPair) -> None:
         super().__init__()
         self._sock: Final = sock
         self._recv: Final = sock.recv
         self._send: Final = sock.send
         self._settings: Final = settings
         self._pool: Final = pool
-        self._incoming: Final = ssl.MemoryBIO()
-        self._outgoing: Final = ssl.MemoryBIO()
-        self._cutter: Final = RecordCutter()
+        self._bios: Final = bios
         self._object: ssl.SSLObject | None = None
         self._failure: TlsError | None = None
+        self._held: bytes = b""  # what came and OpenSSL has not seen: a record begun
+        self._whole: bool = False  # what is held begins with a whole record
         self._rest: bool = False  # the record read last may hold more plaintext: only then OpenSSL is asked
         self._waiting: list[Buffer] = []
         self._booked: i64 = 0
@@ -66,56 +68,60 @@ class TlsTransport(Transport):
     # Handshake.
 
     def handshake(self) -> i64:
-        data = self._receive(HANDSHAKE_READ)
-        if data is not None:
-            if len(data) == 0:
-                return ENDED
-            self._check_first(data)
-            self._feed_all(data)
         if not self.flush():
             return WANT_WRITE
         if self._failure is not None:
             raise self._failure
         if self._finished:
             return DONE
-        if self._settings.server_side and data is None and self._object is None:
+        if self._object is None and not self._settings.server_side:
+            return self._shake(b"")
+        data = self._receive(RECORD)
+        if data is None:
             return WANT_READ
-        return self._shake(self._ensure_object())
-
-    def _shake(self, tls: ssl.SSLObject) -> i64:
-        try:
-            tls.do_handshake()
-            self._finished = True
-        except ssl.SSLWantReadError:
-            pass
-        except ssl.SSLError as error:
-            self._failure = describe(error)
-        if not self._flush_new():
-            return WANT_WRITE
-        if self._failure is not None:
-            raise self._failure
-        return DONE if self._finished else WANT_READ
-
-    def _ensure_object(self) -> ssl.SSLObject:
-        if self._object is None:
-            settings = self._settings
-            name = None if settings.server_side else settings.server_name
-            try:
-                self._object = settings.context.wrap_bio(self._incoming, self._outgoing, server_side=settings.server_side, server_hostname=name)
-            except (ssl.SSLError, ValueError) as error:
-                raise TlsError(f"TLS cannot start: {error}", reason="setup") from error
-        return self._object
+        if len(data) == 0:
+            return ENDED
+        self._check_first(data)
+        return self._shake(data)
 
     def _check_first(self, data: bytes) -> None:
         if self.wire_received == len(data) and data[0] not in FIRST_BYTES:
             raise TlsError(f"not TLS: the first bytes are {data[:8].hex(' ')}", reason="not_tls")
+
+    def _shake(self, data: bytes) -> i64:
+        """Go on with what came; a client begins with nothing."""
+        bios = self._bios
+        bios.lend()
+        try:
+            if self._feed(data) or len(data) == 0:
+                self._ensure_object().do_handshake()
+                self._finished = True
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError as error:
+            self._failure = describe(error)
+        finally:
+            written, unread = bios.give_back()
+        self._hold(unread)
+        if not self._say(written):
+            return WANT_WRITE
+        self._raise_failure()
+        return DONE if self._finished else WANT_READ
+
+    def _ensure_object(self) -> ssl.SSLObject:
+        if self._object is None:
+            try:
+                self._object = self._bios.wrap(self._settings)
+            except (ssl.SSLError, ValueError) as error:
+                raise TlsError(f"TLS cannot start: {error}", reason="setup") from error
+        return self._object
 
     def identity(self) -> Identity:
         tls = self._object
         assert tls is not None, "an identity needs a finished handshake"
         cipher = tls.cipher()
         certificate = tls.getpeercert(binary_form=True)
-        fields = tls.getpeercert()
+        fields = None if certificate is None else tls.getpeercert()
         subject = format_name(fields["subject"]) if fields else None
         return Identity(tls.version() or "", "" if cipher is None else cipher[0], subject, certificate)
 
@@ -123,12 +129,16 @@ class TlsTransport(Transport):
 
     def read(self, size: i64) -> bytes | None:
         self._raise_failure()
-        tls = self._object
         if self._at_end():
             return b""
+        tls = self._object
         assert tls is not None, "a read needs a finished handshake"
         data = b""
-        if not self._has_whole_record(tls):
+        if self._whole:
+            data = self._held
+            self._held = b""
+            self._whole = False
+        elif not self._rest:
             received = self._receive(size if size >= SMALL_READ else RECORD)
             if received is None:
                 return None
@@ -137,53 +147,78 @@ class TlsTransport(Transport):
                 self.clean_end = False
                 return b""
             data = received
-        plain = self._drain(tls, data, size)
-        if self._outgoing.pending:
-            self._flush_new()
+        plain = self._decrypt(tls, data, size)
         if len(plain) == 0:
             self._raise_failure()
             return b"" if self._at_end() else None
         return plain
 
-    def _drain(self, tls: ssl.SSLObject, data: bytes, size: i64) -> bytes:
-        """Feed ``data`` and decrypt what records are whole, up to ``size`` bytes."""
+    def _decrypt(self, tls: ssl.SSLObject, data: bytes, size: i64) -> bytes:
+        """At most ``size`` bytes of what OpenSSL holds, of what is held here, and of ``data``."""
         pieces: list[bytes] = []
-        got: i64 = 0
-        position: i64 = 0
-        while got < size:
-            if self._has_whole_record(tls):
-                piece = self._decrypt(tls, min(size - got, SLICE))
-                if piece is None:
-                    break
-                if len(piece) != 0:
-                    pieces.append(piece)
-                    got += len(piece)
-            elif position < len(data):
-                position = self._feed(data, position)
-            else:
-                break
-        while position < len(data):
-            position = self._feed(data, position)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    def _decrypt(self, tls: ssl.SSLObject, size: i64) -> bytes | None:
-        """Plaintext of at most one record, ``b""`` when the record held none; None at the end of the stream, or when TLS failed."""
+        bios = self._bios
+        bios.lend()
         try:
-            piece: bytes = tls.read(size)
-        except ssl.SSLWantReadError:
-            return b""
+            if self._feed(data) or self._rest:
+                self._read_records(tls, size, pieces)
+        except ssl.SSLWantReadError:  # the last records held no data
+            pass
         except ssl.SSLZeroReturnError:  # how the end is told once we have said ours
             self._notified = True
-            return None
         except ssl.SSLError as error:
             self._failure = describe(error)
-            return None
-        length: i64 = len(piece)
-        if length == 0:
-            self._notified = True
-            return None
-        self._rest = length == size
-        return piece
+        finally:
+            written, unread = bios.give_back()
+        if len(unread) != 0:
+            self._hold(unread)
+        if len(written) != 0:
+            self._say(written)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _read_records(self, tls: ssl.SSLObject, size: i64, pieces: list[bytes]) -> None:
+        """Decrypt until ``size`` bytes are there, or OpenSSL has nothing left, which it is not asked for: it would raise."""
+        bios = self._bios
+        while size > 0:
+            wanted = min(size, PLAIN_RECORD)
+            self._rest = False
+            piece: bytes = tls.read(wanted)
+            length: i64 = len(piece)
+            if length == 0:
+                self._notified = True
+                return
+            pieces.append(piece)
+            size -= length
+            self._rest = length == wanted and tls.pending() > 0
+            if not self._rest and not bios.is_fed:
+                return
+
+    def _feed(self, data: bytes) -> bool:
+        """Give OpenSSL the records that are whole with ``data``, and hold the one that is begun; whether there were any."""
+        held = self._held
+        start: i64 = 0
+        if len(held) != 0:
+            start = missing(held)
+            if start > len(data) or len(held) < RECORD_HEADER:
+                data = held + data
+                start = 0
+            else:
+                self._bios.feed(held)
+        end = whole_records(data, start)
+        begun = data[end:]
+        if is_refused(begun):
+            begun = b""
+            end = len(data)
+        self._held = begun
+        if end == 0:
+            return False
+        self._bios.feed(data if len(begun) == 0 else memoryview(data)[:end])
+        return True
+
+    def _hold(self, unread: bytes) -> None:
+        """Keep the whole records that OpenSSL did not come to, before the one that is begun; behind an end there is nothing to keep."""
+        if len(unread) != 0 and not self._notified and self._failure is None:
+            self._held = unread + self._held
+            self._whole = True
 
     def _at_end(self) -> bool:
         return self._notified or self._fin
@@ -195,20 +230,7 @@ class TlsTransport(Transport):
     def has_buffered(self) -> bool:
         if self._object is None or self._fin:
             return False
-        return self._failure is not None or self._notified or self._has_whole_record(self._object)
-
-    def _has_whole_record(self, tls: ssl.SSLObject) -> bool:
-        return self._incoming.pending > self._cutter.partial or (self._rest and tls.pending() > 0)
-
-    def _feed(self, data: bytes, start: i64) -> i64:
-        end = self._cutter.cut(data, start, PORTION)
-        self._incoming.write(data if start == 0 and end == len(data) else memoryview(data)[start:end])
-        return end
-
-    def _feed_all(self, data: bytes) -> None:
-        position: i64 = 0
-        while position < len(data):
-            position = self._feed(data, position)
+        return self._failure is not None or self._notified or self._whole or self._rest
 
     def _receive(self, size: i64) -> bytes | None:
         try:
@@ -228,8 +250,7 @@ class TlsTransport(Transport):
         length: i64 = len(data)
         if length > SLICE:
             return self.write_gather([data])
-        self._encrypt(data)
-        self._push_one(self._outgoing.read())
+        self._push_one(self._encrypt(data))
         return length
 
     def write_gather(self, pieces: list[Buffer]) -> i64:
@@ -242,23 +263,27 @@ class TlsTransport(Transport):
             position: i64 = 0
             view = memoryview(piece) if length > SLICE else piece
             while position < length and taken < AHEAD:
-                size: i64 = min(length - position, SLICE)
-                self._encrypt(view[position : position + size] if size < length else piece)
-                fresh.append(self._outgoing.read())
+                size = min(length - position, SLICE, AHEAD - taken)
+                fresh.append(self._encrypt(view[position : position + size] if size < length else piece))
                 position += size
                 taken += size
         self._push(fresh)
         return taken
 
-    def _encrypt(self, data: Buffer) -> None:
+    def _encrypt(self, data: Buffer) -> bytes:
         tls = self._object
         assert tls is not None, "a write needs a finished handshake"
         if len(data) == 0:
-            return
+            return b""
+        bios = self._bios
+        bios.lend()
         try:
             tls.write(data)
         except ssl.SSLError as error:
             raise describe(error) from error
+        finally:
+            written, _ = bios.give_back()
+        return written
 
     def flush(self) -> bool:
         if self._booked == 0:
@@ -270,16 +295,16 @@ class TlsTransport(Transport):
         self.pending_write = 0
         return self._push(waiting)
 
-    def _flush_new(self) -> bool:
-        """Send what OpenSSL has written, behind what waits; True when nothing waits."""
-        if not self._outgoing.pending:
+    def _say(self, written: bytes) -> bool:
+        """Send what OpenSSL wrote by itself, behind what waits; True when nothing waits."""
+        if len(written) == 0:
             return self.flush()
         if self._booked != 0:
             waiting = self._waiting
-            waiting.append(self._outgoing.read())
+            waiting.append(written)
             self._keep(waiting)
             return self.flush()
-        return self._push_one(self._outgoing.read())
+        return self._push_one(written)
 
     def _push_one(self, data: Buffer) -> bool:
         """One write of the socket when nothing waits; what it does not take waits."""
@@ -292,7 +317,7 @@ class TlsTransport(Transport):
         self.wire_sent += sent
         if sent == len(data):
             return True
-        self._keep([bytes(memoryview(data)[sent:]) if sent > 0 else data])
+        self._keep([shorten(data, sent)])
         return False
 
     def _push(self, pieces: list[Buffer]) -> bool:
@@ -309,10 +334,7 @@ class TlsTransport(Transport):
         for index, piece in enumerate(pieces):
             size: i64 = len(piece)
             if sent < size:
-                rest = pieces[index:]
-                if sent > 0:
-                    rest[0] = bytes(memoryview(piece)[sent:])
-                self._keep(rest)
+                self._keep([shorten(piece, sent), *pieces[index + 1 :]])
                 return False
             sent -= size
         return True
@@ -336,38 +358,41 @@ class TlsTransport(Transport):
             return self.flush()
         tls = self._object
         assert tls is not None, "an end needs a finished handshake"
-        if self._failure is not None or not self.flush() or self._incoming.pending or tls.pending():
+        if self._failure is not None or not self.flush() or self._whole or self._rest:
             return False
-        self._say_notify(tls)
-        return self._flush_new()
+        return self._say(self._notify(tls))
 
-    def _say_notify(self, tls: ssl.SSLObject) -> None:
+    def _notify(self, tls: ssl.SSLObject) -> bytes:
+        """Our close-notify, to be sent."""
         self._said_notify = True
+        bios = self._bios
+        bios.lend()
         try:
             tls.unwrap()
             self._notified = True
         except ssl.SSLWantReadError:
-            return  # said; the peer has not
+            pass  # said; the peer has not
         except ssl.SSLZeroReturnError:
             self._notified = True
         except ssl.SSLError as error:
             self._failure = describe(error)
+        finally:
+            written, _ = bios.give_back()
+        return written
 
     def close(self) -> None:
         if self._closed:
             return
         self._closed = True
-        if self._object is not None and self._finished and self._failure is None and self._booked == 0:
-            if not self._said_notify:
-                self._say_notify(self._object)
-            if self._outgoing.pending:
-                try:
-                    self._send(self._outgoing.read())
-                except OSError:
-                    self.clean_end = False  # the peer is gone: there is nobody to tell
+        if self._object is not None and self._finished and not self._said_notify and self._failure is None and self._booked == 0:
+            try:
+                self._send(self._notify(self._object))
+            except OSError:
+                self.clean_end = False  # the peer is gone: there is nobody to tell
         self._pool.release(self._booked)
         self._booked = 0
         self._waiting = []
+        self._held = b""
         self.pending_write = 0
 
 

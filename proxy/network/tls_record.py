@@ -1,59 +1,44 @@
 """Where TLS records end. Reads no secrets: a record's five-byte header (type, version, length) is always in the clear.
 
-OpenSSL says "want read" by an exception, which costs as much as decrypting a small record. Knowing where records end, the transport asks
-OpenSSL only for records that are whole, and feeds it portions that end with a record.
+OpenSSL says "want read" by an exception, which costs as much as decrypting a small record, and what it has been given of a record it keeps.
+Knowing where records end, the transport gives it whole ones only, and asks it only when it has.
 """
 
 from typing import Final
 
 from mypy_extensions import i64
 
-__all__ = ["RecordCutter"]
+__all__ = ["LONGEST", "RECORD_HEADER", "is_refused", "missing", "whole_records"]
 
 RECORD_HEADER: Final = 5
+MAJOR_VERSION: Final = 3  # of every record since SSL 3.0
+LONGEST: Final = 17408  # with its header; OpenSSL refuses a record a little shorter: 16 KiB of plaintext, 320 bytes of overhead, the header
 
 
-class RecordCutter:
-    """Follows the records of one direction of one connection.
+def whole_records(data: bytes, start: i64) -> i64:
+    """Where the last whole record ends, of those that follow each other from ``start`` on; ``start`` when none is whole."""
+    length: i64 = len(data)
+    end = start
+    while end + RECORD_HEADER <= length:
+        following = end + _record_size(data, end)
+        if following > length:
+            break
+        end = following
+    return end
 
-    Attributes:
-        partial: bytes of the last record that were cut so far, if it is not whole; 0 at the end of a record.
-    """
 
-    def __init__(self) -> None:
-        self.partial: i64 = 0
-        self._header: bytes = b""
-        self._left: i64 = 0
+def missing(begun: bytes) -> i64:
+    """How many bytes follow of a record begun, which is not whole: of its header first, then of the rest."""
+    have: i64 = len(begun)
+    if have < RECORD_HEADER:
+        return RECORD_HEADER - have
+    return _record_size(begun, 0) - have
 
-    def cut(self, data: bytes, start: i64, most: i64) -> i64:
-        """Where to end a portion of ``data`` that starts at ``start``, where the portion before ended.
 
-        Returns:
-            The end of the last record that ends within ``most`` bytes, or of the first if that is longer; ``len(data)`` when none ends in it.
-        """
-        length: i64 = len(data)
-        end = self._first_end(data, start, length)
-        if end < 0 or end > length:
-            self.partial += length - start
-            return length
-        while end + RECORD_HEADER <= length:
-            following = end + RECORD_HEADER + (data[end + 3] << 8 | data[end + 4])
-            if following > length or following - start > most:
-                break
-            end = following
-        self.partial = 0
-        return end
+def is_refused(begun: bytes) -> bool:
+    """Whether OpenSSL refuses a record for its header alone: it is not worth waiting for its end."""
+    return len(begun) >= RECORD_HEADER and (begun[1] != MAJOR_VERSION or _record_size(begun, 0) > LONGEST)
 
-    def _first_end(self, data: bytes, start: i64, length: i64) -> i64:
-        """The end of the record that ``start`` lies in, which may lie behind ``data``; -1 when its header is not whole."""
-        if self._left > 0:
-            end = start + self._left
-        else:
-            taken: i64 = min(RECORD_HEADER - len(self._header), length - start)
-            self._header += data[start : start + taken]
-            if len(self._header) < RECORD_HEADER:
-                return -1
-            end = start + taken + (self._header[3] << 8 | self._header[4])
-            self._header = b""
-        self._left = max(end - length, 0)
-        return end
+
+def _record_size(data: bytes, start: i64) -> i64:
+    return RECORD_HEADER + (data[start + 3] << 8 | data[start + 4])

@@ -16,6 +16,8 @@ from proxy.network.options import TlsSettings
 from proxy.network.run import Run
 from proxy.network.state import ChannelState
 from proxy.network.tls import AHEAD, TlsTransport
+from proxy.network.tls_bio import BioPair
+from proxy.network.tls_record import LONGEST
 from proxy.network.transport import DONE, ENDED, WANT_READ, WANT_WRITE
 from tests.fakes.clock import FakeClock
 from tests.fakes.network import NetBench, frame, net_bench, tcp_pair
@@ -29,8 +31,9 @@ class Ends:
     def __init__(self, server: TlsSettings, client: TlsSettings, *, capacity: int = 1 << 20) -> None:
         self.pool = MemoryPool(1 << 30, FakeClock().now_ns)
         self.server_socket, self.client_socket = memory_sockets(capacity)
-        self.server = TlsTransport(as_socket(self.server_socket), server, self.pool)
-        self.client = TlsTransport(as_socket(self.client_socket), client, self.pool)
+        bios = BioPair()
+        self.server = TlsTransport(as_socket(self.server_socket), server, self.pool, bios)
+        self.client = TlsTransport(as_socket(self.client_socket), client, self.pool, bios)
 
     def shake(self, rounds: int = 20) -> None:
         for _ in range(rounds):
@@ -278,7 +281,6 @@ def test_our_end_waits_until_what_came_in_is_read(tls_world: TlsWorld) -> None:
     assert not ends.server.shut_write()
     assert ends.server.read(100) == b"456789"
     assert ends.server.shut_write()
-    assert ends.client.read(100) is None, "only the session tickets of the handshake"
     assert ends.client.read(100) == b""
     ends.close()
 
@@ -403,19 +405,47 @@ def test_an_end_that_comes_with_the_last_frame_is_seen_although_no_fin_follows(n
     assert channel.detail == ""
 
 
-def test_an_end_of_ours_that_waits_for_half_a_ticket_goes_out_with_its_rest(net: NetBench, tls_world: TlsWorld) -> None:
+def test_an_end_of_ours_goes_out_beside_half_a_ticket(net: NetBench, tls_world: TlsWorld) -> None:
     channel, sock = net.pair(net.options(side="upstream", tls=tls_world.client_settings()), tcp=True)
     peer = BioPeer(sock, tls_world.server_settings())
     net.poll_until(peer.shake)
-    tickets = peer.outgoing.read()
-    sock.send(tickets[:20])
+    peer.tls.write(frame(9))
+    rest = peer.outgoing.read()
+    sock.send(rest[:20])
     net.poll_until(lambda: channel.is_open)
     net.poll(3)
     channel.shut_write()
-    net.poll(3)
-    assert channel.state is ChannelState.READY
-    sock.send(tickets[20:])
     net.poll_until(lambda: channel.state is ChannelState.WRITE_ENDED)
+    sock.send(rest[20:])
+    net.poll_until(lambda: net.listener.data.get(channel))
+    assert net.listener.data[channel] == frame(9)
+
+
+@pytest.mark.parametrize("size", [4, 4096, 1 << 18])
+def test_what_is_held_of_a_record_begun_is_less_than_a_record(tls_world: TlsWorld, size: int) -> None:
+    ends = Ends(tls_world.server_settings(), tls_world.client_settings())
+    ends.shake()
+    for _ in range(40):
+        ends.client.write(b"x" * 16384)
+    ends.server_socket.inbound.split = 16_000  # most of a record, then as much as is asked for
+    seen = 0
+    while seen < 40 * 16384:
+        seen += len(ends.server.read(size) or b"")
+        assert len(ends.server._held) <= LONGEST
+        ends.server_socket.inbound.split = None
+    ends.close()
+
+
+@pytest.mark.parametrize("shaken", [False, True])
+@pytest.mark.parametrize("header", [b"\x16\x03\x03\xff\xff", b"\x16\x03\x03\x44\x00", b"\x16\x0a\x0a\x00\x40"])
+def test_a_header_that_cannot_be_good_is_not_waited_for(tls_world: TlsWorld, header: bytes, shaken: bool) -> None:
+    ends = Ends(tls_world.server_settings(), tls_world.client_settings())
+    if shaken:
+        ends.shake()
+    ends.client_socket.send(header)
+    assert failure(ends.server, rounds=2).reason
+    assert len(ends.server._held) == 0
+    ends.close()
 
 
 def test_nothing_stays_buffered_after_a_burst_each_way(tls_world: TlsWorld) -> None:
@@ -438,4 +468,4 @@ def test_nothing_stays_buffered_after_a_burst_each_way(tls_world: TlsWorld) -> N
             for channel in (server, client):
                 transport = channel._transport
                 assert isinstance(transport, TlsTransport)
-                assert (transport._incoming.pending, transport._outgoing.pending) == (0, 0)
+                assert transport._held == b""

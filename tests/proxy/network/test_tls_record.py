@@ -1,49 +1,44 @@
-"""proxy.network.tls_record: portions end with records, however the bytes come."""
+"""proxy.network.tls_record: what is whole, what is missing, and what is refused."""
 
-import random
-
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.network.tls_record import RecordCutter
+from proxy.network.tls_record import LONGEST, RECORD_HEADER, is_refused, missing, whole_records
 
 
-def record(size: int) -> bytes:
-    return b"\x17\x03\x03" + size.to_bytes(2, "big") + b"x" * size
+def record(size: int, version: bytes = b"\x03\x03") -> bytes:
+    return b"\x17" + version + size.to_bytes(2, "big") + b"x" * size
 
 
-@given(st.lists(st.integers(0, 900), min_size=1, max_size=30), st.integers(0, 2**32), st.integers(1, 2000), st.integers(1, 1500))
-def test_portions_end_with_records(sizes: list[int], seed: int, read: int, most: int) -> None:
-    stream = b"".join(record(size) for size in sizes)
-    ends = {0}
-    position = 0
+@given(st.lists(st.integers(0, 900), max_size=30), st.integers(0, 2000), st.binary(max_size=9))
+def test_whole_records_end_where_a_record_ends(sizes: list[int], cut: int, before: bytes) -> None:
+    stream = b"".join(record(size) for size in sizes)[: cut or None]
+    ends = [0]
     for size in sizes:
-        position += 5 + size
-        ends.add(position)
-    cutter = RecordCutter()
-    chooser = random.Random(seed)
-    fed = 0
-    while fed < len(stream):
-        data = stream[fed : fed + chooser.randint(1, read)]
-        start = 0
-        while start < len(data):
-            end = cutter.cut(data, start, most)
-            assert start < end <= len(data)
-            portion = fed + end
-            last = max(item for item in ends if item <= portion)
-            assert cutter.partial == portion - last
-            if portion in ends:
-                inner = [item for item in ends if fed + start < item < portion]
-                assert end - start <= most or not inner
-            else:
-                assert end == len(data)
-            start = end
-        fed += len(data)
-    assert cutter.partial == 0
+        ends.append(ends[-1] + RECORD_HEADER + size)
+    assert whole_records(before + stream, len(before)) == len(before) + max(end for end in ends if end <= len(stream))
 
 
-def test_whole_records_up_to_the_limit_are_one_portion() -> None:
-    data = record(10) * 4
-    assert RecordCutter().cut(data, 0, 60) == 60
-    assert RecordCutter().cut(data, 0, 59) == 45
-    assert RecordCutter().cut(data, 0, 1) == 15
+@given(st.integers(0, 0xFFFF), st.data())
+def test_what_is_missing_makes_a_header_or_a_record_whole(size: int, data: st.DataObject) -> None:
+    whole = record(size)
+    have = data.draw(st.integers(0, len(whole)))
+    assert missing(whole[:have]) == (RECORD_HEADER if have < RECORD_HEADER else len(whole)) - have
+
+
+@pytest.mark.parametrize(
+    ("begun", "refused"),
+    [
+        (b"", False),
+        (b"\x17\x02\x03\xff", False),
+        (record(0), False),
+        (record(LONGEST - RECORD_HEADER), False),
+        (record(LONGEST - RECORD_HEADER + 1), True),
+        (record(0xFFFF)[:RECORD_HEADER], True),
+        (record(10, b"\x02\x03")[:RECORD_HEADER], True),
+        (record(10, b"\x04\x03")[:RECORD_HEADER], True),
+    ],
+)
+def test_a_record_is_refused_for_its_header(begun: bytes, refused: bool) -> None:
+    assert is_refused(begun) is refused

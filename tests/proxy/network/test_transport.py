@@ -10,6 +10,7 @@ from proxy.errors import TransportError
 from proxy.network.memory_pool import MemoryPool
 from proxy.network.plaintext import PlaintextTransport
 from proxy.network.tls import TlsTransport
+from proxy.network.tls_bio import BioPair
 from proxy.network.transport import DONE, Transport
 from tests.fakes.clock import FakeClock
 from tests.fakes.tls import TlsWorld
@@ -76,7 +77,9 @@ def make_tls(version: str, *, server: bool) -> Callable[[TlsWorld, int, int | No
         here, there = world.server_settings(), world.client_settings(version=version)
         if not server:
             here, there = there, here
-        return Pair(TlsTransport(as_socket(ours), here, pool), TlsTransport(as_socket(peer), there, pool), ours.outbound, ours.inbound, pool, ours)
+        bios = BioPair()
+        ends = TlsTransport(as_socket(ours), here, pool, bios), TlsTransport(as_socket(peer), there, pool, bios)
+        return Pair(*ends, ours.outbound, ours.inbound, pool, ours)
 
     return make
 
