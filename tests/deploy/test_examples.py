@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from control import configuration
+from control.configuration.load import load
 from control.demo import certificates
 from proxy.config import model
 
@@ -116,7 +116,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path
 
 
 def test_the_manual_loads_and_says_what_it_says(installed: Callable[[Path], Path]) -> None:
-    config = configuration.load(installed(MANUAL))
+    config = load(installed(MANUAL))
     assert config.node == "edge-1"
     assert [listener.name for listener in config.listeners] == ["kafka", "lookup"]
     assert config.listeners[0].timeouts == model.ListenerTimeouts()
@@ -129,5 +129,5 @@ def test_the_manual_loads_and_says_what_it_says(installed: Callable[[Path], Path
 
 
 def test_the_configuration_of_the_overlay_loads(installed: Callable[[Path], Path]) -> None:
-    config = configuration.load(installed(EXAMPLES.parent / "kustomize" / "example" / "framegate.yaml"))
+    config = load(installed(EXAMPLES.parent / "kustomize" / "example" / "framegate.yaml"))
     assert config.listeners[0].max_receive_size == 16 * model.MIB

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from control import configuration
+from control.configuration.load import validate
 from control.demo.processes import ChildError
 from control.demo.stage import LISTENER, Stage
 from control.demo.workspace import Workspace
@@ -19,7 +19,7 @@ def stage(tmp_path: Path) -> Stage:
 def test_its_configuration_has_no_fault(stage: Stage) -> None:
     with stage:
         document = stage._configuration("127.0.0.1:9", "kafka", 1 << 30, {"max_receive_size": "16MiB"})
-        config = configuration.validate(document)
+        config = validate(document)
     assert [(listener.name, listener.protocol, listener.max_receive_size) for listener in config.listeners] == [(LISTENER, "kafka", 16 << 20)]
     assert config.processors == 2
     assert config.tap is not None
