@@ -8,6 +8,7 @@ from pathlib import Path
 
 import plots
 import report
+from candidates import Candidate
 from driver import VoidRoundError
 from measure import Round
 from shapes import Load
@@ -18,6 +19,8 @@ __all__ = ["Rounds", "plot", "run"]
 LARGE = 1 << 20
 ROUNDS_OF_LARGE = 7
 LATENCY_ROUNDS = 3
+CALIBRATIONS = 6
+HALF_LOAD = 0.5
 
 
 @dataclass(slots=True)
@@ -56,12 +59,31 @@ def _measure(stage: Stage, load: Load, rounds: Rounds, *, latency: bool) -> None
         summaries = report.summarize(rows)
         report.show_throughput(stage.console, load, summaries)
         if latency and candidates and load.protocol != "tls-both":
-            rate = 0.5 * min(row.frames_per_second for row in summaries.values())
+            rate = _half_load(stage, load, candidates, summaries)
             rows = in_turn(
                 candidates, min(stage.rounds, LATENCY_ROUNDS), lambda candidate, number: stage.generator.run(candidate, load, number, rate)
             )
             rounds.rows += rows
             report.show_latency(stage.console, load, rows)
+
+
+def _half_load(stage: Stage, load: Load, candidates: Sequence[Candidate], summaries: dict[tuple[str, str, str], report.Summary]) -> float:
+    """Frames per second that keep the slowest candidate's core half busy.
+
+    Half of what it did in the closed loop would be too much where that loop keeps several frames in flight: they travel together there, and one by
+    one when they fall due one by one, each with its own system calls.
+    """
+    slowest = min(candidates, key=lambda candidate: summaries[load.protocol, load.shape.name, candidate.name].frames_per_second)
+    rate = 0.5 * summaries[load.protocol, load.shape.name, slowest.name].frames_per_second
+    for _ in range(CALIBRATIONS):
+        try:
+            busy = stage.generator.run(slowest, load, 0, rate).busy
+        except VoidRoundError:  # so far behind that nothing came back in time
+            busy = 1.0
+        if busy <= HALF_LOAD + 0.1:
+            break
+        rate *= HALF_LOAD / busy
+    return rate
 
 
 def plot(path: Path, loads: Sequence[Load], rounds: Rounds, facts: dict[str, object]) -> None:

@@ -99,7 +99,7 @@ def show_throughput(console: Console, load: Load, summaries: dict[tuple[str, str
 
 
 def show_latency(console: Console, load: Load, rounds: Sequence[Round]) -> None:
-    """The open loop at half of what the slowest candidate can do: the same rate for all."""
+    """The open loop at the rate that keeps the slowest candidate half busy: the same for all."""
     summaries = [row for row in summarize(rounds).values() if (row.protocol, row.shape) == (load.protocol, load.shape.name)]
     if not summaries:
         return
