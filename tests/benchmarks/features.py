@@ -59,7 +59,7 @@ def tap(stage: Stage, load: Load, names: Sequence[str]) -> tuple[list[Round], li
     return rows, floors
 
 
-def _fill(stage: Stage, candidate: Candidate, load: Load) -> None:
+def _fill(stage: Stage, candidate: FramegateTap, load: Load) -> None:
     """Let a tap write until it deletes, so that it is measured as it goes on."""
     while candidate.metric("framegate_tap_io_bytes") < FILL_BYTES:
         stage.generator.run(candidate, load, -1)
