@@ -12,8 +12,8 @@ __all__ = ["cpu_limit", "largest_frame", "memory_limit", "memory_warning", "proc
 
 MAX_PROCESSORS: Final = 64
 _ROOT: Final = pathlib.Path("/sys/fs/cgroup")
-_CONTROL_BASE: Final = 64 * MIB
-_PROCESSOR_BASE: Final = 25 * MIB
+CONTROL_BASE: Final = 64 * MIB
+PROCESSOR_BASE: Final = 25 * MIB
 _MARGIN: Final = 0.15
 _UNLIMITED: Final = 2**60
 
@@ -63,7 +63,7 @@ def memory_warning(config: ProxyConfig, processors: int, limit: int | None) -> s
     if limit is None:
         return None
     tap_queues = config.tap.queue_size * processors if config.tap else 0
-    base = _CONTROL_BASE + processors * _PROCESSOR_BASE + tap_queues
+    base = CONTROL_BASE + processors * PROCESSOR_BASE + tap_queues
     usable = int(limit * (1 - _MARGIN)) - base
     if config.memory_pool.size <= usable:
         return None

@@ -18,7 +18,7 @@ from proxy.config.model import GIB, KIB, MAX_INT32, ProxyConfig
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-__all__ = ["RANGES", "SIZES", "build", "convert"]
+__all__ = ["RANGES", "SIZES", "build", "convert", "range_text"]
 
 _MINUTE: Final = 60_000
 _HOUR: Final = 60 * _MINUTE
@@ -111,7 +111,11 @@ def _value(document: Document, model: type, field: str, hint: Any, value: Any, p
 
 def _scalar(document: Document, model: type, field: str, hint: Any, value: Any, path: Path) -> Any:
     if hint is str or typing.get_origin(hint) is Literal:
-        return document.texts.get(path, value)
+        text = document.texts.get(path, value)
+        if isinstance(text, str) and not _is_system_text(text):
+            document.add(path, "holds a character that no name, path or address may have", ascii(text))
+            return _MISSING
+        return text
     if isinstance(value, bool):
         document.add(path, "must be a number")
         return _MISSING
@@ -126,21 +130,31 @@ def _scalar(document: Document, model: type, field: str, hint: Any, value: Any, 
     return value if _in_range(document, model, field, value, path) else _MISSING
 
 
+def _is_system_text(text: str) -> bool:
+    """Whether the kernel can be given it: no NUL, no half of a character."""
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        return False
+
+
 def _in_range(document: Document, model: type, field: str, value: Any, path: Path) -> bool:
     bounds = RANGES.get((model.__name__, field))
     if bounds is None or not isinstance(value, int | float) or bounds[0] <= value <= bounds[1]:
         return True
-    low, high = (_show_bound(field, bound) for bound in bounds)
-    document.add(path, f"must be from {low} to {high}")
+    document.add(path, f"must be from {range_text(model.__name__, field)}")
     return False
+
+
+def range_text(model: str, field: str) -> str:
+    """The range of a field as faults, the manual and the model's docstrings write it: ``100ms to 10m``, ``0B to 1GiB``. Raises KeyError for none."""
+    return " to ".join(_show_bound(field, bound) for bound in RANGES[model, field])
 
 
 def _show_bound(field: str, bound: float) -> str:
     if field.endswith("_ms"):
         return format_duration_ms(int(bound)) if bound else "0"
-    if field in SIZES:
-        return f"{int(bound)} bytes" if bound in (0, 1, MAX_INT32) else format_size(int(bound))
-    return str(bound)
+    return format_size(int(bound)) if field in SIZES else str(bound)
 
 
 def build(document: Document, values: dict[str, Any]) -> ProxyConfig | None:

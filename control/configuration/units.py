@@ -72,7 +72,7 @@ def format_size(size: int) -> str:
 
 def format_duration_ms(duration_ms: int) -> str:
     """The shortest exact text: 600000 is ``10m``, 1500 is ``1500ms``."""
-    for unit, factor in (("h", 3_600_000), ("m", 60_000), ("s", 1000)):
+    for unit, factor in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
         if duration_ms and duration_ms % factor == 0:
             return f"{duration_ms // factor}{unit}"
     return f"{duration_ms}ms"

@@ -1,7 +1,7 @@
 """The configuration model: what a configuration file becomes, with units, ranges and defaults.
 
 Every size is in bytes and every time in milliseconds; the unit ends the field's name unless the name is a byte size by nature
-(``max_receive_size``, ``budget``). ``control.configuration`` reads a YAML file, validates it against these classes and reports every
+(``max_receive_size``, ``budget``). Ranges are written as ``control.configuration.schema`` holds them, with both ends. ``control.configuration`` reads a YAML file, validates it against these classes and reports every
 fault at once; a processor gets the finished model over its link (``to_wire`` and ``from_wire``) and never sees a file.
 
 The keys of the file are the field names; a time is written with a unit there (``idle: 10m`` becomes ``idle_ms``), and so is a size (``100MiB``).
@@ -28,10 +28,10 @@ class ListenerTimeouts:
     """How long a listener's connections may take.
 
     Attributes:
-        handshake_ms: from accept to a READY channel, TLS and authentication together; 100 ms to 10 min.
-        idle_ms: without a byte in either direction; 0 never expires.
-        stall_ms: the window over which a frame begun or a pending send must move at least ``min_rate``; 1 s to 1 h.
-        half_close_ms: how long one direction may outlive the other; 0 to 1 h.
+        handshake_ms: from accept to a READY channel, TLS and authentication together; 100ms to 10m.
+        idle_ms: without a byte in either direction; 0 never expires; 0 to 30d.
+        stall_ms: the window over which a frame begun or a pending send must move at least ``min_rate``; 1s to 1h.
+        half_close_ms: how long one direction may outlive the other; 0 to 1h.
     """
 
     handshake_ms: int = 10_000
@@ -68,12 +68,12 @@ class ListenerConfig:
         address: ``host:port``, ``[v6]:port`` or ``unix:PATH``; port 0 asks the kernel for a free one.
         upstream: the name of an upstream.
         protocol: ``framed`` looks at nothing but sizes; ``kafka`` also pairs requests with answers and keeps SASL out of the tap.
-        framing: what clients speak; a big-endian signed int32 size, then that many bytes.
-        max_receive_size: the largest frame body that a client may send, header not counted; 1 to 2 GiB - 1.
-        max_connections: connections open at once; 0 is unlimited.
-        backlog: of the listening socket.
+        framing: what clients speak, the only one there is; a big-endian signed int32 size, then that many bytes.
+        max_receive_size: the largest frame body that a client may send, header not counted; 1B to 2147483647B.
+        max_connections: connections open at once; 0 is unlimited; 0 to 10000000.
+        backlog: of the listening socket; 1 to 65535.
         timeouts: see ``ListenerTimeouts``.
-        min_rate: bytes per second, over ``timeouts.stall_ms``, that a frame begun or a pending send must move; 0 switches it off.
+        min_rate: bytes per second, over ``timeouts.stall_ms``, that a frame begun or a pending send must move; 0 switches it off; 0B to 1GiB.
         tls: none means plaintext.
     """
 
@@ -105,7 +105,7 @@ class UpstreamTls:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamTimeouts:
-    """``connect_ms``: from the first SYN to a READY channel, TLS included; 10 ms to 10 min."""
+    """``connect_ms``: from the first SYN to a READY channel, TLS included; 10ms to 10m."""
 
     connect_ms: int = 5_000
 
@@ -118,7 +118,7 @@ class UpstreamConfig:
         name: unique among upstreams, same form as a listener's.
         endpoints: one or more ``host:port``, ``[v6]:port`` or ``unix:PATH``; taken in turn, the next one is tried when one refuses.
         framing: what the upstream speaks.
-        max_receive_size: the largest answer body; 1 to 2 GiB - 1.
+        max_receive_size: the largest answer body; 1B to 2147483647B.
         timeouts: see ``UpstreamTimeouts``.
         tls: none means plaintext.
     """
@@ -142,7 +142,7 @@ class TapRule:
         principals: exact principals of the client; empty matches all.
         networks: CIDR networks of the client's address; empty matches all.
         capture: ``full`` bytes, ``lengths`` only, or ``hash`` (16 bytes of BLAKE2b for each body).
-        max_frame_bytes: body bytes kept of each frame under ``full``; 0 keeps all.
+        max_frame_bytes: body bytes kept of each frame under ``full``; 0 keeps all; 0B to 2147483647B.
         sample_connections: share of connections recorded, by a hash of the id; 0.0 to 1.0.
         on_full: what happens when the log cannot keep up or its disk is full: ``drop`` the frames and record a gap, or ``mute`` the source.
     """
@@ -164,13 +164,13 @@ class TapConfig:
 
     Attributes:
         directory: holds one folder for each stream.
-        budget: bytes of all streams together; the oldest sealed segments go first.
-        max_age_ms: sealed segments older than this go; 0 keeps them until the budget asks.
-        segment_size: a segment is sealed at this size.
-        segment_age_ms: or at this age.
-        flush_size: a block is written at this many bytes.
-        flush_ms: or when its first chunk is this old.
-        queue_size: bytes of blocks that may wait for the writer thread of a processor, before ``on_full`` holds.
+        budget: bytes of all streams together; the oldest sealed segments go first; 1MiB to 1024TiB.
+        max_age_ms: sealed segments older than this go; 0 keeps them until the budget asks; 0 to 3650d.
+        segment_size: a segment is sealed at this size; 64KiB to 4GiB.
+        segment_age_ms: or at this age; 1s to 1d.
+        flush_size: a block is written at this many bytes; 4KiB to 64MiB.
+        flush_ms: or when its first chunk is this old; 1ms to 10s.
+        queue_size: bytes of blocks that may wait for the writer thread of a processor, before ``on_full`` holds; 64KiB to 4GiB.
         rules: in order.
     """
 
@@ -187,7 +187,9 @@ class TapConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPoolConfig:
-    """``size``: bytes that all processors together may retain; each processor's share is at least the largest ``max_receive_size`` of a listener."""
+    """``size``: bytes that all processors together may retain, 64KiB to 1024TiB; each processor's share is at least the largest ``max_receive_size``
+    of a listener.
+    """
 
     size: int = 256 * MIB
 
@@ -211,8 +213,8 @@ class DrainConfig:
     """How connections end when the proxy stops.
 
     Attributes:
-        timeout_ms: after this, what is still open is closed with the cause ``drain_timeout``.
-        quiet_ms: a ``framed`` pair is done when no frame passed for this long.
+        timeout_ms: after this, what is still open is closed with the cause ``drain_timeout``; 0 to 1h.
+        quiet_ms: a ``framed`` pair is done when no frame passed for this long; 0 to 10m.
     """
 
     timeout_ms: int = 30_000
@@ -221,7 +223,7 @@ class DrainConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class OtlpConfig:
-    """``endpoint``: of an OTLP/gRPC collector, ``http://host:port``; ``interval_ms`` between exports."""
+    """``endpoint``: of an OTLP/gRPC collector, ``http://host:port`` or ``https://host:port``; ``interval_ms`` between exports, 100ms to 1h."""
 
     endpoint: str
     interval_ms: int = 10_000
@@ -250,7 +252,7 @@ class ProxyConfig:
         node: names this proxy in tap streams and telemetry.
         listeners: at least one.
         upstreams: at least one.
-        processors: processes of the data plane; 0 asks for the CPU limit of the pod.
+        processors: processes of the data plane; 0 asks for the CPU limit of the pod; 0 to 64.
     """
 
     node: str

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from control.configuration import capacity
 from control.configuration.load import load
+from control.configuration.schema import RANGES, range_text
 from control.demo import certificates
 from proxy.config import model
 
@@ -59,8 +61,43 @@ def model_fields(kind: type, path: str = "") -> Iterator[tuple[str, "dataclasses
             yield from model_fields(part, f"{name}.")
 
 
+def _owners(kind: type, path: str = "") -> Iterator[tuple[str, type]]:
+    """Which class of the model a path of the file belongs to."""
+    for name, _ in model_fields(kind, path):
+        owner = kind
+        for part in name.removeprefix(path).split(".")[:-1]:
+            hint = typing.get_type_hints(owner)[part]
+            owner = next(item for item in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(item))
+        yield name, owner
+
+
+def words_of(path: str) -> list[str]:
+    """The words that a field takes; none when it is not about words."""
+    hint = typing.get_type_hints(OWNERS[path])[FIELDS[path].name]
+    for part in (hint, *typing.get_args(hint)):
+        if typing.get_origin(part) is typing.Literal:
+            return list(typing.get_args(part))
+    return []
+
+
+def explained(path: str) -> str:
+    """The comment of a key, where it has one."""
+    return next(key.comment for key in KEYS if key.path == path and key.comment)
+
+
+def documented(owner: type, field: str) -> str:
+    """What the docstring of a class of the model says of a field."""
+    text = " ".join((owner.__doc__ or "").split())
+    start = re.search(rf"(?:{field}:|``{field}``)", text)
+    assert start is not None, f"{owner.__name__} says nothing of {field}"
+    others = "|".join(item.name for item in dataclasses.fields(owner) if item.name != field)
+    following = re.search(rf"(?<![`\w])(?:{others}):", text[start.end() :]) if others else None
+    return text[start.end() : start.end() + following.start()] if following else text[start.end() :]
+
+
 FIELDS = dict(model_fields(model.ProxyConfig))
 KEYS = list(manual_keys(MANUAL.read_text()))
+OWNERS = dict(_owners(model.ProxyConfig))
 
 
 def test_every_field_of_the_model_is_in_the_manual_and_nothing_else() -> None:
@@ -80,6 +117,41 @@ def test_a_field_is_explained_and_its_default_is_true(path: str) -> None:
         return
     assert stated is not None, f"{path} states no default"
     assert as_value(stated[1], field.default) == as_plain(field.default)
+
+
+RANGED = sorted(path for path, field in FIELDS.items() if (OWNERS[path].__name__, field.name) in RANGES)
+WORDED = sorted(path for path in FIELDS if words_of(path))
+
+
+@pytest.mark.parametrize("path", RANGED)
+def test_the_range_that_the_manual_and_the_docstring_state_is_the_one_of_the_code(path: str) -> None:
+    owner, field = OWNERS[path], FIELDS[path].name
+    wanted = range_text(owner.__name__, field)
+    comment = explained(path)
+    stated = re.search(r"Range: (.*?)(?: \(.*?\))?\.(?: |$)", comment)
+    assert stated is not None, f"{path} states no range"
+    assert stated[1] == wanted
+    assert comment.count("Range:") == 1
+    assert wanted in documented(owner, field), f"the docstring of {owner.__name__} has another range for {field}"
+
+
+@pytest.mark.parametrize("path", WORDED)
+def test_the_words_that_the_manual_states_are_those_that_are_taken(path: str) -> None:
+    stated = re.search(r"[Oo]ne of: (.*?)\.(?: |$)", explained(path))
+    assert stated is not None, f"{path} does not say which words it takes"
+    assert [word.strip('"') for word in stated[1].split(", ")] == words_of(path)
+
+
+def test_the_manual_states_a_range_for_every_number_and_for_nothing_else() -> None:
+    numbers = {path for path, field in FIELDS.items() if isinstance(field.default, (int, float)) and not isinstance(field.default, bool)}
+    assert set(RANGED) == numbers
+    assert {key.path for key in KEYS if "Range:" in key.comment} == numbers
+    assert {key.path for key in KEYS if re.search("[Oo]ne of:", key.comment)} == set(WORDED)
+
+
+def test_what_the_manual_leaves_to_the_processes_is_what_the_warning_reckons_with() -> None:
+    comment = explained("memory_pool.size")
+    assert f"Leave {capacity.CONTROL_BASE // model.MIB} MiB for the control process, {capacity.PROCESSOR_BASE // model.MIB} MiB for each" in comment
 
 
 def as_plain(default: object) -> object:
@@ -126,6 +198,16 @@ def test_the_manual_loads_and_says_what_it_says(installed: Callable[[Path], Path
     assert config.tap.segment_age_ms == 300_000
     assert dataclasses.replace(config.tap, directory="", rules=()) == model.TapConfig(directory="")
     assert config.listeners[1] == model.ListenerConfig(name="lookup", address="127.0.0.1:9190", upstream="lookup")
+
+
+def test_what_the_readme_shows_loads(installed: Callable[[Path], Path], tmp_path: Path) -> None:
+    readme = (EXAMPLES.parents[1] / "README.md").read_text()
+    blocks = [block for block in re.findall(r"```yaml\n(.*?)```", readme, re.DOTALL) if "listeners:" in block]
+    assert blocks
+    for block in blocks:
+        path = tmp_path / "readme.yaml"
+        path.write_text(re.sub(r"\b(tls\.(?:crt|key))", r"/var/run/framegate/tls/\1", block))
+        load(installed(path))
 
 
 def test_the_configuration_of_the_overlay_loads(installed: Callable[[Path], Path]) -> None:

@@ -67,7 +67,7 @@ def test_a_number_where_a_word_is_meant_is_taken_as_written() -> None:
     [
         ({"protocol": "kafkka"}, "protocol", "must be 'framed' or 'kafka'"),
         ({"max_receive_size": "1 MegaByte"}, "max_receive_size", "is not a size"),
-        ({"max_receive_size": 0}, "max_receive_size", "must be from 1 bytes"),
+        ({"max_receive_size": 0}, "max_receive_size", "must be from 1B to 2147483647B"),
         ({"max_receive_size": True}, "max_receive_size", "must be a number"),
         ({"max_receive_size": [1]}, "max_receive_size", "is not a size"),
         ({"backlog": "many"}, "backlog", "must be a whole number"),
@@ -78,6 +78,8 @@ def test_a_number_where_a_word_is_meant_is_taken_as_written() -> None:
         ({"timeouts": [1]}, "timeouts", "must be a mapping"),
         ({"timeoutz": {}}, "timeoutz", "did you mean timeouts?"),
         ({"name": ["x"]}, "name", "must be text"),
+        ({"address": "unix:a\0b"}, "address", "holds a character"),
+        ({"tls": {"certificate": "\ud800", "key": "k"}}, "tls.certificate", "holds a character"),
         ({"tls": {}}, "tls.certificate", "is required"),
     ],
 )
