@@ -3,13 +3,15 @@
     commands    the group, and what each command is; bodies are loaded when they are called
     local       check, serve, demo, pipeline run
     channels, limits, pools, listeners, upstreams, proxies   the commands that call the control plane
-    client      the connection to it, and what its errors mean for the exit code
+    client      the connection to it, and what its errors mean for the exit code; ``reach`` finds out why there is none
     output      tables and JSON
-    kinds       sizes, times, ids: what options may hold
+    kinds       sizes, times, ids, addresses: what options may hold; ``options`` that many commands share
     version     what ``--version`` says
 
 Data goes to standard output, everything else to standard error. Exit codes: 0 good; 1 a call failed; 2 wrong usage or configuration;
-3 not found; 4 conflict, nothing was changed; 5 the control plane cannot be reached.
+3 not found, or some of the channels that were named are not open (what was asked for is done to the others); 4 conflict, nothing was changed;
+5 the control plane, or the processors that would have to answer, cannot be reached. As of any program: 130 after Ctrl-C, 141 when nobody reads the
+output any more.
 
 ``main`` imports nothing but click, so that ``framegate --version`` is quick and ``framegate serve`` small.
 """

@@ -1,7 +1,8 @@
 """``framegate channels``: list, describe, mute, unmute, close."""
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -9,12 +10,14 @@ from control.cli.kinds import CHANNEL
 from control.cli.options import admin_options, example
 
 if TYPE_CHECKING:
-    from control.gen.framegate.control.v1.channel_service_pb2 import Cause
+    from control.gen.framegate.control.v1.channel_service_pb2 import Cause, ChannelSelector
     from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 
 __all__ = ["channels"]
 
 _PAGE = 1000
+F = TypeVar("F", bound=Callable[..., object])
+Ask = Callable[["ChannelServiceStub", "ChannelSelector"], Any]
 
 
 @click.group(epilog=example("framegate channels list --listener kafka"))
@@ -31,19 +34,25 @@ def channels() -> None:
 def list_(listener: str | None, closed: bool, cause: str | None, limit: int, address: str, output: str) -> None:
     """List open channels, or those that closed last."""
     from control.cli.client import calling
-    from control.cli.output import as_dict, print_json, print_table
+    from control.cli.output import as_dict, print_json, print_table, tell
     from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 
     if cause is not None and not closed:
         raise click.UsageError("--cause needs --closed")
     with calling(address) as channel:
-        rows = [as_dict(item) for item in _listed(ChannelServiceStub(channel), listener or "", closed, _cause(cause), limit)]
+        rows = [as_dict(item) for item in _listed(ChannelServiceStub(channel), listener or "", closed, _cause(cause), limit + 1)]
+    cut = len(rows) > limit
+    rows = rows[:limit]
     if output == "json":
         print_json(rows)
     elif closed:
         print_table(_CLOSED_COLUMNS, map(_closed_cells, rows))
     else:
         print_table(_OPEN_COLUMNS, map(_open_cells, rows))
+    if cut:
+        tell(f"there are more; --limit is {limit}")
+    elif not rows and output == "table":
+        tell(("no channels have closed" if closed else "no channels are open") + (" like that" if listener or cause else ""))
 
 
 def _cause(cause: str | None) -> "Cause.ValueType":
@@ -129,7 +138,7 @@ def describe(channel_id: str, address: str, output: str) -> None:
 
 
 def _fields(row: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    from control.cli.output import size_text, time_text, word
+    from control.cli.output import counted, size_text, time_text, word
 
     tls = row.get("tls")
     yield from (
@@ -139,7 +148,7 @@ def _fields(row: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         ("opened", time_text(row.get("open_time"))),
     )  # fmt: skip
     for name, traffic in (("requests", row["request"]), ("answers", row["response"])):
-        yield name, f"{traffic['frame_count']} frames, {size_text(traffic['total_bytes'])}"
+        yield name, f"{counted(traffic['frame_count'], 'frame')}, {size_text(traffic['total_bytes'])}"
     close = row.get("close")
     if close is None:
         upstream_mutes = ",".join(word(name, "MUTE_CAUSE_") for name in row["upstream_mute_causes"])
@@ -154,7 +163,13 @@ def _fields(row: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         ("was", word(close["state"], "STATE_")), ("detail", close["detail"] or "-"), ("lost", size_text(close["lost_bytes"])),
     )  # fmt: skip
     for mute in close["mutes"]:
-        yield f"muted by {word(mute['cause'], 'MUTE_CAUSE_')}", f"{mute['count']} times, {mute['duration']}"
+        yield f"muted by {word(mute['cause'], 'MUTE_CAUSE_')}", f"{counted(mute['count'], 'time')}, {mute['duration']}"
+
+
+def _channel_arguments(function: F) -> F:
+    """Which channels: ``ID…`` or ``--listener``."""
+    listener = click.option("--listener", help="All open channels of this listener, instead of ids.")
+    return click.argument("channel_ids", metavar="[ID]...", nargs=-1, type=CHANNEL)(listener(function))
 
 
 def _selected(channel_ids: tuple[str, ...], listener: str | None) -> None:
@@ -162,68 +177,99 @@ def _selected(channel_ids: tuple[str, ...], listener: str | None) -> None:
         raise click.UsageError("name channels by their ids, or all of a listener with --listener; not both")
 
 
-def _print_outcome(affected: Sequence[str], missing: Sequence[str], output: str) -> None:
-    from control.cli.client import tell_missing
-    from control.cli.output import print_json, print_table
+def _change(channel_ids: tuple[str, ...], listener: str | None, address: str, ask: Ask) -> tuple[list[str], list[str]]:
+    """Ask for a change of the selected channels: for which ids it is in force, and which are not open."""
+    import grpc
+
+    from control.cli.client import calling, select
+    from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
+
+    _selected(channel_ids, listener)
+    with calling(address, change=True) as channel:
+        try:
+            answer = ask(ChannelServiceStub(channel), select(channel_ids, listener))
+        except grpc.RpcError as error:
+            if not channel_ids or error.code() is not grpc.StatusCode.NOT_FOUND:
+                raise
+            return [], list(dict.fromkeys(channel_ids))  # of those that were named none is open
+    return list(answer.affected_channel_ids), list(answer.missing_channel_ids)
+
+
+def _print_outcome(verb: str, affected: Sequence[str], missing: Sequence[str], listener: str | None, output: str) -> None:
+    """What happened to whom; ends the process when some channels were not open."""
+    from control.cli.client import EXIT_NOT_FOUND
+    from control.cli.output import counted, print_json, print_table, tell
 
     if output == "json":
-        print_json({"affected": list(affected), "missing": list(missing)})
-    elif affected:
-        print_table(("ID",), ((channel_id,) for channel_id in affected))
+        print_json({"affected": affected, "missing": missing})
     else:
-        click.echo("no channel is open there", err=True)
-    tell_missing(missing)
+        print_table(("ID", "RESULT"), [*((item, verb) for item in affected), *((item, "not open") for item in missing)])
+    if listener is not None and not affected:
+        tell(f"no channels are open on listener {listener}; none was {verb}")
+    elif output == "table" or missing:
+        tell(f"{counted(len(affected), 'channel')} {verb}" + (f", {len(missing):,} not open: {', '.join(missing)}" if missing else ""))
+    if missing:
+        sys.exit(EXIT_NOT_FOUND)
 
 
-@channels.command(epilog=example('framegate channels mute 0-1-42 --reason "replays at 3 GB/s"'))
-@click.argument("channel_ids", metavar="[ID]...", nargs=-1, type=CHANNEL)
-@click.option("--listener", help="All open channels of this listener, instead of ids.")
+@channels.command(
+    short_help="Read no further frame from clients.",
+    epilog=example('framegate channels mute 0-1-42 --reason "replays at 3 GB/s"', 'framegate channels mute --listener kafka --reason "incident 7"'),
+)
+@_channel_arguments
 @click.option("--reason", required=True, help="Why; for the audit record and those who look at the channel.")
 @admin_options
 def mute(channel_ids: tuple[str, ...], listener: str | None, reason: str, address: str, output: str) -> None:
-    """Read no further frame from clients; a frame begun is finished first. Returns when that is in force."""
-    from control.cli.client import CALL_TIMEOUT_S, calling, metadata, select
+    """Read no further frame from clients; a frame begun is finished first. Returns when that is in force, and names the channels.
+
+    When some of the channels named are not open, the others are muted and the exit code is 3.
+    """
+    from control.cli.client import CALL_TIMEOUT_S, metadata
     from control.gen.framegate.control.v1.channel_service_pb2 import MuteChannelsRequest
-    from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 
-    _selected(channel_ids, listener)
-    with calling(address) as channel:
-        request = MuteChannelsRequest(selector=select(channel_ids, listener), reason=reason)
-        answer = ChannelServiceStub(channel).MuteChannels(request, timeout=CALL_TIMEOUT_S, metadata=metadata())
-    _print_outcome(answer.affected_channel_ids, answer.missing_channel_ids, output)
+    def ask(stub: "ChannelServiceStub", selector: "ChannelSelector") -> Any:
+        return stub.MuteChannels(MuteChannelsRequest(selector=selector, reason=reason), timeout=CALL_TIMEOUT_S, metadata=metadata())
+
+    _print_outcome("muted", *_change(channel_ids, listener, address, ask), listener, output)
 
 
-@channels.command(epilog=example("framegate channels unmute 0-1-42"))
-@click.argument("channel_ids", metavar="[ID]...", nargs=-1, type=CHANNEL)
-@click.option("--listener", help="All open channels of this listener, instead of ids.")
+@channels.command(
+    short_help="Take an operator's mute back.",
+    epilog=example("framegate channels unmute 0-1-42", "framegate channels unmute --listener kafka"),
+)
+@_channel_arguments
 @click.option("--reason", default="", help="Why; for the audit record.")
 @admin_options
 def unmute(channel_ids: tuple[str, ...], listener: str | None, reason: str, address: str, output: str) -> None:
-    """Take an operator's mute back; what mutes a channel otherwise still holds."""
-    from control.cli.client import CALL_TIMEOUT_S, calling, metadata, select
+    """Take an operator's mute back, and name the channels; what mutes a channel otherwise still holds (`channels list` shows it).
+
+    When some of the channels named are not open, the others are unmuted and the exit code is 3.
+    """
+    from control.cli.client import CALL_TIMEOUT_S, metadata
     from control.gen.framegate.control.v1.channel_service_pb2 import UnmuteChannelsRequest
-    from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 
-    _selected(channel_ids, listener)
-    with calling(address) as channel:
-        request = UnmuteChannelsRequest(selector=select(channel_ids, listener), reason=reason)
-        answer = ChannelServiceStub(channel).UnmuteChannels(request, timeout=CALL_TIMEOUT_S, metadata=metadata())
-    _print_outcome(answer.affected_channel_ids, answer.missing_channel_ids, output)
+    def ask(stub: "ChannelServiceStub", selector: "ChannelSelector") -> Any:
+        return stub.UnmuteChannels(UnmuteChannelsRequest(selector=selector, reason=reason), timeout=CALL_TIMEOUT_S, metadata=metadata())
+
+    _print_outcome("unmuted", *_change(channel_ids, listener, address, ask), listener, output)
 
 
-@channels.command(epilog=example('framegate channels close 0-1-42 --reason "stuck client"'))
-@click.argument("channel_ids", metavar="[ID]...", nargs=-1, type=CHANNEL)
-@click.option("--listener", help="All open channels of this listener, instead of ids.")
+@channels.command(
+    short_help="Close channels with the cause admin.",
+    epilog=example('framegate channels close 0-1-42 --reason "stuck client"', "framegate channels close --listener kafka"),
+)
+@_channel_arguments
 @click.option("--reason", default="", help="Why; for the audit record and the detail of the close.")
 @admin_options
 def close(channel_ids: tuple[str, ...], listener: str | None, reason: str, address: str, output: str) -> None:
-    """Close channels with the cause admin; whole frames already received are delivered first."""
-    from control.cli.client import CALL_TIMEOUT_S, calling, metadata, select
-    from control.gen.framegate.control.v1.channel_service_pb2 import CloseChannelsRequest
-    from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
+    """Close channels with the cause admin, and name them; whole frames already received are delivered first.
 
-    _selected(channel_ids, listener)
-    with calling(address) as channel:
-        request = CloseChannelsRequest(selector=select(channel_ids, listener), reason=reason)
-        answer = ChannelServiceStub(channel).CloseChannels(request, timeout=CALL_TIMEOUT_S, metadata=metadata())
-    _print_outcome(answer.affected_channel_ids, answer.missing_channel_ids, output)
+    When some of the channels named are not open, the others are closed and the exit code is 3.
+    """
+    from control.cli.client import CALL_TIMEOUT_S, metadata
+    from control.gen.framegate.control.v1.channel_service_pb2 import CloseChannelsRequest
+
+    def ask(stub: "ChannelServiceStub", selector: "ChannelSelector") -> Any:
+        return stub.CloseChannels(CloseChannelsRequest(selector=selector, reason=reason), timeout=CALL_TIMEOUT_S, metadata=metadata())
+
+    _print_outcome("closed", *_change(channel_ids, listener, address, ask), listener, output)

@@ -16,38 +16,55 @@ import grpc
 from google.rpc import error_details_pb2  # type: ignore[import-untyped]
 from grpc_status import rpc_status
 
+from control.cli.options import EXIT_INTERRUPTED
+from control.cli.output import tell
+from control.cli.reach import unreachable
+
 if TYPE_CHECKING:
     from control.gen.framegate.control.v1.channel_service_pb2 import ChannelSelector
 
-__all__ = ["CALL_TIMEOUT_S", "CLIENT_KEY", "EXIT_CODES", "EXIT_FAILED", "EXIT_NOT_FOUND", "calling", "metadata", "select", "tell_missing"]
+__all__ = ["CALL_TIMEOUT_S", "CLIENT_KEY", "EXIT_CODES", "EXIT_FAILED", "EXIT_NOT_FOUND", "calling", "metadata", "select"]
 
 CALL_TIMEOUT_S: Final = 10.0
 """Deadline of calls that do not wait for connections to end."""
 CLIENT_KEY: Final = "framegate-client"
 """Metadata that says who calls, for the audit rows; ``control.service.interceptor`` reads it."""
 EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
 EXIT_NOT_FOUND: Final = 3
+EXIT_CONFLICT: Final = 4
+EXIT_UNAVAILABLE: Final = 5
 EXIT_CODES: Final = {
-    grpc.StatusCode.INVALID_ARGUMENT: 2,
+    grpc.StatusCode.INVALID_ARGUMENT: EXIT_USAGE,
+    grpc.StatusCode.OUT_OF_RANGE: EXIT_USAGE,
     grpc.StatusCode.NOT_FOUND: EXIT_NOT_FOUND,
-    grpc.StatusCode.ABORTED: 4,
-    grpc.StatusCode.UNAVAILABLE: 5,
-    grpc.StatusCode.DEADLINE_EXCEEDED: 5,
+    grpc.StatusCode.ABORTED: EXIT_CONFLICT,
+    grpc.StatusCode.ALREADY_EXISTS: EXIT_CONFLICT,
+    grpc.StatusCode.UNAVAILABLE: EXIT_UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED: EXIT_UNAVAILABLE,
 }
 """Exit codes of failed calls; all others are ``EXIT_FAILED``."""
 
 
 @contextlib.contextmanager
-def calling(address: str) -> Iterator[grpc.Channel]:
-    """A channel to the control plane; a call that fails inside ends the process with its sentence and exit code."""
+def calling(address: str, *, change: bool = False) -> Iterator[grpc.Channel]:
+    """A channel to the control plane; a call that fails inside ends the process with its sentence and exit code.
+
+    Args:
+        address: of the control plane, as ``--address`` gives it.
+        change: the calls change something: one that broke off may have done so.
+    """
     try:
         with grpc.insecure_channel(address) as channel:
             yield channel
     except grpc.RpcError as error:
         failed = cast("grpc.Call", error)  # what a call raises is the call
-        for line in explain(failed, address):
-            sys.stderr.write(f"framegate: {line}\n")
+        for line in explain(failed, address, change=change):
+            tell(line)
         sys.exit(EXIT_CODES.get(failed.code(), EXIT_FAILED))
+    except KeyboardInterrupt:
+        tell("interrupted" + (_UNKNOWN if change else ""))
+        sys.exit(EXIT_INTERRUPTED)
 
 
 def metadata() -> tuple[tuple[str, str], ...]:
@@ -59,12 +76,19 @@ def metadata() -> tuple[tuple[str, str], ...]:
     return ((CLIENT_KEY, f"framegate cli, {user}, pid {os.getpid()}".encode("ascii", "replace").decode()),)
 
 
-def explain(error: grpc.Call, address: str) -> Sequence[str]:
+def explain(error: grpc.Call, address: str, *, change: bool = False) -> Sequence[str]:
     """What went wrong, in sentences: the wrong fields of a request one by one, else the message with its reason."""
-    if error.code() is grpc.StatusCode.UNAVAILABLE and not error.trailing_metadata():
-        return [f"the control plane at {address} cannot be reached; is `framegate serve` running there? (--address, FRAMEGATE_ADDRESS)"]
-    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return [f"the control plane at {address} did not answer within {CALL_TIMEOUT_S:g} s"]
+    unknown = _UNKNOWN if change else ""
+    if not error.trailing_metadata():  # nobody answered; whoever answers says more
+        match error.code():
+            case grpc.StatusCode.UNAVAILABLE if _never_connected(error):
+                return [f"the control plane at {address} cannot be reached: {unreachable(address)}"]
+            case grpc.StatusCode.UNAVAILABLE:
+                return [f"the control plane at {address} went away during the call ({error.details()}){unknown}"]
+            case grpc.StatusCode.DEADLINE_EXCEEDED:
+                return [f"the control plane at {address} did not answer within {CALL_TIMEOUT_S:g} s{unknown}"]
+            case grpc.StatusCode.UNIMPLEMENTED:
+                return [f"what answers at {address} does not know this call: another version of framegate, or its health listener"]
     status = rpc_status.from_call(error)
     reason = ""
     for detail in () if status is None else status.details:
@@ -76,6 +100,15 @@ def explain(error: grpc.Call, address: str) -> Sequence[str]:
     return [f"{error.details()}{reason or f' ({error.code().name})'}"]
 
 
+_UNKNOWN: Final = "; the change may have been made all the same"
+_REFUSALS: Final = ("failed to connect", "name resolution", "DNS")
+
+
+def _never_connected(error: grpc.Call) -> bool:
+    """Grpc has one code for a peer that is not there and for one that went away; only its text tells them apart."""
+    return any(word in (error.details() or "") for word in _REFUSALS)
+
+
 def select(channels: Sequence[str], listener: str | None) -> "ChannelSelector":
     """The selector of a call that changes channels."""
     from control.gen.framegate.control.v1.channel_service_pb2 import ChannelIds, ChannelSelector
@@ -83,10 +116,3 @@ def select(channels: Sequence[str], listener: str | None) -> "ChannelSelector":
     if listener is not None:
         return ChannelSelector(listener=listener)
     return ChannelSelector(channels=ChannelIds(ids=channels))
-
-
-def tell_missing(missing: Sequence[str]) -> None:
-    """End with ``EXIT_NOT_FOUND`` when some of the channels named are not open; what was done to the others stays done."""
-    if missing:
-        sys.stderr.write(f"framegate: not open: {', '.join(missing)}\n")
-        sys.exit(EXIT_NOT_FOUND)

@@ -1,12 +1,16 @@
 """The group of all commands. Importing it loads click and nothing else; what a command needs is loaded when it is called."""
 
+import io
+import sys
+from typing import Any
+
 import click
 
 from control.cli.channels import channels
 from control.cli.limits import limits
 from control.cli.listeners import listeners
 from control.cli.local import check, demo, pipeline, serve
-from control.cli.options import example
+from control.cli.options import EXIT_INTERRUPTED, example
 from control.cli.pools import pool
 from control.cli.proxies import drain, status
 from control.cli.upstreams import upstreams
@@ -22,7 +26,27 @@ def _print_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> 
         ctx.exit()
 
 
+class _Commands(click.Group):
+    """The group; what holds for every command."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Letters that a terminal's encoding lacks are written as escapes; they end nothing."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
+        return super().main(*args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Ctrl-C where a command has nothing of its own to say of it."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("framegate: interrupted", err=True)
+            ctx.exit(EXIT_INTERRUPTED)
+
+
 @click.group(
+    cls=_Commands,
     context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 120},
     epilog=example("framegate check --config framegate.yaml", "framegate serve --config framegate.yaml", "framegate channels list"),
 )

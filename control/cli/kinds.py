@@ -1,8 +1,10 @@
-"""What options and arguments may hold: sizes with units, times with units, channel ids. Parsers are loaded when there is something to parse."""
+"""What options and arguments may hold: sizes and times with units, channel ids, addresses. Parsers are loaded when there is something to parse."""
+
+import os
 
 import click
 
-__all__ = ["CHANNEL", "DURATION", "SIZE"]
+__all__ = ["ADDRESS", "CHANNEL", "DURATION", "SIZE"]
 
 
 class Size(click.ParamType[int]):
@@ -55,6 +57,29 @@ class ChannelId(click.ParamType[str]):
         return value
 
 
+class AdminAddress(click.ParamType[str]):
+    """``unix:PATH``; ``host:port`` as well, for who forwards the socket."""
+
+    name = "address"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text as it is."""
+        from control.configuration.address import parse_address
+
+        if not value.strip():
+            self.fail("is empty: write unix:PATH", param, ctx)
+        if "://" in value and not value.startswith("unix:"):
+            self.fail(f"{value!r} has a scheme: write unix:PATH or host:port", param, ctx)
+        if not value.startswith("unix:") and ("/" in value or os.path.exists(value)):
+            self.fail(f"{value!r} is a path: write unix:{value}", param, ctx)
+        try:
+            parse_address(value)
+        except ValueError as error:
+            self.fail(f"{value!r}: {error}", param, ctx)
+        return value
+
+
+ADDRESS = AdminAddress()
 SIZE = Size()
 DURATION = Duration()
 CHANNEL = ChannelId()

@@ -42,7 +42,7 @@ def get(listener: str | None, address: str, output: str) -> None:
     _print(found, output)
 
 
-@limits.command("set", epilog=example("framegate limits set --listener kafka --max-receive-size 1MiB"))
+@limits.command("set", short_help="Change maxReceiveSize.", epilog=example("framegate limits set --listener kafka --max-receive-size 1MiB"))
 @click.option("--listener", required=True, help="Whose clients.")
 @click.option("--max-receive-size", type=SIZE, required=True, help="The largest frame body, as 1MiB.")
 @admin_options
@@ -56,7 +56,7 @@ def set_(listener: str, max_receive_size: int, address: str, output: str) -> Non
     if not 1 <= max_receive_size <= MAX_INT32:
         raise click.BadParameter(f"must be 1 byte to 2 GiB - 1, not {max_receive_size}", param_hint="--max-receive-size")
     limit = pb2.Limit(listener=listener, max_receive_size_bytes=max_receive_size)
-    with calling(address) as channel:
+    with calling(address, change=True) as channel:
         answer = LimitServiceStub(channel).UpdateLimit(pb2.UpdateLimitRequest(limit=limit), timeout=CALL_TIMEOUT_S, metadata=metadata())
     _print([answer.limit], output)
 

@@ -1,13 +1,20 @@
 """Options that many commands share, and how their help ends."""
 
+import os
 from collections.abc import Callable
 from typing import Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
-__all__ = ["DEFAULT_ADDRESS", "admin_options", "example", "output_option"]
+from control.cli.kinds import ADDRESS
+
+__all__ = ["DEFAULT_ADDRESS", "EXIT_INTERRUPTED", "admin_options", "example", "output_option"]
 
 DEFAULT_ADDRESS: Final = "unix:/run/framegate/admin.sock"
+EXIT_INTERRUPTED: Final = 130
+"""What a shell says of a program that SIGINT ended."""
+_VARIABLE: Final = "FRAMEGATE_ADDRESS"
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -22,9 +29,23 @@ def output_option(function: F) -> F:
 def admin_options(function: F) -> F:
     """``--address`` and ``--output``."""
     address = click.option(
-        "--address", envvar="FRAMEGATE_ADDRESS", default=DEFAULT_ADDRESS, show_default=True, show_envvar=True, help="Where the control plane is."
+        "--address",
+        envvar=_VARIABLE,
+        type=ADDRESS,
+        default=DEFAULT_ADDRESS,
+        show_default=True,
+        show_envvar=True,
+        callback=_not_empty,
+        help="Where the control plane is: unix:PATH.",
     )
     return address(output_option(function))
+
+
+def _not_empty(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    """An empty variable is a mistake of a script: what was meant for another framegate must not reach the one at the default address."""
+    if ctx.get_parameter_source("address") is ParameterSource.DEFAULT and os.environ.get(_VARIABLE) == "":
+        raise click.BadParameter(f"{_VARIABLE} is empty: write unix:PATH, or unset it for {DEFAULT_ADDRESS}", ctx, param)
+    return value
 
 
 def example(*lines: str) -> str:

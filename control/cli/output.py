@@ -1,24 +1,93 @@
-"""Tables for people, JSON for programs; both on standard output."""
+"""Tables for people, JSON for programs; both on standard output. What is said besides goes to standard error.
 
+A table is as wide as what stands in it, on a terminal as well: a narrow one wraps lines, which can be read, copied and searched; cells folded to
+its width cannot. What clients and operators wrote (names of certificates, reasons) is shown with its control characters escaped.
+"""
+
+import codecs
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from google.protobuf.json_format import MessageToDict
-from google.protobuf.message import Message
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
 
-__all__ = ["as_dict", "print_fields", "print_json", "print_table", "size_text", "time_text", "word"]
+__all__ = [
+    "EXIT_BROKEN_PIPE",
+    "as_dict",
+    "counted",
+    "print_fields",
+    "print_json",
+    "print_line",
+    "print_table",
+    "size_text",
+    "tell",
+    "time_text",
+    "word",
+]
+
+EXIT_BROKEN_PIPE: Final = 141
+"""What a shell says of a program that SIGPIPE ended, as of ``ls | head``."""
+_EXIT_FAILED: Final = 1
+_WIDE: Final = 100_000
 
 
-def as_dict(message: Message) -> dict[str, Any]:
+def tell(text: str) -> None:
+    """One line on standard error."""
+    if sys.stderr is not None:
+        print(f"framegate: {_shown(text)}", file=sys.stderr)
+
+
+def print_line(text: str) -> None:
+    """One line on standard output."""
+    _write(f"{_shown(text)}\n")
+
+
+def _write(text: str) -> None:
+    """All of a command's output goes through here. Ends the process when nobody reads it any more, or it cannot be written."""
+    if sys.stdout is None:
+        return  # closed before we were started
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _give_up(EXIT_BROKEN_PIPE)
+    except OSError as error:
+        tell(f"the output cannot be written: {error.strerror or error}")
+        _give_up(_EXIT_FAILED)
+
+
+def _give_up(code: int) -> NoReturn:
+    """End; what still lies in the buffer goes nowhere, so that the interpreter's end does not complain of it once more."""
+    descriptor = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(descriptor, sys.stdout.fileno())
+    os.close(descriptor)
+    sys.exit(code)
+
+
+def _shown(value: object) -> str:
+    """A value for a terminal, on one line."""
+    text = str(value)
+    return text if text.isprintable() else "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 connection``, ``2 connections``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def as_dict(message: "Message") -> dict[str, Any]:
     """A message as JSON-ready values: fields as in the .proto files, all of them, enums and times as text, int64 as numbers."""
+    from google.protobuf.json_format import MessageToDict
+
     data: dict[str, Any] = MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
     numbers: dict[str, Any] = _numbers(message, data)
     return numbers
 
 
-def _numbers(message: Message, data: dict[str, Any]) -> dict[str, Any]:
+def _numbers(message: "Message", data: dict[str, Any]) -> dict[str, Any]:
     """Protobuf's JSON has int64 as text, for JavaScript; here they are numbers."""
     for field in message.DESCRIPTOR.fields:
         if field.name not in data:
@@ -36,34 +105,36 @@ def _numbers(message: Message, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def print_json(value: Any) -> None:
-    """One JSON document, indented."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    """One JSON document, indented; in ASCII where standard output is not UTF-8."""
+    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
+    _write(json.dumps(value, indent=2, ensure_ascii=codecs.lookup(encoding).name != "utf-8") + "\n")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A table that is as wide as its content when standard output is no terminal; numbers stand on the right."""
+    """A table; numbers stand on the right. No row is no table."""
     from rich.console import Console
     from rich.table import Table
 
-    lines = [[str(cell) for cell in row] for row in rows]
+    lines = [[_shown(cell) for cell in row] for row in rows]
+    if not lines:
+        return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(columns):
-        numeric = bool(lines) and all(line[index].replace(".", "", 1).split(" ")[0].isdigit() for line in lines)
-        table.add_column(column, justify="right" if numeric else "left", no_wrap=index == 0, overflow="fold")
+        numeric = all(line[index].replace(".", "", 1).split(" ")[0].isdigit() for line in lines)
+        table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
     for line in lines:
         table.add_row(*line)
-    console = Console(width=None if sys.stdout.isatty() else 10_000, highlight=False, markup=False)
+    console = Console(width=_WIDE, highlight=False, markup=False)
     with console.capture() as captured:
         console.print(table)
-    sys.stdout.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+    _write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
 def print_fields(fields: Iterable[tuple[str, Any]]) -> None:
     """Names and values, one pair on each line."""
-    pairs = [(name, str(value)) for name, value in fields]
+    pairs = [(name, _shown(value)) for name, value in fields]
     width = max((len(name) for name, _ in pairs), default=0)
-    for name, value in pairs:
-        sys.stdout.write(f"{name:<{width}}  {value}\n")
+    _write("".join(f"{name:<{width}}  {value}\n" for name, value in pairs))
 
 
 def word(name: str, prefix: str) -> str:

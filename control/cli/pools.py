@@ -33,7 +33,11 @@ def get(address: str, output: str) -> None:
     _print(memory, processors, output)
 
 
-@pool.command("set", epilog=example("framegate pool set --size 64MiB", "framegate pool set --processors 3"))
+@pool.command(
+    "set",
+    short_help="Change the size or the number of processors.",
+    epilog=example("framegate pool set --size 64MiB", "framegate pool set --processors 3"),
+)
 @click.option("--size", type=SIZE, help="Bytes that all processors together may retain, as 64MiB.")
 @click.option("--processors", type=click.IntRange(1, _MAX_PROCESSORS), help="How many processors there shall be.")
 @admin_options
@@ -42,16 +46,16 @@ def set_(size: int | None, processors: int | None, address: str, output: str) ->
 
     Processors that go end their connections first, which may take as long as a drain.
     """
-    from control.cli.client import calling
+    from control.cli.client import CALL_TIMEOUT_S, calling
     from control.gen.framegate.control.v1.pool_service_pb2_grpc import PoolServiceStub
 
     if size is None and processors is None:
         raise click.UsageError("give --size, --processors or both")
     if size is not None and size < 1:
         raise click.BadParameter("must be at least 1 byte", param_hint="--size")
-    with calling(address) as channel:
+    with calling(address, change=True) as channel:
         stub = PoolServiceStub(channel)
-        grows = size is not None and size > stub.GetMemoryPool(_memory_request()).memory_pool.size_bytes
+        grows = size is not None and size > stub.GetMemoryPool(_memory_request(), timeout=CALL_TIMEOUT_S).memory_pool.size_bytes
         # A pool that grows makes room for processors; one that shrinks waits until they have gone.
         if size is not None and grows:
             _set_size(stub, size)
@@ -93,7 +97,7 @@ def _read(stub: "PoolServiceStub") -> "tuple[pb2.MemoryPool, pb2.ProcessorPool]"
 
 
 def _print(memory: "pb2.MemoryPool", processors: "pb2.ProcessorPool", output: str) -> None:
-    from control.cli.output import as_dict, print_json, print_table, size_text, word
+    from control.cli.output import as_dict, counted, print_json, print_line, print_table, size_text, word
 
     if output == "json":
         print_json({"memory_pool": as_dict(memory), "processor_pool": as_dict(processors)})
@@ -105,5 +109,5 @@ def _print(memory: "pb2.MemoryPool", processors: "pb2.ProcessorPool", output: st
         state = word(type(item).State.Name(item.state), "STATE_")
         sizes = ("-", "-") if share is None else (size_text(share.size_bytes), size_text(share.usage_bytes))
         rows.append((item.slot, item.pid or "-", state, *sizes, item.restart_count))
-    click.echo(f"memory pool {size_text(memory.size_bytes)}, {size_text(memory.usage_bytes)} in use; {processors.size} processors")
+    print_line(f"memory pool {size_text(memory.size_bytes)}, {size_text(memory.usage_bytes)} in use; {counted(processors.size, 'processor')}")
     print_table(("PROCESSOR", "PID", "STATE", "SHARE", "IN USE", "RESTARTS"), rows)

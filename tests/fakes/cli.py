@@ -3,17 +3,94 @@
 import asyncio
 import contextlib
 import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
-from typing import Any
+from concurrent import futures
+from pathlib import Path
+from typing import Any, Final
 
+import grpc
 from click.testing import CliRunner, Result
 
 from control.cli import main
 from tests.fakes.plane import FakePlane
 from tests.fakes.serving import serving
 
-__all__ = ["Cli", "served"]
+__all__ = ["VERBS", "Answering", "Cli", "answering", "run_cli", "served", "start_cli"]
+
+ROOT: Final = Path(__file__).parents[2]
+VERBS: Final = (
+    ("status",),
+    ("drain", "--no-wait"),
+    ("channels", "list"),
+    ("channels", "list", "--closed"),
+    ("channels", "describe", "0-1-7"),
+    ("channels", "mute", "--listener", "kafka", "--reason", "x"),
+    ("channels", "unmute", "--listener", "kafka"),
+    ("channels", "close", "--listener", "kafka"),
+    ("limits", "get"),
+    ("limits", "get", "--listener", "kafka"),
+    ("limits", "set", "--listener", "kafka", "--max-receive-size", "1MiB"),
+    ("pool", "get"),
+    ("pool", "set", "--size", "64MiB"),
+    ("pool", "set", "--processors", "1"),
+    ("listeners", "list"),
+    ("upstreams", "list"),
+)
+"""Every command that asks the control plane."""
+
+
+def start_cli(*words: str, **options: Any) -> "subprocess.Popen[str]":
+    """A command as a process of its own; ``environment`` comes on top of ours."""
+    environment = {**os.environ, **options.pop("environment", {})}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    return subprocess.Popen([sys.executable, "-m", "control.cli", *words], cwd=ROOT, text=True, env=environment, **pipes)
+
+
+def run_cli(*words: str, **options: Any) -> tuple[int, str, str]:
+    """Exit code, standard output (empty when it went elsewhere) and standard error of a command in a process of its own."""
+    with start_cli(*words, **options) as process:
+        out, err = process.communicate(timeout=30)
+        return process.returncode, out or "", err
+
+
+class Answering(grpc.GenericRpcHandler):
+    """A server that fails every call with ``code``, or lets it wait when that is OK. ``arrived`` is set by each."""
+
+    def __init__(self) -> None:
+        self.code = grpc.StatusCode.OK
+        self.arrived = threading.Event()
+        self.ended = threading.Event()
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        """The same for every method."""
+
+        def call(request: bytes, context: grpc.ServicerContext) -> bytes:
+            self.arrived.set()
+            if self.code is not grpc.StatusCode.OK:
+                context.abort(self.code, f"this is {self.code.name}")
+            self.ended.wait(30)
+            return b""
+
+        return grpc.unary_unary_rpc_method_handler(call)
+
+
+@contextlib.contextmanager
+def answering(address: str) -> Iterator[Answering]:
+    """Such a server at an address, for the length of a block."""
+    handler = Answering()
+    server = grpc.server(futures.ThreadPoolExecutor(4))
+    server.add_generic_rpc_handlers((handler,))
+    server.add_insecure_port(address)
+    server.start()
+    try:
+        yield handler
+    finally:
+        handler.ended.set()
+        server.stop(0).wait(10)
 
 
 class Cli:

@@ -123,6 +123,10 @@ class FakePlane(ControlPlane):
     def add(self, *rows: Row) -> None:
         self.rows.update((row["id"], row) for row in rows)
 
+    def drop(self, *texts: str) -> None:
+        for text in texts:
+            del self.rows[parse_connection_id(text)]
+
     def tell(self, row: Row) -> None:
         for subscriber in self.subscribers:
             subscriber(row)

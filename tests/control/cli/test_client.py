@@ -1,28 +1,68 @@
 """What errors of calls become."""
 
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
 import pytest
 from click.testing import CliRunner
 
 from control.cli import main
-from control.cli.client import CLIENT_KEY, EXIT_CODES, metadata, select, tell_missing
+from control.cli.client import CLIENT_KEY, EXIT_CODES, metadata, select
 from control.service import interceptor
-from tests.fakes.cli import served
+from tests.fakes.cli import VERBS, Answering, answering, served, start_cli
+
+CODES = {
+    grpc.StatusCode.CANCELLED: 1,
+    grpc.StatusCode.UNKNOWN: 1,
+    grpc.StatusCode.INVALID_ARGUMENT: 2,
+    grpc.StatusCode.DEADLINE_EXCEEDED: 5,
+    grpc.StatusCode.NOT_FOUND: 3,
+    grpc.StatusCode.ALREADY_EXISTS: 4,
+    grpc.StatusCode.PERMISSION_DENIED: 1,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: 1,
+    grpc.StatusCode.FAILED_PRECONDITION: 1,
+    grpc.StatusCode.ABORTED: 4,
+    grpc.StatusCode.OUT_OF_RANGE: 2,
+    grpc.StatusCode.UNIMPLEMENTED: 1,
+    grpc.StatusCode.INTERNAL: 1,
+    grpc.StatusCode.UNAVAILABLE: 5,
+    grpc.StatusCode.DATA_LOSS: 1,
+    grpc.StatusCode.UNAUTHENTICATED: 1,
+}
+"""The exit codes of README, for every way in which a call can fail."""
 
 
-def test_nobody_at_the_address_exits_with_5_and_a_hint() -> None:
-    result = CliRunner().invoke(main, ["status", "--address", "unix:/nowhere/admin.sock"])
+@pytest.fixture(scope="module")
+def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Answering, str]]:
+    address = f"unix:{tmp_path_factory.mktemp('failing')}/admin.sock"
+    with answering(address) as server:
+        yield server, address
+
+
+def test_every_code_of_grpc_is_in_the_table() -> None:
+    assert set(CODES) | {grpc.StatusCode.OK} == set(grpc.StatusCode)
+    assert all(CODES[code] == number for code, number in EXIT_CODES.items())
+
+
+@pytest.mark.parametrize("words", VERBS, ids=" ".join)
+def test_a_failed_call_exits_with_the_code_of_readme(failing: tuple[Answering, str], words: tuple[str, ...]) -> None:
+    server, address = failing
+    for server.code, number in CODES.items():
+        for output in ("table", "json"):
+            result = CliRunner().invoke(main, [*words, "--address", address, "--output", output])
+            assert (result.exit_code, result.stdout) == (number, ""), server.code
+            (line,) = result.stderr.splitlines()
+            assert line.startswith("framegate: "), line
+
+
+@pytest.mark.parametrize("words", VERBS, ids=" ".join)
+def test_nobody_there_exits_with_5_and_a_hint(tmp_path: Path, words: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(main, [*words, "--address", f"unix:{tmp_path}/admin.sock"])
     assert (result.exit_code, result.stdout) == (5, "")
-    assert "unix:/nowhere/admin.sock cannot be reached" in result.stderr
-
-
-def test_the_exit_codes_are_the_documented_ones() -> None:
-    assert {code.name: number for code, number in EXIT_CODES.items()} == {
-        "INVALID_ARGUMENT": 2,
-        "NOT_FOUND": 3,
-        "ABORTED": 4,
-        "UNAVAILABLE": 5,
-        "DEADLINE_EXCEEDED": 5,
-    }
+    (line,) = result.stderr.splitlines()
+    assert f"cannot be reached: there is no socket {tmp_path}/admin.sock; is `framegate serve` running there?" in line
 
 
 def test_every_wrong_field_has_a_line() -> None:
@@ -38,6 +78,46 @@ def test_a_fault_of_the_proxy_exits_with_1() -> None:
         assert (result.exit_code, result.stderr) == (1, "framegate: a fault of framegate itself; its log says more (INTERNAL)\n")
 
 
+def test_a_server_that_does_not_know_the_call_is_told_as_such(failing: tuple[Answering, str]) -> None:
+    server, address = failing
+    server.code = grpc.StatusCode.UNIMPLEMENTED
+    assert "does not know this call" in CliRunner().invoke(main, ["status", "--address", address]).stderr
+
+
+def test_a_server_that_goes_away_during_a_change_leaves_it_open_what_was_done(failing: tuple[Answering, str]) -> None:
+    server, address = failing
+    server.code = grpc.StatusCode.UNAVAILABLE
+    looked = CliRunner().invoke(main, ["status", "--address", address]).stderr
+    changed = CliRunner().invoke(main, ["drain", "--address", address]).stderr
+    assert looked == f"framegate: the control plane at {address} went away during the call (this is UNAVAILABLE)\n"
+    assert changed == looked.rstrip("\n") + "; the change may have been made all the same\n"
+
+
+def test_a_server_that_does_not_answer_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("control.cli.client.CALL_TIMEOUT_S", 0.1)
+    with answering(f"unix:{tmp_path}/s"):
+        result = CliRunner().invoke(main, ["status", "--address", f"unix:{tmp_path}/s"])
+    assert (result.exit_code, result.stderr) == (5, f"framegate: the control plane at unix:{tmp_path}/s did not answer within 0.1 s\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("status",), "framegate: interrupted\n"),
+        (("drain",), "framegate: interrupted; the change may have been made all the same\n"),
+        (("pool", "set", "--processors", "2"), "framegate: interrupted; the change may have been made all the same\n"),
+    ],
+    ids=["look", "drain", "pool"],
+)
+def test_ctrl_c_during_a_call_is_one_line_and_130(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    with answering(f"unix:{tmp_path}/s") as server, start_cli(*words, "--address", f"unix:{tmp_path}/s") as process:
+        assert server.arrived.wait(30)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (130, "", said)
+
+
 def test_service_and_command_line_mean_the_same_metadata() -> None:
     assert CLIENT_KEY == interceptor.CLIENT_KEY
     assert metadata()[0][1].isascii()
@@ -46,10 +126,3 @@ def test_service_and_command_line_mean_the_same_metadata() -> None:
 def test_a_selector_names_channels_or_a_listener() -> None:
     assert list(select(("0-1-2",), None).channels.ids) == ["0-1-2"]
     assert select((), "kafka").listener == "kafka"
-
-
-def test_nothing_missing_is_nothing_to_tell() -> None:
-    tell_missing([])
-    with pytest.raises(SystemExit) as caught:
-        tell_missing(["0-1-2"])
-    assert caught.value.code == 3

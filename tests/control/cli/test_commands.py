@@ -1,9 +1,15 @@
 """The group."""
 
+import json
+import sys
+import types
+
 import pytest
 from click.testing import CliRunner
 
 from control.cli import main
+from tests.fakes.cli import VERBS, served
+from tests.fakes.plane import channel_row
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
@@ -19,3 +25,24 @@ def test_version_and_help_are_good() -> None:
 
 def test_an_unknown_command_is_wrong_usage() -> None:
     assert CliRunner().invoke(main, ["dance"]).exit_code == 2
+
+
+@pytest.mark.parametrize("words", VERBS, ids=" ".join)
+def test_every_verb_prints_one_document_of_json_and_nothing_besides(words: tuple[str, ...]) -> None:
+    with served() as cli:
+        cli.plane.add(channel_row("0-1-7"))
+        result = cli(*words, "--output", "json")
+        assert (result.exit_code, result.stderr) == (0, "")
+        document = json.loads(result.stdout)
+        assert isinstance(document, list) or document
+
+
+def test_ctrl_c_is_one_line_and_130_whatever_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(**options: object) -> int:
+        raise KeyboardInterrupt
+
+    module = types.ModuleType("control.demo.run")
+    vars(module).update(run=interrupted)
+    monkeypatch.setitem(sys.modules, "control.demo.run", module)
+    result = CliRunner().invoke(main, ["demo"])
+    assert (result.exit_code, result.stdout, result.stderr) == (130, "", "framegate: interrupted\n")

@@ -3,16 +3,20 @@
 import click
 import pytest
 
-from control.cli.kinds import CHANNEL, DURATION, SIZE
+from control.cli.kinds import ADDRESS, CHANNEL, DURATION, SIZE
 
 
 def test_units_are_understood() -> None:
     assert (SIZE.convert("1MiB", None, None), SIZE.convert("17", None, None), SIZE.convert(5, None, None)) == (1 << 20, 17, 5)
     assert (DURATION.convert("1m30s", None, None), DURATION.convert(5, None, None)) == (90_000, 5)
     assert CHANNEL.convert("0-1-42", None, None) == "0-1-42"
+    for text in ("unix:/run/a.sock", "unix:a.sock", "unix:///run/a.sock", "127.0.0.1:9", "[::1]:9", "localhost:9"):
+        assert ADDRESS.convert(text, None, None) == text
 
 
-@pytest.mark.parametrize(("kind", "text"), [(SIZE, "much"), (DURATION, "30"), (CHANNEL, "42"), (CHANNEL, "64-1-1")])
+@pytest.mark.parametrize(
+    ("kind", "text"), [(SIZE, "much"), (DURATION, "30"), (CHANNEL, "42"), (CHANNEL, "64-1-1"), (ADDRESS, "/run/a.sock"), (ADDRESS, "host")]
+)
 def test_what_they_do_not_understand_says_what_would_be_right(kind: click.ParamType[object], text: str) -> None:
     with pytest.raises(click.BadParameter) as caught:
         kind.convert(text, None, None)

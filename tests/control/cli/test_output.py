@@ -1,12 +1,20 @@
 """Tables and JSON."""
 
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
 import pytest
 
-from control.cli.output import as_dict, print_fields, print_table, size_text, time_text, word
+from control.cli.output import as_dict, counted, print_fields, print_json, print_table, size_text, time_text, word
 from control.gen.framegate.control.v1 import pool_service_pb2 as pool_pb2
 from control.gen.framegate.control.v1.proxy_service_pb2 import Proxy
 from control.service.convert import channel_message
-from tests.fakes.plane import closed_row
+from tests.fakes.cli import Cli, run_cli, served
+from tests.fakes.plane import channel_row, closed_row
 
 
 @pytest.mark.parametrize(
@@ -47,3 +55,88 @@ def test_a_table_is_not_folded_when_nobody_looks(capsys: pytest.CaptureFixture[s
 def test_fields_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
     print_fields([("a", 1), ("long", "x")])
     assert capsys.readouterr().out == "a     1\nlong  x\n"
+
+
+def test_a_table_without_a_row_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("NAME", "COUNT"), [])
+    assert capsys.readouterr().out == ""
+
+
+def test_what_others_wrote_cannot_write_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("NAME", "DETAIL"), [("a\x1b[2Jb", "one\ntwo\u202e")])
+    print_fields([("name", "a\x07b\r")])
+    assert capsys.readouterr().out.splitlines() == ["NAME       DETAIL", "a\\x1b[2Jb  one\\ntwo\\u202e", "name  a\\x07b\\r"]
+
+
+def test_counts_have_their_noun() -> None:
+    assert [counted(count, "frame") for count in (0, 1, 2, 12_345)] == ["0 frames", "1 frame", "2 frames", "12,345 frames"]
+
+
+@pytest.mark.parametrize(("encoding", "text"), [("utf-8", "ß"), ("ascii", "\\u00df"), ("latin-1", "\\u00df")])
+def test_json_is_readable_in_every_encoding(monkeypatch: pytest.MonkeyPatch, encoding: str, text: str) -> None:
+    data = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(data, encoding=encoding))
+    print_json({"name": "ß"})
+    assert text in data.getvalue().decode(encoding)
+    assert json.loads(data.getvalue()) == {"name": "ß"}
+
+
+@pytest.fixture(scope="module")
+def cli() -> Iterator[Cli]:
+    with served() as cli:
+        cli.plane.add(*(channel_row(f"0-1-{number}", mute_reason="größer", muted=["admin"]) for number in range(1, 4)))
+        yield cli
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_a_reader_that_has_gone_ends_it_silently(cli: Cli, output: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        result = run_cli("channels", "list", "--address", cli.address, "--output", output, stdout=writer)
+    finally:
+        os.close(writer)
+    assert result == (141, "", "")
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_full_is_told() -> None:
+    with served() as cli, open("/dev/full", "w") as full:
+        result = run_cli("status", "--address", cli.address, stdout=full)
+    assert result == (1, "", "framegate: the output cannot be written: No space left on device\n")
+
+
+@pytest.mark.slow
+def test_no_standard_output_at_all_is_nobody_who_reads(cli: Cli) -> None:
+    command = f"exec {sys.executable} -m control.cli status --address {cli.address} >&-"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.slow
+def test_letters_that_the_terminal_lacks_are_escaped(cli: Cli) -> None:
+    plain = {"PYTHONIOENCODING": "ascii"}
+    code, text, errors = run_cli("channels", "describe", "0-1-2", "--address", cli.address, environment=plain)
+    assert (code, "gr\\xf6\\xdfer" in text, errors) == (0, True, "")
+    code, text, errors = run_cli("channels", "describe", "0-1-2", "--address", cli.address, "-o", "json", environment=plain)
+    assert (code, json.loads(text)["mute_reason"], errors) == (0, "größer", "")
+    code, _, errors = run_cli("limits", "get", "--listener", "größer", "--address", cli.address, environment=plain)
+    assert (code, errors) == (3, "framegate: there is no listener 'gr\\xf6\\xdfer' (LISTENER_NOT_FOUND)\n")
+
+
+@pytest.mark.slow
+def test_a_narrow_terminal_wraps_lines_and_folds_no_cell(cli: Cli) -> None:
+    ours, theirs = os.openpty()
+    try:
+        with open(theirs, "w") as terminal:
+            code, _, errors = run_cli(
+                "channels", "list", "--address", cli.address, stdout=terminal, environment={"COLUMNS": "40", "TERM": "xterm", "NO_COLOR": "1"}
+            )
+        text = os.read(ours, 65536).decode()
+    finally:
+        os.close(ours)
+    lines = text.splitlines()
+    assert (code, errors, len(lines)) == (0, "", 4)
+    assert all(line.endswith("UTC") and len(line) > 100 for line in lines[1:])
+    assert [line.split()[0] for line in lines[1:]] == ["0-1-1", "0-1-2", "0-1-3"]

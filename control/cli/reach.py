@@ -1,0 +1,99 @@
+"""Why a control plane cannot be reached, found out by trying again with bare sockets: grpc's own words name neither the file nor what to do.
+
+Nothing here is asked before a call, only after one has failed.
+"""
+
+import contextlib
+import errno
+import os
+import pwd
+import socket
+import ssl
+import stat
+from typing import Final
+
+from control.configuration.address import Address, parse_address
+
+__all__ = ["unreachable"]
+
+_HINT: Final = "; is `framegate serve` running there? (--address, FRAMEGATE_ADDRESS)"
+_TIMEOUT_S: Final = 2.0
+
+
+def unreachable(address: str) -> str:
+    """The reason, as the end of a sentence: ``there is no socket /run/x; is `framegate serve` …``."""
+    parsed = parse_address(address)
+    problem = _path_problem(parsed.host) if parsed.kind == "unix" else None
+    return problem or _connect_problem(parsed) or _peer_problem(parsed)
+
+
+def _path_problem(path: str) -> str | None:
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return f"there is no socket {path}{_HINT}"
+    except PermissionError:
+        return f"permission denied: this user may not look into the folder of {path}"
+    except OSError as error:
+        return f"{path}: {error.strerror or error}"
+    return None if stat.S_ISSOCK(mode) else f"{path} is not a socket"
+
+
+def _connect_problem(address: Address) -> str | None:
+    try:
+        with _connected(address):
+            return None
+    except ConnectionRefusedError:
+        gone = f"nobody listens on {address.host} any more, what made it has ended" if address.kind == "unix" else "nobody listens there"
+        return gone + _HINT
+    except PermissionError:
+        return f"permission denied: the socket belongs to {_owner(address.host)}, who alone (and root) may use it"
+    except (TimeoutError, BlockingIOError):
+        return f"no connection within {_TIMEOUT_S:g} s: it takes none now"
+    except socket.gaierror as error:
+        return f"the name {address.host} cannot be resolved: {error.strerror}"
+    except OSError as error:
+        wrong_kind = address.kind == "unix" and error.errno == errno.EPROTOTYPE
+        return f"{address.host} is a socket of another kind, which takes no connections" if wrong_kind else str(error.strerror or error)
+
+
+def _connected(address: Address) -> socket.socket:
+    if address.kind != "unix":
+        return socket.create_connection((address.host, address.port), _TIMEOUT_S)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(_TIMEOUT_S)
+        sock.connect(address.host)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _owner(path: str) -> str:
+    try:
+        number = os.stat(path).st_uid
+    except OSError:
+        return "another user"
+    with contextlib.suppress(KeyError):
+        return f"user {pwd.getpwuid(number).pw_name}"
+    return f"user {number}"
+
+
+def _peer_problem(address: Address) -> str:
+    """Somebody listens; a plaintext gRPC server it is not."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # nothing is said to it, only whether it speaks TLS is asked
+    speaks_tls = False
+    try:
+        with _connected(address) as sock, context.wrap_socket(sock):
+            speaks_tls = True
+    except ssl.SSLError as error:
+        # An alert is an answer in TLS, too: it wants another version, or a certificate of ours.
+        speaks_tls = "ALERT" in (error.reason or "")
+    except OSError:
+        pass
+    if speaks_tls:
+        return "what listens there speaks TLS: a listener for clients? The control plane is the plaintext Unix socket of `admin.address`"
+    return "what listens there is no control plane: it does not speak gRPC"
