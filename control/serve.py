@@ -2,8 +2,9 @@
 
 Start, in this order: signals; the configuration; the tap's lock; the listeners are bound; the names of upstreams looked up; the processors
 start while the gRPC service comes up; telemetry; when every processor is ready the listeners listen and the row ``serving`` is written. Whatever
-fails undoes what was done before and the process ends with 1 (2 for a faulty configuration). The end is the other way round: no new
-connections, drain, service, processors (they flush the tap), telemetry, rows. A second signal kills the processors and ends at once.
+fails undoes what was done before and the process ends with 1; with 2, before anything is done, for a fault of the configuration or of what it
+needs of this machine, in the words of ``framegate check``. The end is the other way round: no new connections, drain, service, processors (they
+flush the tap), telemetry, rows. A second signal kills the processors and ends at once.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from control.acceptor import Acceptor, Listening
 from control.configuration.apart import load_apart
-from control.configuration.capacity import cpu_limit, largest_frame, memory_limit, memory_warning, processor_count
+from control.configuration.capacity import cpu_limit, largest_frame, processor_count
 from control.configuration.fault import ConfigurationError
 from control.errors import StartError
 from control.logs import LibraryRows, RowLog
@@ -116,7 +117,7 @@ class Proxy:
     async def start(self) -> None:
         """Bring everything up. Raises StartError; ``stop`` must be called in any case."""
         log, meters, events = self._log, Meters(), Events(self._log)
-        config = _with_processor_count(self._config, log)
+        config = _with_processor_count(self._config)
         if config.tap is not None:
             from control.tap_keeper import TapKeeper  # only who taps pays for the log's modules
 
@@ -256,13 +257,10 @@ def _load_faces(config: ProxyConfig) -> None:
         import control.telemetry  # noqa: F401
 
 
-def _with_processor_count(config: ProxyConfig, log: RowLog) -> ProxyConfig:
-    """The configuration with the number of processors that 0 stands for; warns when the pool does not fit the container."""
+def _with_processor_count(config: ProxyConfig) -> ProxyConfig:
+    """The configuration with the number of processors that 0 stands for."""
     largest = largest_frame(listener.max_receive_size for listener in config.listeners)
     count = processor_count(config.processors, config.memory_pool.size, largest, cpu_limit())
-    warning = memory_warning(config, count, memory_limit())
-    if warning is not None:
-        log.write("memory_warning", level="warning", reason=warning)
     return dataclasses.replace(config, processors=count)
 
 
@@ -322,14 +320,17 @@ def serve(path: str | pathlib.Path) -> int:
     """Run until a signal; the exit code. Faults of the configuration go to stderr, one on each line."""
     signals = Signals()
     try:
-        config = load_apart(path)
+        config, _, warnings = load_apart(path)
     except ConfigurationError as error:
         for fault in error.faults:
             print(f"{path}: {fault}", file=sys.stderr)
         return EXIT_CONFIGURATION
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _raise_descriptor_limit()
+    assert config is not None, "a configuration without a fault has a model"
     log = RowLog()
+    for warning in warnings:
+        log.write("configuration_warning", level="warning", **dataclasses.asdict(warning))
     library_rows = LibraryRows(log)
     logging.getLogger().addHandler(library_rows)
     try:

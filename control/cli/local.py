@@ -17,28 +17,37 @@ __all__ = ["check", "demo", "pipeline", "serve"]
 _FILE = click.Path(exists=True, dir_okay=False, path_type=pathlib.Path)
 
 
-@click.command(short_help="Name every fault of a configuration.", epilog=example("framegate check --config framegate.yaml"))
+@click.command(
+    short_help="Name every fault of a configuration.",
+    epilog=example("framegate check --config framegate.yaml", "framegate check --config framegate.yaml --output json"),
+)
 @click.option("--config", type=_FILE, required=True, help="The configuration file.")
 @output_option
 def check(config: pathlib.Path, output: str) -> None:
-    """Name every fault of a configuration at once, with line, key, value and reason; exit code 2 when there is one."""
-    from control.configuration.load import check as check_file
+    """Name every fault of a configuration at once, with line, key, value and reason.
 
-    faults = check_file(config)
+    Looks at this machine, too, as the user who runs it: files and keys, folders that must be writable, addresses that must be this machine's (each
+    is bound for a moment). What another process uses now is a warning, so that a new configuration can be checked beside the framegate that it is
+    for; `serve` would not start there. So are expired certificates, a disk smaller than the tap's budget, and keys that have no effect.
+
+    Exit codes: 0 good, with or without warnings; 2 faulty.
+    """
+    from control.cli.output import counted, print_json, print_table
+    from control.configuration.load import examine
+
+    found = examine(config, in_use=True)
+    levels = [("fault", fault) for fault in found.faults] + [("warning", fault) for fault in found.warnings]
     if output == "json":
-        import json
-
-        rows = [{"line": fault.line, "key": fault.key, "value": fault.value, "reason": fault.reason} for fault in faults]
-        click.echo(json.dumps(rows, indent=2, ensure_ascii=False))
-    elif faults:
-        from control.cli.output import print_table
-
-        rows_ = ((fault.line, fault.key or "-", fault.value or "-", fault.reason) for fault in faults)
-        print_table(("LINE", "KEY", "VALUE", "REASON"), rows_)
-    if faults:
-        click.echo(f"framegate: {config} has {len(faults)} fault{'s' if len(faults) > 1 else ''}", err=True)
+        print_json([{"level": level, "line": row.line, "key": row.key, "value": row.value, "reason": row.reason} for level, row in levels])
+    elif levels:
+        print_table(
+            ("LEVEL", "LINE", "KEY", "VALUE", "REASON"), ((level, row.line, row.key or "-", row.value or "-", row.reason) for level, row in levels)
+        )
+    besides = f" and {counted(len(found.warnings), 'warning')}" if found.warnings else ""
+    if found.faults:
+        click.echo(f"framegate: {config} has {counted(len(found.faults), 'fault')}{besides}", err=True)
         sys.exit(2)
-    click.echo(f"framegate: {config} is good", err=True)
+    click.echo(f"framegate: {config} is good{', with' + besides[4:] if besides else ''}", err=True)
 
 
 @click.command(epilog=example("framegate serve --config framegate.yaml"))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import ipaddress
+import os
 import re
 import socket
 from typing import Final, Literal
@@ -33,12 +34,30 @@ class Address:
         return self.kind in ("ipv4", "ipv6") and ipaddress.ip_address(self.host).is_unspecified
 
     def collides(self, other: "Address") -> bool:
-        """Whether both cannot be bound at once. Port 0 never collides; a name only with the same name."""
+        """Whether both cannot be bound at once. Port 0 never collides; a name only with the same name and with a wildcard."""
         if self.kind == "unix" or other.kind == "unix":
-            return self == other
+            return self.kind == other.kind and os.path.normpath(self.host) == os.path.normpath(other.host)
         if self.port == 0 or self.port != other.port:
             return False
-        return self.host == other.host or self.wildcard or other.wildcard
+        return self._plain == other._plain or self._covers(other) or other._covers(self)
+
+    @property
+    def _plain(self) -> str:
+        """The host; an IPv4 address that is written as an IPv6 one (``::ffff:1.2.3.4``) is what it stands for."""
+        mapped = ipaddress.IPv6Address(self.host).ipv4_mapped if self.kind == "ipv6" else None
+        return self.host if mapped is None else str(mapped)
+
+    def _covers(self, other: "Address") -> bool:
+        """Whether it is a wildcard for the other's family: ``[::]`` takes IPv4 as well, ``0.0.0.0`` no IPv6."""
+        return self.wildcard and (self.kind == "ipv6" or other.kind != "ipv6" or other._plain != other.host)
+
+    def reaches(self, other: "Address") -> bool:
+        """Whether who connects to it from this machine meets a listener that is bound to ``other``."""
+        if self.kind == "unix" or other.kind == "unix":
+            return self.collides(other)
+        loopback = self.kind in ("ipv4", "ipv6") and ipaddress.ip_address(self._plain).is_loopback
+        local = loopback or self.wildcard or self.host == "localhost"
+        return self.port == other.port != 0 and (self._plain == other._plain or (local and other.wildcard))
 
 
 def parse_address(text: str, *, port_zero: bool = False, unix: bool = True) -> Address:

@@ -12,14 +12,14 @@ import threading
 import traceback
 from typing import NoReturn
 
-from control.configuration.fault import ConfigurationError, Fault
-from proxy.config.model import ProxyConfig, from_wire, to_wire
+from control.configuration.fault import ConfigurationError, Fault, Findings
+from proxy.config.model import from_wire, to_wire
 
 __all__ = ["load_apart"]
 
 
-def load_apart(path: str | pathlib.Path) -> ProxyConfig:
-    """The model of a file, as ``load`` gives it; call it before there are threads.
+def load_apart(path: str | pathlib.Path) -> Findings:
+    """The model of a file, as ``load`` gives it, and its warnings; call it before there are threads.
 
     Raises:
         ConfigurationError: with every fault.
@@ -37,9 +37,10 @@ def load_apart(path: str | pathlib.Path) -> ProxyConfig:
     if code != 0:
         raise RuntimeError(f"the process that reads the configuration ended with {code}")
     row = json.loads(answer)
-    if row["faults"]:
-        raise ConfigurationError([Fault(**fault) for fault in row["faults"]])
-    return from_wire(row["config"])
+    faults, warnings = ([Fault(**fault) for fault in row[name]] for name in ("faults", "warnings"))
+    if row["config"] is None:
+        raise ConfigurationError(faults)
+    return Findings(from_wire(row["config"]), faults, warnings)
 
 
 def _answer(path: str | pathlib.Path, descriptor: int) -> NoReturn:
@@ -56,9 +57,11 @@ def _answer(path: str | pathlib.Path, descriptor: int) -> NoReturn:
 
 
 def _row(path: str | pathlib.Path) -> dict[str, object]:
-    from control.configuration.load import load
+    from control.configuration.load import examine
 
-    try:
-        return {"config": to_wire(load(path)), "faults": []}
-    except ConfigurationError as error:
-        return {"config": None, "faults": [dataclasses.asdict(fault) for fault in error.faults]}
+    found = examine(path)
+    return {
+        "config": None if found.config is None else to_wire(found.config),
+        "faults": [dataclasses.asdict(fault) for fault in found.faults],
+        "warnings": [dataclasses.asdict(fault) for fault in found.warnings],
+    }

@@ -31,6 +31,7 @@ class Document:
         lines: the line of every path; of a mapping's entry, that of its key.
         texts: every scalar as it is written.
         faults: found while reading.
+        warnings: what may be meant as it stands, but hardly is.
         folder: relative paths in the document start here.
     """
 
@@ -39,6 +40,7 @@ class Document:
     texts: dict[Path, str]
     faults: list[Fault]
     folder: pathlib.Path
+    warnings: list[Fault] = dataclasses.field(default_factory=list)
 
     def line(self, path: Path) -> int:
         """The line of a path, or of the nearest enclosing one that is there."""
@@ -48,10 +50,17 @@ class Document:
 
     def add(self, path: Path, reason: str, value: object = None) -> None:
         """Add a fault at a path; the value shown is what the document says unless given."""
+        self.faults.append(self._fault(path, reason, value))
+
+    def warn(self, path: Path, reason: str, value: object = None) -> None:
+        """Add a warning at a path; see ``add``."""
+        self.warnings.append(self._fault(path, reason, value))
+
+    def _fault(self, path: Path, reason: str, value: object) -> Fault:
         shown = self.texts.get(path, "") if value is None else show(value)
         if len(shown) > _MAX_SHOWN:
             shown = shown[: _MAX_SHOWN - 1] + "…"
-        self.faults.append(Fault(self.line(path), key_of(path), shown, reason))
+        return Fault(self.line(path), key_of(path), shown, reason)
 
 
 def key_of(path: Path) -> str:

@@ -1,8 +1,11 @@
 """What is wrong with a configuration: one ``Fault`` for each thing, never only the first."""
 
 import dataclasses
+from typing import NamedTuple
 
-__all__ = ["ConfigurationError", "Fault"]
+from proxy.config.model import ProxyConfig
+
+__all__ = ["ConfigurationError", "Fault", "Findings"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -24,6 +27,16 @@ class Fault:
     def __str__(self) -> str:
         shown = f" = {self.value}" if self.value else ""
         return f"line {self.line}: {self.key or 'the document'}{shown}: {self.reason}"
+
+
+class Findings(NamedTuple):
+    """What was found in a configuration, by line. Attributes: ``config`` (None when there are faults), ``faults`` (nothing starts with one),
+    ``warnings`` (it starts, but perhaps not as it was meant).
+    """
+
+    config: ProxyConfig | None
+    faults: list[Fault]
+    warnings: list[Fault]
 
 
 class ConfigurationError(Exception):

@@ -2,13 +2,20 @@
 
 import os
 import ssl
+import stat
+import time
 
-__all__ = ["authority_fault", "identity_fault", "readable_fault"]
+from control.configuration.certificate import validities
+
+__all__ = ["authority_fault", "identity_fault", "readable_fault", "validity_warning"]
 
 
 def readable_fault(path: str) -> str | None:
-    """Why a file cannot be read, or None."""
+    """Why a file cannot be read, or None. It must be an ordinary one: a pipe can be read once, and several processes read it."""
     try:
+        mode = os.stat(path).st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            return "cannot be read: it is no ordinary file"
         with open(path, "rb") as file:
             file.read(1)
     except OSError as error:
@@ -37,10 +44,39 @@ def identity_fault(certificate: str, key: str) -> tuple[str, str] | None:
     except _EncryptedKeyError:
         return "key", "is encrypted; framegate reads keys without a password only"
     except ssl.SSLError as error:
-        if error.reason == "KEY_VALUES_MISMATCH":
+        reason = error.reason or ""
+        if reason == "KEY_VALUES_MISMATCH":
             return "key", f"is not the key of the certificate {os.path.basename(certificate)}"
+        if reason.endswith(("_TOO_SMALL", "_TOO_WEAK")):
+            return "certificate", f"is refused by OpenSSL: {reason.lower().replace('_', ' ')}"
         return "key", f"is no private key in PEM form ({error.reason or error})"
     return None
+
+
+def validity_warning(path: str, *, all_of_them: bool = False) -> str | None:
+    """Whether a readable file's certificate has ended or not begun; None when all is well, or the file is none of ours to judge.
+
+    Args:
+        path: a PEM file.
+        all_of_them: it holds authorities, one of which is enough; otherwise a chain, of which each is needed.
+    """
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            found = validities(file.read())
+    except (OSError, ValueError):
+        return None
+    now = time.time()
+    ended = [end for _, end in found if end <= now]
+    early = [begin for begin, _ in found if begin > now]
+    if ended and (not all_of_them or len(ended) == len(found)):
+        return f"expired on {_day(max(ended) if all_of_them else min(ended))}"
+    if early and (not all_of_them or len(early) == len(found)):
+        return f"is not valid before {_day(min(early) if all_of_them else max(early))}"
+    return None
+
+
+def _day(moment: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(moment))
 
 
 class _EncryptedKeyError(Exception):

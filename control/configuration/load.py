@@ -1,4 +1,4 @@
-"""From a file to the model: ``check`` names every fault, ``load`` gives the model or raises them all.
+"""From a file to the model: ``examine`` names every fault and warning, ``load`` gives the model or raises all faults.
 
 Relative paths in a file (certificates, keys, authorities, the tap's directory, Unix sockets) start at the file's own folder; the model holds
 absolute ones, so that a processor needs no folder of its own.
@@ -9,21 +9,27 @@ from collections.abc import Mapping
 from typing import Any
 
 from control.configuration.document import Document, document_of, read_document
-from control.configuration.fault import ConfigurationError, Fault
+from control.configuration.fault import ConfigurationError, Fault, Findings
+from control.configuration.machine import apply_machine
 from control.configuration.paths import make_absolute
 from control.configuration.rules import apply_rules
 from control.configuration.schema import build, convert
 from proxy.config.model import ProxyConfig
 
-__all__ = ["check", "load", "validate"]
+__all__ = ["examine", "load", "validate"]
 
 
-def check(path: str | pathlib.Path) -> list[Fault]:
-    """Every fault of a file, by line; empty when it is good."""
+def examine(path: str | pathlib.Path, *, in_use: bool = False) -> Findings:
+    """Everything that can be said of a file on this machine without starting.
+
+    Args:
+        path: of the file.
+        in_use: warn of what another process uses now, as the framegate does that is to be replaced. Who starts next finds out by itself.
+    """
     try:
-        return _validate(read_document(pathlib.Path(path)))[1]
+        return _examine(read_document(pathlib.Path(path)), in_use=in_use)
     except ConfigurationError as error:
-        return error.faults
+        return Findings(None, error.faults, [])
 
 
 def load(path: str | pathlib.Path) -> ProxyConfig:
@@ -37,18 +43,22 @@ def validate(data: Mapping[str, Any], folder: pathlib.Path | None = None) -> Pro
 
 
 def _model_or_raise(document: Document) -> ProxyConfig:
-    config, faults = _validate(document)
-    if config is None or faults:
-        raise ConfigurationError(faults)
-    return config
+    found = _examine(document, in_use=False)
+    if found.config is None:
+        raise ConfigurationError(found.faults)
+    return found.config
 
 
-def _validate(document: Document) -> tuple[ProxyConfig | None, list[Fault]]:
+def _examine(document: Document, *, in_use: bool) -> Findings:
     if not isinstance(document.data, dict):
-        return None, document.faults
+        return Findings(None, document.faults, [])
     values = convert(document)
     make_absolute(values, document.folder)
     config = build(document, values)
-    apply_rules(document, values)
-    faults = sorted(set(document.faults), key=lambda fault: (fault.line, fault.key))
-    return config, faults
+    bound = apply_rules(document, values)
+    apply_machine(document, values, config, bound, in_use=in_use)
+    return Findings(None if document.faults else config, _sorted(document.faults), _sorted(document.warnings))
+
+
+def _sorted(faults: list[Fault]) -> list[Fault]:
+    return sorted(set(faults), key=lambda fault: (fault.line, fault.key, fault.reason))

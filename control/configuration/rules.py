@@ -4,8 +4,6 @@ They work on converted values in which what was already found wrong is missing, 
 """
 
 import ipaddress
-import os
-import pathlib
 import re
 import urllib.parse
 from typing import Any, Final
@@ -13,9 +11,9 @@ from typing import Any, Final
 from control.configuration.address import Address, parse_address
 from control.configuration.capacity import cpu_limit, largest_frame, processor_count
 from control.configuration.document import Document, Path, key_of
-from control.configuration.files import authority_fault, identity_fault, readable_fault
+from control.configuration.files import authority_fault, identity_fault, readable_fault, validity_warning
 from control.configuration.units import format_size
-from proxy.config.model import ListenerConfig, MemoryPoolConfig, TapConfig
+from proxy.config.model import AdminConfig, ListenerConfig, MemoryPoolConfig, TapConfig
 
 __all__ = ["apply_rules"]
 
@@ -25,8 +23,12 @@ _DEFAULT_MAX_RECEIVE: Final = int(ListenerConfig(name="", address="", upstream="
 Values = dict[str, Any]
 
 
-def apply_rules(document: Document, values: Values) -> None:
-    """Add to ``document.faults`` every rule between keys that the values break."""
+def apply_rules(document: Document, values: Values) -> list[tuple[Path, Address]]:
+    """Add to ``document.faults`` every rule between keys that the values break, to its warnings what has no effect.
+
+    Returns:
+        Every address that is to be bound, as far as it could be read, with its key.
+    """
     _node(document, values)
     listeners = _named(document, values, "listeners")
     upstreams = _named(document, values, "upstreams")
@@ -40,6 +42,7 @@ def apply_rules(document: Document, values: Values) -> None:
     _pool(document, values, listeners)
     _tap(document, values.get("tap"), {str(item.get("name")) for _, item in listeners})
     _telemetry(document, values.get("telemetry"))
+    return bound
 
 
 def _node(document: Document, values: Values) -> None:
@@ -85,6 +88,12 @@ def _known_upstreams(document: Document, listeners: list[tuple[Path, Values]], u
         upstream = listener.get("upstream")
         if isinstance(upstream, str) and upstream not in names:
             document.add((*path, "upstream"), f"is not the name of an upstream; there are: {', '.join(names) or 'none'}")
+    used = {item.get("upstream") for _, item in listeners}
+    if not used <= set(names):
+        return  # a misspelt name would be told twice
+    for path, upstream in upstreams:
+        if isinstance(upstream.get("name"), str) and upstream["name"] not in used:
+            document.warn((*path, "name"), "has no effect: no listener names this upstream")
 
 
 def _parsed(document: Document, path: Path, value: object, *, port_zero: bool, unix: bool) -> Address | None:
@@ -101,6 +110,9 @@ def _bound_addresses(document: Document, values: Values, listeners: list[tuple[P
     """Everything that will be bound; faults: malformed, used twice."""
     wanted: list[tuple[Path, object, bool]] = [((*path, "address"), item.get("address"), True) for path, item in listeners]
     telemetry = values.get("telemetry") or {}
+    admin = document.data.get("admin") or {}
+    if isinstance(admin, dict) and "address" not in _names(document, ("admin",)):
+        wanted.append((("admin", "address"), AdminConfig().address, True))
     sections: list[tuple[Path, object, bool]] = [
         (("admin", "address"), values.get("admin"), True),
         (("health", "address"), values.get("health"), False),
@@ -132,7 +144,7 @@ def _endpoints(document: Document, upstreams: list[tuple[Path, Values]], bound: 
         for index, endpoint in enumerate(endpoints if isinstance(endpoints, list) else ()):
             entry = (*path, "endpoints", index)
             address = _parsed(document, entry, endpoint, port_zero=False, unix=True)
-            own = next((item for item in listening if item[1] == address), None)
+            own = next((item for item in listening if address is not None and address.reaches(item[1])), None)
             if own is not None:
                 document.add(entry, f"is framegate's own listener {key_of(own[0])}: frames would go in a circle")
 
@@ -155,6 +167,8 @@ def _identity(document: Document, path: Path, tls: Values) -> None:
         fault = identity_fault(certificate, key)
         if fault is not None:
             document.add((*path, fault[0]), fault[1])
+    if certificate is not None:
+        _validity(document, (*path, "certificate"), validity_warning(certificate))
 
 
 def _authorities(document: Document, path: Path, value: object) -> None:
@@ -163,6 +177,12 @@ def _authorities(document: Document, path: Path, value: object) -> None:
         reason = authority_fault(authorities)
         if reason is not None:
             document.add(path, reason)
+        _validity(document, path, validity_warning(authorities, all_of_them=True))
+
+
+def _validity(document: Document, path: Path, warning: str | None) -> None:
+    if warning is not None:
+        document.warn(path, warning)
 
 
 def _listener_tls(document: Document, path: Path, tls: object) -> None:
@@ -172,6 +192,8 @@ def _listener_tls(document: Document, path: Path, tls: object) -> None:
     _authorities(document, (*path, "client_ca"), tls.get("client_ca"))
     if tls.get("client_auth") in ("requested", "required") and tls.get("client_ca") is None and "client_ca" not in _names(document, path):
         document.add((*path, "client_auth"), "needs client_ca: the authorities that clients' certificates must chain to")
+    if tls.get("client_ca") is not None and tls.get("client_auth", None if "client_auth" in _names(document, path) else "none") == "none":
+        document.warn((*path, "client_ca"), "has no effect: client_auth is none, no client is asked for a certificate")
 
 
 def _names(document: Document, path: Path) -> set[str]:
@@ -214,8 +236,6 @@ def _tap(document: Document, tap: object, listeners: set[str]) -> None:
     if not isinstance(tap, dict):
         return
     _tap_sizes(document, tap)
-    if isinstance(tap.get("directory"), str):
-        _tap_directory(document, pathlib.Path(tap["directory"]))
     rules = tap.get("rules")
     originals = document.data["tap"].get("rules")
     if not isinstance(rules, list):
@@ -238,6 +258,8 @@ def _tap_rule(document: Document, path: Path, rule: Values, listeners: set[str])
             document.add((*path, "networks", index), f"is not a network: {error}")
     if rule.get("directions") == []:
         document.add((*path, "directions"), "needs request, response or both")
+    if rule.get("max_frame_bytes") and rule.get("capture", "full") in ("lengths", "hash"):
+        document.warn((*path, "max_frame_bytes"), f"has no effect: capture is {rule['capture']}, which keeps no bytes of bodies")
 
 
 def _tap_sizes(document: Document, tap: Values) -> None:
@@ -253,17 +275,6 @@ def _tap_sizes(document: Document, tap: Values) -> None:
             document.add(("tap", key), f"{small} ({format_size(low)}) must not be larger than {large} ({format_size(high)})")
 
 
-def _tap_directory(document: Document, directory: pathlib.Path) -> None:
-    path: Path = ("tap", "directory")
-    nearest = directory
-    while not nearest.exists() and nearest != nearest.parent:
-        nearest = nearest.parent
-    if not nearest.is_dir():
-        document.add(path, f"cannot be used: {nearest} is not a directory")
-    elif not os.access(nearest, os.W_OK | os.X_OK):
-        document.add(path, f"cannot be used: {nearest} is not writable")
-
-
 def _telemetry(document: Document, telemetry: object) -> None:
     otlp = telemetry.get("otlp") if isinstance(telemetry, dict) else None
     endpoint = otlp.get("endpoint") if isinstance(otlp, dict) else None
@@ -271,7 +282,8 @@ def _telemetry(document: Document, telemetry: object) -> None:
         return
     try:
         url = urllib.parse.urlsplit(endpoint)
-        good = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0 and not url.query
+        good = url.scheme in ("http", "https") and bool(url.hostname) and bool(url.port) and f"{url.scheme}://{url.netloc}" == endpoint.rstrip("/")
+        good = good and "@" not in url.netloc
     except ValueError:
         good = False
     if not good:

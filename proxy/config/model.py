@@ -1,8 +1,9 @@
 """The configuration model: what a configuration file becomes, with units, ranges and defaults.
 
 Every size is in bytes and every time in milliseconds; the unit ends the field's name unless the name is a byte size by nature
-(``max_receive_size``, ``budget``). Ranges are written as ``control.configuration.schema`` holds them, with both ends. ``control.configuration`` reads a YAML file, validates it against these classes and reports every
-fault at once; a processor gets the finished model over its link (``to_wire`` and ``from_wire``) and never sees a file.
+(``max_receive_size``, ``budget``). Ranges are those of ``control.configuration.schema``, both ends included. ``control.configuration`` reads a YAML
+file, validates it against these classes and reports every fault at once; a processor gets the finished model over its link (``to_wire`` and
+``from_wire``) and never sees a file.
 
 The keys of the file are the field names; a time is written with a unit there (``idle: 10m`` becomes ``idle_ms``), and so is a size (``100MiB``).
 """

@@ -10,7 +10,6 @@ import pytest
 
 from control.serve import EXIT_CONFIGURATION, Signals, _in_thread, _with_processor_count
 from proxy.config.model import MIB, ListenerConfig, MemoryPoolConfig, ProxyConfig, UpstreamConfig
-from tests.fakes.fleet import MemoryLog
 
 
 def test_a_faulty_configuration_is_told_line_by_line_and_nothing_starts(tmp_path: Path) -> None:
@@ -65,4 +64,4 @@ def test_zero_processors_become_a_number() -> None:
         upstreams=(UpstreamConfig(name="u", endpoints=("127.0.0.1:1",)),),
         memory_pool=MemoryPoolConfig(size=100 * MIB),
     )
-    assert _with_processor_count(config, MemoryLog()).processors == 1
+    assert _with_processor_count(config).processors == 1

@@ -181,7 +181,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path
 
     def copy(path: Path) -> Path:
         target = folder / path.name
-        target.write_text(path.read_text().replace("/var/run/framegate/tls", str(folder)))
+        text = path.read_text().replace("/var/run/framegate/tls", str(folder))
+        target.write_text(re.sub(r"/(?:run|var/lib)/framegate", str(folder), text))
         return target
 
     return copy

@@ -1,12 +1,15 @@
-"""A configuration with five faults: all of them, from check and from serve."""
+"""A configuration with faults: all of them, from check and from serve, in the same words; and a check beside a framegate that runs."""
 
+import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.fakes.framegate import ROOT
+from tests.fakes.framegate import ROOT, Framegate, Witness
 
 FIVE = """\
 node: edge-1
@@ -20,6 +23,7 @@ listeners:
 upstreams:
   - name: echo
     endpoints: ["127.0.0.1:9"]
+admin: {address: "unix:admin.sock"}
 """
 
 
@@ -47,3 +51,45 @@ def test_every_fault_is_named_with_line_key_value_and_reason(tmp_path: Path) -> 
         assert all(word in checked.stdout for word in words), words
         assert any(all(word in line for word in words) for line in served.stderr.splitlines()), words
     assert len(served.stderr.splitlines()) == len(faults)
+
+
+MACHINE = """\
+node: edge-1
+admin: {address: "unix:file/admin.sock"}
+listeners:
+  - {name: plain, address: "192.0.2.1:9093", upstream: echo}
+  - {name: data, address: "unix:file", upstream: echo}
+upstreams: [{name: echo, endpoints: ["127.0.0.1:9"]}]
+tap: {directory: file, rules: [{name: all}]}
+"""
+
+
+@pytest.mark.slow
+def test_what_the_machine_does_not_give_is_told_alike_by_check_and_serve(tmp_path: Path) -> None:
+    path = tmp_path / "framegate.yaml"
+    path.write_text(MACHINE)
+    (tmp_path / "file").write_text("")
+    checked = framegate("check", "--config", str(path), "--output", "json")
+    served = framegate("serve", "--config", str(path))
+    assert (checked.returncode, served.returncode, served.stdout) == (2, 2, "")
+    rows = json.loads(checked.stdout)
+    assert [row["key"] for row in rows] == ["admin.address", "listeners[0].address", "listeners[1].address", "tap.directory"]
+    assert served.stderr.splitlines() == [f"{path}: line {row['line']}: {row['key']} = {row['value']}: {row['reason']}" for row in rows]
+
+
+@pytest.mark.slow
+def test_what_runs_can_be_checked_and_is_not_disturbed(tmp_path: Path, plain: dict[str, Any]) -> None:
+    with socket.socket() as chosen:
+        chosen.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{chosen.getsockname()[1]}"
+    listeners = [{**plain["listeners"][0], "address": address, "backlog": 65535}]
+    tap = {"directory": "tap", "budget": "128MiB", "rules": [{"name": "all"}]}
+    with Framegate(tmp_path, {**plain, "listeners": listeners, "tap": tap}) as proxy, Witness(proxy, "plain") as witness:
+        checked = framegate("check", "--config", str(tmp_path / "framegate.yaml"), "--output", "json")
+        witness.check()
+        warned = proxy.wait_row(lambda row: row["event"] == "configuration_warning")
+    rows = json.loads(checked.stdout)
+    assert (checked.returncode, {row["level"] for row in rows}) == (0, {"warning"})
+    assert {row["key"] for row in rows if row["reason"].startswith("is in use now")} == {"admin.address", "listeners[0].address", "tap.directory"}
+    assert (warned["level"], warned["key"]) == ("warning", "listeners[0].backlog")
+    assert not any("in use" in str(row.get("reason")) for row in proxy.rows)

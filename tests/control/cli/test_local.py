@@ -13,6 +13,9 @@ from control.cli import main
 
 GOOD = """\
 node: edge-1
+admin: {address: "unix:admin.sock"}
+memory_pool: {size: 100MiB}
+processors: 1
 listeners: [{name: plain, address: "127.0.0.1:0", upstream: echo, max_receive_size: 1MiB}]
 upstreams: [{name: echo, endpoints: ["127.0.0.1:9092"]}]
 """
@@ -34,11 +37,26 @@ def test_every_fault_is_a_line_of_the_table(tmp_path: Path) -> None:
     rows = json.loads(run("check", "--config", str(tmp_path / "bad.yaml"), "--output", "json").stdout)
     assert result.exit_code == 2
     assert sorted(row["key"] for row in rows) == ["colour", "listeners[0].max_receive_size", "listeners[0].upstream"]
-    assert [row["line"] for row in rows] == [2, 2, 4]
+    assert [row["line"] for row in rows] == [5, 5, 7]
+    assert {row["level"] for row in rows} == {"fault"}
     for row in rows:
         assert row["key"] in result.stdout
         assert row["reason"] in result.stdout
     assert "has 3 faults" in result.stderr
+
+
+def test_warnings_are_shown_and_the_configuration_is_good(tmp_path: Path) -> None:
+    path = tmp_path / "odd.yaml"
+    path.write_text(GOOD + '  - {name: other, endpoints: ["127.0.0.1:9092"]}\n')
+    path.write_text(path.read_text().replace("upstreams: [{name: echo", "upstreams:\n  - {name: echo").replace('9092"]}]', '9092"]}'))
+    result = run("check", "--config", str(path))
+    assert (result.exit_code, result.stderr) == (0, f"framegate: {path} is good, with 1 warning\n")
+    assert result.stdout.splitlines()[1].split()[:4] == ["warning", "8", "upstreams[1].name", "other"]
+    (row,) = json.loads(run("check", "--config", str(path), "--output", "json").stdout)
+    assert (row["level"], row["line"], row["key"]) == ("warning", 8, "upstreams[1].name")
+    path.write_text(path.read_text() + "colour: red\n")
+    result = run("check", "--config", str(path))
+    assert (result.exit_code, result.stderr) == (2, f"framegate: {path} has 1 fault and 1 warning\n")
 
 
 @pytest.mark.parametrize("command", ["check", "serve"])

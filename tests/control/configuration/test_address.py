@@ -55,10 +55,40 @@ def test_where_unix_cannot_be_used_it_is_refused() -> None:
         ("127.0.0.1:0", "127.0.0.1:0", False),
         ("unix:/a", "unix:/a", True),
         ("unix:/a", "unix:/b", False),
+        ("unix:/a", "unix:/x/../a", True),
+        ("unix:/a", "127.0.0.1:9", False),
+        ("0.0.0.0:9", "[::1]:9", False),
+        ("0.0.0.0:9", "[::]:9", True),
+        ("0.0.0.0:9", "[::ffff:10.0.0.1]:9", True),
+        ("127.0.0.1:9", "[::ffff:127.0.0.1]:9", True),
+        ("localhost:9", "localhost:9", True),
+        ("localhost:9", "0.0.0.0:9", True),
+        ("localhost:9", "127.0.0.1:9", False),
     ],
 )
 def test_addresses_collide_when_both_cannot_be_bound(one: str, other: str, collide: bool) -> None:
-    assert parse_address(one, port_zero=True).collides(parse_address(other, port_zero=True)) is collide
+    first, second = parse_address(one, port_zero=True), parse_address(other, port_zero=True)
+    assert (first.collides(second), second.collides(first)) == (collide, collide)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "listener", "meets"),
+    [
+        ("127.0.0.1:9", "127.0.0.1:9", True),
+        ("127.0.0.1:9", "0.0.0.0:9", True),
+        ("localhost:9", "[::]:9", True),
+        ("[::1]:9", "[::]:9", True),
+        ("0.0.0.0:9", "0.0.0.0:9", True),
+        ("10.0.0.1:9", "0.0.0.0:9", False),
+        ("127.0.0.1:9", "10.0.0.1:9", False),
+        ("127.0.0.1:9", "0.0.0.0:8", False),
+        ("127.0.0.1:9", "127.0.0.1:0", False),
+        ("unix:/a", "unix:/a", True),
+        ("unix:/a", "0.0.0.0:9", False),
+    ],
+)
+def test_what_an_endpoint_on_this_machine_meets(endpoint: str, listener: str, meets: bool) -> None:
+    assert parse_address(endpoint).reaches(parse_address(listener, port_zero=True)) is meets
 
 
 def test_kernel_addresses_become_text() -> None:

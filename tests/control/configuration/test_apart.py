@@ -14,6 +14,7 @@ from proxy.config.model import from_wire
 
 EXAMPLE = """
 node: n
+admin: {address: "unix:admin.sock"}
 listeners: [{name: a, address: "127.0.0.1:0", upstream: u, timeouts: {idle: 1m}}]
 upstreams: [{name: u, endpoints: ["127.0.0.1:1"]}]
 tap: {directory: log, rules: [{name: r, sample_connections: 0.5}]}
@@ -24,7 +25,7 @@ from control.configuration.apart import load_apart
 from control.configuration.fault import ConfigurationError
 from proxy.config.model import to_wire
 try:
-    found = to_wire(load_apart(sys.argv[1]))
+    found = to_wire(load_apart(sys.argv[1]).config)
 except ConfigurationError as error:
     found = [str(fault) for fault in error.faults]
 except RuntimeError as error:

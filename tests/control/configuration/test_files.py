@@ -1,9 +1,13 @@
+import datetime
+import os
 import pathlib
 
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from control.configuration.files import authority_fault, identity_fault, readable_fault
+from control.configuration.files import authority_fault, identity_fault, readable_fault, validity_warning
 from control.demo.certificates import create
 
 
@@ -44,3 +48,63 @@ def test_an_encrypted_key_is_refused_without_asking_anybody(tmp_path: pathlib.Pa
 def test_a_file_that_cannot_be_read_says_why(tmp_path: pathlib.Path) -> None:
     assert readable_fault(str(tmp_path / "none")) == "cannot be read: No such file or directory"
     assert readable_fault(str(tmp_path)) == "cannot be read: Is a directory"
+
+
+def test_a_pipe_is_refused_without_waiting_for_its_writer(tmp_path: pathlib.Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert readable_fault(str(tmp_path / "pipe")) == "cannot be read: it is no ordinary file"
+
+
+NOW = datetime.datetime.now(datetime.UTC)
+
+
+def pem(begin: datetime.datetime, end: datetime.datetime, key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | None = None) -> str:
+    key = key or ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "x")])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), begin, end)
+    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
+
+
+def test_a_certificate_that_openssl_will_not_take_is_the_fault_of_the_certificate(tmp_path: pathlib.Path) -> None:
+    key = rsa.generate_private_key(65537, 1024)
+    (tmp_path / "weak.crt").write_text(pem(NOW, NOW + datetime.timedelta(days=1), key))
+    plain = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (tmp_path / "weak.key").write_bytes(plain)
+    fault = identity_fault(str(tmp_path / "weak.crt"), str(tmp_path / "weak.key"))
+    assert fault == ("certificate", "is refused by OpenSSL: ee key too small")
+
+
+DAY = datetime.timedelta(days=1)
+GOOD = (NOW - DAY, NOW + DAY)
+OLD = (NOW - 3 * DAY, NOW - DAY)
+OLDER = (NOW - 5 * DAY, NOW - 2 * DAY)
+NEW = (NOW + DAY, NOW + 2 * DAY)
+
+
+def day(moment: datetime.datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M} UTC"
+
+
+@pytest.mark.parametrize(
+    ("times", "chain", "authorities"),
+    [
+        ([GOOD], None, None),
+        ([OLD], f"expired on {day(OLD[1])}", f"expired on {day(OLD[1])}"),
+        ([GOOD, OLD, OLDER], f"expired on {day(OLDER[1])}", None),
+        ([OLD, OLDER], f"expired on {day(OLDER[1])}", f"expired on {day(OLD[1])}"),
+        ([NEW], f"is not valid before {day(NEW[0])}", f"is not valid before {day(NEW[0])}"),
+        ([NEW, GOOD], f"is not valid before {day(NEW[0])}", None),
+    ],
+)
+def test_a_certificate_outside_its_time_is_a_warning(
+    tmp_path: pathlib.Path, times: list[tuple[datetime.datetime, datetime.datetime]], chain: str | None, authorities: str | None
+) -> None:
+    (tmp_path / "x.crt").write_text("".join(pem(*item) for item in times))
+    assert validity_warning(str(tmp_path / "x.crt")) == chain
+    assert validity_warning(str(tmp_path / "x.crt"), all_of_them=True) == authorities
+
+
+def test_what_holds_no_certificate_is_not_judged(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "x.crt").write_text("nothing")
+    assert validity_warning(str(tmp_path / "x.crt")) is None
+    assert validity_warning(str(tmp_path / "none.crt")) is None

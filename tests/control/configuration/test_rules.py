@@ -1,11 +1,12 @@
 import copy
+import json
 import pathlib
 from typing import Any
 
 import pytest
 
 from control.configuration.fault import ConfigurationError
-from control.configuration.load import validate
+from control.configuration.load import examine, validate
 from control.demo.certificates import Certificates, create
 
 
@@ -66,6 +67,8 @@ def put(data: dict[str, Any], path: str, value: object) -> dict[str, Any]:
         target = target[part]
     if value is ...:
         del target[last]
+    elif isinstance(target, list) and last == len(target):
+        target.append(value)
     else:
         target[last] = value
     return result
@@ -104,9 +107,21 @@ def test_a_whole_configuration_has_no_fault(data: dict[str, Any]) -> None:
         ("tap.rules.0.networks", ["10.0.0.1/8"], "tap.rules[0].networks[0]", "is not a network"),
         ("tap.rules.0.directions", [], "tap.rules[0].directions", "request, response or both"),
         ("tap.directory", "/etc/hostname/tap", "tap.directory", "is not a directory"),
+        ("listeners.1.address", "unix:/tmp/../tmp/admin.sock", "admin.address", "already used by listeners[1].address"),
         ("tap.flush_size", "16MiB", "tap.flush_size", "must not be larger than queue_size"),
         ("tap.budget", "64MiB", "tap.budget", "must not be larger than budget"),
-        ("telemetry.otlp.endpoint", "127.0.0.1:4317", "telemetry.otlp.endpoint", "http://host:port"),
+        *(
+            ("telemetry.otlp.endpoint", value, "telemetry.otlp.endpoint", "http://host:port")
+            for value in (
+                "127.0.0.1:4317",
+                "http://host",
+                "http://host:0",
+                "http://host:1/v1/metrics",
+                "http://user@host:1",
+                "http://host:1?a=b",
+                "ftp://h:1",
+            )
+        ),
         ("telemetry.prometheus.address", "127.0.0.1:9901", "telemetry.prometheus.address", "already used by health.address"),
     ],
 )
@@ -127,6 +142,40 @@ def test_rules_of_the_same_name_are_named(data: dict[str, Any]) -> None:
 
 def test_zero_processors_never_make_the_default_pool_too_small(data: dict[str, Any]) -> None:
     assert faults(put(data, "processors", 0)) == []
+
+
+def warnings(data: dict[str, Any], folder: pathlib.Path) -> list[tuple[str, str]]:
+    (folder / "framegate.yaml").write_text(json.dumps(data))
+    found = examine(folder / "framegate.yaml")
+    assert found.faults == []
+    return [(item.key, item.reason) for item in found.warnings]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "key", "part"),
+    [
+        ("upstreams.1", {"name": "spare", "endpoints": ["127.0.0.1:1"]}, "upstreams[1].name", "no listener names this upstream"),
+        ("listeners.0.tls.client_auth", "none", "listeners[0].tls.client_ca", "client_auth is none"),
+        ("listeners.0.tls.client_auth", ..., "listeners[0].tls.client_ca", "client_auth is none"),
+        ("tap.rules.0", {"name": "a", "capture": "hash", "max_frame_bytes": 5}, "tap.rules[0].max_frame_bytes", "capture is hash"),
+    ],
+)
+def test_a_key_that_has_no_effect_is_a_warning(data: dict[str, Any], tmp_path: pathlib.Path, path: str, value: object, key: str, part: str) -> None:
+    data["tap"]["budget"] = "128MiB"
+    assert warnings(data, tmp_path) == []
+    found = warnings(put(data, path, value), tmp_path)
+    assert [item for item, reason in found if "has no effect" in reason and part in reason] == [key]
+    assert len(found) == 1
+
+
+def test_a_wildcard_of_one_family_leaves_the_other_alone(data: dict[str, Any]) -> None:
+    data["listeners"][0]["address"] = "[::1]:9093"
+    assert faults(put(data, "listeners.1.address", "0.0.0.0:9093")) == []
+
+
+def test_an_upstream_that_is_our_own_wildcard_is_a_circle(data: dict[str, Any]) -> None:
+    data["listeners"][0]["address"] = "0.0.0.0:9093"
+    assert [key for key, _ in faults(put(data, "upstreams.0.endpoints", ["127.0.0.1:9093"]))] == ["upstreams[0].endpoints[0]"]
 
 
 def test_a_value_that_is_already_faulty_breaks_no_second_rule(data: dict[str, Any]) -> None:

@@ -1,0 +1,148 @@
+"""What this machine must give: rules that look beyond the file, before anything is started.
+
+A fault is what would end the start: a folder that cannot be written, an address that is not this machine's, a file where a socket shall be.
+What another process uses at this moment is only a warning, and only for ``check``: as ``nginx -t`` does, it is run beside the instance that the
+new configuration is for. ``serve`` finds out by binding and ends with 1, which a supervisor may try again; a fault ends it with 2.
+"""
+
+import importlib.util
+import os
+from typing import Any, Final
+
+from control.configuration.address import Address
+from control.configuration.capacity import cpu_limit, largest_frame, memory_limit, memory_warning, processor_count
+from control.configuration.document import Document, Path, key_of
+from control.configuration.places import (
+    bind_fault,
+    bound_address,
+    folder_fault,
+    free_bytes,
+    is_served,
+    lock_fault,
+    lock_holder,
+    socket_fault,
+    tap_bytes,
+)
+from control.configuration.units import format_size
+from control.instance import LOCK_NAME
+from proxy.config.model import MIB, ProxyConfig, TapConfig
+
+__all__ = ["apply_machine"]
+
+Bound = list[tuple[Path, Address]]
+_ADMIN: Final = ("admin", "address")
+_EXTRAS: Final = {"otlp": "opentelemetry.exporter.otlp.proto.grpc", "prometheus": "prometheus_client"}
+_SOMAXCONN: Final = "/proc/sys/net/core/somaxconn"
+
+
+def apply_machine(document: Document, values: dict[str, Any], config: ProxyConfig | None, bound: Bound, *, in_use: bool) -> None:
+    """Add to the document's faults and warnings what this machine does not give.
+
+    Args:
+        document: the configuration.
+        values: converted, paths absolute.
+        config: the model, when it could be built.
+        bound: every address that is to be bound, with its key; without those that are faulty already.
+        in_use: warn of what another process uses now.
+    """
+    _addresses(document, bound, in_use=in_use)
+    tap = values.get("tap")
+    if isinstance(tap, dict) and isinstance(tap.get("directory"), str):
+        _tap(document, tap["directory"], in_use=in_use)
+    _extras(document, values.get("telemetry"))
+    if config is not None and not document.faults:
+        _memory(document, config)
+        _backlogs(document, config)
+        if config.tap is not None:
+            _budget(document, config.tap)
+
+
+def _addresses(document: Document, bound: Bound, *, in_use: bool) -> None:
+    known: Bound = []
+    written = dict(bound)
+    for path, address in bound:
+        if address.kind == "unix":
+            _socket(document, path, address, in_use=in_use)
+            continue
+        try:
+            found = bound_address(address)
+        except OSError as error:
+            document.add(path, f"cannot be bound: {error.strerror or error}")
+            continue
+        other = next((item for item, taken in known if taken.collides(found)), None)
+        known.append((path, found))
+        if other is not None:
+            if "name" in (address.kind, written[other].kind):  # otherwise the file alone shows it, and it has been said
+                document.add(path, f"is {found} here, which is already used by {key_of(other)} (line {document.line(other)})")
+            continue
+        fault = bind_fault(found)
+        if fault is not None and not fault[1]:
+            document.add(path, f"cannot be bound: {fault[0]}")
+        elif fault is not None and in_use:
+            document.warn(path, "is in use now: serve cannot start until it is free")
+
+
+def _socket(document: Document, path: Path, address: Address, *, in_use: bool) -> None:
+    fault = socket_fault(address.host)
+    if fault is None and path == _ADMIN:
+        fault = lock_fault(f"{address.host}.lock")
+    if fault is not None:
+        document.add(path, f"cannot be used: {fault}", str(address))
+    elif in_use and is_served(address.host):
+        who = "another framegate" if path == _ADMIN else "another process"
+        document.warn(path, f"is in use now: {who} listens there, and serve cannot start until it has ended", str(address))
+
+
+def _tap(document: Document, directory: str, *, in_use: bool) -> None:
+    path: Path = ("tap", "directory")
+    lock = os.path.join(directory, LOCK_NAME)
+    fault = folder_fault(directory) or lock_fault(lock)
+    if fault is not None:
+        document.add(path, f"cannot be used: {fault}")
+        return
+    holder = lock_holder(lock) if in_use else None
+    if holder is not None:
+        document.warn(path, f"is in use now: another framegate (process {holder}) writes there, and serve cannot start until it has ended")
+
+
+def _budget(document: Document, tap: TapConfig) -> None:
+    try:
+        free, used = free_bytes(tap.directory), tap_bytes(tap.directory)
+    except OSError as error:
+        document.add(("tap", "directory"), f"cannot be used: {error.strerror or error}")
+        return
+    if tap.budget > free + used:
+        room = f"{format_size(free // MIB * MIB)} are free and {format_size(used // MIB * MIB)} are the tap's already"
+        document.warn(("tap", "budget"), f"is more than the disk has room for: {room}", format_size(tap.budget))
+
+
+def _extras(document: Document, telemetry: object) -> None:
+    for name, module in _EXTRAS.items():
+        if isinstance(telemetry, dict) and isinstance(telemetry.get(name), dict) and not _is_installed(module):
+            document.add(("telemetry", name), f"needs {module}, which is not installed: pip install 'framegate[{name}]'")
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _backlogs(document: Document, config: ProxyConfig) -> None:
+    try:
+        with open(_SOMAXCONN, encoding="ascii") as file:
+            most = int(file.read())
+    except (OSError, ValueError):
+        return
+    for index, listener in enumerate(config.listeners):
+        if listener.backlog > most:
+            document.warn(("listeners", index, "backlog"), f"is cut to {most} by the kernel (net.core.somaxconn)", listener.backlog)
+
+
+def _memory(document: Document, config: ProxyConfig) -> None:
+    largest = largest_frame(listener.max_receive_size for listener in config.listeners)
+    count = processor_count(config.processors, config.memory_pool.size, largest, cpu_limit())
+    warning = memory_warning(config, count, memory_limit())
+    if warning is not None:
+        document.warn(("memory_pool", "size"), warning, format_size(config.memory_pool.size))

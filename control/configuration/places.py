@@ -1,0 +1,130 @@
+"""What a start needs of this machine, asked without starting: folders that can be written, socket paths that are free, addresses that can be bound.
+
+Every answer is a sentence that says why not, or None. Nothing is left behind: files are made without a name where the file system knows that
+(``O_TMPFILE``), addresses are bound for a moment and never listened on, so nobody is kept from anything. Tried rather than derived from modes:
+access lists, read-only and full file systems, user namespaces and /proc are believed only when they are tried.
+"""
+
+import errno
+import os
+import socket
+import stat
+import tempfile
+from typing import Final
+
+from control.configuration.address import Address, parse_address
+from proxy.tap.log_reader import segments, streams
+
+__all__ = ["bind_fault", "bound_address", "folder_fault", "free_bytes", "is_served", "lock_fault", "lock_holder", "socket_fault", "tap_bytes"]
+
+_LOCKS: Final = "/proc/locks"
+_PROBE_S: Final = 1.0
+
+
+def nearest_folder(folder: str) -> str:
+    """The folder itself, or the nearest above it that something has the name of."""
+    while not os.path.lexists(folder) and folder != os.path.dirname(folder):
+        folder = os.path.dirname(folder)
+    return folder
+
+
+def folder_fault(folder: str) -> str | None:
+    """Why no files can be made in a folder that is there, or is made when it is needed."""
+    nearest = nearest_folder(folder)
+    if not os.path.isdir(nearest):
+        return f"{nearest} is not a directory"
+    try:
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
+    except OSError as error:
+        return f"{nearest} is not writable: {error.strerror or error}"
+    return None
+
+
+def lock_fault(path: str) -> str | None:
+    """Why a lock's file that is there cannot be used; None as well when there is none yet."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return f"its lock file {path} cannot be opened: {error.strerror or error}"
+    return None
+
+
+def lock_holder(path: str) -> str | None:
+    """The process that holds a lock and has written its number into the lock's file; None when nobody does.
+
+    Asked of the kernel's list: to try the lock would keep a framegate that starts at this moment from it.
+    """
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            holder = file.read(64).strip()
+            inode = os.fstat(file.fileno()).st_ino
+        with open(_LOCKS, encoding="ascii") as file:
+            rows = [line.split() for line in file]
+    except OSError:
+        return None
+    held = any("FLOCK" in row and holder in row and any(word.endswith(f":{inode}") for word in row) for row in rows)
+    return holder if held and holder else None
+
+
+def socket_fault(path: str) -> str | None:
+    """Why no Unix socket can be made at a path."""
+    fault = folder_fault(os.path.dirname(path))
+    if fault is not None:
+        return fault
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return str(error.strerror or error)
+    return None if stat.S_ISSOCK(mode) else "a file that is no socket is in the way"
+
+
+def is_served(path: str) -> bool:
+    """Whether somebody listens on a Unix socket now."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_PROBE_S)
+        try:
+            probe.connect(path)
+        except (BlockingIOError, TimeoutError):
+            return True  # its queue is full
+        except OSError:
+            return False
+    return True
+
+
+def bound_address(address: Address) -> Address:
+    """What a host name stands for here; any other address is itself. Raises OSError."""
+    if address.kind != "name":
+        return address
+    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    host = str(found[4][0])
+    return parse_address(f"[{host}]:{address.port}" if found[0] == socket.AF_INET6 else f"{host}:{address.port}", port_zero=True)
+
+
+def bind_fault(address: Address) -> tuple[str, bool] | None:
+    """Why an internet address (no name) cannot be bound, and whether only because it is in use now."""
+    family = socket.AF_INET6 if address.kind == "ipv6" else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            sock.bind((address.host, address.port))
+    except OSError as error:
+        return str(error.strerror or error), error.errno == errno.EADDRINUSE
+    return None
+
+
+def free_bytes(folder: str) -> int:
+    """Bytes that this user may still write in a folder, or where it will be made. Raises OSError."""
+    status = os.statvfs(nearest_folder(folder))
+    return status.f_bavail * status.f_frsize
+
+
+def tap_bytes(directory: str) -> int:
+    """Bytes of the segments that lie in a tap's directory. Raises OSError."""
+    return sum(segment.size for stream in streams(directory) for segment in segments(directory, stream))

@@ -1,0 +1,228 @@
+"""Rules that look at this machine: their keys, their words, and that check and serve say the same."""
+
+import json
+import os
+import pathlib
+import socket
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from control.configuration.fault import ConfigurationError
+from control.configuration.load import examine, load
+from control.instance import DirectoryLock
+from proxy.config.model import GIB, MIB
+from tests.fakes.privileges import unprivileged
+
+
+@pytest.fixture
+def folder() -> Iterator[pathlib.Path]:
+    """A folder that every user can look into."""
+    with tempfile.TemporaryDirectory() as text:
+        os.chmod(text, 0o755)
+        yield pathlib.Path(text)
+
+
+SMALL: dict[str, Any] = {
+    "node": "n",
+    "processors": 1,
+    "memory_pool": {"size": "1MiB"},
+    "admin": {"address": "unix:admin.sock"},
+    "listeners": [{"name": "a", "address": "127.0.0.1:0", "upstream": "u", "max_receive_size": "1MiB"}],
+    "upstreams": [{"name": "u", "endpoints": ["127.0.0.1:1"]}],
+}
+
+
+def write(folder: pathlib.Path, **changes: object) -> pathlib.Path:
+    path = folder / "framegate.yaml"
+    path.write_text(json.dumps({**SMALL, **changes}, indent=1))
+    return path
+
+
+def listener(**keys: object) -> list[dict[str, object]]:
+    return [{**SMALL["listeners"][0], **keys}]
+
+
+def fault(path: pathlib.Path) -> tuple[int, str, str, str]:
+    """The only fault of a file, which ``serve`` meets in the same words."""
+    found = examine(path, in_use=True)
+    with pytest.raises(ConfigurationError) as caught:
+        load(path)
+    assert caught.value.faults == found.faults
+    assert (found.config, found.warnings) == (None, [])
+    (item,) = found.faults
+    return item.line, item.key, item.value, item.reason
+
+
+def warnings(path: pathlib.Path, *, in_use: bool = True) -> list[tuple[str, str, str]]:
+    found = examine(path, in_use=in_use)
+    assert found.faults == []
+    assert found.config is not None
+    return [(item.key, item.value, item.reason) for item in found.warnings]
+
+
+def test_nothing_is_wrong_and_nothing_is_left(folder: pathlib.Path) -> None:
+    path = write(folder, tap={"directory": "var/tap", "budget": "128MiB"}, admin={"address": "unix:run/admin.sock"})
+    assert warnings(path) == []
+    assert [item.name for item in folder.iterdir()] == ["framegate.yaml"]
+
+
+def test_a_tap_directory_with_a_file_in_its_place(folder: pathlib.Path) -> None:
+    (folder / "tap").write_text("")
+    path = write(folder, tap={"directory": "tap"})
+    line, *rest = fault(path)
+    assert rest == ["tap.directory", "tap", f"cannot be used: {folder}/tap is not a directory"]
+    assert path.read_text().splitlines()[line - 1].strip().startswith('"directory"')
+
+
+@pytest.mark.parametrize("name", ["tap", "tap/below/it"])
+def test_a_tap_directory_that_cannot_be_written(folder: pathlib.Path, name: str) -> None:
+    (folder / "tap").mkdir(mode=0o555)
+    path = write(folder, tap={"directory": name}, admin={"address": "unix:/tmp/admin.sock"})
+    with unprivileged():
+        assert fault(path)[1:] == ("tap.directory", name, f"cannot be used: {folder}/tap is not writable: Permission denied")
+
+
+def test_a_tap_directory_whose_lock_belongs_to_another_user(folder: pathlib.Path) -> None:
+    DirectoryLock(str(folder / "tap"), "tap directory").release()
+    (folder / "tap").chmod(0o777)
+    (folder / "tap" / ".framegate.lock").chmod(0o400)
+    path = write(folder, tap={"directory": "tap"}, admin={"address": "unix:/tmp/admin.sock"})
+    with unprivileged():
+        assert fault(path)[1:] == (
+            "tap.directory", "tap", f"cannot be used: its lock file {folder}/tap/.framegate.lock cannot be opened: Permission denied",
+        )  # fmt: skip
+
+
+def test_a_disk_smaller_than_the_budget_is_a_warning(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "tap" / "n.0.b").mkdir(parents=True)
+    with open(folder / "tap" / "n.0.b" / f"{0:020d}.seg", "wb") as file:
+        file.truncate(300 * MIB)
+    path = write(folder, tap={"directory": "tap", "budget": "1GiB"})
+    for free, expected in ((GIB, []), (724 * MIB, []), (724 * MIB - 1, ["723MiB"]), (0, ["0B"])):
+        monkeypatch.setattr("control.configuration.machine.free_bytes", lambda path, free=free: free)
+        assert [(key, value, reason) for key, value, reason in warnings(path)] == [
+            ("tap.budget", "1GiB", f"is more than the disk has room for: {text} are free and 300MiB are the tap's already") for text in expected
+        ]
+
+
+def test_an_admin_socket_with_a_file_in_its_place_or_above_it(folder: pathlib.Path) -> None:
+    (folder / "file").write_text("")
+    path = write(folder, admin={"address": "unix:file"})
+    assert fault(path)[1:] == ("admin.address", f"unix:{folder}/file", "cannot be used: a file that is no socket is in the way")
+    path = write(folder, admin={"address": "unix:file/admin.sock"})
+    assert fault(path)[1:] == ("admin.address", f"unix:{folder}/file/admin.sock", f"cannot be used: {folder}/file is not a directory")
+
+
+def test_an_admin_socket_in_a_folder_that_cannot_be_written(folder: pathlib.Path) -> None:
+    path = write(folder)
+    folder.chmod(0o555)
+    with unprivileged():
+        found = fault(path)
+    assert found[1:] == ("admin.address", f"unix:{folder}/admin.sock", f"cannot be used: {folder} is not writable: Permission denied")
+
+
+def test_the_default_admin_socket_is_looked_at_as_well(folder: pathlib.Path) -> None:
+    path = folder / "framegate.yaml"
+    path.write_text(json.dumps({key: value for key, value in SMALL.items() if key != "admin"}))
+    with unprivileged():
+        line, key, value, reason = fault(path)
+    assert (line, key, value) == (1, "admin.address", "unix:/run/framegate/admin.sock")
+    assert reason.startswith("cannot be used: /run")
+
+
+def test_an_admin_socket_whose_lock_cannot_be_opened(folder: pathlib.Path) -> None:
+    (folder / "admin.sock.lock").mkdir()
+    reason = fault(write(folder))[3]
+    assert reason == f"cannot be used: its lock file {folder}/admin.sock.lock cannot be opened: Is a directory"
+
+
+def test_a_path_that_is_too_long_once_it_is_absolute(folder: pathlib.Path) -> None:
+    name = "x" * 100
+    size = len(f"{folder}/{name}")
+    reason = fault(write(folder, admin={"address": f"unix:{name}"}))[3]
+    assert reason == f"the path has {size} bytes; a Unix socket's path has at most 107"
+
+
+def test_the_sockets_of_listeners_are_looked_at_as_well(folder: pathlib.Path) -> None:
+    (folder / "file").write_text("")
+    assert fault(write(folder, listeners=listener(address="unix:file")))[1:] == (
+        "listeners[0].address", f"unix:{folder}/file", "cannot be used: a file that is no socket is in the way",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "value"),
+    [
+        ({"listeners": listener(address="192.0.2.1:9093")}, "listeners[0].address", "192.0.2.1:9093"),
+        ({"health": {"address": "192.0.2.1:9901"}}, "health.address", "192.0.2.1:9901"),
+        ({"telemetry": {"prometheus": {"address": "192.0.2.1:9464"}}}, "telemetry.prometheus.address", "192.0.2.1:9464"),
+    ],
+)
+def test_an_address_that_is_not_of_this_machine(folder: pathlib.Path, changes: dict[str, object], key: str, value: str) -> None:
+    assert fault(write(folder, **changes))[1:] == (key, value, "cannot be bound: Cannot assign requested address")
+
+
+def test_a_name_that_means_nothing_cannot_be_bound(folder: pathlib.Path) -> None:
+    assert fault(write(folder, listeners=listener(address="nowhere.invalid:9093")))[3].startswith("cannot be bound: ")
+
+
+def test_a_name_and_an_address_that_are_the_same_are_told(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 19093))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *words, **names: answer)
+    path = write(folder, listeners=listener(address="localhost:19093"), health={"address": "127.0.0.1:19093"})
+    assert fault(path)[1:] == (
+        "health.address", "127.0.0.1:19093", "is 127.0.0.1:19093 here, which is already used by listeners[0].address (line 13)",
+    )  # fmt: skip
+
+
+def test_what_the_file_alone_shows_is_told_once(folder: pathlib.Path) -> None:
+    path = write(folder, listeners=listener(address="127.0.0.1:19093"), health={"address": "0.0.0.0:19093"})
+    assert fault(path)[3].startswith("is already used by listeners[0].address")
+
+
+def test_what_another_uses_now_is_a_warning_of_check_and_nothing_to_load(folder: pathlib.Path) -> None:
+    held = DirectoryLock(str(folder / "tap"), "tap directory")
+    with socket.socket() as port, socket.socket(socket.AF_UNIX) as admin, socket.socket(socket.AF_UNIX) as data:
+        for sock, address in ((port, ("127.0.0.1", 0)), (admin, str(folder / "admin.sock")), (data, str(folder / "data.sock"))):
+            sock.bind(address)
+            sock.listen()
+        number = port.getsockname()[1]
+        listeners = listener(address=f"127.0.0.1:{number}") + listener(name="b", address="unix:data.sock")
+        path = write(folder, listeners=listeners, tap={"directory": "tap", "budget": "128MiB"})
+        until = "serve cannot start until it has ended"
+        assert sorted(warnings(path)) == [
+            ("admin.address", f"unix:{folder}/admin.sock", f"is in use now: another framegate listens there, and {until}"),
+            ("listeners[0].address", f"127.0.0.1:{number}", "is in use now: serve cannot start until it is free"),
+            ("listeners[1].address", f"unix:{folder}/data.sock", f"is in use now: another process listens there, and {until}"),
+            ("tap.directory", "tap", f"is in use now: another framegate (process {os.getpid()}) writes there, and {until}"),
+        ]
+        assert warnings(path, in_use=False) == []
+        load(path)
+    held.release()
+
+
+def test_a_backlog_beyond_what_the_kernel_allows_is_a_warning(folder: pathlib.Path) -> None:
+    most = int(pathlib.Path("/proc/sys/net/core/somaxconn").read_text())
+    assert warnings(write(folder, listeners=listener(backlog=most))) == []
+    if most < 65_535:
+        reason = f"is cut to {most} by the kernel (net.core.somaxconn)"
+        assert warnings(write(folder, listeners=listener(backlog=most + 1))) == [("listeners[0].backlog", str(most + 1), reason)]
+
+
+def test_a_pool_beyond_the_container_is_a_warning(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("control.configuration.machine.memory_limit", lambda: 64 * MIB)
+    ((key, value, reason),) = warnings(write(folder))
+    assert (key, value) == ("memory_pool.size", "1MiB")
+    assert "does not fit into the container's 64MiB" in reason
+
+
+@pytest.mark.parametrize(("name", "keys"), [("otlp", {"endpoint": "http://127.0.0.1:1"}), ("prometheus", {"address": "127.0.0.1:0"})])
+def test_an_exporter_that_is_not_installed_is_named(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, name: str, keys: object) -> None:
+    path = write(folder, telemetry={name: keys})
+    assert warnings(path) == []
+    monkeypatch.setattr("importlib.util.find_spec", lambda module: None)
+    assert fault(path)[1] == f"telemetry.{name}"
+    assert fault(path)[3].endswith(f"is not installed: pip install 'framegate[{name}]'")
