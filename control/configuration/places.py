@@ -13,7 +13,6 @@ import tempfile
 from typing import Final
 
 from control.configuration.address import Address, parse_address
-from proxy.tap.log_reader import segments, streams
 
 __all__ = ["bind_fault", "bound_address", "folder_fault", "free_bytes", "is_served", "lock_fault", "lock_holder", "socket_fault", "tap_bytes"]
 
@@ -127,4 +126,6 @@ def free_bytes(folder: str) -> int:
 
 def tap_bytes(directory: str) -> int:
     """Bytes of the segments that lie in a tap's directory. Raises OSError."""
+    from proxy.tap.log_reader import segments, streams  # only who taps pays for the log's modules
+
     return sum(segment.size for stream in streams(directory) for segment in segments(directory, stream))
