@@ -320,14 +320,13 @@ def serve(path: str | pathlib.Path) -> int:
     """Run until a signal; the exit code. Faults of the configuration go to stderr, one on each line."""
     signals = Signals()
     try:
-        config, _, warnings = load_apart(path)
+        config, warnings = load_apart(path)
     except ConfigurationError as error:
         for fault in error.faults:
             print(f"{path}: {fault}", file=sys.stderr)
         return EXIT_CONFIGURATION
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _raise_descriptor_limit()
-    assert config is not None, "a configuration without a fault has a model"
     log = RowLog()
     for warning in warnings:
         log.write("configuration_warning", level="warning", **dataclasses.asdict(warning))

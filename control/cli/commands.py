@@ -52,7 +52,11 @@ class _Commands(click.Group):
 )
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version and the build.")
 def main() -> None:
-    """A sidecar proxy for length-prefixed traffic: TLS, size limits, bounded memory, control over gRPC, and a tap that Spark reads."""
+    """A sidecar proxy for length-prefixed traffic: TLS, size limits, bounded memory, control over gRPC, and a tap that Spark reads.
+
+    Exit codes: 0 good; 1 it failed; 2 wrong usage or configuration; 3 not found; 4 conflict, nothing was changed; 5 the control plane cannot be
+    reached.
+    """
 
 
 @click.command(epilog=example('eval "$(framegate completion bash)"'))

@@ -10,15 +10,22 @@ import os
 import pathlib
 import threading
 import traceback
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
-from control.configuration.fault import ConfigurationError, Fault, Findings
-from proxy.config.model import from_wire, to_wire
+from control.configuration.fault import ConfigurationError, Fault
+from proxy.config.model import ProxyConfig, from_wire, to_wire
 
-__all__ = ["load_apart"]
+__all__ = ["Loaded", "load_apart"]
 
 
-def load_apart(path: str | pathlib.Path) -> Findings:
+class Loaded(NamedTuple):
+    """A model without a fault. Attributes: ``config``, ``warnings`` (of what may be meant as it stands, but hardly is)."""
+
+    config: ProxyConfig
+    warnings: list[Fault]
+
+
+def load_apart(path: str | pathlib.Path) -> Loaded:
     """The model of a file, as ``load`` gives it, and its warnings; call it before there are threads.
 
     Raises:
@@ -40,7 +47,7 @@ def load_apart(path: str | pathlib.Path) -> Findings:
     faults, warnings = ([Fault(**fault) for fault in row[name]] for name in ("faults", "warnings"))
     if row["config"] is None:
         raise ConfigurationError(faults)
-    return Findings(from_wire(row["config"]), faults, warnings)
+    return Loaded(from_wire(row["config"]), warnings)
 
 
 def _answer(path: str | pathlib.Path, descriptor: int) -> NoReturn:
