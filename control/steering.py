@@ -11,7 +11,7 @@ from typing import Any, Final
 from control.acceptor import Acceptor
 from control.balance import Look, Need, moved_shares
 from control.configuration.units import format_size
-from control.errors import AbortedError, ControlError, FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError, Violation
+from control.errors import ControlError, FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError, Violation
 from control.logs import RowLog
 from control.meters import Meters
 from control.plane import (
@@ -32,7 +32,7 @@ from control.plane import (
 )
 from control.processor import Processor
 from control.resolver import Resolver
-from control.supervisor import Facts, Supervisor
+from control.supervisor import Endpoints, Facts, Supervisor
 from proxy.cells import CellReader
 from proxy.config.model import MAX_INT32, MemoryPoolConfig, ProxyConfig
 from proxy.network.connection_id import SLOT_BITS, format_connection_id
@@ -411,17 +411,21 @@ class Steering(ControlPlane):
         self._facts.config = dataclasses.replace(self._facts.config, processors=count)
 
     async def set_endpoints(self) -> None:
-        """Give the resolver's addresses to every processor; logged, not raised, when one refuses: the next round tries again."""
-        endpoints = {name: resolution.addresses for name, resolution in self.resolver.current.items()}
+        """Give the resolver's addresses to every processor, unless they have them; logged, not raised, when one refuses: the next round tries
+        again.
+        """
+        current = self.resolver.current
+        endpoints = {name: resolution.addresses for name, resolution in current.items()}
+        if _as_sets(endpoints) == _as_sets(self._facts.endpoints):
+            return
 
         def commit(facts: Facts) -> None:
             facts.endpoints = endpoints
 
         try:
             await self._supervisor.change(lambda slot: {"endpoints": endpoints}, commit)
-            texts = {name: resolution.texts() for name, resolution in self.resolver.current.items()}
-            self._log.write("endpoints_changed", upstreams=texts)
-        except AbortedError as error:
+            self._log.write("endpoints_changed", upstreams={name: resolution.texts() for name, resolution in current.items()})
+        except ControlError as error:
             self._log.write("endpoints_refused", level="error", error=str(error))
 
     @contextlib.contextmanager
@@ -456,6 +460,11 @@ class Steering(ControlPlane):
     def _open(self) -> int:
         self._supervisor.count_handed()
         return sum(listening.open for listening in self._acceptor.listeners.values())
+
+
+def _as_sets(endpoints: Endpoints) -> dict[str, set[tuple[Any, ...]]]:
+    """Name servers rotate their answers; an order that differs is no change."""
+    return {name: {tuple(item) for item in rows} for name, rows in endpoints.items()}
 
 
 def _too_small(share: int, largest: int) -> FailedPreconditionError:
