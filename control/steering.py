@@ -18,6 +18,7 @@ from control.plane import (
     Attributes,
     BuildInfo,
     ControlPlane,
+    DownEndpoint,
     DrainResult,
     Health,
     Limit,
@@ -204,6 +205,7 @@ class Steering(ControlPlane):
         )
 
     async def list_upstreams(self) -> list[UpstreamStatus]:
+        down = await self._down_endpoints()
         return [
             UpstreamStatus(
                 name=item.name,
@@ -212,9 +214,21 @@ class Steering(ControlPlane):
                 tls=item.tls is not None,
                 max_receive_size=item.max_receive_size,
                 error=self.resolver.current[item.name].error,
+                down=down.get(item.name, ()),
             )
             for item in self.config.upstreams
         ]
+
+    async def _down_endpoints(self) -> dict[str, tuple[DownEndpoint, ...]]:
+        """What the processors leave out, by upstream; of an address that several do, as the first of them says."""
+        answers = await asyncio.gather(*(processor.request({"type": "upstreams"}, REQUEST_MS) for processor in self._supervisor.running))
+        found: dict[str, dict[str, DownEndpoint]] = {}
+        for answer in answers:
+            for (upstream, address), row in {(row["upstream"], row["endpoint"]): row for row in answer["rows"]}.items():
+                each = found.setdefault(upstream, {})
+                known = each.get(address) or DownEndpoint(address=address, reason=row["reason"], detail=row["detail"], processors=0)
+                each[address] = dataclasses.replace(known, processors=known.processors + 1)
+        return {name: tuple(each.values()) for name, each in found.items()}
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         return self._events.subscribe(subscriber)

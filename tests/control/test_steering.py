@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from control.errors import AbortedError, ControlError, FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError
+from control.plane import DownEndpoint
 from control.resolver import Resolution
 from control.steering import equal_shares
 from proxy.config.model import MIB
@@ -229,7 +230,7 @@ def test_what_there_is_can_be_seen() -> None:
         assert (listener.name, listener.connections, listener.accepting, listener.tls) == ("a", 2, True, False)
         assert listener.address == made.acceptor.listeners["a"].address
         (upstream,) = await made.steering.list_upstreams()
-        assert (upstream.name, upstream.addresses, upstream.error) == ("u", ("127.0.0.1:1",), "")
+        assert (upstream.name, upstream.addresses, upstream.error, upstream.down) == ("u", ("127.0.0.1:1",), "", ())
         assert made.steering.build.modules.keys() == {"fake"}
         assert not made.steering.build.compiled
         assert [slot for slot, _ in made.steering.cells] == [0, 1]
@@ -267,6 +268,14 @@ def test_addresses_that_a_processor_refused_are_offered_again() -> None:
         assert made.facts.endpoints == {"u": [["127.0.0.1", 2, "127.0.0.1", 1]]}
 
     run(scenario, 1, "refuse")
+
+
+def test_endpoints_that_processors_leave_out_are_listed_with_how_many_do() -> None:
+    async def scenario(made: Fleet) -> None:
+        (upstream,) = await made.steering.list_upstreams()
+        assert upstream.down == (DownEndpoint(address="127.0.0.1:1", reason="refused", detail="says 0", processors=2),)
+
+    run(scenario, 2, "down")
 
 
 def test_a_subscriber_that_fails_harms_nobody() -> None:
