@@ -322,6 +322,23 @@ def test_a_peer_that_ends_what_was_ready_has_not_failed(world):
     assert (world.told.endpoints, int(world.counters.upstreams["u"].down)) == ([], 0)
 
 
+def test_tries_that_fail_leave_no_descriptor_behind(make, refusing, silent):
+    world = make(endpoints=[refusing, "/nowhere/upstream.sock", "/" + "x" * 200, ("::1", 1), silent], connect_s=5)
+    world.upstream.replace([*world.upstream.endpoints, Endpoint(9999, ("::1", 1))])
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        clients = [world.client()[0] for _ in range(4)]
+        world.poll()
+        world.pass_time(5.1)
+        for client in clients:
+            assert world.ended(client) == b""
+            client.close()
+        world.until(lambda: not world.relay.pairs.open)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert {row["cause"] for row in world.rows} == {"upstream_refused", "upstream_timeout"}
+    assert all("(the last of 6 endpoints tried)" in row["detail"] for row in world.rows)
+
+
 @pytest.mark.parametrize(("answer", "reason"), [(b"not TLS", "tls"), (b"", "other")])
 def test_a_handshake_that_fails_leads_to_the_next_endpoint(make, tmp_path, answer, reason):
     tls = TlsWorld.make(tmp_path)

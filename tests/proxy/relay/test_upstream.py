@@ -264,6 +264,19 @@ def test_the_only_endpoint_is_tried_however_it_failed():
     assert not plane.at(1).down
 
 
+def test_of_connections_that_have_no_other_choice_one_alone_is_the_probe():
+    plane = Plane(1)
+    down = plane.take_down(1)
+    plane.ns = down.due_ns
+    probe, *others = [plane.begin() for _ in range(5)]
+    assert (probe.probes, [other.probes for other in others], plane.counters.probes) == (True, [False] * 4, 1)
+    plane.upstream.abandoned(others.pop(), plane.ns)
+    assert down.probed
+    for attempt in (*others, probe):
+        plane.fail(attempt)
+    assert down.backoff_ns == 2 * FIRST_NS
+
+
 def test_a_probe_that_another_attempt_overtook_judges_nothing():
     plane = Plane(1)
     down = plane.take_down(1)
