@@ -119,25 +119,31 @@ def tls_echo(certificate: tuple[str, str], names: list[str | None]) -> Callable[
 
 @contextlib.contextmanager
 def tls_upstreams(authority: Authority) -> Iterator[tuple[list[ScriptedUpstream], list[str | None]]]:
-    """One whose certificate is for ``localhost`` alone, one whose certificate is for 127.0.0.1 alone."""
+    """Three whose certificates are for one host alone: ``localhost``, 127.0.0.1 and ::1."""
     names: list[str | None] = []
     with contextlib.ExitStack() as stack:
         started = []
-        for certificate in (authority.leaf("named", addresses=()), authority.leaf("number", hosts=())):
-            started.append(ScriptedUpstream(tls_echo(certificate, names)))
-            stack.callback(started[-1].close)
+        hosts = {
+            "127.0.0.1": (authority.leaf("named", addresses=()), authority.leaf("number", hosts=())),
+            "::1": (authority.leaf("six", hosts=(), addresses=("::1",)),),
+        }
+        for host, certificates in hosts.items():
+            for certificate in certificates:
+                started.append(ScriptedUpstream(tls_echo(certificate, names), host))
+                stack.callback(started[-1].close)
         yield started, names
 
 
 def test_each_endpoint_is_verified_against_its_own_host(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
-    with tls_upstreams(authority) as ((named, number), names):
-        config = config_of(f"localhost:{named.port}", f"127.0.0.1:{number.port}", tls={"ca": str(authority.path)})
+    with tls_upstreams(authority) as ((named, number, six), names):
+        config = config_of(f"localhost:{named.port}", number.address, f"[0:0::1]:{six.port}", tls={"ca": str(authority.path)})
         with Framegate(tmp_path, config) as proxy:
-            for _ in range(6):
+            for _ in range(9):
                 ask(proxy)
             listed = json.loads(proxy.cli("upstreams", "list", "--output", "json").stdout)[0]
-        assert {f"127.0.0.1:{named.port}", f"127.0.0.1:{number.port}"} <= set(listed["addresses"])
+        assert {named.address, number.address, six.address} <= set(listed["addresses"])
+    assert {row["endpoint"] for row in proxy.rows if row["event"] == "closed"} == {named.address, number.address, six.address}
     assert set(names) == {"localhost", None}, "SNI is the host, and a number is not sent"
     failed = [row for row in proxy.rows if row["event"] == "endpoint_down" and row["reason"] != "refused"]  # localhost may be [::1], too
     assert failed == []
@@ -145,13 +151,13 @@ def test_each_endpoint_is_verified_against_its_own_host(tmp_path: Path) -> None:
 
 def test_a_certificate_for_another_host_is_a_failure_and_the_other_endpoint_serves(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
-    with tls_upstreams(authority) as ((named, number), _):
-        config = config_of(f"127.0.0.1:{named.port}", f"127.0.0.1:{number.port}", tls={"ca": str(authority.path)})
+    with tls_upstreams(authority) as ((named, number, _), _):
+        config = config_of(named.address, number.address, tls={"ca": str(authority.path)})
         with Framegate(tmp_path, config) as proxy:
             for _ in range(4):
                 ask(proxy)
             down = proxy.wait_row(lambda row: row["event"] == "endpoint_down")
-            assert (down["endpoint"], down["server_name"], down["reason"]) == (f"127.0.0.1:{named.port}", "127.0.0.1", "tls")
+            assert (down["endpoint"], down["server_name"], down["reason"]) == (named.address, "127.0.0.1", "tls")
             assert "certificate" in down["detail"]
             assert proxy.metric("framegate_upstream_endpoint_ejections_total", error_type="tls") == 1
 
