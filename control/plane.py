@@ -20,6 +20,7 @@ __all__ = [
     "Attributes",
     "BuildInfo",
     "ControlPlane",
+    "DownEndpoint",
     "DrainResult",
     "Health",
     "Limit",
@@ -57,8 +58,20 @@ class ListenerStatus:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DownEndpoint:
+    """An address that a processor leaves out. ``reason`` and ``detail`` of its last failure; ``processors``: how many leave it out."""
+
+    address: str
+    reason: str
+    detail: str
+    processors: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamStatus:
-    """One upstream. ``endpoints`` as configured, ``addresses`` as resolved last, ``error`` of the last resolution (empty: none)."""
+    """One upstream. ``endpoints`` as configured, ``addresses`` as resolved last, ``error`` of the last resolution (empty: none), ``down``: addresses
+    that are left out for now because they failed.
+    """
 
     name: str
     endpoints: tuple[str, ...]
@@ -66,6 +79,7 @@ class UpstreamStatus:
     tls: bool
     max_receive_size: int
     error: str
+    down: tuple[DownEndpoint, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,7 +268,7 @@ class ControlPlane(abc.ABC):
 
     @abc.abstractmethod
     async def list_upstreams(self) -> list[UpstreamStatus]:
-        """Every upstream, in the configuration's order."""
+        """Every upstream, in the configuration's order. Raises UnavailableError: a processor does not answer."""
 
     @abc.abstractmethod
     async def status(self) -> list[ProcessorStatus]:

@@ -30,7 +30,7 @@ from control.errors import StartError
 from control.logs import LibraryRows, RowLog
 from control.meters import Meters
 from control.reaper import Reaper
-from control.resolver import Resolution, Resolver, resolve
+from control.resolver import Names, Resolution, Resolver
 from control.slot_cells import Life
 from control.steering import Events, Steering, equal_shares
 from control.supervisor import Facts, Slot, Supervisor
@@ -47,7 +47,6 @@ SWITCH_INTERVAL_S: Final = 0.0001
 """How long the acceptor waits for the interpreter, at each of its system calls, while the loop's thread is busy: with 0.5 ms, a list of all
 channels made a new connection wait several times as long as with this.
 """
-RESOLVE_TIMEOUT_S: Final = 10.0
 SERVICE_GRACE_MS: Final = 500
 
 
@@ -77,8 +76,8 @@ class Signals:
             self._listener()
 
 
-async def _in_thread(work: Callable[[], Any], timeout_s: float) -> Any:
-    """Run something that may hang on a thread that cannot hold up the process' end. Raises TimeoutError."""
+async def _in_thread(work: Callable[[], Any]) -> Any:
+    """Run something that takes its time on a thread that cannot hold up the process' end."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
 
@@ -98,8 +97,7 @@ async def _in_thread(work: Callable[[], Any], timeout_s: float) -> Any:
             loop.call_soon_threadsafe(settle, result, failure)
 
     threading.Thread(target=run, name="framegate-start", daemon=True).start()
-    async with asyncio.timeout(timeout_s):
-        return await future
+    return await future
 
 
 class Proxy:
@@ -124,7 +122,8 @@ class Proxy:
             self._keeper = TapKeeper(config, config.tap, meters, log)
             self._undo.append(self._keeper.stop)
         acceptor = self._bind(config, meters)
-        first = await self._resolve(config)
+        names = Names(config.upstreams)
+        first: dict[str, Resolution] = await _in_thread(names.ask)
         facts = Facts(
             config=config,
             endpoints={name: resolution.addresses for name, resolution in first.items()},
@@ -135,7 +134,7 @@ class Proxy:
         supervisor = Supervisor(facts, acceptor, reaper, meters, log, on_event=events.publish, on_begin=self._begun, on_end=self._ended)
         self._supervisor = supervisor
         self._undo += [supervisor.close, supervisor.stop]
-        resolver = Resolver(config.upstreams, first, self._addresses_changed)
+        resolver = Resolver(names, first, self._addresses_asked, log)
         self._undo.append(resolver.stop)
         steering = Steering(supervisor, acceptor, resolver, meters, log, events)
         self._steering = steering
@@ -162,16 +161,6 @@ class Proxy:
         acceptor = Acceptor(listeners, meters, self._log)
         self._undo += [acceptor.close, acceptor.stop]
         return acceptor
-
-    async def _resolve(self, config: ProxyConfig) -> dict[str, Resolution]:
-        try:
-            found: dict[str, Resolution] = await _in_thread(lambda: {item.name: resolve(item) for item in config.upstreams}, RESOLVE_TIMEOUT_S)
-        except TimeoutError:
-            found = {item.name: Resolution([], f"no answer within {RESOLVE_TIMEOUT_S:g} s") for item in config.upstreams}
-        for name, resolution in found.items():
-            if resolution.error:
-                self._log.write("resolve_failed", level="warning", upstream=name, error=resolution.error)
-        return found
 
     async def _start_faces(self, steering: Steering, config: ProxyConfig) -> dict[str, Any]:
         """Telemetry and the gRPC service; what they bound."""
@@ -212,7 +201,7 @@ class Proxy:
             pid=os.getpid(),
         )
 
-    def _addresses_changed(self) -> None:
+    def _addresses_asked(self) -> None:
         assert self._steering is not None, "the resolver is started before the steering it reports to"
         task = asyncio.ensure_future(self._steering.set_endpoints())
         self._background.add(task)

@@ -11,13 +11,14 @@ from typing import Any, Final
 from control.acceptor import Acceptor
 from control.balance import Look, Need, moved_shares
 from control.configuration.units import format_size
-from control.errors import AbortedError, ControlError, FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError, Violation
+from control.errors import ControlError, FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError, Violation
 from control.logs import RowLog
 from control.meters import Meters
 from control.plane import (
     Attributes,
     BuildInfo,
     ControlPlane,
+    DownEndpoint,
     DrainResult,
     Health,
     Limit,
@@ -32,7 +33,7 @@ from control.plane import (
 )
 from control.processor import Processor
 from control.resolver import Resolver
-from control.supervisor import Facts, Supervisor
+from control.supervisor import Endpoints, Facts, Supervisor
 from proxy.cells import CellReader
 from proxy.config.model import MAX_INT32, MemoryPoolConfig, ProxyConfig
 from proxy.network.connection_id import SLOT_BITS, format_connection_id
@@ -204,6 +205,7 @@ class Steering(ControlPlane):
         )
 
     async def list_upstreams(self) -> list[UpstreamStatus]:
+        down = await self._down_endpoints()
         return [
             UpstreamStatus(
                 name=item.name,
@@ -212,9 +214,21 @@ class Steering(ControlPlane):
                 tls=item.tls is not None,
                 max_receive_size=item.max_receive_size,
                 error=self.resolver.current[item.name].error,
+                down=down.get(item.name, ()),
             )
             for item in self.config.upstreams
         ]
+
+    async def _down_endpoints(self) -> dict[str, tuple[DownEndpoint, ...]]:
+        """What the processors leave out, by upstream; of an address that several do, as the first of them says."""
+        answers = await asyncio.gather(*(processor.request({"type": "upstreams"}, REQUEST_MS) for processor in self._supervisor.running))
+        found: dict[str, dict[str, DownEndpoint]] = {}
+        for answer in answers:
+            for (upstream, address), row in {(row["upstream"], row["endpoint"]): row for row in answer["rows"]}.items():
+                each = found.setdefault(upstream, {})
+                known = each.get(address) or DownEndpoint(address=address, reason=row["reason"], detail=row["detail"], processors=0)
+                each[address] = dataclasses.replace(known, processors=known.processors + 1)
+        return {name: tuple(each.values()) for name, each in found.items()}
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         return self._events.subscribe(subscriber)
@@ -411,17 +425,21 @@ class Steering(ControlPlane):
         self._facts.config = dataclasses.replace(self._facts.config, processors=count)
 
     async def set_endpoints(self) -> None:
-        """Give the resolver's addresses to every processor; logged, not raised, when one refuses: the next round tries again."""
-        endpoints = {name: resolution.addresses for name, resolution in self.resolver.current.items()}
+        """Give the resolver's addresses to every processor, unless they have them; logged, not raised, when one refuses: the next round tries
+        again.
+        """
+        current = self.resolver.current
+        endpoints = {name: resolution.addresses for name, resolution in current.items()}
+        if _as_sets(endpoints) == _as_sets(self._facts.endpoints):
+            return
 
         def commit(facts: Facts) -> None:
             facts.endpoints = endpoints
 
         try:
             await self._supervisor.change(lambda slot: {"endpoints": endpoints}, commit)
-            texts = {name: resolution.texts() for name, resolution in self.resolver.current.items()}
-            self._log.write("endpoints_changed", upstreams=texts)
-        except AbortedError as error:
+            self._log.write("endpoints_changed", upstreams={name: resolution.texts() for name, resolution in current.items()})
+        except ControlError as error:
             self._log.write("endpoints_refused", level="error", error=str(error))
 
     @contextlib.contextmanager
@@ -456,6 +474,11 @@ class Steering(ControlPlane):
     def _open(self) -> int:
         self._supervisor.count_handed()
         return sum(listening.open for listening in self._acceptor.listeners.values())
+
+
+def _as_sets(endpoints: Endpoints) -> dict[str, set[tuple[Any, ...]]]:
+    """Name servers rotate their answers; an order that differs is no change."""
+    return {name: {tuple(item) for item in rows} for name, rows in endpoints.items()}
 
 
 def _too_small(share: int, largest: int) -> FailedPreconditionError:

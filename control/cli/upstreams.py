@@ -36,8 +36,9 @@ def list_(address: str, output: str) -> None:
     rows = [
         (
             item.name, ", ".join(item.endpoints), ", ".join(item.addresses) or "-", "yes" if item.tls_enabled else "no",
-            size_text(item.max_receive_size_bytes), item.resolution_error or "-",
+            size_text(item.max_receive_size_bytes), ", ".join(f"{down.address} ({down.reason})" for down in item.down_endpoints) or "-",
+            item.resolution_error or "-",
         )
         for item in found
     ]  # fmt: skip
-    print_table(("NAME", "ENDPOINTS", "ADDRESSES", "TLS", "MAX RECEIVE SIZE", "ERROR"), rows)
+    print_table(("NAME", "ENDPOINTS", "ADDRESSES", "TLS", "MAX RECEIVE SIZE", "DOWN", "ERROR"), rows)

@@ -160,6 +160,10 @@ def listener_message(status: ListenerStatus) -> listener_pb2.Listener:
 
 def upstream_message(status: UpstreamStatus) -> upstream_pb2.Upstream:
     """An upstream."""
+    down = [
+        upstream_pb2.DownEndpoint(address=item.address, reason=item.reason, detail=item.detail, processor_count=item.processors)
+        for item in status.down
+    ]
     return upstream_pb2.Upstream(
         name=status.name,
         endpoints=status.endpoints,
@@ -167,6 +171,7 @@ def upstream_message(status: UpstreamStatus) -> upstream_pb2.Upstream:
         tls_enabled=status.tls,
         max_receive_size_bytes=status.max_receive_size,
         resolution_error=status.error,
+        down_endpoints=down,
     )
 
 

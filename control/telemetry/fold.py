@@ -12,8 +12,10 @@ __all__ = ["LARGEST", "PER_WORKER", "WORKER", "Fold", "Folded"]
 WORKER: Final = "framegate.worker"
 PER_WORKER: Final = frozenset({"framegate.event_loop.time", "framegate.event_loop.lag"})
 """Metrics that mean nothing when summed over processors; they get the slot as the attribute ``framegate.worker``."""
-LARGEST: Final = frozenset({"framegate.frame.size.limit", "framegate.draining"})
-"""Gauges that are the same in every processor: the largest stands for all."""
+LARGEST: Final = frozenset(
+    {"framegate.frame.size.limit", "framegate.draining", "framegate.upstream.endpoint.count", "framegate.upstream.endpoint.down"}
+)
+"""Gauges of what is the same in every processor, or nearly: the largest stands for all."""
 
 _CONTROL: Final = {metric.name: metric for metric in METRICS if metric.source == "control"}
 _Points = dict[Attributes, float]

@@ -93,8 +93,9 @@ class ListenerConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamTls:
-    """TLS towards an upstream. Attributes: ``ca`` (PEM file, none: the system's), ``server_name`` (SNI and the name verified; none: the
-    endpoint's host), ``certificate`` and ``key`` (our own identity, both or neither), ``min_version``.
+    """TLS towards an upstream. Attributes: ``ca`` (PEM file, none: the system's), ``server_name`` (SNI and the name verified, for every
+    endpoint; none: each endpoint's own host, where a number is verified and not sent, and ``localhost`` stands for a Unix socket),
+    ``certificate`` and ``key`` (our own identity, both or neither), ``min_version``.
     """
 
     ca: str | None = None
@@ -106,7 +107,9 @@ class UpstreamTls:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamTimeouts:
-    """``connect_ms``: from the first SYN to a READY channel, TLS included; 10ms to 10m."""
+    """``connect_ms``: of each attempt, from the first SYN to a READY channel, TLS included; 10ms to 10m. A connection tries each address
+    once at most, so it is refused after so many of these as the upstream has addresses, at the latest.
+    """
 
     connect_ms: int = 5_000
 
@@ -117,7 +120,8 @@ class UpstreamConfig:
 
     Attributes:
         name: unique among upstreams, same form as a listener's.
-        endpoints: one or more ``host:port``, ``[v6]:port`` or ``unix:PATH``; taken in turn, the next one is tried when one refuses.
+        endpoints: one or more ``host:port``, ``[v6]:port`` or ``unix:PATH``; taken in turn. An address that fails is left out for 1 to 30 s, and a
+            connection that it failed tries the others.
         framing: what the upstream speaks.
         max_receive_size: the largest answer body; 1B to 2147483647B.
         timeouts: see ``UpstreamTimeouts``.

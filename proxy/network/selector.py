@@ -98,13 +98,20 @@ class Selector:
             channel_id: see ``connection_id``.
             options: of the upstream's side.
             peer: the address as text.
+
+        Raises:
+            OSError: there is no socket to be had, none of this family, or the address is not one of it.
         """
         sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-        if family != socket.AF_UNIX:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        code = sock.connect_ex(address)  # type: ignore[arg-type]
-        if code == errno.EINPROGRESS:  # on the same host it is done by now, and asking costs less than an event
+        try:
+            if family != socket.AF_UNIX:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             code = sock.connect_ex(address)  # type: ignore[arg-type]
+            if code == errno.EINPROGRESS:  # on the same host it is done by now, and asking costs less than an event
+                code = sock.connect_ex(address)  # type: ignore[arg-type]
+        except OSError:
+            sock.close()
+            raise
         channel = self.adopt(sock, self._transport(sock, options), channel_id, options, peer=peer, connecting=code != 0)
         if code not in (0, errno.EALREADY):  # EAGAIN is a refusal: of a Unix socket whose queue is full, it never becomes a connection
             reason = os.strerror(code)

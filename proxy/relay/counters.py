@@ -80,11 +80,15 @@ class ListenerCounters:
 
 
 class UpstreamCounters:
-    """Connections to one upstream. ``durations`` has one histogram for each of ``CONNECT_ERRORS``."""
+    """Connections to one upstream. ``durations`` has one histogram, ``ejections`` one count, for each of ``CONNECT_ERRORS``."""
 
     def __init__(self) -> None:
         self.connecting: i64 = 0
         self.used: i64 = 0
+        self.endpoints: i64 = 0
+        self.down: i64 = 0
+        self.probes: i64 = 0
+        self.ejections: vec[i64] = _zeros(len(CONNECT_ERRORS))
         self.durations = [Histogram(HANDSHAKE_BOUNDS) for _ in CONNECT_ERRORS]
 
 
@@ -151,6 +155,10 @@ class _UpstreamCells:
         self.connecting: i64 = layout.index("framegate.upstream.connection.count", upstream, "connecting")
         self.used: i64 = layout.index("framegate.upstream.connection.count", upstream, "used")
         self.durations: vec[i64] = vec[i64]([layout.index("framegate.upstream.connect.duration", upstream, error) for error in CONNECT_ERRORS])
+        self.endpoints: i64 = layout.index("framegate.upstream.endpoint.count", upstream)
+        self.down: i64 = layout.index("framegate.upstream.endpoint.down", upstream)
+        self.probes: i64 = layout.index("framegate.upstream.endpoint.probes", upstream)
+        self.ejections: i64 = layout.index("framegate.upstream.endpoint.ejections", upstream, CONNECT_ERRORS[1])
 
 
 class _LoopCells:
@@ -293,6 +301,11 @@ class Publisher:
     def _fill_upstream(self, counters: UpstreamCounters, cells: _UpstreamCells) -> None:
         self._put(cells.connecting, counters.connecting)
         self._put(cells.used, counters.used)
+        self._put(cells.endpoints, counters.endpoints)
+        self._put(cells.down, counters.down)
+        self._put(cells.probes, counters.probes)
+        for error in range(1, i64(len(counters.ejections))):
+            self._put(cells.ejections + error - 1, counters.ejections[error])
         for number in range(i64(len(counters.durations))):
             self._put_histogram(cells.durations[number], counters.durations[number])
 

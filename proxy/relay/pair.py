@@ -3,8 +3,8 @@
 Theory of operation. Each channel carries a ``Leg`` as its attachment: what is needed to pass its runs on. While a pair is OPEN and nobody
 looks into its frames, ``Leg.forward_to`` names the other channel, and a run is one ``send`` (rule 2). Everything else is here, by rule:
 
-1. The upstream is connected when the client is READY; until it is READY the client is muted for ``peer``. Endpoints are taken in turn, the
-   next one is tried when one refuses or does not answer. A client that ends before its first byte is ``no_data``.
+1. The upstream is connected when the client is READY; until it is READY the client is muted for ``peer``. The upstream says which endpoint is
+   tried (see ``upstream``); while attempts fail the next is, each once. A client that ends before its first byte is ``no_data``.
 2. The source is muted for ``peer`` until the other side's pending send is out. ``protocol: kafka`` mutes it for the same cause while more
    than ``MAX_OPEN`` requests are open, until half of them are answered.
 3. Muting, and what is in force when, is the channel's.
@@ -18,12 +18,13 @@ looks into its frames, ``Leg.forward_to`` names the other channel, and a run is 
 """
 
 import abc
+import errno
 from typing import Final
 
 from librt.vecs import vec
 from mypy_extensions import i32, i64, mypyc_attr
 
-from proxy.cells import CONNECT_ERRORS, TLS_ERRORS
+from proxy.cells import TLS_ERRORS
 from proxy.network import mute
 from proxy.network.cause import Cause
 from proxy.network.channel import Channel
@@ -34,8 +35,9 @@ from proxy.network.timer import Timer
 from proxy.relay import state
 from proxy.relay.counters import CAUSE_INDEX, ERROR_INDEX, LoopCounters
 from proxy.relay.pairing import MAX_OPEN, Pairing
-from proxy.relay.route import Endpoint, Route
+from proxy.relay.route import Route
 from proxy.relay.state import PairEvent, PairState
+from proxy.relay.upstream import Attempt, Endpoint, Tried
 from proxy.tap.point import TapPoint
 from proxy.tap.record import DIRECTION_REQUEST, DIRECTION_RESPONSE, REASON_PARTIAL_FRAME
 
@@ -54,6 +56,18 @@ OPEN: Final = PairState.OPEN
 HALF_CLOSED: Final = PairState.HALF_CLOSED
 CLOSING: Final = PairState.CLOSING
 CLOSED: Final = PairState.CLOSED
+
+NO_SOCKET: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # of ``socket``: ours; whatever else it says is the endpoint's
+ENDPOINT_CAUSES: Final = (
+    Cause.UPSTREAM_REFUSED,
+    Cause.UPSTREAM_TIMEOUT,
+    Cause.TLS_FAILED,
+    Cause.AUTH_FAILED,
+    Cause.PEER_RESET,
+    Cause.PEER_CLOSED,
+    Cause.NO_DATA,
+)
+"""Why an attempt may end that the endpoint is to blame for."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -89,6 +103,10 @@ class PairOwner(abc.ABC):
     @abc.abstractmethod
     def tap_full(self, leg: "Leg") -> None:
         """A leg is muted for ``tap``: unmute it when the log accepts again."""
+
+    @abc.abstractmethod
+    def endpoint_changed(self, pair: "Pair", endpoint: Endpoint) -> None:
+        """A pair's attempt took an endpoint of its upstream down, prolonged its back-off, or brought it up again."""
 
     @abc.abstractmethod
     def pair_closed(self, pair: "Pair") -> None:
@@ -184,8 +202,8 @@ class Pair:
         self.reason: str = ""
         self.draining: bool = False
         self._owner: Final = owner
-        self._attempts: i64 = 0
-        self._attempt_ns: i64 = 0
+        self._attempt: Attempt | None = None
+        self._tried: Tried | None = None
         self._full: bool = False
         self._first_end: Cause = Cause.PEER_CLOSED
         self._first_side: str = "downstream"
@@ -241,33 +259,69 @@ class Pair:
         self._connect()
 
     def _connect(self) -> None:
-        if not self.route.endpoints:
-            self.end(Cause.UPSTREAM_REFUSED, "the upstream has no address", "upstream")
-            return
-        endpoint: Endpoint = self.route.next_endpoint()
-        selector = self._owner.selector
-        self._attempts += 1
-        self._attempt_ns = selector.now_ns
+        """Try the endpoint that the upstream says; end when every one has failed."""
+        upstream, selector = self.route.upstream, self._owner.selector
+        while True:
+            attempt = upstream.begin(self._tried, selector.now_ns)
+            if attempt is None:
+                self._give_up()
+                return
+            if self._start_attempt(attempt):
+                return
+
+    def _start_attempt(self, attempt: Attempt) -> bool:
+        """Open a channel to an endpoint; False when the next one is to be tried."""
+        selector, endpoint = self._owner.selector, attempt.endpoint
+        options = self.route.upstream_options[endpoint.server_name]
         self.endpoint = endpoint.text
         try:
-            channel = selector.connect(endpoint.family, endpoint.address, self.id, endpoint.options, peer=endpoint.text)
-        except OSError as error:  # no socket to be had
-            self.end(Cause.LIMIT, f"{endpoint.text}: {error}", "internal")
-            return
-        self.route.upstream_counters.connecting += 1
-        if endpoint.options.tls is not None:
+            channel = selector.connect(endpoint.family, endpoint.address, self.id, options, peer=endpoint.text)
+        except OSError as error:
+            if error.errno in NO_SOCKET:
+                self.route.upstream.abandoned(attempt, selector.now_ns)
+                self.end(Cause.LIMIT, f"{endpoint.text}: {error}", "internal")
+                return True
+            self._note_failure(attempt, Cause.UPSTREAM_REFUSED, str(error), selector.now_ns)
+            return False
+        if options.tls is not None:
             self._owner.loop.upstream_handshaking += 1
+        self._attempt = attempt
         channel.attachment = self.upstream
         self.upstream.channel = channel
         self.upstream.gone = False
+        return True
+
+    def _note_failure(self, attempt: Attempt, cause: Cause, detail: str, now_ns: i64) -> None:
+        """An endpoint has failed this pair."""
+        endpoint = attempt.endpoint
+        if self._tried is None:
+            self._tried = Tried()
+        self._tried.add(endpoint, cause, f"{endpoint.text}: {detail}")
+        if self.route.upstream.failed(attempt, cause, detail, now_ns):
+            self._owner.endpoint_changed(self, endpoint)
+
+    def _give_up(self) -> None:
+        tried = self._tried
+        if tried is None:
+            self.end(Cause.UPSTREAM_REFUSED, "the upstream has no address", "upstream")
+            return
+        cause = tried.cause
+        if cause is Cause.PEER_RESET or cause is Cause.PEER_CLOSED or cause is Cause.NO_DATA:
+            cause = Cause.UPSTREAM_CLOSED
+        count = len(tried.endpoints)
+        self.end(cause, tried.detail if count == 1 else f"{tried.detail} (the last of {count} endpoints tried)", "upstream")
 
     def _upstream_ready(self, channel: Channel) -> None:
         client = self.client.channel
+        attempt = self._attempt
         assert client is not None, "the client came first"
-        counters = self.route.upstream_counters
-        counters.connecting -= 1
-        counters.used += 1
-        counters.durations[0].observe(channel.ready_ns - self._attempt_ns)
+        assert attempt is not None, "an upstream that is told of was tried"
+        self._attempt = None
+        self._tried = None
+        upstream = self.route.upstream
+        upstream.counters.used += 1
+        if upstream.answered(attempt, channel.ready_ns):
+            self._owner.endpoint_changed(self, attempt.endpoint)
         if channel.options.tls is not None:
             self._owner.loop.upstream_handshaking -= 1
             self._owner.loop.upstream_handshakes[0].observe(channel.ready_ns - channel.connected_ns)
@@ -286,25 +340,24 @@ class Pair:
 
     def _attempt_failed(self, channel: Channel) -> None:
         """An upstream's channel closed before it was READY."""
-        counters = self.route.upstream_counters
-        counters.connecting -= 1
-        counters.durations[connect_error(channel.cause)].observe(channel.closed_ns - self._attempt_ns)
+        attempt = self._attempt
+        assert attempt is not None, "an upstream that is told of was tried"
+        self._attempt = None
         if channel.options.tls is not None:
             self._owner.loop.upstream_handshaking -= 1
             if channel.connected_ns != 0:
                 self._owner.loop.upstream_handshakes[tls_error(channel.cause)].observe(channel.closed_ns - channel.connected_ns)
         self.upstream.channel = None
-        if self.state is CLOSING:
-            self._check_gone()
-            return
-        refused = channel.cause is Cause.UPSTREAM_REFUSED or channel.cause is Cause.UPSTREAM_TIMEOUT
-        if refused and self._attempts < i64(len(self.route.endpoints)):
+        cause = channel.cause or Cause.INTERNAL
+        if self.state is not CLOSING and cause in ENDPOINT_CAUSES:
+            self._note_failure(attempt, cause, channel.detail, channel.closed_ns)
             self._connect()
             return
-        cause = channel.cause or Cause.INTERNAL
-        if cause is Cause.PEER_RESET or cause is Cause.PEER_CLOSED or cause is Cause.NO_DATA:
-            cause = Cause.UPSTREAM_CLOSED
-        self.end(cause, f"{self.endpoint}: {channel.detail}", "upstream")
+        self.route.upstream.abandoned(attempt, channel.closed_ns)
+        if self.state is CLOSING:
+            self._check_gone()
+        else:
+            self.end(cause, channel.detail, "internal")
 
     # Passing on (rule 2), when somebody looks.
 
@@ -533,7 +586,7 @@ class Pair:
     def _count_upstream(self, channel: Channel) -> None:
         cause = self.cause or channel.cause or Cause.INTERNAL
         self.route.counters.active_upstream -= 1
-        self.route.upstream_counters.used -= 1
+        self.route.upstream.counters.used -= 1
         self._owner.loop.upstream_durations[ERROR_INDEX[cause]].observe(channel.closed_ns - channel.connected_ns)
 
     def _check_gone(self) -> None:
@@ -558,15 +611,6 @@ class Pair:
 
 def _is_left(leg: Leg) -> bool:
     return leg.channel is not None and leg.channel.state is not ChannelState.CLOSED
-
-
-def connect_error(cause: Cause | None) -> int:
-    """The index in ``CONNECT_ERRORS`` of an attempt that ended for a cause."""
-    if cause is Cause.UPSTREAM_REFUSED:
-        return CONNECT_ERRORS.index("refused")
-    if cause is Cause.UPSTREAM_TIMEOUT:
-        return CONNECT_ERRORS.index("timeout")
-    return CONNECT_ERRORS.index("tls" if cause is Cause.TLS_FAILED else "other")
 
 
 def tls_error(cause: Cause | None) -> int:

@@ -18,6 +18,7 @@ from proxy.network.run import Run
 from proxy.relay.counters import CAUSE_INDEX, Counters
 from proxy.relay.pair import Leg, Pair, PairOwner
 from proxy.relay.route import Route
+from proxy.relay.upstream import Endpoint
 from proxy.relay.watcher import PairWatcher
 from proxy.tap.point import TapPoint
 from proxy.tap.rules import TapRules
@@ -59,6 +60,9 @@ class _Pairs(PairOwner):
             channel = leg.channel
             if channel is not None:
                 channel.unmute(TAP)
+
+    def endpoint_changed(self, pair: Pair, endpoint: Endpoint) -> None:
+        self._watcher.endpoint_changed(pair.route.upstream, endpoint)
 
     def pair_closed(self, pair: Pair) -> None:
         self.open.pop(int(pair.id), None)

@@ -1,6 +1,6 @@
-"""A pair as a row: the JSON object of the link, the log and the API. Times are nanoseconds of the time of day."""
+"""Pairs and endpoints as rows: the JSON objects of the link, the log and the API. Times are nanoseconds of the time of day."""
 
-from typing import Any
+from typing import Any, Final
 
 from mypy_extensions import i64
 
@@ -10,10 +10,12 @@ from proxy.network.channel import Channel
 from proxy.relay.pair import Pair
 from proxy.relay.route import Route
 from proxy.relay.state import PairState
+from proxy.relay.upstream import Endpoint, Upstream
 
-__all__ = ["closed_row", "open_row", "refused_row"]
+__all__ = ["closed_row", "endpoint_row", "open_row", "refused_row"]
 
 Row = dict[str, Any]
+NS_PER_MS: Final = 1_000_000
 
 
 def _common(pair: Pair, wall_offset_ns: i64) -> Row:
@@ -22,7 +24,7 @@ def _common(pair: Pair, wall_offset_ns: i64) -> Row:
         "id": int(pair.id),
         "listener": pair.route.listener,
         "peer": "" if client is None else client.peer,
-        "upstream": pair.route.upstream,
+        "upstream": pair.route.upstream.name,
         "endpoint": pair.endpoint,
         "principal": (None if client is None else client.principal) or None,
         "tls": _tls(client),
@@ -97,7 +99,7 @@ def refused_row(pair_id: i64, route: Route, peer: str, opened_ns: i64, now_ns: i
         "id": int(pair_id),
         "listener": route.listener,
         "peer": peer,
-        "upstream": route.upstream,
+        "upstream": route.upstream.name,
         "endpoint": "",
         "principal": None,
         "tls": None,
@@ -112,3 +114,14 @@ def refused_row(pair_id: i64, route: Route, peer: str, opened_ns: i64, now_ns: i
         "lost": {"bytes": 0, **nothing},
         "mutes": {},
     }
+
+
+def endpoint_row(upstream: Upstream, endpoint: Endpoint) -> Row:
+    """What is said of an endpoint that is down, or up again: of the time it was down, and of its last failure."""
+    row: Row = {"upstream": upstream.name, "endpoint": endpoint.text}
+    if endpoint.server_name:
+        row["server_name"] = endpoint.server_name
+    row["failures"] = int(endpoint.failures)
+    if endpoint.down:
+        return {**row, "reason": endpoint.reason, "detail": endpoint.detail, "backoff_ms": int(endpoint.backoff_ns // NS_PER_MS)}
+    return {**row, "down_ms": int((endpoint.answered_ns - endpoint.down_ns) // NS_PER_MS)}

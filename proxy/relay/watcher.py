@@ -1,10 +1,11 @@
-"""Who wants to know about pairs as a whole: the loop of the processor, and tests."""
+"""Who wants to know about pairs as a whole, and about what they find out of upstreams: the loop of the processor, and tests."""
 
 import abc
 
 from mypy_extensions import mypyc_attr
 
 from proxy.relay.pair import Pair
+from proxy.relay.upstream import Endpoint, Upstream
 
 __all__ = ["PairWatcher"]
 
@@ -24,3 +25,7 @@ class PairWatcher(abc.ABC):
     @abc.abstractmethod
     def drained(self, cut_off: int) -> None:
         """A drain left no pair. ``cut_off``: how many did not become quiet in time."""
+
+    @abc.abstractmethod
+    def endpoint_changed(self, upstream: Upstream, endpoint: Endpoint) -> None:
+        """An endpoint is down, its back-off is longer, or it is up again; at most once a second for each that is down."""

@@ -8,6 +8,7 @@ Messages and answers (``id`` is repeated in the answer; ``refused`` and ``error`
     describe {connection}                     result {row|null}
     mute | unmute | close {connections | listener, reason}
                                               result {affected, missing}     mute: when no further header will be read
+    upstreams                                 result {rows}                  of endpoints that are left out
     drain {timeout_ms}                        result {} at once; later the notice drained {open, cut_off}
     stop                                      no answer: flush and exit
 
@@ -24,7 +25,7 @@ from proxy.network import mute
 from proxy.network.cause import Cause
 from proxy.relay.pair import Pair
 from proxy.relay.relay import Relay
-from proxy.relay.rows import open_row
+from proxy.relay.rows import endpoint_row, open_row
 from proxy.relay.state import PairState
 from proxy.server.settings import ChangeError, Settings
 
@@ -158,6 +159,7 @@ class Commands:
             "mute": self._mute,
             "unmute": self._unmute,
             "close": self._close,
+            "upstreams": self._upstreams,
             "drain": self._begin_drain,
             "stop": self._begin_stop,
         }
@@ -262,6 +264,12 @@ class Commands:
             return True
 
         self._jobs.append(_Bulk(message, self._pairs.open, act))
+
+    def _upstreams(self, message: Message) -> None:
+        rows = [
+            endpoint_row(upstream, endpoint) for upstream in self._settings.upstreams.values() for endpoint in upstream.endpoints if endpoint.down
+        ]
+        self._answer(message, "result", rows=rows)
 
     def _begin_drain(self, message: Message) -> None:
         self._drain(int(message["timeout_ms"]))

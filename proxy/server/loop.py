@@ -29,7 +29,8 @@ from proxy.relay.drain import Drain
 from proxy.relay.pair import Pair
 from proxy.relay.relay import Relay
 from proxy.relay.route import Route
-from proxy.relay.rows import closed_row, refused_row
+from proxy.relay.rows import closed_row, endpoint_row, refused_row
+from proxy.relay.upstream import Endpoint, Upstream
 from proxy.relay.watcher import PairWatcher
 from proxy.server.commands import Commands
 from proxy.server.link import Handover, LinkError, LinkReader, LinkWriter, encode_closed, receive_handover
@@ -128,6 +129,10 @@ class Watcher(PairWatcher):
     def drained(self, cut_off: int) -> None:
         if self.loop is not None:
             self.loop.on_drained(cut_off)
+
+    def endpoint_changed(self, upstream: Upstream, endpoint: Endpoint) -> None:
+        if self.loop is not None:
+            self.loop.on_endpoint_changed(upstream, endpoint)
 
 
 class Loop:
@@ -411,6 +416,13 @@ class Loop:
         self.reply({"type": "drained", "open": len(self._relay.pairs.open), "cut_off": cut_off})
         if self._exit_after_drain:
             self.stop()
+
+    def on_endpoint_changed(self, upstream: Upstream, endpoint: Endpoint) -> None:
+        """An endpoint is left out, or used again."""
+        if endpoint.down:
+            self.log("warning", "endpoint_down", **endpoint_row(upstream, endpoint))
+        else:
+            self.log("info", "endpoint_up", **endpoint_row(upstream, endpoint))
 
     def on_tap(self) -> None:
         """The tap's log may accept again."""

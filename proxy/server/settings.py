@@ -14,12 +14,13 @@ from proxy.network.memory_pool import MemoryPool
 from proxy.network.options import ChannelOptions, TlsSettings
 from proxy.network.receive import ReceiveLimit
 from proxy.relay.counters import Counters
-from proxy.relay.route import Endpoint, Route
+from proxy.relay.route import Route
+from proxy.relay.upstream import Endpoint, Upstream
 
 __all__ = ["ChangeError", "Settings"]
 
 Message = dict[str, Any]
-Addresses = list[tuple[int, Any]]
+Wire = list[Any]
 NS_PER_MS: Final = 1_000_000
 MAX_INT32: Final = 2**31 - 1
 
@@ -28,21 +29,16 @@ class ChangeError(Exception):
     """A change that cannot be made; the text is for the operator."""
 
 
-def _literal(endpoint: str) -> tuple[int, Any]:
+def _literal(endpoint: str) -> Wire:
     """An endpoint that needs no resolver: a number, or a Unix socket."""
     if endpoint.startswith("unix:"):
-        return socket.AF_UNIX, endpoint.removeprefix("unix:")
+        return ["", int(socket.AF_UNIX), endpoint.removeprefix("unix:")]
     host, _, port = endpoint.rpartition(":")
     try:
         address = ipaddress.ip_address(host.strip("[]"))
     except ValueError as error:
         raise ConfigError(f"the endpoint {endpoint} came without an address") from error
-    return (socket.AF_INET if address.version == 4 else socket.AF_INET6), (str(address), int(port))
-
-
-def _addresses(rows: list[list[Any]]) -> Addresses:
-    """Rows of the link, ``[family, path]`` or ``[family, host, port]``, as ``socket.connect`` takes them."""
-    return [(int(row[0]), str(row[1]) if row[0] == socket.AF_UNIX else tuple(row[1:])) for row in rows]
+    return [str(address), int(socket.AF_INET if address.version == 4 else socket.AF_INET6), str(address), int(port)]
 
 
 class Settings:
@@ -55,6 +51,7 @@ class Settings:
         config: as it was at the start.
         pool: the memory pool of this processor, sized to its share.
         counters: of everything named in the configuration.
+        upstreams: by name; each is shared by the routes of all listeners before it.
         routes: by listener.
         limits: max_receive_size by listener.
 
@@ -66,13 +63,17 @@ class Settings:
         self.config: Final[ProxyConfig] = from_wire(message["config"])
         self.pool: Final = pool
         self.counters: Final = Counters([item.name for item in self.config.listeners], [item.name for item in self.config.upstreams])
-        self._upstreams: Final = {item.name: item for item in self.config.upstreams}
+        self._upstream_configs: Final = {item.name: item for item in self.config.upstreams}
         self._tls: Final = {item.name: _client_tls(item) for item in self.config.upstreams}
         self._upstream_limits: Final = {item.name: ReceiveLimit(item.max_receive_size) for item in self.config.upstreams}
         given = message.get("endpoints") or {}
-        self._endpoints: dict[str, Addresses] = {
-            name: _addresses(given[name]) if name in given else [_literal(endpoint) for endpoint in item.endpoints]
-            for name, item in self._upstreams.items()
+        self.upstreams: Final = {
+            name: Upstream(
+                name,
+                self.counters.upstreams[name],
+                _endpoints(item, given[name] if name in given else [_literal(endpoint) for endpoint in item.endpoints]),
+            )
+            for name, item in self._upstream_configs.items()
         }
         self.routes: Final = {item.name: self._route(item) for item in self.config.listeners}
         self.limits: Final = {name: route.options.limit for name, route in self.routes.items()}
@@ -99,37 +100,30 @@ class Settings:
         )
         return Route(
             listener=listener.name,
-            upstream=listener.upstream,
+            upstream=self.upstreams[listener.upstream],
             protocol=listener.protocol,
             options=options,
-            upstream_limit=self._upstream_limits[listener.upstream],
+            upstream_options=self._upstream_options(listener, self._upstream_configs[listener.upstream]),
             half_close_ns=times.half_close_ms * NS_PER_MS,
             counters=counters,
-            upstream_counters=self.counters.upstreams[listener.upstream],
-            endpoints=self._route_endpoints(listener),
         )
 
-    def _route_endpoints(self, listener: ListenerConfig) -> list[Endpoint]:
-        upstream = self._upstreams[listener.upstream]
-        return [
-            Endpoint(family, address, self._upstream_options(listener, upstream, family, address))
-            for family, address in self._endpoints[upstream.name]
-        ]
-
-    def _upstream_options(self, listener: ListenerConfig, upstream: UpstreamConfig, family: int, address: Any) -> ChannelOptions:
+    def _upstream_options(self, listener: ListenerConfig, upstream: UpstreamConfig) -> dict[str, ChannelOptions]:
+        """The options of channels to an upstream, by the server name of the endpoint."""
         context = self._tls[upstream.name]
-        tls = None
-        if context is not None and upstream.tls is not None:
-            tls = TlsSettings(context, server_side=False, server_name=upstream.tls.server_name or _host(upstream, family, address))
-        return ChannelOptions(
-            side="upstream",
-            limit=self._upstream_limits[upstream.name],
-            stats=self.counters.listeners[listener.name].upstream,
-            handshake_timeout_ns=upstream.timeouts.connect_ms * NS_PER_MS,
-            stall_ns=listener.timeouts.stall_ms * NS_PER_MS,
-            min_rate=listener.min_rate,
-            tls=tls,
-        )
+        names = {_server_name(upstream, _host(endpoint)) for endpoint in upstream.endpoints}
+        return {
+            name: ChannelOptions(
+                side="upstream",
+                limit=self._upstream_limits[upstream.name],
+                stats=self.counters.listeners[listener.name].upstream,
+                handshake_timeout_ns=upstream.timeouts.connect_ms * NS_PER_MS,
+                stall_ns=listener.timeouts.stall_ms * NS_PER_MS,
+                min_rate=listener.min_rate,
+                tls=None if context is None else TlsSettings(context, server_side=False, server_name=name),
+            )
+            for name in names
+        }
 
     # Changes.
 
@@ -155,10 +149,15 @@ class Settings:
         for name, size in limits.items():
             if size > share:
                 raise ChangeError(f"the share of {share} bytes is below the max_receive_size of {name}, {size}")
-        for name in change.get("endpoints", {}):
-            if name not in self._upstreams:
-                raise ChangeError(f"no upstream {name}")
-        self._prepared = change_id, change
+        endpoints = change.get("endpoints", {})
+        unknown = set(endpoints) - set(self.upstreams)
+        if unknown:
+            raise ChangeError(f"no upstream {', '.join(sorted(unknown))}")
+        try:
+            fresh = {name: _endpoints(self._upstream_configs[name], rows) for name, rows in endpoints.items()}
+        except ConfigError as error:
+            raise ChangeError(str(error)) from error
+        self._prepared = change_id, {**change, "endpoints": fresh}
 
     def commit(self, change_id: int) -> bool:
         """Put the prepared change in force; False when it is not that one."""
@@ -170,11 +169,8 @@ class Settings:
             self.limits[name].value = size
         if "share" in change:
             self.pool.resize(change["share"])
-        for name, rows in change.get("endpoints", {}).items():
-            self._endpoints[name] = _addresses(rows)
-            for listener in self.config.listeners:
-                if listener.upstream == name:
-                    self.routes[listener.name].endpoints = self._route_endpoints(listener)
+        for name, endpoints in change["endpoints"].items():
+            self.upstreams[name].replace(endpoints)
         return True
 
     def abort(self, change_id: int) -> None:
@@ -192,20 +188,39 @@ def _client_tls(upstream: UpstreamConfig) -> Any:
     return client_context(ca=tls.ca, certificate=tls.certificate, key=tls.key, min_version=tls.min_version)
 
 
-def _host(upstream: UpstreamConfig, family: int, address: Any) -> str:
-    """The name to verify: of the configured endpoints the one this address belongs to, as far as that can be told."""
-    if family == socket.AF_UNIX:
-        return "localhost"
-    hosts = {endpoint.rpartition(":")[0].strip("[]") for endpoint in upstream.endpoints}
-    if address[0] in hosts:
-        return str(address[0])
-    names = sorted(host for host in hosts if not _is_number(host))
-    return names[0] if names else str(address[0])
+def _endpoints(upstream: UpstreamConfig, rows: list[Wire]) -> list[Endpoint]:
+    """Rows of the link, ``[host, family, path]`` or ``[host, family, address, port]``, as endpoints.
+
+    Raises:
+        ConfigError: a host that the configuration does not name.
+    """
+    hosts = {_host(endpoint) for endpoint in upstream.endpoints}
+    endpoints = []
+    for host, family, *rest in rows:
+        if host not in hosts:
+            raise ConfigError(f"the upstream {upstream.name} has no endpoint with the host {host!r}")
+        endpoints.append(
+            Endpoint(int(family), str(rest[0]) if family == socket.AF_UNIX else (str(rest[0]), int(rest[1])), _server_name(upstream, host))
+        )
+    return endpoints
 
 
-def _is_number(host: str) -> bool:
+def _host(endpoint: str) -> str:
+    """The host of an endpoint: a name as the configuration writes it, a number in its shortest form; empty for a Unix socket."""
+    if endpoint.startswith("unix:"):
+        return ""
+    host = endpoint.rpartition(":")[0].strip("[]")
     try:
-        ipaddress.ip_address(host)
+        return str(ipaddress.ip_address(host))
     except ValueError:
-        return False
-    return True
+        return host
+
+
+def _server_name(upstream: UpstreamConfig, host: str) -> str:
+    """The name that an endpoint's certificate is verified against, and SNI when it is no number; empty for plaintext.
+
+    A dot at the end keeps a resolver from trying search domains; it is no part of the name, in SNI or in a certificate.
+    """
+    if upstream.tls is None:
+        return ""
+    return upstream.tls.server_name or host.rstrip(".") or "localhost"

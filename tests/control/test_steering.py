@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from control.errors import AbortedError, ControlError, FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError
+from control.plane import DownEndpoint
+from control.resolver import Resolution
 from control.steering import equal_shares
 from proxy.config.model import MIB
 from tests.fakes.fleet import Fleet, fleet, until
@@ -228,7 +230,7 @@ def test_what_there_is_can_be_seen() -> None:
         assert (listener.name, listener.connections, listener.accepting, listener.tls) == ("a", 2, True, False)
         assert listener.address == made.acceptor.listeners["a"].address
         (upstream,) = await made.steering.list_upstreams()
-        assert (upstream.name, upstream.addresses, upstream.error) == ("u", ("127.0.0.1:1",), "")
+        assert (upstream.name, upstream.addresses, upstream.error, upstream.down) == ("u", ("127.0.0.1:1",), "", ())
         assert made.steering.build.modules.keys() == {"fake"}
         assert not made.steering.build.compiled
         assert [slot for slot, _ in made.steering.cells] == [0, 1]
@@ -243,13 +245,37 @@ def test_what_there_is_can_be_seen() -> None:
 def test_new_addresses_reach_every_processor() -> None:
     async def scenario(made: Fleet) -> None:
         await connect(made, 2)
-        made.steering.resolver.current["u"].addresses = [[2, "127.0.0.9", 9]]
+        fresh = [["127.0.0.1", 2, "127.0.0.9", 9], ["127.0.0.1", 2, "127.0.0.8", 9]]
+        made.steering.resolver.current = {"u": Resolution(fresh)}
         await made.steering.set_endpoints()
         rows, _ = await made.steering.list_channels()
-        assert [row["facts"]["endpoints"] for row in rows] == [{"u": [[2, "127.0.0.9", 9]]}] * 2
-        assert made.facts.endpoints == {"u": [[2, "127.0.0.9", 9]]}
+        assert [row["facts"]["endpoints"] for row in rows] == [{"u": fresh}] * 2
+        assert made.facts.endpoints == {"u": fresh}
+        revision = made.facts.revision
+        made.steering.resolver.current = {"u": Resolution(fresh[::-1])}
+        await made.steering.set_endpoints()
+        assert (made.facts.revision, len(made.log.events("endpoints_changed"))) == (revision, 1)
 
     run(scenario)
+
+
+def test_addresses_that_a_processor_refused_are_offered_again() -> None:
+    async def scenario(made: Fleet) -> None:
+        made.steering.resolver.current = {"u": Resolution([["127.0.0.1", 2, "127.0.0.9", 9]])}
+        for count in (1, 2):
+            await made.steering.set_endpoints()
+            assert len(made.log.events("endpoints_refused")) == count
+        assert made.facts.endpoints == {"u": [["127.0.0.1", 2, "127.0.0.1", 1]]}
+
+    run(scenario, 1, "refuse")
+
+
+def test_endpoints_that_processors_leave_out_are_listed_with_how_many_do() -> None:
+    async def scenario(made: Fleet) -> None:
+        (upstream,) = await made.steering.list_upstreams()
+        assert upstream.down == (DownEndpoint(address="127.0.0.1:1", reason="refused", detail="says 0", processors=2),)
+
+    run(scenario, 2, "down")
 
 
 def test_a_subscriber_that_fails_harms_nobody() -> None:

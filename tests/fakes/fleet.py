@@ -13,7 +13,7 @@ from control.acceptor import Acceptor, Listening
 from control.logs import RowLog
 from control.meters import Meters
 from control.reaper import Reaper
-from control.resolver import Resolution, Resolver
+from control.resolver import Names, Resolution, Resolver
 from control.slot_cells import Life
 from control.steering import Events, Steering, equal_shares
 from control.supervisor import Facts, Slot, Supervisor
@@ -87,12 +87,13 @@ class Fleet:
         self.reaper = Reaper()
         events = Events(self.log)
         events.subscribe(self.events.append)
-        addresses = {"u": Resolution([[2, "127.0.0.1", 1]])}
+        addresses = {"u": Resolution([["127.0.0.1", 2, "127.0.0.1", 1]])}
         self.facts = Facts(config, {"u": addresses["u"].addresses}, equal_shares(config.memory_pool.size, config.processors))
         self.supervisor = Supervisor(
             self.facts, self.acceptor, self.reaper, self.meters, self.log, on_event=events.publish, on_end=self._ended, command=COMMAND
         )
-        self.steering = Steering(self.supervisor, self.acceptor, Resolver((), addresses, lambda: None), self.meters, self.log, events)
+        resolver = Resolver(Names(()), addresses, lambda: None, self.log)
+        self.steering = Steering(self.supervisor, self.acceptor, resolver, self.meters, self.log, events)
         self._clients: list[Client] = []
 
     def _ended(self, slot: Slot, life: Life) -> None:

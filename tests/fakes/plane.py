@@ -8,6 +8,7 @@ from control.plane import (
     Attributes,
     BuildInfo,
     ControlPlane,
+    DownEndpoint,
     DrainResult,
     Health,
     Limit,
@@ -268,6 +269,7 @@ class FakePlane(ControlPlane):
                 tls=False,
                 max_receive_size=upstream.max_receive_size,
                 error="",
+                down=(DownEndpoint(address="10.1.0.2:9092", reason="refused", detail="Connection refused", processors=2),),
             )
             for upstream in self._config.upstreams
         ]

@@ -6,6 +6,7 @@ unconfirmed     answers no commit of a change whose max_receive_size is 13
 fail            cannot start
 stuck           its heartbeat stands
 slow_start      is ready after 300 ms
+down            leaves an endpoint out
 """
 
 import argparse
@@ -138,6 +139,10 @@ class FakeProcessor:
             if number in affected:
                 self.close(descriptor, "admin")
         self.send(type="result", id=message["id"], affected=affected, missing=missing)
+
+    def on_upstreams(self, message: dict[str, Any]) -> None:
+        rows = [{"upstream": "u", "endpoint": "127.0.0.1:1", "reason": "refused", "detail": f"says {self.slot}"}] if MODE == "down" else []
+        self.send(type="result", id=message["id"], rows=rows)
 
     def on_drain(self, message: dict[str, Any]) -> None:
         self.send(type="result", id=message["id"])

@@ -53,11 +53,12 @@ def echo(sock: socket.socket) -> None:
 
 
 class ScriptedUpstream:
-    """Listens on a free port of 127.0.0.1; what a script raises about its socket ends that connection only."""
+    """Listens on a free port of a loopback address; what a script raises about its socket ends that connection only."""
 
-    def __init__(self, script: Script = echo) -> None:
+    def __init__(self, script: Script = echo, host: str = "127.0.0.1") -> None:
         self._script = script
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self._host = f"[{host}]" if ":" in host else host
+        self._listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=128)
         self.port: int = self._listener.getsockname()[1]
         self._open: set[socket.socket] = set()
         self._thread = threading.Thread(target=self._accept, daemon=True)
@@ -65,7 +66,7 @@ class ScriptedUpstream:
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self._host}:{self.port}"
 
     def _accept(self) -> None:
         while True:

@@ -15,8 +15,9 @@ from proxy.relay.counters import Counters
 from proxy.relay.drain import Drain
 from proxy.relay.pair import Pair
 from proxy.relay.relay import Relay
-from proxy.relay.route import Endpoint, Route
-from proxy.relay.rows import closed_row
+from proxy.relay.route import Route
+from proxy.relay.rows import closed_row, endpoint_row
+from proxy.relay.upstream import Endpoint, Upstream
 from proxy.relay.watcher import PairWatcher
 
 SECOND = 1_000_000_000
@@ -39,6 +40,7 @@ class Told(PairWatcher):
         self.rows: list[dict[str, Any]] = []
         self.muted: list[int] = []
         self.cut_off: list[int] = []
+        self.endpoints: list[dict[str, Any]] = []
 
     def pair_closed(self, pair: Pair) -> None:
         self.rows.append(closed_row(pair, 0))
@@ -49,9 +51,19 @@ class Told(PairWatcher):
     def drained(self, cut_off: int) -> None:
         self.cut_off.append(cut_off)
 
+    def endpoint_changed(self, upstream: Upstream, endpoint: Endpoint) -> None:
+        self.endpoints.append(endpoint_row(upstream, endpoint))
+
 
 def frame(body: bytes) -> bytes:
     return struct.pack(">i", len(body)) + body
+
+
+def endpoint_of(address: Any) -> Endpoint:
+    """The endpoint of an address as ``connect`` takes it, of whatever family."""
+    if isinstance(address, str):
+        return Endpoint(socket.AF_UNIX, address)
+    return Endpoint(socket.AF_INET6 if ":" in address[0] else socket.AF_INET, tuple(address[:2]))
 
 
 class World:
@@ -59,7 +71,7 @@ class World:
 
     Args:
         protocol: of the listener.
-        endpoints: addresses of the upstream; none: a listening socket of this world, ``server``.
+        endpoints: addresses of the upstream, a text that of a Unix socket; none: a listening socket of this world, ``server``.
         others: options of both sides' channels.
     """
 
@@ -70,7 +82,7 @@ class World:
         limit: int = 1 << 20,
         answer_limit: int = 1 << 20,
         pool: int = 1 << 24,
-        endpoints: list[tuple[str, int]] | None = None,
+        endpoints: list[Any] | None = None,
         half_close_s: int = 30,
         connect_s: int = 5,
         idle_s: int = 0,
@@ -89,21 +101,19 @@ class World:
         self.limit = ReceiveLimit(limit)
         common: dict[str, Any] = {"stall_ns": stall_s * SECOND, "min_rate": 1024}
         client_options = ChannelOptions(side="downstream", limit=self.limit, stats=counters.downstream, idle_ns=idle_s * SECOND, **common)
-        upstream_limit = ReceiveLimit(answer_limit)
-        upstream_options = ChannelOptions(
-            side="upstream", limit=upstream_limit, stats=counters.upstream, handshake_timeout_ns=connect_s * SECOND, **common
+        self.upstream_options = ChannelOptions(
+            side="upstream", limit=ReceiveLimit(answer_limit), stats=counters.upstream, handshake_timeout_ns=connect_s * SECOND, **common
         )
         addresses = [self.server.getsockname()] if endpoints is None else endpoints
+        self.upstream = Upstream("u", self.counters.upstreams["u"], [endpoint_of(address) for address in addresses])
         self.route = Route(
             listener="l",
-            upstream="u",
+            upstream=self.upstream,
             protocol=protocol,
             options=client_options,
-            upstream_limit=upstream_limit,
+            upstream_options={"": self.upstream_options},
             half_close_ns=half_close_s * SECOND,
             counters=counters,
-            upstream_counters=self.counters.upstreams["u"],
-            endpoints=[Endpoint(socket.AF_INET, address, upstream_options) for address in addresses],
         )
         self.relay = Relay(ConnectionIds(1, 1), self.counters, self.told, rules, writer)
         self.selector = Selector(self.clock, self.pool, self.relay)
@@ -220,6 +230,7 @@ class World:
             assert int(sum(counters.closed)) == len(self.rows) == int(counters.accepted)
         upstream = self.counters.upstreams["u"]
         assert (upstream.connecting, upstream.used) == (0, 0)
+        assert not any(endpoint.probed for endpoint in self.upstream.endpoints), "a probe was not given back"
 
 
 def reset(sock: socket.socket) -> None:

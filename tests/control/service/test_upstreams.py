@@ -14,6 +14,7 @@ def test_upstreams_are_listed_and_got() -> None:
         (listed,) = (await stub.ListUpstreams(pb2.ListUpstreamsRequest())).upstreams
         assert listed == (await stub.GetUpstream(pb2.GetUpstreamRequest(name="brokers"))).upstream
         assert (list(listed.endpoints), list(listed.addresses), listed.max_receive_size_bytes) == (["broker:9092"], ["10.1.0.1:9092"], 2**31 - 1)
+        assert [(down.address, down.reason, down.processor_count) for down in listed.down_endpoints] == [("10.1.0.2:9092", "refused", 2)]
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stub.GetUpstream(pb2.GetUpstreamRequest(name="nobody"))
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND

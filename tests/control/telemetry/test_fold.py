@@ -31,6 +31,15 @@ def test_a_limit_is_not_summed(plane: FakePlane) -> None:
     assert Fold(plane).end().points["framegate.frame.size.limit"][("framegate.listener", "plain"),] == 1024
 
 
+def test_endpoints_are_not_summed_and_the_processor_that_leaves_most_out_counts(plane: FakePlane) -> None:
+    for slot in (0, 1):
+        fill(plane, slot, {("framegate.upstream.endpoint.count", "brokers"): 3})
+    fill(plane, 1, {("framegate.upstream.endpoint.down", "brokers"): 2})
+    points = Fold(plane).end().points
+    name = (("framegate.upstream", "brokers"),)
+    assert (points["framegate.upstream.endpoint.count"][name], points["framegate.upstream.endpoint.down"][name]) == (3, 2)
+
+
 def test_loops_are_told_apart(plane: FakePlane) -> None:
     for slot in (0, 1):
         fill(plane, slot, {("framegate.event_loop.time", "busy"): (slot + 1) * 10**9})

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from proxy.cells import CAUSES, DURATION_ERRORS, METRICS, MUTE_CAUSES, ORDERLY_CAUSES, CellLayout, CellReader, CellWriter, create
+from proxy.cells import CAUSES, CONNECT_ERRORS, DURATION_ERRORS, METRICS, MUTE_CAUSES, ORDERLY_CAUSES, CellLayout, CellReader, CellWriter, create
 from proxy.config.model import ListenerConfig, ProxyConfig, TapConfig, UpstreamConfig
 from proxy.network import mute
 from proxy.network.cause import Cause
@@ -124,6 +124,8 @@ def test_loop_pool_and_upstream_have_their_cells(cells):
     loop.downstream_durations[ERROR_INDEX["frame_too_large"]].observe(7)
     loop.upstream_handshakes[1].observe(8)
     upstream.connecting, upstream.used = 6, 7
+    upstream.endpoints, upstream.down, upstream.probes = 12, 13, 14
+    upstream.ejections[1], upstream.ejections[4] = 15, 16
     upstream.durations[2].observe(9)
     cells.pool.charge(11)
     cells.publisher.publish()
@@ -136,6 +138,8 @@ def test_loop_pool_and_upstream_have_their_cells(cells):
     assert read("framegate.tls.handshake.duration", "upstream", "tls_failed") == 1
     assert (read("framegate.upstream.connection.count", "u", "connecting"), read("framegate.upstream.connection.count", "u", "used")) == (6, 7)
     assert read("framegate.upstream.connect.duration", "u", "timeout") == 1
+    assert [read(f"framegate.upstream.endpoint.{name}", "u") for name in ("count", "down", "probes")] == [12, 13, 14]
+    assert [read("framegate.upstream.endpoint.ejections", "u", error) for error in CONNECT_ERRORS[1:]] == [15, 0, 0, 16]
     assert (read("framegate.memory_pool.limit", "frames"), read("framegate.memory_pool.usage", "frames")) == (1000, 11)
 
 

@@ -1,10 +1,13 @@
 """Rows: the keys that the link, the API and the log rely on, as JSON."""
 
 import json
+import socket
 
 from proxy.network import mute
 from proxy.network.cause import Cause
-from proxy.relay.rows import closed_row, open_row
+from proxy.relay.counters import UpstreamCounters
+from proxy.relay.rows import closed_row, endpoint_row, open_row
+from proxy.relay.upstream import Endpoint, Upstream
 from tests.fakes.world import World, frame
 
 
@@ -47,3 +50,13 @@ def test_a_closed_row_says_why_and_what_was_lost():
     assert row["lost"] == {"bytes": 0, "request": 0, "response": 0}
     assert row["mutes"]["peer"]["count"] == 1
     world.close()
+
+
+def test_an_endpoints_row_says_why_it_is_down_and_then_for_how_long_it_was():
+    endpoint = Endpoint(socket.AF_INET6, ("::1", 9), "broker")
+    upstream = Upstream("u", UpstreamCounters(), [endpoint])
+    upstream.failed(upstream.begin(None, 5), Cause.UPSTREAM_TIMEOUT, "not ready in 5000 ms", 5)
+    common = {"upstream": "u", "endpoint": "[::1]:9", "server_name": "broker", "failures": 1}
+    assert endpoint_row(upstream, endpoint) == {**common, "reason": "timeout", "detail": "not ready in 5000 ms", "backoff_ms": 1000}
+    upstream.answered(upstream.begin(None, 6), 5 + 7_000_000)
+    assert endpoint_row(upstream, endpoint) == {**common, "down_ms": 7}

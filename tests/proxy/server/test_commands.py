@@ -25,8 +25,8 @@ class Steered:
         self.answers: list[dict] = []
         self.drains: list[int] = []
         self.stops = 0
-        settings = Settings({"config": to_wire(CONFIG)}, MemoryPool(1 << 30, lambda: 0))
-        self.commands = Commands(self.world.relay, settings, self.drains.append, self.answers.append, self.stop)
+        self.settings = Settings({"config": to_wire(CONFIG)}, MemoryPool(1 << 30, lambda: 0))
+        self.commands = Commands(self.world.relay, self.settings, self.drains.append, self.answers.append, self.stop)
 
     def stop(self) -> None:
         self.stops += 1
@@ -199,3 +199,11 @@ def test_what_cannot_be_read_is_answered_with_an_error(steered, message):
     steered.commands.handle({"id": 3, **message})
     steered.work()
     assert [(answer["type"], answer["id"]) for answer in steered.answers] == [("error", 3)]
+
+
+def test_endpoints_that_are_left_out_are_told(steered):
+    assert steered.ask("upstreams") == {"type": "result", "rows": []}
+    upstream = steered.settings.upstreams["u"]
+    upstream.failed(upstream.begin(None, 0), Cause.TLS_FAILED, "no", 5)
+    row = {"upstream": "u", "endpoint": "127.0.0.1:1", "failures": 1, "reason": "tls", "detail": "no", "backoff_ms": 1000}
+    assert steered.ask("upstreams") == {"type": "result", "rows": [row]}

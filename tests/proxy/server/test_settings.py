@@ -44,20 +44,28 @@ def settings_of(config: ProxyConfig = CONFIG, **message: object) -> Settings:
 def test_routes_follow_the_configuration():
     settings = settings_of()
     route = settings.routes["a"]
-    assert (route.listener, route.upstream, route.kafka) == ("a", "u", False)
-    assert (route.options.limit.value, route.upstream_limit.value, route.half_close_ns) == (MIB, 7, 30_000_000_000)
+    assert (route.listener, route.upstream.name, route.kafka) == ("a", "u", False)
+    assert (route.options.limit.value, route.half_close_ns) == (MIB, 30_000_000_000)
     assert route.options.tls is None
-    assert [endpoint.text for endpoint in route.endpoints] == ["127.0.0.1:1", "[::1]:2", "unix:/run/u.sock"]
-    assert [endpoint.family for endpoint in route.endpoints] == [socket.AF_INET, socket.AF_INET6, socket.AF_UNIX]
-    assert route.endpoints[0].options.handshake_timeout_ns == 3_000_000
+    assert [endpoint.text for endpoint in route.upstream.endpoints] == ["127.0.0.1:1", "[::1]:2", "unix:/run/u.sock"]
+    assert [endpoint.family for endpoint in route.upstream.endpoints] == [socket.AF_INET, socket.AF_INET6, socket.AF_UNIX]
+    options = route.upstream_options[route.upstream.endpoints[0].server_name]
+    assert (options.limit.value, options.handshake_timeout_ns, options.tls) == (7, 3_000_000, None)
     assert settings.routes["b"].kafka
 
 
+def test_listeners_of_one_upstream_share_its_endpoints():
+    listeners = (CONFIG.listeners[0], dataclasses.replace(CONFIG.listeners[1], upstream="u"))
+    settings = settings_of(dataclasses.replace(CONFIG, listeners=listeners))
+    assert settings.routes["a"].upstream is settings.routes["b"].upstream
+    assert settings.routes["a"].upstream_options[""].stats is not settings.routes["b"].upstream_options[""].stats
+
+
 def test_addresses_that_control_resolved_come_first():
-    endpoints = {"u": [[int(socket.AF_INET), "10.0.0.1", 5], [int(socket.AF_UNIX), "/x"]], "v": []}
+    endpoints = {"u": [["127.0.0.1", int(socket.AF_INET), "10.0.0.1", 5], ["", int(socket.AF_UNIX), "/x"]], "v": []}
     settings = settings_of(endpoints=endpoints)
-    assert [endpoint.address for endpoint in settings.routes["a"].endpoints] == [("10.0.0.1", 5), "/x"]
-    assert settings.routes["b"].endpoints == []
+    assert [endpoint.address for endpoint in settings.upstreams["u"].endpoints] == [("10.0.0.1", 5), "/x"]
+    assert settings.upstreams["v"].endpoints == []
 
 
 def test_a_name_without_an_address_cannot_start():
@@ -69,13 +77,16 @@ def test_a_name_without_an_address_cannot_start():
 def test_a_change_is_in_force_after_commit_and_not_before():
     settings = settings_of()
     limit = settings.limits["a"]
-    change = {"max_receive_size": {"a": 5}, "share": 4 * MIB, "endpoints": {"u": [[int(socket.AF_INET), "10.0.0.2", 6]]}}
+    stays = settings.upstreams["u"].endpoints[1]
+    rows = [["127.0.0.1", int(socket.AF_INET), "10.0.0.2", 6], ["::1", int(socket.AF_INET6), "::1", 2]]
+    change = {"max_receive_size": {"a": 5}, "share": 4 * MIB, "endpoints": {"u": rows}}
     settings.prepare(1, change)
     assert (limit.value, settings.pool.size) == (MIB, 8 * MIB)
     assert settings.commit(1)
     assert (limit.value, settings.pool.size) == (5, 4 * MIB)
     assert settings.routes["a"].options.limit is limit
-    assert [endpoint.text for endpoint in settings.routes["a"].endpoints] == ["10.0.0.2:6"]
+    assert [endpoint.text for endpoint in settings.upstreams["u"].endpoints] == ["10.0.0.2:6", "[::1]:2"]
+    assert settings.upstreams["u"].endpoints[1] is stays
     assert not settings.commit(1)
 
 
@@ -100,6 +111,7 @@ def test_an_aborted_change_leaves_nothing():
         ({"max_receive_size": {"a": 9 * MIB}}, "below the max_receive_size of a"),
         ({"share": MIB}, "below the max_receive_size of b"),
         ({"endpoints": {"w": []}}, "no upstream w"),
+        ({"endpoints": {"u": [["elsewhere", 2, "10.0.0.1", 1]]}}, "no endpoint with the host 'elsewhere'"),
         ({"colour": "red"}, "cannot change colour"),
     ],
 )
@@ -119,16 +131,38 @@ def test_a_larger_limit_with_a_larger_share_is_one_change():
 def test_tls_contexts_come_from_the_paths(tmp_path):
     world = TlsWorld.make(tmp_path)
     listener = dataclasses.replace(CONFIG.listeners[0], tls=ListenerTls(certificate=world.server[0], key=world.server[1]))
-    upstream = dataclasses.replace(CONFIG.upstreams[0], tls=UpstreamTls(ca=world.authority), endpoints=("broker:9", "127.0.0.1:9"))
-    config = dataclasses.replace(CONFIG, listeners=(listener,), upstreams=(upstream,))
-    addresses = [[int(socket.AF_INET), "10.0.0.9", 9], [int(socket.AF_INET), "127.0.0.1", 9]]
-    route = settings_of(config, endpoints={"u": addresses}).routes["a"]
-    assert route.options.tls is not None
-    assert route.options.tls.server_side
-    assert [endpoint.options.tls.server_name for endpoint in route.endpoints] == ["broker", "127.0.0.1"]
+    upstream = dataclasses.replace(CONFIG.upstreams[0], tls=UpstreamTls(ca=world.authority))
+    settings = settings_of(dataclasses.replace(CONFIG, listeners=(listener,), upstreams=(upstream,)))
+    options = settings.routes["a"].options
+    assert options.tls is not None
+    assert options.tls.server_side
+    assert names_of(settings) == {"127.0.0.1:1": "127.0.0.1", "[::1]:2": "::1", "unix:/run/u.sock": "localhost"}
+
+
+def names_of(settings: Settings) -> dict[str, str]:
+    """The name that the certificate of each endpoint is verified against."""
+    route = settings.routes["a"]
+    options = {endpoint.text: route.upstream_options[endpoint.server_name] for endpoint in route.upstream.endpoints}
+    return {text: option.tls.server_name for text, option in options.items()}
+
+
+def test_each_address_is_verified_against_the_host_that_it_came_from(tmp_path):
+    world = TlsWorld.make(tmp_path)
+    hosts = ("broker-a:9", "broker-b.:9", "10.0.0.3:9", "[0:0::1]:9")
+    upstream = dataclasses.replace(CONFIG.upstreams[0], tls=UpstreamTls(ca=world.authority), endpoints=hosts)
+    config = dataclasses.replace(CONFIG, listeners=CONFIG.listeners[:1], upstreams=(upstream,))
+    rows = [["broker-a", 2, "10.0.0.1", 9], ["broker-b.", 2, "10.0.0.2", 9], ["10.0.0.3", 2, "10.0.0.3", 9], ["::1", 10, "::1", 9]]
+    assert names_of(settings_of(config, endpoints={"u": rows})) == {
+        "10.0.0.1:9": "broker-a",
+        "10.0.0.2:9": "broker-b",
+        "10.0.0.3:9": "10.0.0.3",
+        "[::1]:9": "::1",
+    }
+    both = [["broker-a", 2, "10.0.0.1", 9], ["broker-b.", 2, "10.0.0.1", 9]]
+    assert [item.server_name for item in settings_of(config, endpoints={"u": both}).upstreams["u"].endpoints] == ["broker-a", "broker-b"]
     named = dataclasses.replace(upstream, tls=UpstreamTls(ca=world.authority, server_name="kafka.internal"))
-    route = settings_of(dataclasses.replace(config, upstreams=(named,)), endpoints={"u": addresses}).routes["a"]
-    assert {endpoint.options.tls.server_name for endpoint in route.endpoints} == {"kafka.internal"}
+    settings = settings_of(dataclasses.replace(config, upstreams=(named,)), endpoints={"u": rows})
+    assert set(names_of(settings).values()) == {"kafka.internal"}
 
 
 def test_a_certificate_that_cannot_be_used_is_named(tmp_path):

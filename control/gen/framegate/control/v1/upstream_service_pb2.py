@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n7control/gen/framegate/control/v1/upstream_service.proto\x12\x14\x66ramegate.control.v1\"\x8d\x01\n\x08Upstream\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tendpoints\x18\x02 \x03(\t\x12\x11\n\taddresses\x18\x03 \x03(\t\x12\x13\n\x0btls_enabled\x18\x04 \x01(\x08\x12\x1e\n\x16max_receive_size_bytes\x18\x05 \x01(\x03\x12\x18\n\x10resolution_error\x18\x06 \x01(\t\"=\n\x14ListUpstreamsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"c\n\x15ListUpstreamsResponse\x12\x31\n\tupstreams\x18\x01 \x03(\x0b\x32\x1e.framegate.control.v1.Upstream\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\"\n\x12GetUpstreamRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"G\n\x13GetUpstreamResponse\x12\x30\n\x08upstream\x18\x01 \x01(\x0b\x32\x1e.framegate.control.v1.Upstream2\xdf\x01\n\x0fUpstreamService\x12h\n\rListUpstreams\x12*.framegate.control.v1.ListUpstreamsRequest\x1a+.framegate.control.v1.ListUpstreamsResponse\x12\x62\n\x0bGetUpstream\x12(.framegate.control.v1.GetUpstreamRequest\x1a).framegate.control.v1.GetUpstreamResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n7control/gen/framegate/control/v1/upstream_service.proto\x12\x14\x66ramegate.control.v1\"\xc9\x01\n\x08Upstream\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tendpoints\x18\x02 \x03(\t\x12\x11\n\taddresses\x18\x03 \x03(\t\x12\x13\n\x0btls_enabled\x18\x04 \x01(\x08\x12\x1e\n\x16max_receive_size_bytes\x18\x05 \x01(\x03\x12\x18\n\x10resolution_error\x18\x06 \x01(\t\x12:\n\x0e\x64own_endpoints\x18\x07 \x03(\x0b\x32\".framegate.control.v1.DownEndpoint\"X\n\x0c\x44ownEndpoint\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12\x17\n\x0fprocessor_count\x18\x04 \x01(\x05\"=\n\x14ListUpstreamsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"c\n\x15ListUpstreamsResponse\x12\x31\n\tupstreams\x18\x01 \x03(\x0b\x32\x1e.framegate.control.v1.Upstream\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\"\n\x12GetUpstreamRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"G\n\x13GetUpstreamResponse\x12\x30\n\x08upstream\x18\x01 \x01(\x0b\x32\x1e.framegate.control.v1.Upstream2\xdf\x01\n\x0fUpstreamService\x12h\n\rListUpstreams\x12*.framegate.control.v1.ListUpstreamsRequest\x1a+.framegate.control.v1.ListUpstreamsResponse\x12\x62\n\x0bGetUpstream\x12(.framegate.control.v1.GetUpstreamRequest\x1a).framegate.control.v1.GetUpstreamResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,15 +32,17 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'control.gen.framegate.contr
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_UPSTREAM']._serialized_start=82
-  _globals['_UPSTREAM']._serialized_end=223
-  _globals['_LISTUPSTREAMSREQUEST']._serialized_start=225
-  _globals['_LISTUPSTREAMSREQUEST']._serialized_end=286
-  _globals['_LISTUPSTREAMSRESPONSE']._serialized_start=288
-  _globals['_LISTUPSTREAMSRESPONSE']._serialized_end=387
-  _globals['_GETUPSTREAMREQUEST']._serialized_start=389
-  _globals['_GETUPSTREAMREQUEST']._serialized_end=423
-  _globals['_GETUPSTREAMRESPONSE']._serialized_start=425
-  _globals['_GETUPSTREAMRESPONSE']._serialized_end=496
-  _globals['_UPSTREAMSERVICE']._serialized_start=499
-  _globals['_UPSTREAMSERVICE']._serialized_end=722
+  _globals['_UPSTREAM']._serialized_end=283
+  _globals['_DOWNENDPOINT']._serialized_start=285
+  _globals['_DOWNENDPOINT']._serialized_end=373
+  _globals['_LISTUPSTREAMSREQUEST']._serialized_start=375
+  _globals['_LISTUPSTREAMSREQUEST']._serialized_end=436
+  _globals['_LISTUPSTREAMSRESPONSE']._serialized_start=438
+  _globals['_LISTUPSTREAMSRESPONSE']._serialized_end=537
+  _globals['_GETUPSTREAMREQUEST']._serialized_start=539
+  _globals['_GETUPSTREAMREQUEST']._serialized_end=573
+  _globals['_GETUPSTREAMRESPONSE']._serialized_start=575
+  _globals['_GETUPSTREAMRESPONSE']._serialized_end=646
+  _globals['_UPSTREAMSERVICE']._serialized_start=649
+  _globals['_UPSTREAMSERVICE']._serialized_end=872
 # @@protoc_insertion_point(module_scope)

@@ -30,6 +30,7 @@ class Upstream(_message.Message):
     TLS_ENABLED_FIELD_NUMBER: _builtins.int
     MAX_RECEIVE_SIZE_BYTES_FIELD_NUMBER: _builtins.int
     RESOLUTION_ERROR_FIELD_NUMBER: _builtins.int
+    DOWN_ENDPOINTS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name in the configuration."""
     tls_enabled: _builtins.bool
@@ -37,14 +38,18 @@ class Upstream(_message.Message):
     max_receive_size_bytes: _builtins.int
     """The largest answer body in bytes."""
     resolution_error: _builtins.str
-    """Why the last look-up of its endpoints failed, in words; empty when it did not."""
+    """Which of its endpoints' last look-ups failed, and why, in words; empty when none did. Such an endpoint keeps the addresses it had."""
     @_builtins.property
     def endpoints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Its endpoints as configured, `host:port`, `[v6]:port`, or `unix:` and a path; they are tried in turn."""
+        """Its endpoints as configured, `host:port`, `[v6]:port`, or `unix:` and a path; connections take them in turn."""
 
     @_builtins.property
     def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What the endpoints' names resolve to now, same form; empty before the first look-up was answered."""
+
+    @_builtins.property
+    def down_endpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___DownEndpoint]:
+        """Addresses that new connections pass over because they failed, for 1 to 30 seconds after each failure. When all are here, they are tried."""
 
     def __init__(
         self,
@@ -55,14 +60,49 @@ class Upstream(_message.Message):
         tls_enabled: _builtins.bool = ...,
         max_receive_size_bytes: _builtins.int = ...,
         resolution_error: _builtins.str = ...,
+        down_endpoints: _abc.Iterable[Global___DownEndpoint] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "endpoints", b"endpoints", "max_receive_size_bytes", b"max_receive_size_bytes", "name", b"name", "resolution_error", b"resolution_error", "tls_enabled", b"tls_enabled"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "down_endpoints", b"down_endpoints", "endpoints", b"endpoints", "max_receive_size_bytes", b"max_receive_size_bytes", "name", b"name", "resolution_error", b"resolution_error", "tls_enabled", b"tls_enabled"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Upstream: _TypeAlias = Upstream  # noqa: Y015
+
+@_typing.final
+class DownEndpoint(_message.Message):
+    """An address that failed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    PROCESSOR_COUNT_FIELD_NUMBER: _builtins.int
+    address: _builtins.str
+    """As in `Upstream.addresses`."""
+    reason: _builtins.str
+    """What failed last: `refused`, `timeout`, `tls` or `other`."""
+    detail: _builtins.str
+    """The same in words."""
+    processor_count: _builtins.int
+    """How many processors pass it over; each finds out by itself."""
+    def __init__(
+        self,
+        *,
+        address: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        detail: _builtins.str = ...,
+        processor_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "detail", b"detail", "processor_count", b"processor_count", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DownEndpoint: _TypeAlias = DownEndpoint  # noqa: Y015
 
 @_typing.final
 class ListUpstreamsRequest(_message.Message):

@@ -54,7 +54,7 @@ class UpstreamServiceServicer:
     def ListUpstreams(self, request, context):
         """Lists upstreams, by name.
 
-        Failures: INVALID_ARGUMENT for a bad page token or size.
+        Failures: INVALID_ARGUMENT for a bad page token or size, UNAVAILABLE when a processor does not answer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -63,7 +63,7 @@ class UpstreamServiceServicer:
     def GetUpstream(self, request, context):
         """Gets one upstream.
 
-        Failures: NOT_FOUND when no upstream has the name.
+        Failures: NOT_FOUND when no upstream has the name, UNAVAILABLE when a processor does not answer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -36,12 +36,12 @@ class UpstreamServiceStub:
     ListUpstreams: _grpc.UnaryUnaryMultiCallable[_upstream_service_pb2.ListUpstreamsRequest, _upstream_service_pb2.ListUpstreamsResponse]
     """Lists upstreams, by name.
 
-    Failures: INVALID_ARGUMENT for a bad page token or size.
+    Failures: INVALID_ARGUMENT for a bad page token or size, UNAVAILABLE when a processor does not answer.
     """
     GetUpstream: _grpc.UnaryUnaryMultiCallable[_upstream_service_pb2.GetUpstreamRequest, _upstream_service_pb2.GetUpstreamResponse]
     """Gets one upstream.
 
-    Failures: NOT_FOUND when no upstream has the name.
+    Failures: NOT_FOUND when no upstream has the name, UNAVAILABLE when a processor does not answer.
     """
 
 @_typing.type_check_only
@@ -52,12 +52,12 @@ class UpstreamServiceAsyncStub(UpstreamServiceStub):
     ListUpstreams: _aio.UnaryUnaryMultiCallable[_upstream_service_pb2.ListUpstreamsRequest, _upstream_service_pb2.ListUpstreamsResponse]  # type: ignore[assignment]
     """Lists upstreams, by name.
 
-    Failures: INVALID_ARGUMENT for a bad page token or size.
+    Failures: INVALID_ARGUMENT for a bad page token or size, UNAVAILABLE when a processor does not answer.
     """
     GetUpstream: _aio.UnaryUnaryMultiCallable[_upstream_service_pb2.GetUpstreamRequest, _upstream_service_pb2.GetUpstreamResponse]  # type: ignore[assignment]
     """Gets one upstream.
 
-    Failures: NOT_FOUND when no upstream has the name.
+    Failures: NOT_FOUND when no upstream has the name, UNAVAILABLE when a processor does not answer.
     """
 
 class UpstreamServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -71,7 +71,7 @@ class UpstreamServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_upstream_service_pb2.ListUpstreamsResponse, _abc.Awaitable[_upstream_service_pb2.ListUpstreamsResponse]]:
         """Lists upstreams, by name.
 
-        Failures: INVALID_ARGUMENT for a bad page token or size.
+        Failures: INVALID_ARGUMENT for a bad page token or size, UNAVAILABLE when a processor does not answer.
         """
 
     @_abc_1.abstractmethod
@@ -82,7 +82,7 @@ class UpstreamServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_upstream_service_pb2.GetUpstreamResponse, _abc.Awaitable[_upstream_service_pb2.GetUpstreamResponse]]:
         """Gets one upstream.
 
-        Failures: NOT_FOUND when no upstream has the name.
+        Failures: NOT_FOUND when no upstream has the name, UNAVAILABLE when a processor does not answer.
         """
 
 def add_UpstreamServiceServicer_to_server(servicer: UpstreamServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,0 +1,260 @@
+"""An upstream: its endpoints, which of them a connection tries next, and which are left out because they failed.
+
+Theory of operation. There is one of these for each upstream, shared by every listener before it; what one connection finds out all others use.
+
+- *Turns.* Connections take the endpoints that are up in turn. One whose attempt failed goes on with those it has not tried, each once: only when
+  all have failed is it refused.
+- *Out.* An endpoint that fails an attempt is down for ``FIRST_NS``. When that is over it is due: the next new connection probes it, that one
+  alone, while all others still pass it by; so an endpoint that does not answer costs one connection its connect timeout, and no other. A probe that
+  fails doubles the back-off, up to ``MOST_NS``; any attempt that succeeds ends it.
+- *All out.* The back-off alone refuses nobody: a connection that has tried what is up tries what is down, soonest due first, those that are
+  being probed last.
+- *Whose fault.* An attempt that failed after another one, begun later than it, got through says nothing about now. One that ended because
+  its connection did proves nothing, and gives the probe back: the next connection makes it.
+
+A peer that ends a connection that was READY has not failed: what went over it is the pair's business, and not to be repeated elsewhere.
+"""
+
+import socket
+from typing import Final
+
+from mypy_extensions import i64
+
+from proxy.cells import CONNECT_ERRORS
+from proxy.network.cause import Cause
+from proxy.relay.counters import UpstreamCounters
+
+__all__ = ["FIRST_NS", "MOST_NS", "Attempt", "Endpoint", "Tried", "Upstream", "address_text", "connect_error"]
+
+FIRST_NS: Final = 1_000_000_000
+MOST_NS: Final = 30_000_000_000
+TELL_NS: Final = 1_000_000_000  # the least time between two rows of one endpoint's failing
+
+
+def address_text(family: int, address: object) -> str:
+    """An address as rows show it: ``host:port``, ``[v6]:port`` or ``unix:PATH``."""
+    if not isinstance(address, tuple):
+        return f"unix:{address}"
+    host, port = address[0], address[1]
+    return f"[{host}]:{port}" if family == socket.AF_INET6 else f"{host}:{port}"
+
+
+def connect_error(cause: Cause | None) -> int:
+    """The index in ``CONNECT_ERRORS`` of an attempt that ended for a cause."""
+    if cause is Cause.UPSTREAM_REFUSED:
+        return CONNECT_ERRORS.index("refused")
+    if cause is Cause.UPSTREAM_TIMEOUT:
+        return CONNECT_ERRORS.index("timeout")
+    return CONNECT_ERRORS.index("tls" if cause is Cause.TLS_FAILED else "other")
+
+
+class Endpoint:
+    """One address of an upstream, and how it has behaved.
+
+    Attributes:
+        family, address: as ``socket.connect`` takes them.
+        server_name: whose certificate is expected, and SNI unless it is a number; empty for plaintext.
+        text: the address as rows show it.
+        listed: the upstream has it; False once it was replaced, for those that still connect to it.
+        down: it failed last, and is left out.
+        probed: it is down, and a connection tries it now.
+        down_ns, due_ns, backoff_ns: since when it is down, when it may be probed, and how long it waits after each failure.
+        answered_ns: when an attempt succeeded last.
+        failures: attempts that failed since it is down.
+        reason, detail: of the failure that took it down, or of the probe's that failed last.
+        told, told_ns: whether a row has said that it is down, and when one of its rows did last.
+    """
+
+    def __init__(self, family: int, address: object, server_name: str = "") -> None:
+        self.family: Final = family
+        self.address: Final = address
+        self.server_name: Final = server_name
+        self.text: Final = address_text(family, address)
+        self.listed: bool = False
+        self.down: bool = False
+        self.probed: bool = False
+        self.down_ns: i64 = 0
+        self.due_ns: i64 = 0
+        self.backoff_ns: i64 = 0
+        self.answered_ns: i64 = 0
+        self.failures: i64 = 0
+        self.reason: str = ""
+        self.detail: str = ""
+        self.told: bool = False
+        self.told_ns: i64 = 0
+
+    @property
+    def key(self) -> tuple[str, int, object]:
+        """What makes two of them the same: the address, and who is expected there."""
+        return self.server_name, self.family, self.address
+
+
+class Attempt:
+    """One connection's try of one endpoint; exactly one of the upstream's ``answered``, ``failed`` and ``abandoned`` ends it.
+
+    Attributes:
+        endpoint: what is tried.
+        began_ns: on the selector's clock.
+        probes: it has the endpoint's probe.
+    """
+
+    def __init__(self, endpoint: Endpoint, began_ns: i64, *, probes: bool) -> None:
+        self.endpoint: Final = endpoint
+        self.began_ns: Final[i64] = began_ns
+        self.probes: Final[bool] = probes
+
+
+class Tried:
+    """What has failed one connection.
+
+    Attributes:
+        endpoints: all that did.
+        cause, detail: of the last.
+    """
+
+    def __init__(self) -> None:
+        self.endpoints: Final[set[Endpoint]] = set()
+        self.cause: Cause = Cause.UPSTREAM_REFUSED
+        self.detail: str = ""
+
+    def add(self, endpoint: Endpoint, cause: Cause, detail: str) -> None:
+        """One more has failed."""
+        self.endpoints.add(endpoint)
+        self.cause = cause
+        self.detail = detail
+
+
+class Upstream:
+    """What all connections to one upstream share.
+
+    Args:
+        name: of the configuration.
+        counters: what is counted.
+        endpoints: where to connect.
+
+    Attributes:
+        endpoints: changed with ``replace`` alone.
+    """
+
+    def __init__(self, name: str, counters: UpstreamCounters, endpoints: list[Endpoint]) -> None:
+        self.name: Final = name
+        self.counters: Final = counters
+        self.endpoints: list[Endpoint] = []
+        self._turn: i64 = 0
+        self.replace(endpoints)
+
+    def replace(self, endpoints: list[Endpoint]) -> None:
+        """Take other endpoints; one that is among the old ones, too, stays as it is, with its back-off. Connections and attempts go on."""
+        known = {endpoint.key: endpoint for endpoint in self.endpoints}
+        for endpoint in self.endpoints:
+            endpoint.listed = False
+        fresh: dict[tuple[str, int, object], Endpoint] = {}
+        for endpoint in endpoints:
+            fresh.setdefault(endpoint.key, known.get(endpoint.key, endpoint))
+        self.endpoints = list(fresh.values())
+        down: i64 = 0
+        for endpoint in self.endpoints:
+            endpoint.listed = True
+            down += 1 if endpoint.down else 0
+        self.counters.endpoints = i64(len(self.endpoints))
+        self.counters.down = down
+
+    def begin(self, tried: Tried | None, now_ns: i64) -> Attempt | None:
+        """The attempt that a connection is to make; None when it has tried everything.
+
+        Args:
+            tried: what has failed this connection; None for its first attempt.
+            now_ns: the selector's clock.
+        """
+        endpoint = self._choose(tried, now_ns)
+        if endpoint is None:
+            return None
+        probes = endpoint.down and not endpoint.probed and now_ns >= endpoint.due_ns
+        if probes:
+            endpoint.probed = True
+            self.counters.probes += 1
+        self.counters.connecting += 1
+        return Attempt(endpoint, now_ns, probes=probes)
+
+    def _choose(self, tried: Tried | None, now_ns: i64) -> Endpoint | None:
+        if tried is None and self.counters.down > 0:
+            due = self._soonest(None)
+            if due is not None and not due.probed and now_ns >= due.due_ns:
+                return due
+        endpoints = self.endpoints
+        count: i64 = len(endpoints)
+        for step in range(count):
+            number: i64 = (self._turn + step) % count
+            endpoint = endpoints[number]
+            if not endpoint.down and (tried is None or endpoint not in tried.endpoints):
+                self._turn = number + 1
+                return endpoint
+        return self._soonest(tried)
+
+    def _soonest(self, tried: Tried | None) -> Endpoint | None:
+        """Of those that are down and not tried the one that is due first; one that is being probed only when there is no other."""
+        best: Endpoint | None = None
+        for endpoint in self.endpoints:
+            if not endpoint.down or (tried is not None and endpoint in tried.endpoints):
+                continue
+            if best is None or (best.probed and not endpoint.probed) or (best.probed == endpoint.probed and endpoint.due_ns < best.due_ns):
+                best = endpoint
+        return best
+
+    def answered(self, attempt: Attempt, now_ns: i64) -> bool:
+        """The attempt's channel is READY; True when somebody should be told that the endpoint is up."""
+        self._settle(attempt, 0, now_ns)
+        endpoint = attempt.endpoint
+        endpoint.answered_ns = now_ns
+        if not endpoint.down:
+            return False
+        endpoint.down = False
+        endpoint.backoff_ns = 0
+        if endpoint.listed:
+            self.counters.down -= 1
+        return endpoint.told
+
+    def failed(self, attempt: Attempt, cause: Cause | None, detail: str, now_ns: i64) -> bool:
+        """The endpoint did not let the attempt become READY; True when somebody should be told that it is down."""
+        error = connect_error(cause)
+        self._settle(attempt, error, now_ns)
+        endpoint = attempt.endpoint
+        if not endpoint.listed or endpoint.answered_ns > attempt.began_ns:
+            return False
+        before = endpoint.backoff_ns
+        if not endpoint.down:
+            self._take_down(endpoint, error, now_ns)
+        elif attempt.probes:
+            endpoint.backoff_ns = min(2 * before, MOST_NS)
+        else:
+            endpoint.failures += 1
+            return False
+        endpoint.failures += 1
+        endpoint.due_ns = now_ns + endpoint.backoff_ns
+        endpoint.reason = CONNECT_ERRORS[error]
+        endpoint.detail = detail
+        if endpoint.backoff_ns == before or (endpoint.told_ns != 0 and now_ns - endpoint.told_ns < TELL_NS):
+            return False
+        endpoint.told = True
+        endpoint.told_ns = now_ns
+        return True
+
+    def _take_down(self, endpoint: Endpoint, error: int, now_ns: i64) -> None:
+        endpoint.down = True
+        endpoint.down_ns = now_ns
+        endpoint.backoff_ns = FIRST_NS
+        endpoint.failures = 0
+        endpoint.told = False
+        self.counters.down += 1
+        self.counters.ejections[error] += 1
+
+    def abandoned(self, attempt: Attempt, now_ns: i64) -> None:
+        """The attempt ended for another reason than its endpoint: the probe, if it had it, is the next connection's."""
+        self._settle(attempt, connect_error(None), now_ns)
+
+    def _settle(self, attempt: Attempt, error: int, now_ns: i64) -> None:
+        counters = self.counters
+        counters.connecting -= 1
+        counters.durations[error].observe(now_ns - attempt.began_ns)
+        if attempt.probes:
+            attempt.endpoint.probed = False

@@ -1,0 +1,173 @@
+"""Upstreams with several endpoints, some of which do not do what they should, behind a whole framegate."""
+
+import contextlib
+import json
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.certificates import Authority
+from tests.fakes.framegate import Framegate
+from tests.fakes.upstream import ScriptedUpstream, echo, frame, read_frame, refusing_port
+
+pytestmark = pytest.mark.slow
+
+
+def config_of(*endpoints: str, listeners: tuple[str, ...] = ("one",), **upstream: Any) -> dict[str, Any]:
+    return {
+        "memory_pool": {"size": "8MiB"},
+        "listeners": [{"name": name, "address": "127.0.0.1:0", "upstream": "u", "max_receive_size": "1MiB"} for name in listeners],
+        "upstreams": [{"name": "u", "endpoints": list(endpoints), **upstream}],
+    }
+
+
+def ask(proxy: Framegate, listener: str = "one") -> float:
+    """Seconds until a new connection had its first answer."""
+    begun = time.monotonic()
+    with proxy.connect(listener) as client:
+        client.sendall(frame(b"hello"))
+        assert read_frame(client) == b"hello"
+    return time.monotonic() - begun
+
+
+@contextlib.contextmanager
+def full_queue() -> Iterator[tuple[socket.socket, list[socket.socket]]]:
+    """A listening socket that answers nobody: its queue is full. With those that fill it."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        fillers = [stack.enter_context(socket.socket()) for _ in range(4)]
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(listener.getsockname())
+        yield listener, fillers
+
+
+def test_of_two_endpoints_one_refuses_and_twenty_clients_at_once_are_served(tmp_path: Path, upstream: ScriptedUpstream) -> None:
+    with (
+        refusing_port() as port,
+        Framegate(tmp_path, config_of(f"127.0.0.1:{port}", upstream.address, listeners=("one", "two"))) as proxy,
+        ThreadPoolExecutor(20) as clients,
+    ):
+        for _ in range(3):
+            list(clients.map(lambda number: ask(proxy, ("one", "two")[number % 2]), range(20)))
+        down = proxy.wait_row(lambda row: row["event"] == "endpoint_down")
+        assert (down["upstream"], down["endpoint"], down["reason"], down["backoff_ms"]) == ("u", f"127.0.0.1:{port}", "refused", 1000)
+        assert (proxy.metric("framegate_upstream_endpoint_count"), proxy.metric("framegate_upstream_endpoint_down")) == (2, 1)
+        assert proxy.metric("framegate_upstream_endpoint_ejections_total", error_type="refused") == 1
+        assert proxy.metric("framegate_upstream_endpoint_ejections_total") == 1
+        (listed,) = json.loads(proxy.cli("upstreams", "list", "--output", "json").stdout)[0]["down_endpoints"]
+        assert (listed["address"], listed["reason"], listed["processor_count"]) == (f"127.0.0.1:{port}", "refused", 1)
+    assert {row["cause"] for row in proxy.rows if row["event"] == "closed"} == {"peer_closed"}
+
+
+def serve(listener: socket.socket) -> None:
+    """Answer whoever comes, until the listening socket is shut."""
+    with contextlib.suppress(OSError), ThreadPoolExecutor() as servers:
+        while True:
+            servers.submit(serve_one, listener.accept()[0])
+
+
+def serve_one(sock: socket.socket) -> None:
+    with sock, contextlib.suppress(OSError, EOFError):
+        echo(sock)
+
+
+def test_an_endpoint_that_does_not_answer_costs_one_connection_for_each_back_off_until_it_answers(tmp_path: Path, upstream: ScriptedUpstream) -> None:
+    with (
+        full_queue() as (listener, fillers),
+        Framegate(tmp_path, config_of("{}:{}".format(*listener.getsockname()), upstream.address, timeouts={"connect": "500ms"})) as proxy,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        begun, times = time.monotonic(), []
+        while not any(row.get("backoff_ms") == 2000 for row in proxy.rows) and time.monotonic() < begun + 15:
+            times.append(ask(proxy))
+        tries = proxy.metric("framegate_upstream_endpoint_ejections_total") + proxy.metric("framegate_upstream_endpoint_probes_total")
+        timeouts = proxy.metric("framegate_upstream_connect_duration_seconds_count", error_type="timeout")
+        assert timeouts == tries == 2  # as it failed first, and when it was probed a second later
+        assert sum(item >= 0.5 for item in times) >= 2
+        assert len(times) > 5
+        for filler in fillers:
+            filler.close()
+        thread.submit(serve, listener)
+        while not any(row["event"] == "endpoint_up" for row in proxy.rows) and time.monotonic() < begun + 15:
+            ask(proxy)  # the probe that is due 2 s after the last is among them
+        assert proxy.wait_row(lambda row: row["event"] == "endpoint_up")["failures"] == 2
+        assert proxy.metric("framegate_upstream_endpoint_down") == 0
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def tls_echo(certificate: tuple[str, str], names: list[str | None]) -> Callable[[socket.socket], None]:
+    """Speaks TLS, notes what name the client asked for, echoes."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    context.sni_callback = lambda tls, name, context: names.append(name)
+
+    def script(sock: socket.socket) -> None:
+        with context.wrap_socket(sock, server_side=True) as tls:
+            echo(tls)
+
+    return script
+
+
+@contextlib.contextmanager
+def tls_upstreams(authority: Authority) -> Iterator[tuple[list[ScriptedUpstream], list[str | None]]]:
+    """Three whose certificates are for one host alone: ``localhost``, 127.0.0.1 and ::1."""
+    names: list[str | None] = []
+    with contextlib.ExitStack() as stack:
+        started = []
+        hosts = {
+            "127.0.0.1": (authority.leaf("named", addresses=()), authority.leaf("number", hosts=())),
+            "::1": (authority.leaf("six", hosts=(), addresses=("::1",)),),
+        }
+        for host, certificates in hosts.items():
+            for certificate in certificates:
+                started.append(ScriptedUpstream(tls_echo(certificate, names), host))
+                stack.callback(started[-1].close)
+        yield started, names
+
+
+def test_each_endpoint_is_verified_against_its_own_host(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    with tls_upstreams(authority) as ((named, number, six), names):
+        config = config_of(f"localhost:{named.port}", number.address, f"[0:0::1]:{six.port}", tls={"ca": str(authority.path)})
+        with Framegate(tmp_path, config) as proxy:
+            for _ in range(9):
+                ask(proxy)
+            listed = json.loads(proxy.cli("upstreams", "list", "--output", "json").stdout)[0]
+        assert {named.address, number.address, six.address} <= set(listed["addresses"])
+    assert {row["endpoint"] for row in proxy.rows if row["event"] == "closed"} == {named.address, number.address, six.address}
+    assert set(names) == {"localhost", None}, "SNI is the host, and a number is not sent"
+    failed = [row for row in proxy.rows if row["event"] == "endpoint_down" and row["reason"] != "refused"]  # localhost may be [::1], too
+    assert failed == []
+
+
+def test_a_certificate_for_another_host_is_a_failure_and_the_other_endpoint_serves(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    with tls_upstreams(authority) as ((named, number, _), _):
+        config = config_of(named.address, number.address, tls={"ca": str(authority.path)})
+        with Framegate(tmp_path, config) as proxy:
+            for _ in range(4):
+                ask(proxy)
+            down = proxy.wait_row(lambda row: row["event"] == "endpoint_down")
+            assert (down["endpoint"], down["server_name"], down["reason"]) == (named.address, "127.0.0.1", "tls")
+            assert "certificate" in down["detail"]
+            assert proxy.metric("framegate_upstream_endpoint_ejections_total", error_type="tls") == 1
+
+
+def test_a_name_that_nobody_knows_beside_one_that_is_known(tmp_path: Path, upstream: ScriptedUpstream) -> None:
+    with Framegate(tmp_path, config_of("no-such-host.invalid:1", f"localhost:{upstream.port}")) as proxy:
+        failed = proxy.wait_row(lambda row: row["event"] == "resolve_failed")
+        assert (failed["upstream"], failed["endpoint"]) == ("u", "no-such-host.invalid:1")
+        for _ in range(3):
+            ask(proxy)
+        listed = json.loads(proxy.cli("upstreams", "list", "--output", "json").stdout)[0]
+        assert listed["resolution_error"].startswith("no-such-host.invalid:1: ")
+        assert upstream.address in listed["addresses"]
