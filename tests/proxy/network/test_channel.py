@@ -596,6 +596,9 @@ def test_an_error_in_a_callback_closes_that_channel_only(net: NetBench) -> None:
     assert (bad.cause, bad.detail) == (Cause.INTERNAL, "RuntimeError: a bug")
     assert good.frames_received == 1
     assert net.pool.used == 0
+    (fault,) = net.selector.faults.take()
+    assert fault[:3] == ("channel", 1, "RuntimeError: a bug")
+    net.faults = 1
 
 
 @pytest.mark.parametrize("word", ["ready", "sent", "end_of_stream", "muted"])
@@ -622,6 +625,7 @@ def test_an_error_in_any_callback_is_that_channels_end(net: NetBench, word: str)
             net.poll()
     net.poll()
     assert channel.cause is Cause.INTERNAL
+    net.faults = 1
 
 
 @pytest.mark.parametrize("when", ["received", "end_of_stream", "ready", "muted"])
