@@ -144,8 +144,13 @@ class _PairTimer(Timer):
         self._pair: Pair | None = pair
 
     def fire(self, now_ns: i64) -> None:
-        if self._pair is not None:
-            self._pair.time_out()
+        pair = self._pair
+        if pair is None:
+            return
+        try:
+            pair.time_out()
+        except Exception as error:  # nothing else ends a pair that waits for its time
+            pair.crash(error)
 
     def release(self) -> None:
         self._pair = None
@@ -458,6 +463,13 @@ class Pair:
         self._close_leg(self.client)
         self._close_leg(self.upstream)
 
+    def crash(self, error: Exception, place: str = "timer") -> None:
+        """Our bug, in what works for this pair: it costs the pair, and is noted as a fault."""
+        self._owner.selector.faults.note(place, error)
+        for leg in (self.client, self.upstream):
+            if leg.channel is not None:
+                leg.channel.close(Cause.INTERNAL, f"{type(error).__name__}: {error}", error)
+
     def _linger(self, leg: Leg) -> None:
         """Let a channel that is still open have what was received for it, then an orderly end."""
         channel = leg.channel
@@ -551,9 +563,11 @@ class Pair:
         if self._timer is not None:
             self._owner.selector.cancel(self._timer)
             self._timer.release()
-        self._owner.pair_closed(self)
-        self.client.release()
-        self.upstream.release()
+        try:
+            self._owner.pair_closed(self)
+        finally:
+            self.client.release()
+            self.upstream.release()
 
 
 def _is_left(leg: Leg) -> bool:

@@ -58,7 +58,10 @@ class _Pairs(PairOwner):
         for leg in starved:
             channel = leg.channel
             if channel is not None:
-                channel.unmute(TAP)
+                try:
+                    channel.unmute(TAP)
+                except Exception as error:  # the others wait, too
+                    channel.crash(error)
 
     def pair_closed(self, pair: Pair) -> None:
         self.open.pop(int(pair.id), None)

@@ -208,6 +208,15 @@ class World:
         sock.settimeout(2)
         return count
 
+    def blind(self, client: socket.socket, pair: Pair, cause: int) -> None:
+        """Mute a pair's client, and have epoll lose its descriptor: an error of our own that comes up when it is unmuted."""
+        channel = pair.client.channel
+        assert channel is not None, "the pair is open"
+        channel.mute(cause)
+        client.sendall(frame(b"not read"))
+        self.poll()
+        self.selector._epoll.unregister(int(channel.fd))
+
     def close(self) -> None:
         """Close everything; the pool must be whole and no pair left."""
         self.selector.close()

@@ -614,3 +614,33 @@ def test_a_run_has_the_time_when_it_was_read_not_that_of_its_poll(make, tmp_path
     writer.flush_and_close(1000)
     (found,) = read_frames(str(tmp_path))
     assert found.capture_ns > world.selector.now_ns
+
+
+def test_an_error_at_the_end_of_a_half_closed_pair_costs_the_pair(make):
+    world = make(half_close_s=30)
+    client, upstream, pair = world.pair()
+    upstream.shutdown(socket.SHUT_WR)
+    world.until(lambda: pair.state.value == "half_closed")
+    world.blind(client, pair, mute.PEER)
+    world.pass_time(31)
+    for sock in (client, upstream):
+        sock.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["id"]) == ("upstream_closed", int(pair.id))
+    assert world.selector.faults.take()[0][:2] == ("timer", 1)
+
+
+def test_a_pair_whose_end_cannot_be_told_is_over_all_the_same(make):
+    world = make()
+    client, upstream, pair = world.pair()
+
+    def fail(pair):
+        raise RuntimeError("a bug")
+
+    told, world.told.pair_closed = world.told.pair_closed, fail
+    client.close()
+    upstream.close()
+    world.until(lambda: pair.state.value == "closed")
+    assert not hasattr(pair.client, "pair"), "it holds itself"
+    assert world.selector.faults.take()[0][:3] == ("callback", 1, "RuntimeError: a bug")
+    told(pair)

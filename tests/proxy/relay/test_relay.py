@@ -125,3 +125,17 @@ def test_a_full_log_mutes_the_source_until_it_accepts(tmp_path):
     assert pair.client.channel.causes == 0
     world.close()
     assert len(tapped.frames()) == tapped.writer.frames_matched_request
+
+
+def test_an_error_with_one_of_those_that_wait_for_the_log_costs_that_pair_and_the_others_go_on(tmp_path):
+    tapped = Tapped(tmp_path, TapRule(name="r", on_full="mute"))
+    world = tapped.world
+    (client, _, bad), (_, _, good) = world.pair(), world.pair()
+    world.blind(client, bad, mute.TAP)
+    good.client.channel.mute(mute.TAP)
+    for pair in (bad, good):
+        world.relay.pairs.tap_full(pair.client)
+    world.relay.pairs.tap_accepts()
+    assert (bad.client.channel.cause, good.client.channel.causes) == ("internal", 0)
+    assert world.selector.faults.take()[0].place == "channel"
+    world.close()
