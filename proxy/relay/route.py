@@ -45,7 +45,8 @@ class Route:
         kafka: requests are paired with answers.
         options: of client channels; ``options.limit`` is the listener's max_receive_size.
         upstream_limit: the max_receive_size of answers.
-        half_close_ns: how long one direction may outlive the other.
+        half_close_ns: how long one direction may outlive the other without a byte passing.
+        waits_before_data: a client that ends its stream before its first byte may read what the server says first.
         counters, upstream_counters: what is counted.
         endpoints: where to connect, taken in turn.
     """
@@ -59,6 +60,7 @@ class Route:
         options: ChannelOptions,
         upstream_limit: ReceiveLimit,
         half_close_ns: i64,
+        waits_before_data: bool,
         counters: ListenerCounters,
         upstream_counters: UpstreamCounters,
         endpoints: list[Endpoint],
@@ -70,6 +72,7 @@ class Route:
         self.options: Final = options
         self.upstream_limit: Final = upstream_limit
         self.half_close_ns: Final[i64] = half_close_ns
+        self.waits_before_data: Final[bool] = waits_before_data
         self.counters: Final = counters
         self.upstream_counters: Final = upstream_counters
         self.endpoints = endpoints

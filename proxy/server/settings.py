@@ -104,6 +104,7 @@ class Settings:
             options=options,
             upstream_limit=self._upstream_limits[listener.upstream],
             half_close_ns=times.half_close_ms * NS_PER_MS,
+            waits_before_data=listener.half_close_before_data == "wait",
             counters=counters,
             upstream_counters=self.counters.upstreams[listener.upstream],
             endpoints=self._route_endpoints(listener),

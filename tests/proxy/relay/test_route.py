@@ -34,6 +34,7 @@ def test_endpoints_take_turns_even_when_their_number_changes():
         options=ChannelOptions(side="downstream", limit=limit, stats=counters.downstream),
         upstream_limit=limit,
         half_close_ns=1,
+        waits_before_data=False,
         counters=counters,
         upstream_counters=UpstreamCounters(),
         endpoints=endpoints,

@@ -151,7 +151,7 @@ def test_a_link_that_nobody_reads_is_given_up_after_a_second() -> None:
         bench.when_open(30, lambda: bench.send(STOP, STOP))
         begun = time.monotonic()
         assert bench.loop.run([])
-        assert 0.9 * LINK_CLOSE_MS / 1000 <= time.monotonic() - begun
+        assert time.monotonic() - begun >= 0.9 * LINK_CLOSE_MS / 1000
         assert bench.cells.cell("framegate.connection.closed", "plain", "drained") == 30
         bench.end()
         assert len(bench.of("closed")) < 30
