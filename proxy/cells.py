@@ -197,7 +197,7 @@ METRICS: Final = (
     _metric("frame.count", "counter", "{frame}", "Whole frames received from, and sent to, each side.", _SIDE, _DIRECTION, _LISTENER),
     _metric("io", "counter", "By", "Bytes of frames, headers counted, received from and sent to each side.", _SIDE, _DIRECTION, _LISTENER),
     _metric("read.count", "counter", "{read}", "Reads that gave bytes.", _SIDE, _LISTENER),
-    _metric("write.count", "counter", "{write}", "Writes that the socket took bytes of.", _SIDE, _LISTENER),
+    _metric("write.count", "counter", "{write}", "Writes of frames that the socket took bytes of.", _SIDE, _LISTENER),
     _metric("frame.size", "histogram", "By", "Body sizes of whole frames received.", _SIDE, _LISTENER, bounds=SIZE_BOUNDS),
     _metric("frame.rejected", "counter", "{frame}", "Frames that were not forwarded.", _LISTENER, _SIDE, (REASON, REJECT_REASONS)),
     _metric("frame.lost.io", "counter", "By", "Bytes received that could not be forwarded when a pair ended.", _LISTENER, _SIDE),

@@ -96,19 +96,22 @@ class Channel(ChannelFacts):
         """
         if not self._open or self._send.active or self._shutting:
             raise InternalError(f"send on a channel that is {self.state.value}, send pending: {self._send.active}, shut: {self._shutting}")
+        transport = self._transport
+        before = transport.wire_sent
         try:
-            taken = self._transport.write(run.tail()) if run.head is None else self._transport.write_gather(run.pieces())
+            taken = transport.write(run.tail()) if run.head is None else transport.write_gather(run.pieces())
         except TransportError as error:
             self.unsent_bytes = run.size
             self.discard(run)
             self._fail(error)
             return False
-        self.last_active_ns = self._selector.now_ns
         self.bytes_sent += taken
         stats = self._stats
-        stats.writes += 1
         stats.bytes_sent += taken
-        if taken == run.size and self._transport.pending_write == 0:
+        if transport.wire_sent != before:
+            stats.writes += 1
+            self.last_active_ns = self._selector.now_ns
+        if taken == run.size and transport.pending_write == 0:
             if run.lease != 0:
                 self.discard(run)
             self.frames_sent += run.frames
@@ -448,14 +451,14 @@ class Channel(ChannelFacts):
         if send.active:
             before = transport.wire_sent
             taken = send.write_to(transport)
-            stats = self._stats
-            stats.writes += 1
-            stats.bytes_sent += taken
+            self._stats.bytes_sent += taken
             self.bytes_sent += taken
-            if send.remaining == 0 and (transport.pending_write == 0 or transport.flush()):
-                self._finish_send()
+            done = send.remaining == 0 and (transport.pending_write == 0 or transport.flush())
             if transport.wire_sent != before:
+                self._stats.writes += 1
                 self.last_active_ns = self._selector.now_ns
+            if done:
+                self._finish_send()
         elif transport.pending_write != 0:
             transport.flush()
         if self._shutting and self._open:
