@@ -83,7 +83,7 @@ CAUSES: Final = (
 )
 """The values of ``proxy.network``'s ``Cause``; this room lies below it, so a test holds the two together."""
 MUTE_CAUSES: Final = ("memory", "peer", "throttle", "handler", "tap", "admin", "drain")
-"""The values of ``proxy.network``'s mute causes, in the order of their bits."""
+"""The values of ``proxy.network``'s mute causes, in the order of their bits; nothing sets ``throttle`` and ``handler`` yet."""
 ORDERLY_CAUSES: Final = frozenset({"peer_closed", "no_data", "idle", "admin", "drained"})
 """Ends that are no error: their connections are counted without ``error.type``."""
 DURATION_ERRORS: Final = ("", *(cause for cause in CAUSES if cause not in ORDERLY_CAUSES))
