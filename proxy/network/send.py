@@ -1,7 +1,7 @@
 """The send: the one run that a channel has begun to write and that the socket would not take whole.
 
-The pieces that are still to go out are kept as they came, but for a small view of a large read, which is copied; they are booked at the memory pool with their overhead, and given back piece by
-piece. A lease that came with the run counts towards that.
+The pieces that are still to go out are kept as they came, but for a small view of a large read, which is copied; they are booked at the memory pool
+with their overhead, and given back piece by piece. A lease that came with the run counts towards that.
 """
 
 from typing import Final

@@ -10,8 +10,9 @@ looks into its frames, ``Leg.forward_to`` names the other channel, and a run is 
    than ``MAX_OPEN`` requests are open, until half of them are answered.
 3. Muting, and what is in force when, is the channel's.
 4. So is the end of a stream that is seen only by reading.
-5. End of stream from X: a frame begun is dropped, counted and tapped as a gap; Y's write side is shut once its pending send is out; Y→X goes
-   on until Y's end, or until no byte passed for ``half_close`` (a mute of ours that keeps Y from being read holds that clock); for kafka until no answer is open. An upstream that ended has no more answers: for kafka that is the end.
+5. End of stream from X: a frame begun is dropped, counted and tapped as a gap; Y's write side is shut once its pending send is out; Y→X goes on
+   until Y's end, or until no byte passed for ``half_close`` (a mute of ours that keeps Y from being read holds that clock); for kafka until no
+   answer is open. An upstream that ended has no more answers: for kafka that is the end.
 6. TLS is the transport's.
 7. The first cause wins. Then CLOSING: for at most 1 s what was received is written to the channels still open, then their write side is
    shut, and what they still send is dropped and counted until they end, so that no reset overtakes what they have not read yet.
