@@ -255,6 +255,8 @@ class Loop:
         if now_ns - self._offset_ns >= OFFSET_NS:
             self._offset_ns = now_ns
             self._set_clock()
+            if self._tap is not None:
+                self._tap.revive()
         if self._tap is not None:
             timeout_ms = self._look_at_tap(self._tap, now_ns, timeout_ms)
         if now_ns - self._published_ns >= PUBLISH_NS:
@@ -499,7 +501,7 @@ class Loop:
     def _finish(self) -> None:
         """Every step is taken whatever became of the one before. The selector is asked to wait for nothing any more; the link is written here."""
         self._finishing = True
-        for step in (self._close_pairs, self._close_tap, self._close_cells, self._close_link, self._selector.close):
+        for step in (self._commands.end, self._close_pairs, self._close_tap, self._close_cells, self._close_link, self._selector.close):
             try:
                 step()
             except Exception as error:
@@ -507,7 +509,6 @@ class Loop:
 
     def _close_pairs(self) -> None:
         """End those that are left; what is to be told of them goes out before the tap may take its time."""
-        self._commands.end()
         self._selector.close_channels(Cause.DRAINED)
         self._queue_closed()
         self._publish(self._selector.now_ns)

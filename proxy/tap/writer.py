@@ -145,6 +145,13 @@ class TapWriter:
         self._runner = thread
         thread.start()
 
+    def revive(self) -> None:
+        """Start the thread again if it has died of what nobody could catch there."""
+        thread = self._runner
+        if thread is not None and not thread.is_alive():
+            self._lose_in_hand(RuntimeError("the writer thread had ended"))
+            self.start()
+
     @property
     def queued_bytes(self) -> i64:
         """Bytes that wait: the block being built and the blocks handed over."""

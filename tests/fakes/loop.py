@@ -1,6 +1,7 @@
 """A processor's loop within the test's own process: its collaborators, and control's ends of its sockets."""
 
 import contextlib
+import gc
 import os
 import socket
 import threading
@@ -106,6 +107,7 @@ class LoopBench:
             wakeup=wakeup,
             reader=LinkReader(),
         )
+        self._collecting = gc.get_threshold()
         self.clients: list[socket.socket] = []
         self.read: list[Message] = []
         self._reader = LinkReader()
@@ -192,3 +194,5 @@ class LoopBench:
             sock.close()
         self.cells.close()
         os.close(self._cells_fd)
+        gc.unfreeze()  # as a loop leaves it for its whole process
+        gc.set_threshold(*self._collecting)

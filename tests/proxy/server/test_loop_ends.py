@@ -88,12 +88,15 @@ def test_an_error_of_the_selector_itself_ends_the_loop_and_loses_nothing() -> No
         assert "loop" in {row["fields"]["place"] for row in bench.of("log")}
 
 
-def test_a_tap_thread_that_raises_loses_one_block_says_so_and_goes_on(tmp_path: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize(("kind", "text"), [(RuntimeError, "RuntimeError: a bug"), (SystemExit, "RuntimeError: the writer thread had ended")])
+def test_a_tap_thread_that_raises_or_dies_loses_one_block_says_so_and_goes_on(tmp_path: Path, kind: type[BaseException], text: str) -> None:
     class Failing(FakeDisk):
         def write(self, fd: int, parts: list[Any], position: int) -> int:
             if self.failures:
                 self.failures -= 1
-                raise RuntimeError("a bug")
+                raise kind("a bug")
             return super().write(fd, parts, position)
 
         failures = 1
@@ -109,7 +112,7 @@ def test_a_tap_thread_that_raises_loses_one_block_says_so_and_goes_on(tmp_path: 
         bench.end()
         assert bench.cells.cell("framegate.tap.matched") == bench.cells.cell("framegate.tap.flushed") == 2
         (row,) = bench.of("log")
-        assert row["fields"] == {"place": "tap", "count": 1, "error": "RuntimeError: a bug", "at": ""}
+        assert row["fields"] == {"place": "tap", "count": 1, "error": text, "at": ""}
 
 
 # The end.
