@@ -31,6 +31,7 @@ from typing import Any, Final, Literal, Protocol
 
 __all__ = [
     "CAUSES",
+    "FAULT_PLACES",
     "METRICS",
     "MUTE_CAUSES",
     "CellLayout",
@@ -82,7 +83,7 @@ CAUSES: Final = (
 )
 """The values of ``proxy.network``'s ``Cause``; this room lies below it, so a test holds the two together."""
 MUTE_CAUSES: Final = ("memory", "peer", "throttle", "handler", "tap", "admin", "drain")
-"""The values of ``proxy.network``'s mute causes, in the order of their bits."""
+"""The values of ``proxy.network``'s mute causes, in the order of their bits; nothing sets ``throttle`` and ``handler`` yet."""
 ORDERLY_CAUSES: Final = frozenset({"peer_closed", "no_data", "idle", "admin", "drained"})
 """Ends that are no error: their connections are counted without ``error.type``."""
 DURATION_ERRORS: Final = ("", *(cause for cause in CAUSES if cause not in ORDERLY_CAUSES))
@@ -97,6 +98,7 @@ TAP_DIRECTION: Final = "framegate.direction"
 MUTE_CAUSE: Final = "framegate.mute.cause"
 ERROR_TYPE: Final = "error.type"
 STATE: Final = "framegate.state"
+PLACE: Final = "framegate.place"
 POOL: Final = "framegate.pool"
 QUEUE: Final = "framegate.queue"
 
@@ -106,6 +108,8 @@ REJECT_REASONS: Final = ("frame_too_large", "negative_size", "incomplete")
 LOOP_STATES: Final = ("busy", "idle")
 TAP_DROP_REASONS: Final = ("queue_full", "disk_full", "disk_error", "sampled", "closed")
 TAP_DIRECTIONS: Final = ("request", "response")
+FAULT_PLACES: Final = ("channel", "callback", "timer", "descriptor", "command", "loop", "tap")
+"""Where an error of our own was caught; see ``proxy.network.faults``."""
 UPSTREAM_STATES: Final = ("connecting", "used")
 TLS_ERRORS: Final = ("", "tls_failed", "handshake_timeout", "other")
 CONNECT_ERRORS: Final = ("", "refused", "timeout", "tls", "other")
@@ -193,7 +197,7 @@ METRICS: Final = (
     _metric("frame.count", "counter", "{frame}", "Whole frames received from, and sent to, each side.", _SIDE, _DIRECTION, _LISTENER),
     _metric("io", "counter", "By", "Bytes of frames, headers counted, received from and sent to each side.", _SIDE, _DIRECTION, _LISTENER),
     _metric("read.count", "counter", "{read}", "Reads that gave bytes.", _SIDE, _LISTENER),
-    _metric("write.count", "counter", "{write}", "Writes that the socket took bytes of.", _SIDE, _LISTENER),
+    _metric("write.count", "counter", "{write}", "Writes of frames that the socket took bytes of.", _SIDE, _LISTENER),
     _metric("frame.size", "histogram", "By", "Body sizes of whole frames received.", _SIDE, _LISTENER, bounds=SIZE_BOUNDS),
     _metric("frame.rejected", "counter", "{frame}", "Frames that were not forwarded.", _LISTENER, _SIDE, (REASON, REJECT_REASONS)),
     _metric("frame.lost.io", "counter", "By", "Bytes received that could not be forwarded when a pair ended.", _LISTENER, _SIDE),
@@ -235,6 +239,7 @@ METRICS: Final = (
     _metric("event_loop.time", "counter", "s", "Time of the loop.", (STATE, LOOP_STATES)),
     _metric("event_loop.lag", "histogram", "s", "Time the loop was busy between two waits.", bounds=LAG_BOUNDS),
     _metric("link.dropped", "counter", "{row}", "Log rows that the link could not take."),
+    _metric("processor.errors", "counter", "{error}", "Errors of our own that cost one connection, timer or command at most.", (PLACE, FAULT_PLACES)),
     _metric("draining", "gauge", "1", "1 while the processor drains."),
     _control(
         "connection.rejected", "counter", "{connection}", "Connections refused at accept.", _LISTENER, (REASON, ("max_connections", "draining"))

@@ -21,6 +21,7 @@ ClientAuth = Literal["none", "requested", "required"]
 TlsVersion = Literal["1.2", "1.3"]
 Capture = Literal["full", "lengths", "hash"]
 OnFull = Literal["drop", "mute"]
+BeforeData = Literal["close", "wait"]
 Direction = Literal["request", "response"]
 
 
@@ -32,7 +33,7 @@ class ListenerTimeouts:
         handshake_ms: from accept to a READY channel, TLS and authentication together; 100ms to 10m.
         idle_ms: without a byte in either direction; 0 never expires; 0 to 30d.
         stall_ms: the window over which a frame begun or a pending send must move at least ``min_rate``; 1s to 1h.
-        half_close_ms: how long one direction may outlive the other; 0 to 1h.
+        half_close_ms: how long one direction may outlive the other without a byte passing; 0 to 1h.
     """
 
     handshake_ms: int = 10_000
@@ -74,6 +75,8 @@ class ListenerConfig:
         max_connections: connections open at once; 0 is unlimited; 0 to 10000000.
         backlog: of the listening socket; 1 to 65535.
         timeouts: see ``ListenerTimeouts``.
+        half_close_before_data: what the end of a client's stream means that comes before its first byte: ``close`` ends the connection at once;
+            ``wait`` lets the client read what the server says first, until the server ends, or ``timeouts.half_close_ms`` pass without a byte.
         min_rate: bytes per second, over ``timeouts.stall_ms``, that a frame begun or a pending send must move; 0 switches it off; 0B to 1GiB.
         tls: none means plaintext.
     """
@@ -87,6 +90,7 @@ class ListenerConfig:
     max_connections: int = 0
     backlog: int = 1024
     timeouts: ListenerTimeouts = ListenerTimeouts()
+    half_close_before_data: BeforeData = "close"
     min_rate: int = KIB
     tls: ListenerTls | None = None
 

@@ -10,7 +10,7 @@ class Cause(enum.StrEnum):
 
     PEER_CLOSED = "peer_closed"  # an orderly end by the other side
     PEER_RESET = "peer_reset"  # RST, or an I/O error
-    NO_DATA = "no_data"  # closed before the first byte: a port probe
+    NO_DATA = "no_data"  # closed before a byte came from either side: a port probe
     FRAME_TOO_LARGE = "frame_too_large"
     NEGATIVE_SIZE = "negative_size"
     WRONG_PROTOCOL = "wrong_protocol"  # TLS or HTTP on a plain port
@@ -27,6 +27,6 @@ class Cause(enum.StrEnum):
     ADMIN = "admin"  # an operator closed it
     DRAINED = "drained"
     DRAIN_TIMEOUT = "drain_timeout"
-    HANDLER_FAILED = "handler_failed"
+    HANDLER_FAILED = "handler_failed"  # not set by anything yet
     PROCESSOR_DIED = "processor_died"
     INTERNAL = "internal"  # our bug; it closes this connection only

@@ -58,7 +58,7 @@ class _LeaseWaiter(MemoryWaiter):
         self._channel: Final = channel
 
     def memory_available(self) -> None:
-        self._channel.retry_lease()
+        self._channel.on_memory()
 
 
 class Channel(ChannelFacts):
@@ -96,19 +96,22 @@ class Channel(ChannelFacts):
         """
         if not self._open or self._send.active or self._shutting:
             raise InternalError(f"send on a channel that is {self.state.value}, send pending: {self._send.active}, shut: {self._shutting}")
+        transport = self._transport
+        before = transport.wire_sent
         try:
-            taken = self._transport.write(run.tail()) if run.head is None else self._transport.write_gather(run.pieces())
+            taken = transport.write(run.tail()) if run.head is None else transport.write_gather(run.pieces())
         except TransportError as error:
             self.unsent_bytes = run.size
             self.discard(run)
             self._fail(error)
             return False
-        self.last_active_ns = self._selector.now_ns
         self.bytes_sent += taken
         stats = self._stats
-        stats.writes += 1
         stats.bytes_sent += taken
-        if taken == run.size and self._transport.pending_write == 0:
+        if transport.wire_sent != before:
+            stats.writes += 1
+            self.last_active_ns = self._selector.now_ns
+        if taken == run.size and transport.pending_write == 0:
             if run.lease != 0:
                 self.discard(run)
             self.frames_sent += run.frames
@@ -195,7 +198,7 @@ class Channel(ChannelFacts):
         except TransportError as error:
             self._fail(error)
         except Exception as error:  # whatever it is, it is this channel's end and nobody else's
-            self._crash(error)
+            self.crash(error)
 
     def visit(self) -> None:
         """Read what the transport holds although the socket is silent."""
@@ -206,15 +209,18 @@ class Channel(ChannelFacts):
         except TransportError as error:
             self._fail(error)
         except Exception as error:
-            self._crash(error)
+            self.crash(error)
 
     def start(self) -> None:
         """The first step of a channel whose socket was just given to the selector."""
-        if self.state is CONNECTING:
-            self._watchdog.look(self.opened_ns)
-            self._set_interest(EPOLLOUT)
-        else:
-            self._queue_handshake()
+        try:
+            if self.state is CONNECTING:
+                self._watchdog.look(self.opened_ns)
+                self._set_interest(EPOLLOUT)
+            else:
+                self._queue_handshake()
+        except Exception as error:  # epoll takes no more descriptors
+            self.crash(error)
 
     def step_handshake(self) -> None:
         """Take the handshake as far as it goes now."""
@@ -236,15 +242,18 @@ class Channel(ChannelFacts):
         except AuthenticationError as error:
             self.close(Cause.AUTH_FAILED, str(error), error)
         except Exception as error:
-            self._crash(error)
+            self.crash(error)
 
-    def retry_lease(self) -> None:
-        """The pool has something again. Called from within a release: books, and changes interest, nothing else."""
+    def on_memory(self) -> None:
+        """The pool has something again. Called from within a release, of anybody: books, and changes interest, nothing else."""
         self._waiter = None
-        if self._receive.waiting and not self._receive.retry_lease():
-            self._wait_for_memory()
-            return
-        self.unmute(mute.MEMORY)
+        try:
+            if self._receive.waiting and not self._receive.retry_lease():
+                self._wait_for_memory()
+                return
+            self.unmute(mute.MEMORY)
+        except Exception as error:
+            self.crash(error)
 
     def arm(self, timer: Timer, deadline_ns: i64) -> None:
         """Arm the watchdog."""
@@ -260,8 +269,7 @@ class Channel(ChannelFacts):
             else:
                 self._listener.closed(self)
         except Exception as error:
-            self._crash(error)
-            self._selector.callback_failed(error)
+            self.crash(error, "callback")
 
     def bury(self) -> None:
         """Close the socket, after the batch of events in which the channel died."""
@@ -443,14 +451,14 @@ class Channel(ChannelFacts):
         if send.active:
             before = transport.wire_sent
             taken = send.write_to(transport)
-            stats = self._stats
-            stats.writes += 1
-            stats.bytes_sent += taken
+            self._stats.bytes_sent += taken
             self.bytes_sent += taken
-            if send.remaining == 0 and (transport.pending_write == 0 or transport.flush()):
-                self._finish_send()
+            done = send.remaining == 0 and (transport.pending_write == 0 or transport.flush())
             if transport.wire_sent != before:
+                self._stats.writes += 1
                 self.last_active_ns = self._selector.now_ns
+            if done:
+                self._finish_send()
         elif transport.pending_write != 0:
             transport.flush()
         if self._shutting and self._open:
@@ -505,6 +513,7 @@ class Channel(ChannelFacts):
         error.side = self.options.side
         self.close(cause_of(error), str(error), error)
 
-    def _crash(self, error: Exception) -> None:
-        """Our bug, here or in the listener: it costs this connection, and is shown as its cause."""
+    def crash(self, error: Exception, place: str = "channel") -> None:
+        """Our bug, here or in who works for this channel: it costs this connection, is shown as its cause, and noted as a fault."""
+        self._selector.faults.note(place, error)
         self.close(Cause.INTERNAL, f"{type(error).__name__}: {error}", error)

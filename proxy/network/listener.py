@@ -56,4 +56,4 @@ class FdHandler(abc.ABC):
 
     @abc.abstractmethod
     def on_event(self, events: i64) -> None:
-        """``events`` is what epoll said. Must not raise: an error here ends the loop."""
+        """``events`` is what epoll said. What raises is a fault; the descriptor is looked at again when something happens."""

@@ -7,7 +7,11 @@ granted, so that a large frame is never starved by small ones; usage may thus ex
 What somebody who asks has booked already, the beginning of its frame, does not count against it, and what those who wait have booked counts
 against nobody who asks: it goes only when they go on. So no number of beginnings can use the pool up and wait for each other.
 
-The pool holds no bytes, it counts them. One thread uses it.
+What is booked is what is kept for somebody, and an overhead for each piece. A piece may be a view of a read of up to 256 KiB that was passed on
+otherwise; it is copied when it is less than half of it (``run.keep``). So what is held in memory is at most twice what is booked.
+
+The pool holds no bytes, it counts them. One thread uses it. While anybody waits, a dry spell lasts: that is what ``release`` looks at, so that a
+release which wakes nobody costs one comparison.
 """
 
 import abc
@@ -54,7 +58,7 @@ class MemoryPool:
         self.wait_ns: i64 = 0
         self.longest_wait_ns: i64 = 0
         self._now_ns: Final = now_ns
-        self._depleted_since: i64 = -1
+        self._depleted_since: i64 = -1  # -1: no spell, and nobody waits
         self._waiters: Final[deque[tuple[MemoryWaiter, int, int]]] = deque()
         self._parked: i64 = 0  # booked by those who wait
         self._waking: bool = False
@@ -134,6 +138,8 @@ class MemoryPool:
         self._parked += held
         if self.used - self._parked < self.size:
             self._wake()
+        elif self._depleted_since < 0:  # the spell of its refusal is over, and a charge has used up what came back
+            self._depleted_since = self._now_ns()
 
     def leave(self, waiter: MemoryWaiter) -> None:
         """Take a waiter out of the queue; harmless when it is not in it."""
@@ -158,8 +164,8 @@ class MemoryPool:
                 waiter.memory_available()
         finally:
             self._waking = False
-        if self._waiters and self._depleted_since < 0:
-            self._depleted_since = self._now_ns()
+            if self._waiters and self._depleted_since < 0:
+                self._depleted_since = self._now_ns()
 
     def _end_spell(self) -> None:
         self.depleted_ns += self._now_ns() - self._depleted_since

@@ -1,8 +1,9 @@
 """Muting: why a channel is not read, and when the mute is in force.
 
-A channel is read only while its set of causes is empty. Causes are bits of one integer. The *hard* ones stop reading at once, even within
-a frame, whose bytes stay accounted. The *soft* ones let a frame begun finish, reading exactly its missing bytes, so that a muted channel
-holds no part of a frame; while that lasts the channel is ``MUTING``. In force means that no further header will be read.
+A channel is read only while its set of causes is empty. Seven causes have a name; ``throttle`` and ``handler`` are kept for what will set them,
+and nothing does yet. Causes are bits of one integer. The *hard* ones stop reading at once, even within a frame, whose bytes stay accounted.
+The *soft* ones let a frame begun finish, reading exactly its missing bytes, so that a muted channel holds no part of a frame; while that lasts
+the channel is ``MUTING``. In force means that no further header will be read.
 
 ========= ======== ======================================================================
 state     reads    meaning
@@ -47,8 +48,8 @@ __all__ = [
 
 MEMORY: Final = 1  # the pool refused a lease
 PEER: Final = 2  # the other side of the pair has a pending send, or is not ready
-THROTTLE: Final = 4  # a rate
-HANDLER: Final = 8  # a handler has the frame
+THROTTLE: Final = 4  # a rate; not set by anything yet
+HANDLER: Final = 8  # a handler has the frame; not set by anything yet
 TAP: Final = 16  # the tap is full, and its rule says on_full: mute
 ADMIN: Final = 32  # an operator
 DRAIN: Final = 64  # the proxy stops

@@ -7,7 +7,7 @@ from mypy_extensions import i32, i64, mypyc_attr
 
 from proxy.network.framing import scan_starts
 
-__all__ = ["Buffer", "Run", "shorten"]
+__all__ = ["Buffer", "Run", "keep", "shorten"]
 
 Buffer = bytes | memoryview
 
@@ -78,11 +78,13 @@ class Run:
         return b"".join(pieces)
 
 
-def shorten(piece: Buffer, taken: i64) -> Buffer:
-    """What is left of a piece behind its first ``taken`` bytes: as a view while that is most of what it holds in memory, else as a copy."""
-    if taken == 0:
+def keep(piece: Buffer) -> Buffer:
+    """A piece that is to be retained: as it is, unless it is a view of less than half of what it holds in memory; then a copy."""
+    if isinstance(piece, bytes) or 2 * i64(len(piece)) >= i64(memoryview(piece.obj).nbytes):
         return piece
-    rest: i64 = len(piece) - taken
-    view = memoryview(piece)[taken:]
-    held: i64 = len(piece) if isinstance(piece, bytes) else memoryview(piece.obj).nbytes
-    return view if 2 * rest >= held else bytes(view)
+    return bytes(piece)
+
+
+def shorten(piece: Buffer, taken: i64) -> Buffer:
+    """What is left of a piece behind its first ``taken`` bytes, to be retained."""
+    return keep(piece if taken == 0 else memoryview(piece)[taken:])

@@ -5,12 +5,17 @@ timers; tell who has died. Theory of operation:
 
 - *Level-triggered epoll, one read and one write for each event.* What is left is announced again, behind everybody else: that is the
   fairness. Nothing is read until EAGAIN, which would cost an exception.
+- *A poll is bounded in time.* Every part of it looks at the clock every few steps, and leaves the rest for the next poll when its budget is
+  spent. The events that are left are handled before the next wait, so that nobody who stands at the end of a batch starves.
+- *Descriptors of others come first.* They (``watch``) are in an epoll of their own, which the channels' epoll waits for like for any descriptor:
+  in its line when little is going on, and without a call more. When the last poll took long, they are looked at before all channels.
 - *Descriptor numbers are reused*, so a socket is closed only at the end of the poll in which its channel died, and events for it that the
   same wait returned find no handler.
 - *Callbacks never nest.* ``Channel.close`` and ``shut_write`` may be called from within any callback; ``closed`` and ``write_ended`` are
   told at the end of the poll.
 - *Handshakes wait.* One TLS handshake costs more than a hundred frames. Their events are collected and handled after everybody else's, for
-  at most 2 ms in a poll; what is left is announced again by the next wait.
+  at most 2 ms in a poll.
+- *What raises* is caught where it costs one channel, timer or callback, and noted in ``faults``.
 - *Bytes that no event announces.* A TLS transport may hold decrypted bytes while its socket is silent: after an exact read, or after a
   mute. Such a channel is queued for a visit, and while any is, the wait does not block. A channel that is muted is not queued; ``unmute``
   queues it again. So nothing stalls and nothing spins.
@@ -29,6 +34,7 @@ from proxy.clock import Clock
 from proxy.errors import ConnectError
 from proxy.network.cause import Cause
 from proxy.network.channel import Channel
+from proxy.network.faults import Faults
 from proxy.network.listener import FdHandler, SelectorListener
 from proxy.network.memory_pool import MemoryPool
 from proxy.network.options import ChannelOptions
@@ -44,6 +50,20 @@ __all__ = ["Selector"]
 MAX_EVENTS: Final = 256  # handled between two looks at timers, handshakes and the dead
 MAX_REGISTERED: Final = 20  # new sockets for each poll
 HANDSHAKE_BUDGET_NS: Final = 2_000_000
+BUDGET_NS: Final = 5_000_000  # of events, of visits, of telling, in each poll; one step takes up to 1 ms (256 KiB of TLS read and written)
+LOOK_EACH: Final = 4  # steps between two looks at the clock
+LONG_NS: Final = 1_000_000  # after this much work, watched descriptors are looked at before the channels
+MAX_WATCHED: Final = 16  # of them handled in one look
+
+
+class _Watched(FdHandler):
+    """Some of the watched descriptors are ready."""
+
+    def __init__(self, selector: "Selector") -> None:
+        self._selector: Final = selector
+
+    def on_event(self, events: i64) -> None:
+        self._selector.look_at_watched()
 
 
 class Selector:
@@ -56,7 +76,7 @@ class Selector:
         channel_count: open channels, and those that are being opened.
         busy_ns, idle_ns: time spent working and waiting.
         polls: how many.
-        callback_errors, last_error: what ``closed`` and ``write_ended`` raised; errors of other callbacks are their channel's ``error``.
+        faults: what raised.
     """
 
     def __init__(self, clock: Clock, pool: MemoryPool, listener: SelectorListener) -> None:
@@ -69,17 +89,19 @@ class Selector:
         self.busy_ns: i64 = 0
         self.idle_ns: i64 = 0
         self.polls: i64 = 0
-        self.callback_errors: i64 = 0
-        self.last_error: BaseException | None = None
+        self.faults: Final = Faults()
         self._epoll: Final = select.epoll()
+        self._watch_epoll: select.epoll | None = None  # of descriptors that are no channel's; made with the first
+        self._watched: Final[dict[int, FdHandler]] = {}
+        self._left: Final[deque[tuple[FdHandler, int, int]]] = deque()  # events of the last wait that a poll did not come to
         self._handlers: Final[list[FdHandler | None]] = []
         self._channels: Final[set[Channel]] = set()
-        self._timers: Final = TimerHeap()
+        self._timers: Final = TimerHeap(clock.now_ns, self.faults)
         self._bios: BioPair | None = None  # of all the TLS connections, made with the first
-        self._handshakes: deque[Channel] = deque()
-        self._visits: list[Channel] = []
-        self._ended: list[Channel] = []
-        self._dead: list[Channel] = []
+        self._handshakes: Final[deque[Channel]] = deque()
+        self._visits: Final[deque[Channel]] = deque()
+        self._ended: Final[deque[Channel]] = deque()
+        self._dead: Final[deque[Channel]] = deque()
 
     def register(self, sock: socket.socket, channel_id: i64, options: ChannelOptions, *, peer: str = "") -> Channel:
         """Take over an accepted, connected stream socket, with TCP_NODELAY, which it has of its listening socket. ``ready`` is told from a later
@@ -137,17 +159,21 @@ class Selector:
 
     def watch(self, fd: int, handler: FdHandler, events: int = select.EPOLLIN) -> None:
         """Call ``handler.on_event`` when ``events`` occur on a descriptor that stays the caller's. Again: change the events."""
-        if self._handler(fd) is None:
-            self._epoll.register(fd, events)
+        if self._watch_epoll is None:
+            self._watch_epoll = select.epoll()
+            self._epoll.register(self._watch_epoll.fileno(), select.EPOLLIN)
+            self._set_handler(self._watch_epoll.fileno(), _Watched(self))
+        if fd in self._watched:
+            self._watch_epoll.modify(fd, events)
         else:
-            self._epoll.modify(fd, events)
-        self._set_handler(fd, handler)
+            self._watch_epoll.register(fd, events)
+        self._watched[fd] = handler
 
     def unwatch(self, fd: int) -> None:
         """The inverse of ``watch``; harmless when it is not watched. Before the descriptor is closed."""
-        if self._handler(fd) is not None:
-            self._epoll.unregister(fd)
-            self._set_handler(fd, None)
+        if self._watched.pop(fd, None) is not None:
+            assert self._watch_epoll is not None, "what is watched was registered"
+            self._watch_epoll.unregister(fd)
 
     def call_at(self, deadline_ns: i64, timer: Timer) -> None:
         """Arm a timer (``timer.fire(now_ns)``), or arm it anew."""
@@ -171,31 +197,40 @@ class Selector:
         if timeout_ms < 0:
             raise ValueError(f"a timeout of {timeout_ms} ms")
         before: i64 = self._clock_ns()
-        events = self._epoll.poll(self._timeout_s(before, timeout_ms), MAX_EVENTS)
-        now: i64 = self._clock_ns()
-        self.busy_ns += before - self.now_ns if self.polls else 0
+        worked = before - self.now_ns if self.polls else 0
+        now = before
+        events: list[tuple[int, int]] = []
+        if not self._left:
+            events = self._epoll.poll(self._timeout_s(before, timeout_ms), MAX_EVENTS)
+            now = self._clock_ns()
+        self.busy_ns += worked
         self.idle_ns += now - before
         self.now_ns = now
         self.polls += 1
         self.register_budget = MAX_REGISTERED
-        handlers = self._handlers
-        for fd, bits in events:
-            handler = handlers[fd]
-            if handler is not None:
-                handler.on_event(bits)
+        if worked >= LONG_NS:
+            self.look_at_watched()
+            now = self._clock_ns()
+        self._handle(events, now + BUDGET_NS)
         if self._handshakes:
             self._step_handshakes()
         if self._visits:
             self._visit()
-        self._timers.fire_due(now)
+        self._timers.fire_due(self.now_ns)
         if self._ended or self._dead:
-            self._tell()
+            self._tell(self._clock_ns() + BUDGET_NS)
+
+    def close_channels(self, cause: Cause = Cause.DRAINED) -> None:
+        """Close every channel, and tell the listener of each. The selector goes on."""
+        for channel in list(self._channels):
+            channel.close(cause)
+        self._tell(NEVER)
 
     def close(self, cause: Cause = Cause.DRAINED) -> None:
         """Close every channel, tell the listener of each, then close epoll."""
-        for channel in list(self._channels):
-            channel.close(cause)
-        self._tell()
+        self.close_channels(cause)
+        if self._watch_epoll is not None:
+            self._watch_epoll.close()
         self._epoll.close()
 
     # What channels call.
@@ -204,8 +239,11 @@ class Selector:
         """Tell epoll what a channel waits for; -1 stands for a descriptor that epoll does not know."""
         fd = channel.fd
         if wanted < 0:
-            self._epoll.unregister(fd)
             self._set_handler(fd, None)
+            try:
+                self._epoll.unregister(fd)
+            except (OSError, ValueError) as error:  # closing the socket unregisters it, too; nothing may keep a channel from closing
+                self.faults.note("channel", error)
         elif before < 0:
             self._epoll.register(fd, wanted)
             self._set_handler(fd, channel)
@@ -228,11 +266,6 @@ class Selector:
         """A channel has closed: no more events; the listener is told, and the socket closed, at the end of this poll."""
         self._dead.append(channel)
 
-    def callback_failed(self, error: BaseException) -> None:
-        """Note what a callback raised that told of an end."""
-        self.callback_errors += 1
-        self.last_error = error
-
     # The parts of a poll.
 
     def _timeout_s(self, now_ns: i64, timeout_ms: i64) -> float:
@@ -244,6 +277,48 @@ class Selector:
             wait_ns = max(min(wait_ns, due_ns - now_ns), 0)
         return int(wait_ns) / 1e9
 
+    def look_at_watched(self) -> None:
+        """Handle what is ready of the descriptors that are no channel's."""
+        if self._watch_epoll is None:
+            return
+        for fd, bits in self._watch_epoll.poll(0, MAX_WATCHED):
+            handler = self._watched.get(fd)
+            if handler is not None:
+                self._call(handler, bits)
+
+    def _handle(self, events: list[tuple[int, int]], until_ns: i64) -> None:
+        """The events of a wait, or those that the last poll left; what is not reached by ``until_ns`` is left for the next."""
+        left = self._left
+        handlers = self._handlers
+        count: i64 = 0
+        while left:
+            handler, fd, bits = left.popleft()
+            if handlers[fd] is handler:  # else it is closed, and the number may be another's by now
+                self._call(handler, bits)
+            count += 1
+            if count % LOOK_EACH == 0 and self._clock_ns() >= until_ns:
+                return
+        for fd, bits in events:
+            found = handlers[fd]
+            if found is not None:
+                self._call(found, bits)
+            count += 1
+            if count % LOOK_EACH == 0 and self._clock_ns() >= until_ns:
+                self._leave(events, count)
+                return
+
+    def _leave(self, events: list[tuple[int, int]], start: i64) -> None:
+        for fd, bits in events[start:]:
+            handler = self._handlers[fd]
+            if handler is not None:
+                self._left.append((handler, fd, bits))
+
+    def _call(self, handler: FdHandler, bits: i64) -> None:
+        try:
+            handler.on_event(bits)
+        except Exception as error:
+            self.faults.note("descriptor", error)
+
     def _step_handshakes(self) -> None:
         """At least one step, then more until the budget is spent. A channel that is left is asked again in the next poll."""
         until_ns: i64 = self._clock_ns() + HANDSHAKE_BUDGET_NS
@@ -254,24 +329,33 @@ class Selector:
                 return
 
     def _visit(self) -> None:
+        """Those that are queued now, until the budget is spent; who queues meanwhile comes in the next poll."""
         visits = self._visits
-        self._visits = []
-        for channel in visits:
-            channel.visit()
+        left: i64 = len(visits)
+        until_ns: i64 = self._clock_ns() + BUDGET_NS
+        while left > 0:
+            visits.popleft().visit()
+            left -= 1
+            if left % LOOK_EACH == 0 and self._clock_ns() >= until_ns:
+                return
 
-    def _tell(self) -> None:
-        """Tell who has ended or died, until telling adds nobody."""
+    def _tell(self, until_ns: i64) -> None:
+        """Tell who has ended or died, until telling adds nobody, or the time is over."""
+        count: i64 = 0
         while self._ended or self._dead:
-            ended, self._ended = self._ended, []
-            for channel in ended:
+            if self._ended:
+                channel = self._ended.popleft()
                 if channel.is_open:
                     channel.tell(ended=True)
-            dead, self._dead = self._dead, []
-            for channel in dead:
+            else:
+                channel = self._dead.popleft()
                 self._channels.discard(channel)
                 self.channel_count -= 1
                 channel.tell(ended=False)
                 channel.bury()
+            count += 1
+            if count % LOOK_EACH == 0 and self._clock_ns() >= until_ns:
+                return
 
     def _transport(self, sock: socket.socket, options: ChannelOptions) -> Transport:
         if options.tls is None:
@@ -282,9 +366,6 @@ class Selector:
         if self._bios is None:
             self._bios = BioPair()
         return TlsTransport(sock, options.tls, self.pool, self._bios)
-
-    def _handler(self, fd: int) -> FdHandler | None:
-        return self._handlers[fd] if fd < len(self._handlers) else None
 
     def _set_handler(self, fd: int, handler: FdHandler | None) -> None:
         while fd >= len(self._handlers):

@@ -1,7 +1,7 @@
 """The send: the one run that a channel has begun to write and that the socket would not take whole.
 
-The pieces that are still to go out are kept as they came; they are booked at the memory pool with their overhead, and given back piece by
-piece. A lease that came with the run counts towards that.
+The pieces that are still to go out are kept as they came, but for a small view of a large read, which is copied; they are booked at the memory pool
+with their overhead, and given back piece by piece. A lease that came with the run counts towards that.
 """
 
 from typing import Final
@@ -9,7 +9,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from proxy.network.memory_pool import PIECE_OVERHEAD, MemoryPool
-from proxy.network.run import Buffer, shorten
+from proxy.network.run import Buffer, keep, shorten
 from proxy.network.transport import Transport
 
 __all__ = ["Send"]
@@ -62,6 +62,8 @@ class Send:
             self._pool.charge(needed - lease)
             self.booked = needed
         self.advance(taken)
+        for index in range(self._next, i64(len(pieces))):
+            pieces[index] = keep(pieces[index])
         self._trim_booking(needed)
 
     def write_to(self, transport: Transport) -> i64:

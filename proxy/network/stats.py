@@ -15,7 +15,7 @@ class SideStats:
     Attributes:
         frames_received, bytes_received, reads: whole frames read from that side; its bytes, headers and parts of frames counted; reads that
             gave any.
-        frames_sent, bytes_sent, writes: the same for what was written to it.
+        frames_sent, bytes_sent, writes: the same for what was written to it; a write that the socket took nothing of is none.
         frame_sizes: count of received frames by body size, upper bounds ``framing.SIZE_BOUNDS`` (inclusive), the last bucket above all.
         refused_too_large, refused_negative, refused_incomplete: frames that were not passed on.
         lost_bytes: bytes of frames that were begun and never became whole.

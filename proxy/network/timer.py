@@ -2,13 +2,18 @@
 
 import abc
 import heapq
+from collections.abc import Callable
 from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
+from proxy.network.faults import Faults
+
 __all__ = ["NEVER", "Timer", "TimerHeap"]
 
 NEVER: Final = 1 << 62
+BUDGET_NS: Final = 2_000_000
+LOOK_EACH: Final = 8  # timers between two looks at the clock
 COMPACT_FROM: Final = 1024  # below this many entries stale ones do no harm
 
 
@@ -25,13 +30,15 @@ class Timer(abc.ABC):
 
     @abc.abstractmethod
     def fire(self, now_ns: i64) -> None:
-        """The deadline is reached. The timer is no longer armed, and may be armed again from here."""
+        """The deadline is reached. The timer is no longer armed, and may be armed again from here. What raises is a fault, and stays disarmed."""
 
 
 class TimerHeap:
     """Timers by deadline. Two of the same deadline fire in the order in which they were armed."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock_ns: Callable[[], int], faults: Faults) -> None:
+        self._clock_ns: Final = clock_ns
+        self._faults: Final = faults
         self._entries: list[tuple[int, int, Timer]] = []
         self._sequence: i64 = 0
         self._armed: i64 = 0
@@ -66,8 +73,12 @@ class TimerHeap:
         return NEVER
 
     def fire_due(self, now_ns: i64) -> None:
-        """Fire what is due. Timers that are armed meanwhile wait for the next call, however early their deadline."""
+        """Fire what is due, for about ``BUDGET_NS``; what is left stays due. Timers that are armed meanwhile wait for the next call, however early
+        their deadline.
+        """
         last = self._sequence
+        fired: i64 = 0
+        until_ns: i64 = NEVER
         while self._entries:
             deadline_ns, sequence, timer = self._entries[0]
             if timer.deadline_ns != deadline_ns:
@@ -78,7 +89,17 @@ class TimerHeap:
             heapq.heappop(self._entries)
             timer.deadline_ns = NEVER
             self._armed -= 1
-            timer.fire(now_ns)
+            try:
+                timer.fire(now_ns)
+            except Exception as error:
+                self._faults.note("timer", error)
+            fired += 1
+            if fired % LOOK_EACH == 0:
+                clock_ns: i64 = self._clock_ns()
+                if clock_ns >= until_ns:
+                    return
+                if fired == LOOK_EACH:
+                    until_ns = clock_ns + BUDGET_NS
 
     def _compact(self) -> None:
         self._entries = [entry for entry in self._entries if entry[2].deadline_ns == entry[0]]

@@ -62,8 +62,13 @@ class Watchdog(Timer):
         self._sending: Window | None = None
 
     def fire(self, now_ns: i64) -> None:
-        if self._channel is not None:
+        channel = self._channel
+        if channel is None:
+            return
+        try:
             self.look(now_ns)
+        except Exception as error:  # a channel that nobody looks after any more could stay for ever
+            channel.crash(error)
 
     def release(self) -> None:
         """Let go of the channel, which is closed."""

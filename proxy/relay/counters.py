@@ -14,6 +14,7 @@ from proxy.cells import (
     CONNECT_ERRORS,
     CONNECTION_BOUNDS,
     DURATION_ERRORS,
+    FAULT_PLACES,
     HANDSHAKE_BOUNDS,
     LAG_BOUNDS,
     MUTE_CAUSES,
@@ -93,13 +94,14 @@ class UpstreamCounters:
 
 
 class LoopCounters:
-    """What the processor as a whole did. ``durations`` by ``DURATION_ERRORS``, ``handshakes_…`` by ``TLS_ERRORS``."""
+    """What the processor as a whole did. ``durations`` by ``DURATION_ERRORS``, ``handshakes_…`` by ``TLS_ERRORS``, ``faults`` by ``FAULT_PLACES``."""
 
     def __init__(self) -> None:
         self.busy_ns: i64 = 0
         self.idle_ns: i64 = 0
         self.link_dropped: i64 = 0
         self.draining: i64 = 0
+        self.faults: vec[i64] = _zeros(len(FAULT_PLACES))
         self.lag = Histogram(LAG_BOUNDS)
         self.downstream_durations = [Histogram(CONNECTION_BOUNDS) for _ in DURATION_ERRORS]
         self.upstream_durations = [Histogram(CONNECTION_BOUNDS) for _ in DURATION_ERRORS]
@@ -178,6 +180,7 @@ class _LoopCells:
         self.idle: i64 = index("framegate.event_loop.time", "idle")
         self.lag: i64 = index("framegate.event_loop.lag")
         self.link_dropped: i64 = index("framegate.link.dropped")
+        self.faults: i64 = index("framegate.processor.errors", FAULT_PLACES[0])
         self.draining: i64 = index("framegate.draining")
         self.handshaking: i64 = index("framegate.tls.handshake.active", "downstream")
         self.handshaking_upstream: i64 = index("framegate.tls.handshake.active", "upstream")
@@ -314,6 +317,7 @@ class Publisher:
         self._put(cells.busy, loop.busy_ns)
         self._put(cells.idle, loop.idle_ns)
         self._put(cells.link_dropped, loop.link_dropped)
+        self._put_all(cells.faults, loop.faults)
         self._put(cells.draining, loop.draining)
         self._put(cells.handshaking, loop.downstream_handshaking)
         self._put(cells.handshaking_upstream, loop.upstream_handshaking)

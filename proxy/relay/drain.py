@@ -74,7 +74,10 @@ class Drain(Timer):
         """Look at pairs until the slice is over; True when all were looked at."""
         end_ns = i64(self._clock.now_ns()) + SLICE_NS
         for count, pair in enumerate(pairs, 1):
-            self._look(pair, now_ns)
+            try:
+                self._look(pair, now_ns)
+            except Exception as error:
+                pair.crash(error)
             if count % LOOK_EACH == 0 and i64(self._clock.now_ns()) >= end_ns:
                 return False
         return True

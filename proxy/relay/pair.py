@@ -4,13 +4,15 @@ Theory of operation. Each channel carries a ``Leg`` as its attachment: what is n
 looks into its frames, ``Leg.forward_to`` names the other channel, and a run is one ``send`` (rule 2). Everything else is here, by rule:
 
 1. The upstream is connected when the client is READY; until it is READY the client is muted for ``peer``. The upstream says which endpoint is
-   tried (see ``upstream``); while attempts fail the next is, each once. A client that ends before its first byte is ``no_data``.
+   tried (see ``upstream``); while attempts fail the next is, each once. A client that ends before its first byte ends the pair, unless its
+   listener lets it wait for what the server says first; the cause is ``no_data`` when nothing came from either side.
 2. The source is muted for ``peer`` until the other side's pending send is out. ``protocol: kafka`` mutes it for the same cause while more
    than ``MAX_OPEN`` requests are open, until half of them are answered.
 3. Muting, and what is in force when, is the channel's.
 4. So is the end of a stream that is seen only by reading.
-5. End of stream from X: a frame begun is dropped, counted and tapped as a gap; Y's write side is shut once its pending send is out; Y→X goes
-   on until Y's end or ``half_close``; for kafka until no answer is open. An upstream that ended has no more answers: for kafka that is the end.
+5. End of stream from X: a frame begun is dropped, counted and tapped as a gap; Y's write side is shut once its pending send is out; Y→X goes on
+   until Y's end, or until no byte passed for ``half_close`` (a mute of ours that keeps Y from being read holds that clock); for kafka until no
+   answer is open. An upstream that ended has no more answers: for kafka that is the end.
 6. TLS is the transport's.
 7. The first cause wins. Then CLOSING: for at most 1 s what was received is written to the channels still open, then their write side is
    shut, and what they still send is dropped and counted until they end, so that no reset overtakes what they have not read yet.
@@ -47,6 +49,7 @@ LINGER_NS: Final = 1_000_000_000
 PEER: Final = mute.PEER
 TAP: Final = mute.TAP
 DRAIN: Final = mute.DRAIN
+OURS: Final = mute.MEMORY | mute.THROTTLE | mute.HANDLER | mute.TAP | mute.ADMIN  # the peer is not waited for, but held up by us
 
 ENDED: Final = ChannelState.ENDED
 WRITE_ENDED: Final = ChannelState.WRITE_ENDED
@@ -162,8 +165,13 @@ class _PairTimer(Timer):
         self._pair: Pair | None = pair
 
     def fire(self, now_ns: i64) -> None:
-        if self._pair is not None:
-            self._pair.time_out()
+        pair = self._pair
+        if pair is None:
+            return
+        try:
+            pair.time_out()
+        except Exception as error:  # nothing else ends a pair that waits for its time
+            pair.crash(error)
 
     def release(self) -> None:
         self._pair = None
@@ -438,8 +446,8 @@ class Pair:
             self._settle(leg, channel)
             return
         if self.state is OPEN:
-            if leg.is_client and channel.bytes_received == 0:
-                self.end(Cause.NO_DATA, "", "downstream")
+            if leg.is_client and channel.bytes_received == 0 and not self.route.waits_before_data:
+                self.end(self._end_cause(Cause.PEER_CLOSED), "", "downstream")
                 return
             self._half_close(leg, channel)
         self._check_done()
@@ -481,7 +489,13 @@ class Pair:
             return
         if self._pending():
             return
-        self.end(self._first_end, self.detail, self._first_side)
+        self.end(self._end_cause(self._first_end), self.detail, self._first_side)
+
+    def _end_cause(self, cause: Cause) -> Cause:
+        """``no_data`` when neither side ever sent a byte and the client was the first to end, else the cause as it is."""
+        client, upstream = self.client.channel, self.upstream.channel
+        silent = client is not None and client.bytes_received == 0 and (upstream is None or upstream.bytes_received == 0)
+        return Cause.NO_DATA if silent and cause is Cause.PEER_CLOSED else cause
 
     def _pending(self) -> bool:
         client, upstream = self.client.channel, self.upstream.channel
@@ -511,6 +525,13 @@ class Pair:
         self._close_leg(self.client)
         self._close_leg(self.upstream)
 
+    def crash(self, error: Exception, place: str = "timer") -> None:
+        """Our bug, in what works for this pair: it costs the pair, and is noted as a fault."""
+        self._owner.selector.faults.note(place, error)
+        for leg in (self.client, self.upstream):
+            if leg.channel is not None:
+                leg.channel.close(Cause.INTERNAL, f"{type(error).__name__}: {error}", error)
+
     def _linger(self, leg: Leg) -> None:
         """Let a channel that is still open have what was received for it, then an orderly end."""
         channel = leg.channel
@@ -539,12 +560,29 @@ class Pair:
             channel.close(self.cause or Cause.INTERNAL, self.detail)
 
     def time_out(self) -> None:
-        """``half_close`` or the last second is over."""
+        """``half_close`` since the last byte that was seen, or the last second, is over."""
         if self.state is CLOSING:
             self._close_leg(self.client)
             self._close_leg(self.upstream)
         elif self.state is HALF_CLOSED:
-            self.end(self._first_end, self.detail or "the other side did not end in time", self._first_side)
+            owner = self._owner
+            due_ns = self._last_progress_ns() + self.route.half_close_ns
+            if due_ns > owner.selector.now_ns:
+                self._arm(due_ns - owner.selector.now_ns)
+            else:
+                self.end(self._end_cause(self._first_end), self.detail or "the other side did not end in time", self._first_side)
+
+    def _last_progress_ns(self) -> i64:
+        """When a byte passed last, in either direction; now, while a mute of ours keeps the side from being read that has not ended."""
+        last_ns: i64 = 0
+        for leg in (self.client, self.upstream):
+            channel = leg.channel
+            if channel is None:
+                continue
+            if not leg.ended and channel.causes & OURS:
+                return self._owner.selector.now_ns
+            last_ns = max(last_ns, channel.last_active_ns)
+        return last_ns
 
     def _arm(self, delay_ns: i64) -> None:
         if self._timer is None:
@@ -604,9 +642,11 @@ class Pair:
         if self._timer is not None:
             self._owner.selector.cancel(self._timer)
             self._timer.release()
-        self._owner.pair_closed(self)
-        self.client.release()
-        self.upstream.release()
+        try:
+            self._owner.pair_closed(self)
+        finally:
+            self.client.release()
+            self.upstream.release()
 
 
 def _is_left(leg: Leg) -> bool:

@@ -59,7 +59,10 @@ class _Pairs(PairOwner):
         for leg in starved:
             channel = leg.channel
             if channel is not None:
-                channel.unmute(TAP)
+                try:
+                    channel.unmute(TAP)
+                except Exception as error:  # the others wait, too
+                    channel.crash(error)
 
     def endpoint_changed(self, pair: Pair, endpoint: Endpoint) -> None:
         self._watcher.endpoint_changed(pair.route.upstream, endpoint)

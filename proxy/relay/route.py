@@ -21,7 +21,8 @@ class Route:
         kafka: requests are paired with answers.
         options: of client channels; ``options.limit`` is the listener's max_receive_size.
         upstream_options: of channels to the upstream, by the endpoint's ``server_name``.
-        half_close_ns: how long one direction may outlive the other.
+        half_close_ns: how long one direction may outlive the other without a byte passing.
+        waits_before_data: a client that ends its stream before its first byte may read what the server says first.
         counters: what is counted.
     """
 
@@ -34,6 +35,7 @@ class Route:
         options: ChannelOptions,
         upstream_options: dict[str, ChannelOptions],
         half_close_ns: i64,
+        waits_before_data: bool,
         counters: ListenerCounters,
     ) -> None:
         self.listener: Final = listener
@@ -43,4 +45,5 @@ class Route:
         self.options: Final = options
         self.upstream_options: Final = upstream_options
         self.half_close_ns: Final[i64] = half_close_ns
+        self.waits_before_data: Final[bool] = waits_before_data
         self.counters: Final = counters

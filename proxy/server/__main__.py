@@ -14,7 +14,6 @@ from typing import Any
 
 from proxy.cells import CellLayout, CellWriter
 from proxy.clock import MonotonicClock
-from proxy.errors import ProxyError
 from proxy.network.connection_id import ConnectionIds
 from proxy.network.memory_pool import MemoryPool
 from proxy.network.selector import Selector
@@ -113,28 +112,27 @@ def _build(message: Message, slot: int, cells_fd: int, sockets: tuple[socket.soc
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a processor; the exit code is 0 unless it could not start."""
+    """Run a processor; the exit code is 0 unless it could not start, or an error of its own ended it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     options = _arguments(arguments)
     _raise_limits()
     command = socket.socket(fileno=options["--command-fd"])
     handover = socket.socket(fileno=options["--handover-fd"])
     reader = LinkReader()
-    messages = _read_start(command, reader)
-    if not messages:
-        return 0
-    command.setblocking(False)
-    handover.setblocking(False)
     try:
+        messages = _read_start(command, reader)
+        if not messages:
+            return 0
+        command.setblocking(False)
+        handover.setblocking(False)
         loop = _build(messages[0], options["--slot"], options["--cells-fd"], (command, handover, _signals()), reader)
-    except (KeyError, OSError, ProxyError, TypeError, ValueError) as error:
+    except Exception as error:  # whatever it is, who waits for us is told
         command.setblocking(True)
         with contextlib.suppress(ConnectionError):  # who asked may be gone
             command.sendall(encode({"type": "failed", "error": f"{type(error).__name__}: {error}"}))
         return 1
     loop.announce({"type": "ready", "pid": os.getpid(), "modules": _modules()})
-    loop.run(messages[1:])
-    return 0
+    return 0 if loop.run(messages[1:]) else 1
 
 
 if __name__ == "__main__":

@@ -7,18 +7,22 @@ Messages and answers (``id`` is repeated in the answer; ``refused`` and ``error`
     list {after, limit, listener|null}        result {rows, next}            next: 0 when that was all
     describe {connection}                     result {row|null}
     mute | unmute | close {connections | listener, reason}
-                                              result {affected, missing}     mute: when no further header will be read
+                                              result {affected, missing, undone}   mute: when no further header will be read
     upstreams                                 result {rows}                  of endpoints that are left out
     drain {timeout_ms}                        result {} at once; later the notice drained {open, cut_off}
     stop                                      no answer: flush and exit
 
-Anything else, and what cannot be read, is answered with ``error {error}``.
+Each connection of a bulk command is in one of three lists. ``affected``: what was asked for is in force. ``missing``: not here, or its end had
+begun. ``undone``: here, and not in force: a mute that was taken away before it was, an error of ours, or the processor ended before it came to
+that. Where ``listener`` chose them, those whose turn did not come are undone.
+
+Anything else, and what cannot be read, is answered with ``error {error}``; so is a list that the end of the processor cut short.
 """
 
 import abc
 import bisect
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 from proxy.network import mute
@@ -51,6 +55,10 @@ class _Job(abc.ABC):
     def result(self) -> Message:
         """The answer."""
 
+    @abc.abstractmethod
+    def cut(self) -> Message:
+        """The answer when there will be no more steps."""
+
 
 class _List(_Job):
     """One page of rows, in the order of ids."""
@@ -58,26 +66,34 @@ class _List(_Job):
     def __init__(self, message: Message, pairs: dict[int, Pair], wall_offset_ns: int) -> None:
         super().__init__(message)
         self._listener = message.get("listener")
-        self._ids = list(pairs)
+        self._after = int(message.get("after") or 0)
+        self._ids: list[int] | None = None
         self._pairs = pairs
-        self._at = bisect.bisect_right(self._ids, int(message.get("after") or 0))
+        self._at = 0
         self._limit = min(int(message.get("limit") or MAX_ROWS), MAX_ROWS)
         self._wall_offset_ns = wall_offset_ns
         self._rows: list[Message] = []
 
     def step(self) -> bool:
+        ids = self._ids
+        if ids is None:
+            ids = self._ids = list(self._pairs)
+            self._at = bisect.bisect_right(ids, self._after)
         for _ in range(STEP):
-            if self._at >= len(self._ids) or len(self._rows) >= self._limit:
+            if self._at >= len(ids) or len(self._rows) >= self._limit:
                 return True
-            pair = self._pairs.get(self._ids[self._at])
+            pair = self._pairs.get(ids[self._at])
             self._at += 1
             if pair is not None and self._listener in (None, pair.route.listener):
                 self._rows.append(open_row(pair, self._wall_offset_ns))
         return False
 
     def result(self) -> Message:
-        more = self._at < len(self._ids) and bool(self._rows)
+        more = self._ids is not None and self._at < len(self._ids) and bool(self._rows)
         return {"type": "result", "id": self.id, "rows": self._rows, "next": self._rows[-1]["id"] if more else 0}
+
+    def cut(self) -> Message:
+        return {"type": "error", "id": self.id, "error": "the processor ends"}
 
 
 class _Bulk(_Job):
@@ -86,49 +102,75 @@ class _Bulk(_Job):
     def __init__(self, message: Message, pairs: dict[int, Pair], act: Callable[[Pair], bool]) -> None:
         super().__init__(message)
         self._listener = message.get("listener")
-        ids = [int(item) for item in message["connections"]] if self._listener is None else list(pairs)
-        self._ids: Iterator[int] = iter(ids)
+        self._ids: deque[int] | None = None if self._listener is not None else deque(int(item) for item in message["connections"])
         self._pairs = pairs
         self._act = act
         self._affected: list[int] = []
         self._missing: list[int] = []
+        self._undone: list[int] = []
         self._begun: list[Pair] = []
 
     def step(self) -> bool:
+        ids = self._ids
+        if ids is None:
+            ids = self._ids = deque(self._pairs)
         for _ in range(STEP):
-            number = next(self._ids, None)
-            if number is None:
+            if not ids:
                 return True
+            number = ids.popleft()
             pair = self._pairs.get(number)
-            if self._listener is not None and (pair is None or pair.route.listener != self._listener):
-                continue
-            if pair is None:
-                self._missing.append(number)
-            elif self._act(pair):
+            if self._is_chosen(pair):
+                self._look(number, pair)
+        return False
+
+    def _is_chosen(self, pair: Pair | None) -> bool:
+        return self._listener is None or (pair is not None and pair.route.listener == self._listener)
+
+    def _look(self, number: int, pair: Pair | None) -> None:
+        if pair is None or _has_ended(pair):
+            self._missing.append(number)
+            return
+        try:
+            if self._act(pair):
                 self._affected.append(number)
             else:
                 self._begun.append(pair)
-        return False
+        except Exception as error:  # what became of the pair is not known: it ends
+            pair.crash(error, "command")
+            self._undone.append(number)
 
     def waits(self) -> bool:
         """Whether a mute is not in force yet; looks at those that were not."""
         begun = self._begun
         self._begun = []
         for pair in begun:
-            if pair.state is PairState.CLOSED:
+            client = pair.client.channel
+            if _has_ended(pair) or client is None:
                 self._missing.append(int(pair.id))
-            elif self._in_force(pair):
+            elif client.mute_in_force:
                 self._affected.append(int(pair.id))
-            else:
+            elif client.causes & mute.ADMIN:
                 self._begun.append(pair)
+            else:
+                self._undone.append(int(pair.id))
         return bool(self._begun)
 
-    def _in_force(self, pair: Pair) -> bool:
-        client = pair.client.channel
-        return client is None or client.mute_in_force or not client.causes & mute.ADMIN
-
     def result(self) -> Message:
-        return {"type": "result", "id": self.id, "affected": self._affected, "missing": self._missing}
+        return {"type": "result", "id": self.id, "affected": self._affected, "missing": self._missing, "undone": self._undone}
+
+    def cut(self) -> Message:
+        self.waits()
+        self._undone += [int(pair.id) for pair in self._begun]
+        for number in self._pairs if self._ids is None else self._ids:
+            pair = self._pairs.get(number)
+            if self._is_chosen(pair):
+                (self._missing if pair is None or _has_ended(pair) else self._undone).append(number)
+        return self.result()
+
+
+def _has_ended(pair: Pair) -> bool:
+    """Its cause is known: nothing that is asked for now changes its end."""
+    return pair.state is PairState.CLOSING or pair.state is PairState.CLOSED
 
 
 class Commands:
@@ -144,6 +186,7 @@ class Commands:
 
     def __init__(self, relay: Relay, settings: Settings, drain: Callable[[int], None], reply: Reply, stop: Callable[[], None]) -> None:
         self._pairs: Final = relay.pairs
+        self._faults: Final = relay.pairs.selector.faults
         self._settings: Final = settings
         self._drain: Final = drain
         self._reply: Final = reply
@@ -175,23 +218,29 @@ class Commands:
         return len(self._jobs)
 
     def handle(self, message: Message) -> None:
-        """One message from control."""
+        """One message from control. Never raises."""
         handler = self._handlers.get(message["type"])
         try:
             if handler is None:
                 raise ValueError(f"no command {message['type']}")
             handler(message)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            self._reply({"type": "error", "id": message.get("id"), "error": f"{type(error).__name__}: {error}"})
+        except Exception as error:
+            self._fail(message.get("id"), error)
 
     def work(self, until_ns: int, now: Callable[[], int]) -> None:
-        """Go on with jobs, oldest first, until the time is over."""
+        """Go on with jobs, oldest first, until the time is over. A job that raises is answered with its error."""
         while self._jobs:
             job = self._jobs[0]
-            if job.step():
+            try:
+                done = job.step()
+            except Exception as error:
                 self._jobs.popleft()
-                self._finish(job)
-                self.pair_changed()  # an unmute answers a mute that waits
+                self._fail(job.id, error)
+            else:
+                if done:
+                    self._jobs.popleft()
+                    self._finish(job)
+                    self.pair_changed()  # an unmute answers a mute that waits
             if now() >= until_ns:
                 return
 
@@ -202,11 +251,30 @@ class Commands:
             for job in waiting:
                 self._finish(job)
 
+    def end(self) -> None:
+        """There will be no more steps: answer what was asked for and is not done, saying so."""
+        jobs = [*self._jobs, *self._waiting]
+        self._jobs.clear()
+        self._waiting.clear()
+        for job in jobs:
+            try:
+                self._reply(job.cut())
+            except Exception as error:
+                self._fail(job.id, error)
+
     def _finish(self, job: _Job) -> None:
-        if isinstance(job, _Bulk) and job.waits():
-            self._waiting.append(job)
-        else:
-            self._reply(job.result())
+        try:
+            if isinstance(job, _Bulk) and job.waits():
+                self._waiting.append(job)
+            else:
+                self._reply(job.result())
+        except Exception as error:
+            self._fail(job.id, error)
+
+    def _fail(self, identifier: Any, error: Exception) -> None:
+        """A fault of ours: control asks for nothing that cannot be read. It costs this command."""
+        self._faults.note("command", error)
+        self._reply({"type": "error", "id": identifier, "error": f"{type(error).__name__}: {error}"})
 
     def _answer(self, message: Message, kind: str, **fields: Any) -> None:
         self._reply({"type": kind, "id": message["id"], **fields})

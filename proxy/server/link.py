@@ -57,7 +57,7 @@ _LINE: Final = "\n"
 
 def encode(message: Message, rows: Sequence[str] = ()) -> bytes:
     """One frame: u32 length, then the object as compact JSON, then the rows, each on a line of its own."""
-    body = _LINE.join((_to_json(message), *rows)).encode()
+    body = _LINE.join((_to_json(message), *rows)).encode(errors="backslashreplace")  # half a surrogate pair is the same in JSON when it is escaped
     if len(body) > MAX_FRAME:
         raise LinkError(f"a link message of {len(body)} bytes exceeds {MAX_FRAME}")
     return len(body).to_bytes(_HEADER, "big") + body
@@ -125,7 +125,7 @@ def _decode(body: bytes) -> Message:
     try:
         head, *rows = body.decode().split(_LINE)
         message, end = _from_json(head)
-    except ValueError as error:
+    except (RecursionError, ValueError) as error:
         raise LinkError(f"a link frame is not JSON: {error}") from error
     if not isinstance(message, dict) or not isinstance(message.get("type"), str) or end != len(head):
         raise LinkError("a link message must be an object with a type, and nothing behind it")

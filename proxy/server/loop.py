@@ -4,8 +4,12 @@ After each poll: jobs of control for at most 1 ms, blocks of the tap that are du
 follows one whose counts are not published yet waits no longer than what is left of that millisecond. Idle, the loop wakes ten times a
 second for the heartbeat.
 
-How it ends: ``stop``, SIGTERM after its drain, or the end of the link. What was received is written for a second more, the tap is flushed,
-the cells are published. No way takes longer than 5 s, but for the drain that SIGTERM begins.
+How it ends: ``stop``, SIGTERM after its drain, or the end of the link. What was received is written for a second more, every connection gets its
+row, the tap is flushed, the cells are published, and the link has what was queued for it. No way takes longer than 5 s, but for the drain that
+SIGTERM begins. A second SIGTERM does without the rest of the drain, and a third, or a second ``stop``, without the second of courtesy.
+
+What raises costs the connection, timer or command that it happened to (``network.faults``), and is logged, at most once a second for each place.
+Only an error of the selector itself ends the loop, in the same order as any other end, and the process with code 1.
 
 A link whose replies do not drain stops being read, and so does the hand-over: closed notices are never dropped, so no more may arise.
 """
@@ -48,8 +52,10 @@ READ_BYTES: Final = 65536
 MAX_REPLY_BYTES: Final = 1 << 20
 MAX_JOBS: Final = 64
 MAX_ROWS: Final = 128  # closed rows in one message
-END_NS: Final = 2_500_000_000
+FAULTS_NS: Final = 1_000_000_000
+END_NS: Final = 1_500_000_000  # these three, and what a stuck disk takes more, are the 5 s
 TAP_CLOSE_MS: Final = 2_000
+LINK_CLOSE_MS: Final = 1_000
 GC_THRESHOLD: Final = 50_000
 READABLE: Final = select.EPOLLIN
 WRITABLE: Final = select.EPOLLOUT
@@ -192,7 +198,10 @@ class Loop:
         self._closed: Final[list[str]] = []
         self._handing: bool = False
         self._ending: bool = False
-        self._exit_after_drain: bool = False
+        self._finishing: bool = False
+        self._terminations: int = 0
+        self._told_ns: i64 = 0
+        self._tap_failures: i64 = 0
         watcher.loop = self
         self._set_clock()
 
@@ -203,12 +212,25 @@ class Loop:
         self.reply(message)
         self._send_replies()
 
-    def run(self, early: list[Message]) -> None:
+    def run(self, early: list[Message]) -> bool:
         """Serve until the end.
 
         Args:
             early: messages that came along with ``start``.
+
+        Returns:
+            Whether the end was asked for; False: an error ended it.
         """
+        orderly = True
+        try:
+            self._serve(early)
+        except Exception as error:
+            orderly = False
+            self._selector.faults.note("loop", error)
+        self._finish()
+        return orderly
+
+    def _serve(self, early: list[Message]) -> None:
         selector = self._selector
         selector.watch(self._wakeup.fileno(), _Wakeup(self, self._wakeup))
         if self._tap_fd >= 0:
@@ -223,7 +245,6 @@ class Loop:
         while not self.finished:
             selector.poll(timeout_ms)
             timeout_ms = self._between(selector.now_ns)
-        self._finish()
 
     def _between(self, now_ns: i64) -> i64:
         """What is done between two polls; how long the next one may wait, in ms."""
@@ -239,11 +260,10 @@ class Loop:
         if now_ns - self._offset_ns >= OFFSET_NS:
             self._offset_ns = now_ns
             self._set_clock()
-        tap = self._tap
-        if tap is not None:
-            due_ns = tap.poll_due(now_ns)
-            if due_ns != 0:
-                timeout_ms = min(timeout_ms, max((due_ns - now_ns) // 1_000_000, 0))
+            if self._tap is not None:
+                self._tap.revive()
+        if self._tap is not None:
+            timeout_ms = self._look_at_tap(self._tap, now_ns, timeout_ms)
         if now_ns - self._published_ns >= PUBLISH_NS:
             self._publish(now_ns)
             self._queue_closed()
@@ -252,6 +272,15 @@ class Loop:
         if self._replied:
             self._send_replies()
         return timeout_ms
+
+    def _look_at_tap(self, tap: TapWriter, now_ns: i64, timeout_ms: i64) -> i64:
+        """Have the tap do what is due; how long the next poll may wait, in ms."""
+        try:
+            due_ns = tap.poll_due(now_ns)
+        except Exception as error:
+            self._selector.faults.note("tap", error)
+            return timeout_ms
+        return timeout_ms if due_ns == 0 else min(timeout_ms, max((due_ns - now_ns) // 1_000_000, 0))
 
     def _set_clock(self) -> None:
         self._relay.pairs.wall_offset_ns = i64(time.time_ns()) - i64(time.monotonic_ns())
@@ -262,8 +291,24 @@ class Loop:
         loop.busy_ns = self._selector.busy_ns
         loop.idle_ns = self._selector.idle_ns
         loop.link_dropped = self._writer.dropped_count
-        self._publisher.publish()
+        faults = self._selector.faults
+        tap = self._tap
+        if tap is not None and tap.failures != self._tap_failures:
+            self._tap_failures = tap.failures
+            faults.note_text("tap", tap.failure)
+        loop.faults = faults.counts
+        if faults.untold and now_ns - self._told_ns >= FAULTS_NS:
+            self._told_ns = now_ns
+            self._tell_faults()
+        try:
+            self._publisher.publish()
+        except Exception as error:
+            faults.note("loop", error)
         self._cells.beat(int(now_ns))
+
+    def _tell_faults(self) -> None:
+        for fault in self._selector.faults.take():
+            self.log("error", "internal_error", place=fault.place, count=fault.times, error=fault.error, at=fault.at)
 
     # The link.
 
@@ -327,7 +372,7 @@ class Loop:
     def _watch_link(self) -> None:
         """Wait for what the link's sockets may be used for now."""
         self._working = self._commands.busy
-        if not self._link_up:
+        if not self._link_up or self._finishing:
             return
         pending: i64 = self._writer.pending
         behind = pending > MAX_REPLY_BYTES or self._commands.backlog > MAX_JOBS
@@ -402,10 +447,10 @@ class Loop:
 
     def on_pair_closed(self, pair: Pair) -> None:
         """A pair is over."""
-        self._tell_closed(closed_row(pair, self._relay.pairs.wall_offset_ns), pair.opened_ns)
-        self._commands.pair_changed()
         if self._ending and not self._relay.pairs.open:
             self.finished = True
+        self._tell_closed(closed_row(pair, self._relay.pairs.wall_offset_ns), pair.opened_ns)
+        self._commands.pair_changed()
 
     def on_pair_muted(self) -> None:
         """A mute is in force."""
@@ -414,7 +459,7 @@ class Loop:
     def on_drained(self, cut_off: int) -> None:
         """No pair is left."""
         self.reply({"type": "drained", "open": len(self._relay.pairs.open), "cut_off": cut_off})
-        if self._exit_after_drain:
+        if self._terminations:
             self.stop()
 
     def on_endpoint_changed(self, upstream: Upstream, endpoint: Endpoint) -> None:
@@ -431,12 +476,12 @@ class Loop:
     # The end.
 
     def on_sigterm(self) -> None:
-        """Drain, then exit; the second time, exit."""
-        if self._exit_after_drain:
+        """Drain, then exit; the second time, exit; the third time, at once."""
+        self._terminations += 1
+        if self._terminations > 1:
             self.stop()
-            return
-        self._exit_after_drain = True
-        self.begin_drain(self._settings.config.drain.timeout_ms)
+        elif not self._ending:
+            self.begin_drain(self._settings.config.drain.timeout_ms)
 
     def begin_drain(self, timeout_ms: int) -> None:
         """No new pairs; end those that are open when they are quiet."""
@@ -446,7 +491,9 @@ class Loop:
         self._drain.start(timeout_ms * 1_000_000)
 
     def stop(self) -> None:
-        """Write what was received, flush, exit."""
+        """Write what was received, flush, exit; the second time, without what was received."""
+        if self._ending:
+            self.finished = True
         self._begin_end("")
 
     def _begin_end(self, detail: str) -> None:
@@ -464,16 +511,42 @@ class Loop:
             self.finished = True
 
     def _finish(self) -> None:
-        self._selector.close(Cause.DRAINED)
+        """Every step is taken whatever became of the one before. The selector is asked to wait for nothing any more; the link is written here."""
+        self._finishing = True
+        for step in (self._commands.end, self._close_pairs, self._close_tap, self._close_cells, self._close_link, self._selector.close):
+            try:
+                step()
+            except Exception as error:
+                self._selector.faults.note("loop", error)
+
+    def _close_pairs(self) -> None:
+        """End those that are left; what is to be told of them goes out before the tap may take its time."""
+        self._selector.close_channels(Cause.DRAINED)
+        self._queue_closed()
+        self._publish(self._selector.now_ns)
+        self._send_replies()
+
+    def _close_tap(self) -> None:
         if self._tap is not None and not self._tap.flush_and_close(TAP_CLOSE_MS):
             self.log("error", "tap_incomplete", error=self._tap.error)
-        self._publisher.publish()
+
+    def _close_cells(self) -> None:
+        self._publish(self._selector.read_clock())
         self._cells.state(State.STOPPED)
+
+    def _close_link(self) -> None:
+        """Write what is queued, for as long as control takes it, and a second at most."""
+        self._tell_faults()
         self._queue_closed()
-        if self._link_up and self._writer.pending:
-            self._command.setblocking(True)
-            self._command.settimeout(1.0)
-            try:
-                self._writer.flush()
-            except OSError:
-                return
+        if not self._link_up:
+            return
+        room = select.poll()
+        room.register(self._command.fileno(), select.POLLOUT)
+        until_ns: i64 = time.monotonic_ns() + LINK_CLOSE_MS * 1_000_000
+        try:
+            while not self._writer.flush():
+                left_ms = (until_ns - i64(time.monotonic_ns())) // 1_000_000
+                if left_ms <= 0 or not room.poll(int(left_ms)):
+                    return
+        except OSError:  # control is gone
+            self._link_up = False

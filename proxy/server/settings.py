@@ -105,6 +105,7 @@ class Settings:
             options=options,
             upstream_options=self._upstream_options(listener, self._upstream_configs[listener.upstream]),
             half_close_ns=times.half_close_ms * NS_PER_MS,
+            waits_before_data=listener.half_close_before_data == "wait",
             counters=counters,
         )
 

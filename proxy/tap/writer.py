@@ -74,6 +74,7 @@ class TapWriter:
         write_errors: failed attempts to write a block.
         flush_ns: time spent encoding and writing blocks.
         error: the last failed write, in words; empty once a write succeeded again.
+        failures, failure: errors of our own in the thread, and the last of them in words; each cost one block, which becomes a gap.
     """
 
     def __init__(
@@ -114,6 +115,8 @@ class TapWriter:
         self.write_errors: i64 = 0
         self.flush_ns: i64 = 0
         self.error = ""
+        self.failures: i64 = 0
+        self.failure = ""
         self._log = SegmentLog(folder, facts, config.segment_size, config.segment_age_ms * NS_PER_MS, files)
         self._flush_size: i64 = config.flush_size
         self._flush_ns: i64 = config.flush_ms * NS_PER_MS
@@ -131,6 +134,7 @@ class TapWriter:
         self._starved = False
         self._wakeup_fd = wakeup_fd
         self._runner: threading.Thread | None = None
+        self._in_hand: Block | None = None
         self._give_up = threading.Event()
 
     # The loop thread
@@ -140,6 +144,13 @@ class TapWriter:
         thread = threading.Thread(target=self._run, name="tap-writer", daemon=True)
         self._runner = thread
         thread.start()
+
+    def revive(self) -> None:
+        """Start the thread again if it has died of what nobody could catch there."""
+        thread = self._runner
+        if thread is not None and not thread.is_alive():
+            self._lose_in_hand(RuntimeError("the writer thread had ended"))
+            self.start()
 
     @property
     def queued_bytes(self) -> i64:
@@ -362,13 +373,25 @@ class TapWriter:
     # The writer thread
 
     def _run(self) -> None:
-        try:
-            self._serve()
-        except Exception as error:
-            # Nobody reads a processor's stderr: what ends the thread is shown where a broken disk is, and every frame becomes a gap.
-            self.write_errors += 1
-            self.error = f"the writer thread ended: {error!r}"
-            self._failing = REASON_DISK_ERROR
+        while True:
+            try:
+                self._serve()
+                return
+            except Exception as error:
+                self._lose_in_hand(error)
+
+    def _lose_in_hand(self, error: Exception) -> None:
+        """What is no fault of the disk costs the block it happened to, and not the thread: nobody would write any other. The loop logs it."""
+        self.write_errors += 1
+        self.error = self.failure = f"{type(error).__name__}: {error}"
+        self.failures += 1
+        self._failing = REASON_DISK_ERROR
+        block = self._in_hand
+        if block is not None:
+            self._in_hand = None
+            block.failure = REASON_DISK_ERROR
+            self._failed.append(block)
+            self._settled_weight += block.weight
 
     def _serve(self) -> None:
         while True:
@@ -380,6 +403,7 @@ class TapWriter:
                 continue
             if block is None:
                 return
+            self._in_hand = block
             self._flush(block)
 
     def _patience(self) -> float:
@@ -406,6 +430,7 @@ class TapWriter:
             self.builder.reuse(block)
         self.flush_ns += i64(time.monotonic_ns()) - started
         self._settled_weight += block.weight
+        self._in_hand = None
         if self._starved and self._has_room():
             self._starved = False
             self._wake()

@@ -84,6 +84,7 @@ class World:
         pool: int = 1 << 24,
         endpoints: list[Any] | None = None,
         half_close_s: int = 30,
+        waits_before_data: bool = False,
         connect_s: int = 5,
         idle_s: int = 0,
         stall_s: int = 0,
@@ -113,6 +114,7 @@ class World:
             options=client_options,
             upstream_options={"": self.upstream_options},
             half_close_ns=half_close_s * SECOND,
+            waits_before_data=waits_before_data,
             counters=counters,
         )
         self.relay = Relay(ConnectionIds(1, 1), self.counters, self.told, rules, writer)
@@ -217,6 +219,15 @@ class World:
             count += 1
         sock.settimeout(2)
         return count
+
+    def blind(self, client: socket.socket, pair: Pair, cause: int) -> None:
+        """Mute a pair's client, and have epoll lose its descriptor: an error of our own that comes up when it is unmuted."""
+        channel = pair.client.channel
+        assert channel is not None, "the pair is open"
+        channel.mute(cause)
+        client.sendall(frame(b"not read"))
+        self.poll()
+        self.selector._epoll.unregister(int(channel.fd))
 
     def close(self) -> None:
         """Close everything; the pool must be whole and no pair left."""

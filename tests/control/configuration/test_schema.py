@@ -47,6 +47,15 @@ def test_times_and_sizes_are_read_with_their_units() -> None:
     assert config.listeners[0].timeouts.stall_ms == 1000
 
 
+def test_a_word_is_one_of_its_list() -> None:
+    config, _ = built(listener(half_close_before_data="wait"))
+    assert config is not None
+    assert config.listeners[0].half_close_before_data == "wait"
+    config, document = built(listener(half_close_before_data="stay"))
+    assert config is None
+    assert [(fault.key, fault.reason) for fault in document.faults] == [("listeners[0].half_close_before_data", "must be 'close' or 'wait'")]
+
+
 def test_an_empty_section_has_its_defaults_and_an_empty_optional_one_is_absent() -> None:
     config, document = built({**listener(timeouts=None, tls=None), "tap": None, "memory_pool": None})
     assert document.faults == []

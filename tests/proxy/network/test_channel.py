@@ -508,6 +508,48 @@ def test_an_idle_channel_is_closed_strictly_after_its_time(net: NetBench) -> Non
     assert channel.cause is Cause.IDLE
 
 
+def test_sends_keep_a_channel_from_being_idle(net: NetBench) -> None:
+    channel, peer = net.ready_pair(net.options(idle_ns=5 * SECOND))
+    for _ in range(3):
+        net.clock.advance_ms(4000)
+        assert channel.send(run_of(frame(1)))
+        net.poll()
+    assert channel.is_open
+    assert peer.recv(100) == frame(1) * 3
+    net.clock.advance_ms(5000)
+    net.poll()
+    assert channel.cause is Cause.IDLE
+
+
+def test_a_pending_send_that_the_peer_takes_keeps_a_channel_from_being_idle(net: NetBench) -> None:
+    channel, peer = net.ready_pair(net.options(idle_ns=5 * SECOND))
+    assert not channel.send(run_of(frame(900_000)))
+    rounds = 0
+    while channel.pending_send:
+        net.clock.advance_ms(4000)
+        peer.recv(100_000)
+        net.poll()
+        rounds += 1
+    assert rounds > 2
+    assert channel.is_open
+
+
+def test_a_send_of_which_the_socket_takes_nothing_is_neither_a_write_nor_activity(net: NetBench) -> None:
+    channel, peer = net.ready_pair(net.options(idle_ns=5 * SECOND))
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            channel._socket.send(bytes(65536), socket.MSG_DONTWAIT)
+    net.clock.advance_ms(4999)
+    assert not channel.send(run_of(frame(1)))
+    net.poll()
+    assert (net.stats.writes, channel.bytes_sent) == (0, 0)
+    assert channel.is_open
+    net.clock.advance_ms(1)
+    net.poll()
+    assert channel.cause is Cause.IDLE
+    assert peer.recv(1) == b"\0"
+
+
 def test_a_muted_channel_expires_too(net: NetBench) -> None:
     channel, peer = net.ready_pair(net.options(idle_ns=5 * SECOND))
     channel.mute(mute.ADMIN)
@@ -596,6 +638,9 @@ def test_an_error_in_a_callback_closes_that_channel_only(net: NetBench) -> None:
     assert (bad.cause, bad.detail) == (Cause.INTERNAL, "RuntimeError: a bug")
     assert good.frames_received == 1
     assert net.pool.used == 0
+    (fault,) = net.selector.faults.take()
+    assert fault[:3] == ("channel", 1, "RuntimeError: a bug")
+    net.faults = 1
 
 
 @pytest.mark.parametrize("word", ["ready", "sent", "end_of_stream", "muted"])
@@ -622,6 +667,7 @@ def test_an_error_in_any_callback_is_that_channels_end(net: NetBench, word: str)
             net.poll()
     net.poll()
     assert channel.cause is Cause.INTERNAL
+    net.faults = 1
 
 
 @pytest.mark.parametrize("when", ["received", "end_of_stream", "ready", "muted"])

@@ -1,5 +1,9 @@
 """proxy.network.memory_pool: granted while anything is left, given back exactly once, oldest waiter first."""
 
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final
+
 import pytest
 
 from proxy.network.memory_pool import MemoryPool, MemoryWaiter
@@ -194,3 +198,145 @@ def test_a_spell_goes_on_while_somebody_waits(clock: FakeClock) -> None:
     clock.advance_ms(1)
     assert len(log) == 1
     assert pool.depleted_total_ns() == 2 * MS
+
+
+def test_who_begins_to_wait_after_its_spell_is_over_and_a_charge_began_another_is_woken(clock: FakeClock) -> None:
+    pool = make(10, clock)
+    log: list[Waiter] = []
+    pool.charge(10)
+    assert not pool.try_lease(1)
+    pool.release(10)
+    pool.charge(10)
+    pool.wait(Waiter(pool, 1, log))
+    clock.advance_ms(3)
+    assert (log, pool.depleted_total_ns()) == ([], 3 * MS)
+    pool.release(1)
+    assert (len(log), pool.waiting) == (1, 0)
+
+
+def test_a_waiter_that_fails_leaves_the_others_in_a_line_that_moves(clock: FakeClock) -> None:
+    class Failing(MemoryWaiter):
+        def memory_available(self) -> None:
+            raise RuntimeError("a bug")
+
+    pool = make(10, clock)
+    log: list[Waiter] = []
+    pool.charge(10)
+    assert not pool.try_lease(1)
+    pool.wait(Failing())
+    pool.wait(Waiter(pool, 1, log))
+    with pytest.raises(RuntimeError):
+        pool.release(1)
+    pool.release(1)
+    assert (len(log), pool.waiting) == (1, 0)
+
+
+class Asker(MemoryWaiter):
+    """The beginning of a frame, booked, that asks for the rest; when it is told, it takes that and does ``then``."""
+
+    def __init__(self, desk: "Desk", held: int, then: str) -> None:
+        self.desk = desk
+        self.held = held
+        self.then = then
+
+    def memory_available(self) -> None:
+        desk = self.desk
+        desk.waiting.remove(self)
+        assert desk.pool.try_lease(1, self.held), "who is told is granted"
+        desk.booked.append(self.held + 1)
+        if self.then == "charges":
+            desk.charge(2)
+        elif self.then == "gives back":
+            desk.release()
+
+
+class Desk:
+    """A small pool, and everybody who has anything to do with it."""
+
+    ACTS: Final = (
+        *(("charge", size) for size in (1, 2)),
+        *(("ask", held, then) for held in (0, 1) for then in ("keeps", "charges", "gives back")),
+        *(("resize", size) for size in (1, 2)),
+        ("wait",),
+        ("leave",),
+        ("release",),
+    )
+
+    def __init__(self, path: Sequence[tuple[Any, ...]]) -> None:
+        self.clock = FakeClock()
+        self.pool = MemoryPool(1, self.clock.now_ns)
+        self.booked: list[int] = []
+        self.refused: list[Asker] = []
+        self.waiting: list[Asker] = []
+        for act, *arguments in path:
+            getattr(self, act)(*arguments)
+
+    def charge(self, size: int) -> None:
+        self.pool.charge(size)
+        self.booked.append(size)
+
+    def ask(self, held: int, then: str) -> None:
+        self.pool.charge(held)
+        if self.pool.try_lease(1, held):
+            self.booked.append(held + 1)
+        else:
+            self.refused.append(Asker(self, held, then))
+
+    def wait(self) -> None:
+        if self.refused:
+            asker = self.refused.pop(0)
+            self.waiting.append(asker)
+            self.pool.wait(asker, asker.held)
+
+    def leave(self) -> None:
+        if self.waiting:
+            asker = self.waiting.pop(0)
+            self.pool.leave(asker)
+            self.pool.release(asker.held)
+
+    def release(self) -> None:
+        if self.booked:
+            self.pool.release(self.booked.pop(0))
+
+    def resize(self, size: int) -> None:
+        self.pool.resize(size)
+
+    @property
+    def parked(self) -> int:
+        return sum(asker.held for asker in self.waiting)
+
+    def state(self) -> tuple[Any, ...]:
+        """What decides about everything that may follow."""
+        asked = [(asker.held, asker.then) for asker in (*self.refused, *self.waiting)]
+        return int(self.pool.size), tuple(self.booked), tuple(asked), len(self.waiting), bool(self.pool._depleted_since >= 0)
+
+    def check(self) -> None:
+        """What holds at any time; then, what holds when everybody has gone. The desk is used up."""
+        pool = self.pool
+        assert pool.used == sum(self.booked) + self.parked + sum(asker.held for asker in self.refused)
+        assert pool.waiting == len(self.waiting)
+        assert not self.waiting or pool.used - self.parked >= pool.size, "somebody waits although there is something to be had"
+        for asker in self.refused:
+            pool.release(asker.held)
+        while self.booked:
+            self.release()
+        assert (pool.used, pool.waiting, self.waiting) == (0, 0, []), "somebody waits for ever"
+
+
+def test_nobody_waits_while_there_is_something_whatever_happened_in_whatever_order() -> None:
+    """Every state that two who ask and two bookings of others can reach, by the shortest way to it."""
+    seen: set[tuple[Any, ...]] = set()
+    paths: deque[tuple[tuple[Any, ...], ...]] = deque([()])
+    while paths:
+        path = paths.popleft()
+        desk = Desk(path)
+        state = desk.state()
+        if state in seen or len(desk.booked) > 2 or len(desk.refused) + len(desk.waiting) > 2:
+            continue
+        seen.add(state)
+        try:
+            desk.check()
+        except AssertionError as error:
+            raise AssertionError(f"after {path}: {error}") from error
+        paths.extend((*path, act) for act in Desk.ACTS)
+    assert len(seen) > 1000

@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.network.run import COPY_BELOW, Buffer, Run
+from proxy.network.run import COPY_BELOW, Buffer, Run, keep, shorten
 
 FRAMES = b"\0\0\0\x03abc\0\0\0\x01d\0\0\0\0"
 
@@ -35,3 +35,12 @@ def test_the_tail_is_copied_when_small_and_viewed_when_large() -> None:
     assert isinstance(tail, memoryview)
     assert (tail.obj is large.data, len(tail)) == (True, large.size)
     assert large.prefix(5) == large.data[:5]
+
+
+@pytest.mark.parametrize(("size", "copied"), [(500, False), (499, True)])
+def test_a_view_is_kept_while_it_is_half_of_what_it_holds(size: int, copied: bool) -> None:
+    read = b"x" * 1000
+    assert keep(read) is read
+    for piece in (keep(memoryview(read)[:size]), shorten(read, 1000 - size), shorten(memoryview(read)[:size], 0)):
+        assert (len(piece), isinstance(piece, bytes)) == (size, copied)
+    assert shorten(read, 0) is read

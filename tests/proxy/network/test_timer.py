@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from proxy.network.faults import Faults
 from proxy.network.timer import COMPACT_FROM, NEVER, Timer, TimerHeap
 
 
@@ -20,7 +21,7 @@ class Note(Timer):
 
 
 def test_timers_fire_once_in_order_of_deadline() -> None:
-    heap, log = TimerHeap(), list[Note]()
+    heap, log = TimerHeap(lambda: 0, Faults()), list[Note]()
     late, early, same = Note(log), Note(log), Note(log)
     heap.arm(late, 30)
     heap.arm(early, 10)
@@ -36,7 +37,7 @@ def test_timers_fire_once_in_order_of_deadline() -> None:
 
 
 def test_arming_again_moves_and_cancelling_removes() -> None:
-    heap, log = TimerHeap(), list[Note]()
+    heap, log = TimerHeap(lambda: 0, Faults()), list[Note]()
     moved, gone = Note(log), Note(log)
     heap.arm(moved, 10)
     heap.arm(moved, 20)
@@ -51,7 +52,7 @@ def test_arming_again_moves_and_cancelling_removes() -> None:
 
 
 def test_a_timer_moved_back_and_forth_fires_once() -> None:
-    heap, log = TimerHeap(), list[Note]()
+    heap, log = TimerHeap(lambda: 0, Faults()), list[Note]()
     timer = Note(log)
     for deadline in (10, 20, 10):
         heap.arm(timer, deadline)
@@ -60,7 +61,7 @@ def test_a_timer_moved_back_and_forth_fires_once() -> None:
 
 
 def test_what_is_armed_while_firing_waits_for_the_next_call() -> None:
-    heap, log = TimerHeap(), list[Note]()
+    heap, log = TimerHeap(lambda: 0, Faults()), list[Note]()
     again = Note(log)
     again.action = lambda: heap.arm(again, 1)
     heap.arm(again, 5)
@@ -71,7 +72,7 @@ def test_what_is_armed_while_firing_waits_for_the_next_call() -> None:
 
 
 def test_stale_entries_are_thrown_out() -> None:
-    heap, log = TimerHeap(), list[Note]()
+    heap, log = TimerHeap(lambda: 0, Faults()), list[Note]()
     keep = Note(log)
     heap.arm(keep, 1)
     for index in range(3 * COMPACT_FROM):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from proxy.network import mute
 from proxy.network.cause import Cause
 from proxy.relay.rows import open_row
 from tests.fakes.kafka_frames import answer, request
@@ -129,3 +130,18 @@ def test_a_pair_that_closes_by_itself_is_not_cut_off(make):
     world.pass_time(0.1)
     world.pass_time(0.1)
     assert world.told.cut_off == [0]
+
+
+def test_an_error_with_one_pair_costs_that_pair_and_the_drain_goes_on(make):
+    world = make(quiet_s=1)
+    (client, _, bad), (_, _, _) = world.pair(), world.pair()
+    begin(world)
+    world.blind(client, bad, mute.DRAIN)
+    world.pass_time(1.1)
+    for sock in world.sockets:
+        sock.close()
+    world.until(lambda: len(world.rows) == 2)
+    assert {row["id"]: row["cause"] for row in world.rows}[int(bad.id)] == "drained"
+    world.pass_time(0.1)
+    assert world.told.cut_off == [0]
+    assert world.selector.faults.take()[0].place == "timer"

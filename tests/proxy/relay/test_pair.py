@@ -26,7 +26,7 @@ from proxy.tap.writer import TapWriter
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.tls import TlsWorld
 from tests.fakes.upstream import refusing_port
-from tests.fakes.world import World, endpoint_of, frame, reset
+from tests.fakes.world import SECOND, World, endpoint_of, frame, reset
 
 
 @pytest.fixture
@@ -576,6 +576,121 @@ def test_half_close_ends_at_its_timeout(make):
     upstream.close()
 
 
+def test_half_close_is_a_time_without_progress(make):
+    world = make(half_close_s=30)
+    client, upstream, _ = world.pair()
+    client.sendall(frame(b"a"))
+    client.shutdown(socket.SHUT_WR)
+    assert world.ended(upstream) == frame(b"a")
+    for number in range(5):
+        world.pass_time(29)
+        upstream.sendall(frame(b"answer %d" % number))
+        assert world.read(client, 12) == frame(b"answer %d" % number)
+    world.pass_time(29)
+    assert not world.rows
+    world.pass_time(2)
+    assert world.ended(client) == b""
+    world.pass_time(1.1)
+    assert (world.row["cause"], world.row["detail"], world.row["lost"]["bytes"]) == ("peer_closed", "the other side did not end in time", 0)
+
+
+def test_a_half_closed_client_that_reads_slowly_makes_progress(make):
+    world = make(half_close_s=30, answer_limit=1 << 25, pool=1 << 26)
+    client, upstream, pair = world.pair()
+    client.sendall(frame(b"a"))
+    client.shutdown(socket.SHUT_WR)
+    assert world.ended(upstream) == frame(b"a")
+    data = frame(b"x" * (1 << 24))
+    sender = threading.Thread(target=upstream.sendall, args=(data,))
+    sender.start()
+    world.until(lambda: pair.upstream.channel.frames_received == 1, 4000)
+    sender.join()
+    received_ns = pair.upstream.channel.last_active_ns
+    got = 0
+    while pair.client.channel.pending_send:
+        world.pass_time(20)
+        got += len(world.read(client, 1 << 20))
+    assert pair.client.channel.last_active_ns - received_ns > 60 * SECOND, "it did not last longer than the timeout"
+    assert pair.state.value == "half_closed"
+    assert world.read(client, len(data) - got) == data[got:]
+    pair.abort(Cause.ADMIN, "", "internal")
+    world.poll()
+
+
+def test_a_mute_of_ours_holds_the_clock_of_a_half_closed_pair(make):
+    world = make(half_close_s=30)
+    client, upstream, pair = world.pair()
+    upstream.sendall(frame(b"bye"))
+    upstream.shutdown(socket.SHUT_WR)
+    assert world.ended(client) == frame(b"bye")
+    pair.client.channel.mute(mute.ADMIN)
+    client.sendall(frame(b"held up"))
+    for _ in range(4):
+        world.pass_time(31)
+    assert not world.rows
+    pair.client.channel.unmute(mute.ADMIN)
+    assert world.read(upstream, 11) == frame(b"held up")
+    for _ in range(2):
+        world.pass_time(31)
+    world.pass_time(1.1)
+    assert (world.row["cause"], world.row["detail"]) == ("upstream_closed", "the other side did not end in time")
+
+
+def test_a_client_that_ends_before_its_first_byte_ends_the_pair_whatever_the_server_said(world):
+    client, upstream, pair = world.pair()
+    pair.client.channel.mute(mute.ADMIN)
+    client.shutdown(socket.SHUT_WR)
+    upstream.sendall(frame(b"welcome"))
+    world.until(lambda: pair.upstream.channel.frames_received == 1)
+    pair.client.channel.unmute(mute.ADMIN)
+    assert world.ended(client) == frame(b"welcome")
+    upstream.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["lost"]["bytes"]) == ("peer_closed", 0)
+
+
+@pytest.mark.parametrize(("said", "cause"), [(b"", "no_data"), (frame(b"welcome"), "peer_closed")])
+@pytest.mark.parametrize("end", ["upstream", "timeout"])
+def test_a_client_may_wait_for_what_the_server_says_first(make, said, cause, end):
+    world = make(waits_before_data=True, half_close_s=30)
+    client, upstream, pair = world.pair()
+    client.shutdown(socket.SHUT_WR)
+    assert world.ended(upstream) == b""
+    assert pair.state.value == "half_closed"
+    world.pass_time(20)
+    upstream.sendall(said)
+    assert not said or world.read(client, len(said)) == said
+    if end == "upstream":
+        upstream.close()
+    else:
+        world.pass_time(31)
+    assert world.ended(client) == b""
+    client.close()
+    upstream.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["side"], world.row["lost"]["bytes"]) == (cause, "downstream", 0)
+
+
+def test_a_server_that_ends_first_without_a_byte_is_not_no_data(make):
+    world = make(waits_before_data=True)
+    client, upstream, _ = world.pair()
+    upstream.close()
+    assert world.ended(client) == b""
+    client.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["side"]) == ("upstream_closed", "upstream")
+
+
+def test_a_kafka_client_without_a_request_waits_for_nothing(make):
+    world = make("kafka", waits_before_data=True)
+    client, upstream, _ = world.pair()
+    client.shutdown(socket.SHUT_WR)
+    assert world.ended(client) == b""
+    upstream.close()
+    world.until(lambda: world.rows)
+    assert world.row["cause"] == "no_data"
+
+
 def test_kafka_ends_a_half_closed_pair_when_no_answer_is_open(make):
     world = make("kafka")
     client, upstream, _ = world.pair()
@@ -813,3 +928,33 @@ def test_a_run_has_the_time_when_it_was_read_not_that_of_its_poll(make, tmp_path
     writer.flush_and_close(1000)
     (found,) = read_frames(str(tmp_path))
     assert found.capture_ns > world.selector.now_ns
+
+
+def test_an_error_at_the_end_of_a_half_closed_pair_costs_the_pair(make):
+    world = make(half_close_s=30)
+    client, upstream, pair = world.pair()
+    upstream.shutdown(socket.SHUT_WR)
+    world.until(lambda: pair.state.value == "half_closed")
+    world.blind(client, pair, mute.PEER)
+    world.pass_time(31)
+    for sock in (client, upstream):
+        sock.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["id"]) == ("upstream_closed", int(pair.id))
+    assert world.selector.faults.take()[0][:2] == ("timer", 1)
+
+
+def test_a_pair_whose_end_cannot_be_told_is_over_all_the_same(make):
+    world = make()
+    client, upstream, pair = world.pair()
+
+    def fail(pair):
+        raise RuntimeError("a bug")
+
+    told, world.told.pair_closed = world.told.pair_closed, fail
+    client.close()
+    upstream.close()
+    world.until(lambda: pair.state.value == "closed")
+    assert not hasattr(pair.client, "pair"), "it holds itself"
+    assert world.selector.faults.take()[0][:3] == ("callback", 1, "RuntimeError: a bug")
+    told(pair)

@@ -1,5 +1,6 @@
 """The relay: what the selector tells reaches the right pair, and the tap gets what passes."""
 
+import os
 from pathlib import Path
 
 from proxy.config.model import TapConfig, TapRule
@@ -14,10 +15,10 @@ from tests.fakes.world import World, frame
 class Tapped:
     """A world whose frames are tapped; the log is written in the test's own thread."""
 
-    def __init__(self, folder: Path, rule: TapRule, protocol: str = "framed", **tap: int) -> None:
+    def __init__(self, folder: Path, rule: TapRule, protocol: str = "framed", wakeup_fd: int = -1, **tap: int) -> None:
         self.folder = folder
         config = TapConfig(directory=str(folder), rules=(rule,), **tap)
-        self.writer = TapWriter(config, "n", "0", "b")
+        self.writer = TapWriter(config, "n", "0", "b", wakeup_fd=wakeup_fd)
         self.world = World(protocol, rules=TapRules(config.rules, self.writer), writer=self.writer)
 
     def frames(self):
@@ -125,3 +126,43 @@ def test_a_full_log_mutes_the_source_until_it_accepts(tmp_path):
     assert pair.client.channel.causes == 0
     world.close()
     assert len(tapped.frames()) == tapped.writer.frames_matched_request
+
+
+def test_an_error_with_one_of_those_that_wait_for_the_log_costs_that_pair_and_the_others_go_on(tmp_path):
+    tapped = Tapped(tmp_path, TapRule(name="r", on_full="mute"))
+    world = tapped.world
+    (client, _, bad), (_, _, good) = world.pair(), world.pair()
+    world.blind(client, bad, mute.TAP)
+    good.client.channel.mute(mute.TAP)
+    for pair in (bad, good):
+        world.relay.pairs.tap_full(pair.client)
+    world.relay.pairs.tap_accepts()
+    assert (bad.client.channel.cause, good.client.channel.causes) == ("internal", 0)
+    assert world.selector.faults.take()[0].place == "channel"
+    world.close()
+
+
+def test_who_asked_a_log_that_refused_is_told_when_it_accepts(tmp_path):
+    """The log had room, and had none again when it was asked: nobody else remembers who waits."""
+    wakeup = os.eventfd(0, os.EFD_NONBLOCK)
+    tapped = Tapped(tmp_path, TapRule(name="r", on_full="mute"), wakeup_fd=wakeup, queue_size=65536, flush_size=32768)
+    world, writer = tapped.world, tapped.writer
+    (client, upstream, pair), (other, other_upstream, other_pair) = world.pair(), world.pair()
+    data = frame(b"x" * 40_000)
+    for _ in range(2):
+        client.sendall(data)
+        world.read(upstream, len(data))
+    assert pair.client.channel.causes == mute.TAP
+    writer.write_queued()
+    assert os.eventfd_read(wakeup) == 1
+    other.sendall(data)
+    world.read(other_upstream, len(data))
+    assert other_pair.client.channel.causes == 0, "there is room for one chunk, and for nobody who waits"
+    world.relay.pairs.tap_accepts()
+    assert pair.client.channel.causes == mute.TAP
+    writer.write_queued()
+    assert os.eventfd_read(wakeup) == 1
+    world.relay.pairs.tap_accepts()
+    assert pair.client.channel.causes == 0
+    world.close()
+    os.close(wakeup)

@@ -14,5 +14,14 @@ def test_the_protocol_says_whether_requests_are_paired(protocol, kafka):
     counters = ListenerCounters()
     upstream = Upstream("u", UpstreamCounters(), [])
     options = ChannelOptions(side="downstream", limit=ReceiveLimit(1), stats=counters.downstream)
-    route = Route(listener="l", upstream=upstream, protocol=protocol, options=options, upstream_options={}, half_close_ns=1, counters=counters)
+    route = Route(
+        listener="l",
+        upstream=upstream,
+        protocol=protocol,
+        options=options,
+        upstream_options={},
+        half_close_ns=1,
+        waits_before_data=False,
+        counters=counters,
+    )
     assert (route.kafka, route.upstream) == (kafka, upstream)

@@ -6,7 +6,7 @@ from proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig, to_w
 from proxy.network import mute
 from proxy.network.cause import Cause
 from proxy.network.memory_pool import MemoryPool
-from proxy.server.commands import Commands
+from proxy.server.commands import Commands, _Job
 from proxy.server.settings import Settings
 from tests.fakes.world import World, frame
 
@@ -111,7 +111,7 @@ def test_mute_is_answered_when_no_further_header_will_be_read(steered):
     client.sendall(begun[6:])
     assert world.read(upstream, len(begun)) == begun
     steered.commands.pair_changed()
-    assert steered.answers == [{"type": "result", "id": 1, "affected": [int(other.id), int(pair.id)], "missing": []}]
+    assert steered.answers == [{"type": "result", "id": 1, "affected": [int(other.id), int(pair.id)], "missing": [], "undone": []}]
 
 
 def test_a_mute_that_waits_ends_with_its_pair(steered):
@@ -123,7 +123,7 @@ def test_a_mute_that_waits_ends_with_its_pair(steered):
     pair.abort(Cause.ADMIN, "", "internal")
     steered.world.poll()
     steered.commands.pair_changed()
-    assert steered.answers == [{"type": "result", "id": 1, "affected": [], "missing": [99, int(pair.id)]}]
+    assert steered.answers == [{"type": "result", "id": 1, "affected": [], "missing": [99, int(pair.id)], "undone": []}]
 
 
 def test_a_mute_that_waits_ends_with_an_unmute(steered):
@@ -138,9 +138,9 @@ def test_a_mute_that_waits_ends_with_an_unmute(steered):
 
 def test_a_listeners_channels_are_all_of_it_and_no_others(steered):
     _, _, pair = steered.world.pair()
-    assert steered.ask("mute", listener="other", reason="") == {"type": "result", "affected": [], "missing": []}
+    assert steered.ask("mute", listener="other", reason="") == {"type": "result", "affected": [], "missing": [], "undone": []}
     assert pair.client.channel.causes == 0
-    assert steered.ask("mute", listener="l", reason="") == {"type": "result", "affected": [int(pair.id)], "missing": []}
+    assert steered.ask("mute", listener="l", reason="") == {"type": "result", "affected": [int(pair.id)], "missing": [], "undone": []}
 
 
 def test_a_listeners_channels_are_chosen_in_slices(steered):
@@ -169,12 +169,100 @@ def test_close_ends_the_pair_for_admin(steered):
         "type": "result",
         "affected": [int(pair.id)],
         "missing": [5],
+        "undone": [],
     }
     assert steered.world.ended(client) == b""
     client.close()
     upstream.close()
     steered.world.until(lambda: steered.world.rows)
     assert (steered.world.row["cause"], steered.world.row["detail"]) == ("admin", "maintenance")
+
+
+def test_what_has_begun_to_end_is_missing(steered):
+    _, _, pair = steered.world.pair()
+    pair.end(Cause.IDLE, "", "downstream")
+    for verb in ("mute", "unmute", "close"):
+        assert steered.ask(verb, connections=[int(pair.id)]) == {"type": "result", "affected": [], "missing": [int(pair.id)], "undone": []}
+    assert pair.client.channel.causes == 0
+
+
+def test_a_mute_that_was_taken_away_before_it_was_in_force_is_undone(steered):
+    client, _, pair = steered.world.pair()
+    client.sendall(frame(b"begun")[:6])
+    steered.world.until(lambda: pair.client.channel.staged == 6)
+    steered.commands.handle({"type": "mute", "id": 1, "connections": [int(pair.id)]})
+    steered.work()
+    steered.commands.handle({"type": "unmute", "id": 2, "connections": [int(pair.id)]})
+    steered.work()
+    lists = {answer["id"]: (answer["affected"], answer["undone"]) for answer in steered.answers}
+    assert lists == {1: ([], [int(pair.id)]), 2: ([int(pair.id)], [])}
+
+
+@pytest.mark.parametrize("by", ["listener", "connections"])
+def test_the_end_answers_what_is_begun_and_what_is_not(steered, by):
+    pairs = [steered.world.pair() for _ in range(20)]
+    client, _, first = pairs[0]
+    ids = [int(pair.id) for _, _, pair in pairs]
+    client.sendall(frame(b"begun")[:6])
+    steered.world.until(lambda: first.client.channel.staged == 6)
+    chosen = {"listener": "l"} if by == "listener" else {"connections": [*ids, 99]}
+    for number in (1, 2):
+        steered.commands.handle({"type": "mute", "id": number, **chosen})
+    steered.commands.handle({"type": "list", "id": 3})
+    steered.commands.work(0, lambda: 1)
+    steered.commands.end()
+    missing = [] if by == "listener" else [99]
+    assert steered.answers == [
+        {"type": "result", "id": 1, "affected": ids[1:8], "missing": missing, "undone": [ids[0], *ids[8:]]},
+        {"type": "result", "id": 2, "affected": [], "missing": missing, "undone": ids},
+        {"type": "error", "id": 3, "error": "the processor ends"},
+    ]
+    assert not steered.commands.busy
+    steered.commands.end()
+    assert len(steered.answers) == 3
+
+
+def test_a_waiting_mute_is_undone_at_the_end(steered):
+    client, _, pair = steered.world.pair()
+    client.sendall(frame(b"begun")[:6])
+    steered.world.until(lambda: pair.client.channel.staged == 6)
+    steered.commands.handle({"type": "mute", "id": 1, "connections": [int(pair.id)]})
+    steered.work()
+    steered.commands.end()
+    assert steered.answers == [{"type": "result", "id": 1, "affected": [], "missing": [], "undone": [int(pair.id)]}]
+
+
+def test_an_error_with_one_pair_costs_that_pair_and_is_a_fault(steered):
+    world = steered.world
+    (client, _, bad), (_, _, good) = world.pair(), world.pair()
+    world.blind(client, bad, mute.ADMIN)
+    assert steered.ask("unmute", listener="l") == {"type": "result", "affected": [int(good.id)], "missing": [], "undone": [int(bad.id)]}
+    world.until(lambda: world.rows)
+    assert (world.row["id"], world.row["cause"]) == (int(bad.id), "internal")
+    assert {fault.place for fault in world.selector.faults.take()} == {"command", "channel"}
+
+
+def test_an_error_of_a_job_is_its_answer_and_the_next_job_goes_on(steered):
+    class Failing(_Job):
+        def step(self) -> bool:
+            if self.id == 1:
+                raise RuntimeError("a bug")
+            return True
+
+        def result(self) -> dict:
+            raise RuntimeError("a bug in the answer")
+
+        def cut(self) -> dict:
+            raise RuntimeError("a bug in the end")
+
+    steered.commands._jobs.extend(Failing({"id": number}) for number in (1, 2))
+    steered.commands.handle({"type": "list", "id": 3})
+    steered.work()
+    steered.commands._jobs.append(Failing({"id": 4}))
+    steered.commands.end()
+    answers = {answer["id"]: answer.get("error") for answer in steered.answers}
+    assert answers == {1: "RuntimeError: a bug", 2: "RuntimeError: a bug in the answer", 3: None, 4: "RuntimeError: a bug in the end"}
+    assert steered.world.selector.faults.take()[0].times == 3
 
 
 def test_a_change_is_prepared_then_committed(steered):

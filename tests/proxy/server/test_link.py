@@ -180,3 +180,17 @@ def test_a_bad_hand_over_leaks_no_descriptor(packets, body, count):
     if count:
         assert ours.recv(1) == b""
     ours.close()
+
+
+def test_half_a_surrogate_pair_arrives_as_it_was_and_keeps_no_other_row_back() -> None:
+    """A peer's name may hold bytes that are no UTF-8."""
+    row = encode_closed({"id": 1, "peer": "unix:\udc80"}, 5)
+    (message,) = LinkReader().feed(encode({"type": "closed", "text": "\udcff"}, [row]))
+    assert message["text"] == "\udcff"
+    assert decode_closed(message["rows"][0])[2] == {"id": 1, "peer": "unix:\udc80"}
+
+
+def test_a_frame_that_is_nested_too_deep_is_out_of_step() -> None:
+    body = b"[" * 200_000
+    with pytest.raises(LinkError):
+        LinkReader().feed(len(body).to_bytes(4, "big") + body)

@@ -321,6 +321,13 @@ def test_a_start_that_fails_says_why(config, launch):
     assert process.wait() == 1
 
 
+def test_a_first_message_that_is_no_start_is_answered(config, launch):
+    process = launch(config, start=False)
+    process.send({"type": "list"})
+    assert process.notice("failed")["error"] == "LinkError: the first message is list, not start"
+    assert process.wait() == 1
+
+
 def test_control_that_goes_away_before_the_start_is_no_error(config, launch):
     process = launch(config, start=False)
     process.command.close()

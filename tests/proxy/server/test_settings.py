@@ -25,7 +25,7 @@ CONFIG = ProxyConfig(
     node="n",
     listeners=(
         ListenerConfig(name="a", address="x", upstream="u", max_receive_size=MIB),
-        ListenerConfig(name="b", address="x", upstream="v", protocol="kafka", max_receive_size=2 * MIB),
+        ListenerConfig(name="b", address="x", upstream="v", protocol="kafka", half_close_before_data="wait", max_receive_size=2 * MIB),
     ),
     upstreams=(
         UpstreamConfig(
@@ -47,6 +47,7 @@ def test_routes_follow_the_configuration():
     assert (route.listener, route.upstream.name, route.kafka) == ("a", "u", False)
     assert (route.options.limit.value, route.half_close_ns) == (MIB, 30_000_000_000)
     assert route.options.tls is None
+    assert [settings.routes[name].waits_before_data for name in ("a", "b")] == [False, True]
     assert [endpoint.text for endpoint in route.upstream.endpoints] == ["127.0.0.1:1", "[::1]:2", "unix:/run/u.sock"]
     assert [endpoint.family for endpoint in route.upstream.endpoints] == [socket.AF_INET, socket.AF_INET6, socket.AF_UNIX]
     options = route.upstream_options[route.upstream.endpoints[0].server_name]

@@ -1,0 +1,198 @@
+"""A processor's loop within the test's own process: its collaborators, and control's ends of its sockets."""
+
+import contextlib
+import gc
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, Self
+
+from proxy.cells import CellLayout, CellReader, CellWriter, create
+from proxy.clock import MonotonicClock
+from proxy.config.model import MIB, ListenerConfig, ProxyConfig, TapConfig, TapRule, UpstreamConfig, to_wire
+from proxy.network.connection_id import ConnectionIds
+from proxy.network.memory_pool import MemoryPool
+from proxy.network.selector import Selector
+from proxy.network.timer import Timer
+from proxy.relay.counters import Publisher
+from proxy.relay.drain import Drain
+from proxy.relay.relay import Relay
+from proxy.server.link import Handover, LinkReader, decode_closed, encode, send_handover
+from proxy.server.loop import Loop, Watcher
+from proxy.server.settings import Settings
+from proxy.tap.rules import TapRules
+from proxy.tap.segment import SegmentFiles
+from proxy.tap.writer import TapWriter
+
+Message = dict[str, Any]
+
+
+class Act(Timer):
+    """A timer that does what the test says."""
+
+    def __init__(self, action: Callable[[], object]) -> None:
+        super().__init__()
+        self.action = action
+
+    def fire(self, now_ns: int) -> None:
+        self.action()
+
+
+class LoopBench:
+    """One loop over an upstream that accepts and says nothing; ``run`` serves until something ends it.
+
+    Args:
+        folder: of the tap's log; none: no tap.
+        files: the disk under it.
+        cell_writer: made of descriptor and layout.
+        link_bytes: the send buffer of the loop's command socket; 0: the system's.
+
+    Attributes:
+        read: what the link brought, once ``close`` or ``receive`` read it; closed rows are single messages with ``row``.
+    """
+
+    def __init__(
+        self,
+        folder: str | None = None,
+        files: SegmentFiles | None = None,
+        cell_writer: Callable[[int, CellLayout], CellWriter] = CellWriter,
+        link_bytes: int = 0,
+    ) -> None:
+        self.upstream = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        tap_config = None if folder is None else TapConfig(directory=folder, rules=(TapRule(name="all"),))
+        config = ProxyConfig(
+            node="n",
+            listeners=(ListenerConfig(name="plain", address="x", upstream="u", max_receive_size=MIB),),
+            upstreams=(UpstreamConfig(name="u", endpoints=(f"127.0.0.1:{self.upstream.getsockname()[1]}",)),),
+            tap=tap_config,
+        )
+        layout = CellLayout.of(config)
+        self._cells_fd = create(layout)
+        self.cells = CellReader(self._cells_fd, layout)
+        writer = cell_writer(self._cells_fd, layout)
+        clock = MonotonicClock()
+        self.pool = MemoryPool(16 * MIB, clock.now_ns)
+        settings = Settings({"config": to_wire(config)}, self.pool)
+        self.tap = None if tap_config is None else TapWriter(tap_config, "n", "0", "b", files)
+        if self.tap is not None:
+            self.tap.start()
+        rules = None if tap_config is None or self.tap is None else TapRules(tap_config.rules, self.tap)
+        watcher = Watcher()
+        self.relay = Relay(ConnectionIds(0, 1), settings.counters, watcher, rules, self.tap)
+        self.selector = Selector(clock, self.pool, self.relay)
+        self.relay.pairs.attach(self.selector)
+        self.command, theirs = socket.socketpair()
+        if link_bytes:
+            theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, link_bytes)
+        self.handover, their_handover = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.signals, wakeup = socket.socketpair()
+        self._ours = (theirs, their_handover, wakeup)
+        for sock in self._ours:
+            sock.setblocking(False)
+        self.loop = Loop(
+            relay=self.relay,
+            selector=self.selector,
+            settings=settings,
+            watcher=watcher,
+            drain=Drain(self.selector, clock, self.relay.pairs.open, watcher, 0),
+            cells=writer,
+            publisher=Publisher(writer, writer.start(1, 1, 0), settings.counters, settings.limits, self.pool, self.tap),
+            tap=self.tap,
+            tap_fd=-1,
+            command=theirs,
+            handover=their_handover,
+            wakeup=wakeup,
+            reader=LinkReader(),
+        )
+        self._collecting = gc.get_threshold()
+        self.clients: list[socket.socket] = []
+        self.read: list[Message] = []
+        self._reader = LinkReader()
+
+    def connect(self) -> socket.socket:
+        """A client's socket whose other end waits for the loop to take it over."""
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            client = socket.create_connection(server.getsockname())
+            accepted, _ = server.accept()
+        with accepted:
+            assert send_handover(self.handover, Handover(time.monotonic_ns(), accepted.family, "plain", "192.0.2.1:9"), accepted.fileno())
+        client.settimeout(5)
+        self.clients.append(client)
+        return client
+
+    def send(self, *messages: Message) -> None:
+        self.command.sendall(b"".join(encode(message) for message in messages))
+
+    def when(self, condition: Callable[[], object], action: Callable[[], object]) -> None:
+        """Do something in the loop's thread, between two polls, once a condition holds there."""
+
+        def look() -> None:
+            if condition():
+                action()
+            else:
+                self.selector.call_at(self.selector.now_ns + 1_000_000, timer)
+
+        timer = Act(look)
+        self.selector.call_at(0, timer)
+
+    def when_open(self, count: int, action: Callable[[], object]) -> None:
+        """Do something once so many pairs are open."""
+        pairs = self.relay.pairs.open
+        self.when(lambda: [pair.state.value for pair in pairs.values()] == ["open"] * count, action)
+
+    def receive(self) -> None:
+        """Read the link to its end; the loop has closed its side."""
+        self.command.settimeout(5)
+        with contextlib.suppress(ConnectionResetError):
+            while data := self.command.recv(1 << 16):
+                self._keep(data)
+
+    def _keep(self, data: bytes) -> None:
+        for message in self._reader.feed(data):
+            if message["type"] == "closed":
+                self.read += [{"type": "closed", "row": decode_closed(line)[2]} for line in message["rows"]]
+            else:
+                self.read.append(message)
+
+    def of(self, kind: str) -> list[Message]:
+        """The messages of one type that were read."""
+        return [message for message in self.read if message["type"] == kind]
+
+    def end(self) -> None:
+        """As the process's end does: the loop's descriptors go; what it wrote is read."""
+        for sock in self._ours:
+            sock.close()
+        if self.command.fileno() >= 0:
+            self.receive()
+
+    @contextlib.contextmanager
+    def reading(self, begin: threading.Event) -> Iterator[None]:
+        """A control that reads its link only from ``begin`` on."""
+
+        def run() -> None:
+            begin.wait(10)
+            self.receive()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield
+        finally:
+            for sock in self._ours:
+                sock.close()
+            begin.set()
+            thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for sock in (*self._ours, *self.clients, self.command, self.handover, self.signals, self.upstream):
+            sock.close()
+        self.cells.close()
+        os.close(self._cells_fd)
+        gc.unfreeze()  # as a loop leaves it for its whole process
+        gc.set_threshold(*self._collecting)

@@ -1,0 +1,217 @@
+"""The loop in the test's own process: what an error costs, and that the end loses nothing."""
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.cells import CellWriter, State
+from proxy.server.loop import LINK_CLOSE_MS
+from tests.fakes.disk import FakeDisk
+from tests.fakes.loop import Act, LoopBench
+
+STOP = {"type": "stop"}
+
+
+def fail() -> None:
+    raise RuntimeError("a bug")
+
+
+# What an error costs.
+
+
+def test_a_timer_that_raises_is_logged_and_counted_and_the_loop_goes_on() -> None:
+    with LoopBench() as bench:
+        bench.connect()
+        bench.when_open(1, fail)
+        bench.when_open(1, lambda: bench.when(lambda: bench.cells.cell("framegate.processor.errors", "timer"), lambda: bench.send(STOP, STOP)))
+        assert bench.loop.run([])
+        bench.end()
+        (row,) = bench.of("log")
+        assert (row["level"], row["event"]) == ("error", "internal_error")
+        at = row["fields"].pop("at")
+        assert row["fields"] == {"place": "timer", "count": 1, "error": "RuntimeError: a bug"}
+        assert at.startswith("test_loop_ends.py:")
+        assert [closed["row"]["cause"] for closed in bench.of("closed")] == ["drained"]
+
+
+def test_errors_without_end_are_counted_and_do_not_fill_the_log() -> None:
+    with LoopBench() as bench:
+        fired: list[int] = []
+
+        def again() -> None:
+            fired.append(1)
+            if len(fired) < 500:
+                bench.selector.call_at(0, timer)
+            else:
+                bench.send(STOP, STOP)
+            raise RuntimeError("a bug")
+
+        timer = Act(again)
+        bench.selector.call_at(0, timer)
+        assert bench.loop.run([])
+        bench.end()
+        assert bench.cells.cell("framegate.processor.errors", "timer") == 500
+        assert len(bench.of("log")) <= 4
+        assert sum(row["fields"]["count"] for row in bench.of("log")) == 500
+
+
+def test_counts_that_cannot_be_published_do_not_end_the_loop() -> None:
+    class Failing(CellWriter):
+        failures = 3
+
+        def publish(self, image: Any) -> None:
+            if self.failures:
+                self.failures -= 1
+                raise RuntimeError("a bug")
+            super().publish(image)
+
+    with LoopBench(cell_writer=Failing) as bench:
+        bench.when(lambda: bench.cells.cell("framegate.processor.errors", "loop") == 3, lambda: bench.send(STOP, STOP))
+        assert bench.loop.run([])
+        bench.end()
+        assert {row["fields"]["error"] for row in bench.of("log")} == {"RuntimeError: a bug"}
+
+
+def test_an_error_of_the_selector_itself_ends_the_loop_and_loses_nothing() -> None:
+    with LoopBench() as bench:
+        for _ in range(3):
+            bench.connect()
+        bench.when_open(3, lambda: bench.selector._epoll.close())
+        assert not bench.loop.run([])
+        bench.end()
+        assert len(bench.of("closed")) == 3
+        assert bench.cells.cell("framegate.connection.closed", "plain", "drained") == 3
+        assert bench.cells.state == State.STOPPED
+        assert "loop" in {row["fields"]["place"] for row in bench.of("log")}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize(("kind", "text"), [(RuntimeError, "RuntimeError: a bug"), (SystemExit, "RuntimeError: the writer thread had ended")])
+def test_a_tap_thread_that_raises_or_dies_loses_one_block_says_so_and_goes_on(tmp_path: Path, kind: type[BaseException], text: str) -> None:
+    class Failing(FakeDisk):
+        def write(self, fd: int, parts: list[Any], position: int) -> int:
+            if self.failures:
+                self.failures -= 1
+                raise kind("a bug")
+            return super().write(fd, parts, position)
+
+        failures = 1
+
+    with LoopBench(str(tmp_path), Failing()) as bench:
+        assert bench.tap is not None
+        client = bench.connect()
+        bench.when_open(1, lambda: client.sendall(b"\0\0\0\1x"))
+        bench.when(lambda: bench.cells.cell("framegate.tap.flushed"), lambda: client.sendall(b"\0\0\0\1y"))
+        tapped = [("framegate.tap.frames", "request"), ("framegate.tap.dropped", "disk_error")]
+        bench.when(lambda: [bench.cells.cell(*name) for name in tapped] == [1, 1], lambda: bench.send(STOP, STOP))
+        assert bench.loop.run([])
+        bench.end()
+        assert bench.cells.cell("framegate.tap.matched") == bench.cells.cell("framegate.tap.flushed") == 2
+        (row,) = bench.of("log")
+        assert row["fields"] == {"place": "tap", "count": 1, "error": text, "at": ""}
+
+
+# The end.
+
+
+def test_a_link_that_is_behind_gets_every_row_and_every_count_at_the_end(tmp_path: Path) -> None:
+    """Rows wait when the loop ends, and the tap has something to say after the channels are closed."""
+    ended = threading.Event()
+
+    class Broken(FakeDisk):
+        def write(self, fd: int, parts: list[Any], position: int) -> int:
+            ended.set()
+            raise OSError(5, "broken")
+
+    with LoopBench(str(tmp_path), Broken(), link_bytes=4608) as bench:
+        clients = [bench.connect() for _ in range(30)]
+
+        def stop() -> None:
+            for client in clients:
+                client.sendall(b"\0\0\0\1x")
+            bench.when(lambda: bench.tap is not None and bench.tap.frames_matched_request == 30, lambda: bench.send(STOP, STOP))
+
+        bench.when_open(30, stop)
+        with bench.reading(ended):
+            assert bench.loop.run([])
+        assert len({row["row"]["id"] for row in bench.of("closed")}) == 30
+        assert [row["event"] for row in bench.of("log")][-1] == "tap_incomplete"
+        assert bench.cells.cell("framegate.connection.closed", "plain", "drained") == 30
+        assert bench.cells.cell("framegate.connection.active", "downstream", "plain") == 0
+        assert bench.cells.cell("framegate.tap.matched") == 30
+        assert bench.cells.state == State.STOPPED
+
+
+@pytest.mark.slow
+def test_a_link_that_nobody_reads_is_given_up_after_a_second() -> None:
+    with LoopBench(link_bytes=4608) as bench:
+        for _ in range(30):
+            bench.connect()
+        bench.when_open(30, lambda: bench.send(STOP, STOP))
+        begun = time.monotonic()
+        assert bench.loop.run([])
+        assert time.monotonic() - begun >= 0.9 * LINK_CLOSE_MS / 1000
+        assert bench.cells.cell("framegate.connection.closed", "plain", "drained") == 30
+        bench.end()
+        assert len(bench.of("closed")) < 30
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [(), (STOP,), (STOP, STOP)])
+def test_a_link_that_is_gone_leaves_the_counts(tmp_path: Path, first: tuple[dict[str, str], ...]) -> None:
+    with LoopBench(str(tmp_path)) as bench:
+        client = bench.connect()
+
+        def leave() -> None:
+            bench.send(*first)
+            bench.command.close()
+            bench.handover.close()
+
+        bench.when_open(1, lambda: client.sendall(b"\0\0\0\1x"))
+        bench.when(lambda: bench.tap is not None and bench.tap.frames_matched_request, leave)
+        assert bench.loop.run([])
+        assert bench.cells.cell("framegate.connection.closed", "plain", "drained") == 1
+        assert bench.cells.cell("framegate.tap.flushed") == 1
+        assert bench.cells.state == State.STOPPED
+
+
+@pytest.mark.parametrize("how", ["a second stop", "a third SIGTERM"])
+def test_a_forced_end_does_without_courtesy_and_every_connection_has_its_row(how: str) -> None:
+    """The clients never end their side, so that the courtesy would last its second."""
+    with LoopBench() as bench:
+        for _ in range(3):
+            bench.connect()
+        bench.when_open(3, lambda: bench.send(STOP, STOP) if how == "a second stop" else bench.signals.send(b"\x0f\x0f\x0f"))
+        states: list[str] = []
+        bench.when(lambda: states.append("loop") or len(states) > 1000, fail)
+        assert bench.loop.run([])
+        bench.end()
+        assert {row["row"]["cause"] for row in bench.of("closed")} == {"drained"}
+        assert len(bench.of("closed")) == 3
+        assert bench.cells.cell("framegate.processor.errors", "timer") == 0, "it waited for a second"
+
+
+def test_work_that_the_end_cuts_short_is_answered_and_says_what_was_not_done() -> None:
+    with LoopBench() as bench:
+        for _ in range(30):
+            bench.connect()
+        ids: list[int] = []
+
+        def ask() -> None:
+            ids.extend(bench.relay.pairs.open)
+            lists = [{"type": "list", "id": number} for number in range(40)]
+            bench.send(*lists, {"type": "mute", "id": 40, "listener": "plain"}, {"type": "unmute", "id": 41, "connections": [99]}, STOP, STOP)
+
+        bench.when_open(30, ask)
+        assert bench.loop.run([])
+        bench.end()
+        answers = {message["id"]: message for message in bench.read if "id" in message}
+        assert sorted(answers) == list(range(42))
+        assert answers[39] == {"type": "error", "id": 39, "error": "the processor ends"}
+        assert answers[40] == {"type": "result", "id": 40, "affected": [], "missing": ids, "undone": []}
+        assert answers[41] == {"type": "result", "id": 41, "affected": [], "missing": [99], "undone": []}
+        assert len(bench.of("closed")) == 30
