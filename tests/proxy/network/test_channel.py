@@ -98,6 +98,8 @@ def test_traffic_that_stays_as_it_is_gets_one_read_for_each_send(net: NetBench, 
         (frame(1) + b"\0\0\x04\x01", Cause.FRAME_TOO_LARGE, "1025 bytes exceeds the limit of 1024"),
         (b"GET / HTTP/1.1\r\n\r\n", Cause.WRONG_PROTOCOL, "HTTP"),
         (b"\x16\x03\x01\x00\xf0" + b"\1" * 240, Cause.WRONG_PROTOCOL, "TLS"),
+        (b"ruok", Cause.WRONG_PROTOCOL, "ZooKeeper's four-letter word ruok"),
+        (b"mntr\n", Cause.WRONG_PROTOCOL, "ZooKeeper's four-letter word mntr"),
     ],
 )
 def test_what_the_peer_does_wrong_has_a_name_and_good_frames_before_it_pass(net: NetBench, data: bytes, cause: Cause, words: str) -> None:
