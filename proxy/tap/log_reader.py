@@ -298,7 +298,7 @@ def _list(root: str, stream: str) -> list[Segment]:
         stem, suffix = os.path.splitext(name)
         if suffix in (OPEN_SUFFIX, SEALED_SUFFIX) and stem.isdigit():
             segment = _look_at(root, stream, stem, suffix)
-            if segment is not None:
+            if segment is not None and (segment.base not in found or segment.size > found[segment.base].size):
                 found[segment.base] = segment
     return [found[base] for base in sorted(found)]
 

@@ -73,7 +73,7 @@ class TapWriter:
         blocks_flushed: blocks on disk.
         write_errors: failed attempts to write a block.
         flush_ns: time spent encoding and writing blocks.
-        error: the last failed write, in words; empty once a write succeeded again.
+        error: the last failed write, in words; once a write succeeded again empty, or what of the log's files could not be put in order.
     """
 
     def __init__(
@@ -150,6 +150,17 @@ class TapWriter:
     def frames_dropped(self) -> i64:
         """Matched frames that the log has as a gap only, for whatever reason."""
         return self.dropped_queue_full + self.dropped_disk_full + self.dropped_disk_error + self.dropped_sampled + self.dropped_closed
+
+    @property
+    def unaccounted(self) -> i64:
+        """Matched frames of which the log on disk says nothing yet, neither by itself nor in a gap."""
+        return (
+            self.frames_matched_request
+            + self.frames_matched_response
+            - self.frames_flushed_request
+            - self.frames_flushed_response
+            - self.frames_gapped
+        )
 
     def refusal(self) -> i64:
         """Why the log takes no chunk now: a reason code, or 0 when it does."""
@@ -249,7 +260,7 @@ class TapWriter:
         self.write_queued()
         self._settle_failed()
         self._seal()
-        return len(self._gaps) == 0 and self.error == ""
+        return len(self._gaps) == 0 and self.unaccounted == 0
 
     def write_queued(self) -> None:
         """Write the blocks handed over, in the caller's thread; for a writer that was never started."""
@@ -413,14 +424,14 @@ class TapWriter:
     def _append(self, block: Block, now_ns: i64) -> bool:
         try:
             self._log.append(block, now_ns)
-        except OSError as error:
+        except Exception as error:  # whatever it is, it costs this block, and the thread goes on with the next
             self.write_errors += 1
-            self.error = str(error)
+            self.error = str(error) if isinstance(error, OSError) else repr(error)
             self._failing = reason_of(error)
             block.failure = self._failing
             return False
         self._failing = 0
-        self.error = ""
+        self.error = self._log.trouble
         self.frames_flushed_request += block.request_frames
         self.frames_flushed_response += block.response_frames
         self.frames_gapped += block.lost_frames
