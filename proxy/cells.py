@@ -239,6 +239,7 @@ METRICS: Final = (
     _control("worker.restarts", "counter", "{restart}", "Processors started again.", (REASON, ("died", "heartbeat", "commit"))),
     _control("tap.usage", "gauge", "By", "Bytes of the tap's log on disk."),
     _control("tap.limit", "gauge", "By", "The tap's budget."),
+    _control("tap.consumer.unreadable", "gauge", "{consumer}", "Readers of the tap whose file cannot be read: what they may need is kept."),
     _control("config.revision", "gauge", "{revision}", "Revision of the configuration in force."),
     _control("config.changes", "counter", "{change}", "Changes asked for.", (ERROR_TYPE, ("", "refused", "invalid"))),
 )

@@ -4,7 +4,7 @@ Where things are::
 
     <directory>/<stream>/<base>.open          being written, by exactly one process
     <directory>/<stream>/<base>.seg           sealed: never changes again, until retention deletes it
-    <directory>/_consumers/<name>.json        how far a reader has come (``log_reader``)
+    <directory>/_consumers/<name>.json        how far a reader has come (``consumer``)
 
 A stream is what one run of one processor wrote: ``<node>.<slot>.<boot-id>``. A *logical offset* is a position in a stream: ``base`` (the
 file's name, 20 digits) + position in the file - 4096. The next segment's base is the logical end of the segment before, so one integer
@@ -91,6 +91,9 @@ MAX_CHUNK_BYTES: Final = 1 << 30
 OPEN_SUFFIX: Final = ".open"
 SEALED_SUFFIX: Final = ".seg"
 CONSUMERS_FOLDER: Final = "_consumers"
+# Of everything in the tap's directory, whatever the umask allows beyond it: frames are for their owner and for readers of its group.
+FILE_MODE: Final = 0o640
+FOLDER_MODE: Final = 0o750
 
 DIRECTION_REQUEST: Final = 0
 DIRECTION_RESPONSE: Final = 1

@@ -23,6 +23,8 @@ from mypy_extensions import i64, mypyc_attr
 from proxy.network.run import Buffer
 from proxy.tap.block import Block, Layout
 from proxy.tap.record import (
+    FILE_MODE,
+    FOLDER_MODE,
     REASON_DISK_ERROR,
     REASON_DISK_FULL,
     SEGMENT_HEADER_BYTES,
@@ -33,8 +35,6 @@ from proxy.tap.record import (
 
 # Linux takes at most 1024 pieces in one gathering write.
 MAX_PIECES: Final = 1024
-FILE_MODE: Final = 0o640
-FOLDER_MODE: Final = 0o750
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

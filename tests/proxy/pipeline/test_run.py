@@ -21,7 +21,8 @@ import proxy
 from proxy.pipeline.run import EXIT_OK, EXIT_USAGE, PipelineSettings, _distance, _reason, run_pipeline, start_query
 from proxy.pipeline.tables import TABLE_SCHEMAS, TableWriter
 from proxy.tap import record
-from proxy.tap.log_reader import count_frames, read_consumers
+from proxy.tap.consumer import read_consumers
+from proxy.tap.log_reader import count_frames
 from tests.fakes.tap_log import START_NS, FakeProcessor, demo_body
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ def test_the_job_follows_the_log_says_so_and_stops_on_sigterm(tmp_path: Path) ->
     assert second["duration_ms"] > 0
     assert events[-1] == {"event": "stopped", "total": second["total"], "lag_bytes": 0}
     assert [bytes(row["payload"]) for row in table(output, "frames")] == [b"one", b"two", b"three"]
-    assert list(read_consumers(str(log))) == ["pipeline"]
+    assert list(read_consumers(str(log)).offsets) == ["pipeline"]
 
 
 # Where the driver stands when it is killed, and in which batch: the next new one, or the one that the kill before left to be replayed.

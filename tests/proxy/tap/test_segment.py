@@ -1,7 +1,6 @@
 import errno
 import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,14 +27,6 @@ def block(*payloads: bytes) -> Block:
         builder.starts.write(b"\0\0\0\0")
         builder.starts_count += 1
     return builder.finish()
-
-
-@pytest.fixture
-def no_umask() -> Iterator[None]:
-    """What is restricted is so by our own doing."""
-    before = os.umask(0)
-    yield
-    os.umask(before)
 
 
 def log_of(root: Path, disk: FakeDisk | None = None, *, size: int = 1 << 20, age_s: int = 300) -> SegmentLog:
