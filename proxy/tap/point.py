@@ -24,6 +24,7 @@ from proxy.tap.record import (
     REASON_NONE,
     REASON_OVERSIZE,
     REASON_SAMPLED,
+    REASON_UNDELIVERED,
     REASON_WITHHELD,
 )
 from proxy.tap.writer import TapWriter
@@ -112,21 +113,33 @@ class TapPoint:
         if keys is not None and (len(keys) != frame_count or latencies is None or len(latencies) != frame_count):
             raise ValueError(f"keys and latencies of {len(keys)} answers with {frame_count} frames")
         writer = self._writer
+        refusal = REASON_SAMPLED if self._sampled_out else 0 if self._mutes else writer.refusal()
+        if refusal != 0:
+            self._match(frame_count, run.size)
+            self._lose(refusal, frame_count, run.size, first_frame, capture_ns)
+            return True
+        self._add(run, first_frame, capture_ns, sensitive, keys, latencies)
+        self._match(frame_count, run.size)
+        writer.added()
+        return not self._mutes or writer.keeps_up()
+
+    def drop(self, frame_count: i64, byte_count: i64, first_frame: i64, capture_ns: i64) -> None:
+        """Count whole frames that were received and are not passed on: matched, and in the log as a gap.
+
+        Args:
+            frame_count, byte_count: how much, headers included.
+            first_frame, capture_ns: as in ``append``.
+        """
+        self._match(frame_count, byte_count)
+        self._lose(REASON_SAMPLED if self._sampled_out else REASON_UNDELIVERED, frame_count, byte_count, first_frame, capture_ns)
+
+    def _match(self, frame_count: i64, byte_count: i64) -> None:
+        writer = self._writer
         if self._direction == DIRECTION_REQUEST:
             writer.frames_matched_request += frame_count
         else:
             writer.frames_matched_response += frame_count
-        writer.bytes_matched += run.size
-        if self._sampled_out:
-            self._lose(REASON_SAMPLED, frame_count, run.size, first_frame, capture_ns)
-            return True
-        refusal = writer.refusal()
-        if refusal != 0 and not self._mutes:
-            self._lose(refusal, frame_count, run.size, first_frame, capture_ns)
-            return True
-        self._add(run, first_frame, capture_ns, sensitive, keys, latencies)
-        writer.added()
-        return not self._mutes or writer.keeps_up()
+        writer.bytes_matched += byte_count
 
     def lose(self, reason: int, frame_count: int, byte_count: int, first_frame: int, capture_ns: int) -> None:
         """Say that frames, or bytes of a frame that never became whole, will never come: a gap chunk.

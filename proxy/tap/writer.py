@@ -36,6 +36,7 @@ from proxy.tap.record import (
     REASON_DISK_FULL,
     REASON_QUEUE_FULL,
     REASON_SAMPLED,
+    REASON_UNDELIVERED,
     stream_name,
 )
 from proxy.tap.segment import SegmentFiles, SegmentLog, reason_of
@@ -60,8 +61,8 @@ class TapWriter:
         builder: the block being built; ``TapPoint`` adds to it.
         frames_matched_request, frames_matched_response: whole frames that a rule matched.
         bytes_matched: their bytes, headers included.
-        dropped_queue_full, dropped_disk_full, dropped_disk_error, dropped_sampled, dropped_closed: matched frames that are, or will be, in
-            the log as a gap only, by reason.
+        dropped_queue_full, dropped_disk_full, dropped_disk_error, dropped_sampled, dropped_closed, dropped_undelivered: matched frames that
+            are, or will be, in the log as a gap only, by reason.
         blocks_handed: blocks given to the thread.
 
     Of the writer thread:
@@ -105,6 +106,7 @@ class TapWriter:
         self.dropped_disk_error: i64 = 0
         self.dropped_sampled: i64 = 0
         self.dropped_closed: i64 = 0
+        self.dropped_undelivered: i64 = 0
         self.blocks_handed: i64 = 0
         self.frames_flushed_request: i64 = 0
         self.frames_flushed_response: i64 = 0
@@ -149,7 +151,14 @@ class TapWriter:
     @property
     def frames_dropped(self) -> i64:
         """Matched frames that the log has as a gap only, for whatever reason."""
-        return self.dropped_queue_full + self.dropped_disk_full + self.dropped_disk_error + self.dropped_sampled + self.dropped_closed
+        return (
+            self.dropped_queue_full
+            + self.dropped_disk_full
+            + self.dropped_disk_error
+            + self.dropped_sampled
+            + self.dropped_closed
+            + self.dropped_undelivered
+        )
 
     @property
     def unaccounted(self) -> i64:
@@ -321,6 +330,8 @@ class TapWriter:
             self.dropped_disk_error += frames
         elif reason == REASON_SAMPLED:
             self.dropped_sampled += frames
+        elif reason == REASON_UNDELIVERED:
+            self.dropped_undelivered += frames
         else:
             self.dropped_closed += frames
 
