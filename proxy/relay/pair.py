@@ -235,7 +235,7 @@ class Pair:
             loop.downstream_handshaking -= 1
             loop.downstream_handshakes[0].observe(channel.ready_ns - channel.connected_ns)
         self.state = state.next_state(self.state, PairEvent.CLIENT_READY)
-        self.client.tap = self._owner.match(self, DIRECTION_REQUEST)
+        self._match(self.client, channel, DIRECTION_REQUEST)
         channel.mute(PEER)
         if self._owner.draining:
             self.end(Cause.DRAINED, "", "internal")
@@ -275,7 +275,7 @@ class Pair:
             self._owner.loop.upstream_handshakes[0].observe(channel.ready_ns - channel.connected_ns)
         self.route.counters.active_upstream += 1
         self.state = state.next_state(self.state, PairEvent.UPSTREAM_READY)
-        self.upstream.tap = self._owner.match(self, DIRECTION_RESPONSE)
+        self._match(self.upstream, channel, DIRECTION_RESPONSE)
         if self.route.kafka:
             self.pairing = Pairing(self.route.counters.pairing)
         else:
@@ -284,6 +284,11 @@ class Pair:
             if self.upstream.tap is None:
                 self.upstream.forward_to = client
         client.unmute(PEER)
+
+    def _match(self, leg: Leg, channel: Channel, direction: int) -> None:
+        """Ask whether a leg is tapped."""
+        leg.tap = self._owner.match(self, direction)
+        channel.gated = leg.tap is not None and leg.tap.mutes
 
     def _attempt_failed(self, channel: Channel) -> None:
         """An upstream's channel closed before it was READY."""
@@ -485,6 +490,7 @@ class Pair:
             self._close_leg(leg)
             return
         self._shut(leg)
+        channel.gated = False  # what comes now does not go into the log
         channel.unmute(PEER)
         channel.unmute(TAP)
         channel.unmute(DRAIN)

@@ -34,6 +34,9 @@ class TapPoint:
     """Appends the runs of one direction of one connection to the log. Loop thread only.
 
     Made by ``TapRules.match`` when the connection is READY and kept by the relay beside the channel.
+
+    Attributes:
+        mutes: a full log is to stop the source: ask ``may_read`` before each read.
     """
 
     def __init__(
@@ -72,7 +75,7 @@ class TapPoint:
         self._connection: i64 = connection
         self._capture: i64 = capture
         self._max_frame_bytes: i64 = max_frame_bytes
-        self._mutes = mutes
+        self.mutes: bool = mutes and not sampled_out
         self._sampled_out = sampled_out
         self._whole = capture == CAPTURE_FULL and max_frame_bytes == 0
         self._codes: i64 = pack_codes(direction, KIND_FRAMES, capture, REASON_NONE, FRAMING_INT32, protocol, 0)
@@ -113,7 +116,7 @@ class TapPoint:
         if keys is not None and (len(keys) != frame_count or latencies is None or len(latencies) != frame_count):
             raise ValueError(f"keys and latencies of {len(keys)} answers with {frame_count} frames")
         writer = self._writer
-        refusal = REASON_SAMPLED if self._sampled_out else 0 if self._mutes else writer.refusal()
+        refusal = REASON_SAMPLED if self._sampled_out else 0 if self.mutes else writer.refusal()
         if refusal != 0:
             self._match(frame_count, run.size)
             self._lose(refusal, frame_count, run.size, first_frame, capture_ns)
@@ -121,7 +124,11 @@ class TapPoint:
         self._add(run, first_frame, capture_ns, sensitive, keys, latencies)
         self._match(frame_count, run.size)
         writer.added()
-        return not self._mutes or writer.keeps_up()
+        return not self.mutes or writer.keeps_up()
+
+    def may_read(self) -> bool:
+        """Whether the source may be read: only under ``on_full: mute`` it may not, while the log is full. After False: as after ``append``."""
+        return not self.mutes or self._writer.keeps_up()
 
     def drop(self, frame_count: i64, byte_count: i64, first_frame: i64, capture_ns: i64) -> None:
         """Count whole frames that were received and are not passed on: matched, and in the log as a gap.
@@ -166,7 +173,7 @@ class TapPoint:
             self._intern(builder)
         if capture_ns < builder.last_ns:
             capture_ns = builder.last_ns
-        if self._mutes:
+        if self.mutes:
             builder.must_keep = True
         data_offset = builder.data_len
         starts_index = builder.starts_count

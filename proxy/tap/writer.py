@@ -2,12 +2,15 @@
 
 Theory of operation. The loop thread fills a ``BlockBuilder`` and hands each finished block over whole, through one queue; nothing else is
 shared but counters, each with one writer, so nobody ever waits for a lock. The writer thread encodes the block, computes its CRC and
-writes it. The bound is ``queue_size``: bytes handed over and not yet written, plus the block being built; a chunk is let in while the level
-is below it, so the bound may be passed by one chunk.
+writes it. The bound is ``queue_size``: what the blocks handed over and not yet written, and the block being built, keep in memory
+(``Block.weight``). A chunk is let in while the level is below it, so it may be passed by one run: one read, and the frame that the reads before
+had begun; a buffer's unused room may add ``COPY_BELOW``. Besides, three buffers of ``flush_size`` are kept for use, and at most twice
+``MAX_PENDING_GAPS`` gaps.
 
 When the log cannot take a chunk, because the queue is full or the last write failed, a rule with ``on_full: drop`` loses the frames into
-a ``Gap``, which goes into the first block that the disk takes again. A rule with ``on_full: mute`` never loses: its chunks are taken
-always, ``append`` answers False so that the relay mutes the source, and a block that holds such chunks is tried again until it is on disk.
+a ``Gap``, which goes into the first block that the disk takes again. A rule with ``on_full: mute`` never loses: its chunks are taken always, and
+a block that holds such chunks is tried again until it is on disk. So that the bound holds for them, too, their sources are asked for before
+each read (``keeps_up``), and the one whose chunk passed the bound is told at once.
 
 The accounting, exact once the queue is empty::
 
@@ -191,7 +194,7 @@ class TapWriter:
         return self._has_room()
 
     def keeps_up(self) -> bool:
-        """Whether a source whose rule mutes may go on after a chunk was taken; False: mute it until ``accepts``."""
+        """Whether a source whose rule mutes may be read, or go on after a chunk was taken; False: mute it until ``accepts``."""
         if self.refusal() == 0:
             return True
         self._starved = True
@@ -384,15 +387,6 @@ class TapWriter:
     # The writer thread
 
     def _run(self) -> None:
-        try:
-            self._serve()
-        except Exception as error:
-            # Nobody reads a processor's stderr: what ends the thread is shown where a broken disk is, and every frame becomes a gap.
-            self.write_errors += 1
-            self.error = f"the writer thread ended: {error!r}"
-            self._failing = REASON_DISK_ERROR
-
-    def _serve(self) -> None:
         while True:
             block: Block | None = None
             try:
@@ -414,18 +408,18 @@ class TapWriter:
     def _seal(self) -> None:
         try:
             self._log.seal()
-        except OSError as error:
+        except Exception as error:  # as in ``_append``
             self.write_errors += 1
-            self.error = str(error)
+            self.error = in_words(error)
 
     def _flush(self, block: Block) -> None:
         started: i64 = time.monotonic_ns()
-        while not self._append(block, started):
-            if not block.must_keep or self._give_up.wait(float(RETRY_NS) / 1e9):
-                self._failed.append(block)
-                break
-        else:
-            self.builder.reuse(block)
+        written = self._append(block, started)
+        while not written and block.must_keep and not self._give_up.wait(float(RETRY_NS) / 1e9):
+            written = self._append(block, started)
+        self.builder.reuse(block)
+        if not written:
+            self._failed.append(block)
         self.flush_ns += i64(time.monotonic_ns()) - started
         self._settled_weight += block.weight
         if self._starved and self._has_room():
@@ -437,7 +431,7 @@ class TapWriter:
             self._log.append(block, now_ns)
         except Exception as error:  # whatever it is, it costs this block, and the thread goes on with the next
             self.write_errors += 1
-            self.error = str(error) if isinstance(error, OSError) else repr(error)
+            self.error = in_words(error)
             self._failing = reason_of(error)
             block.failure = self._failing
             return False
@@ -457,3 +451,8 @@ class TapWriter:
             os.write(self._wakeup_fd, (1).to_bytes(8, "little"))
         except BlockingIOError:
             return  # it is readable already
+
+
+def in_words(error: Exception) -> str:
+    """An error for the operator: the system's by its message, ours by its type, too."""
+    return str(error) if isinstance(error, OSError) else repr(error)

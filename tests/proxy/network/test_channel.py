@@ -54,6 +54,42 @@ def test_frames_are_delivered_and_counted(net: NetBench) -> None:
     assert (net.stats.frames_received, net.stats.bytes_received, net.stats.reads) == (3, 20, 2)
 
 
+def test_a_gated_channel_is_asked_for_before_each_read(net: NetBench) -> None:
+    channel, peer = net.ready_pair()
+    other, other_peer = net.ready_pair()
+    asked: list[Channel] = []
+    open_gate = [True, False]
+
+    def gate(which: Channel) -> bool:
+        asked.append(which)
+        if not open_gate[0]:
+            which.mute(mute.TAP)
+        return open_gate.pop(0)
+
+    net.listener.gate = gate
+    channel.gated = True
+    for sock in (peer, other_peer):
+        sock.send(frame(3))
+    net.poll()
+    for sock in (peer, other_peer):
+        sock.send(frame(3))
+    net.poll(5)
+    assert asked == [channel, channel], "not of a channel that is not gated, not while it is muted"
+    assert (net.listener.data[channel], net.listener.data[other]) == (frame(3), frame(3) * 2)
+    channel.gated = False
+    channel.unmute(mute.TAP)
+    net.poll()
+    assert net.listener.data[channel] == frame(3) * 2
+
+
+def test_a_gated_channel_is_read_when_its_listener_says_nothing(net: NetBench) -> None:
+    channel, peer = net.ready_pair()
+    channel.gated = True
+    peer.send(frame(3))
+    net.poll()
+    assert net.listener.data[channel] == frame(3)
+
+
 def test_frames_byte_by_byte(net: NetBench) -> None:
     channel, peer = net.ready_pair()
     data = frame(3, b"a") + frame(0) + frame(1, b"b")
