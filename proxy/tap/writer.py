@@ -163,17 +163,6 @@ class TapWriter:
             + self.dropped_undelivered
         )
 
-    @property
-    def unaccounted(self) -> i64:
-        """Matched frames of which the log on disk says nothing yet, neither by itself nor in a gap."""
-        return (
-            self.frames_matched_request
-            + self.frames_matched_response
-            - self.frames_flushed_request
-            - self.frames_flushed_response
-            - self.frames_gapped
-        )
-
     def refusal(self) -> i64:
         """Why the log takes no chunk now: a reason code, or 0 when it does."""
         if self._failing != 0:
@@ -272,7 +261,7 @@ class TapWriter:
         self.write_queued()
         self._settle_failed()
         self._seal()
-        return len(self._gaps) == 0 and self.unaccounted == 0
+        return len(self._gaps) == 0 and self.frames_gapped == self.frames_dropped
 
     def write_queued(self) -> None:
         """Write the blocks handed over, in the caller's thread; for a writer that was never started."""

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -76,6 +77,11 @@ def tell(job: "subprocess.Popen[str]", **told: Any) -> None:
     job.stdin.flush()
 
 
+def modes(folder: Path) -> set[tuple[str, int]]:
+    """The modes of a folder and of everything in it."""
+    return {("folder" if path.is_dir() else "file", stat.S_IMODE(path.stat().st_mode)) for path in (folder, *folder.rglob("*"))}
+
+
 def table(output: Path, name: str) -> list[dict[str, Any]]:
     """The rows of a table, read without Spark."""
     parts = sorted((output / name).glob("batch_id=*/*.parquet"))
@@ -134,7 +140,7 @@ def test_the_reason_of_a_failure_is_its_own_line() -> None:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_the_job_follows_the_log_says_so_and_stops_on_sigterm(tmp_path: Path) -> None:
+def test_the_job_follows_the_log_says_so_and_stops_on_sigterm(tmp_path: Path, no_umask: None) -> None:
     log, output = tmp_path / "log", tmp_path / "out"
     processor = FakeProcessor(log)
     processor.block([b"one", b"two"])
@@ -161,6 +167,8 @@ def test_the_job_follows_the_log_says_so_and_stops_on_sigterm(tmp_path: Path) ->
     assert events[-1] == {"event": "stopped", "total": second["total"], "lag_bytes": 0}
     assert [bytes(row["payload"]) for row in table(output, "frames")] == [b"one", b"two", b"three"]
     assert list(read_consumers(str(log)).offsets) == ["pipeline"]
+    assert modes(output) == {("folder", 0o750), ("file", 0o640)}
+    assert modes(log / record.CONSUMERS_FOLDER) == {("folder", 0o750), ("file", 0o640)}
 
 
 # Where the driver stands when it is killed, and in which batch: the next new one, or the one that the kill before left to be replayed.
