@@ -170,7 +170,7 @@ class TapConfig:
         segment_age_ms: or at this age.
         flush_size: a block is written at this many bytes.
         flush_ms: or when its first chunk is this old.
-        queue_size: bytes of blocks that may wait for the writer thread of a processor, before ``on_full`` holds.
+        queue_size: memory that blocks may take while they wait for a processor's writer thread, before ``on_full`` holds; passed by one run at most.
         rules: in order.
     """
 
