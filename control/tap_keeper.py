@@ -115,7 +115,7 @@ class TapKeeper:
                     return
                 job()
             except Exception as error:  # whatever it is, it costs this job and not the thread
-                self._complain("keeper", str(error) if isinstance(error, (OSError, LogError)) else repr(error))
+                self._complain("keeper", _in_words(error))
 
     def _complain(self, what: str, error: str) -> None:
         """Once for each different trouble, not each second."""
@@ -125,11 +125,11 @@ class TapKeeper:
 
     def _look(self) -> None:
         """What is due each second."""
-        self._sweep()
         if self._deaths:
             self._settle_deaths()
         if self._errors.get("seal"):
             self._seal()
+        self._sweep()
         self._complain("keeper", "")
 
     def _sweep(self) -> None:
@@ -169,8 +169,8 @@ class TapKeeper:
                 self._deaths[stream] = (death, missing)  # counted once: retention may take some of the stream while the record waits
                 self._record(stream, death, missing)
                 del self._deaths[stream]
-            except (OSError, LogError) as problem:
-                error = f"what {stream} lacks is not recorded yet: {problem}"
+            except Exception as problem:  # as above; nor may one keep the others from being recorded
+                error = f"what {stream} lacks is not recorded yet: {_in_words(problem)}"
             finally:
                 self._live.discard(stream)
         self._complain("death", error)
@@ -194,3 +194,8 @@ class TapKeeper:
             except LogError as error:
                 self._complain("missing", str(error))
         return split_missing(total, death.life.frames, known, self._directions)
+
+
+def _in_words(error: Exception) -> str:
+    """The system's errors and the log's by their message, ours by their type, too."""
+    return str(error) if isinstance(error, (OSError, LogError)) else repr(error)
