@@ -178,11 +178,14 @@ def test_two_keepers_cannot_share_a_directory(tmp_path: Path) -> None:
 def test_trouble_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SWEEP_INTERVAL_S", 0.005)
     tap, log, _ = keeper(tmp_path)
+    failures = queue.SimpleQueue[None]()
 
     def fail(*arguments: Any) -> None:
+        failures.put(None)
         raise OSError("the disk is gone")
 
     monkeypatch.setattr(tap._retention, "sweep", fail)
-    time.sleep(0.05)
+    for _ in range(3):
+        failures.get(timeout=5)
     tap.stop()
     assert [row["error"] for row in log.events("tap_keeper_failed")] == ["the disk is gone"]
