@@ -6,6 +6,7 @@ import pathlib
 from typing import Final
 
 from control.errors import StartError
+from proxy.tap.record import FOLDER_MODE
 
 __all__ = ["DirectoryLock"]
 
@@ -13,7 +14,7 @@ LOCK_NAME: Final = ".framegate.lock"
 
 
 class DirectoryLock:
-    """Holds a directory, made when there is none, until ``release``. The lock's file stays.
+    """Holds a directory of the tap, made for its owner and the readers of its group when there is none, until ``release``. The lock's file stays.
 
     Raises:
         StartError: another instance holds it, or it cannot be used.
@@ -22,7 +23,7 @@ class DirectoryLock:
     def __init__(self, directory: str, what: str) -> None:
         path = pathlib.Path(directory)
         try:
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
             self._descriptor = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             text = f"the {what} {path} cannot be used: {error.strerror or error}"

@@ -61,7 +61,7 @@ class TapKeeper:
 
     Args:
         config: with a tap.
-        meters: gets the gauges ``tap.usage`` and ``tap.limit``.
+        meters: gets the gauges ``tap.usage``, ``tap.limit`` and ``tap.consumer.unreadable``.
         log: gets a row for what was deleted unread, sealed, lost, and for errors.
 
     Raises:
@@ -75,7 +75,9 @@ class TapKeeper:
         # Shared with the thread as it is, never copied: a stream is added before its folder exists, so whoever lists a folder finds it here.
         self._live: set[str] = set()
         self._usage = 0
-        self._error = ""
+        self._errors: dict[str, str] = {}
+        self._unreadable: dict[str, str] = {}
+        self._deaths: dict[str, tuple[Death, dict[str, int] | None]] = {}  # not recorded yet, by stream; with what the stream lacks, once counted
         self._lock = DirectoryLock(tap.directory, "tap directory")
         self._retention = Retention(tap.directory, tap.budget, tap.max_age_ms)
         self._directions: set[str] = {direction for rule in tap.rules for direction in rule.directions}
@@ -83,6 +85,7 @@ class TapKeeper:
         self._jobs.put(self._seal)
         meters.gauge("tap.usage", lambda: float(self._usage))
         meters.gauge("tap.limit", lambda: float(tap.budget))
+        meters.gauge("tap.consumer.unreadable", lambda: float(len(self._unreadable)))
         self._thread = threading.Thread(target=self._run, name="framegate-tap-keeper", daemon=True)
         self._thread.start()
 
@@ -105,19 +108,29 @@ class TapKeeper:
             try:
                 job = self._jobs.get(timeout=SWEEP_INTERVAL_S)
             except queue.Empty:
-                job = self._sweep
-            if job is None:
-                return
+                job = self._look
             try:
+                if job is None:
+                    self._settle_deaths()
+                    return
                 job()
-            except (OSError, LogError) as error:
-                self._complain(str(error))
+            except Exception as error:  # whatever it is, it costs this job and not the thread
+                self._complain("keeper", _in_words(error))
 
-    def _complain(self, error: str) -> None:
+    def _complain(self, what: str, error: str) -> None:
         """Once for each different trouble, not each second."""
-        if error and error != self._error:
+        if error and error != self._errors.get(what, ""):
             self._log.write("tap_keeper_failed", level="error", directory=self._tap.directory, error=error)
-        self._error = error
+        self._errors[what] = error
+
+    def _look(self) -> None:
+        """What is due each second."""
+        if self._deaths:
+            self._settle_deaths()
+        if self._errors.get("seal"):
+            self._seal()
+        self._sweep()
+        self._complain("keeper", "")
 
     def _sweep(self) -> None:
         sweep = self._retention.sweep(time.time_ns(), self._live)
@@ -125,23 +138,48 @@ class TapKeeper:
         if sweep.deleted:
             level = "warning" if sweep.unread else "info"
             self._log.write("tap_deleted", level=level, segments=sweep.deleted, bytes=sweep.deleted_bytes, unread=sweep.unread)
-        self._complain(sweep.error)
+        for name, error in sweep.unreadable.items():
+            if self._unreadable.get(name) != error:
+                self._log.write("tap_consumer_unreadable", level="error", directory=self._tap.directory, consumer=name, error=error)
+        for name in self._unreadable.keys() - sweep.unreadable.keys():
+            self._log.write("tap_consumer_readable", directory=self._tap.directory, consumer=name)
+        self._unreadable = sweep.unreadable
+        self._complain("sweep", sweep.error)
 
     def _seal(self) -> None:
+        error = ""
         for sealed in seal_dead(self._tap.directory, self._live):
-            self._log.write("tap_sealed", stream=sealed.stream, base=sealed.base, cut_bytes=sealed.cut_bytes)
+            if sealed.error:
+                error = f"{sealed.stream}: {sealed.error}"
+            else:
+                self._log.write("tap_sealed", stream=sealed.stream, base=sealed.base, cut_bytes=sealed.cut_bytes)
+        self._complain("seal", error)
 
     def _settle(self, death: Death) -> None:
-        stream = stream_name(self._node, str(death.slot), death.boot_id)
-        try:
-            missing = self._missing(stream, death)
-            if any(missing.values()):
-                recovery = record_death(self._tap.directory, self._node, death.boot_id, missing, death.started_ns, time.time_ns())
-                facts: dict[str, Any] = {"slot": death.slot, "stream": stream, "recovery": recovery, "frames": missing}
-                self._log.write("tap_gap", level="warning", reason="processor_died", **facts)
-        finally:
-            self._live.discard(stream)
+        self._deaths[stream_name(self._node, str(death.slot), death.boot_id)] = (death, None)
+        self._settle_deaths()
         self._seal()
+
+    def _settle_deaths(self) -> None:
+        """Record what the streams of the dead lack; what a full disk does not take waits for the next time."""
+        error = ""
+        for stream, (death, known) in list(self._deaths.items()):
+            try:
+                missing = self._missing(stream, death) if known is None else known
+                self._deaths[stream] = (death, missing)  # counted once: retention may take some of the stream while the record waits
+                self._record(stream, death, missing)
+                del self._deaths[stream]
+            except Exception as problem:  # as above; nor may one keep the others from being recorded
+                error = f"what {stream} lacks is not recorded yet: {_in_words(problem)}"
+            finally:
+                self._live.discard(stream)
+        self._complain("death", error)
+
+    def _record(self, stream: str, death: Death, missing: dict[str, int]) -> None:
+        if any(missing.values()):
+            recovery = record_death(self._tap.directory, self._node, death.boot_id, missing, death.started_ns, time.time_ns())
+            facts: dict[str, Any] = {"slot": death.slot, "stream": stream, "recovery": recovery, "frames": missing}
+            self._log.write("tap_gap", level="warning", reason="processor_died", **facts)
 
     def _missing(self, stream: str, death: Death) -> dict[str, int]:
         """By the log itself when all of the stream is still there; otherwise by the cells alone, whose bound is wider."""
@@ -154,5 +192,10 @@ class TapKeeper:
                     known = {direction: totals.stored[direction] + totals.missing[direction] for direction in known}
                     total = max(0, death.life.matched - sum(known.values()))
             except LogError as error:
-                self._complain(str(error))
+                self._complain("missing", str(error))
         return split_missing(total, death.life.frames, known, self._directions)
+
+
+def _in_words(error: Exception) -> str:
+    """The system's errors and the log's by their message, ours by their type, too."""
+    return str(error) if isinstance(error, (OSError, LogError)) else repr(error)

@@ -106,7 +106,7 @@ SIDES: Final = ("downstream", "upstream")
 DIRECTIONS: Final = ("receive", "transmit")
 REJECT_REASONS: Final = ("frame_too_large", "negative_size", "incomplete")
 LOOP_STATES: Final = ("busy", "idle")
-TAP_DROP_REASONS: Final = ("queue_full", "disk_full", "disk_error", "sampled", "closed")
+TAP_DROP_REASONS: Final = ("queue_full", "disk_full", "disk_error", "sampled", "closed", "undelivered")
 TAP_DIRECTIONS: Final = ("request", "response")
 FAULT_PLACES: Final = ("channel", "callback", "timer", "descriptor", "command", "loop", "tap")
 """Where an error of our own was caught; see ``proxy.network.faults``."""
@@ -248,6 +248,7 @@ METRICS: Final = (
     _control("worker.restarts", "counter", "{restart}", "Processors started again.", (REASON, ("died", "heartbeat", "commit"))),
     _control("tap.usage", "gauge", "By", "Bytes of the tap's log on disk."),
     _control("tap.limit", "gauge", "By", "The tap's budget."),
+    _control("tap.consumer.unreadable", "gauge", "{consumer}", "Readers of the tap whose file cannot be read: what they may need is kept."),
     _control("config.revision", "gauge", "{revision}", "Revision of the configuration in force."),
     _control("config.changes", "counter", "{change}", "Changes asked for.", (ERROR_TYPE, ("", "refused", "invalid"))),
 )

@@ -39,6 +39,14 @@ def expected_build() -> str:
     return build
 
 
+@pytest.fixture
+def no_umask() -> Iterator[None]:
+    """What is restricted in the test is so by our own doing."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
     """One Spark session for the whole run: UTC, two partitions."""

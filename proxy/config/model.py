@@ -179,7 +179,8 @@ class TapConfig:
         segment_age_ms: or at this age; 1s to 1d.
         flush_size: a block is written at this many bytes; 4KiB to 64MiB.
         flush_ms: or when its first chunk is this old; 1ms to 10s.
-        queue_size: bytes of blocks that may wait for the writer thread of a processor, before ``on_full`` holds; 64KiB to 4GiB.
+        queue_size: memory that blocks may take while they wait for a processor's writer thread, before ``on_full`` holds, passed by one run at most;
+            64KiB to 4GiB.
         rules: in order.
     """
 

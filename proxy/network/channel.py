@@ -204,7 +204,7 @@ class Channel(ChannelFacts):
         """Read what the transport holds although the socket is silent."""
         self._visit_queued = False
         try:
-            if self._open and self._may_read():
+            if self._open and self._may_read() and (not self.gated or self._listener.may_read(self)):
                 self._read(self._allowance())
         except TransportError as error:
             self._fail(error)
@@ -320,7 +320,7 @@ class Channel(ChannelFacts):
     def _on_readable(self, events: i64) -> None:
         if (self._mutes.causes != 0 or self._read_ended) and not self._may_read():
             self._on_unwanted(events)
-        else:
+        elif not self.gated or self._listener.may_read(self):
             self._read(self._allowance())
 
     def _read(self, size: i64) -> None:

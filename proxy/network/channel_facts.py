@@ -29,6 +29,7 @@ class ChannelFacts(FdHandler):
 
     Attributes:
         id: see ``connection_id``; both channels of a pair may carry the same.
+        gated: the listener is asked before each read (``SelectorListener.may_read``).
         attachment: the listener's own object for this channel; the channel never looks at it, and drops it when it was told ``closed``.
         options: shared with others of its side.
         peer: its address as text.
@@ -54,6 +55,7 @@ class ChannelFacts(FdHandler):
     ) -> None:
         self.id: Final[i64] = channel_id
         self.attachment: object = None
+        self.gated: bool = False
         self.options: Final = options
         self.peer: Final = peer
         self.fd: Final[i64] = sock.fileno()

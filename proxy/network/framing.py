@@ -35,6 +35,13 @@ NOT_OURS: Final = 3  # the connection's first bytes belong to another protocol
 SIZE_BOUNDS: Final = (256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20)
 SIZE_BUCKETS: Final = 12
 
+# What monitoring, and people at a terminal, send to ZooKeeper: each word is a whole request, and read as a size 1.6 to 2 billion. The list of its
+# administrator's guide, with two words of the server's own (icfg, sysp) and two of old releases (kill, reqs).
+ZOOKEEPER_WORDS: Final = (
+    *("conf", "cons", "crst", "dirs", "dump", "envi", "gtmk", "hash", "icfg", "isro", "kill", "mntr"),
+    *("reqs", "ruok", "srst", "srvr", "stat", "stmk", "sysp", "wchc", "wchp", "wchs"),
+)
+
 FOREIGN: Final[dict[bytes, str]] = {
     b"GET ": "HTTP",
     b"POST": "HTTP",
@@ -48,6 +55,7 @@ FOREIGN: Final[dict[bytes, str]] = {
     b"HTTP": "HTTP",
     b"PRI ": "HTTP/2",
     b"SSH-": "SSH",
+    **{word.encode(): f"ZooKeeper's four-letter word {word}" for word in ZOOKEEPER_WORDS},
 }
 
 

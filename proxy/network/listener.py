@@ -29,6 +29,10 @@ class SelectorListener(abc.ABC):
     def received(self, channel: "Channel", run: Run) -> None:
         """Whole frames came. The run, and its lease, are the listener's: ``Channel.send`` takes both over, else ``Channel.discard``."""
 
+    def may_read(self, channel: "Channel") -> bool:
+        """Asked before each read of a channel that is ``gated``. False: it is not read, and the listener has muted it."""
+        return True
+
     @abc.abstractmethod
     def sent(self, channel: "Channel") -> None:
         """The pending send is out, to the last byte. Not told of a send that was out at once."""

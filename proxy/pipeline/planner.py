@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from proxy.tap.log_reader import BlockRef, DamagedBlockError, OffsetVanishedError, open_segment, segments, streams, walk, write_consumer
+from proxy.tap.consumer import write_consumer
+from proxy.tap.log_reader import BlockRef, DamagedBlockError, OffsetVanishedError, open_segment, segments, streams, walk
 
 __all__ = ["DataLossError", "Planner", "Slice"]
 

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from proxy.pipeline.planner import Planner
-from proxy.pipeline.session import SparkMissingError, local_session
+from proxy.pipeline.session import SparkMissingError, local_session, open_private
+from proxy.tap.record import FOLDER_MODE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -120,8 +121,8 @@ def _exclusive(settings: PipelineSettings) -> Iterator[None]:
     """
     if not settings.source.is_dir():
         raise UsageError(f"--source: no directory {settings.source}")
-    settings.output.mkdir(parents=True, exist_ok=True)
-    with (settings.output / "_lock").open("w") as lock:
+    settings.output.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+    with open_private(settings.output / "_lock") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

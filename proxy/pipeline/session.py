@@ -2,6 +2,9 @@
 
 ``spark.python.unix.domain.socket.enabled`` matters most: over loopback TCP every task of a Python source waits some 40 ms. Its sockets live
 in a private folder with a short path (a Unix socket's path must stay under 108 bytes) that is removed with the session.
+
+What Spark writes holds the frames of the log, and is for owner and group as the log is (``UMASK``). It takes two settings: Hadoop's file system
+gives the modes of its own umask to what it creates, whatever the process says; what else the JVM and its Python workers create goes by theirs.
 """
 
 import contextlib
@@ -14,15 +17,18 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TextIO
+
+from proxy.tap.record import FILE_MODE, FOLDER_MODE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SparkMissingError", "local_session", "require_java", "require_packages"]
+__all__ = ["SparkMissingError", "local_session", "open_private", "require_java", "require_packages"]
 
 MINIMUM_JAVA: Final = 17
 PRIVATE: Final = "/tmp/framegate-spark-"
+UMASK: Final = 0o777 & ~FOLDER_MODE
 _JAVA_HINT: Final = "install openjdk-17-jre-headless (or newer), or set JAVA_HOME"
 
 
@@ -89,6 +95,22 @@ def _stdout_as_stderr() -> Iterator[None]:
         os.close(kept)
 
 
+def open_private(path: Path) -> TextIO:
+    """Open a file of ours for writing text, emptied; what is new is for owner and group."""
+    return open(path, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags | os.O_CLOEXEC, FILE_MODE))
+
+
+@contextlib.contextmanager
+def _restricted() -> Iterator[str]:
+    """Processes started meanwhile keep what they create from others than owner and group; gives the umask in octal. A stricter one stays."""
+    before = os.umask(UMASK)
+    os.umask(before | UMASK)
+    try:
+        yield f"{before | UMASK:03o}"
+    finally:
+        os.umask(before)
+
+
 @contextlib.contextmanager
 def local_session(name: str, *, cores: int | None = None, memory: str = "1g", settings: Mapping[str, str] | None = None) -> Iterator["SparkSession"]:
     """A session in this process's own JVM, with ``format("framegate")`` registered; stopped and cleaned up behind the block.
@@ -130,9 +152,9 @@ def local_session(name: str, *, cores: int | None = None, memory: str = "1g", se
         **(settings or {}),
     }
     builder = SparkSession.builder.appName(name).master(f"local[{slots}]")
-    for key, value in chosen.items():
-        builder = builder.config(key, value)
-    with _stdout_as_stderr():
+    with _restricted() as umask, _stdout_as_stderr():
+        for key, value in {"spark.hadoop.fs.permissions.umask-mode": umask, **chosen}.items():
+            builder = builder.config(key, value)
         spark = builder.getOrCreate()
     try:
         pyspark_framegate.register(spark)

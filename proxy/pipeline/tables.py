@@ -7,6 +7,8 @@ Layout of the output folder::
     <output>/_progress.json                        the last published batch and the row counts so far
     <output>/_checkpoint/                          Spark's log of offsets and commits (unless the job was told another place)
 
+Folders are made 0750 and files 0640, as the log is whose frames they hold.
+
 Exactly once. Spark logs the offsets of batch N, hands the batch over, and logs its commit; after a crash in between it hands over the same
 offsets as the same N again. So a batch is not appended but *is* the folder ``batch_id=N`` of each table: writing it twice is writing it once.
 
@@ -33,6 +35,8 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as f
 
 from proxy.pipeline import transforms
+from proxy.pipeline.session import open_private
+from proxy.tap.record import FOLDER_MODE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -103,7 +107,8 @@ class Progress:
     def write(self, output: Path) -> None:
         """Replace what ``output`` says, at once or not at all."""
         fresh = output / f"{PROGRESS}.new"
-        fresh.write_text(json.dumps(dataclasses.asdict(self), sort_keys=True))
+        with open_private(fresh) as file:
+            file.write(json.dumps(dataclasses.asdict(self), sort_keys=True))
         fresh.replace(output / PROGRESS)
 
 
@@ -167,7 +172,7 @@ class TableWriter:
     def _publish(self, table: str, batch: int) -> None:
         """Put the staged part, or nothing, where the table's part of ``batch`` is."""
         part = self._output / table / f"batch_id={batch}"
-        part.parent.mkdir(parents=True, exist_ok=True)
+        part.parent.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(part)
         with contextlib.suppress(FileNotFoundError):

@@ -345,6 +345,7 @@ class Publisher:
         self._put(cells.dropped + 2, tap.dropped_disk_error)
         self._put(cells.dropped + 3, tap.dropped_sampled)
         self._put(cells.dropped + 4, tap.dropped_closed)
+        self._put(cells.dropped + 5, tap.dropped_undelivered)
         self._put(cells.matched_io, tap.bytes_matched)
         self._put(cells.tap_io, tap.bytes_flushed)
         self._put(cells.tap_errors, tap.write_errors)

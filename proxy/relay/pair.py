@@ -101,7 +101,7 @@ class PairOwner(abc.ABC):
 
     @abc.abstractmethod
     def match(self, pair: "Pair", direction: int) -> TapPoint | None:
-        """The tap of one direction of a pair that is OPEN, or None."""
+        """The tap of one direction of a pair whose client is READY, or None."""
 
     @abc.abstractmethod
     def tap_full(self, leg: "Leg") -> None:
@@ -125,7 +125,7 @@ class Leg:
         channel: the client's, or the upstream attempt's; None before the first attempt.
         forward_to: where runs go without another look; None when somebody looks, or nothing is forwarded.
         tap: of the runs that this channel receives.
-        frames: whole frames received; counted only while somebody looks.
+        frames, bytes: whole frames received, each passed on or dropped; counted only while somebody looks.
         gone: its channel is closed, and that was told; or there is none.
         ended: the peer sends no more.
         shut: our write side is shut, or will be: ``shut_wanted`` says that a pending send is waited for.
@@ -141,6 +141,7 @@ class Leg:
         self.forward_to: Channel | None = None
         self.tap: TapPoint | None = None
         self.frames: i64 = 0
+        self.bytes: i64 = 0
         self.gone: bool = True
         self.ended: bool = False
         self.shut: bool = False
@@ -260,6 +261,7 @@ class Pair:
             loop.downstream_handshaking -= 1
             loop.downstream_handshakes[0].observe(channel.ready_ns - channel.connected_ns)
         self.state = state.next_state(self.state, PairEvent.CLIENT_READY)
+        self._match(self.client, channel, DIRECTION_REQUEST)
         channel.mute(PEER)
         if self._owner.draining:
             self.end(Cause.DRAINED, "", "internal")
@@ -335,8 +337,7 @@ class Pair:
             self._owner.loop.upstream_handshakes[0].observe(channel.ready_ns - channel.connected_ns)
         self.route.counters.active_upstream += 1
         self.state = state.next_state(self.state, PairEvent.UPSTREAM_READY)
-        self.client.tap = self._owner.match(self, DIRECTION_REQUEST)
-        self.upstream.tap = self._owner.match(self, DIRECTION_RESPONSE)
+        self._match(self.upstream, channel, DIRECTION_RESPONSE)
         if self.route.kafka:
             self.pairing = Pairing(self.route.counters.pairing)
         else:
@@ -345,6 +346,11 @@ class Pair:
             if self.upstream.tap is None:
                 self.upstream.forward_to = client
         client.unmute(PEER)
+
+    def _match(self, leg: Leg, channel: Channel, direction: int) -> None:
+        """Ask whether a leg is tapped."""
+        leg.tap = self._owner.match(self, direction)
+        channel.gated = leg.tap is not None and leg.tap.mutes
 
     def _attempt_failed(self, channel: Channel) -> None:
         """An upstream's channel closed before it was READY."""
@@ -373,7 +379,7 @@ class Pair:
         """A run on a leg without ``forward_to``."""
         out = leg.other.channel
         if self.state is CLOSING or out is None or not out.can_send:
-            leg.dropped_bytes += run.size
+            self._drop(leg, run.frames, run.size)
             channel.discard(run)
             return
         pairing = self.pairing
@@ -383,14 +389,28 @@ class Pair:
                 pairing.requests(run, now_ns)
             else:
                 pairing.answers(run, now_ns, leg.tap is not None)
-        if leg.tap is not None and not self._append(leg.tap, leg, run, now_ns):
+        accepted = leg.tap is None or self._append(leg.tap, leg, run, now_ns)
+        leg.frames += run.frames
+        leg.bytes += run.size
+        if not accepted:
             channel.mute(TAP)
             self._owner.tap_full(leg)
-        leg.frames += run.frames
         if not out.send(run):
             channel.mute(PEER)
         if pairing is not None:
             self._hold(pairing, leg)
+
+    def _drop(self, leg: Leg, frames: i64, size: i64) -> None:
+        """Count whole frames that were received and are not passed on."""
+        leg.dropped_bytes += size
+        if leg.tap is not None:
+            leg.tap.drop(frames, size, leg.frames, self._wall_ns())
+        leg.frames += frames
+        leg.bytes += size
+
+    def _wall_ns(self) -> i64:
+        """The time of day, as of this poll."""
+        return self._owner.selector.now_ns + self._owner.wall_offset_ns
 
     def _append(self, tap: TapPoint, leg: Leg, run: Run, now_ns: i64) -> bool:
         pairing = self.pairing
@@ -544,6 +564,7 @@ class Pair:
             self._close_leg(leg)
             return
         self._shut(leg)
+        channel.gated = False  # what comes now does not go into the log
         channel.unmute(PEER)
         channel.unmute(TAP)
         channel.unmute(DRAIN)
@@ -595,6 +616,7 @@ class Pair:
         if not leg.is_client and channel.ready_ns == 0:
             self._attempt_failed(channel)
             return
+        self._drop_rest(leg, channel)
         if not leg.ended:
             self._tap_partial(leg, channel)
         if leg.is_client:
@@ -608,9 +630,15 @@ class Pair:
     def _side_of(self, channel: Channel) -> str:
         return "internal" if channel.cause is Cause.INTERNAL else channel.options.side
 
+    def _drop_rest(self, leg: Leg, channel: Channel) -> None:
+        """Count the run that an error of ours, on its way here, kept from being passed on."""
+        looked_at = self.pairing is not None or leg.tap is not None
+        if looked_at and leg.frames != channel.frames_received:
+            self._drop(leg, channel.frames_received - leg.frames, channel.bytes_received - channel.lost_bytes - leg.bytes)
+
     def _tap_partial(self, leg: Leg, channel: Channel) -> None:
         if leg.tap is not None and channel.lost_bytes != 0:
-            leg.tap.lose(REASON_PARTIAL_FRAME, 0, channel.lost_bytes, leg.frames, self._owner.selector.now_ns + self._owner.wall_offset_ns)
+            leg.tap.lose(REASON_PARTIAL_FRAME, 0, channel.lost_bytes, leg.frames, self._wall_ns())
 
     def _count_client(self, channel: Channel) -> None:
         loop = self._owner.loop

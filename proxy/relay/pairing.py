@@ -5,10 +5,10 @@ ordinary frames, in their answers, and after SaslHandshake v0 in frames that are
 
 Rules:
 - Brokers answer in order. Each pair keeps one FIFO of open requests in native arrays: the header's key, version and correlation id as the
-  one int64 that they are on the wire, and the time of the run that brought it. An answer takes heads until one has its id.
-- A head passed over must be a Produce: acks=0 has no answer. (Such requests are recognized and not queued at all where their acks can be
-  read, so that a client that only ever asks for acks=0 fills nothing.) Any other mismatch turns pairing off for the connection and counts
-  ``lost``; it never closes anything.
+  one int64 that they are on the wire, and the time of the run that brought it. An answer must have the id of the head, and takes it.
+- A Produce with acks=0 has no answer and is not queued. One whose acks cannot be found might be such; queued it would stay open for ever, and a
+  client that sends nothing else would wait at ``MAX_OPEN``.
+- So that, and any answer without its request, turns pairing off for the connection and counts ``lost``; nothing ever closes it.
 - Ids may go backwards and repeat (Java, and every client when it authenticates again), so order decides, never the value.
 - Sensitive, body withheld: SaslHandshake (17) and SaslAuthenticate (36) at any time, their answers, and the raw tokens of both sides after
   SaslHandshake v0, until the client sends a plausible request header after at least one raw answer. When pairing is lost on a connection
@@ -38,7 +38,8 @@ _KEEP: Final = 256
 _MAX_I32: Final = 2147483647
 _ID: Final = 0xFFFFFFFF  # of an entry's bits, those of the correlation id
 _HEADER: Final = 12  # size, key, version, correlation id
-_PREFIX: Final = 512  # enough for client id and transactional id before acks
+_PREFIX: Final = 512  # of a frame in pieces; enough for what client id and transactional id usually are before acks
+_LONG_PREFIX: Final = 131072  # and for the longest legal ones, 32767 bytes each, and as many of tagged fields
 _FLEXIBLE_PRODUCE: Final = 9
 _PLAUSIBLE_KEY: Final = 128
 _PLAUSIBLE_VERSION: Final = 32
@@ -182,8 +183,9 @@ class Pairing:
         if run.head is not None:
             head = run.prefix(_PREFIX)
             size = i64(read_i32_be(head, 0))
-            have = i64(len(head))
-            self._request(head, 0, have if have < 4 + size else 4 + size, size, now_ns)
+            if not self._has_acks(head, size):
+                head = run.prefix(_LONG_PREFIX)
+            self._request(head, 0, min(i64(len(head)), 4 + size), size, now_ns)
         data = run.data
         pos = run.first
         end = run.end
@@ -192,6 +194,13 @@ class Pairing:
             self._request(data, pos, pos + 4 + size, size, now_ns)
             pos += 4 + size
         self._count_open()
+
+    def _has_acks(self, head: bytes, size: i64) -> bool:
+        """Whether the head of a frame in pieces is enough: it is no Produce, or its acks are there, or there is no more of it."""
+        have = i64(len(head))
+        if have < _HEADER or have >= 4 + size or i64(read_i16_be(head, 4)) != _PRODUCE:
+            return True
+        return produce_acks(head, 0, have, i64(read_i16_be(head, 6))) != _NO_ACKS_FIELD
 
     def _request(self, data: bytes, pos: i64, end: i64, size: i64, now_ns: i64) -> None:
         index = self._frames
@@ -215,8 +224,13 @@ class Pairing:
                 self._raw_answered = False
         if self.lost:
             return
-        if key == _PRODUCE and produce_acks(data, pos, end, version) == 0:
-            return
+        if key == _PRODUCE:
+            acks = produce_acks(data, pos, end, version)
+            if acks == 0:
+                return
+            if acks == _NO_ACKS_FIELD:
+                self.lose()
+                return
         self._push(read_i64_be(data, pos + 4), now_ns)
 
     def _odd_request(self, index: i64, now_ns: i64) -> None:
@@ -308,18 +322,13 @@ class Pairing:
         self.sensitive = append(self.sensitive, i32(self._frames))
 
     def _take(self, data: bytes, pos: i64, size: i64) -> bool:
-        """Brings the request of this answer to the head; False, and pairing lost, when there is none."""
+        """Whether the head is the request of this answer; pairing is lost when it is not."""
         if self.open > 0 and self._times[self._head] < 0:
             return True
         if size >= 4:
             correlation = i64(read_i32_be(data, pos + 4)) & _ID
-            while self.open > 0:
-                entry = self._entries[self._head]
-                if entry & _ID == correlation:
-                    return True
-                if entry >> 48 != _PRODUCE:
-                    break
-                self._drop_head()
+            if self.open > 0 and self._entries[self._head] & _ID == correlation:
+                return True
         self.lose()
         return False
 

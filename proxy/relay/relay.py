@@ -39,7 +39,7 @@ class _Pairs(PairOwner):
         self._watcher: Final = watcher
         self._rules: Final = rules
         self._writer: Final = writer
-        self._starved: list[Leg] = []
+        self._starved: dict[Leg, None] = {}  # in the order in which they came
 
     def match(self, pair: Pair, direction: int) -> TapPoint | None:
         client = pair.client.channel
@@ -48,14 +48,14 @@ class _Pairs(PairOwner):
         return self._rules.match(pair.route.listener, pair.route.protocol, direction, client.principal or None, client.peer, int(pair.id))
 
     def tap_full(self, leg: Leg) -> None:
-        self._starved.append(leg)
+        self._starved[leg] = None
 
     def tap_accepts(self) -> None:
         """Unmute what waits for the log, if it accepts."""
         if not self._starved or self._writer is None or not self._writer.accepts():
             return
         starved = self._starved
-        self._starved = []
+        self._starved = {}
         for leg in starved:
             channel = leg.channel
             if channel is not None:
@@ -69,6 +69,9 @@ class _Pairs(PairOwner):
 
     def pair_closed(self, pair: Pair) -> None:
         self.open.pop(int(pair.id), None)
+        if self._starved:
+            self._starved.pop(pair.client, None)
+            self._starved.pop(pair.upstream, None)
         self._watcher.pair_closed(pair)
 
 
@@ -115,6 +118,15 @@ class Relay(SelectorListener):
                 channel.mute(PEER)
         else:
             leg.pair.received(leg, channel, run)
+
+    def may_read(self, channel: Channel) -> bool:
+        leg = channel.attachment
+        assert isinstance(leg, Leg), "every channel has a leg"
+        if leg.tap is None or leg.tap.may_read():
+            return True
+        channel.mute(TAP)
+        self.pairs.tap_full(leg)
+        return False
 
     def ready(self, channel: Channel) -> None:
         leg = channel.attachment

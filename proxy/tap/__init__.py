@@ -6,7 +6,8 @@
 - ``block``: chunks gathered for one write.
 - ``segment``: the files: append a block, cut a torn tail, seal.
 - ``writer``: the processor's log: blocks, the bounded queue, the writer thread, counters.
-- ``log_reader``: streams, segments, blocks and frames for readers; where a registered consumer stands.
+- ``log_reader``: streams, segments, blocks and frames for readers.
+- ``consumer``: who reads, and where each stands.
 - ``retention``: what is deleted when.
 - ``recovery``: what a dead processor left: seal its files, record its gap.
 

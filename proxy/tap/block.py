@@ -6,6 +6,9 @@ that are used again for every block, a handful of native stores each. Payload be
 goes to disk as it is and then comes back; larger pieces are kept by reference. At 256 KiB or 20 ms the whole block changes hands in one
 queue operation and the builder starts over. The thread joins what is below ``JOIN_BELOW`` with one copy, so that most blocks are one CRC
 and one write.
+
+``weight`` is what a block keeps in memory, not what it says: a view counts with all of the buffer that it keeps alive, and is copied when it is
+less than half of that; a buffer handed over counts with its room.
 """
 
 import io
@@ -37,6 +40,8 @@ COPY_BELOW: Final = 32768
 JOIN_BELOW: Final = 65536
 # Buffers for copied payload that wait to be used again; more than these are in use only while the disk is behind.
 SPARE_BUFFERS: Final = 2
+# What a block keeps in memory beside its sections: its objects, measured, rounded up. A trickle while the disk hangs makes many small blocks.
+BLOCK_OVERHEAD: Final = 2048
 
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
@@ -53,7 +58,7 @@ class Block:
         request_frames, response_frames: frames in it, by direction.
         lost_frames: the sum over the gap chunks.
         first_ns, last_ns: capture time of the first and last chunk.
-        weight: bytes it holds in memory, for the bound of the queue.
+        weight: bytes it keeps in memory, for the bound of the queue.
         must_keep: a rule with ``on_full: mute`` put chunks in; a failed write is tried again, not dropped.
         failure: the reason code for which it was dropped; 0 while it was not.
     """
@@ -169,7 +174,7 @@ class BlockBuilder:
         serial: number of the block being built; string indexes hold within one.
         starts, sizes: sections that callers append to directly, counting in ``starts_count`` and ``sizes_count``.
         data_len: bytes of payload added so far; the next chunk's ``data_offset``.
-        weight: bytes that the block holds in memory so far.
+        weight: bytes that the block keeps in memory so far; its buffer for copied payload counts only as far as it is filled.
         last_ns: the latest capture time ever added; never decreases, not even from one block to the next.
     """
 
@@ -225,9 +230,15 @@ class BlockBuilder:
         if length < COPY_BELOW:
             self._copied.write(piece)
             self._copied_len += length
-        else:
-            self._referenced.append(piece)
-            self._cuts.append(int(self._copied_len))
+            return
+        if isinstance(piece, memoryview):
+            kept: i64 = memoryview(piece.obj).nbytes
+            if 2 * length < kept:
+                piece = bytes(piece)
+            else:
+                self.weight += kept - length
+        self._referenced.append(piece)
+        self._cuts.append(int(self._copied_len))
 
     def add_pieces(self, pieces: list[Buffer]) -> None:
         """Append payload that arrived in pieces."""
@@ -243,6 +254,7 @@ class BlockBuilder:
             write_i32_le(self._latencies, latencies[index])
             index += 1
         self.answers_count += count
+        self.weight += 8 * count
 
     def add_frames_row(
         self,
@@ -295,7 +307,7 @@ class BlockBuilder:
             self._request_frames += frame_count
         else:
             self._response_frames += frame_count
-        self.weight += data_length + CHUNK_ROW_BYTES + 4 * frame_count
+        self.weight += data_length + CHUNK_ROW_BYTES + (4 if sizes_index < 0 else 8) * frame_count
 
     def add_gap(self, gap: Gap, capture_ns: i64) -> None:
         """Add a gap chunk and mark the gap written.
@@ -332,8 +344,11 @@ class BlockBuilder:
 
     def finish(self) -> Block:
         """The block built so far; the builder starts the next one."""
-        # A buffer that is mostly room stays here, so that a queue of many small blocks holds no more than twice what it counts.
-        give = 2 * self._copied_len >= self._room
+        # A buffer with much room left stays here, so that a queue of many small blocks does not consist of room.
+        give = self._copied_len + COPY_BELOW >= self._room
+        self.weight += BLOCK_OVERHEAD
+        if give and self._copied_len < self._room:
+            self.weight += self._room - self._copied_len
         views: list[memoryview] = []
         with self._copied.getbuffer() as copied:
             pieces = self._in_order(copied if give else memoryview(bytes(copied[: self._copied_len])), views)
@@ -377,14 +392,15 @@ class BlockBuilder:
         return pieces
 
     def reuse(self, block: Block) -> None:
-        """Take the buffer of a block that is on disk back. Any thread; nobody may look at the block's pieces any more."""
-        if block.copied is None:
-            return
+        """Let go of the payload of a block that is on disk, or given up, and take its buffer back. Any thread; nobody looks at its pieces now."""
         for view in block.views:
             view.release()
         block.pieces.clear()
-        block.copied.seek(0)
-        self._spare.append(block.copied)
+        copied = block.copied
+        block.copied = None
+        if copied is not None and copied.seek(0, io.SEEK_END) <= 2 * self._room:  # one that had to grow is not kept
+            copied.seek(0)
+            self._spare.append(copied)
 
 
 def pack_codes(direction: i64, kind: i64, capture: i64, reason: i64, framing: i64, protocol: i64, flags: i64) -> i64:

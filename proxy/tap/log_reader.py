@@ -1,4 +1,4 @@
-"""Reads the tap's log: its streams, segments, blocks and frames; and remembers where registered consumers stand.
+"""Reads the tap's log: its streams, segments, blocks and frames.
 
 Theory of operation. A reader needs no word from the writer. A block is believed when it lies wholly inside the file's size (asked *before*
 its header is read, so that a tail that is cut and written anew meanwhile never passes) and its header's CRC fits; reading it checks the
@@ -15,14 +15,13 @@ import itertools
 import json
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
 from proxy.tap.record import (
     BLOCK_HEADER_BYTES,
     CHUNK_ROW,
     CHUNK_ROW_BYTES,
-    CONSUMERS_FOLDER,
     DIRECTION_REQUEST,
     DIRECTION_RESPONSE,
     DIRECTIONS,
@@ -298,7 +297,7 @@ def _list(root: str, stream: str) -> list[Segment]:
         stem, suffix = os.path.splitext(name)
         if suffix in (OPEN_SUFFIX, SEALED_SUFFIX) and stem.isdigit():
             segment = _look_at(root, stream, stem, suffix)
-            if segment is not None:
+            if segment is not None and (segment.base not in found or segment.size > found[segment.base].size):
                 found[segment.base] = segment
     return [found[base] for base in sorted(found)]
 
@@ -534,51 +533,3 @@ def stream_totals(root: str, stream: str) -> StreamTotals:
             for gap in read_block(ref).gaps():
                 totals.missing[gap.direction] += gap.frames
     return totals
-
-
-def write_consumer(root: str, name: str, offsets: Mapping[str, int], now_ns: int) -> None:
-    """Register a consumer, or say how far it has come: retention then deletes first what no consumer needs.
-
-    Args:
-        root: the tap directory.
-        name: of the consumer; becomes a file name.
-        offsets: for each stream the offset from which the consumer will read after a restart.
-        now_ns: wall clock.
-
-    Raises:
-        ValueError: a name that is not a plain file name.
-    """
-    if not name or name != os.path.basename(name) or name.startswith("."):
-        raise ValueError(f"not a consumer name: {name!r}")
-    folder = os.path.join(root, CONSUMERS_FOLDER)
-    os.makedirs(folder, exist_ok=True)
-    path = os.path.join(folder, name + ".json")
-    text = json.dumps({"version": 1, "updated_ns": now_ns, "streams": dict(offsets)}, sort_keys=True)
-    temporary = f"{path}.{os.getpid()}.tmp"
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(temporary, path)
-
-
-def read_consumers(root: str) -> dict[str, dict[str, int]]:
-    """Every registered consumer's offsets by stream.
-
-    Raises:
-        FormatError: a file that ``write_consumer`` did not write.
-    """
-    folder = os.path.join(root, CONSUMERS_FOLDER)
-    try:
-        names = sorted(name for name in os.listdir(folder) if name.endswith(".json"))
-    except FileNotFoundError:
-        return {}
-    found: dict[str, dict[str, int]] = {}
-    for name in names:
-        try:
-            with open(os.path.join(folder, name), encoding="utf-8") as file:
-                record = json.load(file)
-            found[name.removesuffix(".json")] = {str(stream): int(offset) for stream, offset in record["streams"].items()}
-        except FileNotFoundError:
-            continue  # unregistered since it was listed
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise FormatError(f"consumer file {name}: {error}") from error
-    return found

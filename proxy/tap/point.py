@@ -24,6 +24,7 @@ from proxy.tap.record import (
     REASON_NONE,
     REASON_OVERSIZE,
     REASON_SAMPLED,
+    REASON_UNDELIVERED,
     REASON_WITHHELD,
 )
 from proxy.tap.writer import TapWriter
@@ -33,6 +34,9 @@ class TapPoint:
     """Appends the runs of one direction of one connection to the log. Loop thread only.
 
     Made by ``TapRules.match`` when the connection is READY and kept by the relay beside the channel.
+
+    Attributes:
+        mutes: a full log is to stop the source: ask ``may_read`` before each read.
     """
 
     def __init__(
@@ -71,7 +75,7 @@ class TapPoint:
         self._connection: i64 = connection
         self._capture: i64 = capture
         self._max_frame_bytes: i64 = max_frame_bytes
-        self._mutes = mutes
+        self.mutes: bool = mutes and not sampled_out
         self._sampled_out = sampled_out
         self._whole = capture == CAPTURE_FULL and max_frame_bytes == 0
         self._codes: i64 = pack_codes(direction, KIND_FRAMES, capture, REASON_NONE, FRAMING_INT32, protocol, 0)
@@ -112,21 +116,37 @@ class TapPoint:
         if keys is not None and (len(keys) != frame_count or latencies is None or len(latencies) != frame_count):
             raise ValueError(f"keys and latencies of {len(keys)} answers with {frame_count} frames")
         writer = self._writer
+        refusal = REASON_SAMPLED if self._sampled_out else 0 if self.mutes else writer.refusal()
+        if refusal != 0:
+            self._match(frame_count, run.size)
+            self._lose(refusal, frame_count, run.size, first_frame, capture_ns)
+            return True
+        self._add(run, first_frame, capture_ns, sensitive, keys, latencies)
+        self._match(frame_count, run.size)
+        writer.added()
+        return not self.mutes or writer.keeps_up()
+
+    def may_read(self) -> bool:
+        """Whether the source may be read: only under ``on_full: mute`` it may not, while the log is full. After False: as after ``append``."""
+        return not self.mutes or self._writer.keeps_up()
+
+    def drop(self, frame_count: i64, byte_count: i64, first_frame: i64, capture_ns: i64) -> None:
+        """Count whole frames that were received and are not passed on: matched, and in the log as a gap.
+
+        Args:
+            frame_count, byte_count: how much, headers included.
+            first_frame, capture_ns: as in ``append``.
+        """
+        self._match(frame_count, byte_count)
+        self._lose(REASON_SAMPLED if self._sampled_out else REASON_UNDELIVERED, frame_count, byte_count, first_frame, capture_ns)
+
+    def _match(self, frame_count: i64, byte_count: i64) -> None:
+        writer = self._writer
         if self._direction == DIRECTION_REQUEST:
             writer.frames_matched_request += frame_count
         else:
             writer.frames_matched_response += frame_count
-        writer.bytes_matched += run.size
-        if self._sampled_out:
-            self._lose(REASON_SAMPLED, frame_count, run.size, first_frame, capture_ns)
-            return True
-        refusal = writer.refusal()
-        if refusal != 0 and not self._mutes:
-            self._lose(refusal, frame_count, run.size, first_frame, capture_ns)
-            return True
-        self._add(run, first_frame, capture_ns, sensitive, keys, latencies)
-        writer.added()
-        return not self._mutes or writer.keeps_up()
+        writer.bytes_matched += byte_count
 
     def lose(self, reason: int, frame_count: int, byte_count: int, first_frame: int, capture_ns: int) -> None:
         """Say that frames, or bytes of a frame that never became whole, will never come: a gap chunk.
@@ -153,7 +173,7 @@ class TapPoint:
             self._intern(builder)
         if capture_ns < builder.last_ns:
             capture_ns = builder.last_ns
-        if self._mutes:
+        if self.mutes:
             builder.must_keep = True
         data_offset = builder.data_len
         starts_index = builder.starts_count

@@ -4,7 +4,7 @@ Where things are::
 
     <directory>/<stream>/<base>.open          being written, by exactly one process
     <directory>/<stream>/<base>.seg           sealed: never changes again, until retention deletes it
-    <directory>/_consumers/<name>.json        how far a reader has come (``log_reader``)
+    <directory>/_consumers/<name>.json        how far a reader has come (``consumer``)
 
 A stream is what one run of one processor wrote: ``<node>.<slot>.<boot-id>``. A *logical offset* is a position in a stream: ``base`` (the
 file's name, 20 digits) + position in the file - 4096. The next segment's base is the logical end of the segment before, so one integer
@@ -37,7 +37,7 @@ Chunk row (``CHUNK_FIELDS``; numpy: ``np.dtype({"names": …, "formats": …, "o
       8 connection      i64   id of the pair; -1: a gap of more than one connection
      16 first_frame     i64   number of the first frame (of the first lost one) on this connection and direction, from 0; -1 unknown
      24 original_bytes  i64   bytes of the chunk's frames on the wire, headers included
-     32 lost_frames     i64   gap: whole frames that passed and are not in the log
+     32 lost_frames     i64   gap: whole frames that were received and are not in the log
      40 lost_bytes      i64   gap: their bytes; frames: bytes cut or withheld from this chunk
      48 lost_from_ns    i64   gap: when the first one was lost (capture_ns: when the last was, or later); frames: 0
      56 data_offset     i32   of the chunk's data within the data section
@@ -62,7 +62,8 @@ A stored frame is the slice of its chunk's data from its start to the next start
 frame's own header as it passed: a big-endian int32 with the body's size *on the wire*; what follows is what was kept of the body: all of it
 (full), its first bytes (FLAG_TRUNCATED), nothing (lengths, or a frame withheld: FLAG_WITHHELD), or HASH_BYTES of BLAKE2b (hash).
 
-The accounting: every frame that a rule matched is either in a frames chunk or in ``lost_frames`` of a gap.
+The accounting: every whole frame received on a connection and direction that a rule matched is either in a frames chunk or in ``lost_frames`` of
+a gap.
 """
 
 import itertools
@@ -91,6 +92,9 @@ MAX_CHUNK_BYTES: Final = 1 << 30
 OPEN_SUFFIX: Final = ".open"
 SEALED_SUFFIX: Final = ".seg"
 CONSUMERS_FOLDER: Final = "_consumers"
+# Of everything in the tap's directory, whatever the umask allows beyond it: frames are for their owner and for readers of its group.
+FILE_MODE: Final = 0o640
+FOLDER_MODE: Final = 0o750
 
 DIRECTION_REQUEST: Final = 0
 DIRECTION_RESPONSE: Final = 1
@@ -123,10 +127,11 @@ REASON_OVERSIZE: Final = 7
 REASON_PARTIAL_FRAME: Final = 8
 REASON_PROCESSOR_DIED: Final = 9
 REASON_CLOSED: Final = 10
+REASON_UNDELIVERED: Final = 11
 # none; queue_full: the writer could not keep up; disk_full: no space, or over quota; disk_error: any other failed write; sampled: the rule
 # takes a share of the connections; capture: the rule keeps only a part of each body; withheld: SASL bytes; oversize: a run over
 # MAX_CHUNK_BYTES; partial_frame: a frame that never became whole (no frame is counted); processor_died: upper bound, written by control;
-# closed: the log closed while it could not write
+# closed: the log closed while it could not write; undelivered: received when the other side could take no more, and not passed on
 REASONS: Final = (
     "none",
     "queue_full",
@@ -139,6 +144,7 @@ REASONS: Final = (
     "partial_frame",
     "processor_died",
     "closed",
+    "undelivered",
 )
 
 FLAG_SIZES: Final = 1  # the chunk has sizes: what is stored of some frame is not all of it

@@ -13,7 +13,7 @@ from typing import Final
 
 from proxy.tap.block import BlockBuilder
 from proxy.tap.gap import NO_CONNECTION, Gap
-from proxy.tap.log_reader import DamagedBlockError, Segment, read_block, segments, stream_totals, streams, walk_segment
+from proxy.tap.log_reader import DamagedBlockError, LogError, Segment, read_block, segments, stream_totals, streams, walk_segment
 from proxy.tap.record import (
     CAPTURE_FULL,
     DIRECTIONS,
@@ -25,7 +25,7 @@ from proxy.tap.record import (
     SEGMENT_HEADER_BYTES,
     stream_name,
 )
-from proxy.tap.segment import SegmentLog
+from proxy.tap.segment import SegmentFiles, SegmentLog
 
 RECOVERY_SLOT: Final = "recovery"
 
@@ -48,22 +48,31 @@ def missing_frames(directory: str, stream: str, matched: Mapping[str, int]) -> d
     return {direction: max(0, count - totals.stored[direction] - totals.missing[direction]) for direction, count in matched.items()}
 
 
-def record_death(directory: str, node: str, boot_id: str, missing: Mapping[str, int], from_ns: int, now_ns: int) -> str | None:
+def record_death(
+    directory: str,
+    node: str,
+    boot_id: str,
+    missing: Mapping[str, int],
+    from_ns: int,
+    now_ns: int,
+    files: SegmentFiles | None = None,
+) -> str | None:
     """Write the gap record of a dead processor.
 
     Args:
         directory: of the tap.
         node: this proxy's name.
-        boot_id: the dead processor's; used once.
+        boot_id: the dead processor's; used once, but for another try after an error.
         missing: frames by direction.
         from_ns: wall clock; the earliest time at which a missing frame can have passed.
         now_ns: wall clock.
+        files: the system calls under the record.
 
     Returns:
         The recovery stream's name; None when nothing is missing, and nothing was written.
 
     Raises:
-        OSError: the disk did not take it; nothing was written.
+        OSError: the disk did not take all of it; to be called again.
     """
     builder = BlockBuilder()
     for direction, frames in missing.items():
@@ -88,37 +97,62 @@ def record_death(directory: str, node: str, boot_id: str, missing: Mapping[str, 
     if builder.chunk_count == 0:
         return None
     stream = stream_name(node, RECOVERY_SLOT, boot_id)
+    if _is_recorded(directory, stream, missing):
+        return stream
+    for left in segments(directory, stream):
+        os.unlink(left.path)
     facts: dict[str, str | int] = {"node": node, "slot": RECOVERY_SLOT, "stream": stream, "boot_id": boot_id}
-    log = SegmentLog(os.path.join(directory, stream), facts, 1 << 20, 1 << 62)
+    log = SegmentLog(os.path.join(directory, stream), facts, 1 << 20, 1 << 62, files)
     log.append(builder.finish(), 0)
     log.seal()
     return stream
 
 
+def _is_recorded(directory: str, stream: str, missing: Mapping[str, int]) -> bool:
+    """Whether an earlier try wrote the record, and could only not rename its file."""
+    try:
+        return stream_totals(directory, stream).missing == {**dict.fromkeys(DIRECTIONS, 0), **missing}
+    except LogError:
+        return False
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sealed:
-    """A segment that its writer left open; ``cut_bytes`` of its tail were no whole, sound blocks."""
+    """A segment that its writer left open.
+
+    Attributes:
+        stream, base: which one.
+        cut_bytes: of its tail, that were no whole, sound blocks.
+        error: why it could not be sealed, in words; empty when it is.
+    """
 
     stream: str
     base: int
     cut_bytes: int
+    error: str = ""
 
 
 def seal_dead(directory: str, live: Set[str]) -> list[Sealed]:
-    """Seal the open segments of streams that nobody writes any more, so that retention may take them; a torn tail is cut off.
+    """Seal the open segments of streams that nobody writes any more, so that retention may take them; a torn tail is cut off. One that cannot be
+    sealed is told as such, and keeps none of the others from it.
 
     Args:
         directory: of the tap; the caller holds its lock.
         live: streams that a running processor writes.
-
-    Raises:
-        OSError: a file could not be cut or renamed.
     """
     dead = [stream for stream in streams(directory) if stream not in live]
     return [_seal(segment) for stream in dead for segment in segments(directory, stream) if not segment.sealed]
 
 
 def _seal(segment: Segment) -> Sealed:
+    try:
+        return Sealed(segment.stream, segment.base, segment.limit - _cut_and_rename(segment))
+    except (OSError, LogError) as error:
+        return Sealed(segment.stream, segment.base, 0, str(error))
+
+
+def _cut_and_rename(segment: Segment) -> int:
+    """Give a segment its final name, and return the offset of its end; one without a sound block is removed."""
     end = segment.base
     for ref in walk_segment(segment, segment.base):
         try:
@@ -131,4 +165,4 @@ def _seal(segment: Segment) -> Sealed:
     else:
         os.truncate(segment.path, end - segment.base + SEGMENT_HEADER_BYTES)
         os.rename(segment.path, segment.path.removesuffix(OPEN_SUFFIX) + SEALED_SUFFIX)
-    return Sealed(segment.stream, segment.base, segment.limit - end)
+    return end

@@ -5,6 +5,8 @@ over the budget, segments go that every registered consumer has read, oldest fir
 consumer still needs, and they are counted: a dead consumer must not fill the disk. A log within budget keeps what was read, so that a
 second query, or a human, can still look back.
 
+A consumer whose file cannot be read stands where it was last seen, and when it was never seen, at the beginning of everything.
+
 Writers do not wait for a sweep, so each one leaves room for as much as the log grew since the last.
 """
 
@@ -12,8 +14,8 @@ import dataclasses
 import os
 from collections.abc import Mapping, Set
 
-from proxy.tap.log_reader import START, Segment, read_consumers, segments, streams
-from proxy.tap.record import FormatError
+from proxy.tap.consumer import read_consumers
+from proxy.tap.log_reader import START, Segment, segments, streams
 
 NS_PER_MS = 1_000_000
 
@@ -29,6 +31,7 @@ class Sweep:
         unread: of the deleted, those that a registered consumer had not read.
         over: bytes above the budget that could not be deleted, because they are in open segments.
         error: why something could not be done, in words; empty when all went well.
+        unreadable: consumers whose files cannot be read, and why; what they may need counts as needed.
     """
 
     usage: int
@@ -37,6 +40,7 @@ class Sweep:
     unread: int
     over: int
     error: str
+    unreadable: dict[str, str]
 
 
 class Retention:
@@ -54,6 +58,7 @@ class Retention:
         self._budget = budget
         self._max_age_ns = max_age_ms * NS_PER_MS
         self._usage: int | None = None
+        self._known: dict[str, dict[str, int]] = {}
 
     def sweep(self, now_ns: int, live: Set[str] = frozenset()) -> Sweep:
         """Delete what is due.
@@ -66,7 +71,8 @@ class Retention:
         usage = sum(segment.size for found in listed.values() for segment in found)
         growth = 0 if self._usage is None else max(0, usage - self._usage)
         target = self._budget - min(growth, self._budget // 4)
-        consumers, error = self._consumers()
+        consumers, unreadable = self._consumers()
+        error = ""
         deleted: list[Segment] = []
         unread = 0
         for segment in self._due(listed, consumers, usage - target, now_ns):
@@ -85,7 +91,7 @@ class Retention:
                 error = self._remove_folder(stream) or error
         freed = sum(segment.size for segment in deleted)
         self._usage = usage - freed
-        return Sweep(self._usage, len(deleted), freed, unread, max(0, self._usage - self._budget), error)
+        return Sweep(self._usage, len(deleted), freed, unread, max(0, self._usage - self._budget), error, unreadable)
 
     def _due(self, listed: Mapping[str, list[Segment]], consumers: Mapping[str, Mapping[str, int]], excess: int, now_ns: int) -> list[Segment]:
         """The segments to delete, in order."""
@@ -102,11 +108,11 @@ class Retention:
             excess -= segment.size
         return due
 
-    def _consumers(self) -> tuple[Mapping[str, Mapping[str, int]], str]:
-        try:
-            return read_consumers(self._directory), ""
-        except (FormatError, OSError) as error:
-            return {}, str(error)
+    def _consumers(self) -> tuple[Mapping[str, Mapping[str, int]], dict[str, str]]:
+        """Where each consumer stands, as far as is known, and whose files cannot be read."""
+        offsets, unreadable = read_consumers(self._directory)
+        self._known = {**offsets, **{name: self._known.get(name, {}) for name in unreadable}}
+        return self._known, unreadable
 
     def _remove_folder(self, stream: str) -> str:
         try:

@@ -3,14 +3,19 @@
 One ``SegmentLog`` is the only writer of its stream, and its thread the only one that touches the disk. A file is created when the first
 block for it comes, so an idle processor leaves no files. A block is one gathering write at a known position; when it fails half way the
 file is cut back to the last good block, and when even that fails the file is sealed as it is (readers stop at the torn tail) and the next
-segment takes the same logical offset.
+segment takes the same logical offset. A file without a good block is removed at once: sealed, it would have its successor's place, and hide it.
+
+What a file is due when it is not written any more, a new name or its removal, is tried until it succeeds: a file that stays ``.open`` is read
+all the same, but retention must not take it, nor anything behind it.
 """
 
 import abc
+import contextlib
 import errno
 import os
 import time
 import zlib
+from collections import deque
 from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
@@ -18,6 +23,8 @@ from mypy_extensions import i64, mypyc_attr
 from proxy.network.run import Buffer
 from proxy.tap.block import Block, Layout
 from proxy.tap.record import (
+    FILE_MODE,
+    FOLDER_MODE,
     REASON_DISK_ERROR,
     REASON_DISK_FULL,
     SEGMENT_HEADER_BYTES,
@@ -28,8 +35,6 @@ from proxy.tap.record import (
 
 # Linux takes at most 1024 pieces in one gathering write.
 MAX_PIECES: Final = 1024
-FILE_MODE: Final = 0o640
-FOLDER_MODE: Final = 0o750
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -91,6 +96,7 @@ class SegmentLog:
         folder: the stream's folder.
         offset: the logical offset at which the next block goes.
         blocks, bytes_written, segments_sealed: totals; bytes count whole blocks, segment headers not.
+        trouble: why a file that is not written any more could not be renamed or removed, in words; empty when none waits for that.
     """
 
     def __init__(
@@ -115,6 +121,7 @@ class SegmentLog:
         self.blocks: i64 = 0
         self.bytes_written: i64 = 0
         self.segments_sealed: i64 = 0
+        self.trouble: str = ""
         self._facts = facts
         self._segment_size: i64 = segment_size
         self._segment_age_ns: i64 = segment_age_ns
@@ -123,6 +130,7 @@ class SegmentLog:
         self._base: i64 = 0
         self._opened_ns: i64 = 0
         self._position: i64 = 0
+        self._unfinished: deque[tuple[str, str]] = deque()  # files not written any more, and their names to be; "": they are to go
 
     def append(self, block: Block, now_ns: i64) -> None:
         """Write one block. When this returns, readers on this host see it.
@@ -132,12 +140,12 @@ class SegmentLog:
             now_ns: monotonic.
 
         Raises:
-            OSError: nothing of the block remains in the stream.
+            OSError: nothing of the block remains in the stream. Told is what failed first; what could not be cleaned up behind it waits.
         """
         layout = Layout(block)
         length = layout.block_len
         if self._fd >= 0 and (self.due_ns() <= now_ns or self._position + length > SEGMENT_HEADER_BYTES + self._segment_size):
-            self.seal()
+            self._leave(sealed=True)
         if self._fd < 0:
             self._open(now_ns)
         crc = 0
@@ -146,8 +154,9 @@ class SegmentLog:
         header = encode_block_header(layout.header(self.offset, self.blocks, crc))
         try:
             self._write([header, *layout.parts], self._position)
-        except OSError:
-            self._cut()
+        except Exception:
+            with contextlib.suppress(OSError):
+                self._cut()
             raise
         self._position += length
         self.offset += length
@@ -162,34 +171,72 @@ class SegmentLog:
         """Close the open segment, if there is one, and give it its final name.
 
         Raises:
-            OSError: the rename failed; the file keeps its name, which readers accept, and is not written again.
+            OSError: the rename failed; the file keeps its name, which readers accept, is not written again, and is renamed as soon as that works.
         """
-        if self._fd < 0:
-            return
-        fd = self._fd
-        self._fd = -1
-        self._files.close(int(fd))
-        self._files.rename(self._path(sealed=False), self._path(sealed=True))
-        self.segments_sealed += 1
+        if self._fd >= 0:
+            self._leave(sealed=True)
+        self._tidy()
 
     def _path(self, *, sealed: bool) -> str:
         return os.path.join(self.folder, segment_file(int(self._base), sealed=sealed))
 
     def _open(self, now_ns: i64) -> None:
-        self._base = self.offset
-        path = self._path(sealed=False)
-        header = encode_segment_header({**self._facts, "base": int(self._base), "created_ns": time.time_ns()})
-        fd = self._files.create(path)
         try:
-            self._fd = fd
-            self._write([header], 0)
+            self._tidy()
         except OSError:
-            self._fd = -1
-            self._files.close(fd)
-            self._files.remove(path)
-            raise
-        self._opened_ns = now_ns
+            if not all(name for _, name in self._unfinished):
+                raise  # the file that is to go has the name of the one to come
+        self._base = self.offset
+        header = encode_segment_header({**self._facts, "base": int(self._base), "created_ns": time.time_ns()})
+        self._fd = self._files.create(self._path(sealed=False))
         self._position = SEGMENT_HEADER_BYTES
+        self._opened_ns = now_ns
+        try:
+            self._write([header], 0)
+        except Exception:
+            with contextlib.suppress(OSError):  # the caller is told what came first; what is left to do waits
+                self._leave(sealed=False)
+            raise
+
+    def _leave(self, *, sealed: bool) -> None:
+        """Write no more to the open file: it is to be sealed, or removed; the latter is tried at once.
+
+        Raises:
+            OSError: something failed; no file is open all the same.
+        """
+        fd = self._fd
+        self._fd = -1
+        self._unfinished.append((self._path(sealed=False), self._path(sealed=True) if sealed else ""))
+        self._files.close(int(fd))
+        if not sealed:
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """Rename or remove the files that wait for it.
+
+        Raises:
+            OSError: some could not be; they wait for the next time.
+        """
+        failure: OSError | None = None
+        for _ in range(len(self._unfinished)):
+            path, name = self._unfinished.popleft()
+            try:
+                self._finish(path, name)
+            except FileNotFoundError:
+                continue  # somebody cleared it away
+            except OSError as error:
+                self._unfinished.append((path, name))
+                failure = error
+        self.trouble = "" if failure is None else str(failure)
+        if failure is not None:
+            raise failure
+
+    def _finish(self, path: str, name: str) -> None:
+        if name:
+            self._files.rename(path, name)
+            self.segments_sealed += 1
+        else:
+            self._files.remove(path)
 
     def _write(self, parts: list[Buffer], position: i64) -> None:
         while parts:
@@ -198,17 +245,14 @@ class SegmentLog:
             parts = remainder(parts, wrote)
 
     def _cut(self) -> None:
-        """Take what a failed write left off the file; when that fails too, leave the file and go on in a new one."""
+        """Take what a failed write left off the file; when that fails too, or nothing is left, leave the file and go on in a new one."""
+        if self._position == SEGMENT_HEADER_BYTES:
+            self._leave(sealed=False)
+            return
         try:
             self._files.truncate(int(self._fd), int(self._position))
         except OSError:
-            fd = self._fd
-            self._fd = -1
-            self._files.close(int(fd))
-            if self._position > SEGMENT_HEADER_BYTES:
-                self._files.rename(self._path(sealed=False), self._path(sealed=True))
-            else:
-                self._files.remove(self._path(sealed=False))
+            self._leave(sealed=True)
 
 
 def remainder(parts: list[Buffer], wrote: i64) -> list[Buffer]:

@@ -2,12 +2,15 @@
 
 Theory of operation. The loop thread fills a ``BlockBuilder`` and hands each finished block over whole, through one queue; nothing else is
 shared but counters, each with one writer, so nobody ever waits for a lock. The writer thread encodes the block, computes its CRC and
-writes it. The bound is ``queue_size``: bytes handed over and not yet written, plus the block being built; a chunk is let in while the level
-is below it, so the bound may be passed by one chunk.
+writes it. The bound is ``queue_size``: what the blocks handed over and not yet written, and the block being built, keep in memory
+(``Block.weight``). A chunk is let in while the level is below it, so it may be passed by one run: one read, and the frame that the reads before
+had begun; a buffer's unused room may add ``COPY_BELOW``. Besides, three buffers of ``flush_size`` are kept for use, and at most twice
+``MAX_PENDING_GAPS`` gaps.
 
 When the log cannot take a chunk, because the queue is full or the last write failed, a rule with ``on_full: drop`` loses the frames into
-a ``Gap``, which goes into the first block that the disk takes again. A rule with ``on_full: mute`` never loses: its chunks are taken
-always, ``append`` answers False so that the relay mutes the source, and a block that holds such chunks is tried again until it is on disk.
+a ``Gap``, which goes into the first block that the disk takes again. A rule with ``on_full: mute`` never loses: its chunks are taken always, and
+a block that holds such chunks is tried again until it is on disk. So that the bound holds for them, too, their sources are asked for before
+each read (``keeps_up``), and the one whose chunk passed the bound is told at once.
 
 The accounting, exact once the queue is empty::
 
@@ -36,6 +39,7 @@ from proxy.tap.record import (
     REASON_DISK_FULL,
     REASON_QUEUE_FULL,
     REASON_SAMPLED,
+    REASON_UNDELIVERED,
     stream_name,
 )
 from proxy.tap.segment import SegmentFiles, SegmentLog, reason_of
@@ -60,8 +64,8 @@ class TapWriter:
         builder: the block being built; ``TapPoint`` adds to it.
         frames_matched_request, frames_matched_response: whole frames that a rule matched.
         bytes_matched: their bytes, headers included.
-        dropped_queue_full, dropped_disk_full, dropped_disk_error, dropped_sampled, dropped_closed: matched frames that are, or will be, in
-            the log as a gap only, by reason.
+        dropped_queue_full, dropped_disk_full, dropped_disk_error, dropped_sampled, dropped_closed, dropped_undelivered: matched frames that
+            are, or will be, in the log as a gap only, by reason.
         blocks_handed: blocks given to the thread.
 
     Of the writer thread:
@@ -73,7 +77,7 @@ class TapWriter:
         blocks_flushed: blocks on disk.
         write_errors: failed attempts to write a block.
         flush_ns: time spent encoding and writing blocks.
-        error: the last failed write, in words; empty once a write succeeded again.
+        error: the last failed write, in words; once a write succeeded again empty, or what of the log's files could not be put in order.
         failures, failure: errors of our own in the thread, and the last of them in words; each cost one block, which becomes a gap.
     """
 
@@ -106,6 +110,7 @@ class TapWriter:
         self.dropped_disk_error: i64 = 0
         self.dropped_sampled: i64 = 0
         self.dropped_closed: i64 = 0
+        self.dropped_undelivered: i64 = 0
         self.blocks_handed: i64 = 0
         self.frames_flushed_request: i64 = 0
         self.frames_flushed_response: i64 = 0
@@ -160,7 +165,14 @@ class TapWriter:
     @property
     def frames_dropped(self) -> i64:
         """Matched frames that the log has as a gap only, for whatever reason."""
-        return self.dropped_queue_full + self.dropped_disk_full + self.dropped_disk_error + self.dropped_sampled + self.dropped_closed
+        return (
+            self.dropped_queue_full
+            + self.dropped_disk_full
+            + self.dropped_disk_error
+            + self.dropped_sampled
+            + self.dropped_closed
+            + self.dropped_undelivered
+        )
 
     def refusal(self) -> i64:
         """Why the log takes no chunk now: a reason code, or 0 when it does."""
@@ -182,7 +194,7 @@ class TapWriter:
         return self._has_room()
 
     def keeps_up(self) -> bool:
-        """Whether a source whose rule mutes may go on after a chunk was taken; False: mute it until ``accepts``."""
+        """Whether a source whose rule mutes may be read, or go on after a chunk was taken; False: mute it until ``accepts``."""
         if self.refusal() == 0:
             return True
         self._starved = True
@@ -260,7 +272,7 @@ class TapWriter:
         self.write_queued()
         self._settle_failed()
         self._seal()
-        return len(self._gaps) == 0 and self.error == ""
+        return len(self._gaps) == 0 and self.frames_gapped == self.frames_dropped
 
     def write_queued(self) -> None:
         """Write the blocks handed over, in the caller's thread; for a writer that was never started."""
@@ -321,6 +333,8 @@ class TapWriter:
             self.dropped_disk_error += frames
         elif reason == REASON_SAMPLED:
             self.dropped_sampled += frames
+        elif reason == REASON_UNDELIVERED:
+            self.dropped_undelivered += frames
         else:
             self.dropped_closed += frames
 
@@ -422,12 +436,12 @@ class TapWriter:
 
     def _flush(self, block: Block) -> None:
         started: i64 = time.monotonic_ns()
-        while not self._append(block, started):
-            if not block.must_keep or self._give_up.wait(float(RETRY_NS) / 1e9):
-                self._failed.append(block)
-                break
-        else:
-            self.builder.reuse(block)
+        written = self._append(block, started)
+        while not written and block.must_keep and not self._give_up.wait(float(RETRY_NS) / 1e9):
+            written = self._append(block, started)
+        self.builder.reuse(block)
+        if not written:
+            self._failed.append(block)
         self.flush_ns += i64(time.monotonic_ns()) - started
         self._settled_weight += block.weight
         self._in_hand = None
@@ -445,7 +459,7 @@ class TapWriter:
             block.failure = self._failing
             return False
         self._failing = 0
-        self.error = ""
+        self.error = self._log.trouble
         self.frames_flushed_request += block.request_frames
         self.frames_flushed_response += block.response_frames
         self.frames_gapped += block.lost_frames

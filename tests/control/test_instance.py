@@ -1,5 +1,6 @@
 import os
 import pathlib
+import stat
 
 import pytest
 
@@ -26,3 +27,9 @@ def test_a_directory_that_cannot_be_made_is_refused(tmp_path: pathlib.Path) -> N
     (tmp_path / "file").write_text("")
     with pytest.raises(StartError, match="cannot be used"):
         DirectoryLock(str(tmp_path / "file" / "tap"), "tap directory")
+
+
+def test_the_directory_is_for_owner_and_group_and_the_lock_for_its_owner(tmp_path: pathlib.Path, no_umask: None) -> None:
+    DirectoryLock(str(tmp_path / "tap"), "tap directory").release()
+    assert stat.S_IMODE((tmp_path / "tap").stat().st_mode) == 0o750
+    assert stat.S_IMODE((tmp_path / "tap" / LOCK_NAME).stat().st_mode) == 0o600

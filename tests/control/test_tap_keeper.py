@@ -1,3 +1,5 @@
+import queue
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from control.tap_keeper import Death, TapKeeper, split_missing
 from proxy.config.model import ListenerConfig, ProxyConfig, TapConfig, TapRule, UpstreamConfig
 from proxy.tap import log_reader
 from proxy.tap.block import BlockBuilder
+from proxy.tap.consumer import write_consumer
 from proxy.tap.gap import Gap
 from proxy.tap.record import segment_file, stream_name
 from proxy.tap.segment import SegmentLog
@@ -81,6 +84,73 @@ def test_a_segment_that_a_dead_processor_left_open_is_sealed_and_a_living_ones_i
     assert [row["stream"] for row in log.events("tap_sealed")] == ["n.0.dead"]
 
 
+def test_a_record_that_a_full_disk_does_not_take_is_tried_again_and_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SWEEP_INTERVAL_S", 0.005)
+    failures = queue.SimpleQueue[None]()
+    full = threading.Event()
+    full.set()
+    real = module.record_death
+
+    def record(*arguments: Any) -> str | None:
+        if full.is_set():
+            failures.put(None)
+            raise OSError(28, "No space left on device")
+        return real(*arguments)
+
+    monkeypatch.setattr(module, "record_death", record)
+    tap, log, _ = keeper(tmp_path)
+    tap.born(0, "boot")
+    tap.died(death("boot", matched=12, unproven=12, request=6, response=6))
+    for _ in range(3):
+        failures.get(timeout=5)
+    full.clear()
+    tap.stop()
+    assert log_reader.stream_totals(str(tmp_path), "n.recovery.boot").missing == {"request": 6, "response": 6}
+    assert len(log.events("tap_gap")) == 1
+    (row,) = log.events("tap_keeper_failed")
+    assert "n.0.boot" in row["error"]
+    assert "No space" in row["error"]
+
+
+def test_a_consumer_file_that_cannot_be_read_is_told_and_shown_until_it_is_good_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SWEEP_INTERVAL_S", 0.005)
+    write_consumer(str(tmp_path), "job", {}, 0)
+    (tmp_path / "_consumers" / "job.json").write_text("{")
+    tap, log, meters = keeper(tmp_path)
+
+    def until(count: float) -> None:
+        deadline = time.monotonic() + 5
+        while meters.snapshot()["framegate.tap.consumer.unreadable", ()] != count:
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+
+    until(1)
+    write_consumer(str(tmp_path), "job", {}, 0)
+    until(0)
+    tap.stop()
+    (row,) = log.events("tap_consumer_unreadable")
+    assert (row["consumer"], row["level"]) == ("job", "error")
+    assert "job.json" in row["error"]
+    assert [row["consumer"] for row in log.events("tap_consumer_readable")] == ["job"]
+
+
+def test_a_bug_in_one_job_does_not_end_the_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any) -> None:
+        raise RuntimeError("a bug")
+
+    tap, log, _ = keeper(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(tap, "_missing", fail)
+        tap.died(death("one", matched=1, unproven=1))
+        deadline = time.monotonic() + 5
+        while not log.events("tap_keeper_failed") and time.monotonic() < deadline:
+            time.sleep(0.002)
+    tap.died(death("two", matched=2, unproven=2))
+    tap.stop()
+    assert "a bug" in log.events("tap_keeper_failed")[0]["error"]
+    assert {row["stream"] for row in log.events("tap_gap")} == {"n.0.one", "n.0.two"}
+
+
 def test_the_directory_is_kept_within_its_budget_and_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SWEEP_INTERVAL_S", 0.01)
     folder = tmp_path / stream_name("n", "0", "old")
@@ -108,11 +178,14 @@ def test_two_keepers_cannot_share_a_directory(tmp_path: Path) -> None:
 def test_trouble_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SWEEP_INTERVAL_S", 0.005)
     tap, log, _ = keeper(tmp_path)
+    failures = queue.SimpleQueue[None]()
 
     def fail(*arguments: Any) -> None:
+        failures.put(None)
         raise OSError("the disk is gone")
 
     monkeypatch.setattr(tap._retention, "sweep", fail)
-    time.sleep(0.05)
+    for _ in range(3):
+        failures.get(timeout=5)
     tap.stop()
     assert [row["error"] for row in log.events("tap_keeper_failed")] == ["the disk is gone"]

@@ -13,7 +13,7 @@ class FakeDisk(SegmentFiles):
     Attributes:
         room: bytes that may still be written; a write that does not fit goes half way and then fails, as a real one does. None: no bound.
         broken: the errno that every write fails with; 0: none.
-        stuck: cutting a file back fails too.
+        failing: calls by name that fail with EIO; ``close`` closes all the same, as Linux does.
         piecemeal: bytes that one call takes at most; 0: all.
         calls: names of the calls made, in order.
     """
@@ -21,17 +21,17 @@ class FakeDisk(SegmentFiles):
     def __init__(self, room: int | None = None) -> None:
         self.room = room
         self.broken = 0
-        self.stuck = False
+        self.failing: set[str] = set()
         self.piecemeal = 0
         self.calls: list[str] = []
         self._files = OsSegmentFiles()
 
     def create(self, path: str) -> int:
-        self.calls.append("create")
+        self._call("create")
         return self._files.create(path)
 
     def write(self, fd: int, parts: list[Buffer], position: int) -> int:
-        self.calls.append("write")
+        self._call("write")
         if self.broken:
             raise OSError(self.broken, os.strerror(self.broken))
         whole = b"".join(parts)
@@ -44,21 +44,24 @@ class FakeDisk(SegmentFiles):
         return self._files.write(fd, [whole[:take]], position)
 
     def truncate(self, fd: int, length: int) -> None:
-        self.calls.append("truncate")
-        if self.stuck:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        self._call("truncate")
         if self.room is not None:
             self.room += os.fstat(fd).st_size - length
         self._files.truncate(fd, length)
 
     def close(self, fd: int) -> None:
-        self.calls.append("close")
         self._files.close(fd)
+        self._call("close")
 
     def rename(self, source: str, target: str) -> None:
-        self.calls.append("rename")
+        self._call("rename")
         self._files.rename(source, target)
 
     def remove(self, path: str) -> None:
-        self.calls.append("remove")
+        self._call("remove")
         self._files.remove(path)
+
+    def _call(self, name: str) -> None:
+        self.calls.append(name)
+        if name in self.failing:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))

@@ -29,6 +29,8 @@ class Recorder(SelectorListener):
         told: everything.
         data: bytes received, by channel.
         on: what to do additionally, by word.
+        on_run: likewise, with each run.
+        gate: answers for ``may_read``.
     """
 
     def __init__(self) -> None:
@@ -37,6 +39,7 @@ class Recorder(SelectorListener):
         self.frames: dict[Channel, int] = {}
         self.on: dict[str, Callable[[Channel], None]] = {}
         self.on_run: Callable[[Channel, Run], None] | None = None
+        self.gate: Callable[[Channel], bool] | None = None
 
     def _note(self, word: str, channel: Channel) -> None:
         self.told.append((word, channel))
@@ -56,6 +59,9 @@ class Recorder(SelectorListener):
             self.on_run(channel, run)
         channel.discard(run)
         self._note("received", channel)
+
+    def may_read(self, channel: Channel) -> bool:
+        return super().may_read(channel) if self.gate is None else self.gate(channel)
 
     def sent(self, channel: Channel) -> None:
         self._note("sent", channel)

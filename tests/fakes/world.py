@@ -24,12 +24,22 @@ SECOND = 1_000_000_000
 
 
 class HandClock(Clock):
-    """Stands still until it is told to move."""
+    """Stands still until it is told to move.
+
+    Attributes:
+        ns: what it shows.
+        readings_left: after so many readings one raises, as a bug of ours would; below 0: none does.
+    """
 
     def __init__(self) -> None:
         self.ns = 1000 * SECOND
+        self.readings_left = -1
 
     def now_ns(self) -> int:
+        if self.readings_left == 0:
+            self.readings_left = -1
+            raise RuntimeError("a bug, in the middle of things")
+        self.readings_left -= self.readings_left > 0
         return self.ns
 
 

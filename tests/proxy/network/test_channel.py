@@ -54,6 +54,42 @@ def test_frames_are_delivered_and_counted(net: NetBench) -> None:
     assert (net.stats.frames_received, net.stats.bytes_received, net.stats.reads) == (3, 20, 2)
 
 
+def test_a_gated_channel_is_asked_for_before_each_read(net: NetBench) -> None:
+    channel, peer = net.ready_pair()
+    other, other_peer = net.ready_pair()
+    asked: list[Channel] = []
+    open_gate = [True, False]
+
+    def gate(which: Channel) -> bool:
+        asked.append(which)
+        if not open_gate[0]:
+            which.mute(mute.TAP)
+        return open_gate.pop(0)
+
+    net.listener.gate = gate
+    channel.gated = True
+    for sock in (peer, other_peer):
+        sock.send(frame(3))
+    net.poll()
+    for sock in (peer, other_peer):
+        sock.send(frame(3))
+    net.poll(5)
+    assert asked == [channel, channel], "not of a channel that is not gated, not while it is muted"
+    assert (net.listener.data[channel], net.listener.data[other]) == (frame(3), frame(3) * 2)
+    channel.gated = False
+    channel.unmute(mute.TAP)
+    net.poll()
+    assert net.listener.data[channel] == frame(3) * 2
+
+
+def test_a_gated_channel_is_read_when_its_listener_says_nothing(net: NetBench) -> None:
+    channel, peer = net.ready_pair()
+    channel.gated = True
+    peer.send(frame(3))
+    net.poll()
+    assert net.listener.data[channel] == frame(3)
+
+
 def test_frames_byte_by_byte(net: NetBench) -> None:
     channel, peer = net.ready_pair()
     data = frame(3, b"a") + frame(0) + frame(1, b"b")
@@ -98,6 +134,8 @@ def test_traffic_that_stays_as_it_is_gets_one_read_for_each_send(net: NetBench, 
         (frame(1) + b"\0\0\x04\x01", Cause.FRAME_TOO_LARGE, "1025 bytes exceeds the limit of 1024"),
         (b"GET / HTTP/1.1\r\n\r\n", Cause.WRONG_PROTOCOL, "HTTP"),
         (b"\x16\x03\x01\x00\xf0" + b"\1" * 240, Cause.WRONG_PROTOCOL, "TLS"),
+        (b"ruok", Cause.WRONG_PROTOCOL, "ZooKeeper's four-letter word ruok"),
+        (b"mntr\n", Cause.WRONG_PROTOCOL, "ZooKeeper's four-letter word mntr"),
     ],
 )
 def test_what_the_peer_does_wrong_has_a_name_and_good_frames_before_it_pass(net: NetBench, data: bytes, cause: Cause, words: str) -> None:

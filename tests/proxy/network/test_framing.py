@@ -115,6 +115,9 @@ def test_scan_agrees_with_the_sizes_that_were_written(sizes: list[int], cut: int
     assert [int(item) for item in starts] == [item - start for item in whole[:-1]]
 
 
+ZOOKEEPER = "conf cons crst dirs dump envi gtmk hash icfg isro kill mntr reqs ruok srst srvr stat stmk sysp wchc wchp wchs"
+
+
 @pytest.mark.parametrize(
     ("header", "name"),
     [
@@ -125,6 +128,9 @@ def test_scan_agrees_with_the_sizes_that_were_written(sizes: list[int], cut: int
         (b"POST", "HTTP"),
         (b"PRI ", "HTTP/2"),
         (b"SSH-", "SSH"),
+        *((word.encode(), f"ZooKeeper's four-letter word {word}") for word in ZOOKEEPER.split()),
+        (b"RUOK", ""),
+        (b"imok", ""),
         (b"\0\0\0\x16", ""),
         (b"\xff\xff\xff\xff", ""),
     ],

@@ -579,6 +579,30 @@ def test_bytes_that_the_transport_holds_get_their_visit_after_an_unmute(net: Net
     assert server.frames_received == 4
 
 
+def test_bytes_that_the_transport_holds_wait_for_the_gate(net: NetBench, tls_world: TlsWorld) -> None:
+    server, client = tls_pair(net, tls_world)
+    first, rest = frame(50)[:30], frame(50)[30:] + frame(7) * 3
+    client.send(Run(None, 0, first, 0, len(first), 0, 0))
+    net.poll_until(lambda: server.staged == 30)
+    server.mute(mute.ADMIN)
+    client.send(Run(None, 0, rest, 0, len(rest), 4, 0))
+    net.poll_until(lambda: server.frames_received == 1)
+    server.gated = True
+
+    def close_gate(channel: Channel) -> bool:
+        channel.mute(mute.TAP)
+        return False
+
+    net.listener.gate = close_gate
+    server.unmute(mute.ADMIN)
+    net.poll(5)
+    assert (server.frames_received, server.causes) == (1, mute.TAP)
+    net.listener.gate = lambda channel: True
+    server.unmute(mute.TAP)
+    net.poll()
+    assert server.frames_received == 4
+
+
 def test_a_record_that_is_not_whole_does_not_make_the_loop_spin(net: NetBench, tls_world: TlsWorld) -> None:
     ours, peer = tcp_pair()
     server = net.selector.register(ours, 1, net.options(tls=tls_world.server_settings()))

@@ -5,7 +5,7 @@ import pytest
 
 from proxy.pipeline import planner as module
 from proxy.pipeline.planner import DataLossError, Planner
-from proxy.tap.log_reader import read_consumers
+from proxy.tap.consumer import read_consumers
 from tests.fakes.tap_log import FakeProcessor
 
 A, B, C = "edge.0.a", "edge.0.b", "edge.0.c"
@@ -204,5 +204,5 @@ def test_a_large_range_is_cut_at_blocks_into_equal_parts(tmp_path: Path, monkeyp
 
 def test_a_consumer_is_registered_where_retention_looks(tmp_path: Path) -> None:
     new(tmp_path).register("job", {A: 7})
-    assert read_consumers(str(tmp_path)) == {"job": {A: 7}}
+    assert read_consumers(str(tmp_path)).offsets == {"job": {A: 7}}
     assert new(tmp_path).ends() == {}

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -21,7 +22,8 @@ import proxy
 from proxy.pipeline.run import EXIT_OK, EXIT_USAGE, PipelineSettings, _distance, _reason, run_pipeline, start_query
 from proxy.pipeline.tables import TABLE_SCHEMAS, TableWriter
 from proxy.tap import record
-from proxy.tap.log_reader import count_frames, read_consumers
+from proxy.tap.consumer import read_consumers
+from proxy.tap.log_reader import count_frames
 from tests.fakes.tap_log import START_NS, FakeProcessor, demo_body
 
 if TYPE_CHECKING:
@@ -73,6 +75,11 @@ def tell(job: "subprocess.Popen[str]", **told: Any) -> None:
     assert job.stdin is not None
     job.stdin.write(json.dumps(told) + "\n")
     job.stdin.flush()
+
+
+def modes(folder: Path) -> set[tuple[str, int]]:
+    """The modes of a folder and of everything in it."""
+    return {("folder" if path.is_dir() else "file", stat.S_IMODE(path.stat().st_mode)) for path in (folder, *folder.rglob("*"))}
 
 
 def table(output: Path, name: str) -> list[dict[str, Any]]:
@@ -133,7 +140,7 @@ def test_the_reason_of_a_failure_is_its_own_line() -> None:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_the_job_follows_the_log_says_so_and_stops_on_sigterm(tmp_path: Path) -> None:
+def test_the_job_follows_the_log_says_so_and_stops_on_sigterm(tmp_path: Path, no_umask: None) -> None:
     log, output = tmp_path / "log", tmp_path / "out"
     processor = FakeProcessor(log)
     processor.block([b"one", b"two"])
@@ -159,7 +166,9 @@ def test_the_job_follows_the_log_says_so_and_stops_on_sigterm(tmp_path: Path) ->
     assert second["duration_ms"] > 0
     assert events[-1] == {"event": "stopped", "total": second["total"], "lag_bytes": 0}
     assert [bytes(row["payload"]) for row in table(output, "frames")] == [b"one", b"two", b"three"]
-    assert list(read_consumers(str(log))) == ["pipeline"]
+    assert list(read_consumers(str(log)).offsets) == ["pipeline"]
+    assert modes(output) == {("folder", 0o750), ("file", 0o640)}
+    assert modes(log / record.CONSUMERS_FOLDER) == {("folder", 0o750), ("file", 0o640)}
 
 
 # Where the driver stands when it is killed, and in which batch: the next new one, or the one that the kill before left to be replayed.

@@ -1,5 +1,6 @@
 import importlib.util
 import os
+import stat
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from proxy.pipeline import session
-from proxy.pipeline.session import SparkMissingError, _stdout_as_stderr, local_session, require_java, require_packages
+from proxy.pipeline.session import SparkMissingError, _restricted, _stdout_as_stderr, local_session, open_private, require_java, require_packages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,3 +80,23 @@ def test_the_session_has_the_settings_that_a_python_source_wants(spark: "SparkSe
     assert os.stat(sockets).st_mode & 0o077 == 0
     assert context.get("spark.ui.enabled") == "false"
     assert not Path("spark-warehouse").exists()
+
+
+@pytest.mark.parametrize(("umask", "wanted"), [(0, "027"), (0o022, "027"), (0o077, "077")])
+def test_what_is_started_for_spark_keeps_others_out_and_a_stricter_umask_stays(umask: int, wanted: str) -> None:
+    before = os.umask(umask)
+    try:
+        with _restricted() as told:
+            inherited = subprocess.run(["sh", "-c", "umask"], capture_output=True, text=True, check=True).stdout.strip()
+        assert os.umask(umask) == umask
+    finally:
+        os.umask(before)
+    assert (told, int(inherited, 8)) == (wanted, int(wanted, 8))
+
+
+def test_files_of_ours_are_for_owner_and_group(tmp_path: Path, no_umask: None) -> None:
+    for text in ("longer", "short"):
+        with open_private(tmp_path / "file") as file:
+            file.write(text)
+    assert (tmp_path / "file").read_text() == "short"
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o640

@@ -12,7 +12,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 from proxy.pipeline.pyspark_framegate import register
 from proxy.pipeline.schema import CHUNK_SCHEMA
 from proxy.pipeline.source import BatchReader, FramegateDataSource, OptionError, SourceOptions, StreamReader
-from proxy.tap.log_reader import count_frames, read_consumers
+from proxy.tap.consumer import read_consumers
+from proxy.tap.log_reader import count_frames
 from tests.fakes.tap_log import FakeProcessor
 
 if TYPE_CHECKING:
@@ -121,12 +122,12 @@ def test_retention_learns_where_the_query_stands(tmp_path: Path) -> None:
     fill(tmp_path)
     one = reader(tmp_path, consumer="job")
     first = one.initialOffset()
-    assert read_consumers(str(tmp_path)) == {"job": {"edge.0.b0": 0}}
+    assert read_consumers(str(tmp_path)).offsets == {"job": {"edge.0.b0": 0}}
     end = one.latestOffset(first, ReadAllAvailable())
     one.commit(end)
-    assert read_consumers(str(tmp_path)) == {"job": end["streams"]}
+    assert read_consumers(str(tmp_path)).offsets == {"job": end["streams"]}
     reader(tmp_path).commit(end)
-    assert list(read_consumers(str(tmp_path))) == ["job"]
+    assert list(read_consumers(str(tmp_path)).offsets) == ["job"]
 
 
 def test_a_batch_reader_plans_all_there_is(tmp_path: Path) -> None:

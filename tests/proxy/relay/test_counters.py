@@ -159,14 +159,15 @@ def test_the_taps_counters_have_their_cells(tmp_path):
     cells = Cells(tap)
     tap.frames_matched_request, tap.frames_matched_response = 100, 10
     tap.frames_flushed_request, tap.frames_flushed_response, tap.frames_gapped = 50, 5, 2
-    tap.dropped_queue_full, tap.dropped_disk_full, tap.dropped_disk_error, tap.dropped_sampled, tap.dropped_closed = 1, 2, 3, 4, 5
+    tap.dropped_queue_full, tap.dropped_disk_full, tap.dropped_disk_error = 1, 2, 3
+    tap.dropped_sampled, tap.dropped_closed, tap.dropped_undelivered = 4, 5, 6
     tap.bytes_matched, tap.bytes_flushed, tap.write_errors, tap.flush_ns = 6, 7, 8, 9
     cells.publisher.publish()
     read = cells.reader.cell
     assert (read("framegate.tap.matched"), read("framegate.tap.flushed")) == (110, 57)
     assert (read("framegate.tap.frames", "request"), read("framegate.tap.frames", "response")) == (50, 5)
-    reasons = ("queue_full", "disk_full", "disk_error", "sampled", "closed")
-    assert [read("framegate.tap.dropped", reason) for reason in reasons] == [1, 2, 3, 4, 5]
+    reasons = ("queue_full", "disk_full", "disk_error", "sampled", "closed", "undelivered")
+    assert [read("framegate.tap.dropped", reason) for reason in reasons] == [1, 2, 3, 4, 5, 6]
     assert (read("framegate.tap.matched.io"), read("framegate.tap.io"), read("framegate.tap.write.errors")) == (6, 7, 8)
     assert (read("framegate.tap.flush.time"), read("framegate.queue.usage", "tap")) == (9, tap.queued_bytes)
     cells.reader.close()

@@ -908,6 +908,19 @@ def test_large_frames_follow_each_other_through_a_pool_of_one(make):
     sender.join()
 
 
+def test_a_producer_with_a_long_name_has_nothing_in_flight_when_it_asks_for_no_acks(make):
+    world = make("kafka")
+    client, upstream, pair = world.pair()
+    name = b"\x02\x58" + b"c" * 600
+    data = request(0, 3, 1, b"\xff\xff" + struct.pack(">hi", 0, 30000) + bytes(5000), name)
+    for _ in range(20):
+        for part in (data[:100], data[100:1200], data[1200:]):
+            client.sendall(part)
+            world.poll(2)
+    assert world.read(upstream, 20 * len(data)) == 20 * data
+    assert (pair.pairing.open, pair.pairing.lost) == (0, False)
+
+
 def test_a_run_has_the_time_when_it_was_read_not_that_of_its_poll(make, tmp_path) -> None:
     """An answer can come within the poll that passed its request on; with the poll's time its latency was 0."""
     writer = TapWriter(TapConfig(directory=str(tmp_path)), "n", "0", "b")

@@ -1,5 +1,6 @@
 """Pairing: Kafka's request and answer headers, byte for byte (kafka-broker.md §6)."""
 
+import itertools
 import struct
 
 import pytest
@@ -91,10 +92,120 @@ def test_acks_beyond_the_bytes_at_hand_are_unknown():
         assert produce_acks(data[:end], 0, end, 3) == -2
 
 
-def test_passed_over_produce_heads_were_acks_0(kafka):
-    kafka.ask(request(0, 3, 1), request(0, 3, 2), request(3, 9, 3))
-    assert kafka.reply(answer(3)) == [(3 << 16 | 9, 0)]
-    assert kafka.pairing.open == 0
+def string(text: bytes | None) -> bytes:
+    """Kafka's nullable string."""
+    return b"\xff\xff" if text is None else struct.pack(">h", len(text)) + text
+
+
+def varint(value: int) -> bytes:
+    out = b""
+    while value > 127:
+        out += bytes([value & 127 | 128])
+        value >>= 7
+    return out + bytes([value])
+
+
+def compact(text: bytes | None) -> bytes:
+    return varint(0) if text is None else varint(len(text) + 1) + text
+
+
+def produce(version: int, acks: int, client_id: bytes | None, transaction: bytes | None = None, tags: list[bytes] | None = None) -> bytes:
+    """A Produce request, its head complete, behind it some of the rest."""
+    rest = b""
+    if version >= 9:
+        rest += varint(len(tags or [])) + b"".join(varint(index) + varint(len(tag)) + tag for index, tag in enumerate(tags or []))
+        rest += compact(transaction)
+    elif version >= 3:
+        rest += string(transaction)
+    return kafka_frames.request(0, version, 5, rest + struct.pack(">hi", acks, 30000) + b"records" * 9, string(client_id))
+
+
+def split(frame: bytes, *cuts: int) -> Run:
+    """A run of one frame that came in pieces."""
+    ends = [0, *cuts, len(frame)]
+    pieces: list[bytes | memoryview] = [frame[left:right] for left, right in itertools.pairwise(ends)]
+    data = bytes(pieces.pop())
+    return Run(pieces, len(frame) - len(data), data, len(data), len(data), 1, 0)
+
+
+HEADS = [
+    *(produce(version, 0, client_id) for version in (0, 2) for client_id in (None, b"", b"c" * 600, b"c" * 32767)),
+    *(
+        produce(version, 0, client_id, transaction)
+        for version in (3, 8, 9, 11, 13)
+        for client_id in (None, b"", b"c" * 600, b"c" * 32767)
+        for transaction in (None, b"", b"t" * 600, b"t" * 32767)
+    ),
+    *(produce(version, 0, b"c" * 32767, b"t" * 32767, [b"tag" * 100, b"", b"x" * 60000]) for version in (9, 11)),
+]
+
+
+@pytest.mark.parametrize("data", HEADS, ids=range(len(HEADS)))
+def test_acks_0_is_read_whatever_stands_before_it_in_whole_and_split_frames(kafka, data):
+    kafka.ask(data)
+    for cut in (1, 4, 5, 12, 13, 14, 100, len(data) // 2, len(data) - 1):
+        kafka.pairing.requests(split(data, cut), 0)
+    kafka.pairing.requests(split(data, *range(10, len(data) - 1, max(1, len(data) // 50))), 0)
+    assert (kafka.pairing.open, kafka.pairing.lost) == (0, False)
+
+
+def test_a_producer_with_a_long_name_that_never_asks_for_acks_is_never_full(kafka):
+    data = produce(9, 0, b"c" * 600, b"t" * 600)
+    for _ in range(MAX_OPEN + 1):
+        kafka.pairing.requests(split(data, 50), 0)
+    assert (kafka.pairing.full, kafka.pairing.lost) == (False, False)
+
+
+@pytest.mark.parametrize("acks", [0, 1, -1])
+@pytest.mark.parametrize("version", [2, 3, 8, 9, 12])
+@pytest.mark.parametrize("end", range(510, 516))
+def test_acks_on_both_sides_of_the_first_look_at_a_split_frame(kafka, version, acks, end):
+    before = len(produce(version, acks, b"")) - 4 - 63
+    data = produce(version, acks, b"c" * (end - before))
+    assert data.index(struct.pack(">hi", acks, 30000)) + 2 == end
+    kafka.pairing.requests(split(data, 5), 0)
+    assert (kafka.pairing.open, kafka.pairing.lost) == (0 if acks == 0 else 1, False)
+
+
+@pytest.mark.parametrize("version", [2, 3, 9, 11])
+@pytest.mark.parametrize("acks", [0, 1])
+def test_a_small_head_may_be_split_anywhere(version, acks):
+    data = produce(version, acks, b"client", b"tx", [b"tag"])
+    for cut in range(1, len(data)):
+        pairing = Pairing(PairingStats())
+        pairing.requests(split(data, cut), 0)
+        pairing.requests(split(data, *range(1, cut + 1)), 0)
+        assert (pairing.open, pairing.lost) == (2 * acks, False), cut
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        kafka_frames.request(0, 3, 5, b"", string(b"client")),
+        kafka_frames.request(0, 3, 5, b"\x7f\xff" + b"t" * 50, string(b"client")),
+        kafka_frames.request(0, 9, 5, b"\xff" * 50, string(b"client")),
+        produce(9, 0, b"client", None, [b""] * 17),
+    ],
+    ids=["ends", "cut", "no varint", "many tags"],
+)
+def test_a_produce_whose_acks_cannot_be_found_loses_the_pairing(kafka, data):
+    kafka.ask(request(3, 9, 1), data)
+    assert (kafka.pairing.open, kafka.stats.open, kafka.stats.lost) == (0, 0, 1)
+    assert kafka.reply(answer(1)) == [(-1, -1)]
+
+
+def test_a_split_head_beyond_reach_loses_the_pairing_and_a_whole_one_is_read(kafka):
+    data = produce(9, 0, b"client", None, [b"x" * 140_000])
+    kafka.ask(data)
+    assert (kafka.pairing.open, kafka.pairing.lost) == (0, False)
+    kafka.pairing.requests(split(data, 100), 0)
+    assert (kafka.pairing.open, kafka.stats.lost) == (0, 1)
+
+
+def test_a_produce_that_has_an_answer_is_not_passed_over(kafka):
+    kafka.ask(produce(3, 1, b"c"), request(3, 9, 6))
+    assert kafka.reply(answer(6)) == [(-1, -1)]
+    assert kafka.pairing.lost
 
 
 def test_any_other_mismatch_turns_pairing_off_and_counts_once(kafka):

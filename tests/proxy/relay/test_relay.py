@@ -1,15 +1,20 @@
 """The relay: what the selector tells reaches the right pair, and the tap gets what passes."""
 
+import contextlib
 import os
 from pathlib import Path
 
+import pytest
+
 from proxy.config.model import TapConfig, TapRule
 from proxy.network import mute
+from proxy.network.cause import Cause
+from proxy.network.channel import MAX_READ
 from proxy.tap.log_reader import read_frames, read_gaps
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter
 from tests.fakes.kafka_frames import answer, request
-from tests.fakes.world import World, frame
+from tests.fakes.world import SECOND, World, frame
 
 
 class Tapped:
@@ -145,11 +150,11 @@ def test_an_error_with_one_of_those_that_wait_for_the_log_costs_that_pair_and_th
 def test_who_asked_a_log_that_refused_is_told_when_it_accepts(tmp_path):
     """The log had room, and had none again when it was asked: nobody else remembers who waits."""
     wakeup = os.eventfd(0, os.EFD_NONBLOCK)
-    tapped = Tapped(tmp_path, TapRule(name="r", on_full="mute"), wakeup_fd=wakeup, queue_size=65536, flush_size=32768)
+    tapped = Tapped(tmp_path, TapRule(name="r", on_full="mute"), wakeup_fd=wakeup, queue_size=131072, flush_size=32768)
     world, writer = tapped.world, tapped.writer
     (client, upstream, pair), (other, other_upstream, other_pair) = world.pair(), world.pair()
     data = frame(b"x" * 40_000)
-    for _ in range(2):
+    while not pair.client.channel.causes:
         client.sendall(data)
         world.read(upstream, len(data))
     assert pair.client.channel.causes == mute.TAP
@@ -166,3 +171,86 @@ def test_who_asked_a_log_that_refused_is_told_when_it_accepts(tmp_path):
     assert pair.client.channel.causes == 0
     world.close()
     os.close(wakeup)
+
+
+QUEUE = 256 << 10
+RUN = (64 << 10) + MAX_READ
+
+
+@pytest.mark.parametrize("size", [50, 9_000, 40_000])
+def test_a_full_log_stops_every_source_that_may_wait_before_it_is_read(tmp_path, size):
+    """Forty sources send at once: the log takes one run beyond its bound, not forty; those that have nothing to say are not muted."""
+    tapped = Tapped(tmp_path, TapRule(name="r", on_full="mute"), queue_size=QUEUE, flush_size=64 << 10)
+    world = tapped.world
+    pairs = [world.pair() for _ in range(40)]
+    idle = world.pair()[2]
+    bodies = max(1, 60_000 // size)
+    data = frame(bytes(size)) * bodies
+    for client, _, _ in pairs:
+        client.sendall(data)
+    received = [b""] * 40
+
+    def collect() -> None:
+        for number, (_, upstream, _) in enumerate(pairs):
+            upstream.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                received[number] += upstream.recv(1 << 20)
+
+    levels = []
+    for _ in range(20):
+        world.poll(1)
+        levels.append(tapped.writer.queued_bytes)
+        collect()
+    assert QUEUE <= max(levels) < QUEUE + RUN
+    assert len(set(levels[-10:])) == 1, "who is muted is not read"
+    muted = [pair for _, _, pair in pairs if pair.client.channel.causes == mute.TAP]
+    assert len(muted) > 20
+    assert idle.client.channel.causes == 0
+    for _ in range(400):
+        tapped.writer.write_queued()
+        tapped.writer.poll_due(world.clock.ns)
+        world.clock.ns += SECOND
+        world.relay.pairs.tap_accepts()
+        world.poll(1)
+        assert tapped.writer.queued_bytes < QUEUE + RUN
+        collect()
+        if all(len(each) == len(data) for each in received):
+            break
+    assert received == [data] * 40
+    assert tapped.writer.frames_matched_request == 40 * bodies
+    world.close()
+    assert len(tapped.frames()) == 40 * bodies
+
+
+def test_a_pair_that_ends_while_the_log_is_full_is_read_to_its_end(tmp_path):
+    tapped = Tapped(tmp_path, TapRule(name="r", on_full="mute"), queue_size=64 << 10, flush_size=64 << 10)
+    world = tapped.world
+    client, upstream, pair = world.pair()
+    filler = frame(bytes(40_000))
+    client.sendall(filler * 2)
+    assert world.read(upstream, 2 * len(filler)) == filler * 2
+    world.until(lambda: pair.client.channel.causes == mute.TAP)
+    client.sendall(frame(b"nobody takes this"))
+    world.poll(5)
+    pair.end(Cause.ADMIN, "", "internal")
+    client.close()
+    upstream.close()
+    world.until(lambda: world.rows)  # without a second of waiting: the clock stands still
+    world.close()
+    assert tapped.writer.dropped_undelivered == 1
+    assert len(tapped.frames()) == 2
+
+
+def test_pairs_that_close_while_the_log_is_full_are_not_kept(tmp_path):
+    tapped = Tapped(tmp_path, TapRule(name="r", on_full="mute"), queue_size=64 << 10, flush_size=64 << 10)
+    world = tapped.world
+    client, upstream, pair = world.pair()
+    client.sendall(frame(bytes(60_000)) * 2)
+    world.until(lambda: pair.client.channel.causes == mute.TAP)
+    assert pair.client in world.relay.pairs._starved
+    pair.abort(Cause.ADMIN, "", "internal")
+    world.until(lambda: world.rows)
+    assert not world.relay.pairs._starved
+    client.close()
+    upstream.close()
+    world.close()

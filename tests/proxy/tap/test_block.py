@@ -1,11 +1,16 @@
+import gc
+import io
+import tracemalloc
+
 from hypothesis import given
 from hypothesis import strategies as st
 from librt.strings import BytesWriter
 
 from proxy.network.run import Buffer
-from proxy.tap.block import COPY_BELOW, JOIN_BELOW, Block, BlockBuilder, Layout, joined, pack_codes, take
+from proxy.tap.block import BLOCK_OVERHEAD, COPY_BELOW, JOIN_BELOW, Block, BlockBuilder, Layout, joined, pack_codes, take
 from proxy.tap.gap import Gap
 from proxy.tap.record import BLOCK_ALIGNMENT, BLOCK_HEADER_BYTES, CHUNK_ROW, KIND_GAP, SECTION_ALIGNMENT, ChunkRow
+from tests.fakes.tap_log import ints
 
 
 def add(builder: BlockBuilder, payload: Buffer, capture_ns: int = 5, direction: int = 0) -> None:
@@ -45,23 +50,89 @@ def test_a_buffer_that_comes_back_holds_the_next_payload_and_nothing_of_the_last
     for payload in (b"a long first one", large, b"z"):
         add(builder, payload)
     first = builder.finish()
+    buffer = first.copied
     add(builder, b"meanwhile")
     builder.reuse(first)
+    assert (first.copied, first.pieces) == (None, [])
     second = builder.finish()
     add(builder, b"short")
     third = builder.finish()
-    assert third.copied is first.copied
+    assert third.copied is buffer
     assert [bytes(piece) for block in (second, third) for piece in block.pieces] == [b"meanwhile", b"short"]
     assert len(large) == COPY_BELOW, "what was referenced is not ours to release"
 
 
-def test_a_block_holds_at_most_twice_what_it_counts() -> None:
-    builder = BlockBuilder(1000)
-    for size, handed in ((0, False), (499, False), (500, True), (1000, True)):
-        add(builder, bytes([size % 256]) * size)
+def kept(block: Block) -> int:
+    """Bytes that a block keeps from being freed: its sections, each buffer behind its pieces once, its buffer for copies with its room."""
+    whole = {id(piece): len(piece) for piece in block.pieces if isinstance(piece, bytes)}
+    behind = [piece.obj for piece in block.pieces if isinstance(piece, memoryview) and piece not in block.views]
+    whole |= {id(buffer): len(buffer) for buffer in behind}
+    room = 0 if block.copied is None else block.copied.seek(0, io.SEEK_END)
+    if block.copied is None:
+        whole |= {id(view.obj): view.nbytes for view in block.views}
+    return sum(whole.values()) + room + sum(len(section) for section in (block.rows, block.starts, block.sizes, block.answers))
+
+
+def pieces_of(size: int, cut: int) -> tuple[Buffer, ...]:
+    """What the end of one run and the beginning of the next look like: two views of what one read gave."""
+    read = bytes(size)
+    return memoryview(read)[: size * cut // 8], memoryview(read)[size * cut // 8 :]
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.integers(0, 40_000).map(lambda size: (bytes(size),)),
+            st.builds(pieces_of, st.integers(1000, 262_144), st.integers(0, 8)),
+        ),
+        max_size=12,
+    ),
+    st.sampled_from([0, 1000, 4096 + COPY_BELOW, 131_072 + COPY_BELOW]),
+)
+def test_a_block_keeps_no_more_than_it_counts(payloads: list[tuple[Buffer, ...]], room: int) -> None:
+    builder = BlockBuilder(room)
+    for pieces in payloads:
+        for piece in pieces:
+            offset = builder.data_len
+            builder.add_piece(piece)
+            builder.starts.write(bytes(4))
+            builder.sizes.write(bytes(4))
+            builder.add_answers(ints([1]), ints([2]))
+            builder.add_frames_row(1, 1, 0, len(piece), 0, offset, 1, 0, 0, 0, -1, -1, -1, -1, 0)
+    before = builder.weight
+    data = b"".join(bytes(piece) for pieces in payloads for piece in pieces)
+    block = builder.finish()
+    assert b"".join(block.pieces) == data
+    assert kept(block) <= block.weight <= 2 * kept(block) + BLOCK_OVERHEAD + COPY_BELOW
+    assert block.weight <= before + BLOCK_OVERHEAD + COPY_BELOW
+
+
+def test_a_block_counts_what_its_objects_take() -> None:
+    builder = BlockBuilder(0)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        blocks = []
+        for _ in range(200):
+            add(builder, b"a trickle")
+            blocks.append(builder.finish())
+        took = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert took <= sum(block.weight for block in blocks)
+
+
+def test_a_buffer_that_had_to_grow_is_not_kept() -> None:
+    builder = BlockBuilder(100)
+    add(builder, bytes(500))
+    block = builder.finish()
+    grown = block.copied
+    builder.reuse(block)
+    for _ in range(2):
+        add(builder, bytes(10))
         block = builder.finish()
-        assert (block.copied is not None) == handed
-        assert b"".join(block.pieces) == bytes([size % 256]) * size
+        assert block.copied is not grown
         builder.reuse(block)
 
 
@@ -110,7 +181,7 @@ def test_weight_grows_with_all_that_is_kept_and_starts_over() -> None:
     builder = BlockBuilder()
     add(builder, bytes(1000))
     assert builder.weight >= 1000 + 104 + 4
-    assert builder.finish().weight >= 1000
+    assert builder.finish().weight >= 1000 + BLOCK_OVERHEAD
     assert (builder.weight, builder.chunk_count, builder.data_len) == (0, 0, 0)
 
 

@@ -16,15 +16,12 @@ from proxy.tap.log_reader import (
     first_offset,
     read_block,
     read_blocks,
-    read_consumers,
     read_frames,
     segments,
     stream_totals,
     streams,
     walk,
-    write_consumer,
 )
-from proxy.tap.record import FormatError
 from tests.fakes.tap_log import FakeProcessor
 
 BODY = 300
@@ -254,27 +251,3 @@ def test_counts_and_totals_by_direction(tmp_path: Path) -> None:
     assert stream_totals(str(tmp_path), one.stream).stored == {"request": 2, "response": 1}
     assert stream_totals(str(tmp_path), two.stream).stored == {"request": 0, "response": 0}
     assert stream_totals(str(tmp_path), two.stream).missing == {"request": 0, "response": 5}
-
-
-def test_consumers_say_where_they_stand(tmp_path: Path) -> None:
-    assert read_consumers(str(tmp_path)) == {}
-    write_consumer(str(tmp_path), "tables", {"s": 10}, 5)
-    write_consumer(str(tmp_path), "tables", {"s": 20, "t": 0}, 6)
-    write_consumer(str(tmp_path), "other", {}, 7)
-    assert read_consumers(str(tmp_path)) == {"other": {}, "tables": {"s": 20, "t": 0}}
-    assert sorted(os.listdir(tmp_path / "_consumers")) == ["other.json", "tables.json"]
-    assert streams(str(tmp_path)) == []
-
-
-@pytest.mark.parametrize("name", ["", ".", "../x", "a/b", ".hidden"])
-def test_consumer_names_are_plain_file_names(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ValueError, match="consumer name"):
-        write_consumer(str(tmp_path), name, {}, 0)
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"streams": {"s": "x"}}', '{"streams": 3}'])
-def test_a_consumer_file_of_another_kind_is_named(tmp_path: Path, text: str) -> None:
-    (tmp_path / "_consumers").mkdir()
-    (tmp_path / "_consumers" / "odd.json").write_text(text)
-    with pytest.raises(FormatError, match=r"odd\.json"):
-        read_consumers(str(tmp_path))

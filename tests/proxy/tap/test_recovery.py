@@ -6,6 +6,7 @@ import pytest
 from proxy.config.model import TapRule
 from proxy.tap.log_reader import LogError, read_frames, read_gaps, segment_facts, segments, streams
 from proxy.tap.recovery import Sealed, missing_frames, record_death, seal_dead
+from tests.fakes.disk import FakeDisk
 from tests.fakes.tap_log import FakeProcessor
 
 
@@ -45,6 +46,40 @@ def test_cells_that_are_behind_the_log_miss_nothing(tmp_path: Path) -> None:
 
 def test_a_processor_that_wrote_nothing_misses_all(tmp_path: Path) -> None:
     assert missing_frames(str(tmp_path), "edge.0.b9", {"request": 2}) == {"request": 2}
+
+
+@pytest.mark.parametrize("failing", [{"write"}, {"rename"}, {"write", "remove", "truncate"}, {"create"}])
+def test_a_record_that_the_disk_did_not_take_is_written_at_the_next_try_and_once(tmp_path: Path, failing: set[str]) -> None:
+    disk = FakeDisk()
+    disk.failing = failing
+    missing = {"request": 3, "response": 0}
+    for _ in range(2):
+        with pytest.raises(OSError, match="Input/output"):
+            record_death(str(tmp_path), "edge", "b0", missing, 100, 900, disk)
+        if failing == {"rename"}:
+            break
+    disk.failing = set()
+    stream = record_death(str(tmp_path), "edge", "b0", missing, 100, 900, disk)
+    assert [gap.frames for gap in read_gaps(str(tmp_path), stream)] == [3]
+    assert [sealed.error for sealed in seal_dead(str(tmp_path), set())] == [""] * (failing == {"rename"})
+    assert [listed.sealed for listed in segments(str(tmp_path), str(stream))] == [True]
+
+
+def test_a_segment_that_cannot_be_sealed_keeps_no_other_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        FakeProcessor(tmp_path, boot_id=f"b{number}").block([b"kept"])
+    real = os.rename
+
+    def rename(source: str, target: str) -> None:
+        if "b1" in source:
+            raise OSError(5, "Input/output error")
+        real(source, target)
+
+    monkeypatch.setattr(os, "rename", rename)
+    sealed = seal_dead(str(tmp_path), set())
+    assert [(item.stream, "Input" in item.error) for item in sealed] == [("edge.0.b0", False), ("edge.0.b1", True), ("edge.0.b2", False)]
+    monkeypatch.undo()
+    assert [(item.stream, item.error) for item in seal_dead(str(tmp_path), set())] == [("edge.0.b1", "")]
 
 
 def test_nothing_missing_writes_nothing(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy.tap.log_reader import segments, streams, write_consumer
+from proxy.tap.consumer import write_consumer
+from proxy.tap.log_reader import segments, streams
 from proxy.tap.retention import Retention
 from tests.fakes.tap_log import FakeProcessor
 
@@ -110,13 +111,43 @@ def test_folders_of_dead_streams_go_with_their_last_segment_and_live_ones_stay(t
     assert (sweep.usage, sweep.error) == (0, "")
 
 
-def test_a_damaged_consumer_file_does_not_stop_retention(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["", "{", "null", '{"version": 1, "streams": {"a": 99999999', "\0" * 80])
+def test_a_consumer_file_that_cannot_be_read_needs_everything_up_to_the_budget(tmp_path: Path, text: str) -> None:
     make(tmp_path, "a", 10, 20)
     (tmp_path / "_consumers").mkdir()
-    (tmp_path / "_consumers" / "odd.json").write_text("{")
+    (tmp_path / "_consumers" / "odd.json").write_text(text)
     sweep = Retention(str(tmp_path), MB, 0).sweep(100 * S)
-    assert sweep.deleted == 1
-    assert "odd.json" in sweep.error
+    assert (sweep.deleted, sweep.unread, sweep.error) == (1, 1, "")
+    assert "odd.json" in sweep.unreadable["odd"]
+
+
+def test_what_a_consumer_had_read_when_its_file_was_last_good_goes_first(tmp_path: Path) -> None:
+    make(tmp_path, "a", 10, 20)
+    make(tmp_path, "b", 30, 40)
+    write_consumer(str(tmp_path), "job", {"b": 2 * (MB - 4096)}, 0)
+    retention = Retention(str(tmp_path), 4 * MB, 0)
+    assert retention.sweep(100 * S).deleted == 0
+    (tmp_path / "_consumers" / "job.json").write_text("")
+    for _ in range(2):
+        assert retention.sweep(100 * S).unreadable.keys() == {"job"}
+    make(tmp_path, "c", 50)
+    sweep = retention.sweep(100 * S)
+    assert left(tmp_path) == ["a/0", "a/1", "c/0"]
+    assert sweep.unread == 0
+
+
+def test_a_folder_of_consumers_that_cannot_be_listed_needs_everything(tmp_path: Path) -> None:
+    make(tmp_path, "a", 10)
+    make(tmp_path, "b", 20)
+    write_consumer(str(tmp_path), "job", {"a": MB - 4096, "b": MB - 4096}, 0)
+    retention = Retention(str(tmp_path), 2 * MB, 0)
+    assert retention.sweep(100 * S).unreadable == {}
+    (tmp_path / "_consumers").rename(tmp_path / "moved")
+    (tmp_path / "_consumers").write_text("")
+    make(tmp_path, "c", 30)
+    sweep = retention.sweep(100 * S)
+    assert sweep.unread == sweep.deleted > 0
+    assert sweep.unreadable.keys() == {"_consumers"}
 
 
 def test_a_segment_that_cannot_be_deleted_is_reported_and_the_rest_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

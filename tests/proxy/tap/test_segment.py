@@ -1,7 +1,11 @@
 import errno
+import os
+import stat
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from proxy.network.run import Buffer
 from proxy.tap.block import JOIN_BELOW, Block, BlockBuilder
@@ -136,7 +140,7 @@ def test_a_tail_that_cannot_be_cut_is_left_behind_and_offsets_go_on(tmp_path: Pa
     log = log_of(tmp_path, disk)
     log.append(block(b"one"), 0)
     disk.room = 200
-    disk.stuck = True
+    disk.failing = {"truncate"}
     with pytest.raises(OSError, match="No space"):
         log.append(block(bytes(1000)), 0)
     disk.room = None
@@ -150,7 +154,7 @@ def test_a_tail_that_cannot_be_cut_is_left_behind_and_offsets_go_on(tmp_path: Pa
 @pytest.mark.parametrize("stuck", [False, True])
 def test_a_disk_without_room_for_a_header_leaves_no_file(tmp_path: Path, stuck: bool) -> None:
     disk = FakeDisk(room=100)
-    disk.stuck = stuck
+    disk.failing = {"truncate"} if stuck else set()
     log = log_of(tmp_path, disk)
     for _ in range(3):
         with pytest.raises(OSError, match="No space"):
@@ -162,6 +166,109 @@ def test_a_disk_without_room_for_a_header_leaves_no_file(tmp_path: Path, stuck: 
     disk.room = None
     log.append(block(b"one"), 0)
     assert payloads(tmp_path) == [b"one"]
+
+
+FAULTS = st.sampled_from(["room", "EIO", "EFBIG", "truncate", "close", "rename", "remove", "create", "repair"])
+STEPS = st.lists(
+    st.one_of(st.tuples(st.just("append"), st.integers(1, 6000)), st.tuples(FAULTS, st.integers(0, 9000)), st.tuples(st.just("age"), st.just(0)))
+)
+
+
+def act(disk: FakeDisk, fault: str, room: int) -> None:
+    if fault == "repair":
+        disk.failing.clear()
+        disk.broken = 0
+        disk.room = None
+    elif fault == "room":
+        disk.room = room
+    elif fault in ("EIO", "EFBIG"):
+        disk.broken = getattr(errno, fault)
+    else:
+        disk.failing.add(fault)
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(steps=STEPS)
+def test_whatever_fails_a_block_is_read_at_once_or_its_writer_is_told(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]) -> None:
+    """And once the disk works again, the log goes on: nothing is hidden by an older file, nothing is in the way of the next one."""
+    root = tmp_path_factory.mktemp("log")
+    disk = FakeDisk()
+    log = log_of(root, disk, size=10_000)
+    kept: list[bytes] = []
+    now = 0
+    for number, (action, value) in enumerate([*steps, ("repair", 0), ("append", 1), ("append", 6000)]):
+        if action == "append":
+            payload = bytes([number % 256]) * value
+            try:
+                log.append(block(payload), now)
+                kept.append(payload)
+            except OSError:
+                assert number < len(steps), "the disk works again"
+        elif action == "age":
+            now += 300 * S
+        else:
+            act(disk, action, value)
+        if not disk.failing and not disk.broken:
+            assert payloads(root) == kept
+    log.seal()
+    assert payloads(root) == kept
+    bases = [segment.base for segment in segments(str(root), "s")]
+    assert len(names(root)) == len(bases) == len(set(bases))
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG])
+@pytest.mark.parametrize("seal", ["age", "size", "idle"])
+def test_a_segment_whose_first_block_failed_hides_nothing(tmp_path: Path, number: int, seal: str) -> None:
+    disk = FakeDisk()
+    log = log_of(tmp_path, disk, size=5000)
+    disk.room = 4096
+    with pytest.raises(OSError, match="No space"):
+        log.append(block(b"lost"), 0)
+    disk.room, disk.broken = None, number
+    with pytest.raises(OSError, match=os.strerror(number)):
+        log.append(block(b"lost too"), 1)
+    disk.broken = 0
+    if seal == "idle":
+        log.seal()
+        assert names(tmp_path) == []
+    log.append(block(b"one" if seal != "size" else bytes(6000)), 300 * S if seal == "age" else 1)
+    assert payloads(tmp_path) == [b"one" if seal != "size" else bytes(6000)]
+    assert names(tmp_path) == ["00000000000000000000.open"]
+
+
+@pytest.mark.parametrize("call", ["remove", "close"])
+def test_a_file_that_could_not_be_removed_is_not_in_the_way_for_ever(tmp_path: Path, call: str) -> None:
+    disk = FakeDisk(room=4100)
+    disk.failing = {"truncate", call}
+    log = log_of(tmp_path, disk)
+    for _ in range(3):
+        with pytest.raises(OSError, match=r"No space|Input/output"):
+            log.append(block(b"lost"), 0)
+    disk.room = None
+    disk.failing.clear()
+    log.append(block(b"one"), 0)
+    assert payloads(tmp_path) == [b"one"]
+
+
+def test_two_names_of_one_place_are_read_as_the_one_with_more_in_it(tmp_path: Path) -> None:
+    """As an earlier version left them: a sealed segment without a block, and its successor."""
+    log = log_of(tmp_path)
+    log.append(block(b"one"), 0)
+    path = tmp_path / "s" / names(tmp_path)[0]
+    path.with_suffix(".seg").write_bytes(path.read_bytes()[:4096])
+    for _ in range(2):
+        assert payloads(tmp_path) == [b"one"]
+        path.rename(path.with_suffix(".x"))  # listings follow the order of the folder: the other way round, too
+        path.with_suffix(".seg").rename(path)
+        path.with_suffix(".x").rename(path.with_suffix(".seg"))
+
+
+def test_segments_and_their_folder_are_for_owner_and_group(tmp_path: Path, no_umask: None) -> None:
+    log = log_of(tmp_path, size=1000)
+    for _ in range(2):
+        log.append(block(bytes(2000)), 0)
+    assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == 0o750
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "s").iterdir()} == {0o640}
 
 
 def test_two_writers_never_share_a_file(tmp_path: Path) -> None:

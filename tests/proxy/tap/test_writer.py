@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from proxy.config.model import OnFull, TapConfig, TapRule
 from proxy.network.run import Buffer
-from proxy.tap.log_reader import GapRecord, read_frames, read_gaps, segments
+from proxy.tap.log_reader import GapRecord, read_frames, read_gaps, segment_facts, segments
 from proxy.tap.point import TapPoint
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import RETRY_NS, SAMPLED_GAPS_NS, TapWriter
@@ -274,6 +274,58 @@ def test_closing_does_not_wait_for_a_block_that_must_be_kept_for_ever(tmp_path: 
     assert log.writer.dropped_disk_error == 4
 
 
+class FaultyDisk(FakeDisk):
+    """A disk under which a bug of ours shows."""
+
+    def write(self, fd: int, parts: list[Buffer], position: int) -> int:
+        if self.broken:
+            raise RuntimeError("a bug")
+        return super().write(fd, parts, position)
+
+
+def test_a_bug_under_a_write_costs_its_block_and_not_the_thread(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    disk.broken = 1
+    log = Log(tmp_path, disk)
+    log.writer.start()
+    log.send(b"lost", frames=3)
+    log.tick(0)
+    log.tick()
+    while not log.writer.write_errors:
+        threading.Event().wait(0.001)
+    assert "a bug" in log.writer.error
+    disk.broken = 0
+    log.tick(RETRY_NS)
+    log.tick(RETRY_NS)
+    while log.writer.error:
+        threading.Event().wait(0.001)
+    log.send(b"kept")
+    assert log.writer.flush_and_close(5000)
+    assert [(gap.reason, gap.frames) for gap in log.gaps()] == [("disk_error", 3)]
+    assert log.numbers() == [3]
+    assert segment_facts(segments(log.root, log.writer.stream)[0].path)["base"] == 0
+    log.assert_settled()
+
+
+def test_a_segment_that_cannot_be_renamed_costs_no_frame_and_is_named_later(tmp_path: Path) -> None:
+    disk = FakeDisk()
+    disk.failing = {"rename"}
+    log = Log(tmp_path, disk, segment_size=1000)
+    for _ in range(3):
+        log.send(bytes(900))
+        log.flush()
+    assert "Input/output error" in log.writer.error
+    assert log.numbers() == [0, 1, 2]
+    disk.failing.clear()
+    log.send(bytes(900))
+    log.flush()
+    assert log.writer.error == ""
+    assert [segment.sealed for segment in segments(log.root, log.writer.stream)] == [True, True, True, False]
+    disk.failing = {"rename"}
+    assert log.writer.flush_and_close(1000), "every frame is accounted for; the name is given when the processor has ended"
+    log.assert_settled()
+
+
 class StuckDisk(FakeDisk):
     """A disk whose writes do not return until they are let go."""
 
@@ -439,3 +491,31 @@ def test_the_real_system_calls_report_a_write_that_does_not_fit(tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     assert "File too large" in done.stdout
     assert [frame.body[0] for frame in read_frames(str(tmp_path))] == [0, 1, 2]
+
+
+FIRST_BLOCK = """
+import resource, sys
+from pathlib import Path
+from proxy.tap.log_reader import read_frames, read_gaps
+from tests.fakes.tap_log import FakeProcessor
+hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+resource.setrlimit(resource.RLIMIT_FSIZE, (5000, hard))
+processor = FakeProcessor(Path(sys.argv[1]), segment_age_ms=1)
+processor.block([bytes(4000)])
+assert processor.writer.write_errors == 1, processor.writer.write_errors
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+for _ in range(2):
+    processor.writer.poll_due(1 << 40)  # the gap, when the disk is tried again
+    processor.writer.poll_due(1 << 50)
+processor.writer.write_queued()
+processor.block([b"seen"])
+print([bytes(frame.body) for frame in read_frames(sys.argv[1])], [gap.frames for gap in read_gaps(sys.argv[1])])
+"""
+
+
+@pytest.mark.slow
+def test_with_the_real_system_calls_what_follows_a_first_block_that_failed_is_seen_at_once(tmp_path: Path) -> None:
+    root = str(Path(__file__).resolve().parents[3])
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, root])}
+    done = subprocess.run([sys.executable, "-c", FIRST_BLOCK, str(tmp_path)], env=paths, capture_output=True, text=True)
+    assert done.stdout == "[b'seen'] [1]\n", done.stderr

@@ -1,0 +1,93 @@
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from proxy.tap.consumer import read_consumers, write_consumer
+from proxy.tap.log_reader import streams
+
+
+def test_consumers_say_where_they_stand(tmp_path: Path) -> None:
+    assert read_consumers(str(tmp_path)).offsets == {}
+    write_consumer(str(tmp_path), "tables", {"s": 10}, 5)
+    write_consumer(str(tmp_path), "tables", {"s": 20, "t": 0}, 6)
+    write_consumer(str(tmp_path), "other", {}, 7)
+    assert read_consumers(str(tmp_path)).offsets == {"other": {}, "tables": {"s": 20, "t": 0}}
+    assert sorted(os.listdir(tmp_path / "_consumers")) == ["other.json", "tables.json"]
+    assert streams(str(tmp_path)) == []
+
+
+@pytest.mark.parametrize("name", ["", ".", "../x", "a/b", ".hidden"])
+def test_consumer_names_are_plain_file_names(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="consumer name"):
+        write_consumer(str(tmp_path), name, {}, 0)
+
+
+GOOD = '{"version": 1, "updated_ns": 5, "streams": {"s": 20}}'
+BAD = {
+    "empty": "",
+    "half": GOOD[:-10],
+    "list": "[]",
+    "nothing": "{}",
+    "number": "3",
+    "no version": GOOD.replace("version", "revision"),
+    "later version": GOOD.replace("1", "2"),
+    "words": GOOD.replace("20", '"x"'),
+    "float": GOOD.replace("20", "20.5"),
+    "infinite": GOOD.replace("20", "1e999"),
+    "true": GOOD.replace("20", "true"),
+    "negative": GOOD.replace("20", "-1"),
+    "no streams": '{"version": 1, "streams": 3}',
+    "deep": "[" * 100_000,
+    "binary": "\udcff\udcfe",
+}
+
+
+@pytest.mark.parametrize("text", BAD.values(), ids=BAD)
+def test_a_consumer_file_that_cannot_be_believed_is_named_and_the_others_are_read(tmp_path: Path, text: str) -> None:
+    write_consumer(str(tmp_path), "good", {"s": 20}, 5)
+    (tmp_path / "_consumers" / "odd.json").write_text(text, errors="surrogateescape")
+    found = read_consumers(str(tmp_path))
+    assert found.offsets == {"good": {"s": 20}}
+    assert list(found.unreadable) == ["odd"]
+    assert "odd.json" in found.unreadable["odd"]
+
+
+def test_a_consumer_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    (tmp_path / "_consumers" / "odd.json").mkdir(parents=True)
+    assert "Is a directory" in read_consumers(str(tmp_path)).unreadable["odd"]
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "_consumers").write_text("a file")
+    assert "Not a directory" in read_consumers(str(tmp_path / "other")).unreadable["_consumers"]
+
+
+def test_a_consumer_file_is_replaced_whole_or_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_consumer(str(tmp_path), "job", {"s": 20}, 5)
+    synced: list[str] = []
+    real = os.fsync
+
+    def fsync(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write_consumer(str(tmp_path), "job", {"s": 30}, 6)
+    assert [Path(path).parent.name for path in synced] == ["_consumers"]
+    assert read_consumers(str(tmp_path)).offsets == {"job": {"s": 30}}
+
+    def fail(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="No space"):
+        write_consumer(str(tmp_path), "job", {"s": 40}, 7)
+    assert read_consumers(str(tmp_path)).offsets == {"job": {"s": 30}}
+    assert os.listdir(tmp_path / "_consumers") == ["job.json"]
+
+
+def test_consumer_files_are_for_owner_and_group(tmp_path: Path, no_umask: None) -> None:
+    for offset in (10, 20):
+        write_consumer(str(tmp_path), "job", {"s": offset}, 5)
+    assert stat.S_IMODE((tmp_path / "_consumers").stat().st_mode) == 0o750
+    assert stat.S_IMODE((tmp_path / "_consumers" / "job.json").stat().st_mode) == 0o640
