@@ -26,6 +26,7 @@ from control.configuration.apart import load_apart
 from control.configuration.capacity import cpu_limit, largest_frame, memory_limit, memory_warning, processor_count
 from control.configuration.fault import ConfigurationError
 from control.errors import StartError
+from control.guard import Guard
 from control.logs import LibraryRows, RowLog
 from control.meters import Meters
 from control.reaper import Reaper
@@ -116,6 +117,7 @@ class Proxy:
     async def start(self) -> None:
         """Bring everything up. Raises StartError; ``stop`` must be called in any case."""
         log, meters, events = self._log, Meters(), Events(self._log)
+        guard = Guard(log, meters)
         config = _with_processor_count(self._config, log)
         if config.tap is not None:
             from control.tap_keeper import TapKeeper  # only who taps pays for the log's modules
@@ -131,12 +133,12 @@ class Proxy:
         )
         reaper = Reaper()
         self._undo.append(reaper.close)
-        supervisor = Supervisor(facts, acceptor, reaper, meters, log, on_event=events.publish, on_begin=self._begun, on_end=self._ended)
+        supervisor = Supervisor(facts, acceptor, reaper, meters, log, guard, on_event=events.publish, on_begin=self._begun, on_end=self._ended)
         self._supervisor = supervisor
         self._undo += [supervisor.close, supervisor.stop]
         resolver = Resolver(config.upstreams, first, self._addresses_changed)
         self._undo.append(resolver.stop)
-        steering = Steering(supervisor, acceptor, resolver, meters, log, events)
+        steering = Steering(supervisor, acceptor, resolver, meters, log, events, guard)
         self._steering = steering
         self._undo.append(steering.close)
         starting = asyncio.create_task(supervisor.start_slots(range(config.processors)))

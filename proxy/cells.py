@@ -99,6 +99,7 @@ ERROR_TYPE: Final = "error.type"
 STATE: Final = "framegate.state"
 POOL: Final = "framegate.pool"
 QUEUE: Final = "framegate.queue"
+TASK: Final = "framegate.task"
 
 SIDES: Final = ("downstream", "upstream")
 DIRECTIONS: Final = ("receive", "transmit")
@@ -108,6 +109,8 @@ TAP_DROP_REASONS: Final = ("queue_full", "disk_full", "disk_error", "sampled", "
 TAP_DIRECTIONS: Final = ("request", "response")
 UPSTREAM_STATES: Final = ("connecting", "used")
 TLS_ERRORS: Final = ("", "tls_failed", "handshake_timeout", "other")
+TASKS: Final = ("acceptor", "resolver", "heartbeats", "slot", "loop", "shares", "endpoints", "tap_keeper", "metrics")
+"""What works in the background of the control process (``control.guard``)."""
 CONNECT_ERRORS: Final = ("", "refused", "timeout", "tls", "other")
 
 SIZE_BOUNDS: Final = tuple(float(256 << 2 * step) for step in range(11))
@@ -240,6 +243,7 @@ METRICS: Final = (
     _control("tap.usage", "gauge", "By", "Bytes of the tap's log on disk."),
     _control("tap.limit", "gauge", "By", "The tap's budget."),
     _control("config.revision", "gauge", "{revision}", "Revision of the configuration in force."),
+    _control("task.failures", "counter", "{failure}", "Exceptions that ended a step of a background task.", (TASK, TASKS)),
     _control("config.changes", "counter", "{change}", "Changes asked for.", (ERROR_TYPE, ("", "refused", "invalid"))),
 )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from control.acceptor import Acceptor, Listening
+from control.guard import Guard
 from control.logs import RowLog
 from control.meters import Meters
 from control.reaper import Reaper
@@ -81,6 +82,7 @@ class Fleet:
     def __init__(self, config: ProxyConfig) -> None:
         self.log = MemoryLog()
         self.meters = Meters()
+        self.guard = Guard(self.log, self.meters)
         self.ends: list[tuple[int, Life]] = []
         self.events: list[Row] = []
         self.acceptor = Acceptor([Listening(listener) for listener in config.listeners], self.meters, self.log)
@@ -90,9 +92,17 @@ class Fleet:
         addresses = {"u": Resolution([[2, "127.0.0.1", 1]])}
         self.facts = Facts(config, {"u": addresses["u"].addresses}, equal_shares(config.memory_pool.size, config.processors))
         self.supervisor = Supervisor(
-            self.facts, self.acceptor, self.reaper, self.meters, self.log, on_event=events.publish, on_end=self._ended, command=COMMAND
+            self.facts,
+            self.acceptor,
+            self.reaper,
+            self.meters,
+            self.log,
+            self.guard,
+            on_event=events.publish,
+            on_end=self._ended,
+            command=COMMAND,
         )
-        self.steering = Steering(self.supervisor, self.acceptor, Resolver((), addresses, lambda: None), self.meters, self.log, events)
+        self.steering = Steering(self.supervisor, self.acceptor, Resolver((), addresses, lambda: None), self.meters, self.log, events, self.guard)
         self._clients: list[Client] = []
 
     def _ended(self, slot: Slot, life: Life) -> None:
