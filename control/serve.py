@@ -124,7 +124,7 @@ class Proxy:
 
             self._keeper = TapKeeper(config, config.tap, meters, log)
             self._undo.append(self._keeper.stop)
-        acceptor = self._bind(config, meters)
+        acceptor = self._bind(config, meters, guard)
         first = await self._resolve(config)
         facts = Facts(
             config=config,
@@ -153,14 +153,14 @@ class Proxy:
         steering.set_serving()
         self._announce(acceptor, steering, addresses)
 
-    def _bind(self, config: ProxyConfig, meters: Meters) -> Acceptor:
+    def _bind(self, config: ProxyConfig, meters: Meters, guard: Guard) -> Acceptor:
         meters.prepare([listener.name for listener in config.listeners])
         listeners: list[Listening] = []
         for listener in config.listeners:
             listening = Listening(listener)
             self._undo.append(listening.close)
             listeners.append(listening)
-        acceptor = Acceptor(listeners, meters, self._log)
+        acceptor = Acceptor(listeners, meters, self._log, guard)
         self._undo += [acceptor.close, acceptor.stop]
         return acceptor
 

@@ -111,6 +111,7 @@ UPSTREAM_STATES: Final = ("connecting", "used")
 TLS_ERRORS: Final = ("", "tls_failed", "handshake_timeout", "other")
 TASKS: Final = ("acceptor", "resolver", "heartbeats", "slot", "loop", "shares", "endpoints", "tap_keeper", "metrics")
 """What works in the background of the control process (``control.guard``)."""
+ACCEPT_ERRORS: Final = ("EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "ECONNABORTED", "EPERM", "other")
 CONNECT_ERRORS: Final = ("", "refused", "timeout", "tls", "other")
 
 SIZE_BOUNDS: Final = tuple(float(256 << 2 * step) for step in range(11))
@@ -238,7 +239,8 @@ METRICS: Final = (
     _control(
         "connection.rejected", "counter", "{connection}", "Connections refused at accept.", _LISTENER, (REASON, ("max_connections", "draining"))
     ),
-    _control("accept.blocked.time", "counter", "s", "Time an acceptor waited because every hand-over queue was full.", _LISTENER),
+    _control("accept.blocked.time", "counter", "s", "Time an acceptor waited because no processor took its connection.", _LISTENER),
+    _control("accept.errors", "counter", "{error}", "Connections that could not be accepted.", _LISTENER, (ERROR_TYPE, ACCEPT_ERRORS)),
     _control("worker.restarts", "counter", "{restart}", "Processors started again.", (REASON, ("died", "heartbeat", "commit"))),
     _control("tap.usage", "gauge", "By", "Bytes of the tap's log on disk."),
     _control("tap.limit", "gauge", "By", "The tap's budget."),

@@ -85,7 +85,7 @@ class Fleet:
         self.guard = Guard(self.log, self.meters)
         self.ends: list[tuple[int, Life]] = []
         self.events: list[Row] = []
-        self.acceptor = Acceptor([Listening(listener) for listener in config.listeners], self.meters, self.log)
+        self.acceptor = Acceptor([Listening(listener) for listener in config.listeners], self.meters, self.log, self.guard)
         self.reaper = Reaper()
         events = Events(self.log)
         events.subscribe(self.events.append)
