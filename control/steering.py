@@ -221,8 +221,14 @@ class Steering(ControlPlane):
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         return self._events.subscribe(subscriber)
 
+    def reserve_audit(self) -> None:
+        if not self._log.reserve():
+            text = "nothing is changed that cannot be audited: stdout, where the audit rows go, is not read or cannot be written"
+            raise UnavailableError(text, reason="AUDIT_BLOCKED")
+
     def audit(self, record: Row) -> None:
-        self._log.write(**{"event": "audit", **record})
+        fields = dict(record)
+        self._log.write_reserved(str(fields.pop("event", "audit")), fields)
 
     # --- channels ----------------------------------------------------------------------------------------------------------------
 

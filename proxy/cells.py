@@ -109,8 +109,24 @@ TAP_DROP_REASONS: Final = ("queue_full", "disk_full", "disk_error", "sampled", "
 TAP_DIRECTIONS: Final = ("request", "response")
 UPSTREAM_STATES: Final = ("connecting", "used")
 TLS_ERRORS: Final = ("", "tls_failed", "handshake_timeout", "other")
-TASKS: Final = ("acceptor", "resolver", "heartbeats", "slot", "loop", "shares", "endpoints", "tap_keeper", "metrics")
-"""What works in the background of the control process (``control.guard``)."""
+TASKS: Final = (
+    "acceptor",
+    "resolver",
+    "heartbeats",
+    "slot",
+    "loop",
+    "shares",
+    "endpoints",
+    "tap_keeper",
+    "metrics",
+    "health",
+    "rows",
+    "library",
+    "callback",
+    "thread",
+    "unraisable",
+)
+"""What works in the background of the control process (``control.guard``), and where else an exception may come from (``control.uncaught``)."""
 ACCEPT_ERRORS: Final = ("EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "ECONNABORTED", "EPERM", "other")
 CONNECT_ERRORS: Final = ("", "refused", "timeout", "tls", "other")
 
@@ -245,7 +261,8 @@ METRICS: Final = (
     _control("tap.usage", "gauge", "By", "Bytes of the tap's log on disk."),
     _control("tap.limit", "gauge", "By", "The tap's budget."),
     _control("config.revision", "gauge", "{revision}", "Revision of the configuration in force."),
-    _control("task.failures", "counter", "{failure}", "Exceptions that ended a step of a background task.", (TASK, TASKS)),
+    _control("task.failures", "counter", "{failure}", "Exceptions that nobody expected; each cost one step of what it names.", (TASK, TASKS)),
+    _control("log.dropped", "counter", "{row}", "Rows that stdout did not take in time."),
     _control("config.changes", "counter", "{change}", "Changes asked for.", (ERROR_TYPE, ("", "refused", "invalid"))),
 )
 

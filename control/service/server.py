@@ -110,7 +110,7 @@ async def start(plane: ControlPlane, config: ProxyConfig, observe: CallObserver 
 
 
 def _api_server(plane: ControlPlane, closed: ClosedChannels, observe: CallObserver | None) -> grpc.aio.Server:
-    server = grpc.aio.server(interceptors=[CallInterceptor(plane.audit, observe)], options=_OPTIONS)
+    server = grpc.aio.server(interceptors=[CallInterceptor(plane, observe)], options=_OPTIONS)
     channel_service_pb2_grpc.add_ChannelServiceServicer_to_server(Channels(plane, closed), server)
     limit_service_pb2_grpc.add_LimitServiceServicer_to_server(Limits(plane), server)
     listener_service_pb2_grpc.add_ListenerServiceServicer_to_server(Listeners(plane), server)

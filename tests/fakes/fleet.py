@@ -31,12 +31,19 @@ class MemoryLog(RowLog):
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
+        self.room = True
 
     def write(self, event: str, *, level: str = "info", **fields: Any) -> None:
         self.rows.append({"event": event, "level": level, **fields})
 
     def write_encoded(self, event: str, text: str) -> None:
         self.write(event, **json.loads(text))
+
+    def reserve(self) -> bool:
+        return self.room
+
+    def write_reserved(self, event: str, fields: Row) -> None:
+        self.write(event, **fields)
 
     def close(self, timeout: float = 2.0) -> None:
         """There is no thread."""
