@@ -23,7 +23,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from control.acceptor import Acceptor, Listening
-from control.configuration.apart import load_apart
+from control.configuration.apart import Loaded, load_apart
 from control.configuration.capacity import cpu_limit, largest_frame, memory_limit, memory_warning, processor_count
 from control.configuration.fault import ConfigurationError
 from control.errors import StartError
@@ -114,11 +114,11 @@ async def _in_thread(work: Callable[[], Any], timeout_s: float) -> Any:
 class Proxy:
     """Everything of one running framegate."""
 
-    def __init__(self, config: ProxyConfig, log: RowLog, meters: Meters, guard: Guard) -> None:
+    def __init__(self, loaded: Loaded, log: RowLog, meters: Meters, guard: Guard) -> None:
         self._log = log
         self._meters = meters
         self._guard = guard
-        self._config = config
+        self._config, self._tls_files = loaded
         self._undo: list[Callable[[], Awaitable[None] | None]] = []
         self._supervisor: Supervisor | None = None
         self._steering: Steering | None = None
@@ -140,6 +140,7 @@ class Proxy:
             config=config,
             endpoints={name: resolution.addresses for name, resolution in first.items()},
             shares=equal_shares(config.memory_pool.size, config.processors),
+            tls_files=self._tls_files,
         )
         reaper = Reaper()
         self._undo.append(reaper.close)
@@ -194,7 +195,7 @@ class Proxy:
         if config.telemetry.otlp is not None or config.telemetry.prometheus is not None:
             from control import telemetry
 
-            exporter = telemetry.start(steering, config)
+            exporter = telemetry.start(steering, config, self._tls_files)
             if exporter is not None:
                 # Ends after the processors, whose last counts it exports, and before the cells are given back.
                 self._undo.insert(self._undo.index(self._supervisor_stop()), exporter.stop)
@@ -284,7 +285,7 @@ def _with_processor_count(config: ProxyConfig, log: RowLog) -> ProxyConfig:
     return dataclasses.replace(config, processors=count)
 
 
-async def _run(config: ProxyConfig, signals: Signals, log: RowLog, meters: Meters, guard: Guard) -> int:
+async def _run(loaded: Loaded, signals: Signals, log: RowLog, meters: Meters, guard: Guard) -> int:
     catch_in_loop(asyncio.get_running_loop(), guard)
     first, second = asyncio.Event(), asyncio.Event()
 
@@ -297,7 +298,7 @@ async def _run(config: ProxyConfig, signals: Signals, log: RowLog, meters: Meter
         log.write("reload_refused", level="warning", signal="SIGHUP", reason=reason)
 
     signals.attach(asyncio.get_running_loop(), on_signal, on_hangup)
-    proxy = Proxy(config, log, meters, guard)
+    proxy = Proxy(loaded, log, meters, guard)
     started = await _until(proxy.start(), first)
     if started is not None:
         await proxy.stop()  # first, so that the reason is the last that is said, after processors that had come up already
@@ -345,7 +346,7 @@ def serve(path: str | pathlib.Path) -> int:
     """Run until a signal; the exit code. Faults of the configuration go to stderr, one on each line."""
     signals = Signals()
     try:
-        config = load_apart(path)
+        loaded = load_apart(path)
     except ConfigurationError as error:
         for fault in error.faults:
             print(f"{path}: {fault}", file=sys.stderr)
@@ -360,7 +361,7 @@ def serve(path: str | pathlib.Path) -> int:
     logging.getLogger().addHandler(library_rows)
     try:
         with catch_in_process(guard):
-            return asyncio.run(_run(config, signals, log, meters, guard))
+            return asyncio.run(_run(loaded, signals, log, meters, guard))
     finally:
         logging.getLogger().removeHandler(library_rows)
         log.close()

@@ -60,6 +60,7 @@ class Facts:
         config: with the limits and the pool size in force.
         endpoints: addresses of each upstream, resolved.
         shares: bytes of the memory pool by slot.
+        tls_files: certificates, keys and authorities, by path, as they were at the start of control (``control.configuration.tls_files``).
         revision: grows with every committed change.
     """
 
@@ -67,6 +68,7 @@ class Facts:
     endpoints: Endpoints
     shares: dict[int, int]
     revision: int = 1
+    tls_files: dict[str, str] = dataclasses.field(default_factory=dict, repr=False)
 
     def whole(self, slot: int) -> Change:
         """All of it as one change for one slot."""
@@ -263,6 +265,7 @@ class Supervisor:
                 "boot_id": slot.boot_id,
                 "share": self.facts.shares[slot.number],
                 "endpoints": self.facts.endpoints,
+                "files": self.facts.tls_files,
             }
         )
         async with self._lock:

@@ -1,7 +1,8 @@
 """A configuration, loaded in a child process that ends.
 
-What only the loading needs, a YAML reader and cryptography for certificates, is 2 MiB, 11 with TLS: a control process would keep it as long as it
-runs. The child is a fork of a process that has no threads yet, so it costs a few milliseconds and not the start of an interpreter.
+With it come the certificates and keys that it names, read in the same moment in which they are validated. What only the loading needs, a YAML
+reader and cryptography for certificates, is 2 MiB, 11 with TLS: a control process would keep it as long as it runs. The child is a fork of a
+process that has no threads yet, so it costs a few milliseconds and not the start of an interpreter.
 """
 
 import dataclasses
@@ -10,16 +11,23 @@ import os
 import pathlib
 import threading
 import traceback
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from control.configuration.fault import ConfigurationError, Fault
 from proxy.config.model import ProxyConfig, from_wire, to_wire
 
-__all__ = ["load_apart"]
+__all__ = ["Loaded", "load_apart"]
 
 
-def load_apart(path: str | pathlib.Path) -> ProxyConfig:
-    """The model of a file, as ``load`` gives it; call it before there are threads.
+class Loaded(NamedTuple):
+    """A model, and what ``read_tls_files`` found in the files that it names."""
+
+    config: ProxyConfig
+    tls_files: dict[str, str]
+
+
+def load_apart(path: str | pathlib.Path) -> Loaded:
+    """The model of a file, as ``load`` gives it, with the files that it names; call it before there are threads.
 
     Raises:
         ConfigurationError: with every fault.
@@ -39,7 +47,7 @@ def load_apart(path: str | pathlib.Path) -> ProxyConfig:
     row = json.loads(answer)
     if row["faults"]:
         raise ConfigurationError([Fault(**fault) for fault in row["faults"]])
-    return from_wire(row["config"])
+    return Loaded(from_wire(row["config"]), row["tls_files"])
 
 
 def _answer(path: str | pathlib.Path, descriptor: int) -> NoReturn:
@@ -57,8 +65,10 @@ def _answer(path: str | pathlib.Path, descriptor: int) -> NoReturn:
 
 def _row(path: str | pathlib.Path) -> dict[str, object]:
     from control.configuration.load import load
+    from control.configuration.tls_files import read_tls_files
 
     try:
-        return {"config": to_wire(load(path)), "faults": []}
+        config = load(path)
+        return {"config": to_wire(config), "tls_files": read_tls_files(config), "faults": []}
     except ConfigurationError as error:
-        return {"config": None, "faults": [dataclasses.asdict(fault) for fault in error.faults]}
+        return {"config": None, "tls_files": {}, "faults": [dataclasses.asdict(fault) for fault in error.faults]}

@@ -1,6 +1,6 @@
 """Observable instruments over the fold: a callback for each counter and gauge of ``proxy.cells.METRICS``."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
@@ -49,10 +49,10 @@ def _process_callback(processes: ProcessMetrics, name: str) -> Callback:
     return read
 
 
-def observe_certificates(meter: Meter, read: Callable[[], dict[str, float]]) -> None:
-    """Create the gauge of when each certificate ends; ``read`` gives seconds since 1970 by what the certificate is for."""
+def observe_certificates(meter: Meter, served: Mapping[str, float]) -> None:
+    """Create the gauge of when each certificate that is served ends, in seconds since 1970, by what the certificate is for."""
 
     def ends(options: CallbackOptions) -> Iterable[Observation]:
-        return [Observation(end, {"framegate.certificate": use}) for use, end in read().items()]
+        return [Observation(end, {"framegate.certificate": use}) for use, end in served.items()]
 
-    meter.create_observable_gauge("framegate.tls.certificate.not_after", [ends], "s", "When a certificate ends, as Unix time.")
+    meter.create_observable_gauge("framegate.tls.certificate.not_after", [ends], "s", "When a certificate that is served ends, as Unix time.")

@@ -1,6 +1,9 @@
 """A whole framegate: what it says when it serves, its listeners, its memory, health."""
 
+import os
+import signal
 import socket
+import ssl
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -9,6 +12,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from control.demo.certificates import create
 from tests.fakes.framegate import Framegate
 from tests.fakes.upstream import frame, read_frame
 
@@ -115,3 +119,43 @@ def test_rows_are_json_and_every_change_leaves_an_audit_row(tmp_path: Path, plai
         audit = proxy.wait_row(lambda row: row["event"] == "audit")
         assert audit["method"].endswith("/UpdateLimit")
         assert audit["after"] == {"max_receive_size_bytes": 1024}
+
+
+@pytest.mark.slow
+def test_a_renewed_certificate_is_neither_served_nor_shown_until_a_restart_and_sighup_says_so(tmp_path: Path, plain: dict[str, Any]) -> None:
+    folder = tmp_path / "tls"
+    folder.mkdir()
+    made = create(folder)
+    tls = {"certificate": str(made.server), "key": str(made.server_key)}
+    with Framegate(tmp_path, {**plain, "listeners": [{**plain["listeners"][0], "tls": tls}]}) as proxy:
+        first = served_certificate(proxy)
+        end = proxy.metric("framegate_tls_certificate_not_after_seconds")
+        renewed = tmp_path / "renewed"
+        renewed.mkdir()
+        other = create(renewed)
+        other.server.rename(made.server)
+        other.server_key.rename(made.server_key)
+        proxy.process.send_signal(signal.SIGHUP)
+        row = proxy.wait_row(lambda row: row["event"] == "reload_refused")
+        assert "until framegate is restarted" in row["reason"]
+        (pid,) = proxy.processors
+        os.kill(pid, signal.SIGHUP)
+        assert served_certificate(proxy) == first
+        assert proxy.processors == [pid]
+        os.kill(pid, signal.SIGKILL)
+        proxy.wait_row(lambda row: row["event"] == "processor_ready" and row["pid"] != pid)
+        assert served_certificate(proxy) == first
+        assert proxy.metric("framegate_tls_certificate_not_after_seconds") == end
+    assert proxy.process.returncode == 0
+    with Framegate(tmp_path, proxy.config) as again:
+        assert served_certificate(again) != first
+
+
+def served_certificate(proxy: Framegate) -> bytes:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with proxy.connect("plain", context) as client:
+        assert isinstance(client, ssl.SSLSocket)
+        certificate = client.getpeercert(binary_form=True)
+    assert certificate is not None
+    return certificate
