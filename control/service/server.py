@@ -135,9 +135,7 @@ def _api_server(plane: ControlPlane, closed: ClosedChannels, observe: CallObserv
     return server
 
 
-async def _start_health(
-    plane: ControlPlane, config: ProxyConfig, observe: CallObserver | None
-) -> tuple[grpc.aio.Server | None, str | None]:
+async def _start_health(plane: ControlPlane, config: ProxyConfig, observe: CallObserver | None) -> tuple[grpc.aio.Server | None, str | None]:
     if config.health is None:
         return None, None
     server = grpc.aio.server(options=_HEALTH_OPTIONS)

@@ -9,7 +9,7 @@ from control.telemetry.fold import LARGEST, Fold
 from control.telemetry.process import PROCESS_METRICS, ProcessMetrics
 from proxy.cells import METRICS, Metric
 
-__all__ = ["Callback", "observe_certificates", "observe_fold", "observe_processes"]
+__all__ = ["Callback", "observe_certificates", "observe_fold", "observe_processes", "observe_refused"]
 
 Callback = Callable[[CallbackOptions], Iterable[Observation]]
 
@@ -56,3 +56,13 @@ def observe_certificates(meter: Meter, served: Mapping[str, float]) -> None:
         return [Observation(end, {"framegate.certificate": use}) for use, end in served.items()]
 
     meter.create_observable_gauge("framegate.tls.certificate.not_after", [ends], "s", "When a certificate that is served ends, as Unix time.")
+
+
+def observe_refused(meter: Meter, read: Callable[[], int]) -> None:
+    """Create the counter of connections to the Prometheus endpoint that got no metrics."""
+
+    def refused(options: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(read())]
+
+    text = "Connections to the Prometheus endpoint that asked for nothing in time, or were too many."
+    meter.create_observable_counter("framegate.scrape.refused", [refused], "{connection}", text)

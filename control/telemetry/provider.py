@@ -13,7 +13,7 @@ from control.errors import StartError
 from control.plane import ControlPlane
 from control.telemetry.certificate import served_ends
 from control.telemetry.fold import Fold
-from control.telemetry.instruments import observe_certificates, observe_fold, observe_processes
+from control.telemetry.instruments import observe_certificates, observe_fold, observe_processes, observe_refused
 from control.telemetry.process import ProcessMetrics
 from proxy.config.model import ProxyConfig
 
@@ -93,6 +93,8 @@ def start(plane: ControlPlane, config: ProxyConfig, tls_files: Mapping[str, str]
     observe_fold(meter, fold)
     observe_processes(meter, ProcessMetrics(plane))
     observe_certificates(meter, served_ends(config, tls_files))
+    if prometheus is not None:
+        observe_refused(meter, lambda: prometheus.refused)
     return Telemetry(provider, readers, plane.build.version, None if prometheus is None else prometheus.address)
 
 
