@@ -1,3 +1,4 @@
+import asyncio
 import errno
 import os
 import resource
@@ -17,7 +18,7 @@ from control.guard import Guard
 from control.meters import Meters
 from proxy.config.model import ListenerConfig
 from proxy.server.link import receive_handover
-from tests.fakes.fleet import MemoryLog
+from tests.fakes.fleet import MemoryLog, fleet, until
 
 
 def listening(address: str = "127.0.0.1:0", **changes: Any) -> Listening:
@@ -374,3 +375,19 @@ def test_a_processor_that_is_closed_while_it_is_waited_for_harms_nobody(rig: Rig
 
     rig.until(all_handed)
     assert rig.meters.value("task.failures", "acceptor") == 0
+
+
+def test_liveness_goes_when_the_thread_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STANDS_S", 0.2)
+    monkeypatch.setattr(module, "_BEAT_S", 0.02)
+
+    async def main() -> None:
+        async with fleet(1) as made:
+            assert made.steering.health().alive
+            made.acceptor._epoll.close()
+            await until(lambda: not made.steering.health().alive)
+            assert made.guard.standing == ["acceptor"]
+            await made.steering.drain(0)  # which ends the thread: nobody waits for it any more
+            assert made.steering.health().alive
+
+    asyncio.run(main())
