@@ -84,12 +84,13 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             code, failure = grpc.StatusCode.OK, None
             row: Row = {}
             reserved = False
+            answer = None
             _notes.set(row)
             try:
                 if changes:
                     self._plane.reserve_audit()
                     reserved = True
-                return await inner(request, context)
+                answer = await inner(request, context)
             except asyncio.CancelledError:
                 code = grpc.StatusCode.CANCELLED
                 raise
@@ -97,11 +98,13 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 code, failure = _code(error), error
                 if not isinstance(error, ControlError):
                     _log.exception("a call failed", extra={"method": method})
-                await context.abort_with_status(rpc_status.to_status(status_of(error)))
             finally:
                 if reserved:
                     self._plane.audit(self._row(method, request, context, row, code, failure))
                 self._ended(method, code, started)
+            if failure is not None:  # told last: whoever has an answer finds the row
+                await context.abort_with_status(rpc_status.to_status(status_of(failure)))
+            return answer
 
         return call
 

@@ -135,7 +135,7 @@ def test_without_any_processor_a_connection_waits_for_one(rig: Rig) -> None:
     targets = [Target(slot, ours, slot + 1) for slot, (ours, _) in enumerate(rig.pairs)]
     rig.acceptor.set_targets([])
     rig.connect()
-    time.sleep(0.02)
+    rig.until(lambda: rig.meters.value("accept.blocked.time", "a") > 0)
     assert rig.listening.handed == 0
     rig.acceptor.set_targets(targets)
     rig.take(0)
@@ -158,7 +158,7 @@ def test_a_connection_above_the_limit_is_refused_counted_and_logged() -> None:
 def test_stop_refuses_clients_and_ends_the_thread_even_while_it_waits(rig: Rig) -> None:
     rig.acceptor.set_targets([])
     waiting = rig.connect()
-    time.sleep(0.02)
+    rig.until(lambda: rig.meters.value("accept.blocked.time", "a") > 0)
     rig.acceptor.stop()
     assert waiting.recv(1) == b""
     assert not any(thread.name == "framegate-acceptor" for thread in threading.enumerate())
