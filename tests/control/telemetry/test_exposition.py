@@ -149,7 +149,7 @@ def test_a_thousand_idle_connections_cost_no_threads_and_no_scrape(at: Serving, 
             began = time.monotonic()
             assert "frames_sent_total 3.0" in at.ask()
             assert time.monotonic() - began < 5
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads  # a thread of another test may end meanwhile
     at.until(lambda: at.server.refused >= 1000 - MAX_CONNECTIONS)
     assert len(at.server._open) <= MAX_CONNECTIONS
     assert everything(idle[0]).startswith("HTTP/1.0 503 Service Unavailable")
