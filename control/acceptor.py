@@ -2,7 +2,8 @@
 
 An accepted connection goes to the processors in turn, one message with its descriptor each. A processor whose queue is full is passed over;
 when all are full (or none runs) the acceptor waits with that one connection in its hand, meters the time, and the kernel's backlog holds the
-rest. Counts have one writer each: ``handed`` this thread, ``closed`` the event loop; a listener's open connections are their difference.
+rest. Whatever goes wrong with one connection costs that connection: the thread goes on, and liveness sees when it does not. Counts have one
+writer each: ``handed`` this thread, ``closed`` the event loop; a listener's open connections are their difference.
 """
 
 import collections
@@ -19,8 +20,10 @@ from typing import Final, NamedTuple
 
 from control.configuration.address import Address, format_sockaddr, parse_address
 from control.errors import StartError
+from control.guard import Guard, Job
 from control.logs import RowLog
 from control.meters import Meters
+from proxy.cells import ACCEPT_ERRORS
 from proxy.config.model import ListenerConfig
 from proxy.server.link import Handover, send_handover
 
@@ -28,7 +31,29 @@ __all__ = ["Acceptor", "Handed", "Listening", "Target"]
 
 _ACCEPTS_PER_EVENT: Final = 64
 _WAIT_S: Final = 0.05
-_RESOURCE_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_BEAT_S: Final = 1.0
+STANDS_S: Final = 5.0
+"""A thread that has not moved for so long stands, and with it liveness."""
+_COMPLAINT_NS: Final = 1_000_000_000
+"""Between two rows about trouble that may come back many times a second; all of it is counted."""
+_GONE: Final = frozenset(
+    {
+        errno.ECONNABORTED,
+        errno.ECONNRESET,
+        errno.EPROTO,
+        errno.ETIMEDOUT,
+        errno.ENETDOWN,
+        errno.ENETUNREACH,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.ENONET,
+        errno.ENOPROTOOPT,
+        errno.EOPNOTSUPP,
+    }
+)
+"""Errors of the connection that was to be accepted (accept(2)): it is off the backlog, and the next one can be tried at once."""
+_DYING: Final = frozenset({errno.EPIPE, errno.ECONNRESET, errno.EBADF, errno.ENOTCONN})
+"""A hand-over socket whose processor is gone: the supervisor takes it out of the targets."""
 _MAPPED: Final = "::ffff:"
 
 
@@ -163,15 +188,19 @@ class Acceptor:
 
     Args:
         listeners: bound, not yet listening.
-        meters: gets ``connection.rejected`` and ``accept.blocked.time``.
+        meters: gets ``connection.rejected``, ``accept.errors`` and ``accept.blocked.time``.
         log: gets a row for each refused connection and for accept errors.
+        guard: sees the thread.
     """
 
-    def __init__(self, listeners: Sequence[Listening], meters: Meters, log: RowLog) -> None:
+    def __init__(self, listeners: Sequence[Listening], meters: Meters, log: RowLog, guard: Guard) -> None:
         self.listeners = {item.config.name: item for item in listeners}
         self.handed: collections.deque[Handed] = collections.deque()
         self._meters = meters
         self._log = log
+        self._guard = guard
+        self._job: Job | None = None
+        self._complained_ns = 0
         self._targets: tuple[Target, ...] = ()
         self._turn = 0
         self._accepted_ns = 0
@@ -188,6 +217,7 @@ class Acceptor:
             listening.listen()
         for descriptor in self._by_fd:
             self._epoll.register(descriptor, select.EPOLLIN)
+        self._job = self._guard.job("acceptor", STANDS_S)
         self._thread.start()
 
     def set_targets(self, targets: Sequence[Target]) -> None:
@@ -201,6 +231,8 @@ class Acceptor:
         self._notify()
         if self._thread.is_alive():
             self._thread.join(5)
+        if self._job is not None:
+            self._job.end()
         for listening in self.listeners.values():
             listening.close()
 
@@ -213,12 +245,34 @@ class Acceptor:
         os.eventfd_write(self._wake, 1)
 
     def _run(self) -> None:
+        assert self._job is not None, "the job is made before its thread starts"
+        job = self._job
         while not self._stopping:
-            for descriptor, _ in self._epoll.poll():
-                if descriptor == self._wake:
-                    self._clear_wake()
-                elif not self._stopping:
+            try:
+                self._accept_ready(job)
+            except Exception as error:
+                job.failed(error)
+                time.sleep(_WAIT_S)
+            else:
+                job.beat()
+
+    def _accept_ready(self, job: Job) -> None:
+        for descriptor, _ in self._epoll.poll(_BEAT_S):
+            if descriptor == self._wake:
+                self._clear_wake()
+            elif not self._stopping:
+                try:
                     self._accept_some(self._by_fd[descriptor])
+                except Exception as error:  # our bug: it costs the connection at hand
+                    job.failed(error)
+                    self._pause()
+
+    def _pause(self) -> None:
+        """Wait a little, less when there is news: what fails each time fills neither the log nor the processor."""
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        if poll.poll(_WAIT_S * 1000):
+            self._clear_wake()
 
     def _clear_wake(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -231,7 +285,8 @@ class Acceptor:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                self._accept_failed(listening, error)
+                if self._accept_failed(listening, error):
+                    continue
                 return
             with connection:
                 peer = _unmapped(format_sockaddr(listening.family, sockaddr))
@@ -242,11 +297,23 @@ class Acceptor:
                     self._reject(listening, peer, "draining")
                     return
 
-    def _accept_failed(self, listening: Listening, error: OSError) -> None:
-        if error.errno in _RESOURCE_ERRORS:
-            self._log.write("accept_failed", level="error", listener=listening.config.name, error=error.strerror)
-            time.sleep(_WAIT_S)
-        # Anything else is an error of the connection that was to be accepted (accept(2)): it is gone, and the next one is tried.
+    def _accept_failed(self, listening: Listening, error: OSError) -> bool:
+        """Whether the next connection may be tried at once. Otherwise the one at the head of the backlog is still there: without the pause, a
+        shortage of descriptors, or a rule that forbids accepting, would keep the thread busy with it.
+        """
+        name = errno.errorcode.get(error.errno or 0, "")
+        self._meters.add("accept.errors", listening.config.name, name if name in ACCEPT_ERRORS else "other")
+        if error.errno in _GONE:
+            return True
+        self._complain("accept_failed", listening.config.name, error)
+        self._pause()
+        return False
+
+    def _complain(self, event: str, listener: str, error: OSError) -> None:
+        now = time.monotonic_ns()
+        if now - self._complained_ns >= _COMPLAINT_NS:
+            self._complained_ns = now
+            self._log.write(event, level="error", listener=listener, error=error.strerror or str(error))
 
     def _reject(self, listening: Listening, peer: str, reason: str) -> None:
         name = listening.config.name
@@ -257,42 +324,60 @@ class Acceptor:
         self._accepted_ns = max(time.monotonic_ns(), self._accepted_ns + 1)
         handover = Handover(self._accepted_ns, listening.family, listening.config.name, peer)
         while not self._stopping:
-            token = self._offer(handover, connection.fileno())
+            token, error = self._offer(handover, connection.fileno())
             if token:
                 listening.handed += 1
                 self.handed.append(Handed(token, handover))
                 return True
-            self._wait_for_room(handover.listener)
+            self._wait_for_room(handover.listener, error)
         return False
 
-    def _offer(self, handover: Handover, descriptor: int) -> int:
-        """Try every processor once, the next in turn first; the token of the one that took it, or 0."""
+    def _offer(self, handover: Handover, descriptor: int) -> tuple[int, OSError | None]:
+        """Try every processor once, the next in turn first; the token of the one that took it, or 0 and the error of one that did not just wait."""
         targets = self._targets
+        failure = None
         for offset in range(len(targets)):
             index = (self._turn + offset) % len(targets)
             target = targets[index]
             try:
                 taken = send_handover(target.sock, handover, descriptor)
-            except OSError:
-                continue  # that processor is dying; the supervisor takes it out of the targets
+            except OSError as error:
+                failure = error
+                continue
             if taken:
                 self._turn = index + 1
-                return target.token
-        return 0
+                return target.token, None
+        return 0, failure
 
-    def _wait_for_room(self, listener: str) -> None:
+    def _wait_for_room(self, listener: str, error: OSError | None) -> None:
+        """Wait until a queue has room, the processors change, or a moment has passed.
+
+        After an error the sockets are not asked: their processor is dying, and the supervisor will say so, or the kernel is short of something
+        (ETOOMANYREFS: too many descriptors are on their way) while the queue is not full.
+        """
         began = time.monotonic()
+        if error is None:
+            self._wait_for_queue()
+        else:
+            if error.errno not in _DYING:
+                self._complain("hand_over_failed", listener, error)
+            self._pause()
+        if self._job is not None:
+            self._job.beat()
+        self._meters.add("accept.blocked.time", listener, amount=time.monotonic() - began)
+
+    def _wait_for_queue(self) -> None:
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         for target in self._targets:
-            if target.sock.fileno() >= 0:
-                poll.register(target.sock.fileno(), select.POLLOUT)
+            descriptor = target.sock.fileno()  # once: the event loop may close it between two looks
+            if descriptor >= 0:
+                poll.register(descriptor, select.POLLOUT)
         events = poll.poll(_WAIT_S * 1000)
         if any(descriptor == self._wake for descriptor, _ in events):
             self._clear_wake()
-        elif any(flags & (select.POLLERR | select.POLLHUP) for _, flags in events):
+        elif any(flags & (select.POLLERR | select.POLLHUP | select.POLLNVAL) for _, flags in events):
             time.sleep(_WAIT_S / 10)
-        self._meters.add("accept.blocked.time", listener, amount=time.monotonic() - began)
 
 
 def _unmapped(text: str) -> str:

@@ -1,7 +1,8 @@
 """Rows for people and machines: one JSON object a line on stdout, written by a thread of its own.
 
-A reader of stdout that stops must not stop the proxy: rows wait in memory up to a bound, then they are dropped and the next row that is
-written says how many.
+A reader of stdout that stops must not stop the proxy: rows wait in memory up to a bound, then they are dropped, counted, and the next row that
+is written says how many. A row that must not be lost (who changed what) has a place of its own, taken before the change is made; when no
+place is free, or stdout is broken, the change is refused instead (``reserve``).
 """
 
 import contextlib
@@ -13,20 +14,27 @@ import os
 import queue
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 __all__ = ["LibraryRows", "RowLog"]
 
 _CAPACITY: Final = 100_000
+_PLACES: Final = 1_000
+_PLACE_BYTES: Final = 16 * 1024 * 1024
+"""All rows that must not be lost together; what is under way when it is reached still gets in."""
 _BATCH_BYTES: Final = 256 * 1024
 _PAUSE_S: Final = 0.005
 """Between two batches: rows that come fast go out together, instead of one with each waking of the thread."""
+
+Failure = Callable[[BaseException], None]
 
 
 class _Encoded(NamedTuple):
     time: float
     event: str
     text: str
+    kept: bool = False
 
 
 @functools.lru_cache(maxsize=1)
@@ -35,73 +43,137 @@ def _moment(milliseconds: int) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def _json(fields: dict[str, Any]) -> str:
+    return json.dumps(fields, separators=(", ", ": "), ensure_ascii=False, default=str)
+
+
 class RowLog:
-    """Writes rows in order. Any thread may call ``write``; it never blocks.
+    """Writes rows in order. Any thread may call any method; only ``close`` blocks.
 
     Args:
         descriptor: where rows go; 1 is stdout.
         capacity: rows that may wait.
+        places: rows that may wait and must not be lost.
+
+    Attributes:
+        dropped: rows that were not kept, since the start.
+        on_failure: is told, in the writing thread, of a row that cannot be written as JSON; a row says so in its place.
     """
 
-    def __init__(self, descriptor: int = 1, capacity: int = _CAPACITY) -> None:
+    def __init__(self, descriptor: int = 1, capacity: int = _CAPACITY, places: int = _PLACES) -> None:
+        self.dropped = 0
+        self.on_failure: Failure = lambda error: None
         self._descriptor = descriptor
         self._capacity = capacity
+        self._places = places
         self._queue: queue.SimpleQueue[dict[str, Any] | _Encoded | None] = queue.SimpleQueue()
-        self._dropped = 0
+        self._lock = threading.Lock()
+        self._told = 0
+        self._taken = 0
+        self._taken_bytes = 0
         self._broken = False
         self._thread = threading.Thread(target=self._run, name="framegate-rows", daemon=True)
         self._thread.start()
 
     def write(self, event: str, *, level: str = "info", **fields: Any) -> None:
         """Queue one row: ``time``, ``level``, ``event``, then the fields. Values that JSON does not know become text."""
-        if self._queue.qsize() >= self._capacity:
-            self._dropped += 1
-            return
-        self._queue.put({"time": time.time(), "level": level, "event": event, **fields})
+        if self._has_room():
+            self._queue.put({"time": time.time(), "level": level, "event": event, **fields})
 
     def write_encoded(self, event: str, text: str) -> None:
         """Queue one row of level info whose fields, at least one, are a JSON object already."""
-        if self._queue.qsize() >= self._capacity:
-            self._dropped += 1
-            return
-        self._queue.put(_Encoded(time.time(), event, text))
+        if self._has_room():
+            self._queue.put(_Encoded(time.time(), event, text))
+
+    def _has_room(self) -> bool:
+        if self._queue.qsize() < self._capacity:
+            return True
+        with self._lock:
+            self.dropped += 1
+        return False
+
+    def reserve(self) -> bool:
+        """Take a place for a row that must not be lost; False when none is free, or rows can no longer be written at all. Exactly one
+        ``write_reserved`` follows each place.
+        """
+        with self._lock:
+            if self._broken or self._taken >= self._places or self._taken_bytes >= _PLACE_BYTES:
+                return False
+            self._taken += 1
+            return True
+
+    def write_reserved(self, event: str, fields: dict[str, Any]) -> None:
+        """Queue the row that a place was taken for; at least one field, level info."""
+        try:
+            text = _json(fields)
+        except Exception as error:  # a key or a value that JSON cannot say: the row stays, as far as that goes
+            self.on_failure(error)
+            text = _json({"unreadable": repr(fields)})
+        with self._lock:
+            self._taken_bytes += len(text)
+        self._queue.put(_Encoded(time.time(), event, text, kept=True))
 
     def close(self, timeout: float = 2.0) -> None:
-        """Write what waits, for at most ``timeout`` seconds."""
+        """Write what waits, for at most ``timeout`` seconds; stderr says how much was lost."""
         self._queue.put(None)
         self._thread.join(timeout)
+        left = self._queue.qsize() - 1 if self._thread.is_alive() else 0
+        if left > 0 or self._taken:
+            self._say(f"{max(left, self._taken)} rows were not written, {self._taken} of them about changes")
 
     def _run(self) -> None:
         open_ = True
         while open_:
-            row = self._queue.get()
-            lines: list[bytes] = []
-            size = 0
-            while row is not None:
-                lines.append(self._line(row))
-                size += len(lines[-1])
-                if size >= _BATCH_BYTES:
-                    break
-                try:
-                    row = self._queue.get_nowait()
-                except queue.Empty:
-                    break
-            open_ = row is not None
-            self._write(b"".join(lines))
-            if open_ and size < _BATCH_BYTES:
+            try:
+                open_ = self._write_batch()
+            except Exception as error:
+                self.on_failure(error)
                 time.sleep(_PAUSE_S)
 
+    def _write_batch(self) -> bool:
+        """Wait for a row and write it with those that wait behind it; False at the end."""
+        row = self._queue.get()
+        lines: list[bytes] = []
+        size = kept = kept_bytes = 0
+        while row is not None:
+            lines.append(self._line(row))
+            size += len(lines[-1])
+            if isinstance(row, _Encoded) and row.kept:
+                kept, kept_bytes = kept + 1, kept_bytes + len(row.text)
+            if size >= _BATCH_BYTES:
+                break
+            try:
+                row = self._queue.get_nowait()
+            except queue.Empty:
+                break
+        self._write(b"".join(lines))
+        if kept and not self._broken:
+            with self._lock:
+                self._taken -= kept
+                self._taken_bytes -= kept_bytes
+        if row is not None and size < _BATCH_BYTES:
+            time.sleep(_PAUSE_S)
+        return row is not None
+
     def _line(self, row: dict[str, Any] | _Encoded) -> bytes:
+        try:
+            return self._encode(row)
+        except Exception as error:  # it costs this row, and a row says so
+            self.on_failure(error)
+            event = row.event if isinstance(row, _Encoded) else str(row["event"])
+            failed = {"time": _moment(int(time.time() * 1000)), "level": "error", "event": "row_failed", "row": event, "error": repr(error)}
+            return _json(failed).encode("utf-8", "replace") + b"\n"
+
+    def _encode(self, row: dict[str, Any] | _Encoded) -> bytes:
+        dropped, self._told = self.dropped - self._told, self.dropped
         if isinstance(row, _Encoded):
-            dropped = ""
-            if self._dropped:
-                dropped, self._dropped = f'"rows_dropped": {self._dropped}, ', 0
-            line = f'{{"time": "{_moment(int(row.time * 1000))}", "level": "info", "event": "{row.event}", {dropped}{row.text[1:]}\n'
+            said = f'"rows_dropped": {dropped}, ' if dropped else ""
+            line = f'{{"time": "{_moment(int(row.time * 1000))}", "level": "info", "event": "{row.event}", {said}{row.text[1:]}\n'
             return line.encode("utf-8", "replace")
         row["time"] = _moment(int(row["time"] * 1000))
-        if self._dropped:
-            row["rows_dropped"], self._dropped = self._dropped, 0
-        return json.dumps(row, separators=(", ", ": "), ensure_ascii=False, default=str).encode("utf-8", "replace") + b"\n"
+        if dropped:
+            row["rows_dropped"] = dropped
+        return _json(row).encode("utf-8", "replace") + b"\n"
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
@@ -112,19 +184,34 @@ class RowLog:
                 time.sleep(0.01)
             except OSError as error:
                 self._broken = True
-                with contextlib.suppress(OSError):
-                    os.write(2, f"framegate: rows can no longer be written: {error}\n".encode())
+                self._say(f"rows can no longer be written, changes are refused: {error}")
+
+    @staticmethod
+    def _say(text: str) -> None:
+        with contextlib.suppress(OSError):
+            os.write(2, f"framegate: {text}\n".encode())
 
 
 class LibraryRows(logging.Handler):
-    """Turns what libraries log (``logging``: gRPC, OpenTelemetry, our own interceptor) into rows, so that stdout holds one form of line."""
+    """Turns what libraries log (``logging``: gRPC, OpenTelemetry, our own interceptor) into rows, so that stdout holds one form of line.
 
-    def __init__(self, log: RowLog) -> None:
+    Args:
+        on_exception: is called for each record that tells of an exception: a callback that a library called, a call that failed.
+    """
+
+    def __init__(self, log: RowLog, on_exception: Callable[[], None] = lambda: None) -> None:
         super().__init__(logging.WARNING)
         self._log = log
+        self._on_exception = on_exception
 
     def emit(self, record: logging.LogRecord) -> None:
         """One row: the logger's name, its message, and the error's type and text when there is one."""
         error = record.exc_info[1] if record.exc_info else None
         fields = {} if error is None else {"error": f"{type(error).__name__}: {error}"}
-        self._log.write("library_log", level=record.levelname.lower(), logger=record.name, message=record.getMessage(), **fields)
+        if error is not None:
+            self._on_exception()
+        try:
+            message = record.getMessage()
+        except Exception:  # arguments that do not fit the text: theirs, and no reason to fail their call
+            message = f"{record.msg} {record.args}"
+        self._log.write("library_log", level=record.levelname.lower(), logger=record.name, message=message, **fields)

@@ -281,5 +281,15 @@ class ControlPlane(abc.ABC):
         """
 
     @abc.abstractmethod
+    def reserve_audit(self) -> None:
+        """Keep a place for the audit row of a change, before it is made; ``audit`` takes it, whatever became of the change. Any thread.
+
+        Raises:
+            UnavailableError: the row could not be kept, since stdout is not read; the change must not be made.
+        """
+
+    @abc.abstractmethod
     def audit(self, record: Row) -> None:
-        """Write an audit row to the log: who asked for what, values before and after, the result. Any thread."""
+        """Write an audit row to the log, once for each ``reserve_audit``: who asked for what, values before and after, the result. It is not dropped,
+        however slowly stdout is read. Any thread.
+        """

@@ -30,11 +30,38 @@ _HANDOVER_BUFFER: Final = 64 * 1024
 _ALLOCATOR: Final = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 20)}
 
 
+_PASSED: Final = frozenset(
+    {
+        "GLIBC_TUNABLES",
+        "HOME",
+        "LANG",
+        "LANGUAGE",
+        "LD_LIBRARY_PATH",
+        "LD_PRELOAD",
+        "OPENSSL_CONF",
+        "OPENSSL_ENGINES",
+        "OPENSSL_MODULES",
+        "PATH",
+        "SSL_CERT_DIR",
+        "SSL_CERT_FILE",
+        "TMPDIR",
+        "TZ",
+    }
+)
+"""What the interpreter, the C library and OpenSSL may need, besides everything that begins with one of ``_PASSED_FAMILIES``."""
+_PASSED_FAMILIES: Final = ("LC_", "MALLOC_", "PYTHON")
+_ALSO_PASSED: Final = "FRAMEGATE_PROCESSOR_ENV"
+"""Names of further variables, with commas between them."""
+
+
 def _environment() -> dict[str, str]:
-    """Ours, with the allocator's settings; a package that lies outside site-packages (a checkout) is named, since ``-P`` leaves the current
+    """What a processor needs of ours, and the allocator's settings: tokens and the like, which a container may have been given, are not for the
+    processes that read what strangers send. A package that lies outside site-packages (a checkout) is named, since ``-P`` leaves the current
     folder out of the path.
     """
-    environment = {**_ALLOCATOR, **os.environ}
+    also = {name.strip() for name in os.environ.get(_ALSO_PASSED, "").split(",")}
+    passed = {name: value for name, value in os.environ.items() if name in _PASSED or name.startswith(_PASSED_FAMILIES) or name in also}
+    environment = {**_ALLOCATOR, **passed}
     root = pathlib.Path(proxy.__file__).resolve().parent.parent
     if not {"site-packages", "dist-packages"} & set(root.parts):
         paths = [str(root), *filter(None, [environment.get("PYTHONPATH")])]

@@ -31,7 +31,13 @@ class Reaper:
                 return
             on_exit = self._watched.pop(pid, None)
             if on_exit is not None:
-                on_exit(os.waitstatus_to_exitcode(status))
+                self._tell(on_exit, pid, os.waitstatus_to_exitcode(status))
+
+    def _tell(self, on_exit: Callable[[int], None], pid: int, code: int) -> None:
+        try:
+            on_exit(code)
+        except Exception as error:  # the other children that ended are still to be taken: SIGCHLD may not come again
+            self._loop.call_exception_handler({"message": f"who watches the child {pid} failed at its end", "exception": error})
 
     def close(self) -> None:
         """Stop listening to SIGCHLD."""

@@ -10,6 +10,7 @@ flush the tap), telemetry, rows. A second signal kills the processors and ends a
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import gc
 import logging
 import os
@@ -23,10 +24,11 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from control.acceptor import Acceptor, Listening
-from control.configuration.apart import load_apart
+from control.configuration.apart import Loaded, load_apart
 from control.configuration.capacity import cpu_limit, largest_frame, processor_count
 from control.configuration.fault import ConfigurationError
 from control.errors import StartError
+from control.guard import Guard
 from control.logs import LibraryRows, RowLog
 from control.meters import Meters
 from control.reaper import Reaper
@@ -34,6 +36,7 @@ from control.resolver import Names, Resolution, Resolver
 from control.slot_cells import Life
 from control.steering import Events, Steering, equal_shares
 from control.supervisor import Facts, Slot, Supervisor
+from control.uncaught import catch_in_loop, catch_in_process
 from proxy.config.model import ProxyConfig
 
 if TYPE_CHECKING:
@@ -51,24 +54,31 @@ SERVICE_GRACE_MS: Final = 500
 
 
 class Signals:
-    """SIGTERM and SIGINT from the first moment on: what comes before the loop runs is kept for it."""
+    """SIGTERM and SIGINT, which end, and SIGHUP, which does not, from the first moment on: what comes before the loop runs is kept for it."""
 
     def __init__(self) -> None:
         self.count = 0
+        self._hung_up = False
         self._listener: Callable[[], None] | None = None
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._early)
 
     def _early(self, number: int, frame: FrameType | None) -> None:
-        self.count += 1
+        if number == signal.SIGHUP:
+            self._hung_up = True
+        else:
+            self.count += 1
 
-    def attach(self, loop: asyncio.AbstractEventLoop, listener: Callable[[], None]) -> None:
-        """Call ``listener`` on the loop at every signal, and now if there were some."""
+    def attach(self, loop: asyncio.AbstractEventLoop, listener: Callable[[], None], on_hangup: Callable[[], None]) -> None:
+        """Call ``listener`` on the loop at every signal that ends, ``on_hangup`` at every SIGHUP, and now if there were some."""
         self._listener = listener
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
+        loop.add_signal_handler(signal.SIGHUP, on_hangup)
         if self.count:
             loop.call_soon(listener)
+        if self._hung_up:
+            loop.call_soon(on_hangup)
 
     def _on_signal(self) -> None:
         self.count += 1
@@ -103,9 +113,11 @@ async def _in_thread(work: Callable[[], Any]) -> Any:
 class Proxy:
     """Everything of one running framegate."""
 
-    def __init__(self, config: ProxyConfig, log: RowLog) -> None:
+    def __init__(self, loaded: Loaded, log: RowLog, meters: Meters, guard: Guard) -> None:
         self._log = log
-        self._config = config
+        self._meters = meters
+        self._guard = guard
+        self._loaded = loaded
         self._undo: list[Callable[[], Awaitable[None] | None]] = []
         self._supervisor: Supervisor | None = None
         self._steering: Steering | None = None
@@ -114,29 +126,30 @@ class Proxy:
 
     async def start(self) -> None:
         """Bring everything up. Raises StartError; ``stop`` must be called in any case."""
-        log, meters, events = self._log, Meters(), Events(self._log)
-        config = _with_processor_count(self._config)
+        log, meters, guard, events = self._log, self._meters, self._guard, Events(self._log)
+        config = _with_processor_count(self._loaded.config)
         if config.tap is not None:
             from control.tap_keeper import TapKeeper  # only who taps pays for the log's modules
 
-            self._keeper = TapKeeper(config, config.tap, meters, log)
+            self._keeper = TapKeeper(config, config.tap, meters, log, guard)
             self._undo.append(self._keeper.stop)
-        acceptor = self._bind(config, meters)
+        acceptor = self._bind(config)
         names = Names(config.upstreams)
         first: dict[str, Resolution] = await _in_thread(names.ask)
         facts = Facts(
             config=config,
             endpoints={name: resolution.addresses for name, resolution in first.items()},
             shares=equal_shares(config.memory_pool.size, config.processors),
+            tls_files=self._loaded.tls_files,
         )
         reaper = Reaper()
         self._undo.append(reaper.close)
-        supervisor = Supervisor(facts, acceptor, reaper, meters, log, on_event=events.publish, on_begin=self._begun, on_end=self._ended)
+        supervisor = Supervisor(facts, acceptor, reaper, meters, log, guard, on_event=events.publish, on_begin=self._begun, on_end=self._ended)
         self._supervisor = supervisor
         self._undo += [supervisor.close, supervisor.stop]
         resolver = Resolver(names, first, self._addresses_asked, log)
         self._undo.append(resolver.stop)
-        steering = Steering(supervisor, acceptor, resolver, meters, log, events)
+        steering = Steering(supervisor, acceptor, resolver, meters, log, events, guard)
         self._steering = steering
         self._undo.append(steering.close)
         starting = asyncio.create_task(supervisor.start_slots(range(config.processors)))
@@ -151,14 +164,14 @@ class Proxy:
         steering.set_serving()
         self._announce(acceptor, steering, addresses)
 
-    def _bind(self, config: ProxyConfig, meters: Meters) -> Acceptor:
-        meters.prepare([listener.name for listener in config.listeners])
+    def _bind(self, config: ProxyConfig) -> Acceptor:
+        self._meters.prepare([listener.name for listener in config.listeners])
         listeners: list[Listening] = []
         for listener in config.listeners:
             listening = Listening(listener)
             self._undo.append(listening.close)
             listeners.append(listening)
-        acceptor = Acceptor(listeners, meters, self._log)
+        acceptor = Acceptor(listeners, self._meters, self._log, self._guard)
         self._undo += [acceptor.close, acceptor.stop]
         return acceptor
 
@@ -172,7 +185,7 @@ class Proxy:
         if config.telemetry.otlp is not None or config.telemetry.prometheus is not None:
             from control import telemetry
 
-            exporter = telemetry.start(steering, config)
+            exporter = telemetry.start(steering, config, self._loaded.tls_files)
             if exporter is not None:
                 # Ends after the processors, whose last counts it exports, and before the cells are given back.
                 self._undo.insert(self._undo.index(self._supervisor_stop()), exporter.stop)
@@ -205,7 +218,13 @@ class Proxy:
         assert self._steering is not None, "the resolver is started before the steering it reports to"
         task = asyncio.ensure_future(self._steering.set_endpoints())
         self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        task.add_done_callback(self._addresses_given)
+
+    def _addresses_given(self, task: asyncio.Task[None]) -> None:
+        self._background.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._guard.failed("endpoints", error)
 
     def _begun(self, slot: Slot) -> None:
         if self._keeper is not None:
@@ -253,15 +272,20 @@ def _with_processor_count(config: ProxyConfig) -> ProxyConfig:
     return dataclasses.replace(config, processors=count)
 
 
-async def _run(config: ProxyConfig, signals: Signals, log: RowLog) -> int:
+async def _run(loaded: Loaded, signals: Signals, log: RowLog, meters: Meters, guard: Guard) -> int:
+    catch_in_loop(asyncio.get_running_loop(), guard)
     first, second = asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:
         (second if first.is_set() or signals.count > 1 else first).set()
         first.set()
 
-    signals.attach(asyncio.get_running_loop(), on_signal)
-    proxy = Proxy(config, log)
+    def on_hangup() -> None:
+        reason = "reload is not supported: the configuration and the certificates are those of the start, until framegate is restarted"
+        log.write("reload_refused", level="warning", signal="SIGHUP", reason=reason)
+
+    signals.attach(asyncio.get_running_loop(), on_signal, on_hangup)
+    proxy = Proxy(loaded, log, meters, guard)
     started = await _until(proxy.start(), first)
     if started is not None:
         await proxy.stop()  # first, so that the reason is the last that is said, after processors that had come up already
@@ -309,20 +333,24 @@ def serve(path: str | pathlib.Path) -> int:
     """Run until a signal; the exit code. Faults of the configuration go to stderr, one on each line."""
     signals = Signals()
     try:
-        config, warnings = load_apart(path)
+        loaded = load_apart(path)
     except ConfigurationError as error:
         for fault in error.faults:
             print(f"{path}: {fault}", file=sys.stderr)
         return EXIT_CONFIGURATION
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _raise_descriptor_limit()
-    log = RowLog()
-    for warning in warnings:
+    log, meters = RowLog(), Meters()
+    for warning in loaded.warnings:
         log.write("configuration_warning", level="warning", **dataclasses.asdict(warning))
-    library_rows = LibraryRows(log)
+    guard = Guard(log, meters)
+    log.on_failure = functools.partial(guard.failed, "rows")
+    meters.gauge("log.dropped", lambda: float(log.dropped))
+    library_rows = LibraryRows(log, lambda: meters.add("task.failures", "library"))
     logging.getLogger().addHandler(library_rows)
     try:
-        return asyncio.run(_run(config, signals, log))
+        with catch_in_process(guard):
+            return asyncio.run(_run(loaded, signals, log, meters, guard))
     finally:
         logging.getLogger().removeHandler(library_rows)
         log.close()

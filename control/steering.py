@@ -12,6 +12,7 @@ from control.acceptor import Acceptor
 from control.balance import Look, Need, moved_shares
 from control.configuration.units import format_size
 from control.errors import ControlError, FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError, Violation
+from control.guard import Guard
 from control.logs import RowLog
 from control.meters import Meters
 from control.plane import (
@@ -48,6 +49,7 @@ LINK_ROWS: Final = 100
 MAX_PROCESSORS: Final = 1 << SLOT_BITS
 ALIVE_MS: Final = 5_000
 BALANCE_INTERVAL_S: Final = 5.0
+BALANCE_STANDS_S: Final = 120.0
 _SLOT_SHIFT: Final = 57
 
 
@@ -86,7 +88,9 @@ class Events:
 class Steering(ControlPlane):
     """The one implementation. ``acceptor.listeners`` and ``supervisor.facts`` are the truth; nothing is kept twice."""
 
-    def __init__(self, supervisor: Supervisor, acceptor: Acceptor, resolver: Resolver, meters: Meters, log: RowLog, events: Events) -> None:
+    def __init__(
+        self, supervisor: Supervisor, acceptor: Acceptor, resolver: Resolver, meters: Meters, log: RowLog, events: Events, guard: Guard
+    ) -> None:
         self.resolver = resolver
         self._supervisor = supervisor
         self._acceptor = acceptor
@@ -98,28 +102,27 @@ class Steering(ControlPlane):
         self._draining = False
         self._scale = asyncio.Lock()
         self._drain_deadline_ms = 0
-        self._last_tick_ns = time.monotonic_ns()
-        self._ticker = asyncio.create_task(self._tick())
-        self._balancer = asyncio.create_task(self._balance())
+        self._guard = guard
+        self._need = Need()
+        self._background = [
+            asyncio.create_task(guard.job("loop", ALIVE_MS / 1000).keep_going(self._tick)),
+            asyncio.create_task(guard.job("shares", BALANCE_STANDS_S).keep_going(self._balance)),
+        ]
         meters.gauge("config.revision", lambda: float(supervisor.facts.revision))
 
     async def _tick(self) -> None:
-        while True:
-            self._last_tick_ns = time.monotonic_ns()
-            await asyncio.sleep(0.5)
+        await asyncio.sleep(0.5)
 
     async def _balance(self) -> None:
         """Move shares of the memory pool to where they are needed."""
-        need = Need()
-        while True:
-            await asyncio.sleep(BALANCE_INTERVAL_S)
-            slots = set(self._wanted_slots())
-            looks = {slot: Look(_pool_usage(reader), reader.cell("framegate.memory_pool.refused", "frames")) for slot, reader in self.cells}
-            needy = need.look({slot: look for slot, look in looks.items() if slot in slots})
-            if self._scale.locked() or self._draining or len(slots) < 2:
-                continue
-            async with self._scale:
-                await self._move_shares(needy, {slot: look.usage for slot, look in looks.items()}, calm=need.calm)
+        await asyncio.sleep(BALANCE_INTERVAL_S)
+        slots = set(self._wanted_slots())
+        looks = {slot: Look(_pool_usage(reader), reader.cell("framegate.memory_pool.refused", "frames")) for slot, reader in self.cells}
+        needy = self._need.look({slot: look for slot, look in looks.items() if slot in slots})
+        if self._scale.locked() or self._draining or len(slots) < 2:
+            return
+        async with self._scale:
+            await self._move_shares(needy, {slot: look.usage for slot, look in looks.items()}, calm=self._need.calm)
 
     async def _move_shares(self, needy: set[int], usage: dict[int, int], *, calm: bool) -> None:
         now = {slot: self._facts.shares[slot] for slot in self._wanted_slots()}
@@ -136,8 +139,8 @@ class Steering(ControlPlane):
 
     def close(self) -> None:
         """End the background tasks."""
-        self._ticker.cancel()
-        self._balancer.cancel()
+        for task in self._background:
+            task.cancel()
 
     def set_serving(self) -> None:
         """Every processor was ready and the listeners accept."""
@@ -171,13 +174,12 @@ class Steering(ControlPlane):
         return self._meters.snapshot()
 
     def health(self) -> Health:
-        tick_age_ms = (time.monotonic_ns() - self._last_tick_ns) // 1_000_000
         statuses = self._supervisor.status()
         running = [item for item in statuses if item.state in ("running", "draining")]
         beating = all(item.heartbeat_age_ms < ALIVE_MS for item in running)
         return Health(
             started=self._serving,
-            alive=tick_age_ms < ALIVE_MS and beating,
+            alive=not self._guard.standing and beating,
             ready=self._serving and not self._draining and bool(running),
         )
 
@@ -233,8 +235,14 @@ class Steering(ControlPlane):
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         return self._events.subscribe(subscriber)
 
+    def reserve_audit(self) -> None:
+        if not self._log.reserve():
+            text = "nothing is changed that cannot be audited: stdout, where the audit rows go, is not read or cannot be written"
+            raise UnavailableError(text, reason="AUDIT_BLOCKED")
+
     def audit(self, record: Row) -> None:
-        self._log.write(**{"event": "audit", **record})
+        fields = dict(record)
+        self._log.write_reserved(str(fields.pop("event", "audit")), fields)
 
     # --- channels ----------------------------------------------------------------------------------------------------------------
 

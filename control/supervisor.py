@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from control.acceptor import Acceptor, Target
 from control.errors import AbortedError, ControlError, UnavailableError
+from control.guard import Guard
 from control.logs import RowLog
 from control.meters import Meters
 from control.plane import ProcessorState, ProcessorStatus, Row
@@ -39,6 +40,7 @@ CONFIRM_MS: Final = 500
 HEARTBEAT_LIMIT_S: Final = 10.0
 STOP_TIMEOUT_S: Final = 7.0
 _WATCH_INTERVAL_S: Final = 0.5
+_WATCH_STANDS_S: Final = 5.0
 _BACKOFF_FIRST_S: Final = 0.1
 _BACKOFF_MOST_S: Final = 10.0
 _HEALTHY_AFTER_S: Final = 10.0
@@ -58,6 +60,7 @@ class Facts:
         config: with the limits and the pool size in force.
         endpoints: addresses of each upstream, resolved.
         shares: bytes of the memory pool by slot.
+        tls_files: certificates, keys and authorities, by path, as they were at the start of control (``control.configuration.tls_files``).
         revision: grows with every committed change.
     """
 
@@ -65,6 +68,7 @@ class Facts:
     endpoints: Endpoints
     shares: dict[int, int]
     revision: int = 1
+    tls_files: dict[str, str] = dataclasses.field(default_factory=dict, repr=False)
 
     def whole(self, slot: int) -> Change:
         """All of it as one change for one slot."""
@@ -119,6 +123,7 @@ class Supervisor:
         reaper: Reaper,
         meters: Meters,
         log: RowLog,
+        guard: Guard,
         *,
         on_event: Callable[[Row], None],
         on_begin: Callable[[Slot], None] = lambda slot: None,
@@ -140,7 +145,7 @@ class Supervisor:
         self._tokens: dict[int, Processor] = {}
         self._last_token = itertools.count(1)
         self._token_of: dict[Processor, int] = {}
-        self._watcher = asyncio.create_task(self._watch())
+        self._watcher = asyncio.create_task(guard.job("heartbeats", _WATCH_STANDS_S).keep_going(self._watch))
 
     # --- slots -----------------------------------------------------------------------------------------------------------------
 
@@ -260,6 +265,7 @@ class Supervisor:
                 "boot_id": slot.boot_id,
                 "share": self.facts.shares[slot.number],
                 "endpoints": self.facts.endpoints,
+                "files": self.facts.tls_files,
             }
         )
         async with self._lock:
@@ -438,15 +444,12 @@ class Supervisor:
     # --- health, drain and end -------------------------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(_WATCH_INTERVAL_S)
-            self.count_handed()
-            for slot in self._ordered():
-                if slot.processor is not None and slot.state == "running" and slot.heartbeat_age_ms() > HEARTBEAT_LIMIT_S * 1000:
-                    self._log.write(
-                        "processor_killed", level="error", slot=slot.number, pid=slot.processor.pid, reason="its heartbeat stands for 10 s"
-                    )
-                    slot.processor.kill("heartbeat")
+        await asyncio.sleep(_WATCH_INTERVAL_S)
+        self.count_handed()
+        for slot in self._ordered():
+            if slot.processor is not None and slot.state == "running" and slot.heartbeat_age_ms() > HEARTBEAT_LIMIT_S * 1000:
+                self._log.write("processor_killed", level="error", slot=slot.number, pid=slot.processor.pid, reason="its heartbeat stands for 10 s")
+                slot.processor.kill("heartbeat")
 
     async def drain_slots(self, numbers: Sequence[int], timeout_ms: int, *, wait: bool = True) -> None:
         """Let these slots take no more connections and end those they have at a frame boundary; at the deadline the processors close the rest."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from control.guard import Guard
 from control.instance import DirectoryLock
 from control.logs import RowLog
 from control.meters import Meters
@@ -63,12 +64,15 @@ class TapKeeper:
         config: with a tap.
         meters: gets the gauges ``tap.usage``, ``tap.limit`` and ``tap.consumer.unreadable``.
         log: gets a row for what was deleted unread, sealed, lost, and for errors.
+        guard: is told of what nobody expected: it costs one job, never the thread. A disk that hangs is no reason to end a proxy that carries
+            traffic, so liveness does not look at this thread.
 
     Raises:
         StartError: another instance holds the directory, or it cannot be used.
     """
 
-    def __init__(self, config: ProxyConfig, tap: TapConfig, meters: Meters, log: RowLog) -> None:
+    def __init__(self, config: ProxyConfig, tap: TapConfig, meters: Meters, log: RowLog, guard: Guard) -> None:
+        self._guard = guard
         self._node = config.node
         self._tap = tap
         self._log = log
@@ -110,12 +114,13 @@ class TapKeeper:
             except queue.Empty:
                 job = self._look
             try:
-                if job is None:
-                    self._settle_deaths()
-                    return
-                job()
-            except Exception as error:  # whatever it is, it costs this job and not the thread
-                self._complain("keeper", _in_words(error))
+                (self._settle_deaths if job is None else job)()
+            except (OSError, LogError) as error:
+                self._complain("keeper", str(error))
+            except Exception as error:
+                self._guard.failed("tap_keeper", error)
+            if job is None:
+                return
 
     def _complain(self, what: str, error: str) -> None:
         """Once for each different trouble, not each second."""

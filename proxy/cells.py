@@ -101,6 +101,7 @@ STATE: Final = "framegate.state"
 PLACE: Final = "framegate.place"
 POOL: Final = "framegate.pool"
 QUEUE: Final = "framegate.queue"
+TASK: Final = "framegate.task"
 
 SIDES: Final = ("downstream", "upstream")
 DIRECTIONS: Final = ("receive", "transmit")
@@ -112,6 +113,25 @@ FAULT_PLACES: Final = ("channel", "callback", "timer", "descriptor", "command", 
 """Where an error of our own was caught; see ``proxy.network.faults``."""
 UPSTREAM_STATES: Final = ("connecting", "used")
 TLS_ERRORS: Final = ("", "tls_failed", "handshake_timeout", "other")
+TASKS: Final = (
+    "acceptor",
+    "resolver",
+    "heartbeats",
+    "slot",
+    "loop",
+    "shares",
+    "endpoints",
+    "tap_keeper",
+    "metrics",
+    "health",
+    "rows",
+    "library",
+    "callback",
+    "thread",
+    "unraisable",
+)
+"""What works in the background of the control process (``control.guard``), and where else an exception may come from (``control.uncaught``)."""
+ACCEPT_ERRORS: Final = ("EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "ECONNABORTED", "EPERM", "other")
 CONNECT_ERRORS: Final = ("", "refused", "timeout", "tls", "other")
 
 SIZE_BOUNDS: Final = tuple(float(256 << 2 * step) for step in range(11))
@@ -244,12 +264,15 @@ METRICS: Final = (
     _control(
         "connection.rejected", "counter", "{connection}", "Connections refused at accept.", _LISTENER, (REASON, ("max_connections", "draining"))
     ),
-    _control("accept.blocked.time", "counter", "s", "Time an acceptor waited because every hand-over queue was full.", _LISTENER),
+    _control("accept.blocked.time", "counter", "s", "Time an acceptor waited because no processor took its connection.", _LISTENER),
+    _control("accept.errors", "counter", "{error}", "Connections that could not be accepted.", _LISTENER, (ERROR_TYPE, ACCEPT_ERRORS)),
     _control("worker.restarts", "counter", "{restart}", "Processors started again.", (REASON, ("died", "heartbeat", "commit"))),
     _control("tap.usage", "gauge", "By", "Bytes of the tap's log on disk."),
     _control("tap.limit", "gauge", "By", "The tap's budget."),
     _control("tap.consumer.unreadable", "gauge", "{consumer}", "Readers of the tap whose file cannot be read: what they may need is kept."),
     _control("config.revision", "gauge", "{revision}", "Revision of the configuration in force."),
+    _control("task.failures", "counter", "{failure}", "Exceptions that nobody expected; each cost one step of what it names.", (TASK, TASKS)),
+    _control("log.dropped", "counter", "{row}", "Rows that stdout did not take in time."),
     _control("config.changes", "counter", "{change}", "Changes asked for.", (ERROR_TYPE, ("", "refused", "invalid"))),
 )
 

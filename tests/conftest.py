@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HERE = Path(__file__).resolve().parent
+os.environ.setdefault("FRAMEGATE_PROCESSOR_ENV", "FAKE_PROCESSOR,COVERAGE_PROCESS_START")  # processors get a few variables only, and these
 SPARK_TIMEOUT_S = 240
 
 

@@ -86,6 +86,8 @@ def parse_address(text: str, *, port_zero: bool = False, unix: bool = True) -> A
 def _unix(path: str) -> Address:
     if not path:
         raise ValueError("unix: needs a path")
+    if "\0" in path:
+        raise ValueError("a path cannot hold a NUL")
     size = len(path.encode())
     if size > MAX_UNIX_PATH_BYTES:
         raise ValueError(f"the path has {size} bytes; a Unix socket's path has at most {MAX_UNIX_PATH_BYTES}")
@@ -110,9 +112,24 @@ def _host(host: str, port: int) -> Address:
 
 
 def format_sockaddr(family: int, sockaddr: object) -> str:
-    """The text of what ``getsockname`` or ``accept`` gave: ``host:port``, ``[v6]:port`` or ``unix:PATH`` (an unnamed peer is ``unix:``)."""
+    r"""The text of what ``getsockname`` or ``accept`` gave: ``host:port``, ``[v6]:port`` or ``unix:PATH``.
+
+    A peer may have bound its Unix socket to any bytes, or to none: an unnamed one is ``unix:``, an abstract name begins with ``@``, as ``ss`` and
+    ``lsof`` show it; bytes that are not UTF-8, and characters that cannot be printed, are escaped as ``\xff``.
+    """
     if family == socket.AF_UNIX:
-        return f"unix:{sockaddr.decode() if isinstance(sockaddr, bytes) else sockaddr}"
+        return f"unix:{_unix_name(sockaddr)}"
     assert isinstance(sockaddr, tuple), "an internet socket's address is a tuple"
     host, port = sockaddr[0], sockaddr[1]
     return f"[{host}]:{port}" if family == socket.AF_INET6 else f"{host}:{port}"
+
+
+def _unix_name(name: object) -> str:
+    assert isinstance(name, str | bytes), "a Unix socket's name is text, bytes when it is abstract"
+    raw = os.fsencode(name)
+    shown = ("@" if raw[:1] == b"\0" else "") + raw.removeprefix(b"\0").decode("utf-8", "backslashreplace")
+    return shown if shown.isprintable() else "".join(_escaped(character) for character in shown)
+
+
+def _escaped(character: str) -> str:
+    return character if character.isprintable() else character.encode("unicode_escape").decode("ascii")

@@ -1,7 +1,8 @@
 """A configuration, loaded in a child process that ends.
 
-What only the loading needs, a YAML reader and cryptography for certificates, is 2 MiB, 11 with TLS: a control process would keep it as long as it
-runs. The child is a fork of a process that has no threads yet, so it costs a few milliseconds and not the start of an interpreter.
+With it come the certificates and keys that it names, read in the same moment in which they are validated. What only the loading needs, a YAML
+reader and cryptography for certificates, is 2 MiB, 11 with TLS: a control process would keep it as long as it runs. The child is a fork of a
+process that has no threads yet, so it costs a few milliseconds and not the start of an interpreter.
 """
 
 import dataclasses
@@ -19,14 +20,21 @@ __all__ = ["Loaded", "load_apart"]
 
 
 class Loaded(NamedTuple):
-    """A model without a fault. Attributes: ``config``, ``warnings`` (of what may be meant as it stands, but hardly is)."""
+    """A model without a fault.
+
+    Attributes:
+        config: the model.
+        warnings: of what may be meant as it stands, but hardly is.
+        tls_files: what ``read_tls_files`` found in the files that the model names.
+    """
 
     config: ProxyConfig
     warnings: list[Fault]
+    tls_files: dict[str, str]
 
 
 def load_apart(path: str | pathlib.Path) -> Loaded:
-    """The model of a file, as ``load`` gives it, and its warnings; call it before there are threads.
+    """The model of a file, as ``load`` gives it, with its warnings and the files that it names; call it before there are threads.
 
     Raises:
         ConfigurationError: with every fault.
@@ -47,7 +55,7 @@ def load_apart(path: str | pathlib.Path) -> Loaded:
     faults, warnings = ([Fault(**fault) for fault in row[name]] for name in ("faults", "warnings"))
     if row["config"] is None:
         raise ConfigurationError(faults)
-    return Loaded(from_wire(row["config"]), warnings)
+    return Loaded(from_wire(row["config"]), warnings, row["tls_files"])
 
 
 def _answer(path: str | pathlib.Path, descriptor: int) -> NoReturn:
@@ -65,10 +73,19 @@ def _answer(path: str | pathlib.Path, descriptor: int) -> NoReturn:
 
 def _row(path: str | pathlib.Path) -> dict[str, object]:
     from control.configuration.load import examine
+    from control.configuration.tls_files import read_tls_files
 
     found = examine(path)
+    config, faults = found.config, found.faults
+    files: dict[str, str] = {}
+    if config is not None:
+        try:
+            files = read_tls_files(config)
+        except ConfigurationError as error:  # one of them changed since it was examined
+            config, faults = None, error.faults
     return {
-        "config": None if found.config is None else to_wire(found.config),
-        "faults": [dataclasses.asdict(fault) for fault in found.faults],
+        "config": None if config is None else to_wire(config),
+        "faults": [dataclasses.asdict(fault) for fault in faults],
         "warnings": [dataclasses.asdict(fault) for fault in found.warnings],
+        "tls_files": files,
     }

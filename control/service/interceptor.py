@@ -1,8 +1,9 @@
 """Around every call: its errors become a Status, its duration a metric, and a change an audit row.
 
 The audit row says who asked for what, which values held before and after, and how it ended; it is written for failed changes, too. The
-handler of a change tells it the values through ``note``. A Unix socket does not tell grpc who is at its other end, but its mode lets
-in only the user that runs framegate (and root), so ``who`` is that user; ``client`` is what the client says of itself.
+handler of a change tells it the values through ``note``. A change whose row could not be kept is not made: its call is refused. A Unix
+socket does not tell grpc who is at its other end, but its mode lets in only the user that runs framegate (and root), so ``who`` is that
+user; ``client`` is what the client says of itself.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from google.protobuf.message import Message
 from grpc_status import rpc_status
 
 from control.errors import ControlError
-from control.plane import Row
+from control.plane import ControlPlane, Row
 from control.service.status import code_of, status_of
 
 __all__ = ["CHANGES", "CLIENT_KEY", "CallInterceptor", "CallObserver", "note"]
@@ -50,12 +51,12 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     """Wraps every handler.
 
     Args:
-        audit: takes the audit rows; ``ControlPlane.audit``.
+        plane: keeps a place for the audit row of a change, and takes the row.
         observe: is told of every call that ended; None when nobody wants to know.
     """
 
-    def __init__(self, audit: Callable[[Row], None], observe: CallObserver | None) -> None:
-        self._audit = audit
+    def __init__(self, plane: ControlPlane, observe: CallObserver | None) -> None:
+        self._plane = plane
         self._observe = observe
         self._user = _user()
 
@@ -82,9 +83,14 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             started = time.perf_counter()
             code, failure = grpc.StatusCode.OK, None
             row: Row = {}
+            reserved = False
+            answer = None
             _notes.set(row)
             try:
-                return await inner(request, context)
+                if changes:
+                    self._plane.reserve_audit()
+                    reserved = True
+                answer = await inner(request, context)
             except asyncio.CancelledError:
                 code = grpc.StatusCode.CANCELLED
                 raise
@@ -92,11 +98,13 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 code, failure = _code(error), error
                 if not isinstance(error, ControlError):
                     _log.exception("a call failed", extra={"method": method})
-                await context.abort_with_status(rpc_status.to_status(status_of(error)))
             finally:
+                if reserved:
+                    self._plane.audit(self._row(method, request, context, row, code, failure))
                 self._ended(method, code, started)
-                if changes:
-                    self._audit(self._row(method, request, context, row, code, failure))
+            if failure is not None:  # told last: whoever has an answer finds the row
+                await context.abort_with_status(rpc_status.to_status(status_of(failure)))
+            return answer
 
         return call
 

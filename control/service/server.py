@@ -56,6 +56,20 @@ _UNIX: Final = "unix:"
 _MAX_PATH: Final = 107
 """Bytes of a Unix socket's path, sun_path without its end."""
 _OPTIONS: Final = (("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 1024 * 1024))
+_HEALTH_OPTIONS: Final = (
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_receive_message_length", 4096),
+    ("grpc.max_metadata_size", 8192),
+    ("grpc.max_allowed_incoming_connections", 1024),
+    ("grpc.max_concurrent_streams", 4),
+    ("grpc.server_handshake_timeout_ms", 2_000),
+    ("grpc.max_connection_idle_ms", 10_000),
+    ("grpc.max_connection_age_ms", 300_000),
+    ("grpc.max_connection_age_grace_ms", 5_000),
+)
+"""Whoever reaches the health port may ask, so everything is bounded: connections, calls of each, the time of those that say nothing, and of all. What
+watches for longer than five minutes is told to connect again.
+"""
 
 
 class Service:
@@ -102,7 +116,7 @@ async def start(plane: ControlPlane, config: ProxyConfig, observe: CallObserver 
         stack.callback(_remove, path)
         await _start_whole(server)
         try:
-            health, health_address = await _start_health(plane, config)
+            health, health_address = await _start_health(plane, config, observe)
         except BaseException:
             await server.stop(0)
             raise
@@ -110,7 +124,7 @@ async def start(plane: ControlPlane, config: ProxyConfig, observe: CallObserver 
 
 
 def _api_server(plane: ControlPlane, closed: ClosedChannels, observe: CallObserver | None) -> grpc.aio.Server:
-    server = grpc.aio.server(interceptors=[CallInterceptor(plane.audit, observe)], options=_OPTIONS)
+    server = grpc.aio.server(interceptors=[CallInterceptor(plane, observe)], options=_OPTIONS)
     channel_service_pb2_grpc.add_ChannelServiceServicer_to_server(Channels(plane, closed), server)
     limit_service_pb2_grpc.add_LimitServiceServicer_to_server(Limits(plane), server)
     listener_service_pb2_grpc.add_ListenerServiceServicer_to_server(Listeners(plane), server)
@@ -121,11 +135,11 @@ def _api_server(plane: ControlPlane, closed: ClosedChannels, observe: CallObserv
     return server
 
 
-async def _start_health(plane: ControlPlane, config: ProxyConfig) -> tuple[grpc.aio.Server | None, str | None]:
+async def _start_health(plane: ControlPlane, config: ProxyConfig, observe: CallObserver | None) -> tuple[grpc.aio.Server | None, str | None]:
     if config.health is None:
         return None, None
-    server = grpc.aio.server(options=_OPTIONS)
-    health_pb2_grpc.add_HealthServicer_to_server(HealthService(plane), server)
+    server = grpc.aio.server(options=_HEALTH_OPTIONS)
+    health_pb2_grpc.add_HealthServicer_to_server(HealthService(plane, observe), server)
     address = config.health.address
     try:
         port = server.add_insecure_port(address)

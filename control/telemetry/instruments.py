@@ -1,6 +1,6 @@
 """Observable instruments over the fold: a callback for each counter and gauge of ``proxy.cells.METRICS``."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
@@ -9,7 +9,7 @@ from control.telemetry.fold import LARGEST, Fold
 from control.telemetry.process import PROCESS_METRICS, ProcessMetrics
 from proxy.cells import METRICS, Metric
 
-__all__ = ["Callback", "observe_certificates", "observe_fold", "observe_processes"]
+__all__ = ["Callback", "observe_certificates", "observe_fold", "observe_processes", "observe_refused"]
 
 Callback = Callable[[CallbackOptions], Iterable[Observation]]
 
@@ -49,10 +49,20 @@ def _process_callback(processes: ProcessMetrics, name: str) -> Callback:
     return read
 
 
-def observe_certificates(meter: Meter, read: Callable[[], dict[str, float]]) -> None:
-    """Create the gauge of when each certificate ends; ``read`` gives seconds since 1970 by what the certificate is for."""
+def observe_certificates(meter: Meter, served: Mapping[str, float]) -> None:
+    """Create the gauge of when each certificate that is served ends, in seconds since 1970, by what the certificate is for."""
 
     def ends(options: CallbackOptions) -> Iterable[Observation]:
-        return [Observation(end, {"framegate.certificate": use}) for use, end in read().items()]
+        return [Observation(end, {"framegate.certificate": use}) for use, end in served.items()]
 
-    meter.create_observable_gauge("framegate.tls.certificate.not_after", [ends], "s", "When a certificate ends, as Unix time.")
+    meter.create_observable_gauge("framegate.tls.certificate.not_after", [ends], "s", "When a certificate that is served ends, as Unix time.")
+
+
+def observe_refused(meter: Meter, read: Callable[[], int]) -> None:
+    """Create the counter of connections to the Prometheus endpoint that got no metrics."""
+
+    def refused(options: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(read())]
+
+    text = "Connections to the Prometheus endpoint that asked for nothing in time, or were too many."
+    meter.create_observable_counter("framegate.scrape.refused", [refused], "{connection}", text)

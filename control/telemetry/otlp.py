@@ -1,5 +1,6 @@
 """Pushes to an OTLP/gRPC collector. Needs the extra ``otlp``; import this module late."""
 
+import logging
 import time
 from typing import Any, Final
 
@@ -16,6 +17,8 @@ __all__ = ["OtlpReader"]
 
 _MAX_POINTS: Final = 4_000
 """Data points in one request: about 1 MB, below the 4 MB that gRPC servers take."""
+
+_log = logging.getLogger(__name__)
 
 
 class OtlpReader(PeriodicExportingMetricReader):
@@ -35,5 +38,9 @@ class OtlpReader(PeriodicExportingMetricReader):
             self._daemon_thread.join(timeout_millis / 1000)
 
     def _receive_metrics(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> None:
-        data = self._injector.inject(metrics_data, self._fold.end(), time.time_ns())
+        try:
+            data = self._injector.inject(metrics_data, self._fold.end(), time.time_ns())
+        except Exception:  # it costs this export; raised on, it would end the thread that exports
+            _log.exception("the histograms could not be added; nothing is exported this time")
+            return
         super()._receive_metrics(data, timeout_millis, **kwargs)

@@ -6,6 +6,7 @@ moment: what it says is at most a millisecond old.
 
 import contextlib
 import importlib.util
+import logging
 import select
 import socket
 import threading
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
 
 __all__ = ["PrometheusReader"]
 
-_BACKLOG: Final = 16
+_BACKLOG: Final = 1024
+_PAUSE_S: Final = 1.0
+
+_log = logging.getLogger(__name__)
 
 if importlib.util.find_spec("prometheus_client") is None:  # now, and not at the first scrape
     raise ModuleNotFoundError("prometheus_client is not installed", name="prometheus_client")
@@ -55,7 +59,7 @@ class PrometheusReader(MetricReader):
                 f"the Prometheus listener cannot bind {address}: {error}", reason="PROMETHEUS_ADDRESS_UNUSABLE", address=address
             ) from error
         self._server: Server | None = None
-        self._stopping = False
+        self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._answer, name="framegate-prometheus", daemon=True)
         self._thread.start()
         self.address = f"{address.rpartition(':')[0]}:{self._socket.getsockname()[1]}"
@@ -64,13 +68,25 @@ class PrometheusReader(MetricReader):
         first = select.poll()
         first.register(self._socket, select.POLLIN)
         first.poll()
-        if self._stopping:
-            return
+        while not self._stopping.is_set():
+            try:
+                self._serve()
+            except Exception:  # no descriptors for its loop, say: the scrape after next may find some
+                _log.exception("the Prometheus endpoint failed")
+                self._stopping.wait(_PAUSE_S)
+
+    def _serve(self) -> None:
         from control.telemetry.exposition import Server
 
-        self._server = Server(self._socket, self.scrape)
-        while not self._stopping:
-            self._server.handle_request()
+        self._server = server = Server(self._socket, self.scrape)
+        if self._stopping.is_set():  # ``shutdown`` may have looked before there was one to stop
+            server.stop()
+        server.serve()
+
+    @property
+    def refused(self) -> int:
+        """Connections that did not get what they asked for, or asked for nothing. Any thread."""
+        return 0 if self._server is None else self._server.refused
 
     def scrape(self) -> MetricsData | None:
         """Collect now, in this thread."""
@@ -84,12 +100,13 @@ class PrometheusReader(MetricReader):
 
     def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
         """Answer no more scrapes."""
-        self._stopping = True
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._thread.join(timeout_millis / 1000)
+        self._stopping.set()
         if self._server is not None:
-            self._server.server_close()
+            self._server.stop()
+        else:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for the first
+        self._thread.join(timeout_millis / 1000)
         self._socket.close()
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry.sdk.metrics import MeterProvider, ObservableCounter, ObservableUpDownCounter
@@ -11,9 +11,9 @@ from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
 from control.errors import StartError
 from control.plane import ControlPlane
-from control.telemetry.certificate import Certificates
+from control.telemetry.certificate import served_ends
 from control.telemetry.fold import Fold
-from control.telemetry.instruments import observe_certificates, observe_fold, observe_processes
+from control.telemetry.instruments import observe_certificates, observe_fold, observe_processes, observe_refused
 from control.telemetry.process import ProcessMetrics
 from proxy.config.model import ProxyConfig
 
@@ -57,8 +57,13 @@ class Telemetry:
             reader.shutdown(timeout_ms)
 
 
-def start(plane: ControlPlane, config: ProxyConfig) -> Telemetry | None:
+def start(plane: ControlPlane, config: ProxyConfig, tls_files: Mapping[str, str]) -> Telemetry | None:
     """Export what ``config.telemetry`` says.
+
+    Args:
+        plane: where the values come from.
+        config: says where they go.
+        tls_files: the certificates that are served, by path.
 
     Returns:
         None when nothing is to be exported, or OTEL_SDK_DISABLED is true.
@@ -87,7 +92,9 @@ def start(plane: ControlPlane, config: ProxyConfig) -> Telemetry | None:
     meter = provider.get_meter(SERVICE, plane.build.version)
     observe_fold(meter, fold)
     observe_processes(meter, ProcessMetrics(plane))
-    observe_certificates(meter, Certificates(config).ends)
+    observe_certificates(meter, served_ends(config, tls_files))
+    if prometheus is not None:
+        observe_refused(meter, lambda: prometheus.refused)
     return Telemetry(provider, readers, plane.build.version, None if prometheus is None else prometheus.address)
 
 

@@ -44,7 +44,7 @@ class ListenerTimeouts:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerTls:
-    """TLS towards clients.
+    """TLS towards clients. The files are read once, when framegate starts; what is in them then is served until it ends.
 
     Attributes:
         certificate: PEM file with the chain, leaf first.

@@ -58,7 +58,7 @@ def _modules() -> dict[str, str]:
 
 
 def _signals() -> socket.socket:
-    """SIGTERM arrives as a byte on the socket that is returned, SIGINT not at all. Compiled loops run no Python handlers."""
+    """SIGTERM arrives as a byte on the socket that is returned, SIGINT and SIGHUP not at all. Compiled loops run no Python handlers."""
     receiver, sender = socket.socketpair()
     receiver.setblocking(False)
     sender.setblocking(False)
@@ -113,7 +113,8 @@ def _build(message: Message, slot: int, cells_fd: int, sockets: tuple[socket.soc
 
 def main(arguments: Sequence[str]) -> int:
     """Run a processor; the exit code is 0 unless it could not start, or an error of its own ended it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to everybody; control answers for all
+        signal.signal(number, signal.SIG_IGN)
     options = _arguments(arguments)
     _raise_limits()
     command = socket.socket(fileno=options["--command-fd"])

@@ -21,6 +21,7 @@ __all__ = ["ChangeError", "Settings"]
 
 Message = dict[str, Any]
 Wire = list[Any]
+Files = dict[str, bytes] | None
 NS_PER_MS: Final = 1_000_000
 MAX_INT32: Final = 2**31 - 1
 
@@ -64,7 +65,8 @@ class Settings:
         self.pool: Final = pool
         self.counters: Final = Counters([item.name for item in self.config.listeners], [item.name for item in self.config.upstreams])
         self._upstream_configs: Final = {item.name: item for item in self.config.upstreams}
-        self._tls: Final = {item.name: _client_tls(item) for item in self.config.upstreams}
+        self._files: Final = _files(message)
+        self._tls: Final = {item.name: _client_tls(item, self._files) for item in self.config.upstreams}
         self._upstream_limits: Final = {item.name: ReceiveLimit(item.max_receive_size) for item in self.config.upstreams}
         given = message.get("endpoints") or {}
         self.upstreams: Final = {
@@ -87,7 +89,9 @@ class Settings:
         if tls is not None:
             from proxy.network.tls_context import server_context  # it loads OpenSSL
 
-            context = server_context(tls.certificate, tls.key, client_auth=tls.client_auth, client_ca=tls.client_ca, min_version=tls.min_version)
+            context = server_context(
+                tls.certificate, tls.key, client_auth=tls.client_auth, client_ca=tls.client_ca, min_version=tls.min_version, files=self._files
+            )
         options = ChannelOptions(
             side="downstream",
             limit=ReceiveLimit(listener.max_receive_size),
@@ -180,13 +184,19 @@ class Settings:
             self._prepared = None
 
 
-def _client_tls(upstream: UpstreamConfig) -> Any:
+def _files(message: Message) -> Files:
+    """Certificates, keys and authorities as control read them at its start; none: they are read here."""
+    files = message.get("files")
+    return None if files is None else {path: text.encode("latin-1") for path, text in files.items()}
+
+
+def _client_tls(upstream: UpstreamConfig, files: Files) -> Any:
     tls = upstream.tls
     if tls is None:
         return None
     from proxy.network.tls_context import client_context  # it loads OpenSSL
 
-    return client_context(ca=tls.ca, certificate=tls.certificate, key=tls.key, min_version=tls.min_version)
+    return client_context(ca=tls.ca, certificate=tls.certificate, key=tls.key, min_version=tls.min_version, files=files)
 
 
 def _endpoints(upstream: UpstreamConfig, rows: list[Wire]) -> list[Endpoint]:

@@ -1,8 +1,14 @@
 import datetime
+import fcntl
 import json
 import logging
 import os
+import time
+from collections.abc import Callable
 
+import pytest
+
+from control import logs as module
 from control.logs import LibraryRows, RowLog
 
 
@@ -81,5 +87,152 @@ def test_what_a_library_logs_becomes_a_row_with_its_error() -> None:
     (row,) = lines(reader)
     assert (row["event"], row["level"], row["logger"]) == ("library_log", "error", "opentelemetry.exporter")
     assert (row["message"], row["error"]) == ("export to collector failed", "ConnectionRefusedError: nobody there")
+    os.close(reader)
+    os.close(writer)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < deadline, "the writer did not come to that"
+        time.sleep(0.002)
+
+
+def stuffed(descriptor: int) -> None:
+    """Fill a pipe, so that the next write to it waits for its reader."""
+    os.set_blocking(descriptor, False)
+    while True:
+        try:
+            os.write(descriptor, b"\n" * 4096)
+        except BlockingIOError:
+            os.set_blocking(descriptor, True)
+            return
+
+
+def test_while_nobody_reads_other_rows_are_dropped_and_those_with_a_place_are_not() -> None:
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    stuffed(writer)
+    log = RowLog(writer, capacity=4, places=3)
+    for number in range(50):
+        log.write("closed", number=number)
+    places = [log.reserve() for _ in range(5)]
+    assert places == [True, True, True, False, False]
+    for number in range(3):
+        log.write_reserved("audit", {"number": number})
+    assert not log.reserve(), "a place is free when its row is written, not when it is queued"
+    rows: list[dict[str, object]] = []
+    data = b""
+
+    def read() -> bool:
+        nonlocal data
+        data += os.read(reader, 65536)
+        rows[:] = [json.loads(line) for line in data.splitlines() if line]
+        return len([row for row in rows if row["event"] == "audit"]) == 3
+
+    until(read)
+    assert [row["number"] for row in rows if row["event"] == "audit"] == [0, 1, 2]
+    assert log.dropped == 50 - len([row for row in rows if row["event"] == "closed"])
+    assert log.dropped > 40
+    assert sum(int(str(row.get("rows_dropped", 0))) for row in rows) == log.dropped
+    until(log.reserve)
+    log.write_reserved("audit", {"number": 3})
+    log.close()
+    os.close(reader)
+    os.close(writer)
+
+
+def test_places_are_bounded_in_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PLACE_BYTES", 100)
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    stuffed(writer)
+    log = RowLog(writer)
+    assert log.reserve()
+    log.write_reserved("audit", {"request": "x" * 100})
+    assert not log.reserve()
+    until(lambda: bool(os.read(reader, 4096).strip(b"\n")))
+    until(log.reserve)
+    log.write_reserved("audit", {"a": 1})
+    log.close()
+    os.close(reader)
+    os.close(writer)
+
+
+def test_when_rows_can_no_longer_be_written_no_place_is_free_and_the_end_says_what_was_lost(capfd: pytest.CaptureFixture[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    log = RowLog(writer)
+    assert log.reserve()
+    log.write_reserved("audit", {"who": "root"})
+    until(lambda: log._broken)
+    assert not log.reserve()
+    log.close()
+    os.close(writer)
+    assert capfd.readouterr().err.splitlines() == [
+        "framegate: rows can no longer be written, changes are refused: [Errno 32] Broken pipe",
+        "framegate: 1 rows were not written, 1 of them about changes",
+    ]
+
+
+class Unspeakable:
+    def __str__(self) -> str:
+        raise ZeroDivisionError("no words")
+
+    __repr__ = __str__
+
+
+def test_a_row_that_cannot_be_written_costs_itself_and_is_told() -> None:
+    reader, writer = os.pipe()
+    failures: list[BaseException] = []
+    log = RowLog(writer)
+    log.on_failure = failures.append
+    log.write("odd", value=Unspeakable())
+    log.write("odder", value={(1, 2): 3})
+    assert log.reserve()
+    log.write_reserved("audit", {"who": "root", "value": {(1, 2): 3}})
+    log.write("good")
+    log.close()
+    rows = lines(reader)
+    assert [(row["event"], row.get("row")) for row in rows] == [("row_failed", "odd"), ("row_failed", "odder"), ("audit", None), ("good", None)]
+    assert rows[0]["error"] == "ZeroDivisionError('no words')"
+    assert "'who': 'root'" in str(rows[2]["unreadable"])
+    assert [type(failure) for failure in sorted(failures, key=repr)] == [TypeError, TypeError, ZeroDivisionError]
+    os.close(reader)
+    os.close(writer)
+
+
+def test_the_writer_survives_a_bug_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    failures: list[BaseException] = []
+    log = RowLog(writer)
+    log.on_failure = failures.append
+
+    def broken(data: bytes) -> None:
+        del log._write
+        raise ValueError("our bug")
+
+    log._write = broken  # type: ignore[method-assign]
+    log.write("lost")
+    until(lambda: bool(failures))
+    log.write("kept")
+    log.close()
+    assert [row["event"] for row in lines(reader)] == ["kept"]
+    os.close(reader)
+    os.close(writer)
+
+
+def test_a_librarys_record_that_does_not_fit_its_arguments_is_a_row_and_an_exception_in_it_is_counted() -> None:
+    reader, writer = os.pipe()
+    log = RowLog(writer)
+    counted: list[int] = []
+    logger = logging.Logger("grpc")
+    logger.addHandler(LibraryRows(log, lambda: counted.append(1)))
+    logger.error("%d of %s", "x")
+    assert counted == []
+    logger.error("callback failed", exc_info=ValueError("no"))
+    log.close()
+    assert [row["message"] for row in lines(reader)] == ["%d of %s ('x',)", "callback failed"]
+    assert counted == [1]
     os.close(reader)
     os.close(writer)

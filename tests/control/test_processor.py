@@ -110,19 +110,43 @@ def test_it_is_started_without_our_descriptors_and_finds_the_packages_without_th
         run(scenario)
 
 
+def environment() -> dict[str, str]:
+    """Of a processor that has answered, so that what it was started with is there to be read."""
+    found: dict[str, str] = {}
+
+    async def look(processor: Processor, log: MemoryLog) -> None:
+        await processor.start(START)
+        with open(f"/proc/{processor.pid}/environ", "rb") as file:
+            found.update(row.split("=", 1) for row in file.read().decode().split("\0") if row)
+
+    run(look)
+    return found
+
+
 def test_a_processor_gets_the_allocator_settings_unless_the_user_has_set_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    def settings() -> dict[str, str]:
-        found: dict[str, str] = {}
-
-        async def look(processor: Processor, log: MemoryLog) -> None:
-            await processor.start(START)  # it has answered, so what it was started with is there to be read
-            with open(f"/proc/{processor.pid}/environ", "rb") as file:
-                rows = file.read().decode().split("\0")
-            found.update(row.split("=", 1) for row in rows if row.startswith("MALLOC_"))
-
-        run(look)
-        return found
-
     monkeypatch.delenv("MALLOC_MMAP_THRESHOLD_", raising=False)
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1000000")
-    assert settings() == {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "1000000"}
+    found = {name: value for name, value in environment().items() if name.startswith("MALLOC_")}
+    assert found == {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "1000000"}
+
+
+def test_a_processor_gets_what_it_needs_of_the_environment_and_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    needed = {
+        "PATH": os.environ["PATH"],
+        "LC_ALL": "C.UTF-8",
+        "TZ": "UTC",
+        "SSL_CERT_FILE": "/etc/ssl/ca.pem",
+        "PYTHONHASHSEED": "7",
+        "GLIBC_TUNABLES": "glibc.malloc.check=0",
+        "WANTED": "by name",
+    }
+    secrets = {"AWS_SECRET_ACCESS_KEY": "x", "GITHUB_TOKEN": "x", "KUBERNETES_SERVICE_HOST": "x", "FRAMEGATE_ADDRESS": "unix:x", "http_proxy": "x"}
+    for name, value in (needed | secrets).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("FRAMEGATE_PROCESSOR_ENV", "ABSENT, WANTED")
+    found = environment()
+    assert found.items() >= needed.items()
+    assert not found.keys() & secrets.keys()
+    assert found.keys() <= needed.keys() | {"HOME", "LANG", "LANGUAGE", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD"} | {
+        name for name in found if name.startswith(("LC_", "MALLOC_", "PYTHON", "SSL_", "OPENSSL_"))
+    }

@@ -21,17 +21,24 @@ def test_a_faulty_configuration_is_told_line_by_line_and_nothing_starts(tmp_path
 
 
 def test_a_signal_before_the_loop_runs_is_not_lost() -> None:
-    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     try:
         signals = Signals()
         os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGHUP)
 
         async def scenario() -> int:
-            told = asyncio.Event()
-            signals.attach(asyncio.get_running_loop(), told.set)
+            told, hung_up = asyncio.Event(), asyncio.Event()
+            signals.attach(asyncio.get_running_loop(), told.set, hung_up.set)
             async with asyncio.timeout(5):
                 await told.wait()
+                await hung_up.wait()
             told.clear()
+            hung_up.clear()
+            os.kill(os.getpid(), signal.SIGHUP)
+            async with asyncio.timeout(5):
+                await hung_up.wait()
+            assert not told.is_set()
             os.kill(os.getpid(), signal.SIGINT)
             async with asyncio.timeout(5):
                 await told.wait()
@@ -39,7 +46,7 @@ def test_a_signal_before_the_loop_runs_is_not_lost() -> None:
 
         assert asyncio.run(scenario()) == 2
     finally:
-        for number, handler in zip((signal.SIGTERM, signal.SIGINT), before, strict=True):
+        for number, handler in before.items():
             signal.signal(number, handler)
 
 

@@ -236,8 +236,12 @@ def test_what_there_is_can_be_seen() -> None:
         assert [slot for slot, _ in made.steering.cells] == [0, 1]
         assert ("framegate.config.revision", ()) in made.steering.measurements()
         assert made.steering.started_ns > 0
+        made.steering.reserve_audit()
         made.steering.audit({"who": "root"})
         assert made.log.events("audit")[0]["who"] == "root"
+        made.log.room = False
+        with pytest.raises(UnavailableError, match="cannot be audited"):
+            made.steering.reserve_audit()
 
     run(scenario)
 

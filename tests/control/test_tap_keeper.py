@@ -8,6 +8,7 @@ import pytest
 
 from control import tap_keeper as module
 from control.errors import StartError
+from control.guard import Guard
 from control.meters import Meters
 from control.slot_cells import Life
 from control.tap_keeper import Death, TapKeeper, split_missing
@@ -30,7 +31,7 @@ def keeper(directory: Path, **tap: Any) -> tuple[TapKeeper, MemoryLog, Meters]:
         tap=TapConfig(**{"directory": str(directory), "rules": (TapRule(name="all"),), **tap}),
     )
     assert config.tap is not None
-    return TapKeeper(config, config.tap, meters, log), log, meters
+    return TapKeeper(config, config.tap, meters, log, Guard(log, meters)), log, meters
 
 
 def death(boot_id: str, matched: int, unproven: int, request: int = 0, response: int = 0) -> Death:
@@ -189,3 +190,22 @@ def test_trouble_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         failures.get(timeout=5)
     tap.stop()
     assert [row["error"] for row in log.events("tap_keeper_failed")] == ["the disk is gone"]
+
+
+def test_a_job_that_fails_unexpectedly_costs_itself_and_not_the_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = module.record_death
+
+    def broken(*arguments: Any) -> str:
+        monkeypatch.setattr(module, "record_death", sound)
+        raise ValueError("our bug")
+
+    monkeypatch.setattr(module, "record_death", broken)
+    tap, log, meters = keeper(tmp_path)
+    for boot_id in ("first", "second"):
+        tap.born(0, boot_id)
+        tap.died(death(boot_id, matched=12, unproven=12, request=6, response=6))
+    tap.stop()
+    (row,) = log.events("task_failed")
+    assert (row["task"], row["error"]) == ("tap_keeper", "ValueError('our bug')")
+    assert meters.value("task.failures", "tap_keeper") == 1
+    assert log_reader.streams(str(tmp_path)) == ["n.recovery.second"]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from control.acceptor import Acceptor, Listening
+from control.guard import Guard
 from control.logs import RowLog
 from control.meters import Meters
 from control.reaper import Reaper
@@ -30,12 +31,19 @@ class MemoryLog(RowLog):
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
+        self.room = True
 
     def write(self, event: str, *, level: str = "info", **fields: Any) -> None:
         self.rows.append({"event": event, "level": level, **fields})
 
     def write_encoded(self, event: str, text: str) -> None:
         self.write(event, **json.loads(text))
+
+    def reserve(self) -> bool:
+        return self.room
+
+    def write_reserved(self, event: str, fields: Row) -> None:
+        self.write(event, **fields)
 
     def close(self, timeout: float = 2.0) -> None:
         """There is no thread."""
@@ -81,19 +89,28 @@ class Fleet:
     def __init__(self, config: ProxyConfig) -> None:
         self.log = MemoryLog()
         self.meters = Meters()
+        self.guard = Guard(self.log, self.meters)
         self.ends: list[tuple[int, Life]] = []
         self.events: list[Row] = []
-        self.acceptor = Acceptor([Listening(listener) for listener in config.listeners], self.meters, self.log)
+        self.acceptor = Acceptor([Listening(listener) for listener in config.listeners], self.meters, self.log, self.guard)
         self.reaper = Reaper()
         events = Events(self.log)
         events.subscribe(self.events.append)
         addresses = {"u": Resolution([["127.0.0.1", 2, "127.0.0.1", 1]])}
         self.facts = Facts(config, {"u": addresses["u"].addresses}, equal_shares(config.memory_pool.size, config.processors))
         self.supervisor = Supervisor(
-            self.facts, self.acceptor, self.reaper, self.meters, self.log, on_event=events.publish, on_end=self._ended, command=COMMAND
+            self.facts,
+            self.acceptor,
+            self.reaper,
+            self.meters,
+            self.log,
+            self.guard,
+            on_event=events.publish,
+            on_end=self._ended,
+            command=COMMAND,
         )
         resolver = Resolver(Names(()), addresses, lambda: None, self.log)
-        self.steering = Steering(self.supervisor, self.acceptor, resolver, self.meters, self.log, events)
+        self.steering = Steering(self.supervisor, self.acceptor, resolver, self.meters, self.log, events, self.guard)
         self._clients: list[Client] = []
 
     def _ended(self, slot: Slot, life: Life) -> None:

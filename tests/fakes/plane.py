@@ -105,6 +105,8 @@ class FakePlane(ControlPlane):
         self.alive = True
         self.failure: Exception | None = None
         self.audits: list[Row] = []
+        self.audit_places = 0
+        self.audit_failure: ControlError | None = None
         self.asked: list[tuple[object, ...]] = []
         self.subscribers: list[Subscriber] = []
         self.measured: dict[tuple[str, Attributes], float] = {}
@@ -284,7 +286,14 @@ class FakePlane(ControlPlane):
         self.subscribers.append(subscriber)
         return lambda: self.subscribers.remove(subscriber)
 
+    def reserve_audit(self) -> None:
+        if self.audit_failure is not None:
+            raise self.audit_failure
+        self.audit_places += 1
+
     def audit(self, record: Row) -> None:
+        assert self.audit_places > 0, "a place is taken before a change is made"
+        self.audit_places -= 1
         self.audits.append(record)
 
     @staticmethod

@@ -1,6 +1,13 @@
 """A whole framegate: what it says when it serves, its listeners, its memory, health."""
 
+import fcntl
+import json
+import os
+import signal
 import socket
+import ssl
+import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -9,6 +16,9 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from control.demo.certificates import create
+from control.gen.framegate.control.v1 import limit_service_pb2 as limits_pb2
+from control.gen.framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
 from tests.fakes.framegate import Framegate
 from tests.fakes.upstream import frame, read_frame
 
@@ -115,3 +125,104 @@ def test_rows_are_json_and_every_change_leaves_an_audit_row(tmp_path: Path, plai
         audit = proxy.wait_row(lambda row: row["event"] == "audit")
         assert audit["method"].endswith("/UpdateLimit")
         assert audit["after"] == {"max_receive_size_bytes": 1024}
+
+
+@pytest.mark.slow
+def test_clients_of_a_unix_listener_may_be_bound_to_any_name(tmp_path: Path, plain: dict[str, Any]) -> None:
+    listeners = [plain["listeners"][0], {**plain["listeners"][0], "name": "local", "address": "unix:data.sock"}]
+    with Framegate(tmp_path, {**plain, "listeners": listeners, "health": {"address": "127.0.0.1:0"}}) as proxy:
+        folder = os.fsencode(tmp_path)
+        names = {folder + b"/\xff\xfe": rf"unix:{tmp_path}/\xff\xfe", b"\0" + folder + b"\xff\n": rf"unix:@{tmp_path}\xff\n"}
+        for name, shown in names.items():
+            with socket.socket(socket.AF_UNIX) as client:
+                client.settimeout(10)
+                client.bind(name)
+                client.connect(str(tmp_path / "data.sock"))
+                client.sendall(frame(b"hello"))
+                assert read_frame(client) == b"hello"
+            assert proxy.closed_row(shown)["cause"] == "peer_closed"
+        with proxy.connect("plain") as other:
+            other.sendall(frame(b"hello"))
+            assert read_frame(other) == b"hello"
+        check_health(proxy)
+        assert proxy.metric("framegate_task_failures_total") == 0
+
+
+@pytest.mark.slow
+def test_while_stdout_is_not_read_nothing_is_changed_and_traffic_goes_on(tmp_path: Path, plain: dict[str, Any]) -> None:
+    two = "import functools, sys; from control import serve; serve.RowLog = functools.partial(serve.RowLog, places=2); "
+    config = tmp_path / "framegate.yaml"
+    admin = f"unix:{tmp_path}/admin.sock"
+    config.write_text(json.dumps({"node": "n", "processors": 1, "admin": {"address": admin}, **plain}))
+    command = [sys.executable, "-c", f"{two} sys.exit(serve.serve({str(config)!r}))"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)
+        try:
+            serving: dict[str, Any] = {}
+            while serving.get("event") != "serving":
+                serving = json.loads(process.stdout.readline())
+            changes, refusal = change_until_refused(admin)
+            assert (refusal.code(), "cannot be audited" in str(refusal.details())) == (grpc.StatusCode.UNAVAILABLE, True)
+            host, _, port = serving["listeners"]["plain"].rpartition(":")
+            with socket.create_connection((host, int(port)), 10) as client:
+                client.sendall(frame(b"hello"))
+                assert read_frame(client) == b"hello"
+            process.terminate()
+            rows = [json.loads(line) for line in process.communicate(timeout=20)[0].splitlines()]
+        finally:
+            process.kill()
+    assert len([row for row in rows if row["event"] == "audit"]) == changes > 2
+    assert (rows[-1]["event"], process.returncode) == ("stopped", 0)
+
+
+def change_until_refused(admin: str) -> tuple[int, grpc.RpcError]:
+    """How many changes were made, and what the one after them was told."""
+    update = limits_pb2.UpdateLimitRequest(limit=limits_pb2.Limit(listener="plain", max_receive_size_bytes=1000))
+    with grpc.insecure_channel(admin) as channel:
+        for number in range(200):
+            try:
+                LimitServiceStub(channel).UpdateLimit(update, timeout=10)
+            except grpc.RpcError as error:
+                return number, error
+    raise AssertionError("nothing was refused")
+
+
+@pytest.mark.slow
+def test_a_renewed_certificate_is_neither_served_nor_shown_until_a_restart_and_sighup_says_so(tmp_path: Path, plain: dict[str, Any]) -> None:
+    folder = tmp_path / "tls"
+    folder.mkdir()
+    made = create(folder)
+    tls = {"certificate": str(made.server), "key": str(made.server_key)}
+    with Framegate(tmp_path, {**plain, "listeners": [{**plain["listeners"][0], "tls": tls}]}) as proxy:
+        first = served_certificate(proxy)
+        end = proxy.metric("framegate_tls_certificate_not_after_seconds")
+        renewed = tmp_path / "renewed"
+        renewed.mkdir()
+        other = create(renewed)
+        other.server.rename(made.server)
+        other.server_key.rename(made.server_key)
+        proxy.process.send_signal(signal.SIGHUP)
+        row = proxy.wait_row(lambda row: row["event"] == "reload_refused")
+        assert "until framegate is restarted" in row["reason"]
+        (pid,) = proxy.processors
+        os.kill(pid, signal.SIGHUP)
+        assert served_certificate(proxy) == first
+        assert proxy.processors == [pid]
+        os.kill(pid, signal.SIGKILL)
+        proxy.wait_row(lambda row: row["event"] == "processor_ready" and row["pid"] != pid)
+        assert served_certificate(proxy) == first
+        assert proxy.metric("framegate_tls_certificate_not_after_seconds") == end
+    assert proxy.process.returncode == 0
+    with Framegate(tmp_path, proxy.config) as again:
+        assert served_certificate(again) != first
+
+
+def served_certificate(proxy: Framegate) -> bytes:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with proxy.connect("plain", context) as client:
+        assert isinstance(client, ssl.SSLSocket)
+        certificate = client.getpeercert(binary_form=True)
+    assert certificate is not None
+    return certificate

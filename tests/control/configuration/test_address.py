@@ -1,3 +1,4 @@
+import os
 import socket
 
 import pytest
@@ -95,4 +96,23 @@ def test_kernel_addresses_become_text() -> None:
     assert format_sockaddr(socket.AF_INET, ("1.2.3.4", 5)) == "1.2.3.4:5"
     assert format_sockaddr(socket.AF_INET6, ("::1", 5, 0, 0)) == "[::1]:5"
     assert format_sockaddr(socket.AF_UNIX, "") == "unix:"
-    assert format_sockaddr(socket.AF_UNIX, b"\0abstract") == "unix:\0abstract"
+    assert format_sockaddr(socket.AF_UNIX, "/run/a b") == "unix:/run/a b"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (b"\0abstract", "unix:@abstract"),
+        (b"\0", "unix:@"),
+        (b"\0\xff\xfe\0", r"unix:@\xff\xfe\x00"),
+        (os.fsdecode(b"/run/\xff\xfe"), r"unix:/run/\xff\xfe"),
+        ("/run/ä\n\x1b[31m\u2028", r"unix:/run/ä\n\x1b[31m\u2028"),
+    ],
+)
+def test_a_peers_name_may_be_any_bytes(name: str | bytes, text: str) -> None:
+    assert format_sockaddr(socket.AF_UNIX, name) == text
+
+
+def test_a_path_with_a_nul_is_refused() -> None:
+    with pytest.raises(ValueError, match="NUL"):
+        parse_address("unix:/run/a\0b")

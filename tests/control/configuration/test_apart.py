@@ -10,6 +10,7 @@ import pytest
 
 from control.configuration.apart import load_apart
 from control.configuration.load import load
+from control.demo.certificates import create
 from proxy.config.model import from_wire
 
 EXAMPLE = """
@@ -24,8 +25,11 @@ import json, os, sys
 from control.configuration.apart import load_apart
 from control.configuration.fault import ConfigurationError
 from proxy.config.model import to_wire
+files = {}
 try:
-    found = to_wire(load_apart(sys.argv[1]).config)
+    loaded = load_apart(sys.argv[1])
+    found = to_wire(loaded.config)
+    files = loaded.tls_files
 except ConfigurationError as error:
     found = [str(fault) for fault in error.faults]
 except RuntimeError as error:
@@ -34,8 +38,8 @@ try:
     children = os.waitpid(-1, os.WNOHANG)
 except ChildProcessError:
     children = None
-loaded = [name for name in ("ruamel.yaml", "cryptography", "control.configuration.load") if name in sys.modules]
-print(json.dumps([found, loaded, children]))
+modules = [name for name in ("ruamel.yaml", "cryptography", "ssl", "control.configuration.load") if name in sys.modules]
+print(json.dumps([found, modules, children, files]))
 """
 
 
@@ -48,16 +52,28 @@ def apart(path: Path, before: str = "") -> tuple[list[object], str]:
 def test_the_model_is_the_one_of_load_and_nothing_of_the_child_stays(tmp_path: Path) -> None:
     path = tmp_path / "framegate.yaml"
     path.write_text(EXAMPLE)
-    (found, loaded, children), errors = apart(path)
+    (found, loaded, children, files), errors = apart(path)
     assert isinstance(found, dict)
     assert from_wire(found) == load(path)
-    assert (loaded, children, errors) == ([], None, "")
+    assert (loaded, children, files, errors) == ([], None, {}, "")
+
+
+def test_the_files_that_it_names_come_along(tmp_path: Path) -> None:
+    made = create(tmp_path)
+    made.server.write_bytes("a comment in Latin-1: é\n".encode("latin-1") + made.server.read_bytes())
+    path = tmp_path / "framegate.yaml"
+    tls = f"tls: {{certificate: {made.server.name}, key: {made.server_key.name}}}"
+    path.write_text(EXAMPLE.replace("upstream: u,", f"upstream: u, {tls},"))
+    (found, loaded, _, files), errors = apart(path)
+    assert isinstance(found, dict), found
+    assert files == {str(file): file.read_bytes().decode("latin-1") for file in (made.server, made.server_key)}
+    assert (loaded, errors) == ([], "")
 
 
 def test_every_fault_comes_back_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "framegate.yaml"
     path.write_text("node: a/ß\nlisteners: []\n")
-    (found, _, children), errors = apart(path)
+    (found, _, children, _), errors = apart(path)
     assert isinstance(found, list)
     assert len(found) == 3
     assert found[0].startswith("line 1: node = a/ß: must be")
@@ -72,7 +88,7 @@ def test_a_process_with_threads_does_not_fork(monkeypatch: pytest.MonkeyPatch, t
 
 def test_a_child_that_fails_says_why_and_ends_the_start(tmp_path: Path) -> None:
     broken = "import sys; sys.modules['control.configuration.load'] = None\n"
-    (found, _, children), errors = apart(tmp_path / "framegate.yaml", broken)
+    (found, _, children, _), errors = apart(tmp_path / "framegate.yaml", broken)
     assert found == "the process that reads the configuration ended with 1"
     assert "ModuleNotFoundError" in errors or "ImportError" in errors
     assert children is None

@@ -1,8 +1,11 @@
 import pathlib
+import resource
+import subprocess
+import sys
 
 import pytest
 
-from control.configuration.document import Document, document_of, key_of, parse_document, read_document
+from control.configuration.document import MAX_BYTES, MAX_DEPTH, MAX_VALUES, Document, document_of, key_of, parse_document, read_document
 from control.configuration.fault import ConfigurationError
 
 
@@ -31,6 +34,77 @@ def test_anchors_and_aliases_work() -> None:
 
 def test_a_node_inside_itself_is_a_fault() -> None:
     assert [fault.reason for fault in parse("a: &x [*x]\n").faults] == ["contains itself"]
+
+
+def laughs(levels: int) -> str:
+    """Ten to the power of ``levels`` words, in one line for each level."""
+    return "a0: &a0 [ha]\n" + "".join(f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]\n" for level in range(1, levels + 1))
+
+
+def test_aliases_that_stand_for_a_billion_values_are_one_fault_in_little_time_and_memory(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "framegate.yaml"
+    path.write_text(laughs(9))
+    memory = 256 * 1024 * 1024
+    code = "import sys; from control.configuration.load import check; print(*check(sys.argv[1]), sep='\\n')"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (memory, memory)),
+        check=False,
+    )
+    assert done.stdout == f"line 6: a5: with what aliases repeat, the document has more than {MAX_VALUES:,} values\n", done.stderr
+
+
+def test_a_chain_of_aliases_is_bounded_in_depth() -> None:
+    text = "a0: &a0 [x]\n" + "".join(f"a{level}: &a{level} [*a{level - 1}]\n" for level in range(1, 2000))
+    with pytest.raises(ConfigurationError, match=rf"line {MAX_DEPTH}: a{MAX_DEPTH - 1}: .*nested more than {MAX_DEPTH} deep"):
+        parse(text)
+    assert parse("".join(text.splitlines(keepends=True)[: MAX_DEPTH - 1])).faults == []
+
+
+@pytest.mark.parametrize("text", ["a: " + "[" * 5000, "".join(" " * level + "a:\n" for level in range(200)), "? " * 5000, "- " * 5000])
+def test_what_is_nested_too_deep_is_one_fault(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"line \d+: the document: .*more than {MAX_DEPTH} deep"):
+        parse(text)
+
+
+def test_what_is_as_deep_as_allowed_is_read() -> None:
+    depth = MAX_DEPTH - 1
+    assert parse("a: " + "[" * depth + "]" * depth + "\n").faults == []
+
+
+def test_a_document_of_too_many_values_is_one_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("control.configuration.document.MAX_VALUES", 6)
+    assert parse("a: [1, 2, 3]\n").data == {"a": [1, 2, 3]}  # the document, the key, the list, three in it
+    with pytest.raises(ConfigurationError, match="line 2: the document: has more than 6 keys and values"):
+        parse("a: [1, 2,\n 3, 4]\n")
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "framegate.yaml"
+    path.write_bytes(b"#" * (MAX_BYTES + 1))
+    with pytest.raises(ConfigurationError, match="is larger than 1024 KiB"):
+        read_document(path)
+    with pytest.raises(ConfigurationError, match="is larger than 1024 KiB"):
+        read_document(pathlib.Path("/dev/zero"))
+    path.write_bytes(b"#" * MAX_BYTES)
+    assert [fault.reason for fault in read_document(path).faults] == ["is empty"]
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ("!!int abc", "a whole number"),
+        ("!!float x", "a number"),
+        ("!!bool x", "true or false"),
+        ("0b_", "a whole number"),
+        ("9" * 5000, "a whole number"),
+    ],
+)
+def test_a_number_that_is_none_is_a_fault(value: str, kind: str) -> None:
+    assert [(fault.line, fault.key, fault.reason) for fault in parse(f"a: {value}\n").faults] == [(1, "a", f"cannot be read as {kind}")]
 
 
 @pytest.mark.parametrize(

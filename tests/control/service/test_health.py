@@ -1,10 +1,19 @@
 """Probes see startup, liveness and readiness, on a port that serves nothing else."""
 
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from control.gen.framegate.control.v1 import proxy_service_pb2, proxy_service_pb2_grpc
+from control.plane import Health
+from control.service import health as module
+from control.service import server
 from control.service.health import SERVICES
 from tests.fakes.serving import Serving, run
 
@@ -56,5 +65,91 @@ def test_an_unknown_name_is_not_found_and_no_other_service_is_there() -> None:
                 await proxy_service_pb2_grpc.ProxyServiceStub(channel).GetProxy(proxy_service_pb2.GetProxyRequest())
             assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
             assert foreign.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+    run(body)
+
+
+@contextlib.asynccontextmanager
+async def watching(at: Serving, service: str = "framegate-readiness") -> AsyncIterator[Any]:
+    """A watch over a connection of its own, whose first answer has come."""
+    async with grpc.aio.insecure_channel(str(at.service.health_address), options=(("grpc.use_local_subchannel_pool", 1),)) as channel:
+        call = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=service))
+        assert (await call.read()).status == SERVING
+        yield call
+
+
+def test_watches_are_bounded_and_checks_are_not_kept_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_WATCHES", 3)
+    seen: list[tuple[str, str]] = []
+
+    async def body(at: Serving) -> None:
+        async with contextlib.AsyncExitStack() as others:
+            for _ in range(2):
+                await others.enter_async_context(watching(at))
+            async with watching(at) as last:
+                with pytest.raises(grpc.aio.AioRpcError) as refused:
+                    async with watching(at):
+                        pass
+                assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+                async with grpc.aio.insecure_channel(str(at.service.health_address)) as channel:
+                    assert set((await states(health_pb2_grpc.HealthStub(channel))).values()) == {SERVING}
+                last.cancel()
+            while True:  # the place is free as soon as the server has seen the end
+                with contextlib.suppress(grpc.aio.AioRpcError):
+                    await others.enter_async_context(watching(at))
+                    break
+            at.plane.accepting = False
+
+    run(body, lambda method, code, seconds: seen.append((method, code)))
+    assert set(seen) == {("grpc.health.v1.Health/Watch", "RESOURCE_EXHAUSTED")}
+
+
+def test_one_look_serves_all_who_watch_and_nobody_looks_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WATCH_INTERVAL", 0.02)
+
+    async def body(at: Serving) -> None:
+        asked = 0
+        sound = at.plane.health
+
+        def health() -> Health:
+            nonlocal asked
+            asked += 1
+            if asked == 30:
+                raise ValueError("our bug")
+            return sound()
+
+        async with contextlib.AsyncExitStack() as stack:
+            calls = [await stack.enter_async_context(watching(at)) for _ in range(10)]
+            monkeypatch.setattr(at.plane, "health", health)
+            began = asyncio.get_running_loop().time()
+            while asked < 40:
+                await asyncio.sleep(0.01)
+            assert asyncio.get_running_loop().time() - began > 0.4, "ten watches ask no more often than one"
+            at.plane.accepting = False
+            assert [(await call.read()).status for call in calls] == [NOT_SERVING] * 10
+        while any(task.get_coro().__name__ == "_look" for task in asyncio.all_tasks()):
+            await asyncio.sleep(0.01)
+
+    run(body)
+
+
+def test_connections_that_say_nothing_are_closed_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {**dict(server._HEALTH_OPTIONS), "grpc.server_handshake_timeout_ms": 300, "grpc.max_allowed_incoming_connections": 20}
+    monkeypatch.setattr(server, "_HEALTH_OPTIONS", tuple(options.items()))
+
+    def ended(idle: socket.socket) -> bool:
+        with contextlib.suppress(ConnectionError):
+            while idle.recv(4096):  # what the server says first
+                pass
+        return True
+
+    async def body(at: Serving) -> None:
+        host, _, port = str(at.service.health_address).rpartition(":")
+        connections = [socket.create_connection((host, int(port)), 10) for _ in range(50)]
+        assert all(await asyncio.gather(*(asyncio.to_thread(ended, idle) for idle in connections)))
+        for idle in connections:
+            idle.close()
+        async with grpc.aio.insecure_channel(str(at.service.health_address)) as channel:
+            assert set((await states(health_pb2_grpc.HealthStub(channel))).values()) == {SERVING}
 
     run(body)

@@ -7,7 +7,7 @@ import pytest
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from control.errors import AbortedError
+from control.errors import AbortedError, UnavailableError
 from control.gen.framegate.control.v1 import channel_service_pb2 as pb2
 from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 from control.service.interceptor import CLIENT_KEY
@@ -43,6 +43,35 @@ def test_an_error_of_the_plane_arrives_with_its_details_and_is_audited() -> None
         assert (caught.value.code(), info.reason, dict(info.metadata)) == (grpc.StatusCode.ABORTED, "PROCESSOR_SILENT", {"slot": "1"})
         (row,) = at.plane.audits
         assert (row["result"], row["error"]) == ("ABORTED", "PROCESSOR_SILENT")
+
+    run(body)
+
+
+def test_a_change_that_cannot_be_audited_is_refused_and_not_made_while_looks_go_on() -> None:
+    async def body(at: Serving) -> None:
+        at.plane.add(channel_row("0-1-7"))
+        stub = ChannelServiceStub(at.channel)
+        at.plane.audit_failure = UnavailableError("stdout is not read", reason="AUDIT_BLOCKED")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.MuteChannels(MUTE)
+        assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.UNAVAILABLE, "stdout is not read")
+        assert (at.plane.asked, at.plane.audits) == ([], [])
+        assert len((await stub.ListChannels(pb2.ListChannelsRequest())).channels) == 1
+        at.plane.audit_failure = None
+        await stub.MuteChannels(MUTE)
+        assert (len(at.plane.audits), at.plane.audit_places) == (1, 0)
+
+    run(body)
+
+
+def test_each_place_for_an_audit_row_is_used_however_the_call_ends() -> None:
+    async def body(at: Serving) -> None:
+        stub = ChannelServiceStub(at.channel)
+        for failure in (AbortedError("no", reason="NO"), ZeroDivisionError()):
+            at.plane.failure = failure
+            with pytest.raises(grpc.aio.AioRpcError):
+                await stub.MuteChannels(MUTE)
+        assert ([row["result"] for row in at.plane.audits], at.plane.audit_places) == (["ABORTED", "INTERNAL"], 0)
 
     run(body)
 

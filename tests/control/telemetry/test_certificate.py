@@ -2,13 +2,12 @@
 
 import dataclasses
 import datetime
-from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from control.telemetry.certificate import Certificates
+from control.telemetry.certificate import served_ends
 from proxy.config.model import ListenerTls, UpstreamTls
 from tests.fakes.plane import fake_config
 
@@ -21,18 +20,17 @@ def pem(end: datetime.datetime, name: str = "x") -> str:
     return builder.sign(KEY, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
 
 
-def test_files_are_read_again_when_they_change_and_left_out_when_they_are_gone(tmp_path: Path) -> None:
-    served, shown = tmp_path / "served.pem", tmp_path / "shown.pem"
+def test_the_ends_are_those_of_what_was_read_at_the_start() -> None:
     config = fake_config("unix:unused", None)
-    listener = dataclasses.replace(config.listeners[0], tls=ListenerTls(certificate=str(served), key="k"))
-    upstream = dataclasses.replace(config.upstreams[0], tls=UpstreamTls(certificate=str(shown), key="k"))
-    certificates = Certificates(dataclasses.replace(config, listeners=(listener,), upstreams=(upstream,)))
-    served.write_text(pem(datetime.datetime(2030, 1, 1)))
-    assert list(certificates.ends()) == ["listener/kafka"]
-    shown.write_text(pem(datetime.datetime(2031, 1, 1)))
-    served.unlink()
-    assert list(certificates.ends()) == ["upstream/brokers"]
-    other = tmp_path / "other.pem"
-    other.write_text(pem(datetime.datetime(2035, 1, 1)))
-    other.rename(shown)
-    assert certificates.ends() == {"upstream/brokers": datetime.datetime(2035, 1, 1, tzinfo=datetime.UTC).timestamp()}
+    listener = dataclasses.replace(config.listeners[0], tls=ListenerTls(certificate="served", key="k"))
+    upstreams = (
+        dataclasses.replace(config.upstreams[0], tls=UpstreamTls(certificate="shown", key="k")),
+        dataclasses.replace(config.upstreams[0], name="other", tls=UpstreamTls(ca="ca")),
+    )
+    files = {"served": pem(datetime.datetime(2030, 1, 1)), "shown": pem(datetime.datetime(2031, 1, 1)), "k": "a key", "ca": "x"}
+    config = dataclasses.replace(config, listeners=(listener, config.listeners[1]), upstreams=upstreams)
+    assert served_ends(config, files) == {
+        "listener/kafka": datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC).timestamp(),
+        "upstream/brokers": datetime.datetime(2031, 1, 1, tzinfo=datetime.UTC).timestamp(),
+    }
+    assert list(served_ends(config, {**files, "served": "-----BEGIN TRUSTED CERTIFICATE-----"})) == ["upstream/brokers"]

@@ -21,7 +21,7 @@ def metrics() -> Iterator[dict[str, Metric]]:
     meter = provider.get_meter("test")
     observe_fold(meter, Fold(plane))
     observe_processes(meter, ProcessMetrics(plane))
-    observe_certificates(meter, lambda: {"listener/kafka": 5.0})
+    observe_certificates(meter, {"listener/kafka": 5.0})
     data = reader.get_metrics_data()
     assert data is not None
     yield {metric.name: metric for resource in data.resource_metrics for scope in resource.scope_metrics for metric in scope.metrics}

@@ -3,11 +3,14 @@
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import MetricsData
 
 from control.telemetry.fold import Fold
+from control.telemetry.histograms import Injector
 from control.telemetry.instruments import observe_fold
 from control.telemetry.otlp import OtlpReader
 from proxy.config.model import OtlpConfig
@@ -72,3 +75,22 @@ def test_after_the_end_nothing_asks_for_values_any_more(plane: FakePlane) -> Non
     count = len(asked)
     assert not any(thread.name.startswith("OtelPeriodic") and thread is reader._daemon_thread for thread in threading.enumerate())
     assert len(asked) == count >= 1
+
+
+def test_an_export_that_cannot_be_made_costs_itself_and_not_the_thread(
+    plane: FakePlane, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    sound = Injector.inject
+
+    def broken(*arguments: Any) -> MetricsData:
+        monkeypatch.setattr(Injector, "inject", sound)
+        raise ValueError("our bug")
+
+    monkeypatch.setattr(Injector, "inject", broken)
+    with FakeCollector() as collector:
+        fold = Fold(plane)
+        reader = OtlpReader(plane, fold, OtlpConfig(endpoint=collector.endpoint, interval_ms=50), {})
+        observe_fold(MeterProvider([reader], shutdown_on_exit=False).get_meter("x"), fold)
+        collector.wait(1)
+        reader.shutdown(1_000)
+    assert "our bug" in caplog.text

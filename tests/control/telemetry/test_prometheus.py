@@ -3,12 +3,15 @@
 import socket
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 
 from control.errors import StartError
+from control.telemetry import exposition, prometheus
 from control.telemetry.fold import Fold
+from control.telemetry.instruments import observe_refused
 from control.telemetry.prometheus import PrometheusReader
 from tests.fakes.plane import FakePlane, fake_config
 
@@ -74,6 +77,35 @@ def test_its_end_does_not_wait_for_a_client_that_says_nothing(plane: FakePlane) 
         assert time.monotonic() - started < 5
     with pytest.raises(OSError, match="refused"):
         get(reader.address)
+
+
+def test_connections_that_ask_for_nothing_are_counted(plane: FakePlane) -> None:
+    reader = PrometheusReader(plane, Fold(plane), "127.0.0.1:0", {})
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    observe_refused(provider.get_meter("x"), lambda: reader.refused)
+    assert "framegate_scrape_refused_total 0.0" in get(reader.address)[1]
+    host, _, port = reader.address.rpartition(":")
+    socket.create_connection((host, int(port)), 10).close()
+    deadline = time.monotonic() + 10
+    while "framegate_scrape_refused_total 1.0" not in get(reader.address)[1]:
+        assert time.monotonic() < deadline
+    reader.shutdown()
+
+
+def test_a_server_that_fails_is_logged_and_tried_again(plane: FakePlane, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    sound = exposition.Server
+
+    def broken(*arguments: Any) -> exposition.Server:
+        monkeypatch.setattr(exposition, "Server", sound)
+        raise OSError("Too many open files")
+
+    monkeypatch.setattr(exposition, "Server", broken)
+    monkeypatch.setattr(prometheus, "_PAUSE_S", 0.0)
+    reader = PrometheusReader(plane, Fold(plane), "127.0.0.1:0", {})
+    MeterProvider([reader], shutdown_on_exit=False)
+    assert get(reader.address)[0].startswith("HTTP/1.0 200")
+    assert "Too many open files" in caplog.text
+    reader.shutdown()
 
 
 def test_an_address_of_somebody_else_cannot_be_bound(plane: FakePlane) -> None:

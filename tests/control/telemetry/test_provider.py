@@ -43,7 +43,7 @@ def plane() -> Iterator[FakePlane]:
 def begin(plane: FakePlane, collector: FakeCollector | None = None, interval_ms: int = 3_600_000) -> Telemetry:
     otlp = None if collector is None else OtlpConfig(endpoint=collector.endpoint, interval_ms=interval_ms)
     wanted = TelemetryConfig(otlp=otlp, prometheus=PrometheusConfig(address="127.0.0.1:0"))
-    telemetry = start(plane, dataclasses.replace(plane.config, telemetry=wanted))
+    telemetry = start(plane, dataclasses.replace(plane.config, telemetry=wanted), {})
     assert telemetry is not None
     return telemetry
 
@@ -176,10 +176,10 @@ def test_a_dead_collector_does_not_hold_up_the_end(plane: FakePlane) -> None:
 
 @pytest.mark.parametrize("disabled", ["true", "TRUE "])
 def test_nothing_is_started_when_nothing_is_wanted_or_the_sdk_is_disabled(plane: FakePlane, monkeypatch: pytest.MonkeyPatch, disabled: str) -> None:
-    assert start(plane, plane.config) is None
+    assert start(plane, plane.config, {}) is None
     monkeypatch.setenv("OTEL_SDK_DISABLED", disabled)
     wanted = TelemetryConfig(prometheus=PrometheusConfig(address="127.0.0.1:0"))
-    assert start(plane, dataclasses.replace(plane.config, telemetry=wanted)) is None
+    assert start(plane, dataclasses.replace(plane.config, telemetry=wanted), {}) is None
 
 
 def test_an_address_that_is_taken_says_so(plane: FakePlane) -> None:
@@ -187,7 +187,7 @@ def test_an_address_that_is_taken_says_so(plane: FakePlane) -> None:
     try:
         wanted = TelemetryConfig(prometheus=PrometheusConfig(address=str(telemetry.prometheus_address)))
         with pytest.raises(StartError) as caught:
-            start(plane, dataclasses.replace(plane.config, telemetry=wanted))
+            start(plane, dataclasses.replace(plane.config, telemetry=wanted), {})
         assert caught.value.reason == "PROMETHEUS_ADDRESS_UNUSABLE"
     finally:
         asyncio.run(telemetry.stop())
@@ -204,5 +204,5 @@ def test_an_extra_that_is_missing_is_named(plane: FakePlane, monkeypatch: pytest
         otlp=OtlpConfig(endpoint="http://127.0.0.1:1") if extra == "otlp" else None,
     )
     with pytest.raises(StartError, match=rf"framegate\[{extra}\]") as caught:
-        start(plane, dataclasses.replace(plane.config, telemetry=wanted))
+        start(plane, dataclasses.replace(plane.config, telemetry=wanted), {})
     assert caught.value.reason == "EXTRA_MISSING"

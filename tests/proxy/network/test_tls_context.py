@@ -1,5 +1,6 @@
 """proxy.network.tls_context: what is refused before anybody connects."""
 
+import os
 import ssl
 from pathlib import Path
 
@@ -51,3 +52,23 @@ def test_an_encrypted_key_is_refused_and_nobody_is_asked(tls_world: TlsWorld, tm
     )
     with pytest.raises(ConfigError, match="encrypted"):
         server_context(tls_world.server[0], str(path))
+
+
+def test_what_was_read_before_counts_and_not_the_file(tls_world: TlsWorld, tmp_path: Path) -> None:
+    names = (*tls_world.server, tls_world.authority)
+    files = {f"/nowhere/{index}": Path(name).read_bytes() for index, name in enumerate(names)}
+    before = set(os.listdir("/proc/self/fd"))
+    context = server_context("/nowhere/0", "/nowhere/1", client_auth="required", client_ca="/nowhere/2", files=files)
+    assert context.cert_store_stats()["x509_ca"] == 1
+    assert client_context(ca="/nowhere/2", certificate="/nowhere/0", key="/nowhere/1", files=files).cert_store_stats()["x509_ca"] == 1
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_faults_of_what_was_read_before_name_the_file_it_came_from(tls_world: TlsWorld) -> None:
+    files = {"a.crt": Path(tls_world.server[0]).read_bytes(), "a.key": b"no key", "ca.crt": b""}
+    with pytest.raises(ConfigError, match=r"certificate a\.crt with key a\.key"):
+        server_context("a.crt", "a.key", files=files)
+    with pytest.raises(ConfigError, match=r"authorities ca\.crt"):
+        client_context(ca="ca.crt", files=files)
+    with pytest.raises(ConfigError, match=r"b\.key was not sent"):
+        server_context("a.crt", "b.key", files=files)

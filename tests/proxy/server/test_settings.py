@@ -2,6 +2,7 @@
 
 import dataclasses
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -170,3 +171,16 @@ def test_a_certificate_that_cannot_be_used_is_named(tmp_path):
     listener = dataclasses.replace(CONFIG.listeners[0], tls=ListenerTls(certificate=str(tmp_path / "no.crt"), key=str(tmp_path / "no.key")))
     with pytest.raises(ConfigError, match=r"no\.crt"):
         settings_of(dataclasses.replace(CONFIG, listeners=(listener,)))
+
+
+def test_tls_is_made_of_what_control_sent_not_of_the_files(tmp_path):
+    world = TlsWorld.make(tmp_path)
+    tls = ListenerTls(certificate="/nowhere/a.crt", key="/nowhere/a.key")
+    listener = dataclasses.replace(CONFIG.listeners[0], tls=tls)
+    upstream = dataclasses.replace(CONFIG.upstreams[0], tls=UpstreamTls(ca="/nowhere/ca.crt"))
+    config = dataclasses.replace(CONFIG, listeners=(listener, CONFIG.listeners[1]), upstreams=(upstream, CONFIG.upstreams[1]))
+    sources = {"/nowhere/a.crt": world.server[0], "/nowhere/a.key": world.server[1], "/nowhere/ca.crt": world.authority}
+    files = {name: "é\n" + Path(path).read_text() for name, path in sources.items()}
+    assert settings_of(config, files=files).routes["a"].options.tls is not None
+    with pytest.raises(ConfigError, match="was not sent"):
+        settings_of(config, files={})

@@ -1,0 +1,67 @@
+import dataclasses
+import shutil
+from pathlib import Path
+
+import pytest
+
+from control.configuration import tls_files
+from control.configuration.fault import ConfigurationError, Fault
+from control.configuration.tls_files import read_tls_files
+from control.demo.certificates import Certificates, create
+from proxy.config.model import ListenerConfig, ListenerTls, ProxyConfig, UpstreamConfig, UpstreamTls
+
+PLAIN = ProxyConfig(
+    node="n",
+    listeners=(ListenerConfig(name="plain", address="127.0.0.1:0", upstream="u"),),
+    upstreams=(UpstreamConfig(name="u", endpoints=("127.0.0.1:1",)),),
+)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Certificates:
+    return create(tmp_path)
+
+
+def config_of(made: Certificates) -> ProxyConfig:
+    server = ListenerTls(certificate=str(made.server), key=str(made.server_key), client_auth="required", client_ca=str(made.ca))
+    client = UpstreamTls(ca=str(made.ca), certificate=str(made.client), key=str(made.client_key))
+    listener = dataclasses.replace(PLAIN.listeners[0], name="tls", tls=server)
+    upstream = dataclasses.replace(PLAIN.upstreams[0], tls=client)
+    return dataclasses.replace(PLAIN, listeners=(*PLAIN.listeners, listener), upstreams=(upstream,))
+
+
+def test_everything_that_is_named_is_read_once(made: Certificates) -> None:
+    files = read_tls_files(config_of(made))
+    named = (made.server, made.server_key, made.ca, made.client, made.client_key)
+    assert files == {str(path): path.read_text() for path in named}
+    assert read_tls_files(PLAIN) == {}
+
+
+def test_files_that_are_gone_are_named_all(made: Certificates) -> None:
+    config = config_of(made)
+    made.server.unlink()
+    made.client_key.unlink()
+    with pytest.raises(ConfigurationError) as caught:
+        read_tls_files(config)
+    assert caught.value.faults == [
+        Fault(0, "listeners[1].tls.certificate", str(made.server), "cannot be read: No such file or directory"),
+        Fault(0, "upstreams[0].tls.key", str(made.client_key), "cannot be read: No such file or directory"),
+    ]
+
+
+def test_what_changed_since_it_was_validated_and_no_longer_fits_is_a_fault(made: Certificates) -> None:
+    config = config_of(made)
+    shutil.copy(made.client_key, made.server_key)
+    made.ca.write_text("rubbish")
+    with pytest.raises(ConfigurationError) as caught:
+        read_tls_files(config)
+    assert [fault.key for fault in caught.value.faults] == ["listeners[1].tls", "upstreams[0].tls"]
+    assert "KEY_VALUES_MISMATCH" in caught.value.faults[0].reason
+    assert f"authorities {made.ca}" in caught.value.faults[1].reason
+
+
+def test_files_without_an_end_are_not_read_to_it(made: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls_files, "MAX_BYTES", 1 << 20)
+    config = config_of(dataclasses.replace(made, server_key=Path("/dev/zero")))
+    with pytest.raises(ConfigurationError, match=r"listeners\[1\].tls.key = /dev/zero: .* more than 1 MiB together"):
+        read_tls_files(config)

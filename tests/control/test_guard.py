@@ -1,0 +1,59 @@
+import asyncio
+
+import pytest
+
+from control import guard as module
+from control.guard import Guard
+from control.meters import Meters
+from tests.fakes.fleet import MemoryLog
+
+
+def test_a_step_that_fails_is_logged_counted_and_followed_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PAUSE_S", 0.0)
+    log, meters = MemoryLog(), Meters()
+    steps = 0
+
+    async def main() -> None:
+        nonlocal steps
+        done = asyncio.Event()
+
+        async def step() -> None:
+            nonlocal steps
+            steps += 1
+            if steps == 2:
+                raise ValueError("no")
+            if steps == 4:
+                done.set()
+            await asyncio.sleep(0)
+
+        task = asyncio.create_task(Guard(log, meters).job("heartbeats", 5).keep_going(step))
+        await asyncio.wait_for(done.wait(), 5)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    (row,) = log.events("task_failed")
+    assert (row["task"], row["error"], row["level"]) == ("heartbeats", "ValueError('no')", "error")
+    assert "in step" in row["trace"]
+    assert meters.value("task.failures", "heartbeats") == 1
+
+
+def test_what_does_not_move_or_only_fails_stands_until_it_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0
+    monkeypatch.setattr(module.time, "monotonic_ns", lambda: now)
+    guard = Guard(MemoryLog(), Meters())
+    one, other = guard.job("acceptor", 5), guard.job("resolver", 60)
+    now = 5_000_000_000
+    assert guard.standing == []
+    now += 1
+    one.failed(ValueError())
+    assert guard.standing == ["acceptor"]
+    one.beat()
+    assert guard.standing == []
+    now += 60_000_000_000
+    assert guard.standing == ["acceptor", "resolver"]
+    one.end()
+    assert guard.standing == ["resolver"]
+    other.end()
+    assert guard.standing == []
