@@ -29,11 +29,13 @@ from control.errors import StartError
 from control.guard import Guard
 from control.logs import LibraryRows, RowLog
 from control.meters import Meters
+from control.pool import equal_shares
 from control.reaper import Reaper
 from control.resolver import Resolution, Resolver, resolve
+from control.slot import Slot
 from control.slot_cells import Life
-from control.steering import Events, Steering, equal_shares
-from control.supervisor import Facts, Slot, Supervisor
+from control.steering import Events, Steering
+from control.supervisor import Facts, Supervisor
 from proxy.config.model import ProxyConfig
 
 if TYPE_CHECKING:
