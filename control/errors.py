@@ -4,8 +4,8 @@
     ├── NotFoundError             the named listener, channel or upstream does not exist
     ├── InvalidArgumentError      a value is outside its range; ``violations`` names every field that is wrong
     ├── FailedPreconditionError   the value is good but the state does not allow it (a pool below the largest frame, draining)
-    ├── AbortedError              a processor refused a change or was silent for 500 ms: no processor has it
-    └── UnavailableError          no processor is there to answer
+    ├── AbortedError              a processor refused a change, or lived and was silent: no processor has it
+    └── UnavailableError          no processor is there to answer, or not all have answered; the reason says what is known
 
 ``control.service`` maps each to one gRPC code, the command line to one exit code.
 """
@@ -66,7 +66,7 @@ class FailedPreconditionError(ControlError):
 
 
 class AbortedError(ControlError):
-    """A change was refused by a processor, or not answered within 500 ms; it was taken back everywhere."""
+    """A change was refused by a processor, or not answered by one that lives; it was taken back everywhere."""
 
 
 class UnavailableError(ControlError):

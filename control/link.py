@@ -64,31 +64,45 @@ class Link:
         """A number for a request that is made in two steps."""
         return next(self._ids)
 
-    async def request(self, message: Message, timeout_ms: int, identifier: int | None = None) -> Message:
+    def ask(self, message: Message, identifier: int | None = None) -> asyncio.Future[Message]:
+        """Send now; the answer comes when it comes. Who no longer wants it cancels the future.
+
+        Args:
+            message: without an id.
+            identifier: of ``next_id``; none: the next one.
+
+        Returns:
+            The answer, or UnavailableError with the reason PROCESSOR_GONE when the link is, or comes, to its end.
+        """
+        future: asyncio.Future[Message] = self._loop.create_future()
+        if identifier is None:
+            identifier = next(self._ids)
+        self._waiting[identifier] = future
+        future.add_done_callback(lambda _: self._forget(identifier, future))
+        self.post({**message, "id": identifier})
+        if not self._open and not future.done():
+            future.set_exception(UnavailableError("the processor is gone", reason="PROCESSOR_GONE"))
+        return future
+
+    def _forget(self, identifier: int, future: asyncio.Future[Message]) -> None:
+        if self._waiting.get(identifier) is future:
+            del self._waiting[identifier]
+
+    async def request(self, message: Message, timeout_ms: int) -> Message:
         """Send and wait for the answer.
 
         Args:
             message: without an id.
             timeout_ms: for the answer.
-            identifier: of ``next_id``; none: the next one.
 
         Raises:
             UnavailableError: the link is at its end, or no answer came in time (``reason`` PROCESSOR_GONE or PROCESSOR_SILENT).
         """
-        if not self._open:
-            raise UnavailableError("the processor is gone", reason="PROCESSOR_GONE")
-        if identifier is None:
-            identifier = next(self._ids)
-        future: asyncio.Future[Message] = self._loop.create_future()
-        self._waiting[identifier] = future
         try:
-            self.post({**message, "id": identifier})
             async with asyncio.timeout(timeout_ms / 1000):
-                return await future
+                return await self.ask(message)
         except TimeoutError as error:
             raise UnavailableError(f"the processor did not answer within {timeout_ms} ms", reason="PROCESSOR_SILENT") from error
-        finally:
-            self._waiting.pop(identifier, None)
 
     def close(self) -> None:
         """End the link from this side; the processor takes that as control's end. ``on_end`` is not called."""

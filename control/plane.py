@@ -1,8 +1,9 @@
 """The control plane as the gRPC service, the telemetry and the health listener see it.
 
 ``ControlPlane`` is the interface (tests give the service a fake one), ``control.steering`` the implementation over running processors.
-All methods belong to the control process' event loop unless their docstring says otherwise. A change returns when it is in force in every
-processor, or raises and none has it. Failures are the classes of ``control.errors``.
+All methods belong to the control process' event loop unless their docstring says otherwise. A change of a limit or a pool returns when it is in
+force in every processor, or raises and none has it; or the reason is CHANGE_PENDING. Cancelled, it still ends decided: taken back, or completed
+in the background. Failures are the classes of ``control.errors``.
 
 A *row* is the JSON object of one pair, as the processors give it (``proxy.server``): ``id`` (int; text form by ``format_connection_id``),
 ``listener``, ``peer``, ``upstream``, ``principal``, ``tls``, ``state``, ``muted``, ``muting``, ``frames`` and ``bytes`` by direction, and so on.
@@ -11,12 +12,13 @@ A *row* is the JSON object of one pair, as the processors give it (``proxy.serve
 import abc
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from proxy.cells import CellReader
 from proxy.config.model import ProxyConfig
 
 __all__ = [
+    "RETIRED",
     "Attributes",
     "BuildInfo",
     "ControlPlane",
@@ -35,6 +37,8 @@ __all__ = [
     "UpstreamStatus",
 ]
 
+RETIRED: Final = -1
+"""Stands for a slot with the counters of all slots that are gone."""
 Row = dict[str, Any]
 Attributes = tuple[tuple[str, str], ...]
 Subscriber = Callable[[Row], None]
@@ -180,7 +184,9 @@ class ControlPlane(abc.ABC):
     @property
     @abc.abstractmethod
     def cells(self) -> list[tuple[int, CellReader]]:
-        """The shared counters of every slot that ever ran, by slot. Any thread."""
+        """The shared counters of every slot that there is, by slot; before them, under ``RETIRED``, the sums of those that are gone, if any are.
+        What one call gives belongs together: no slot is in it twice, or missing. Any thread.
+        """
 
     @abc.abstractmethod
     def measurements(self) -> Mapping[tuple[str, Attributes], float]:
@@ -214,7 +220,7 @@ class ControlPlane(abc.ABC):
         """Stop reading from the clients of these pairs, named by id or all of a listener; returns when no further header will be read.
 
         Raises NotFoundError when a single named channel, or the listener, does not exist; InvalidArgumentError unless exactly one of the two
-        is given.
+        is given; UnavailableError when processors do not answer: its facts say which, and for how many channels of the others it is in force.
         """
 
     @abc.abstractmethod
@@ -235,7 +241,7 @@ class ControlPlane(abc.ABC):
 
         Raises:
             NotFoundError: no such listener. InvalidArgumentError: not in 1 to 2 GiB - 1. FailedPreconditionError: above a processor's share of the
-                pool. AbortedError: a processor refused; none has it.
+                pool. AbortedError: a processor refused; none has it. UnavailableError: it is decided, but not confirmed everywhere.
         """
 
     @abc.abstractmethod

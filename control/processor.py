@@ -1,6 +1,7 @@
 """One processor process: how it is started, what its sockets are, how it ends. Who decides that is ``control.supervisor``."""
 
 import asyncio
+import contextlib
 import os
 import pathlib
 import signal
@@ -8,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import proxy
 from control.errors import StartError, UnavailableError
@@ -16,9 +17,10 @@ from control.link import Link
 from control.logs import RowLog
 from control.reaper import Reaper
 from control.slot_cells import SlotCells
+from proxy.network.connection_id import COUNTER_BITS, GENERATION_BITS, make_connection_id
 from proxy.server.link import Handover
 
-__all__ = ["COMMAND", "Processor"]
+__all__ = ["COMMAND", "Given", "Processor"]
 
 Message = dict[str, Any]
 COMMAND: Final = (sys.executable, "-P", "-m", "proxy.server")
@@ -69,6 +71,13 @@ def _environment() -> dict[str, str]:
     return environment
 
 
+class Given(NamedTuple):
+    """A connection that a processor was given, and the id under which it is listed there."""
+
+    handover: Handover
+    number: int
+
+
 class Processor:
     """One process in one slot.
 
@@ -79,8 +88,12 @@ class Processor:
         link: our end of the command socket.
         ended: becomes the exit code once the process is reaped.
         kill_reason: why control killed it; empty otherwise.
+        ready: it said that it is; from then on its heart beats.
         modules: hot module names and files, as the process reported.
         open: connections handed over and not reported closed, by ``accepted_ns``; None for one that was reported before it was booked.
+
+    Raises:
+        OSError: the process, or what connects it with us, cannot be made; nothing of it is left.
     """
 
     def __init__(
@@ -96,28 +109,34 @@ class Processor:
         self.slot = slot
         self.generation = generation
         self.kill_reason = ""
+        self.ready = False
         self.modules: dict[str, str] = {}
-        self.open: dict[int, Handover | None] = {}
+        self.open: dict[int, Given | None] = {}
+        self._given = 0
         self._log = log
         self._on_notice = on_notice
         self._output = b""
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[int] = self._loop.create_future()
         self._ready: asyncio.Future[Message] = self._loop.create_future()
-        handover, their_handover = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        commands, their_commands = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        handover.setblocking(False)
-        handover.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _HANDOVER_BUFFER)
-        with their_handover, their_commands:
+        with contextlib.ExitStack() as undo:
+            self.handover, their_handover = map(undo.enter_context, socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            commands, their_commands = map(undo.enter_context, socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM))
+            self.handover.setblocking(False)
+            self.handover.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _HANDOVER_BUFFER)
             self._popen = self._spawn(command, their_handover.fileno(), their_commands.fileno(), cells.descriptor)
-        reaper.watch(self._popen.pid, self._reaped)
-        self.pid = self._popen.pid
-        self.handover = handover
-        self.link = Link(commands, self._notice, self._link_ended)
-        assert self._popen.stdout is not None, "the process was started with a pipe"
-        self._pipe = self._popen.stdout
-        os.set_blocking(self._pipe.fileno(), False)
-        self._loop.add_reader(self._pipe.fileno(), self._read_output)
+            self.pid = self._popen.pid
+            reaper.watch(self.pid, self._reaped)
+            undo.callback(self.kill, "died")
+            assert self._popen.stdout is not None, "the process was started with a pipe"
+            self._pipe = undo.enter_context(self._popen.stdout)
+            os.set_blocking(self._pipe.fileno(), False)
+            self._loop.add_reader(self._pipe.fileno(), self._read_output)
+            undo.callback(self._loop.remove_reader, self._pipe.fileno())
+            self.link = Link(commands, self._notice, self._link_ended)
+            undo.pop_all()
+        their_handover.close()
+        their_commands.close()
 
     def _spawn(self, command: Sequence[str], handover: int, commands: int, cells: int) -> "subprocess.Popen[bytes]":
         numbers = {"--slot": self.slot, "--handover-fd": handover, "--command-fd": commands, "--cells-fd": cells}
@@ -151,9 +170,24 @@ class Processor:
         if answer["type"] == "failed":
             raise self._start_error(f"could not start: {answer.get('error', '')}")
         self.modules = dict(answer.get("modules", {}))
+        self.ready = True
 
     def _start_error(self, text: str) -> StartError:
         return StartError(f"processor {self.slot} {text}", reason="PROCESSOR_START_FAILED", slot=str(self.slot))
+
+    def book(self, handover: Handover) -> Given:
+        """Book a connection that was handed over. The n-th has the counter n in its id: the processor counts them in the same order."""
+        self._given = self._given + 1 & (1 << COUNTER_BITS) - 1
+        number = make_connection_id(self.slot, self.generation & (1 << GENERATION_BITS) - 1, self._given)
+        given = Given(handover, number)
+        if self.open.setdefault(handover.accepted_ns, given) is None:
+            del self.open[handover.accepted_ns]
+        return given
+
+    def unbook(self, accepted_ns: int) -> None:
+        """Take a connection off the books that ended; it may come before the connection is booked."""
+        if self.open.pop(accepted_ns, None) is None:  # the acceptor's thread has handed it over, and has not come to saying so
+            self.open[accepted_ns] = None
 
     def kill(self, reason: str) -> None:
         """SIGKILL; ``reason`` is the word for the metric. The first reason stays."""

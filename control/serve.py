@@ -31,11 +31,13 @@ from control.errors import StartError
 from control.guard import Guard
 from control.logs import LibraryRows, RowLog
 from control.meters import Meters
+from control.pool import equal_shares
 from control.reaper import Reaper
 from control.resolver import Names, Resolution, Resolver
+from control.slot import Slot
 from control.slot_cells import Life
-from control.steering import Events, Steering, equal_shares
-from control.supervisor import Facts, Slot, Supervisor
+from control.steering import Events, Steering
+from control.supervisor import Facts, Supervisor
 from control.uncaught import catch_in_loop, catch_in_process
 from proxy.config.model import ProxyConfig
 

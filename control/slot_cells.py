@@ -35,14 +35,22 @@ class Life:
 
 
 class SlotCells:
-    """One memfd and its reader. Attributes: ``descriptor`` (for ``pass_fds``), ``reader``."""
+    """One memfd and its reader. Attributes: ``descriptor`` (for ``pass_fds``), ``reader``.
+
+    Raises:
+        OSError: there is no descriptor, or no memory, to be had.
+    """
 
     def __init__(self, slot: int, layout: CellLayout, listeners: Sequence[str]) -> None:
         self.layout = layout
         self.descriptor = create(layout, f"framegate-cells-{slot}")
-        self.reader = CellReader(self.descriptor, layout)
+        try:
+            self.reader = CellReader(self.descriptor, layout)
+            self._mapping = mmap.mmap(self.descriptor, layout.size)
+        except OSError:
+            os.close(self.descriptor)
+            raise
         self._listeners = tuple(listeners)
-        self._mapping = mmap.mmap(self.descriptor, layout.size)
         self._matched_before = 0
         self._flushed_before = 0
         self._frames_before = {"request": 0, "response": 0}
@@ -53,16 +61,16 @@ class SlotCells:
         self._flushed_before = self._get(_FLUSHED)
         self._frames_before = self._frames()
 
-    def bury(self) -> Life:
+    def bury(self, cause: str = "processor_died") -> Life:
         """Take stock after the processor is dead and reaped, so that this process is the only writer: its open connections are counted as
-        closed for ``processor_died``, its frames of unproven whereabouts as settled (the caller writes them to the tap as a gap), gauges become 0.
+        closed for ``cause``, its frames of unproven whereabouts as settled (the caller writes them to the tap as a gap), gauges become 0.
         """
         connections: dict[str, int] = {}
         for listener in self._listeners:
             count = self._get("framegate.connection.active", "downstream", listener)
             if count > 0:
                 connections[listener] = count
-                self._add(count, "framegate.connection.closed", listener, "processor_died")
+                self._add(count, "framegate.connection.closed", listener, cause)
         matched = self._get(_MATCHED) - self._matched_before
         unproven = max(0, matched - (self._get(_FLUSHED) - self._flushed_before))
         self._add(unproven, _FLUSHED)
@@ -71,8 +79,7 @@ class SlotCells:
         return Life(connections, matched, unproven, frames)
 
     def close(self) -> None:
-        """Give the mapping and the descriptor back."""
-        self.reader.close()
+        """Give the descriptor back, and the mapping of this end. That of ``reader`` goes with the last who holds it: another thread may just read."""
         self._mapping.close()
         os.close(self.descriptor)
 

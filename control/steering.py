@@ -9,9 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from control.acceptor import Acceptor
-from control.balance import Look, Need, moved_shares
-from control.configuration.units import format_size
-from control.errors import ControlError, FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError, Violation
+from control.errors import ControlError, InvalidArgumentError, NotFoundError, UnavailableError, Violation
 from control.guard import Guard
 from control.logs import RowLog
 from control.meters import Meters
@@ -25,38 +23,30 @@ from control.plane import (
     Limit,
     ListenerStatus,
     Outcome,
-    PoolShare,
     PoolStatus,
     ProcessorStatus,
     Row,
     Subscriber,
     UpstreamStatus,
 )
+from control.pool import Pool, counted, too_small
 from control.processor import Processor
 from control.resolver import Resolver
 from control.supervisor import Endpoints, Facts, Supervisor
+from control.transactions import Transaction, Transactions
 from proxy.cells import CellReader
-from proxy.config.model import MAX_INT32, MemoryPoolConfig, ProxyConfig
-from proxy.network.connection_id import SLOT_BITS, format_connection_id
+from proxy.config.model import MAX_INT32, ProxyConfig
+from proxy.network.connection_id import format_connection_id
 
-__all__ = ["Events", "Steering", "equal_shares"]
+__all__ = ["Events", "Steering"]
 
 REQUEST_MS: Final = 5_000
 DEFAULT_PAGE: Final = 100
 LARGEST_PAGE: Final = 1000
 LINK_ROWS: Final = 100
 """Rows asked for at once: under 1 ms to make in the processor, and to read here. A page is put together of several answers."""
-MAX_PROCESSORS: Final = 1 << SLOT_BITS
 ALIVE_MS: Final = 5_000
-BALANCE_INTERVAL_S: Final = 5.0
-BALANCE_STANDS_S: Final = 120.0
 _SLOT_SHIFT: Final = 57
-
-
-def equal_shares(size: int, count: int) -> dict[int, int]:
-    """The memory pool divided over the slots 0 to ``count`` - 1; what does not divide goes to the first."""
-    share = size // count
-    return {slot: share + (size - share * count if slot == 0 else 0) for slot in range(count)}
 
 
 class Events:
@@ -99,48 +89,20 @@ class Steering(ControlPlane):
         self._events = events
         self._started_ns = time.time_ns()
         self._serving = False
-        self._draining = False
-        self._scale = asyncio.Lock()
-        self._drain_deadline_ms = 0
         self._guard = guard
-        self._need = Need()
-        self._background = [
-            asyncio.create_task(guard.job("loop", ALIVE_MS / 1000).keep_going(self._tick)),
-            asyncio.create_task(guard.job("shares", BALANCE_STANDS_S).keep_going(self._balance)),
-        ]
+        self._transactions = Transactions(log)
+        self.pool = Pool(supervisor, self._transactions, meters, log, guard)
+        self._ticker = asyncio.create_task(guard.job("loop", ALIVE_MS / 1000).keep_going(self._tick))
         meters.gauge("config.revision", lambda: float(supervisor.facts.revision))
 
     async def _tick(self) -> None:
         await asyncio.sleep(0.5)
 
-    async def _balance(self) -> None:
-        """Move shares of the memory pool to where they are needed."""
-        await asyncio.sleep(BALANCE_INTERVAL_S)
-        slots = set(self._wanted_slots())
-        looks = {slot: Look(_pool_usage(reader), reader.cell("framegate.memory_pool.refused", "frames")) for slot, reader in self.cells}
-        needy = self._need.look({slot: look for slot, look in looks.items() if slot in slots})
-        if self._scale.locked() or self._draining or len(slots) < 2:
-            return
-        async with self._scale:
-            await self._move_shares(needy, {slot: look.usage for slot, look in looks.items()}, calm=self._need.calm)
-
-    async def _move_shares(self, needy: set[int], usage: dict[int, int], *, calm: bool) -> None:
-        now = {slot: self._facts.shares[slot] for slot in self._wanted_slots()}
-        equal = equal_shares(self.config.memory_pool.size, len(now))
-        shares = equal if calm and now != equal else moved_shares(now, usage, needy, self._largest_frame())
-        if shares is None:
-            return
-        try:
-            await self._put_shares(shares, self.config.memory_pool.size)
-        except ControlError as error:
-            self._log.write("pool_not_moved", level="warning", error=str(error))
-        else:
-            self._log.write("pool_moved", shares=shares, needy=sorted(needy))
-
     def close(self) -> None:
-        """End the background tasks."""
-        for task in self._background:
-            task.cancel()
+        """End the background tasks, and take back what is not decided."""
+        self._ticker.cancel()
+        self.pool.close()
+        self._transactions.close()
 
     def set_serving(self) -> None:
         """Every processor was ready and the listeners accept."""
@@ -180,7 +142,7 @@ class Steering(ControlPlane):
         return Health(
             started=self._serving,
             alive=not self._guard.standing and beating,
-            ready=self._serving and not self._draining and bool(running),
+            ready=self._serving and not self.pool.draining and bool(running),
         )
 
     async def status(self) -> list[ProcessorStatus]:
@@ -304,17 +266,21 @@ class Steering(ControlPlane):
             missing: list[int] = []
         else:
             messages, missing = self._by_processor(verb, channels, reason)
-        try:
-            answers = await asyncio.gather(*(processor.request(message, REQUEST_MS) for processor, message in messages))
-        except UnavailableError as error:
-            if verb == "mute" and error.reason == "PROCESSOR_SILENT":
-                text = f"the mute is set, but not in force within {REQUEST_MS} ms: a frame begun has not ended; such channels show muting"
-                raise UnavailableError(text, reason="MUTE_PENDING") from error
-            raise
-        affected = [item for answer in answers for item in answer["affected"]]
-        missing += [item for answer in answers for item in answer["missing"]]
-        if len(channels) == 1 and missing:
-            raise NotFoundError("channel", format_connection_id(missing[0]))
+        outcome = await self._transactions.run(verb, lambda transaction: self._ask(transaction, verb, messages, missing))
+        if len(channels) == 1 and outcome.missing:
+            raise NotFoundError("channel", format_connection_id(outcome.missing[0]))
+        return outcome
+
+    async def _ask(self, transaction: Transaction, verb: str, messages: list[tuple[Processor, Row]], missing: list[int]) -> Outcome:
+        """Ask each processor, and wait for all: what one does is done, whatever the others say."""
+        transaction.decide()
+        answers = await asyncio.gather(*(_answer(processor, message) for processor, message in messages))
+        failures = [answer for answer in answers if isinstance(answer, UnavailableError)]
+        told = [answer for answer in answers if not isinstance(answer, UnavailableError)]
+        affected = [item for answer in told for item in answer["affected"]]
+        missing = missing + [item for answer in told for item in answer["missing"]]
+        if failures:
+            raise _unanswered(verb, failures, affected, missing)
         return Outcome(affected=tuple(affected), missing=tuple(missing))
 
     def _by_processor(self, verb: str, channels: Sequence[int], reason: str) -> tuple[list[tuple[Processor, Row]], list[int]]:
@@ -340,15 +306,17 @@ class Steering(ControlPlane):
         ]
 
     async def set_limit(self, listener: str, max_receive_size: int) -> Limit:
-        with self._counted():
+        return await self._transactions.run(f"limit of {listener}", lambda transaction: self._set_limit(listener, max_receive_size, transaction))
+
+    async def _set_limit(self, listener: str, max_receive_size: int, transaction: Transaction) -> Limit:
+        with counted(self._meters):
             self._listener(listener)
             if not 1 <= max_receive_size <= MAX_INT32:
                 raise InvalidArgumentError([Violation("max_receive_size", f"must be from 1 to {MAX_INT32} bytes, not {max_receive_size}")])
 
             def check() -> None:
-                share = min(self._facts.shares[item] for item in self._wanted_slots())
-                if max_receive_size > share:
-                    raise _too_small(share, max_receive_size)
+                if max_receive_size > self.pool.least_share():
+                    raise too_small(self.pool.least_share(), max_receive_size)
 
             def commit(facts: Facts) -> None:
                 listeners = tuple(
@@ -356,81 +324,17 @@ class Steering(ControlPlane):
                 )
                 facts.config = dataclasses.replace(facts.config, listeners=listeners)
 
-            await self._supervisor.change(lambda slot: {"max_receive_size": {listener: max_receive_size}}, commit, check)
+            await self._supervisor.change(lambda slot: {"max_receive_size": {listener: max_receive_size}}, commit, check, transaction.decide)
             return Limit(listener=listener, max_receive_size=max_receive_size)
 
-    def _wanted_slots(self) -> list[int]:
-        return [number for number, slot in sorted(self._supervisor.slots.items()) if slot.wanted]
-
-    def _largest_frame(self) -> int:
-        return max(item.max_receive_size for item in self.config.listeners)
-
     async def get_pool(self) -> PoolStatus:
-        wanted = set(self._wanted_slots())
-        shares = [
-            PoolShare(slot=slot, share=self._facts.shares[slot] if slot in wanted else 0, usage=_pool_usage(reader))
-            for slot, reader in self.cells
-            if slot in wanted or _pool_usage(reader)
-        ]
-        return PoolStatus(size=self.config.memory_pool.size, usage=sum(item.usage for item in shares), shares=tuple(shares), processors=len(wanted))
+        return self.pool.status()
 
     async def set_pool_size(self, size: int) -> PoolStatus:
-        with self._counted():
-            if size < 1:
-                raise InvalidArgumentError([Violation("size", f"must be positive, not {size}")])
-            async with self._scale:
-                await self._set_shares(size, len(self._wanted_slots()))
-        return await self.get_pool()
-
-    async def _set_shares(self, size: int, count: int) -> None:
-        """Divide the pool equally over ``count`` slots, in force in those that run."""
-        await self._put_shares(equal_shares(size, count), size)
-
-    async def _put_shares(self, shares: dict[int, int], size: int) -> None:
-        def check() -> None:
-            least = min(shares.values())
-            if least < self._largest_frame():
-                raise _too_small(least, self._largest_frame())
-
-        def commit(facts: Facts) -> None:
-            facts.config = dataclasses.replace(facts.config, memory_pool=MemoryPoolConfig(size=size))
-            facts.shares = {**facts.shares, **shares}
-
-        await self._supervisor.change(lambda slot: {"share": shares[slot]}, commit, check)
+        return await self.pool.set_size(size)
 
     async def set_processors(self, count: int) -> PoolStatus:
-        with self._counted():
-            if not 1 <= count <= MAX_PROCESSORS:
-                raise InvalidArgumentError([Violation("processors", f"must be from 1 to {MAX_PROCESSORS}, not {count}")])
-            if self._draining:
-                raise FailedPreconditionError("the proxy drains", reason="DRAINING")
-            async with self._scale:
-                now = len(self._wanted_slots())
-                if count > now:
-                    await self._grow(now, count)
-                elif count < now:
-                    await self._shrink(now, count)
-        return await self.get_pool()
-
-    async def _grow(self, now: int, count: int) -> None:
-        size = self.config.memory_pool.size
-        await self._set_shares(size, count)
-        try:
-            await self._supervisor.start_slots(range(now, count))
-        except ControlError as error:
-            await self._set_shares(size, now)
-            raise UnavailableError(f"no processor was added: {error}", reason="PROCESSOR_START_FAILED") from error
-        self._set_processor_count(count)
-
-    async def _shrink(self, now: int, count: int) -> None:
-        leaving = range(count, now)
-        await self._supervisor.drain_slots(leaving, self.config.drain.timeout_ms)
-        await self._supervisor.stop_slots(leaving)
-        self._set_processor_count(count)
-        await self._set_shares(self.config.memory_pool.size, count)
-
-    def _set_processor_count(self, count: int) -> None:
-        self._facts.config = dataclasses.replace(self._facts.config, processors=count)
+        return await self.pool.set_processors(count)
 
     async def set_endpoints(self) -> None:
         """Give the resolver's addresses to every processor, unless they have them; logged, not raised, when one refuses: the next round tries
@@ -450,31 +354,25 @@ class Steering(ControlPlane):
         except ControlError as error:
             self._log.write("endpoints_refused", level="error", error=str(error))
 
-    @contextlib.contextmanager
-    def _counted(self) -> Any:
-        """Count a change asked for, by how it ended."""
-        try:
-            yield
-        except InvalidArgumentError:
-            self._meters.add("config.changes", "invalid")
-            raise
-        except ControlError:
-            self._meters.add("config.changes", "refused")
-            raise
-        self._meters.add("config.changes", "")
-
     # --- drain -------------------------------------------------------------------------------------------------------------------
 
     async def drain(self, timeout_ms: int | None = None, *, wait: bool = True) -> DrainResult:
         timeout = self.config.drain.timeout_ms if timeout_ms is None else timeout_ms
         if timeout < 0:
             raise InvalidArgumentError([Violation("timeout", "must not be negative")])
-        self._draining = True
+        return await self._transactions.run("drain", lambda transaction: self._drain(transaction, timeout, wait=wait))
+
+    async def _drain(self, transaction: Transaction, timeout_ms: int, *, wait: bool) -> DrainResult:
+        transaction.decide()
+        self.pool.draining = True
         self._acceptor.stop()
         before = self._open()
-        self._log.write("draining", timeout_ms=timeout, connections=before)
-        await self._supervisor.drain_slots(list(self._supervisor.slots), timeout, wait=wait)
+        self._log.write("draining", timeout_ms=timeout_ms, connections=before)
+        silent = await self._supervisor.drain_slots(list(self._supervisor.slots), timeout_ms, wait=wait)
         after = self._open()
+        if silent:
+            slots = ",".join(map(str, silent))
+            raise UnavailableError(f"the proxy drains, but processor {slots} has not said so", reason="PROCESSOR_SILENT", processors=slots)
         if wait:
             self._log.write("drained", connections=after)
         return DrainResult(closed=max(0, before - after), open=after)
@@ -489,17 +387,26 @@ def _as_sets(endpoints: Endpoints) -> dict[str, set[tuple[Any, ...]]]:
     return {name: {tuple(item) for item in rows} for name, rows in endpoints.items()}
 
 
-def _too_small(share: int, largest: int) -> FailedPreconditionError:
-    return FailedPreconditionError(
-        f"a processor's share of the memory pool would be {format_size(share)}, less than the largest frame of {format_size(largest)}",
-        reason="POOL_BELOW_MAX_RECEIVE_SIZE",
-        share=str(share),
-        max_receive_size=str(largest),
-    )
+async def _answer(processor: Processor, message: Row) -> Row | UnavailableError:
+    """What a processor did, or why that is not known. One that is gone has taken its channels with it: those named are missing."""
+    try:
+        return await processor.request(message, REQUEST_MS)
+    except UnavailableError as error:
+        if error.reason == "PROCESSOR_GONE":
+            return {"affected": [], "missing": message.get("connections", [])}
+        error.facts["processor"] = str(processor.slot)
+        return error
 
 
-def _pool_usage(reader: CellReader) -> int:
-    return reader.cell("framegate.memory_pool.usage", "frames")
+def _unanswered(verb: str, failures: list[UnavailableError], affected: list[int], missing: list[int]) -> UnavailableError:
+    """Some did it, and some did not say so in time."""
+    slots = ",".join(error.facts["processor"] for error in failures)
+    facts = {"processors": slots, "affected_count": str(len(affected)), "missing_count": str(len(missing))}
+    done = f"{verb} is in force for {len(affected)} channels"
+    if verb == "mute" and all(error.reason == "PROCESSOR_SILENT" for error in failures):
+        text = f"{done}; in processor {slots} it is set, but not in force within {REQUEST_MS} ms: a frame begun has not ended; see muting"
+        return UnavailableError(text, reason="MUTE_PENDING", **facts)
+    return UnavailableError(f"{done}; of processor {slots} it is not known: {failures[0]}", reason=failures[0].reason, **facts)
 
 
 def _page_size(page_size: int) -> int:

@@ -353,8 +353,12 @@ def _rows(names: dict[str, tuple[str, ...]]) -> Iterator[Row]:
 def create(layout: CellLayout, name: str = "framegate-cells") -> int:
     """Makes the mapping of one slot and returns its descriptor (close on exec; hand it on with ``pass_fds``)."""
     descriptor = os.memfd_create(name)
-    os.ftruncate(descriptor, layout.size)
-    os.pwrite(descriptor, _HEADER.pack(MAGIC, layout.hash, 0, 0, 0, State.EMPTY), 0)
+    try:
+        os.ftruncate(descriptor, layout.size)
+        os.pwrite(descriptor, _HEADER.pack(MAGIC, layout.hash, 0, 0, 0, State.EMPTY), 0)
+    except OSError:
+        os.close(descriptor)
+        raise
     return descriptor
 
 
@@ -435,6 +439,20 @@ class CellReader:
     def __init__(self, descriptor: int, layout: CellLayout) -> None:
         self.layout = layout
         self._mapping = _map(descriptor, layout)
+
+    @classmethod
+    def sum_of(cls, readers: "Sequence[CellReader]") -> "CellReader":
+        """What slots of one layout, at least one, have counted together, in memory of its own and for good: counters and histograms added up,
+        gauges and the header 0.
+        """
+        layout = readers[0].layout
+        gauges = {row.index for row in layout.rows if row.metric.kind == "gauge"}
+        columns = zip(*(struct.unpack_from(f"={layout.count}q", reader._mapping, HEADER_SIZE) for reader in readers), strict=True)
+        total = cls.__new__(cls)
+        total.layout = layout
+        total._mapping = mmap.mmap(-1, layout.size)
+        struct.pack_into(f"={layout.count}q", total._mapping, HEADER_SIZE, *(0 if at in gauges else sum(cells) for at, cells in enumerate(columns)))
+        return total
 
     def close(self) -> None:
         """Gives the mapping back; the descriptor stays the caller's."""

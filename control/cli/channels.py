@@ -107,13 +107,24 @@ def _open_cells(row: dict[str, Any]) -> Sequence[Any]:
     )  # fmt: skip
 
 
+def _frames(row: dict[str, Any], direction: str) -> Any:
+    """``?`` when that went with the processor."""
+    return row[direction]["frame_count"] if direction in row else "?"
+
+
+def _lost(close: dict[str, Any]) -> str:
+    from control.cli.output import size_text
+
+    return size_text(close["lost_bytes"]) if "lost_bytes" in close else "?"
+
+
 def _closed_cells(row: dict[str, Any]) -> Sequence[Any]:
-    from control.cli.output import size_text, time_text, word
+    from control.cli.output import time_text, word
 
     close = row["close"]
     return (
         row["id"], row["listener"], row["peer_address"], word(close["cause"], "CAUSE_"), word(close["side"], "SIDE_"),
-        row["request"]["frame_count"], row["response"]["frame_count"], size_text(close["lost_bytes"]), time_text(close.get("close_time")),
+        _frames(row, "request"), _frames(row, "response"), _lost(close), time_text(close.get("close_time")),
         close["detail"] or "-",
     )  # fmt: skip
 
@@ -147,8 +158,8 @@ def _fields(row: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         ("upstream", f"{row['upstream']} {row['upstream_endpoint']}".strip()), ("state", word(row["state"], "STATE_")),
         ("opened", time_text(row.get("open_time"))),
     )  # fmt: skip
-    for name, traffic in (("requests", row["request"]), ("answers", row["response"])):
-        yield name, f"{counted(traffic['frame_count'], 'frame')}, {size_text(traffic['total_bytes'])}"
+    for name, traffic in (("requests", row.get("request")), ("answers", row.get("response"))):
+        yield name, f"{counted(traffic['frame_count'], 'frame')}, {size_text(traffic['total_bytes'])}" if traffic else "not known"
     close = row.get("close")
     if close is None:
         upstream_mutes = ",".join(word(name, "MUTE_CAUSE_") for name in row["upstream_mute_causes"])
@@ -160,7 +171,7 @@ def _fields(row: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         return
     yield from (
         ("closed", time_text(close.get("close_time"))), ("cause", word(close["cause"], "CAUSE_")), ("side", word(close["side"], "SIDE_")),
-        ("was", word(close["state"], "STATE_")), ("detail", close["detail"] or "-"), ("lost", size_text(close["lost_bytes"])),
+        ("was", word(close["state"], "STATE_")), ("detail", close["detail"] or "-"), ("lost", _lost(close)),
     )  # fmt: skip
     for mute in close["mutes"]:
         yield f"muted by {word(mute['cause'], 'MUTE_CAUSE_')}", f"{counted(mute['count'], 'time')}, {mute['duration']}"

@@ -102,7 +102,7 @@ def fill_channel(message: channel_pb2.Channel, row: Row) -> None:
 
 
 def _fill_common(message: channel_pb2.Channel, row: Row) -> None:
-    """What open and closed rows both have; a row that control wrote for a dead processor lacks what went with it."""
+    """What open and closed rows both have; in one that control wrote for a dead processor None is what went with it, and stays absent."""
     number: int = row["id"]
     message.id = format_connection_id(number)
     message.processor_slot = number >> 57
@@ -116,10 +116,11 @@ def _fill_common(message: channel_pb2.Channel, row: Row) -> None:
         message.tls.version = tls["version"]
         message.tls.cipher = tls["cipher"]
     frames, sizes = row["frames"], row["bytes"]
-    traffic = message.request
-    traffic.frame_count, traffic.total_bytes = frames["request"], sizes["request"]
-    traffic = message.response
-    traffic.frame_count, traffic.total_bytes = frames["response"], sizes["response"]
+    if frames["request"] is not None:
+        traffic = message.request
+        traffic.frame_count, traffic.total_bytes = frames["request"], sizes["request"]
+        traffic = message.response
+        traffic.frame_count, traffic.total_bytes = frames["response"], sizes["response"]
     _set_time(message.open_time, row["opened_ns"])
 
 

@@ -23,13 +23,13 @@ from control.errors import ControlError
 from control.plane import ControlPlane, Row
 from control.service.status import code_of, status_of
 
-__all__ = ["CHANGES", "CLIENT_KEY", "CallInterceptor", "CallObserver", "note"]
+__all__ = ["CLIENT_KEY", "LOOKS", "CallInterceptor", "CallObserver", "note"]
 
 CallObserver = Callable[[str, str, float], None]
 """Told of every call that ended: ``package.Service/Method``, the code's name, seconds."""
 
-CHANGES: Final = ("Mute", "Unmute", "Close", "Update", "Drain")
-"""How the names of methods begin that change something; all others only look."""
+LOOKS: Final = ("Get", "List")
+"""How the names of methods begin that only look; all others are taken to change something."""
 CLIENT_KEY: Final = "framegate-client"
 """Metadata in which a client may say who it is; at most 256 characters are kept."""
 _CLIENT_LIMIT: Final = 256
@@ -77,7 +77,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         raise AssertionError(f"no service here has a method of the kind of {method}")
 
     def _unary(self, method: str, inner: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
-        changes = method.rpartition("/")[2].startswith(CHANGES)
+        changes = not method.rpartition("/")[2].startswith(LOOKS)
 
         async def call(request: Message, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             started = time.perf_counter()

@@ -26,7 +26,7 @@ __all__ = ["CODES", "DOMAIN", "INTERNAL_REASON", "code_of", "status_of"]
 DOMAIN: Final = "framegate"
 INTERNAL_REASON: Final = "INTERNAL"
 RETRY_DELAY_MS: Final = 1_000
-"""What RetryInfo tells a client that may ask again: twice the time that a processor has to answer."""
+"""What RetryInfo tells a client that may ask again."""
 
 CODES: Final[dict[type[ControlError], grpc.StatusCode]] = {
     NotFoundError: grpc.StatusCode.NOT_FOUND,

@@ -4,14 +4,16 @@ import threading
 from collections.abc import Mapping
 from typing import Final
 
-from control.plane import Attributes, ControlPlane
+from control.plane import RETIRED, Attributes, ControlPlane
 from proxy.cells import METRICS, HistogramValue, Metric
 
 __all__ = ["LARGEST", "PER_WORKER", "WORKER", "Fold", "Folded"]
 
 WORKER: Final = "framegate.worker"
 PER_WORKER: Final = frozenset({"framegate.event_loop.time", "framegate.event_loop.lag"})
-"""Metrics that mean nothing when summed over processors; they get the slot as the attribute ``framegate.worker``."""
+"""Metrics that mean nothing when summed over processors; they get the slot as the attribute ``framegate.worker``, those that are gone together
+``retired``, so that a sum over all never goes back.
+"""
 LARGEST: Final = frozenset(
     {"framegate.frame.size.limit", "framegate.draining", "framegate.upstream.endpoint.count", "framegate.upstream.endpoint.down"}
 )
@@ -75,7 +77,7 @@ class Fold:
     def _take(self) -> Folded:
         folded = Folded()
         for slot, reader in self._plane.cells:
-            worker: Attributes = ((WORKER, str(slot)),)
+            worker: Attributes = ((WORKER, "retired" if slot == RETIRED else str(slot)),)
             for (metric, attributes), value in reader.snapshot().items():
                 folded.add(metric, attributes + worker if metric.name in PER_WORKER else attributes, value)
         measured: Mapping[tuple[str, Attributes], float] = self._plane.measurements()

@@ -46,7 +46,10 @@ def parse_connection_id(text: str) -> int:
 
 
 class ConnectionIds:
-    """Gives ids for one processor's life. The counter wraps after 2**29 connections."""
+    """Gives ids for one processor's life. The counter wraps after 2**29 connections.
+
+    Each connection that is handed over takes exactly one, so the n-th has the counter n, and control can tell the ids of a processor that died.
+    """
 
     def __init__(self, slot: int, generation: int) -> None:
         self._base: i64 = make_connection_id(slot, generation & ((1 << GENERATION_BITS) - 1), 0)
@@ -57,3 +60,8 @@ class ConnectionIds:
         mask: i64 = (1 << COUNTER_BITS) - 1
         self._counter = (self._counter + 1) & mask
         return self._base | self._counter
+
+    def give_back(self) -> None:
+        """Take the last id back: the connection that had it is refused, and that takes the id."""
+        mask: i64 = (1 << COUNTER_BITS) - 1
+        self._counter = (self._counter - 1) & mask

@@ -97,7 +97,11 @@ class Relay(SelectorListener):
         """
         pairs = self.pairs
         pair = Pair(pairs, route, self._ids.next(), accepted_ns)
-        channel = pairs.selector.register(sock, pair.id, route.options, peer=peer)
+        try:
+            channel = pairs.selector.register(sock, pair.id, route.options, peer=peer)
+        except OSError:
+            self._ids.give_back()
+            raise
         pairs.open[int(pair.id)] = pair
         pair.start(channel)
         return pair

@@ -68,6 +68,26 @@ def test_silence_ends_the_wait() -> None:
     run(scenario)
 
 
+def test_who_no_longer_wants_an_answer_leaves_nothing_behind() -> None:
+    async def scenario(link: Link, theirs: socket.socket, told: list[Any]) -> None:
+        answer = link.ask({"type": "prepare"}, link.next_id())
+        answer.cancel()
+        await asyncio.sleep(0)
+        assert link._waiting == {}
+        again = link.ask({"type": "commit"}, 1)  # the same number, in a second step
+        theirs.send(encode({"type": "committed", "id": 1}))
+        assert (await again)["type"] == "committed"
+        reader = LinkReader()
+        asked = await receive(theirs, reader)
+        assert [(message["type"], message["id"]) for message in asked] == [("prepare", 1), ("commit", 1)]
+        link.close()
+        with pytest.raises(UnavailableError) as caught:
+            await link.ask({"type": "b"})
+        assert caught.value.reason == "PROCESSOR_GONE"
+
+    run(scenario)
+
+
 def test_the_end_of_the_socket_fails_every_open_request_and_is_told_once() -> None:
     async def scenario(link: Link, theirs: socket.socket, told: list[Any]) -> None:
         request = asyncio.create_task(link.request({"type": "a"}, 1000))

@@ -1,6 +1,10 @@
 import asyncio
+import contextlib
+import errno
 import os
+import resource
 import signal
+import socket
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -13,6 +17,8 @@ from control.reaper import Reaper
 from control.slot_cells import SlotCells
 from proxy.cells import CellLayout
 from proxy.config.model import to_wire
+from proxy.network.connection_id import format_connection_id
+from proxy.server.link import Handover
 from tests.fakes.fleet import COMMAND, MemoryLog, fleet_config
 
 CONFIG = fleet_config(1)
@@ -150,3 +156,92 @@ def test_a_processor_gets_what_it_needs_of_the_environment_and_no_secrets(monkey
     assert found.keys() <= needed.keys() | {"HOME", "LANG", "LANGUAGE", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD"} | {
         name for name in found if name.startswith(("LC_", "MALLOC_", "PYTHON", "SSL_", "OPENSSL_"))
     }
+
+
+def descriptors() -> set[str]:
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # that of the list itself
+            found.add(f"{number} {os.readlink(f'/proc/self/fd/{number}')}")
+    return found
+
+
+def make(cells: SlotCells, reaper: Reaper, command: tuple[str, ...] = COMMAND) -> Processor:
+    return Processor(0, 7, cells, reaper, MemoryLog(), lambda _, message: None, command)
+
+
+def test_with_too_few_descriptors_nothing_is_left_of_it() -> None:
+    """One more is to be had each time, so that each of those that it takes is once the one that is missing."""
+
+    async def main() -> int:
+        reaper = Reaper()
+        cells = SlotCells(0, CellLayout.of(CONFIG), ["a"])
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        used = max(int(number) for number in os.listdir("/proc/self/fd"))
+        fillers = [os.open(os.devnull, os.O_RDONLY)]
+        while fillers[-1] < used + 1:
+            fillers.append(os.open(os.devnull, os.O_RDONLY))
+        before = descriptors()
+        failures = 0
+        while True:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (fillers[-1] + 1 + failures, limits[1]))
+            try:
+                processor = make(cells, reaper)
+            except OSError:
+                failures += 1
+            else:
+                break
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            assert descriptors() == before
+        processor.kill("test")
+        await processor.ended
+        processor.close()
+        assert descriptors() == before
+        cells.close()
+        reaper.close()
+        for filler in fillers:
+            os.close(filler)
+        return failures
+
+    assert asyncio.run(main()) >= 4
+
+
+@pytest.mark.parametrize("call", [0, 1])
+def test_one_that_the_loop_cannot_watch_is_killed_and_nothing_is_left_of_it(call: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        reaper = Reaper()
+        cells = SlotCells(0, CellLayout.of(CONFIG), ["a"])
+        loop = asyncio.get_running_loop()
+        add_reader, calls = loop.add_reader, iter(range(9))
+
+        def refuse(*arguments: Any) -> None:
+            if next(calls) == call:
+                raise OSError(errno.ENOSPC, "no room for another watch")
+            add_reader(*arguments)
+
+        before = descriptors()
+        monkeypatch.setattr(loop, "add_reader", refuse)
+        with pytest.raises(OSError, match="another watch"):
+            make(cells, reaper, (sys.executable, "-c", "import time; time.sleep(60)"))
+        assert descriptors() == before
+        monkeypatch.undo()
+        while reaper._watched:
+            await asyncio.sleep(0.01)
+        reaper.close()
+        cells.close()
+
+    asyncio.run(asyncio.wait_for(main(), 10))
+
+
+def test_its_connections_are_booked_under_the_ids_that_it_gives_them() -> None:
+    async def scenario(processor: Processor, log: MemoryLog) -> None:
+        one, two, three = (Handover(number, socket.AF_INET, "a", f"192.0.2.1:{number}") for number in (1, 2, 3))
+        processor.unbook(2)
+        assert [format_connection_id(processor.book(item).number) for item in (one, two, three)] == ["0-7-1", "0-7-2", "0-7-3"]
+        assert list(processor.open) == [1, 3]
+        processor.unbook(1)
+        processor.unbook(3)
+        assert processor.open == {}
+
+    run(scenario)

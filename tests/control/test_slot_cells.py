@@ -48,6 +48,23 @@ def test_a_dead_processors_connections_and_frames_are_accounted_for() -> None:
     cells.close()
 
 
+def test_what_was_ended_by_force_is_counted_as_that() -> None:
+    cells = SlotCells(0, LAYOUT, ["a", "b"])
+    publish(cells, {("connection.active", "downstream", "b"): 2})
+    assert cells.bury("drain_timeout").connections == {"b": 2}
+    assert cells.reader.cell("framegate.connection.closed", "b", "drain_timeout") == 2
+    assert cells.reader.cell("framegate.connection.closed", "b", "processor_died") == 0
+    cells.close()
+
+
+def test_who_still_reads_may_go_on_when_the_cells_are_given_back() -> None:
+    cells = SlotCells(0, LAYOUT, ["a", "b"])
+    publish(cells, {("tap.matched",): 5})
+    reader = cells.reader
+    cells.close()
+    assert reader.cell("framegate.tap.matched") == 5
+
+
 def test_a_processor_that_left_nothing_behind_changes_nothing() -> None:
     cells = SlotCells(0, LAYOUT, ["a", "b"])
     cells.begin()

@@ -7,8 +7,9 @@ import pytest
 from control.errors import AbortedError, ControlError, FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError
 from control.plane import DownEndpoint
 from control.resolver import Resolution
-from control.steering import equal_shares
 from proxy.config.model import MIB
+from tests.fakes.cancelling import at_every_turn
+from tests.fakes.cancelling import run as run_cancelling
 from tests.fakes.fleet import Fleet, fleet, until
 
 Scenario = Callable[[Fleet], Awaitable[None]]
@@ -27,12 +28,8 @@ async def connect(made: Fleet, count: int) -> list[int]:
     for _ in range(count):
         assert await (await made.connect()).echo(b"x") == b"x"
     rows, _ = await made.steering.list_channels(page_size=1000)
+    await until(lambda: made.acceptor.listeners["a"].open == len(rows))  # the acceptor's thread counts what it has handed over already
     return [row["id"] for row in rows]
-
-
-def test_shares_are_equal_and_sum_to_the_size() -> None:
-    assert equal_shares(10, 3) == {0: 4, 1: 3, 2: 3}
-    assert equal_shares(8, 1) == {0: 8}
 
 
 def test_every_page_is_full_and_together_they_are_all_channels_once() -> None:
@@ -180,7 +177,7 @@ def test_processors_are_added_and_removed_and_the_pool_follows() -> None:
         await connect(made, 3)
         pool = await made.steering.set_processors(1)
         assert [(item.slot, item.share) for item in pool.shares] == [(0, 12 * MIB)]
-        assert [item.state for item in await made.steering.status()] == ["running", "stopped", "stopped"]
+        assert [item.state for item in await made.steering.status()] == ["running"]
         assert {row["cause"] for row in made.events} == {"drained"}
         rows, _ = await made.steering.list_channels()
         assert {row["facts"]["share"] for row in rows} == {12 * MIB}
@@ -302,23 +299,8 @@ def test_a_subscriber_that_fails_harms_nobody() -> None:
     run(scenario, 1)
 
 
-def test_shares_move_to_the_needy_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(made: Fleet) -> None:
-        await connect(made, 2)
-        await made.steering._move_shares({0}, {0: 6 * MIB, 1: 0}, calm=False)
-        pool = await made.steering.get_pool()
-        assert [item.share for item in pool.shares] == [8 * MIB + MIB // 2, 3 * MIB + MIB // 2]
-        rows, _ = await made.steering.list_channels()
-        assert [row["facts"]["share"] for row in rows] == [item.share for item in pool.shares]
-        await made.steering._move_shares(set(), {0: 0, 1: 0}, calm=True)
-        assert [item.share for item in (await made.steering.get_pool()).shares] == [6 * MIB, 6 * MIB]
-        assert len(made.log.events("pool_moved")) == 2
-
-    run(scenario)
-
-
 def test_the_balancer_reads_the_cells(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("control.steering.BALANCE_INTERVAL_S", 0.01)
+    monkeypatch.setattr("control.pool.BALANCE_INTERVAL_S", 0.01)
     looks = iter([{0}, set()])
     monkeypatch.setattr("control.balance.Need.look", lambda self, now: next(looks, set()))
 
@@ -329,18 +311,89 @@ def test_the_balancer_reads_the_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     run(scenario)
 
 
-def test_a_mute_that_waits_for_the_end_of_a_frame_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("control.steering.REQUEST_MS", 20)
+@pytest.mark.parametrize(("verb", "reason"), [("mute", "MUTE_PENDING"), ("unmute", "PROCESSOR_SILENT"), ("close", "PROCESSOR_SILENT")])
+def test_what_one_processor_does_not_answer_is_said_and_what_the_other_did_is_counted(
+    verb: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("control.steering.REQUEST_MS", 500)
 
     async def scenario(made: Fleet) -> None:
-        ids = await connect(made, 1)
+        await connect(made, 3)
+        act = {"mute": made.steering.mute_channels, "unmute": made.steering.unmute_channels, "close": made.steering.close_channels}[verb]
+        with pytest.raises(UnavailableError, match=f"{verb} is in force for 2 channels; .*processor 1 ") as caught:
+            await act(listener="a", reason="test")
+        assert (caught.value.reason, caught.value.facts) == (reason, {"processors": "1", "affected_count": "2", "missing_count": "0"})
 
-        async def silent(message: dict[str, Any], timeout_ms: int) -> dict[str, Any]:
-            raise UnavailableError("nothing", reason="PROCESSOR_SILENT")
+    run(scenario, 2, "deaf@1")
 
-        monkeypatch.setattr(made.supervisor.running[0], "request", silent)
-        with pytest.raises(UnavailableError) as caught:
-            await made.steering.mute_channels(ids)
-        assert caught.value.reason == "MUTE_PENDING"
+
+def test_channels_that_went_with_their_processor_are_missing() -> None:
+    async def scenario(made: Fleet) -> None:
+        ids = await connect(made, 2)
+        muting = asyncio.ensure_future(made.steering.mute_channels(ids, reason="test"))
+        await until(lambda: made.steering._transactions._running)
+        made.supervisor.running[1].kill("died")
+        outcome = await muting
+        assert (outcome.affected, outcome.missing) == ((ids[0],), (ids[1],))
+
+    run(scenario, 2, "deaf@1")
+
+
+def test_a_call_on_channels_that_is_cancelled_anywhere_reaches_all_or_none() -> None:
+    async def main() -> None:
+        async with fleet(2) as made:
+            ids = await connect(made, 4)
+            muted: set[int] = set()
+
+            async def check() -> None:
+                await until(lambda: not made.steering._transactions._running)
+                rows, _ = await made.steering.list_channels()
+                muted.add(sum(row["muted"] == ["admin"] for row in rows))
+                await made.steering.unmute_channels(listener="a")
+
+            assert await at_every_turn(lambda: made.steering.mute_channels(ids, reason="test"), check) >= 2
+            assert muted == {0, 4}
+            assert {row["result"] for row in made.log.events("change_settled")} == {"made"}
+
+    run_cancelling(main())
+
+
+def test_a_drain_that_is_cancelled_goes_on() -> None:
+    async def main() -> None:
+        async with fleet(2) as made:
+            await connect(made, 3)
+            ends: list[int] = []
+
+            async def check() -> None:
+                await until(lambda: not made.steering._transactions._running)
+                ends.append(sum(item.connections for item in await made.steering.list_listeners()))
+
+            assert await at_every_turn(lambda: made.steering.drain(1000), check) >= 2
+            assert ends[:2] == [3, 0]
+            assert made.log.events("change_settled")[0]["change"] == "drain"
+            assert [item.state for item in await made.steering.status()] == ["draining", "draining"]
+
+    run_cancelling(main())
+
+
+def test_a_drain_that_a_processor_does_not_answer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("control.supervisor.PATIENCE_S", 0.5)
+
+    async def scenario(made: Fleet) -> None:
+        with pytest.raises(UnavailableError, match="processor 1 has not said so") as caught:
+            await made.steering.drain(1000)
+        assert caught.value.facts == {"processors": "1"}
+
+    run(scenario, 2, "deaf@1")
+
+
+def test_liveness_is_gone_when_a_job_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(made: Fleet) -> None:
+        job = made.guard.job("heartbeats", 0.0)
+        await until(lambda: job.standing)
+        health = made.steering.health()
+        assert (health.started, health.alive, health.ready) == (True, False, True)
+        job.end()
+        assert made.steering.health().alive
 
     run(scenario, 1)

@@ -13,11 +13,13 @@ from control.acceptor import Acceptor, Listening
 from control.guard import Guard
 from control.logs import RowLog
 from control.meters import Meters
+from control.pool import equal_shares
 from control.reaper import Reaper
 from control.resolver import Names, Resolution, Resolver
+from control.slot import Slot
 from control.slot_cells import Life
-from control.steering import Events, Steering, equal_shares
-from control.supervisor import Facts, Slot, Supervisor
+from control.steering import Events, Steering
+from control.supervisor import Facts, Supervisor
 from proxy.config.model import MIB, ListenerConfig, MemoryPoolConfig, ProxyConfig, UpstreamConfig
 
 __all__ = ["COMMAND", "Client", "Fleet", "MemoryLog", "fleet", "fleet_config", "until"]
@@ -86,7 +88,7 @@ class Client:
 class Fleet:
     """What a test gets. ``ends`` holds slot and life of every processor that ended, ``events`` what subscribers saw."""
 
-    def __init__(self, config: ProxyConfig) -> None:
+    def __init__(self, config: ProxyConfig, *, command: tuple[str, ...] = COMMAND, endpoint: tuple[str, int] = ("127.0.0.1", 1)) -> None:
         self.log = MemoryLog()
         self.meters = Meters()
         self.guard = Guard(self.log, self.meters)
@@ -96,7 +98,7 @@ class Fleet:
         self.reaper = Reaper()
         events = Events(self.log)
         events.subscribe(self.events.append)
-        addresses = {"u": Resolution([["127.0.0.1", 2, "127.0.0.1", 1]])}
+        addresses = {"u": Resolution([[endpoint[0], 2, *endpoint]])}
         self.facts = Facts(config, {"u": addresses["u"].addresses}, equal_shares(config.memory_pool.size, config.processors))
         self.supervisor = Supervisor(
             self.facts,
@@ -107,7 +109,7 @@ class Fleet:
             self.guard,
             on_event=events.publish,
             on_end=self._ended,
-            command=COMMAND,
+            command=command,
         )
         resolver = Resolver(Names(()), addresses, lambda: None, self.log)
         self.steering = Steering(self.supervisor, self.acceptor, resolver, self.meters, self.log, events, self.guard)
@@ -134,12 +136,12 @@ class Fleet:
 
 
 @contextlib.asynccontextmanager
-async def fleet(processors: int = 2, mode: str = "", *, start: bool = True, **listener: Any) -> AsyncIterator[Fleet]:
+async def fleet(processors: int = 2, mode: str = "", *, start: bool = True, timeout: float = 20, **listener: Any) -> AsyncIterator[Fleet]:
     """A fleet that serves; ``mode`` is how its processors misbehave (see ``tests.fakes.processor``)."""
     os.environ["FAKE_PROCESSOR"] = mode
     made = Fleet(fleet_config(processors, **listener))
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(timeout):
             if start:
                 await made.supervisor.start_slots(range(processors))
                 made.acceptor.start()

@@ -1,10 +1,13 @@
-"""A control plane without processors: rows in a dict, real cells, and errors on demand."""
+"""A control plane without processors: rows in a dict, real cells, and errors on demand. What it refuses is what ``Steering`` refuses: both run
+the suite ``tests/integration/test_plane_contract.py``.
+"""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from control.errors import AbortedError, ControlError, InvalidArgumentError, NotFoundError, Violation
+from control.errors import AbortedError, ControlError, FailedPreconditionError, InvalidArgumentError, NotFoundError, Violation
 from control.plane import (
+    RETIRED,
     Attributes,
     BuildInfo,
     ControlPlane,
@@ -21,8 +24,9 @@ from control.plane import (
     Subscriber,
     UpstreamStatus,
 )
+from control.pool import MAX_PROCESSORS, equal_shares, too_small
 from proxy.cells import CellLayout, CellReader, CellWriter, create
-from proxy.config.model import AdminConfig, HealthConfig, ListenerConfig, MemoryPoolConfig, ProxyConfig, UpstreamConfig
+from proxy.config.model import MAX_INT32, AdminConfig, HealthConfig, ListenerConfig, MemoryPoolConfig, ProxyConfig, UpstreamConfig
 from proxy.network.connection_id import format_connection_id, parse_connection_id
 
 __all__ = ["FakePlane", "channel_row", "closed_row", "fake_config"]
@@ -114,6 +118,7 @@ class FakePlane(ControlPlane):
         self._descriptors = [create(self._layout) for _ in range(config.processors)]
         self.writers = [CellWriter(descriptor, self._layout) for descriptor in self._descriptors]
         self._readers = [CellReader(descriptor, self._layout) for descriptor in self._descriptors]
+        self._slots = dict(enumerate(self._readers))
         for slot, writer in enumerate(self.writers):
             writer.start(os.getpid() if slot == 0 else 0, 1, 1)
 
@@ -152,7 +157,13 @@ class FakePlane(ControlPlane):
 
     @property
     def cells(self) -> list[tuple[int, CellReader]]:
-        return list(enumerate(self._readers))
+        return sorted(self._slots.items())
+
+    def retire(self, slot: int) -> None:
+        """A slot is gone; its counts stay."""
+        gone = [self._slots[key] for key in (RETIRED, slot) if key in self._slots]
+        self._slots[RETIRED] = CellReader.sum_of(gone)
+        del self._slots[slot]
 
     def measurements(self) -> Mapping[tuple[str, Attributes], float]:
         return dict(self.measured)
@@ -168,6 +179,8 @@ class FakePlane(ControlPlane):
         self._listener(listener)
         if page_token and not page_token.isdigit():
             raise InvalidArgumentError([Violation("page_token", "is not ours")])
+        if not 0 <= page_size <= 1000:
+            raise InvalidArgumentError([Violation("page_size", "must be from 0 to 1000")])
         rows = [row for _, row in sorted(self.rows.items()) if listener in (None, row["listener"])]
         start = int(page_token or 0)
         end = start + (page_size or 100)
@@ -181,7 +194,11 @@ class FakePlane(ControlPlane):
     async def _change(self, name: str, channels: Sequence[int], listener: str | None, reason: str) -> Outcome:
         self.asked.append((name, tuple(channels), listener, reason))
         self._fail()
+        if bool(channels) == (listener is not None):
+            raise InvalidArgumentError([Violation("channels", "name channels or a listener, and not both")])
         self._listener(listener)
+        if len(channels) == 1 and channels[0] not in self.rows:
+            raise NotFoundError("channel", format_connection_id(channels[0]))
         wanted = list(channels) if listener is None else [key for key, row in self.rows.items() if row["listener"] == listener]
         return Outcome(
             affected=tuple(channel for channel in wanted if channel in self.rows),
@@ -215,30 +232,47 @@ class FakePlane(ControlPlane):
         self._listener(listener)
         return [Limit(listener=name, max_receive_size=size) for name, size in self.limits.items() if listener in (None, name)]
 
+    @staticmethod
+    def _check_share(size: int, count: int, largest: int) -> None:
+        if size // count < largest:
+            raise too_small(size // count, largest)
+
     async def set_limit(self, listener: str, max_receive_size: int) -> Limit:
         self._fail()
         self._listener(listener)
+        if not 1 <= max_receive_size <= MAX_INT32:
+            raise InvalidArgumentError([Violation("max_receive_size", f"must be from 1 to {MAX_INT32} bytes")])
+        self._check_share(self.pool, self.processors, max_receive_size)
         self.limits[listener] = max_receive_size
         return Limit(listener=listener, max_receive_size=max_receive_size)
 
     async def get_pool(self) -> PoolStatus:
-        share = self.pool // self.processors
-        shares = tuple(PoolShare(slot=slot, share=share, usage=5) for slot in range(self.processors))
+        shares = tuple(PoolShare(slot=slot, share=share, usage=5) for slot, share in equal_shares(self.pool, self.processors).items())
         return PoolStatus(size=self.pool, usage=5 * self.processors, shares=shares, processors=self.processors)
 
     async def set_pool_size(self, size: int) -> PoolStatus:
         self._fail()
+        if size < 1:
+            raise InvalidArgumentError([Violation("size", "must be positive")])
+        self._check_share(size, self.processors, max(self.limits.values()))
         self.pool = size
         return await self.get_pool()
 
     async def set_processors(self, count: int) -> PoolStatus:
         self._fail()
+        if not 1 <= count <= MAX_PROCESSORS:
+            raise InvalidArgumentError([Violation("processors", f"must be from 1 to {MAX_PROCESSORS}")])
+        if not self.accepting:
+            raise FailedPreconditionError("the proxy drains", reason="DRAINING")
+        self._check_share(self.pool, count, max(self.limits.values()))
         self.processors = count
         return await self.get_pool()
 
     async def drain(self, timeout_ms: int | None = None, *, wait: bool = True) -> DrainResult:
         self.asked.append(("drain", timeout_ms, wait))
         self._fail()
+        if timeout_ms is not None and timeout_ms < 0:
+            raise InvalidArgumentError([Violation("timeout", "must not be negative")])
         self.accepting = False
         closed = len(self.rows) if wait else 0
         if wait:
@@ -298,4 +332,4 @@ class FakePlane(ControlPlane):
 
     @staticmethod
     def aborted() -> ControlError:
-        return AbortedError("processor 1 was silent for 500 ms", reason="PROCESSOR_SILENT", slot="1")
+        return AbortedError("processor 1 did not answer within 30 s", reason="PROCESSOR_SILENT", slot="1")

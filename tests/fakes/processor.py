@@ -1,12 +1,16 @@
-"""A processor that speaks the link and echoes bytes, for tests of control. ``FAKE_PROCESSOR`` in the environment makes it misbehave:
+"""A processor that speaks the link and echoes bytes, for tests of control. What it may be asked, and refuses, is what the real one is asked and
+refuses: both run the suite ``tests/integration/test_link_contract.py``. ``FAKE_PROCESSOR`` in the environment makes it misbehave, in the slot
+behind an ``@`` or in all of them:
 
 refuse          refuses every change
 silent          answers no prepare
 unconfirmed     answers no commit of a change whose max_receive_size is 13
+broken          refuses each commit
 fail            cannot start
 stuck           its heartbeat stands
 slow_start      is ready after 300 ms
 down            leaves an endpoint out
+deaf            never answers mute, unmute, close and drain
 """
 
 import argparse
@@ -15,6 +19,7 @@ import selectors
 import socket
 import sys
 import time
+from array import array
 from typing import Any
 
 from proxy.cells import CellLayout, CellWriter, State
@@ -22,12 +27,14 @@ from proxy.config.model import from_wire
 from proxy.network.connection_id import ConnectionIds
 from proxy.server.link import Handover, LinkReader, encode, encode_closed, receive_handover
 
-MODE = os.environ.get("FAKE_PROCESSOR", "")
+MAX_INT32 = 2**31 - 1
 ZERO = {"request": 0, "response": 0}
 
 
 class FakeProcessor:
     def __init__(self, slot: int, handover: socket.socket, commands: socket.socket, cells: int) -> None:
+        mode, _, where = os.environ.get("FAKE_PROCESSOR", "").partition("@")
+        self.mode = mode if where in ("", str(slot)) else ""
         self.slot = slot
         self.handover = handover
         self.commands = commands
@@ -36,9 +43,8 @@ class FakeProcessor:
         self.selector = selectors.DefaultSelector()
         self.connections: dict[int, tuple[socket.socket, int, Handover]] = {}
         self.facts: dict[str, Any] = {}
-        self.pending: dict[int, dict[str, Any]] = {}
+        self.prepared: tuple[int, dict[str, Any]] | None = None
         self.muted: set[int] = set()
-        self.draining = False
         self.writer: CellWriter | None = None
         self.ids: ConnectionIds | None = None
         self.selector.register(commands, selectors.EVENT_READ, self.read_commands)
@@ -51,7 +57,7 @@ class FakeProcessor:
             for key, _ in self.selector.select(0.05):
                 if key.fileobj in (self.commands, self.handover) or key.fd in self.connections:
                     key.data(*(() if key.fileobj in (self.commands, self.handover) else (key.fd,)))
-            if self.writer is not None and MODE != "stuck":
+            if self.writer is not None and self.mode != "stuck":
                 self.writer.beat(time.monotonic_ns())
 
     def read_commands(self) -> None:
@@ -59,13 +65,16 @@ class FakeProcessor:
         if not data:
             sys.exit(0)
         for message in self.reader.feed(data):
-            getattr(self, f"on_{message['type']}")(message)
+            try:
+                getattr(self, f"on_{message['type']}")(message)
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                self.send(type="error", id=message.get("id"), error=f"{type(error).__name__}: {error}")
 
     def on_start(self, message: dict[str, Any]) -> None:
-        if MODE == "fail":
+        if self.mode == "fail":
             self.send(type="failed", error="the fake was told to")
             sys.exit(1)
-        if MODE == "slow_start":
+        if self.mode == "slow_start":
             time.sleep(0.3)
         config = from_wire(message["config"])
         self.facts = {
@@ -74,66 +83,117 @@ class FakeProcessor:
             "endpoints": message["endpoints"],
         }
         self.writer = CellWriter(self.cells, CellLayout.of(config))
-        self.writer.start(os.getpid(), message["generation"], time.monotonic_ns())
+        self.image = array("q", self.writer.start(os.getpid(), message["generation"], time.monotonic_ns()))
+        self.publish()
         self.writer.state(State.SERVING)
         self.ids = ConnectionIds(self.slot, message["generation"])
         self.selector.register(self.handover, selectors.EVENT_READ, self.take)
         self.send(type="ready", pid=os.getpid(), modules={"fake": __file__})
 
+    def publish(self) -> None:
+        """Show in the cells what is in force, and the connections."""
+        assert self.writer is not None
+        self.cell("framegate.memory_pool.limit", "frames", value=self.facts["share"])
+        for name, size in self.facts["max_receive_size"].items():
+            self.cell("framegate.frame.size.limit", name, value=size)
+            count = sum(item.listener == name for _, _, item in self.connections.values())
+            self.cell("framegate.connection.active", "downstream", name, value=count)
+        self.writer.publish(self.image)
+
+    def cell(self, name: str, *values: str, value: int | None = None) -> None:
+        """Set a cell, or count one more."""
+        assert self.writer is not None
+        index = self.writer.layout.index(name, *values)
+        self.image[index] = self.image[index] + 1 if value is None else value
+
     def on_prepare(self, message: dict[str, Any]) -> None:
-        if MODE == "silent":
+        if self.mode == "silent":
             return
-        if MODE == "refuse":
+        if self.mode == "refuse":
             self.send(type="refused", id=message["id"], reason="the fake was told to")
             return
-        self.pending[message["id"]] = message["change"]
+        refusal = self.judge(message["change"])
+        if refusal:
+            self.send(type="refused", id=message["id"], reason=refusal)
+            return
+        self.prepared = message["id"], message["change"]
         self.send(type="prepared", id=message["id"])
 
+    def judge(self, change: dict[str, Any]) -> str:
+        """Why a change is refused; empty when it is not."""
+        if self.prepared is not None:
+            return f"change {self.prepared[0]} is prepared and not decided"
+        if set(change) - set(self.facts):
+            return f"cannot change {', '.join(sorted(set(change) - set(self.facts)))}"
+        limits = {**self.facts["max_receive_size"], **change.get("max_receive_size", {})}
+        if set(limits) != set(self.facts["max_receive_size"]) or not all(1 <= size <= MAX_INT32 for size in limits.values()):
+            return f"max_receive_size {limits}"
+        if max(limits.values()) > change.get("share", self.facts["share"]):
+            return "the share is below a max_receive_size"
+        if set(change.get("endpoints", {})) - set(self.facts["endpoints"]):
+            return "no such upstream"
+        return ""
+
     def on_commit(self, message: dict[str, Any]) -> None:
-        change = self.pending.pop(message["id"])
-        if MODE == "unconfirmed" and 13 in change.get("max_receive_size", {}).values():
+        if self.mode == "broken" or self.prepared is None or self.prepared[0] != message["id"]:
+            self.send(type="refused", id=message["id"], reason="that change is not prepared")
             return
+        change = self.prepared[1]
+        self.prepared = None
         for key, value in change.items():
             if isinstance(value, dict):
                 self.facts[key] = {**self.facts[key], **value}
             else:
                 self.facts[key] = value
-        self.send(type="committed", id=message["id"])
+        self.publish()
+        if self.mode != "unconfirmed" or 13 not in change.get("max_receive_size", {}).values():
+            self.send(type="committed", id=message["id"])
 
     def on_abort(self, message: dict[str, Any]) -> None:
-        self.pending.pop(message["id"], None)
+        if self.prepared is not None and self.prepared[0] == message["id"]:
+            self.prepared = None
         self.send(type="aborted", id=message["id"])
 
     def rows(self) -> list[dict[str, Any]]:
-        return [{"id": number, "listener": item.listener, "peer": item.peer, "facts": self.facts} for _, number, item in self.connections.values()]
+        return [
+            {"id": number, "listener": item.listener, "peer": item.peer, "facts": self.facts, "muted": ["admin"] if number in self.muted else []}
+            for _, number, item in self.connections.values()
+        ]
 
     def on_list(self, message: dict[str, Any]) -> None:
         rows = [row for row in self.rows() if row["id"] > message["after"] and message["listener"] in (None, row["listener"])]
         page = rows[: message["limit"]]
-        following = page[-1]["id"] if len(rows) > len(page) else None
+        following = page[-1]["id"] if len(rows) > len(page) else 0
         self.send(type="result", id=message["id"], rows=page, next=following)
 
     def on_describe(self, message: dict[str, Any]) -> None:
-        row = next((row for row in self.rows() if row["id"] == message["connection"]), None)
+        connection = int(message["connection"])
+        row = next((row for row in self.rows() if row["id"] == connection), None)
         self.send(type="result", id=message["id"], row=row)
 
     def named(self, message: dict[str, Any]) -> tuple[list[int], list[int]]:
         here = {number: item for _, number, item in self.connections.values()}
-        if "listener" in message:
+        if message.get("listener") is not None:
             return [number for number, item in here.items() if item.listener == message["listener"]], []
         return [item for item in message["connections"] if item in here], [item for item in message["connections"] if item not in here]
 
     def on_mute(self, message: dict[str, Any]) -> None:
+        if self.mode == "deaf":
+            return
         affected, missing = self.named(message)
         self.muted |= set(affected)
         self.send(type="result", id=message["id"], affected=affected, missing=missing)
 
     def on_unmute(self, message: dict[str, Any]) -> None:
+        if self.mode == "deaf":
+            return
         affected, missing = self.named(message)
         self.muted -= set(affected)
         self.send(type="result", id=message["id"], affected=affected, missing=missing)
 
     def on_close(self, message: dict[str, Any]) -> None:
+        if self.mode == "deaf":
+            return
         affected, missing = self.named(message)
         for descriptor, (_, number, _) in list(self.connections.items()):
             if number in affected:
@@ -141,16 +201,21 @@ class FakeProcessor:
         self.send(type="result", id=message["id"], affected=affected, missing=missing)
 
     def on_upstreams(self, message: dict[str, Any]) -> None:
-        rows = [{"upstream": "u", "endpoint": "127.0.0.1:1", "reason": "refused", "detail": f"says {self.slot}"}] if MODE == "down" else []
+        rows = [{"upstream": "u", "endpoint": "127.0.0.1:1", "reason": "refused", "detail": f"says {self.slot}"}] if self.mode == "down" else []
         self.send(type="result", id=message["id"], rows=rows)
 
     def on_drain(self, message: dict[str, Any]) -> None:
+        if self.mode == "deaf":
+            return
+        int(message["timeout_ms"])
         self.send(type="result", id=message["id"])
         for descriptor in list(self.connections):
             self.close(descriptor, "drained")
-        self.send(type="drained", open=0)
+        self.send(type="drained", open=0, cut_off=0)
 
     def on_stop(self, message: dict[str, Any]) -> None:
+        for descriptor in list(self.connections):
+            self.close(descriptor, "drained")
         sys.exit(0)
 
     def take(self) -> None:
@@ -161,10 +226,13 @@ class FakeProcessor:
         if received is None:
             return
         handover, descriptor = received
+        assert descriptor >= 0, "a hand-over brings its connection"
         connection = socket.socket(fileno=descriptor)
         connection.setblocking(False)
         assert self.ids is not None
         self.connections[descriptor] = (connection, int(self.ids.next()), handover)
+        self.cell("framegate.connection.accepted", handover.listener)
+        self.publish()
         self.selector.register(connection, selectors.EVENT_READ, self.echo)
 
     def echo(self, descriptor: int) -> None:
@@ -184,6 +252,8 @@ class FakeProcessor:
         connection, number, handover = self.connections.pop(descriptor)
         self.selector.unregister(connection)
         connection.close()
+        self.cell("framegate.connection.closed", handover.listener, cause)
+        self.publish()
         row = {"id": number, "listener": handover.listener, "peer": handover.peer, "cause": cause, "detail": "", "side": "downstream"}
         row = {**row, "frames": ZERO, "bytes": ZERO, "lost": {"bytes": 0}, "mutes": {}}
         self.commands.sendall(encode({"type": "closed"}, [encode_closed(row, handover.accepted_ns)]))

@@ -14,6 +14,8 @@ from proxy.tap import log_reader
 from tests.fakes.framegate import Framegate, Witness
 from tests.fakes.upstream import frame, read_frame
 
+UNKNOWN = {"request": None, "response": None}
+
 
 def alive(pid: int) -> bool:
     """Whether a process runs; one that nobody has reaped yet does not."""
@@ -37,6 +39,13 @@ def slots(proxy: Framegate) -> dict[str, int]:
     return {item.peer_address: item.processor_slot for item in answer.channels}
 
 
+def channel_ids(proxy: Framegate) -> dict[str, str]:
+    """The id of every open channel, by peer."""
+    with proxy.api() as channel:
+        answer = ChannelServiceStub(channel).ListChannels(channels_pb2.ListChannelsRequest(), timeout=10)
+    return {item.peer_address: item.id for item in answer.channels}
+
+
 def gaps(directory: Path) -> dict[str, int]:
     """Frames that gaps for dead processors miss, by direction, over all streams."""
     found = {"request": 0, "response": 0}
@@ -58,6 +67,7 @@ def test_a_killed_processor_takes_only_its_own_connections_and_is_replaced(tmp_p
                 assert read_frame(victim) == bytes([number])
             peers = {"{}:{}".format(*sock.getsockname()[:2]): sock for sock in (victim, witness.sock)}
             by_peer = slots(proxy)
+            listed = channel_ids(proxy)
             slot_of = {sock: by_peer[peer] for peer, sock in peers.items()}
             assert slot_of[victim] != slot_of[witness.sock]
             slot = slot_of[victim]
@@ -66,7 +76,8 @@ def test_a_killed_processor_takes_only_its_own_connections_and_is_replaced(tmp_p
             os.kill(pid, signal.SIGKILL)
             row = proxy.closed_row(victim)
             assert victim.recv(1) == b""
-        assert row["cause"] == "processor_died"
+        assert (row["cause"], row["id"]) == ("processor_died", listed[row["peer"]])
+        assert (row["frames"], row["bytes"]) == (UNKNOWN, UNKNOWN)
         died = proxy.wait_row(lambda row: row["event"] == "processor_died")
         assert (died["slot"], died["pid"], died["exit_code"], died["connections"]) == (slot, pid, -9, 1)
         ready = proxy.wait_row(lambda row: row["event"] == "processor_ready" and row["slot"] == slot and row["pid"] != pid)
@@ -103,3 +114,23 @@ def test_processors_leave_no_orphan_when_control_is_killed(tmp_path: Path, plain
     assert sum(total.stored["response"] for total in totals) == 10
     with Framegate(tmp_path, {**plain, "tap": tap}) as successor, Witness(successor, "plain") as witness:
         witness.check()
+
+
+@pytest.mark.slow
+def test_an_end_that_is_forced_is_no_crash_and_names_those_it_cut_off(tmp_path: Path, plain: dict[str, Any]) -> None:
+    """The second signal kills the processors while they drain."""
+    proxy = Framegate(tmp_path, {**plain, "drain": {"timeout": "20s", "quiet": "20s"}})
+    with proxy.connect("plain") as client:
+        client.sendall(frame(b"x"))
+        assert read_frame(client) == b"x"
+        (identifier,) = channel_ids(proxy).values()
+        proxy.process.send_signal(signal.SIGTERM)
+        proxy.wait_row(lambda row: row["event"] == "draining")
+        proxy.process.send_signal(signal.SIGTERM)
+        assert proxy.wait() == 1
+    events = [row["event"] for row in proxy.rows]
+    assert "processor_died" not in events
+    stopped = next(row for row in proxy.rows if row["event"] == "processor_stopped")
+    assert (stopped["level"], stopped["forced"], stopped["connections"]) == ("warning", True, 1)
+    closed = next(row for row in proxy.rows if row["event"] == "closed")
+    assert (closed["id"], closed["cause"], closed["frames"]) == (identifier, "drain_timeout", UNKNOWN)

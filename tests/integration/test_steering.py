@@ -4,12 +4,15 @@ import json
 import os
 import signal
 import struct
-import time
+import threading
 from collections.abc import Iterator
 from typing import Any
 
+import grpc
 import pytest
 
+from control.gen.framegate.control.v1 import limit_service_pb2 as pb2
+from control.gen.framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
 from tests.fakes.framegate import Framegate, Witness
 from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
 
@@ -98,21 +101,39 @@ def test_a_change_that_the_pool_does_not_allow_is_refused_everywhere(proxy: Fram
     assert proxy.cli("limits", "set", "--listener", "none", "--max-receive-size", "5KiB").returncode == 3
 
 
+def set_limit(proxy: Framegate, size: int, timeout: float) -> grpc.StatusCode:
+    limit = pb2.Limit(listener="plain", max_receive_size_bytes=size)
+    with proxy.api() as channel:
+        try:
+            LimitServiceStub(channel).UpdateLimit(pb2.UpdateLimitRequest(limit=limit), timeout=timeout)
+        except grpc.RpcError as error:
+            return error.code()
+    return grpc.StatusCode.OK
+
+
 @pytest.mark.slow
-def test_a_change_that_a_processor_does_not_answer_is_aborted_and_none_has_it(proxy: Framegate) -> None:
-    stopped = proxy.processors[0]
-    os.kill(stopped, signal.SIGSTOP)
-    try:
-        began = time.monotonic()
-        aborted = proxy.cli("limits", "set", "--listener", "plain", "--max-receive-size", "100")
-        assert aborted.returncode == 4
-        assert time.monotonic() - began < 9  # a processor is killed for its heart after 10
-    finally:
-        os.kill(stopped, signal.SIGCONT)
-    time.sleep(0.1)
-    for _ in range(2):
-        with proxy.connect("plain") as client:
-            client.sendall(frame(bytes(200)))
-            assert len(read_frame(client)) == 200
-    (limit,) = rows(proxy, "limits", "get")
-    assert int(limit["max_receive_size_bytes"]) == 1 << 20
+def test_a_call_that_ends_before_a_slow_processor_answers_is_taken_back_and_one_that_waits_is_not(proxy: Framegate) -> None:
+    slow = proxy.processors[0]
+    with Witness(proxy, "plain") as one, Witness(proxy, "plain") as two:
+        os.kill(slow, signal.SIGSTOP)
+        try:
+            assert set_limit(proxy, 100, timeout=1) is grpc.StatusCode.DEADLINE_EXCEEDED
+            row = proxy.wait_row(lambda row: row["event"] == "change_settled")
+            assert (row["change"], row["result"]) == ("limit of plain", "taken back")
+            assert rows(proxy, "limits", "get")[0]["max_receive_size_bytes"] == 1 << 20
+            timer = threading.Timer(0.7, os.kill, (slow, signal.SIGCONT))
+            timer.start()
+            assert set_limit(proxy, 1 << 19, timeout=9) is grpc.StatusCode.OK
+            timer.join()
+        finally:
+            os.kill(slow, signal.SIGCONT)
+        for _ in range(2):
+            with proxy.connect("plain") as client:
+                client.sendall(frame(bytes(200)))
+                assert len(read_frame(client)) == 200
+                client.sendall(struct.pack(">i", (1 << 19) + 1))
+                assert client.recv(1) == b""
+        assert set_limit(proxy, 1 << 20, timeout=9) is grpc.StatusCode.OK
+        assert slow in proxy.processors
+        one.check()
+        two.check()

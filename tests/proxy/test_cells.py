@@ -123,3 +123,16 @@ def test_cells_of_another_configuration_are_refused(descriptor):
 
 def test_causes_are_listed_once():
     assert len(set(CAUSES)) == len(CAUSES) == 22
+
+
+def test_slots_without_a_processor_are_summed_for_good(layout, descriptor):
+    writer, reader = CellWriter(descriptor, layout), CellReader(descriptor, layout)
+    writer.start(7, 1, 5)
+    writer.publish(array("q", [2] * layout.count))
+    once = CellReader.sum_of([reader])
+    total = CellReader.sum_of([once, reader])
+    writer.publish(array("q", [9] * layout.count))
+    assert total.cell("framegate.connection.accepted", "plain") == 4
+    assert total.snapshot()[_metric("framegate.event_loop.lag"), ()].buckets == (4,) * 11
+    assert total.cell("framegate.connection.active", "upstream", "plain") == 0
+    assert (total.pid, total.heartbeat_ns) == (0, 0)

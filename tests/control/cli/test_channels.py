@@ -48,6 +48,15 @@ def test_closed_channels_are_listed_with_their_causes(cli: Cli) -> None:
     assert (row["id"], row["close"]["cause"]) == ("0-1-2", "CAUSE_IDLE")
 
 
+def test_what_went_with_a_processor_is_shown_as_not_known(cli: Cli) -> None:
+    unknown = {"request": None, "response": None}
+    cli.plane.tell(closed_row("0-1-1", "processor_died", frames=unknown, bytes=unknown, lost={"bytes": None}))
+    assert cli("channels", "list", "--closed").stdout.splitlines()[1].split()[5:8] == ["?", "?", "?"]
+    assert "not known" in cli("channels", "describe", "0-1-1").stdout
+    (row,) = cli.json("channels", "list", "--closed")
+    assert ("request" in row, "lost_bytes" in row["close"]) == (False, False)
+
+
 def test_describe_shows_an_open_and_a_closed_channel(cli: Cli) -> None:
     text = cli("channels", "describe", "0-1-7").stdout
     assert "TLSv1.3 TLS_AES_256_GCM_SHA384" in text

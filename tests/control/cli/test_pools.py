@@ -21,15 +21,15 @@ def test_get_shows_memory_and_processors(cli: Cli) -> None:
 
 
 def test_set_changes_either_or_both(cli: Cli) -> None:
-    assert cli.json("pool", "set", "--size", "64MiB")["memory_pool"]["size_bytes"] == 64 << 20
+    assert cli.json("pool", "set", "--size", "512MiB")["memory_pool"]["size_bytes"] == 512 << 20
     assert cli.json("pool", "set", "--processors", "3")["processor_pool"]["size"] == 3
-    cli.json("pool", "set", "--size", "128MiB", "--processors", "1")
-    assert (cli.plane.pool, cli.plane.processors) == (128 << 20, 1)
+    cli.json("pool", "set", "--size", "600MiB", "--processors", "1")
+    assert (cli.plane.pool, cli.plane.processors) == (600 << 20, 1)
     assert [row["method"].rpartition("/")[2] for row in cli.plane.audits[-2:]] == ["UpdateMemoryPool", "UpdateProcessorPool"]
 
 
 def test_a_pool_that_shrinks_lets_processors_go_first(cli: Cli) -> None:
-    cli.json("pool", "set", "--size", "1MiB", "--processors", "1")
+    cli.json("pool", "set", "--size", "100MiB", "--processors", "1")
     assert [row["method"].rpartition("/")[2] for row in cli.plane.audits] == ["UpdateProcessorPool", "UpdateMemoryPool"]
 
 

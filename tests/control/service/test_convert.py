@@ -47,10 +47,12 @@ def test_a_closed_row_says_what_was_lost_and_what_muted() -> None:
 
 
 def test_the_row_that_stands_for_a_dead_processors_connection_is_good_enough() -> None:
-    row = closed_row("0-1-1", "processor_died", principal=None, state="", side="internal", mutes={}, lost={"bytes": 0})
-    del row["tls"], row["endpoint"]
-    message = channel_message(row)
+    unknown = {"request": None, "response": None}
+    gone = {"principal": None, "tls": None, "endpoint": None, "frames": unknown, "bytes": unknown, "lost": {"bytes": None, **unknown}}
+    message = channel_message(closed_row("0-1-1", "processor_died", state="", side="internal", mutes={}, **gone))
     assert (message.close.cause, message.close.state) == (channel_pb2.CAUSE_PROCESSOR_DIED, channel_pb2.Channel.STATE_UNSPECIFIED)
+    assert [message.HasField(name) for name in ("request", "response", "tls")] == [False] * 3
+    assert not message.close.HasField("lost_bytes")
 
 
 def test_the_states_of_a_pair_are_the_relays() -> None:

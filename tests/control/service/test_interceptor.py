@@ -1,5 +1,6 @@
 """Every call is measured; every change leaves an audit row; errors arrive with their details."""
 
+import contextlib
 import logging
 
 import grpc
@@ -9,6 +10,7 @@ from grpc_status import rpc_status
 
 from control.errors import AbortedError, UnavailableError
 from control.gen.framegate.control.v1 import channel_service_pb2 as pb2
+from control.gen.framegate.control.v1 import limit_service_pb2, listener_service_pb2, pool_service_pb2, proxy_service_pb2, upstream_service_pb2
 from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 from control.service.interceptor import CLIENT_KEY
 from tests.fakes.plane import channel_row
@@ -100,3 +102,32 @@ def test_every_call_is_measured_by_method_and_code() -> None:
     run(body, lambda method, code, seconds: seen.append((method, code)) if 0 <= seconds < 5 else None)
     prefix = "framegate.control.v1.ChannelService"
     assert seen == [(f"{prefix}/ListChannels", "OK"), (f"{prefix}/GetChannel", "NOT_FOUND")]
+
+
+def rpcs() -> list[str]:
+    """Every method of the API, ``package.Service/Method``."""
+    modules = (pb2, limit_service_pb2, listener_service_pb2, pool_service_pb2, proxy_service_pb2, upstream_service_pb2)
+    services = [service for module in modules for service in module.DESCRIPTOR.services_by_name.values()]
+    return [f"{service.full_name}/{method.name}" for service in services for method in service.methods]
+
+
+def test_each_call_that_changes_something_is_audited_whatever_came_of_it() -> None:
+    """Sent empty, most are refused; a row says that, too."""
+
+    async def body(at: Serving) -> None:
+        for method in rpcs():
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                await at.channel.unary_unary(f"/{method}")(b"")
+        assert [row["method"].rpartition("/")[2] for row in at.plane.audits] == [
+            "MuteChannels",
+            "UnmuteChannels",
+            "CloseChannels",
+            "UpdateLimit",
+            "UpdateMemoryPool",
+            "UpdateProcessorPool",
+            "DrainProxy",
+        ]
+        assert {row["method"]: row["result"] for row in at.plane.audits}["framegate.control.v1.ProxyService/DrainProxy"] == "OK"
+        assert len(rpcs()) == 19  # a new one has to be put in the list above, or not
+
+    run(body)

@@ -62,6 +62,7 @@ def test_a_bad_update_changes_nothing(request_: pb2.UpdateLimitRequest, code: gr
 
 def test_the_largest_int32_is_in_range() -> None:
     async def body(at: Serving) -> None:
+        at.plane.pool = 2 * 2**31
         await LimitServiceStub(at.channel).UpdateLimit(update("plain", 2**31 - 1))
         assert at.plane.limits["plain"] == 2**31 - 1
 

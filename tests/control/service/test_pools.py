@@ -12,11 +12,11 @@ from tests.fakes.serving import Serving, run
 def test_the_memory_pool_is_got_and_resized() -> None:
     async def body(at: Serving) -> None:
         stub = PoolServiceStub(at.channel)
-        updated = await stub.UpdateMemoryPool(pb2.UpdateMemoryPoolRequest(memory_pool=pb2.MemoryPool(size_bytes=64)))
+        updated = await stub.UpdateMemoryPool(pb2.UpdateMemoryPoolRequest(memory_pool=pb2.MemoryPool(size_bytes=200 << 20)))
         got = (await stub.GetMemoryPool(pb2.GetMemoryPoolRequest())).memory_pool
         assert updated.memory_pool == got
-        assert (got.size_bytes, got.usage_bytes) == (64, 10)
-        assert [(share.processor_slot, share.size_bytes, share.usage_bytes) for share in got.shares] == [(0, 32, 5), (1, 32, 5)]
+        assert (got.size_bytes, got.usage_bytes) == (200 << 20, 10)
+        assert [(share.processor_slot, share.size_bytes, share.usage_bytes) for share in got.shares] == [(0, 100 << 20, 5), (1, 100 << 20, 5)]
         assert at.plane.audits[0]["before"] == {"size_bytes": 256 * 1024 * 1024}
 
     run(body)
@@ -25,6 +25,7 @@ def test_the_memory_pool_is_got_and_resized() -> None:
 def test_the_processors_are_got_and_their_number_changed() -> None:
     async def body(at: Serving) -> None:
         stub = PoolServiceStub(at.channel)
+        at.plane.pool = 300 << 20
         await stub.UpdateProcessorPool(pb2.UpdateProcessorPoolRequest(processor_pool=pb2.ProcessorPool(size=3)))
         pool = (await stub.GetProcessorPool(pb2.GetProcessorPoolRequest())).processor_pool
         assert pool.size == 3

@@ -47,6 +47,20 @@ def test_loops_are_told_apart(plane: FakePlane) -> None:
     assert [points[("framegate.state", "busy"), (WORKER, str(slot))] for slot in (0, 1)] == [1.0, 2.0]
 
 
+def test_slots_that_are_gone_stay_in_the_sums_as_one(plane: FakePlane) -> None:
+    key = ("framegate.frame.size", "downstream", "plain")
+    for slot in (0, 1):
+        fill(plane, slot, {("framegate.event_loop.time", "busy"): 10**9, ("framegate.read.count", "downstream", "plain"): 4, key: [1]})
+    before = Fold(plane).end()
+    plane.retire(1)
+    after = Fold(plane).end()
+    reads = (("framegate.side", "downstream"), ("framegate.listener", "plain"))
+    assert [folded.points["framegate.read.count"][reads] for folded in (before, after)] == [8, 8]
+    assert after.histograms["framegate.frame.size"][reads].count == 2
+    busy = {dict(attributes)[WORKER] for attributes in after.points["framegate.event_loop.time"]}
+    assert busy == {"0", "retired"}
+
+
 def test_histograms_are_summed_bucket_by_bucket(plane: FakePlane) -> None:
     key = ("framegate.frame.size", "downstream", "plain")
     fill(plane, 0, {key: [1, 2, *[0] * 9, 1, 1000]})

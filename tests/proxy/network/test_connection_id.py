@@ -30,5 +30,17 @@ def test_ids_count_up_and_wrap_within_their_field() -> None:
     assert format_connection_id(ids.next()) == "3-5-0"
 
 
+def test_an_id_that_is_given_back_is_the_next() -> None:
+    ids = ConnectionIds(3, 5)
+    ids.next()
+    ids.next()
+    ids.give_back()
+    assert format_connection_id(ids.next()) == "3-5-2"
+    ids._counter = 0
+    ids.give_back()
+    ids.next()
+    assert format_connection_id(ids.next()) == "3-5-1"
+
+
 def test_a_generation_beyond_its_field_wraps() -> None:
     assert format_connection_id(ConnectionIds(0, 2**28 + 7).next()) == "0-7-1"

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from proxy.config.model import TapConfig, TapRule
 from proxy.network import mute
 from proxy.network.cause import Cause
 from proxy.network.channel import MAX_READ
+from proxy.network.connection_id import format_connection_id
 from proxy.tap.log_reader import read_frames, read_gaps
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter
@@ -29,6 +31,21 @@ class Tapped:
     def frames(self):
         assert self.writer.flush_and_close(1000)
         return list(read_frames(str(self.folder)))
+
+
+def test_each_hand_over_takes_one_id_whether_it_becomes_a_pair_or_not():
+    world = World()
+    _, first = world.client()
+    unusable = socket.socket()
+    unusable.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        world.relay.take_over(unusable, world.route, "192.0.2.1:1", world.clock.ns)
+    refused = world.relay.refuse(world.route, Cause.INTERNAL)
+    _, third = world.client()
+    assert [format_connection_id(number) for number in (first.id, refused, third.id)] == ["1-1-1", "1-1-2", "1-1-3"]
+    assert len(world.relay.pairs.open) == 2
+    world.rows.append({"id": refused})  # the loop writes the row of one that is refused
+    world.close()
 
 
 def test_without_a_rule_that_matches_runs_go_straight_on(tmp_path):

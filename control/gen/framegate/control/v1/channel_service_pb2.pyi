@@ -9,7 +9,11 @@ Conventions that hold for every element of this package:
   - A field that is not set is absent, zero or empty, and says so where that means something.
   - Errors carry google.rpc.ErrorInfo (domain `framegate`, a reason in UPPER_SNAKE_CASE, every dynamic value as metadata), and where they
     apply BadRequest (which field and why), ResourceInfo (what was not found), PreconditionFailure and RetryInfo.
-  - A call that changes something returns when the change is in force in every processor. When it fails, no processor has the change.
+  - A call that changes a limit or a pool returns when the change is in force in every processor. A processor that is slow is waited for. When
+    the call fails no processor has the change, unless the reason is CHANGE_PENDING: then it is decided, and the processors named in the
+    metadata have not confirmed it within 30 s. They will have it before any other change.
+  - A call that is cancelled, or whose deadline passes, still ends one way or the other: before its decision the change is taken back
+    everywhere, afterwards it is completed. The log's row `change_settled` says which.
 """
 
 from collections import abc as _abc
@@ -75,7 +79,7 @@ class _CauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Cause.ValueType
     CAUSE_DRAINED: _Cause.ValueType  # 18
     """The proxy drained, and the connection ended in order."""
     CAUSE_DRAIN_TIMEOUT: _Cause.ValueType  # 19
-    """The proxy drained, and the connection was still busy at the deadline."""
+    """The proxy drained, and the connection was still busy at the deadline, or when its end was forced."""
     CAUSE_HANDLER_FAILED: _Cause.ValueType  # 20
     """A handler failed on a frame of this connection."""
     CAUSE_PROCESSOR_DIED: _Cause.ValueType  # 21
@@ -125,7 +129,7 @@ CAUSE_ADMIN: Cause.ValueType  # 17
 CAUSE_DRAINED: Cause.ValueType  # 18
 """The proxy drained, and the connection ended in order."""
 CAUSE_DRAIN_TIMEOUT: Cause.ValueType  # 19
-"""The proxy drained, and the connection was still busy at the deadline."""
+"""The proxy drained, and the connection was still busy at the deadline, or when its end was forced."""
 CAUSE_HANDLER_FAILED: Cause.ValueType  # 20
 """A handler failed on a frame of this connection."""
 CAUSE_PROCESSOR_DIED: Cause.ValueType  # 21
@@ -312,11 +316,11 @@ class Channel(_message.Message):
 
     @_builtins.property
     def request(self) -> Global___Traffic:
-        """From the client to the upstream."""
+        """From the client to the upstream. Absent: not known, since it went with its processor."""
 
     @_builtins.property
     def response(self) -> Global___Traffic:
-        """From the upstream to the client."""
+        """From the upstream to the client. Absent: as above."""
 
     @_builtins.property
     def open_time(self) -> _timestamp_pb2.Timestamp:
@@ -439,7 +443,9 @@ class Close(_message.Message):
     side: Global___Side.ValueType
     """The side that the cause was seen on."""
     lost_bytes: _builtins.int
-    """Bytes that were received and could not be delivered, both directions together: a partial frame, or what a dead side did not take."""
+    """Bytes that were received and could not be delivered, both directions together: a partial frame, or what a dead side did not take.
+    Absent: not known, since it went with the processor.
+    """
     state: Global___Channel.State.ValueType
     """How far the channel had come when the cause arose."""
     @_builtins.property
@@ -457,15 +463,17 @@ class Close(_message.Message):
         detail: _builtins.str = ...,
         side: Global___Side.ValueType = ...,
         close_time: _timestamp_pb2.Timestamp | None = ...,
-        lost_bytes: _builtins.int = ...,
+        lost_bytes: _builtins.int | None = ...,
         mutes: _abc.Iterable[Global___MuteSummary] | None = ...,
         state: Global___Channel.State.ValueType = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["close_time", b"close_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_lost_bytes", b"_lost_bytes", "close_time", b"close_time", "lost_bytes", b"lost_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "close_time", b"close_time", "detail", b"detail", "lost_bytes", b"lost_bytes", "mutes", b"mutes", "side", b"side", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lost_bytes", b"_lost_bytes", "cause", b"cause", "close_time", b"close_time", "detail", b"detail", "lost_bytes", b"lost_bytes", "mutes", b"mutes", "side", b"side", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__lost_bytes: _TypeAlias = _typing.Literal["lost_bytes"]  # noqa: Y015
+    _WhichOneofArgType__lost_bytes: _TypeAlias = _typing.Literal["_lost_bytes", b"_lost_bytes"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lost_bytes) -> _WhichOneofReturnType__lost_bytes | None: ...
 
 Global___Close: _TypeAlias = Close  # noqa: Y015
 

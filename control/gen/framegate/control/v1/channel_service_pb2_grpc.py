@@ -109,7 +109,11 @@ class ChannelServiceServicer:
         """Mutes channels: reads no further frame from their clients until they are unmuted. A frame begun is finished first; answers still pass.
 
         Muting a muted channel changes nothing. Returns when no further header will be read.
-        Failures: INVALID_ARGUMENT, NOT_FOUND when no selected channel is open, UNAVAILABLE when a processor does not answer.
+
+        Processors act each for itself, on all that they have of the selection: what one has done stays done when another does not answer.
+        Failures: INVALID_ARGUMENT; NOT_FOUND when no selected channel is open; UNAVAILABLE when processors do not answer within 5 s. The metadata
+        then say which (`processors`), and for how many channels of the others it is in force (`affected_count`). With the reason MUTE_PENDING
+        the mute is set there, too, but a frame begun has not ended; such channels show `muting`. Asking again is harmless.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -118,7 +122,7 @@ class ChannelServiceServicer:
     def UnmuteChannels(self, request, context):
         """Unmutes channels that an operator muted. What muted them otherwise (memory, peer …) still holds.
 
-        Failures: as of MuteChannels.
+        Failures: as of MuteChannels, without MUTE_PENDING.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -127,7 +131,7 @@ class ChannelServiceServicer:
     def CloseChannels(self, request, context):
         """Closes channels with the cause `admin`. Whole frames already received are still delivered for up to a second.
 
-        Failures: as of MuteChannels.
+        Failures: as of UnmuteChannels.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

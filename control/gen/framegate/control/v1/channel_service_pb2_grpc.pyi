@@ -9,7 +9,11 @@ Conventions that hold for every element of this package:
   - A field that is not set is absent, zero or empty, and says so where that means something.
   - Errors carry google.rpc.ErrorInfo (domain `framegate`, a reason in UPPER_SNAKE_CASE, every dynamic value as metadata), and where they
     apply BadRequest (which field and why), ResourceInfo (what was not found), PreconditionFailure and RetryInfo.
-  - A call that changes something returns when the change is in force in every processor. When it fails, no processor has the change.
+  - A call that changes a limit or a pool returns when the change is in force in every processor. A processor that is slow is waited for. When
+    the call fails no processor has the change, unless the reason is CHANGE_PENDING: then it is decided, and the processors named in the
+    metadata have not confirmed it within 30 s. They will have it before any other change.
+  - A call that is cancelled, or whose deadline passes, still ends one way or the other: before its decision the change is taken back
+    everywhere, afterwards it is completed. The log's row `change_settled` says which.
 """
 
 from collections import abc as _abc
@@ -66,17 +70,21 @@ class ChannelServiceStub:
     """Mutes channels: reads no further frame from their clients until they are unmuted. A frame begun is finished first; answers still pass.
 
     Muting a muted channel changes nothing. Returns when no further header will be read.
-    Failures: INVALID_ARGUMENT, NOT_FOUND when no selected channel is open, UNAVAILABLE when a processor does not answer.
+
+    Processors act each for itself, on all that they have of the selection: what one has done stays done when another does not answer.
+    Failures: INVALID_ARGUMENT; NOT_FOUND when no selected channel is open; UNAVAILABLE when processors do not answer within 5 s. The metadata
+    then say which (`processors`), and for how many channels of the others it is in force (`affected_count`). With the reason MUTE_PENDING
+    the mute is set there, too, but a frame begun has not ended; such channels show `muting`. Asking again is harmless.
     """
     UnmuteChannels: _grpc.UnaryUnaryMultiCallable[_channel_service_pb2.UnmuteChannelsRequest, _channel_service_pb2.UnmuteChannelsResponse]
     """Unmutes channels that an operator muted. What muted them otherwise (memory, peer …) still holds.
 
-    Failures: as of MuteChannels.
+    Failures: as of MuteChannels, without MUTE_PENDING.
     """
     CloseChannels: _grpc.UnaryUnaryMultiCallable[_channel_service_pb2.CloseChannelsRequest, _channel_service_pb2.CloseChannelsResponse]
     """Closes channels with the cause `admin`. Whole frames already received are still delivered for up to a second.
 
-    Failures: as of MuteChannels.
+    Failures: as of UnmuteChannels.
     """
 
 @_typing.type_check_only
@@ -108,17 +116,21 @@ class ChannelServiceAsyncStub(ChannelServiceStub):
     """Mutes channels: reads no further frame from their clients until they are unmuted. A frame begun is finished first; answers still pass.
 
     Muting a muted channel changes nothing. Returns when no further header will be read.
-    Failures: INVALID_ARGUMENT, NOT_FOUND when no selected channel is open, UNAVAILABLE when a processor does not answer.
+
+    Processors act each for itself, on all that they have of the selection: what one has done stays done when another does not answer.
+    Failures: INVALID_ARGUMENT; NOT_FOUND when no selected channel is open; UNAVAILABLE when processors do not answer within 5 s. The metadata
+    then say which (`processors`), and for how many channels of the others it is in force (`affected_count`). With the reason MUTE_PENDING
+    the mute is set there, too, but a frame begun has not ended; such channels show `muting`. Asking again is harmless.
     """
     UnmuteChannels: _aio.UnaryUnaryMultiCallable[_channel_service_pb2.UnmuteChannelsRequest, _channel_service_pb2.UnmuteChannelsResponse]  # type: ignore[assignment]
     """Unmutes channels that an operator muted. What muted them otherwise (memory, peer …) still holds.
 
-    Failures: as of MuteChannels.
+    Failures: as of MuteChannels, without MUTE_PENDING.
     """
     CloseChannels: _aio.UnaryUnaryMultiCallable[_channel_service_pb2.CloseChannelsRequest, _channel_service_pb2.CloseChannelsResponse]  # type: ignore[assignment]
     """Closes channels with the cause `admin`. Whole frames already received are still delivered for up to a second.
 
-    Failures: as of MuteChannels.
+    Failures: as of UnmuteChannels.
     """
 
 class ChannelServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -171,7 +183,11 @@ class ChannelServiceServicer(metaclass=_abc_1.ABCMeta):
         """Mutes channels: reads no further frame from their clients until they are unmuted. A frame begun is finished first; answers still pass.
 
         Muting a muted channel changes nothing. Returns when no further header will be read.
-        Failures: INVALID_ARGUMENT, NOT_FOUND when no selected channel is open, UNAVAILABLE when a processor does not answer.
+
+        Processors act each for itself, on all that they have of the selection: what one has done stays done when another does not answer.
+        Failures: INVALID_ARGUMENT; NOT_FOUND when no selected channel is open; UNAVAILABLE when processors do not answer within 5 s. The metadata
+        then say which (`processors`), and for how many channels of the others it is in force (`affected_count`). With the reason MUTE_PENDING
+        the mute is set there, too, but a frame begun has not ended; such channels show `muting`. Asking again is harmless.
         """
 
     @_abc_1.abstractmethod
@@ -182,7 +198,7 @@ class ChannelServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_channel_service_pb2.UnmuteChannelsResponse, _abc.Awaitable[_channel_service_pb2.UnmuteChannelsResponse]]:
         """Unmutes channels that an operator muted. What muted them otherwise (memory, peer …) still holds.
 
-        Failures: as of MuteChannels.
+        Failures: as of MuteChannels, without MUTE_PENDING.
         """
 
     @_abc_1.abstractmethod
@@ -193,7 +209,7 @@ class ChannelServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_channel_service_pb2.CloseChannelsResponse, _abc.Awaitable[_channel_service_pb2.CloseChannelsResponse]]:
         """Closes channels with the cause `admin`. Whole frames already received are still delivered for up to a second.
 
-        Failures: as of MuteChannels.
+        Failures: as of UnmuteChannels.
         """
 
 def add_ChannelServiceServicer_to_server(servicer: ChannelServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

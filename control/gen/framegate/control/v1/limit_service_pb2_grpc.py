@@ -80,7 +80,7 @@ class LimitServiceServicer:
         A frame whose size header was already read is not judged again.
         Failures: INVALID_ARGUMENT for a value out of range or an unknown path of the mask, NOT_FOUND when no listener has the name,
         FAILED_PRECONDITION when a processor's share of the memory pool is smaller than the size asked for, ABORTED when a processor refused
-        or did not answer within 500 ms (none has the change; try again).
+        or, though it lives, did not answer within 30 s (none has the change; try again), UNAVAILABLE with the reason CHANGE_PENDING.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -49,7 +49,7 @@ class LimitServiceStub:
     A frame whose size header was already read is not judged again.
     Failures: INVALID_ARGUMENT for a value out of range or an unknown path of the mask, NOT_FOUND when no listener has the name,
     FAILED_PRECONDITION when a processor's share of the memory pool is smaller than the size asked for, ABORTED when a processor refused
-    or did not answer within 500 ms (none has the change; try again).
+    or, though it lives, did not answer within 30 s (none has the change; try again), UNAVAILABLE with the reason CHANGE_PENDING.
     """
 
 @_typing.type_check_only
@@ -73,7 +73,7 @@ class LimitServiceAsyncStub(LimitServiceStub):
     A frame whose size header was already read is not judged again.
     Failures: INVALID_ARGUMENT for a value out of range or an unknown path of the mask, NOT_FOUND when no listener has the name,
     FAILED_PRECONDITION when a processor's share of the memory pool is smaller than the size asked for, ABORTED when a processor refused
-    or did not answer within 500 ms (none has the change; try again).
+    or, though it lives, did not answer within 30 s (none has the change; try again), UNAVAILABLE with the reason CHANGE_PENDING.
     """
 
 class LimitServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -112,7 +112,7 @@ class LimitServiceServicer(metaclass=_abc_1.ABCMeta):
         A frame whose size header was already read is not judged again.
         Failures: INVALID_ARGUMENT for a value out of range or an unknown path of the mask, NOT_FOUND when no listener has the name,
         FAILED_PRECONDITION when a processor's share of the memory pool is smaller than the size asked for, ABORTED when a processor refused
-        or did not answer within 500 ms (none has the change; try again).
+        or, though it lives, did not answer within 30 s (none has the change; try again), UNAVAILABLE with the reason CHANGE_PENDING.
         """
 
 def add_LimitServiceServicer_to_server(servicer: LimitServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

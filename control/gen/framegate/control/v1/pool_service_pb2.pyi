@@ -97,7 +97,7 @@ class ProcessorPool(_message.Message):
     """How many there shall be; 1 to 64."""
     @_builtins.property
     def processors(self) -> _containers.RepeatedCompositeFieldContainer[Global___Processor]:
-        """Those that there are, by slot."""
+        """Those that there are, by slot; one that the pool has shrunk by is not among them any more."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class Processor(_message.Message):
     pid: _builtins.int
     """The process id; 0 when there is none."""
     generation: _builtins.int
-    """Counts the starts of this slot."""
+    """Grows with each start in this slot, and is part of the ids of its channels."""
     state: Global___Processor.State.ValueType
     """How it is."""
     restart_count: _builtins.int

@@ -76,7 +76,8 @@ class PoolServiceServicer:
         Growing wakes the channels that wait for memory. Shrinking takes nothing back that is leased, but nothing more is granted
         until the usage has come down below the new size.
         Failures: INVALID_ARGUMENT for a value out of range or an unknown path of the mask; FAILED_PRECONDITION when a share would be smaller
-        than the largest frame that a listener takes; ABORTED when a processor refused or did not answer within 500 ms.
+        than the largest frame that a listener takes; ABORTED when a processor refused or, though it lives, did not answer within 30 s; UNAVAILABLE
+        with the reason CHANGE_PENDING.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -92,9 +93,11 @@ class PoolServiceServicer:
     def UpdateProcessorPool(self, request, context):
         """Updates the number of processors. New ones take new connections at once; those that go finish their connections first.
 
-        Returns when the new ones are ready, or when the last one that goes has gone, which may take as long as a drain.
+        Returns when the new ones are ready, or when the last one that goes has gone, which may take as long as a drain. A call that ends before
+        the new ones are ready stops them again; one that goes cannot be called back, so the pool shrinks even if the call ends.
         Failures: INVALID_ARGUMENT for a value out of range or an unknown path of the mask; FAILED_PRECONDITION when the memory pool is too
-        small to be divided among so many; ABORTED when a processor refused or did not answer; UNAVAILABLE when a new one did not start.
+        small to be divided among so many; ABORTED when a processor refused or did not answer; UNAVAILABLE when a new one did not start, or with the reason
+        SHARES_PENDING when the number is in force and the memory not divided anew yet; that is tried again by itself.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -44,16 +44,19 @@ class PoolServiceStub:
     Growing wakes the channels that wait for memory. Shrinking takes nothing back that is leased, but nothing more is granted
     until the usage has come down below the new size.
     Failures: INVALID_ARGUMENT for a value out of range or an unknown path of the mask; FAILED_PRECONDITION when a share would be smaller
-    than the largest frame that a listener takes; ABORTED when a processor refused or did not answer within 500 ms.
+    than the largest frame that a listener takes; ABORTED when a processor refused or, though it lives, did not answer within 30 s; UNAVAILABLE
+    with the reason CHANGE_PENDING.
     """
     GetProcessorPool: _grpc.UnaryUnaryMultiCallable[_pool_service_pb2.GetProcessorPoolRequest, _pool_service_pb2.GetProcessorPoolResponse]
     """Gets the processors."""
     UpdateProcessorPool: _grpc.UnaryUnaryMultiCallable[_pool_service_pb2.UpdateProcessorPoolRequest, _pool_service_pb2.UpdateProcessorPoolResponse]
     """Updates the number of processors. New ones take new connections at once; those that go finish their connections first.
 
-    Returns when the new ones are ready, or when the last one that goes has gone, which may take as long as a drain.
+    Returns when the new ones are ready, or when the last one that goes has gone, which may take as long as a drain. A call that ends before
+    the new ones are ready stops them again; one that goes cannot be called back, so the pool shrinks even if the call ends.
     Failures: INVALID_ARGUMENT for a value out of range or an unknown path of the mask; FAILED_PRECONDITION when the memory pool is too
-    small to be divided among so many; ABORTED when a processor refused or did not answer; UNAVAILABLE when a new one did not start.
+    small to be divided among so many; ABORTED when a processor refused or did not answer; UNAVAILABLE when a new one did not start, or with the reason
+    SHARES_PENDING when the number is in force and the memory not divided anew yet; that is tried again by itself.
     """
 
 @_typing.type_check_only
@@ -72,16 +75,19 @@ class PoolServiceAsyncStub(PoolServiceStub):
     Growing wakes the channels that wait for memory. Shrinking takes nothing back that is leased, but nothing more is granted
     until the usage has come down below the new size.
     Failures: INVALID_ARGUMENT for a value out of range or an unknown path of the mask; FAILED_PRECONDITION when a share would be smaller
-    than the largest frame that a listener takes; ABORTED when a processor refused or did not answer within 500 ms.
+    than the largest frame that a listener takes; ABORTED when a processor refused or, though it lives, did not answer within 30 s; UNAVAILABLE
+    with the reason CHANGE_PENDING.
     """
     GetProcessorPool: _aio.UnaryUnaryMultiCallable[_pool_service_pb2.GetProcessorPoolRequest, _pool_service_pb2.GetProcessorPoolResponse]  # type: ignore[assignment]
     """Gets the processors."""
     UpdateProcessorPool: _aio.UnaryUnaryMultiCallable[_pool_service_pb2.UpdateProcessorPoolRequest, _pool_service_pb2.UpdateProcessorPoolResponse]  # type: ignore[assignment]
     """Updates the number of processors. New ones take new connections at once; those that go finish their connections first.
 
-    Returns when the new ones are ready, or when the last one that goes has gone, which may take as long as a drain.
+    Returns when the new ones are ready, or when the last one that goes has gone, which may take as long as a drain. A call that ends before
+    the new ones are ready stops them again; one that goes cannot be called back, so the pool shrinks even if the call ends.
     Failures: INVALID_ARGUMENT for a value out of range or an unknown path of the mask; FAILED_PRECONDITION when the memory pool is too
-    small to be divided among so many; ABORTED when a processor refused or did not answer; UNAVAILABLE when a new one did not start.
+    small to be divided among so many; ABORTED when a processor refused or did not answer; UNAVAILABLE when a new one did not start, or with the reason
+    SHARES_PENDING when the number is in force and the memory not divided anew yet; that is tried again by itself.
     """
 
 class PoolServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -109,7 +115,8 @@ class PoolServiceServicer(metaclass=_abc_1.ABCMeta):
         Growing wakes the channels that wait for memory. Shrinking takes nothing back that is leased, but nothing more is granted
         until the usage has come down below the new size.
         Failures: INVALID_ARGUMENT for a value out of range or an unknown path of the mask; FAILED_PRECONDITION when a share would be smaller
-        than the largest frame that a listener takes; ABORTED when a processor refused or did not answer within 500 ms.
+        than the largest frame that a listener takes; ABORTED when a processor refused or, though it lives, did not answer within 30 s; UNAVAILABLE
+        with the reason CHANGE_PENDING.
         """
 
     @_abc_1.abstractmethod
@@ -128,9 +135,11 @@ class PoolServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_pool_service_pb2.UpdateProcessorPoolResponse, _abc.Awaitable[_pool_service_pb2.UpdateProcessorPoolResponse]]:
         """Updates the number of processors. New ones take new connections at once; those that go finish their connections first.
 
-        Returns when the new ones are ready, or when the last one that goes has gone, which may take as long as a drain.
+        Returns when the new ones are ready, or when the last one that goes has gone, which may take as long as a drain. A call that ends before
+        the new ones are ready stops them again; one that goes cannot be called back, so the pool shrinks even if the call ends.
         Failures: INVALID_ARGUMENT for a value out of range or an unknown path of the mask; FAILED_PRECONDITION when the memory pool is too
-        small to be divided among so many; ABORTED when a processor refused or did not answer; UNAVAILABLE when a new one did not start.
+        small to be divided among so many; ABORTED when a processor refused or did not answer; UNAVAILABLE when a new one did not start, or with the reason
+        SHARES_PENDING when the number is in force and the memory not divided anew yet; that is tried again by itself.
         """
 
 def add_PoolServiceServicer_to_server(servicer: PoolServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -63,7 +63,7 @@ class ProxyServiceServicer:
 
         Returns when draining has begun everywhere; `wait` asks to return when no connection is left. The process goes on running, so that a
         native sidecar's preStop hook may call it; SIGTERM ends the process. Draining again may only shorten the time left.
-        Failures: INVALID_ARGUMENT for a time out of range, UNAVAILABLE when a processor does not answer.
+        Failures: INVALID_ARGUMENT for a time out of range, UNAVAILABLE when a processor does not answer; the proxy drains all the same.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -40,7 +40,7 @@ class ProxyServiceStub:
 
     Returns when draining has begun everywhere; `wait` asks to return when no connection is left. The process goes on running, so that a
     native sidecar's preStop hook may call it; SIGTERM ends the process. Draining again may only shorten the time left.
-    Failures: INVALID_ARGUMENT for a time out of range, UNAVAILABLE when a processor does not answer.
+    Failures: INVALID_ARGUMENT for a time out of range, UNAVAILABLE when a processor does not answer; the proxy drains all the same.
     """
 
 @_typing.type_check_only
@@ -55,7 +55,7 @@ class ProxyServiceAsyncStub(ProxyServiceStub):
 
     Returns when draining has begun everywhere; `wait` asks to return when no connection is left. The process goes on running, so that a
     native sidecar's preStop hook may call it; SIGTERM ends the process. Draining again may only shorten the time left.
-    Failures: INVALID_ARGUMENT for a time out of range, UNAVAILABLE when a processor does not answer.
+    Failures: INVALID_ARGUMENT for a time out of range, UNAVAILABLE when a processor does not answer; the proxy drains all the same.
     """
 
 class ProxyServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -79,7 +79,7 @@ class ProxyServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Returns when draining has begun everywhere; `wait` asks to return when no connection is left. The process goes on running, so that a
         native sidecar's preStop hook may call it; SIGTERM ends the process. Draining again may only shorten the time left.
-        Failures: INVALID_ARGUMENT for a time out of range, UNAVAILABLE when a processor does not answer.
+        Failures: INVALID_ARGUMENT for a time out of range, UNAVAILABLE when a processor does not answer; the proxy drains all the same.
         """
 
 def add_ProxyServiceServicer_to_server(servicer: ProxyServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

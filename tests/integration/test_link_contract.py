@@ -1,0 +1,282 @@
+"""What control relies on, of a processor: the real one and the fake of control's tests give the same answers over the same sockets."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from control.processor import COMMAND
+from proxy.cells import CellLayout, CellReader, create
+from proxy.config.model import MIB, to_wire
+from proxy.network.connection_id import format_connection_id
+from proxy.server.link import Handover, LinkReader, decode_closed, encode, send_handover
+from tests.fakes import fleet
+from tests.fakes.upstream import ScriptedUpstream, frame
+
+Row = dict[str, Any]
+CONFIG = fleet.fleet_config(1)
+LAYOUT = CellLayout.of(CONFIG)
+KINDS = {"fake": fleet.COMMAND, "real": COMMAND}
+REFUSED = "refused"
+
+
+class Processor:
+    """One process and control's ends of what connects it. ``notices`` holds what answered nothing, ``closed`` the closed rows."""
+
+    def __init__(self, command: tuple[str, ...], upstream: ScriptedUpstream) -> None:
+        self.handover, handover = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.commands, commands = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.cells = create(LAYOUT)
+        self.counts = CellReader(self.cells, LAYOUT)
+        numbers = {"--slot": 3, "--handover-fd": handover.fileno(), "--command-fd": commands.fileno(), "--cells-fd": self.cells}
+        arguments = [text for name, number in numbers.items() for text in (name, str(number))]
+        root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(fleet.__file__))))
+        with handover, commands:
+            self.process = subprocess.Popen(
+                [*command, *arguments],
+                pass_fds=tuple(numbers.values())[1:],
+                env={**os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", root)},
+            )
+        self.commands.settimeout(10)
+        self.reader = LinkReader()
+        self.notices: list[Row] = []
+        self.closed: list[Row] = []
+        self.answers: dict[int, Row] = {}
+        self.asked = 0
+        self.accepted_ns = 0
+        self.clients: list[socket.socket] = []
+        self.endpoints = {"u": [[int(socket.AF_INET), "127.0.0.1", upstream.port]]}
+
+    def post(self, *messages: Row) -> None:
+        self.commands.sendall(b"".join(map(encode, messages)))
+
+    def receive(self) -> None:
+        data = self.commands.recv(65536)
+        if not data:
+            raise EOFError("the processor closed its link")
+        for message in self.reader.feed(data):
+            if message.get("id") is not None:
+                self.answers[message["id"]] = message
+            elif message["type"] == "closed":
+                self.closed += [decode_closed(line)[2] for line in message["rows"]]
+            else:
+                self.notices.append(message)
+
+    def until(self, condition: Callable[[], Any]) -> None:
+        while not condition():
+            self.receive()
+
+    def begin(self, **message: Any) -> int:
+        self.asked += 1
+        self.post({**message, "id": self.asked})
+        return self.asked
+
+    def answer(self, number: int) -> Row:
+        self.until(lambda: number in self.answers)
+        return self.answers[number]
+
+    def ask(self, **message: Any) -> Row:
+        return self.answer(self.begin(**message))
+
+    def start(self, share: int = 12 * MIB) -> None:
+        self.post(
+            {
+                "type": "start",
+                "config": to_wire(CONFIG),
+                "slot": 3,
+                "generation": 7,
+                "boot_id": "b",
+                "share": share,
+                "endpoints": self.endpoints,
+            }
+        )
+        self.until(lambda: self.notices)
+
+    def prepare(self, **change: Any) -> tuple[int, str]:
+        number = self.begin(type="prepare", change=change)
+        return number, self.answer(number)["type"]
+
+    def decide(self, verb: str, number: int) -> str:
+        del self.answers[number]
+        self.post({"type": verb, "id": number})
+        return str(self.answer(number)["type"])
+
+    def connect(self) -> socket.socket:
+        """A client of listener a, handed over; its echo has come back, so it is open on both sides."""
+        ours, theirs = socket.socketpair()
+        self.clients.append(ours)
+        ours.settimeout(10)
+        self.accepted_ns = max(time.monotonic_ns(), self.accepted_ns + 1)
+        with theirs:
+            assert send_handover(self.handover, Handover(self.accepted_ns, int(socket.AF_UNIX), "a", f"client-{len(self.clients)}"), theirs.fileno())
+        ours.sendall(frame(b"hello"))
+        assert ours.recv(100) == frame(b"hello")
+        return ours
+
+    def gauge(self, name: str, *values: str) -> int:
+        return self.counts.cell(f"framegate.{name}", *values)
+
+    def close(self) -> None:
+        for client in self.clients:
+            client.close()
+        self.process.kill()
+        self.process.wait()
+        self.handover.close()
+        self.commands.close()
+        self.counts.close()
+        os.close(self.cells)
+
+
+@pytest.fixture(params=KINDS)
+def processor(request: pytest.FixtureRequest, upstream: ScriptedUpstream) -> Iterator[Processor]:
+    made = Processor(KINDS[request.param], upstream)
+    made.start()
+    yield made
+    made.close()
+
+
+def test_it_says_that_it_is_ready_and_its_heart_beats(processor: Processor) -> None:
+    (ready,) = processor.notices
+    assert (ready["type"], ready["pid"]) == ("ready", processor.process.pid)
+    assert ready["modules"]
+    assert (processor.counts.pid, processor.counts.generation) == (processor.process.pid, 7)
+    beat = processor.counts.heartbeat_ns
+    deadline = time.monotonic() + 5
+    while processor.counts.heartbeat_ns == beat:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_change_is_kept_until_it_is_decided_and_there_is_one_at_a_time(processor: Processor) -> None:
+    first, answer = processor.prepare(max_receive_size={"a": 1000})
+    assert answer == "prepared"
+    second = processor.begin(type="prepare", change={"max_receive_size": {"a": 2000}})
+    assert processor.answer(second) == {"type": REFUSED, "id": second, "reason": f"change {first} is prepared and not decided"}
+    assert processor.decide("abort", second) == "aborted"
+    assert processor.decide("commit", second) == REFUSED
+    assert processor.decide("commit", first) == "committed"
+    processor.begin(type="list")
+    deadline = time.monotonic() + 5
+    while processor.gauge("frame.size.limit", "a") != 1000:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    assert processor.decide("commit", first) == REFUSED
+    third, answer = processor.prepare(share=2 * MIB)
+    assert answer == "prepared"
+    assert processor.decide("abort", third) == "aborted"
+    fourth, answer = processor.prepare(share=3 * MIB, endpoints=processor.endpoints)
+    assert (answer, processor.decide("commit", fourth)) == ("prepared", "committed")
+
+
+def test_an_abort_that_follows_at_once_leaves_nothing_prepared(processor: Processor) -> None:
+    change = {"max_receive_size": {"a": 1000}}
+    processor.post({"type": "prepare", "id": 91, "change": change}, {"type": "abort", "id": 91}, {"type": "prepare", "id": 92, "change": change})
+    assert processor.answer(92)["type"] == "prepared"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"max_receive_size": {"none": 5}},
+        {"max_receive_size": {"a": 0}},
+        {"max_receive_size": {"a": 2**31}},
+        {"max_receive_size": {"a": 12 * MIB + 1}},
+        {"share": MIB - 1},
+        {"endpoints": {"none": []}},
+        {"colour": "red"},
+    ],
+)
+def test_what_cannot_be_is_refused_and_not_kept(processor: Processor, change: Row) -> None:
+    assert processor.prepare(**change)[1] == REFUSED
+    assert processor.prepare(share=2 * MIB)[1] == "prepared"
+
+
+@pytest.mark.parametrize("message", [{"type": "dance"}, {"type": "describe"}, {"type": "drain"}, {"type": "close"}])
+def test_what_is_no_command_is_an_error_and_the_next_is_answered(processor: Processor, message: Row) -> None:
+    assert processor.ask(**message)["type"] == "error"
+    assert processor.ask(type="list", after=0, limit=5, listener=None)["type"] == "result"
+
+
+def test_connections_are_listed_page_by_page_under_ids_that_count_the_hand_overs(processor: Processor) -> None:
+    for _ in range(3):
+        processor.connect()
+    seen: list[Row] = []
+    after = 0
+    while True:
+        answer = processor.ask(type="list", after=after, limit=2, listener="a")
+        seen += answer["rows"]
+        after = answer["next"]
+        if not after:
+            break
+        assert after == seen[-1]["id"]
+    assert [format_connection_id(row["id"]) for row in seen] == ["3-7-1", "3-7-2", "3-7-3"]
+    assert [(row["listener"], row["peer"]) for row in seen] == [("a", f"client-{number}") for number in (1, 2, 3)]
+    assert processor.ask(type="list", after=0, limit=5, listener="none")["rows"] == []
+    assert processor.ask(type="describe", connection=seen[1]["id"])["row"]["peer"] == "client-2"
+    assert processor.ask(type="describe", connection=5)["row"] is None
+
+
+def test_a_hand_over_that_cannot_be_used_takes_one_id_too(upstream: ScriptedUpstream) -> None:
+    """So that control, which counts them, can tell the ids of those that go with their processor. The real one only: the fake takes what it gets."""
+    processor = Processor(COMMAND, upstream)
+    try:
+        processor.start()
+        with open(__file__, "rb") as no_socket:
+            assert send_handover(processor.handover, Handover(5, int(socket.AF_UNIX), "a", "no-socket"), no_socket.fileno())
+        processor.connect()
+        processor.until(lambda: processor.closed)
+        assert [(format_connection_id(row["id"]), row["peer"]) for row in processor.closed] == [("3-7-1", "no-socket")]
+        (row,) = processor.ask(type="list", after=0, limit=5, listener="a")["rows"]
+        assert format_connection_id(row["id"]) == "3-7-2"
+    finally:
+        processor.close()
+
+
+def test_mute_unmute_and_close_say_for_whom_they_are_in_force(processor: Processor) -> None:
+    for _ in range(2):
+        processor.connect()
+    first, second = [row["id"] for row in processor.ask(type="list", after=0, limit=5, listener=None)["rows"]]
+    answer = processor.ask(type="mute", connections=[first, 5], reason="test")
+    assert (answer["affected"], answer["missing"]) == ([first], [5])
+    rows = processor.ask(type="list", after=0, limit=5, listener=None)["rows"]
+    assert [row["muted"] for row in rows] == [["admin"], []]
+    assert sorted(processor.ask(type="unmute", listener="a")["affected"]) == [first, second]
+    assert processor.ask(type="close", connections=[second], reason="test")["affected"] == [second]
+    processor.until(lambda: processor.closed)
+    assert [(row["id"], row["cause"], row["listener"], row["peer"]) for row in processor.closed] == [(second, "admin", "a", "client-2")]
+    assert processor.clients[1].recv(1) == b""
+
+
+def test_a_client_that_leaves_has_its_row_with_what_passed(processor: Processor) -> None:
+    processor.connect().close()
+    processor.until(lambda: processor.closed)
+    (row,) = processor.closed
+    assert (format_connection_id(row["id"]), row["cause"]) == ("3-7-1", "peer_closed")
+    assert {"frames", "bytes", "lost", "mutes", "detail", "side"} <= set(row)
+
+
+def test_a_drain_is_answered_at_once_and_its_end_is_told(processor: Processor) -> None:
+    processor.connect()
+    assert processor.ask(type="drain", timeout_ms=5000)["type"] == "result"
+    processor.until(lambda: processor.notices[-1]["type"] == "drained")
+    assert (processor.notices[-1]["open"], processor.notices[-1]["cut_off"]) == (0, 0)
+    assert [row["cause"] for row in processor.closed] == ["drained"]
+
+
+def test_told_to_stop_it_tells_of_its_connections_and_ends(processor: Processor) -> None:
+    processor.connect()
+    processor.post({"type": "stop"})
+    with contextlib.suppress(EOFError, ConnectionError):
+        processor.until(lambda: False)
+    assert [row["cause"] for row in processor.closed] == ["drained"]
+    assert processor.process.wait(10) == 0
+
+
+def test_it_ends_when_control_is_gone(processor: Processor) -> None:
+    processor.commands.close()
+    assert processor.process.wait(10) == 0

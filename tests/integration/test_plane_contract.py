@@ -1,0 +1,250 @@
+"""What the gRPC service relies on, of a control plane: the real one over real processors and the fake of the service's tests allow and refuse the
+same. One process serves all tests of a kind; each leaves it as it was.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from control.errors import ControlError, FailedPreconditionError, InvalidArgumentError, NotFoundError
+from control.plane import ControlPlane
+from control.processor import COMMAND
+from proxy.config.model import MIB
+from tests.fakes.fleet import Fleet, fleet_config, until
+from tests.fakes.plane import FakePlane, channel_row
+from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
+
+UNKNOWN = (3 << 57) + 5
+
+
+class Kind:
+    """A plane with two processors, the listener ``a`` and a pool of 12 MiB; ``connect`` opens a channel."""
+
+    def __init__(self, plane: ControlPlane, connect: Callable[[], Awaitable[None]]) -> None:
+        self.plane = plane
+        self.connect = connect
+
+    async def ids(self, count: int) -> list[int]:
+        for _ in range(count):
+            await self.connect()
+        rows, token = await self.plane.list_channels("a", 1000)
+        assert token == ""
+        while (await self.plane.list_listeners())[0].connections != len(rows):  # the acceptor's thread counts after it has handed over
+            await asyncio.sleep(0.01)
+        return [row["id"] for row in rows]
+
+
+@contextlib.asynccontextmanager
+async def fake() -> AsyncIterator[Kind]:
+    plane = FakePlane(fleet_config(2))
+    opened = 0
+
+    async def connect() -> None:
+        nonlocal opened
+        opened += 1
+        plane.add(channel_row(f"{opened % 2}-1-{opened}", "a"))
+
+    try:
+        yield Kind(plane, connect)
+    finally:
+        plane.close()
+
+
+@contextlib.asynccontextmanager
+async def real() -> AsyncIterator[Kind]:
+    upstream = ScriptedUpstream()
+    made = Fleet(fleet_config(2), command=COMMAND, endpoint=("127.0.0.1", upstream.port))
+    clients: list[socket.socket] = []
+
+    def open_one() -> None:
+        host, _, port = made.acceptor.listeners["a"].address.rpartition(":")
+        client = socket.create_connection((host, int(port)), timeout=10)
+        clients.append(client)
+        client.sendall(frame(b"hello"))
+        assert read_frame(client) == b"hello"
+
+    try:
+        await made.supervisor.start_slots(range(2))
+        made.acceptor.start()
+        made.steering.set_serving()
+        yield Kind(made.steering, lambda: asyncio.to_thread(open_one))
+    finally:
+        for client in clients:
+            client.close()
+        await made.close()
+        upstream.close()
+
+
+class Stage:
+    """Runs coroutines over one plane for as long as the module's tests of one kind last."""
+
+    def __init__(self, kind: Callable[[], Any]) -> None:
+        self._runner = asyncio.Runner()
+        self._context = kind()
+        self.kind: Kind = self._runner.run(self._context.__aenter__())
+
+    def run(self, body: Callable[[Kind], Awaitable[None]]) -> None:
+        async def main() -> None:
+            async with asyncio.timeout(20):
+                await body(self.kind)
+                await self.kind.plane.close_channels(listener="a")
+                await until_empty(self.kind.plane)
+
+        self._runner.run(main())
+
+    def close(self) -> None:
+        self._runner.run(self._context.__aexit__(None, None, None))
+        self._runner.close()
+
+
+async def until_empty(plane: ControlPlane) -> None:
+    while (await plane.list_channels("a"))[0]:
+        await asyncio.sleep(0.01)
+
+
+@pytest.fixture(scope="module", params=[fake, real])
+def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
+    made = Stage(request.param)
+    yield made
+    made.close()
+
+
+def test_what_there_is(stage: Stage) -> None:
+    async def body(kind: Kind) -> None:
+        plane = kind.plane
+        assert [(item.listener, item.max_receive_size) for item in await plane.get_limits()] == [("a", MIB)]
+        pool = await plane.get_pool()
+        assert (pool.size, pool.processors, [(item.slot, item.share) for item in pool.shares]) == (12 * MIB, 2, [(0, 6 * MIB), (1, 6 * MIB)])
+        assert [(item.slot, item.state) for item in await plane.status()] == [(0, "running"), (1, "running")]
+        (listener,) = await plane.list_listeners()
+        assert (listener.name, listener.upstream, listener.accepting, listener.max_receive_size) == ("a", "u", True, MIB)
+        assert [item.name for item in await plane.list_upstreams()] == ["u"]
+        assert (plane.health().started, plane.health().alive, plane.health().ready) == (True, True, True)
+        assert [slot for slot, _ in plane.cells] == [0, 1]
+        assert plane.config.node == "test"
+        assert plane.started_ns > 10**18
+        assert plane.build.modules
+
+    stage.run(body)
+
+
+def test_channels_are_listed_in_pages_and_described(stage: Stage) -> None:
+    async def body(kind: Kind) -> None:
+        ids = await kind.ids(5)
+        seen: list[int] = []
+        token = ""
+        while True:
+            rows, token = await kind.plane.list_channels(None, 2, token)
+            seen += [row["id"] for row in rows]
+            if not token:
+                break
+        assert seen == ids == sorted(ids)
+        row = await kind.plane.describe_channel(ids[0])
+        assert (row["id"], row["listener"], row["upstream"], row["muted"]) == (ids[0], "a", "u" if row["upstream"] == "u" else "brokers", [])
+        assert set(channel_row("0-1-1")) <= set(row)
+
+    stage.run(body)
+
+
+REFUSALS: list[tuple[str, Callable[[ControlPlane], Awaitable[Any]], type[ControlError]]] = [
+    ("list of an unknown listener", lambda plane: plane.list_channels("none"), NotFoundError),
+    ("too large a page", lambda plane: plane.list_channels(None, 1001), InvalidArgumentError),
+    ("negative page", lambda plane: plane.list_channels(None, -1), InvalidArgumentError),
+    ("token of nobody", lambda plane: plane.list_channels(None, 5, "x"), InvalidArgumentError),
+    ("unknown channel", lambda plane: plane.describe_channel(UNKNOWN), NotFoundError),
+    ("mute of an unknown channel", lambda plane: plane.mute_channels([UNKNOWN]), NotFoundError),
+    ("unmute of an unknown channel", lambda plane: plane.unmute_channels([UNKNOWN]), NotFoundError),
+    ("close of an unknown channel", lambda plane: plane.close_channels([UNKNOWN]), NotFoundError),
+    ("mute of an unknown listener", lambda plane: plane.mute_channels(listener="none"), NotFoundError),
+    ("mute of nothing", lambda plane: plane.mute_channels(), InvalidArgumentError),
+    ("mute of both", lambda plane: plane.mute_channels([UNKNOWN], "a"), InvalidArgumentError),
+    ("limits of an unknown listener", lambda plane: plane.get_limits("none"), NotFoundError),
+    ("limit of an unknown listener", lambda plane: plane.set_limit("none", 5), NotFoundError),
+    ("limit of nothing", lambda plane: plane.set_limit("a", 0), InvalidArgumentError),
+    ("limit above the header's", lambda plane: plane.set_limit("a", 2**31), InvalidArgumentError),
+    ("limit above the share", lambda plane: plane.set_limit("a", 6 * MIB + 1), FailedPreconditionError),
+    ("pool of nothing", lambda plane: plane.set_pool_size(0), InvalidArgumentError),
+    ("pool below the frames", lambda plane: plane.set_pool_size(2 * MIB - 1), FailedPreconditionError),
+    ("no processors", lambda plane: plane.set_processors(0), InvalidArgumentError),
+    ("too many processors", lambda plane: plane.set_processors(65), InvalidArgumentError),
+    ("more processors than the pool allows", lambda plane: plane.set_processors(13), FailedPreconditionError),
+    ("drain in the past", lambda plane: plane.drain(-1), InvalidArgumentError),
+]
+
+
+@pytest.mark.parametrize(("call", "error"), [row[1:] for row in REFUSALS], ids=[row[0] for row in REFUSALS])
+def test_what_is_refused_changes_nothing(stage: Stage, call: Callable[[ControlPlane], Awaitable[Any]], error: type[ControlError]) -> None:
+    async def body(kind: Kind) -> None:
+        with pytest.raises(error):
+            await call(kind.plane)
+        assert (await kind.plane.get_limits("a"))[0].max_receive_size == MIB
+        assert ((await kind.plane.get_pool()).size, (await kind.plane.get_pool()).processors) == (12 * MIB, 2)
+        assert kind.plane.health().ready
+
+    stage.run(body)
+
+
+def test_channels_are_muted_unmuted_and_closed(stage: Stage) -> None:
+    async def body(kind: Kind) -> None:
+        plane = kind.plane
+        events: list[dict[str, Any]] = []
+        cancel = plane.subscribe(events.append)
+        ids = await kind.ids(3)
+        outcome = await plane.mute_channels([*ids[:2], UNKNOWN], reason="test")
+        assert (sorted(outcome.affected), outcome.missing) == (ids[:2], (UNKNOWN,))
+        rows, _ = await plane.list_channels()
+        assert [row["muted"] for row in rows] == [["admin"], ["admin"], []]
+        assert [row["mute_reason"] for row in rows] == ["test", "test", ""]
+        assert sorted((await plane.unmute_channels(listener="a")).affected) == ids
+        assert (await plane.close_channels(ids[:1], reason="enough")).affected == (ids[0],)
+        await until(lambda: events)
+        (row,) = events
+        assert (row["event"], row["id"], row["cause"], row["detail"], row["listener"]) == ("closed", ids[0], "admin", "enough", "a")
+        cancel()
+
+    stage.run(body)
+
+
+def test_limits_and_pool_are_what_they_were_set_to(stage: Stage) -> None:
+    async def body(kind: Kind) -> None:
+        plane = kind.plane
+        assert (await plane.set_limit("a", 2 * MIB)).max_receive_size == 2 * MIB
+        assert (await plane.get_limits("a"))[0].max_receive_size == 2 * MIB
+        pool = await plane.set_pool_size(9 * MIB + 1)
+        assert (pool.size, [item.share for item in pool.shares]) == (9 * MIB + 1, [9 * MIB // 2 + 1, 9 * MIB // 2])
+        assert (await plane.set_pool_size(12 * MIB)) == await plane.get_pool()
+        assert (await plane.set_limit("a", MIB)).max_receive_size == MIB
+
+    stage.run(body)
+
+
+def test_processors_come_and_go(stage: Stage) -> None:
+    async def body(kind: Kind) -> None:
+        for count in (3, 1, 2):
+            pool = await kind.plane.set_processors(count)
+            assert (pool.processors, len(pool.shares), sum(item.share for item in pool.shares)) == (count, count, 12 * MIB)
+            assert [item.slot for item in await kind.plane.status()] == list(range(count))
+
+    stage.run(body)
+
+
+def test_zz_a_proxy_that_drains_takes_no_connections_and_no_processors(stage: Stage) -> None:
+    """The last of its kind: there is no way back."""
+
+    async def body(kind: Kind) -> None:
+        plane = kind.plane
+        await kind.ids(3)
+        result = await plane.drain(5000)
+        assert (result.closed, result.open) == (3, 0)
+        assert ((await plane.drain(5000)).closed, plane.health().ready, plane.health().alive) == (0, False, True)
+        assert [item.accepting for item in await plane.list_listeners()] == [False]
+        for count in (1, 3):
+            with pytest.raises(FailedPreconditionError) as caught:
+                await plane.set_processors(count)
+            assert caught.value.reason == "DRAINING"
+
+    stage.run(body)
