@@ -1,5 +1,7 @@
 """The group of all commands. Importing it loads click and nothing else; what a command needs is loaded when it is called."""
 
+from typing import Any, Final
+
 import click
 
 from control.cli.channels import channels
@@ -11,7 +13,10 @@ from control.cli.pools import pool
 from control.cli.proxies import drain, status
 from control.cli.upstreams import upstreams
 
-__all__ = ["main"]
+__all__ = ["EXIT_INTERRUPTED", "main"]
+
+EXIT_INTERRUPTED: Final = 130
+"""128 and SIGINT."""
 
 
 def _print_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
@@ -22,7 +27,19 @@ def _print_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> 
         ctx.exit()
 
 
+class _Main(click.Group):
+    """The group; Ctrl-C ends any of its commands with one line and the code that shells expect."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("framegate: interrupted", err=True)
+            ctx.exit(EXIT_INTERRUPTED)
+
+
 @click.group(
+    cls=_Main,
     context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 120},
     epilog=example("framegate check --config framegate.yaml", "framegate serve --config framegate.yaml", "framegate channels list"),
 )

@@ -3,16 +3,19 @@
 import click
 import pytest
 
-from control.cli.kinds import CHANNEL, DURATION, SIZE
+from control.cli.kinds import CHANNEL, DURATION, JAVA_HEAP, SIZE
 
 
 def test_units_are_understood() -> None:
     assert (SIZE.convert("1MiB", None, None), SIZE.convert("17", None, None), SIZE.convert(5, None, None)) == (1 << 20, 17, 5)
     assert (DURATION.convert("1m30s", None, None), DURATION.convert(5, None, None)) == (90_000, 5)
+    assert [JAVA_HEAP.convert(text, None, None) for text in ("1g", "512m", "1.5GiB", "600000k")] == ["1024m", "512m", "1536m", "585m"]
     assert CHANNEL.convert("0-1-42", None, None) == "0-1-42"
 
 
-@pytest.mark.parametrize(("kind", "text"), [(SIZE, "much"), (DURATION, "30"), (CHANNEL, "42"), (CHANNEL, "64-1-1")])
+@pytest.mark.parametrize(
+    ("kind", "text"), [(SIZE, "much"), (DURATION, "30"), (CHANNEL, "42"), (JAVA_HEAP, "lots"), (JAVA_HEAP, "100m"), (CHANNEL, "64-1-1")]
+)
 def test_what_they_do_not_understand_says_what_would_be_right(kind: click.ParamType[object], text: str) -> None:
     with pytest.raises(click.BadParameter) as caught:
         kind.convert(text, None, None)
