@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -44,6 +45,14 @@ def make(environment):
 module.make_environment = make
 sys.exit(module.guarded(sys.argv[1:]))
 """
+
+
+def test_the_pythons_that_are_supported_are_said() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    said = [name.rpartition(" ")[2] for name in project["classifiers"] if name.startswith("Programming Language :: Python :: 3.")]
+    assert said == ["3.11", "3.12", "3.13", "3.14"]
+    assert project["requires-python"] == f">={said[0]}"
+    assert "for minor in 14 13 12 11; do" in (ROOT / ".ci" / "run").read_text(), "CI looks for the newest of them"
 
 
 @pytest.fixture
