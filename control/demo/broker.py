@@ -7,6 +7,7 @@ broker. Several processes may ask at once: a lock lets one of them work, and a m
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 import signal
 import socket
@@ -26,6 +27,8 @@ VERSION: Final = "4.3.1"
 
 _CLUSTER_ID: Final = "4L6g3nShT-eMCtK--X86sw"
 _MARKER: Final = "complete"
+_PLUGIN: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 _POM: Final = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>framegate</groupId>
@@ -40,9 +43,6 @@ _POM: Final = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
     </dependency>
     <dependency><groupId>org.apache.logging.log4j</groupId><artifactId>log4j-slf4j-impl</artifactId><version>2.25.4</version></dependency>
   </dependencies>
-  <build><plugins><plugin>
-    <groupId>org.apache.maven.plugins</groupId><artifactId>maven-dependency-plugin</artifactId><version>3.8.1</version>
-  </plugin></plugins></build>
 </project>
 """
 _LOG4J: Final = """status=warn
@@ -278,7 +278,8 @@ def _fetch_jars(cache: Path) -> None:
         BrokerError: it failed or took too long; the message has Maven's own reason.
     """
     log = cache / "maven.log"
-    copy = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={cache / 'jars'}"]
+    # the plugin by its whole name: where nothing can be fetched, Maven says of a short one only that it knows none
+    copy = [f"{_PLUGIN}:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={cache / 'jars'}"]
     command = ["mvn", "-B", "-q", "-f", str(cache / "pom.xml"), *copy]
     with log.open("wb") as output:
         try:
@@ -293,7 +294,7 @@ def _fetch_jars(cache: Path) -> None:
 
 def _maven_reason(said: str) -> str:
     """The line of Maven's words that tells why: the first error, or the last line of something that failed before Maven ran."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    lines = [line.strip() for line in _COLOURS.sub("", said).splitlines() if line.strip()]
     errors = [line.removeprefix("[ERROR]").strip() for line in lines if line.startswith("[ERROR]")]
     return next((error.partition(" -> [Help")[0] for error in errors if error), lines[-1] if lines else "it said nothing")
 

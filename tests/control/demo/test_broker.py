@@ -46,10 +46,11 @@ def maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return program
 
 
-# What Maven 3.8 says where a proxy's certificate is not trusted, shortened.
+# What Maven 3.8 says where a proxy's certificate is not trusted, shortened; it resets colours even where it uses none.
 REFUSED = """\
-[ERROR] Plugin org.apache.maven.plugins:maven-dependency-plugin:3.8.1 or one of its dependencies could not be resolved: Could not transfer artifact \
-from/to central (https://repo.example): PKIX path building failed: unable to find valid certification path to requested target -> [Help 1]
+\x1b[0m\x1b[0m[ERROR] Plugin org.apache.maven.plugins:maven-dependency-plugin:3.8.1 or one of its dependencies could not be resolved: \
+Could not transfer artifact from/to central: PKIX path building failed: \
+unable to find valid certification path to requested target -> [Help 1]
 [ERROR]
 [ERROR] To see the full stack trace of the errors, re-run Maven with the -e switch.
 """
