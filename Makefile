@@ -12,20 +12,20 @@ help:  ## this list
 	@echo 'Arguments go through: make run ARGS="--seconds 20", make test ARGS="tests/proxy/network -k limit"'
 
 install:  ## the wheel, compiled, with everything a user wants, in .venv
-	@$(setup) run --with compiler
-	@echo 'try: .venv/bin/framegate --help'
+	@$(setup) run --wish compiler
+	@echo 'try: .venv/bin/framegate --help    (or ". .venv/bin/activate" first, then: framegate --help)'
 
 run:  ## framegate demo: a TLS client, the proxy, the tap, Spark tables; on this machine
-	@$(setup) run --with java,compiler -- framegate demo $(ARGS)
+	@$(setup) run --with java --wish compiler -- framegate demo $(ARGS)
 
 run-kafka:  ## the same in front of a real Apache Kafka broker
-	@$(setup) run --with java,compiler,maven -- framegate demo --upstream kafka $(ARGS)
+	@$(setup) run --with java,maven --wish compiler -- framegate demo --upstream kafka $(ARGS)
 
 test:  ## the tests, over the built wheel (compiled) in its own environment
-	@$(setup) test --with java,compiler -- python -m pytest $(ARGS)
+	@$(setup) test --with java --wish compiler,maven,openssl -- python -m pytest $(ARGS)
 
 test-pure:  ## the same tests, over the source, interpreted
-	@$(setup) pure --with java -- python -m pytest $(ARGS)
+	@$(setup) pure --with java --wish maven,openssl -- python -m pytest $(ARGS)
 
 lint:  ## ruff, mypy strict, import contracts
 	@$(setup) pure -- ruff check .
@@ -40,7 +40,7 @@ format:  ## put the source into ruff's form
 	@$(setup) pure -- ruff format .
 
 bench:  ## what a frame, a connection and a change cost, beside HAProxy, NGINX, Envoy and a relay in C (tests/benchmarks/README.md)
-	@FRAMEGATE_REQUIRE_COMPILED=1 $(setup) run --with compiler,bench -- python tests/benchmarks $(ARGS)
+	@FRAMEGATE_REQUIRE_COMPILED=1 $(setup) run --wish compiler,openssl,peers -- python tests/benchmarks $(ARGS)
 
 bench-quick:  ## the cost per frame only, in two minutes, beside the ratios that were committed
 	@$(MAKE) -s bench ARGS="--quick $(ARGS)"
@@ -49,4 +49,4 @@ proto:  ## generate control/gen from proto/
 	@$(setup) pure -- python -m control.gen
 
 clean:  ## forget every environment and everything built
-	rm -rf .venv .venv-test .venv-pure .cache build dist
+	rm -rf .venv .venv-* .cache build dist

@@ -1,20 +1,25 @@
 """Sets up what a task of the Makefile needs, then runs the task in it.
 
-``python3 deploy/environment.py KIND [--with java,compiler,maven,bench] [-- COMMAND …]``
+``python3 deploy/environment.py KIND [--with java] [--wish compiler,openssl,maven,peers] [-- COMMAND …]``
 
-=======  ==========  =====================================================================================================
-kind     where       what
-=======  ==========  =====================================================================================================
-run      .venv       the wheel, compiled where that is possible, with everything a user wants
-test     .venv-test  the same wheel, with the tools of the tests
-pure     .venv-pure  the checkout itself (an editable install), interpreted, with the tools of the tests and of lint
-=======  ==========  =====================================================================================================
+=======  ===============  ================================================================================================
+kind     where            what
+=======  ===============  ================================================================================================
+run      .venv            the wheel, compiled where that is possible, with everything a user wants
+test     .venv-test-3.x   the same wheel, with the tools of the tests; one for each Python, which the name tells
+pure     .venv-pure-3.x   the checkout itself (an editable install), interpreted, with the tools of the tests and of lint
+=======  ===============  ================================================================================================
 
 What is there already is left alone: each environment keeps a stamp of what it was made from, and the wheel is built again only when the
-sources change. A missing Java, C compiler or Maven is installed when we are root on a machine with apt; else one line says what to
-install. Java missing ends here, with exit code 2, before anything starts; a compiler missing is a warning, once. The command runs with
-``PYTHONSAFEPATH=1`` (the working directory is never an import path), the environment's programs first on ``PATH``, and
-``FRAMEGATE_EXPECT=compiled|pure``: what the hot path's modules must be. Where there is a compiler, ``test`` never goes on without it.
+sources change. What the machine lacks is installed when we are root on a machine with apt; else one line says what to install. ``--with``:
+without it the task ends here, before anything starts; ``--wish``: the task goes on, and the line says what it then lacks. The command runs with
+``PYTHONSAFEPATH=1`` (the working directory is never an import path), the environment's programs first on ``PATH`` (what it was before is in
+``FRAMEGATE_USER_PATH``), and ``FRAMEGATE_EXPECT=compiled|pure``: what the hot path's modules must be. Where there is a compiler, ``test`` never
+goes on without it.
+
+Whoever waits sees a clock. Ctrl-C and SIGTERM end what was started, and leave nothing but what the next call goes on from.
+
+Exit codes of its own: 1 something failed, 2 something is missing or wrong on this machine, 130 Ctrl-C, 143 SIGTERM.
 
 Only the standard library is used here, and no syntax newer than Python 3.8, so that an older Python gets a sentence and not a traceback.
 """
@@ -22,29 +27,44 @@ Only the standard library is used here, and no syntax newer than Python 3.8, so 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import FrameType
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
 USER_EXTRAS = "spark,otlp,prometheus,kafka"
 KINDS: dict[str, tuple[str, str]] = {
     "run": (".venv", USER_EXTRAS),
-    "test": (".venv-test", USER_EXTRAS + ",dev"),
-    "pure": (".venv-pure", USER_EXTRAS + ",dev"),
+    "test": (".venv-test-{}.{}", USER_EXTRAS + ",dev"),
+    "pure": (".venv-pure-{}.{}", USER_EXTRAS + ",dev"),
 }
 OLDEST_PYTHON = (3, 11)
 OLDEST_JAVA = 17
+OPENSSL_HEADER = "/usr/include/openssl/ssl.h"
+PLAIN_EVERY_S = 10
+GRACE_S = 10
+
+
+class StoppedError(Exception):
+    """SIGINT or SIGTERM came."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 def say(text: str) -> None:
@@ -80,17 +100,30 @@ def has_maven() -> bool:
     return shutil.which("mvn") is not None
 
 
-def has_bench() -> bool:
-    """Whether the peers of the bench and OpenSSL's headers (for the load generator) are here."""
-    files = ("/usr/lib/nginx/modules/ngx_stream_module.so", "/usr/include/openssl/ssl.h")
-    return all(shutil.which(name) for name in ("haproxy", "nginx")) and all(os.path.exists(file) for file in files)
+def has_openssl() -> bool:
+    """Whether OpenSSL's headers are here; the bench's load generator, which is written in C, is built with them."""
+    return os.path.exists(OPENSSL_HEADER)
+
+
+def has_peers() -> bool:
+    """Whether the peers of the bench are here."""
+    return all(shutil.which(name) for name in ("haproxy", "nginx")) and os.path.exists("/usr/lib/nginx/modules/ngx_stream_module.so")
 
 
 class Need:
-    """Something of the machine that a task needs: how to see it, which Debian packages bring it, and whether the task can go on without."""
+    """Something of the machine that a task needs or wishes for.
 
-    def __init__(self, name: str, present: Callable[[], bool], packages: list[str], without: str | None) -> None:
+    Args:
+        name: in ``--with`` and ``--wish``.
+        title: for people.
+        present: whether it is here.
+        packages: that bring it, Debian's.
+        without: what is so as long as it is missing, for those who only wish for it.
+    """
+
+    def __init__(self, name: str, title: str, present: Callable[[], bool], packages: list[str], without: str) -> None:
         self.name = name
+        self.title = title
         self.present = present
         self.packages = packages
         self.without = without
@@ -99,34 +132,42 @@ class Need:
 NEEDS = {
     need.name: need
     for need in (
-        Need("java", has_java, ["openjdk-17-jre-headless"], None),
-        Need("compiler", has_compiler, ["gcc", "libc6-dev", "python3-dev"], "the hot path runs as plain Python, and slower"),
-        Need("maven", has_maven, ["maven"], None),
+        Need("java", f"Java {OLDEST_JAVA} or newer", has_java, ["openjdk-17-jre-headless"], "there is no Spark"),
         Need(
-            "bench", has_bench, ["haproxy", "nginx", "libnginx-mod-stream", "libssl-dev", "gcc", "libc6-dev"], "peers that are missing are left out"
+            "compiler",
+            "a C compiler with the headers of this Python",
+            has_compiler,
+            ["gcc", "libc6-dev", "python3-dev"],
+            "the hot path runs as plain Python, and slower",
         ),
+        Need("maven", "Maven", has_maven, ["maven"], "tests with a real Kafka broker are skipped"),
+        Need(
+            "openssl",
+            "OpenSSL with its headers",
+            has_openssl,
+            ["libssl-dev"],
+            "the bench's load generator, and its tests, are left out",
+        ),
+        Need("peers", "HAProxy or NGINX", has_peers, ["haproxy", "nginx", "libnginx-mod-stream"], "peers that are missing are left out"),
     )
 }
 
 
-def provide(need: Need) -> None:
+def provide(need: Need, *, wished: bool) -> None:
     """Install what is missing, or say in one line what to install."""
     if need.present():
         return
     packages = " ".join(need.packages)
     if os.geteuid() == 0 and shutil.which("apt-get"):
-        say("installing " + packages)
         environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive", RUNLEVEL="1")  # runlevel 1: a server that is installed is not started
-        CACHE.mkdir(exist_ok=True)
-        with open(CACHE / "apt.log", "ab") as log:
-            subprocess.run(["apt-get", "update", "-q"], env=environment, stdout=log, stderr=log, check=False)
-            install = ["apt-get", "install", "-q", "-y", "--no-install-recommends", *need.packages]
-            subprocess.run(install, env=environment, stdout=log, stderr=log, check=False)
+        update, install = ["apt-get", "update", "-q"], ["apt-get", "install", "-q", "-y", "--no-install-recommends", *need.packages]
+        run_logged(update, "apt-update.log", "reading apt's lists", environment)
+        run_logged(install, "apt.log", "installing " + packages, environment)
         if need.present():
             return
         say("apt-get could not install it: see .cache/apt.log")
-    asked = "{} is missing: install it (on Debian: apt-get install {})".format(need.name if need.name != "java" else "Java 17 or newer", packages)
-    if need.without is None:
+    asked = f"{need.title} is missing: install it (on Debian: apt-get install {packages})"
+    if not wished:
         stop(asked)
     say(f"warning: {asked}; until then {need.without}")
 
@@ -151,42 +192,115 @@ def wheel_sources() -> list[Path]:
     return found
 
 
-def quiet(command: list[str], log: str, hint: str) -> str:
-    """Run a command, its words into a log; they are shown when it fails."""
-    CACHE.mkdir(exist_ok=True)
-    done = subprocess.run(command, cwd=str(ROOT), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    (CACHE / log).write_text(done.stdout)
-    if done.returncode != 0:
-        sys.stderr.write("\n".join(done.stdout.splitlines()[-30:]) + "\n")
-        stop(f"{hint} (the whole output: .cache/{log})", 1)
-    return done.stdout
+def wait_with_clock(ready: Callable[[float], bool], text: str, hint: str = "") -> None:
+    """Wait until something is ready, and let whoever waits see that time passes.
+
+    On a terminal one line counts the seconds; elsewhere there is a line every ten.
+
+    Args:
+        ready: waits at most as many seconds as it is told; whether it is ready.
+        text: what is being done.
+        hint: behind it, the first time.
+    """
+    moving = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    started, said = time.monotonic(), 0
+    sys.stderr.write(f"framegate: {text}{hint}" + ("" if moving else "\n"))
+    sys.stderr.flush()
+    try:
+        while not ready(1.0):
+            passed = int(time.monotonic() - started)
+            if moving:
+                sys.stderr.write(f"\rframegate: {text}{hint}, {passed} s")
+                sys.stderr.flush()
+            elif passed // PLAIN_EVERY_S > said:
+                said = passed // PLAIN_EVERY_S
+                say(f"still {text}, {passed} s")
+    finally:
+        if moving:
+            sys.stderr.write("\n")
 
 
-def python_of(environment: Path) -> str:
-    """The interpreter of an environment, made on first use."""
-    python = environment / "bin" / "python"
-    if not python.exists():
-        say(f"making {environment.name}")
-        if environment.exists():
-            shutil.rmtree(str(environment))
-        quiet(
-            [sys.executable, "-m", "venv", str(environment)],
-            "venv.log",
-            "python3 -m venv failed: install it (on Debian: apt-get install python3-venv)",
-        )
-    return str(python)
+def ends_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Whether a process ends in that time."""
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def end_session(process: subprocess.Popen[bytes]) -> None:
+    """End a process that leads a session, and everything that it started: as Ctrl-C would first, for its own cleaning up."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGINT)
+            ends_within(process, GRACE_S)
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def run_logged(command: list[str], log: str, text: str, environment: dict[str, str] | None = None, hint: str = "") -> int:
+    """Run a command to its end, its words into a log and its temporary files into the cache, where they are removed; returns its exit code."""
+    temporary = CACHE / "tmp"
+    shutil.rmtree(str(temporary), ignore_errors=True)  # of a call that was killed
+    temporary.mkdir(parents=True)
+    variables = dict(os.environ if environment is None else environment, TMPDIR=str(temporary))
+    try:
+        with open(CACHE / log, "wb") as file:
+            process = subprocess.Popen(
+                command, cwd=str(ROOT), env=variables, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
+            )
+            try:
+                wait_with_clock(lambda seconds: ends_within(process, seconds), text, hint)
+            except BaseException:
+                end_session(process)
+                raise
+        return process.returncode
+    finally:
+        shutil.rmtree(str(temporary), ignore_errors=True)
+
+
+def run_or_stop(command: list[str], log: str, text: str, failed: str, hint: str = "") -> str:
+    """Run a command; its words, which are shown when it fails."""
+    code = run_logged(command, log, text, hint=hint)
+    output = (CACHE / log).read_text(errors="replace")
+    if code != 0:
+        sys.stderr.write("\n".join(output.splitlines()[-30:]) + "\n")
+        stop(f"{failed} (the whole output: .cache/{log})", 1)
+    return output
+
+
+def make_environment(environment: Path) -> None:
+    """A new environment of this very Python, in place of what is there."""
+    shutil.rmtree(str(environment), ignore_errors=True)
+    run_or_stop(
+        [sys.executable, "-m", "venv", str(environment)],
+        "venv.log",
+        f"making {environment.name}",
+        "python3 -m venv failed: install it (on Debian: apt-get install python3-venv)",
+    )
 
 
 def build_wheel(python: str) -> Path:
-    """The wheel of the sources as they are now."""
+    """The wheel of the sources as they are now, for this Python."""
     compiler = has_compiler()
-    folder = CACHE / "wheels" / digest(wheel_sources(), sys.version, "compiler" if compiler else "none")
+    kept = CACHE / "wheels" / "{}-{}.{}".format(sys.implementation.name, *sys.version_info)
+    folder = kept / digest(wheel_sources(), sys.version, "compiler" if compiler else "none")
     found = sorted(folder.glob("*.whl"))
     if found:
         return found[0]
-    say("building the wheel" + (" (compiling the hot path: about a minute)" if compiler else ""))
-    shutil.rmtree(str(CACHE / "wheels"), ignore_errors=True)
-    output = quiet([python, "-m", "pip", "-v", "wheel", "--no-deps", "-w", str(folder), str(ROOT)], "wheel.log", "the wheel could not be built")
+    shutil.rmtree(str(kept), ignore_errors=True)
+    output = run_or_stop(
+        [python, "-m", "pip", "-v", "wheel", "--no-deps", "-w", str(folder), str(ROOT)],
+        "wheel.log",
+        "building the wheel",
+        "the wheel could not be built",
+        " (compiling the hot path: a minute or more)" if compiler else "",
+    )
     wheel = sorted(folder.glob("*.whl"))[0]
     if is_pure(wheel):
         lines = [line.strip() for line in output.splitlines() if "framegate: not compiled" in line]
@@ -201,12 +315,17 @@ def is_pure(wheel: Path) -> bool:
 
 def set_up(kind: str) -> tuple[Path, str]:
     """Bring one environment up to date; returns it, and what its hot path is: compiled or pure."""
-    name, extras = KINDS[kind]
+    name, extras = KINDS[kind][0].format(*sys.version_info), KINDS[kind][1]
     environment = ROOT / name
-    python = python_of(environment)
+    python = str(environment / "bin" / "python")
     stamp = environment / "framegate.stamp"
-    before = stamp.read_text().split() if stamp.exists() else ["", "", ""]
-    requirements = digest([ROOT / "pyproject.toml"], sys.version, extras)
+    interpreter = digest([], sys.version, sys.base_prefix)
+    before = stamp.read_text().split() if stamp.exists() else []
+    if before[:1] != [interpreter] or not os.path.exists(python):
+        make_environment(environment)
+        stamp.write_text(interpreter + "\n")  # from here on what was begun can be gone on with
+        before = [interpreter]
+    requirements = digest([ROOT / "pyproject.toml"], extras)
     pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "-q"]
     if kind == "pure":
         source, build, content = "-e", "pure", digest([ROOT / "proxy" / "pipeline" / "pyspark_framegate.py", ROOT / "deploy" / "hatch_build.py"])
@@ -221,13 +340,13 @@ def set_up(kind: str) -> tuple[Path, str]:
             stop("the wheel is plain Python, though there is a compiler: .cache/wheel.log says why", 1)
         target = [f"{wheel}[{extras}]"]
         again = [str(wheel)]
-    if before[:2] != [requirements, content]:
-        stamp.unlink() if stamp.exists() else None
-        if before[0] != requirements:
-            say(f"installing into {name} (a few minutes the first time)")
-            quiet([*pip, *target], f"install-{kind}.log", "the installation failed")
-        quiet([*pip, "--force-reinstall", "--no-deps", *again], f"install-{kind}.log", "the installation failed")
-        stamp.write_text(f"{requirements} {content} {build}\n")
+    if before[1:3] != [requirements, content]:
+        stamp.write_text(interpreter + "\n")
+        log, failed = f"install-{kind}.log", "the installation failed"
+        if before[1:2] != [requirements]:
+            run_or_stop([*pip, *target], log, f"installing into {name}", failed, " (a few minutes the first time)")
+        run_or_stop([*pip, "--force-reinstall", "--no-deps", *again], log, f"installing framegate into {name}", failed)
+        stamp.write_text(f"{interpreter} {requirements} {content} {build}\n")
     return environment, build
 
 
@@ -236,14 +355,25 @@ def one_at_a_time() -> Iterator[None]:
     """Two tasks started at once must not set up the same environment."""
     CACHE.mkdir(exist_ok=True)
     with open(CACHE / "environment.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+
+        def taken(seconds: float) -> bool:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(seconds)
+                return False
+            return True
+
+        if not taken(0):
+            wait_with_clock(taken, "waiting for another task that sets up")
         yield
 
 
 def become(command: list[str], environment: Path, build: str) -> NoReturn:
     """Replace this process by the command, run in the environment."""
-    variables = dict(os.environ, PYTHONSAFEPATH="1", FRAMEGATE_EXPECT=build, VIRTUAL_ENV=str(environment))
-    variables["PATH"] = str(environment / "bin") + os.pathsep + variables.get("PATH", os.defpath)
+    path = os.environ.get("PATH", os.defpath)
+    variables = dict(os.environ, PYTHONSAFEPATH="1", FRAMEGATE_EXPECT=build, VIRTUAL_ENV=str(environment), FRAMEGATE_USER_PATH=path)
+    variables["PATH"] = str(environment / "bin") + os.pathsep + path
     variables.pop("PYTHONPATH", None)
     os.chdir(str(ROOT))
     os.execvpe(command[0], command, variables)
@@ -255,17 +385,41 @@ def main(arguments: list[str]) -> int:
         stop("Python {}.{} or newer is needed; this is {}".format(*OLDEST_PYTHON, sys.version.split()[0]))
     split = arguments.index("--") if "--" in arguments else len(arguments)
     words, command = arguments[:split], arguments[split + 1 :]
-    if not words or words[0] not in KINDS or (len(words) > 1 and (len(words) != 3 or words[1] != "--with")):
+    asked = dict(zip(words[1::2], words[2::2], strict=False))
+    wanted = [(name, option == "--wish") for option, names in asked.items() for name in names.split(",")]
+    known = set(asked) <= {"--with", "--wish"} and all(name in NEEDS for name, _ in wanted)
+    if not words or words[0] not in KINDS or len(words) % 2 == 0 or not known:
         stop(__doc__ or "")
-    wanted = words[2].split(",") if len(words) == 3 else []
     with one_at_a_time():
-        for name in wanted:
-            provide(NEEDS[name])
+        for name, wished in wanted:
+            provide(NEEDS[name], wished=wished)
         environment, build = set_up(words[0])
     if command:
         become(command, environment, build)
     return 0
 
 
+def on_signal(number: int, _frame: FrameType | None) -> NoReturn:
+    """Unwind: what runs is ended, what is temporary removed."""
+    raise StoppedError(number)
+
+
+def guarded(arguments: list[str]) -> int:
+    """``main``, with one line and a code for what can happen to it."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, on_signal)
+    try:
+        return main(arguments)
+    except StoppedError as stopped:
+        say("interrupted" if stopped.number == signal.SIGINT else "terminated")
+        return 128 + stopped.number
+    except OSError as error:
+        where = "" if error.filename is None else f"{error.filename}: "
+        advice = "; the checkout must be writable: environments and wheels are made in it" if error.errno in (errno.EROFS, errno.EACCES) else ""
+        say(f"{where}{error.strerror}{advice}")
+        return 2 if advice else 1
+
+
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    raise SystemExit(guarded(sys.argv[1:]))

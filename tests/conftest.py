@@ -4,6 +4,7 @@
 is bound to this folder. `FRAMEGATE_EXPECT` (compiled or pure; the Makefile sets it) says what the hot path must be.
 """
 
+import collections
 import importlib.machinery
 import importlib.util
 import os
@@ -75,6 +76,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _is_first(path: Path) -> bool:
     return path == HERE / "test_build.py"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The last line, behind pytest's own: what was not shown because something is missing here."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and not hasattr(config, "workerinput"):
+        line = not_shown([skipped_reason(report) for report in reporter.stats.get("skipped", [])])
+        if line:
+            reporter.write_line(line)
+
+
+def skipped_reason(report: pytest.CollectReport | pytest.TestReport) -> str:
+    """Why a test was skipped."""
+    said = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return said.removeprefix("Skipped: ")
+
+
+def not_shown(reasons: list[str]) -> str:
+    """One line for all tests that were skipped, by reason; "" when none was."""
+    counts = collections.Counter(reasons)
+    each = "; ".join(f"{count} {'test' if count == 1 else 'tests'}: {reason}" for reason, count in counts.most_common())
+    return f"framegate: not shown: {each}" if each else ""
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

@@ -1,10 +1,15 @@
 """What options and arguments may hold: sizes and times with units, channel ids, addresses. Parsers are loaded when there is something to parse."""
 
 import os
+import re
+from typing import Final
 
 import click
 
-__all__ = ["ADDRESS", "CHANNEL", "DURATION", "SIZE"]
+__all__ = ["ADDRESS", "CHANNEL", "DURATION", "JAVA_HEAP", "SIZE"]
+
+LEAST_HEAP: Final = 512 << 20
+"""Bytes; Spark refuses less than 450 MiB."""
 
 
 class Size(click.ParamType[int]):
@@ -39,6 +44,24 @@ class Duration(click.ParamType[int]):
             return parse_duration_ms(value)
         except ValueError as error:
             self.fail(f"{value!r} is {error}", param, ctx)
+
+
+class JavaHeap(click.ParamType[str]):
+    """The heap of the Java virtual machine that runs Spark: a size, also as Java writes it (``1g``, ``512m``). The value is Java's."""
+
+    name = "size"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Mebibytes in Java's form."""
+        from control.configuration.units import parse_size
+
+        try:
+            size = parse_size(re.sub(r"(?i)(?<=\d)([kmgt])$", r"\1iB", value))
+        except ValueError:
+            self.fail(f"{value!r} is not a size: write a number with MiB or GiB, or Java's 512m, 1g", param, ctx)
+        if size < LEAST_HEAP:
+            self.fail(f"{value!r} is too small: Spark needs 512m", param, ctx)
+        return f"{size >> 20}m"
 
 
 class ChannelId(click.ParamType[str]):
@@ -82,4 +105,5 @@ class AdminAddress(click.ParamType[str]):
 ADDRESS = AdminAddress()
 SIZE = Size()
 DURATION = Duration()
+JAVA_HEAP = JavaHeap()
 CHANNEL = ChannelId()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from control.cli.kinds import DURATION, SIZE
+from control.cli.kinds import DURATION, JAVA_HEAP, SIZE
 from control.cli.options import example, output_option
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def pipeline() -> None:
 @click.option("--max-bytes-per-trigger", type=SIZE, default="128MiB", show_default=True, help="Of the log, in one batch.")
 @click.option("--checkpoint", type=click.Path(file_okay=False, path_type=pathlib.Path), help="Spark's own log.  [default: OUTPUT/_checkpoint]")
 @click.option("--from-latest", is_flag=True, help="Begin with what is written from now on; only with a new checkpoint.")
-@click.option("--memory", default="1g", show_default=True, help="Heap of the Java virtual machine.")
+@click.option("--memory", type=JAVA_HEAP, default="1g", show_default=True, help="Heap of the Java virtual machine.")
 def run(
     source: pathlib.Path,
     output: pathlib.Path,

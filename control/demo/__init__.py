@@ -3,6 +3,8 @@
     run           sets all of it up, lets it run, ends it in order; ``run`` is what the command calls
     acts          what the demo does over gRPC while the load runs, and what was seen
     view          the live view; plain lines where standard output is no terminal
+    waiting       what is shown while there is nothing to see
+    program       what to type for this very program
     report        the four counts of each direction, compared
     kafka         the same in front of a real broker
     load          the frames: numbered, with a checksum
@@ -10,6 +12,7 @@
     upstream      the process that answers every frame
     broker        Apache Kafka from its published jars, for the demo and for tests
     certificates  an authority, a server and a client for a day
+    signals       Ctrl-C and SIGTERM, as exceptions
     processes     children: started, read, ended in order
     java          which Java there is
 

@@ -7,6 +7,7 @@ broker. Several processes may ask at once: a lock lets one of them work, and a m
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 import signal
 import socket
@@ -26,6 +27,8 @@ VERSION: Final = "4.3.1"
 
 _CLUSTER_ID: Final = "4L6g3nShT-eMCtK--X86sw"
 _MARKER: Final = "complete"
+_PLUGIN: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 _POM: Final = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>framegate</groupId>
@@ -40,9 +43,6 @@ _POM: Final = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
     </dependency>
     <dependency><groupId>org.apache.logging.log4j</groupId><artifactId>log4j-slf4j-impl</artifactId><version>2.25.4</version></dependency>
   </dependencies>
-  <build><plugins><plugin>
-    <groupId>org.apache.maven.plugins</groupId><artifactId>maven-dependency-plugin</artifactId><version>3.8.1</version>
-  </plugin></plugins></build>
 </project>
 """
 _LOG4J: Final = """status=warn
@@ -71,6 +71,8 @@ sasl.enabled.mechanisms=PLAIN
 """
 _API_VERSIONS: Final = bytes.fromhex("0000000b0012000000000001000170")
 _HOST: Final = "127.0.0.1"
+_TOOL_S: Final = 300.0
+_FETCH_S: Final = 900.0
 
 
 class BrokerError(Exception):
@@ -85,7 +87,7 @@ def cache_directory() -> Path:
 
 def missing_tools() -> list[str]:
     """What must be installed before a broker can start: Java always, Maven as long as the cache is not filled."""
-    missing = [] if find_java() else ["Java 17 or newer (Debian: apt-get install default-jre-headless)"]
+    missing = [] if find_java() else ["Java 17 or newer (Debian: apt-get install openjdk-17-jre-headless)"]
     if not (cache_directory() / _MARKER).exists() and shutil.which("mvn") is None:
         missing.append("Maven (Debian: apt-get install maven)")
     return missing
@@ -110,8 +112,7 @@ def prepare() -> Path:
                 shutil.rmtree(cache / name, ignore_errors=True)
             (cache / "pom.xml").write_text(_POM)
             (cache / "log4j2.properties").write_text(_LOG4J)
-            copy = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={cache / 'jars'}"]
-            _run("mvn", "-B", "-q", "-f", str(cache / "pom.xml"), *copy)
+            _fetch_jars(cache)
             (cache / "format.properties").write_text(_properties({"CONTROLLER": 9093, "INTERNAL": 9092}, {}, cache / "formatted", {}))
             tool = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(cache / "format.properties")]
             _run(*_java(cache), *tool)
@@ -257,11 +258,45 @@ def _properties(listeners: Mapping[str, int], advertised: Mapping[str, int], dat
 
 def _run(*command: str) -> str:
     """Run a tool to its end; its output is the error's text when it fails."""
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False)
+    name = Path(command[0]).name
+    try:
+        done = subprocess.run(
+            ending_with_us(command), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=_TOOL_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise BrokerError(f"{name} was not done within {_TOOL_S:g} s") from error
     if done.returncode:
         said = " | ".join((done.stderr or done.stdout).splitlines()[-5:])
-        raise BrokerError(f"{Path(command[0]).name} failed: {said}")
+        raise BrokerError(f"{name} failed: {said}")
     return done.stdout
+
+
+def _fetch_jars(cache: Path) -> None:
+    """Let Maven copy the jars into the cache; what it says is in ``maven.log`` there.
+
+    Raises:
+        BrokerError: it failed or took too long; the message has Maven's own reason.
+    """
+    log = cache / "maven.log"
+    # the plugin by its whole name: where nothing can be fetched, Maven says of a short one only that it knows none
+    copy = [f"{_PLUGIN}:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={cache / 'jars'}"]
+    command = ["mvn", "-B", "-q", "-f", str(cache / "pom.xml"), *copy]
+    with log.open("wb") as output:
+        try:
+            code = subprocess.run(
+                ending_with_us(command), stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=_FETCH_S, check=False
+            ).returncode
+        except subprocess.TimeoutExpired as error:
+            raise BrokerError(f"Maven was not done within {_FETCH_S:g} s; its log: {log}") from error
+    if code:
+        raise BrokerError(f"Maven could not fetch Kafka's jars: {_maven_reason(log.read_text(errors='replace'))}; its log: {log}")
+
+
+def _maven_reason(said: str) -> str:
+    """The line of Maven's words that tells why: the first error, or the last line of something that failed before Maven ran."""
+    lines = [line.strip() for line in _COLOURS.sub("", said).splitlines() if line.strip()]
+    errors = [line.removeprefix("[ERROR]").strip() for line in lines if line.startswith("[ERROR]")]
+    return next((error.partition(" -> [Help")[0] for error in errors if error), lines[-1] if lines else "it said nothing")
 
 
 def _free_ports(count: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 from rich.console import Console
 
+from control.demo.program import program, python
 from control.demo.stage import Stage
 
 __all__ = ["print_closing"]
@@ -14,16 +15,16 @@ def print_closing(console: Console, stage: Stage, *, good: bool, again: str) -> 
         console: where to.
         stage: of the demo that ended.
         good: whether everything was equal and seen.
-        again: another demo to try.
+        again: options of another demo to try.
     """
     place = stage.workspace
     look = f"SparkSession.builder.getOrCreate().read.parquet('{place.tables}/frames').groupBy('listener', 'direction').count().show()"
     lines = [
         f"Parquet tables: {place.tables}  (frames, traffic_by_minute, requests, gaps)",
-        f'PySpark:        python -c "from pyspark.sql import SparkSession; {look}"',
+        f'PySpark:        {python()} -c "from pyspark.sql import SparkSession; {look}"',
         f"tap's log:      {place.tap}    logs of every process: {place.logs}",
-        f"try next:       {again}",
-        f"                framegate check --config {place.configuration}",
+        f"try next:       {program()} demo {again}",
+        f"                {program()} check --config {place.configuration}",
         "                deploy/examples/framegate.yaml, the manual of every key",
         "RESULT: everything equal, everything seen" if good else "RESULT: NOT everything was equal or seen: see the lines marked WRONG",
     ]

@@ -3,7 +3,10 @@
 ``python -m control.demo.generator '{"port": …, "rate": …, "connections": …, "ca": …}'``. It reads commands from standard input, one JSON
 object with ``id`` and ``do`` per line, and writes JSON lines: ``stats`` four times a second, ``reply`` to each command, ``final`` at the end.
 
-Commands: ``open`` a connection of its own (numbered from 1000), ``send`` frames of a size on it, ``begin`` a frame and hold its rest back,
+It may begin with a trickle (``first_rate``), which counts like the load but in no histogram that is shown.
+
+Commands: ``load`` (from now on the whole rate), ``open`` a connection of its own (numbered from 1000), ``send`` frames of a size on it,
+``begin`` a frame and hold its rest back,
 ``finish`` it, ``look`` at a connection, ``shut`` it, ``phase`` (which latency histogram is filled), ``stop``.
 """
 
@@ -36,11 +39,14 @@ _SPECIAL_SEND_BUFFER: Final = 32 * 1024
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """``rate``: frames per second over all connections; ``ca``: PEM file of the authority, None for plaintext."""
+    """``rate``: frames per second over all connections; ``first_rate``: until ``load``, None for the whole rate at once; ``ca``: PEM file of the
+    authority, None for plaintext.
+    """
 
     port: int
     rate: int
     connections: int
+    first_rate: int | None = None
     ca: str | None = None
 
 
@@ -60,8 +66,9 @@ class Generator:
         self._address = ("127.0.0.1", options.port)
         self._context = None if options.ca is None else ssl.create_default_context(cafile=options.ca)
         self._payloads = Payloads()
-        self._phases = {"steady": Latency(), "acts": Latency()}
-        self._phase = "steady"
+        self._phases = {"starting": Latency(), "steady": Latency(), "acts": Latency()}
+        self._phase = "steady" if options.first_rate is None else "starting"
+        self._rate = options.rate if options.first_rate is None else options.first_rate
         self._clients: dict[int, Client] = {}
         self._specials: dict[int, Client] = {}
         self._rests: dict[int, bytes] = {}
@@ -71,7 +78,8 @@ class Generator:
         self._stopping = False
         self._next = 0
         self._submitted = 0
-        self._started_ns = 0
+        self._since_ns = 0
+        self._ended_ns = 0
         self._behind_ns = 0
 
     def run(self) -> None:
@@ -80,7 +88,7 @@ class Generator:
             self._clients[number] = self._open(number, 0)
         os.set_blocking(self._commands, False)
         self._epoll.register(self._commands, select.EPOLLIN | select.EPOLLHUP)
-        self._started_ns = time.monotonic_ns()
+        self._since_ns = time.monotonic_ns()
         next_stats = time.monotonic()
         while not self._stopping:
             self._pace()
@@ -88,6 +96,7 @@ class Generator:
             if time.monotonic() >= next_stats:
                 next_stats = time.monotonic() + _STATS_S
                 self._line({"event": "stats", **self._totals()})
+        self._ended_ns = time.monotonic_ns()
         self._finish()
         self._line({"event": "final", **self._totals(), **self._facts()})
 
@@ -112,11 +121,11 @@ class Generator:
 
     def _pace(self) -> None:
         """Submit what is due, in bursts on the connections whose turn it is."""
-        elapsed = (time.monotonic_ns() - self._started_ns) / 1e9 - self._behind_ns / 1e9
-        due = int(self._options.rate * elapsed) - self._submitted
-        most = int(self._options.rate * _CATCH_UP_S)
+        elapsed = (time.monotonic_ns() - self._since_ns) / 1e9 - self._behind_ns / 1e9
+        due = int(self._rate * elapsed) - self._submitted
+        most = max(1, int(self._rate * _CATCH_UP_S))
         if due > most:  # a stall is not made up for by a burst
-            self._behind_ns += int((due - most) / self._options.rate * 1e9)
+            self._behind_ns += int((due - most) / self._rate * 1e9)
             due = most
         if due <= 0:
             return
@@ -158,6 +167,11 @@ class Generator:
         match command["do"]:
             case "stop":
                 self._stopping = True
+                return {}
+            case "load":
+                self._phase = "steady"
+                self._rate = self._options.rate
+                self._since_ns, self._behind_ns, self._submitted = time.monotonic_ns(), 0, 0
                 return {}
             case "phase":
                 self._phase = command["phase"]
@@ -232,7 +246,8 @@ class Generator:
         """What only the end knows."""
         everyone = [*self._clients.values(), *self._specials.values()]
         return {
-            "elapsed_ms": (time.monotonic_ns() - self._started_ns) // 1_000_000,
+            "paced": self._submitted,
+            "paced_ms": (self._ended_ns - self._since_ns) // 1_000_000,
             "held_back_ms": self._behind_ns // 1_000_000,
             "latency": {
                 name: {"frames": latency.total(), "p50_us": latency.quantile_us(0.5), "p99_us": latency.quantile_us(0.99)}

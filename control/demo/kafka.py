@@ -8,7 +8,7 @@ a listener that the proxy does not see, and what the broker asks itself is left 
 import dataclasses
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -21,6 +21,7 @@ from control.demo import broker, records
 from control.demo.closing import print_closing
 from control.demo.metrics import Metrics
 from control.demo.stage import Stage
+from control.demo.waiting import Waiting
 
 __all__ = ["INTERNAL", "QUERIES", "RequestCount", "compare", "create_topics", "perform", "prepare_topics"]
 
@@ -75,9 +76,16 @@ class RequestCount:
         return self.sent == self.broker and self.answered <= self.sent
 
 
-def perform(stage: Stage, console: Console, count: int = RECORDS) -> bool:
-    """The whole demo; whether everything was equal."""
-    return _KafkaDemo(stage, console, count).perform()
+def perform(stage: Stage, console: Console, count: int = RECORDS, *, plain: bool = False) -> bool:
+    """The whole demo; whether everything was equal.
+
+    Raises:
+        BrokerError: the broker cannot be had or did not start, or a client of it failed.
+    """
+    try:
+        return _KafkaDemo(stage, console, count, plain=plain).perform()
+    except KafkaException as error:
+        raise broker.BrokerError(f"a client of the broker failed: {error.args[0]}") from error
 
 
 def prepare_topics(address: str, partitions: Mapping[str, int]) -> None:
@@ -138,8 +146,9 @@ def compare(tables: Tables, before: Mapping[tuple[str, int], int], after: Mappin
 class _KafkaDemo:
     """The demo with a real broker."""
 
-    def __init__(self, stage: Stage, console: Console, count: int) -> None:
+    def __init__(self, stage: Stage, console: Console, count: int, *, plain: bool) -> None:
         self._stage = stage
+        self._plain = plain
         self._console = console
         self._count = count
 
@@ -147,23 +156,29 @@ class _KafkaDemo:
         """The whole demo; whether everything was equal."""
         stage = self._stage
         if not (broker.cache_directory() / "complete").exists():
-            self._say(f"fetching Apache Kafka {broker.VERSION} into {broker.cache_directory()}, once")
-        broker.prepare()
-        self._say(f"starting: Apache Kafka {broker.VERSION}, proxy with two processors, Spark")
+            with self._waiting(f"fetching Apache Kafka {broker.VERSION} into {broker.cache_directory()}, once"):
+                broker.prepare()
         with broker.Broker(stage.workspace.root / "kafka") as kafka:
-            serving = stage.start_proxy(f"127.0.0.1:{kafka.ports['PLAIN']}", protocol="kafka", max_receive_size="16MiB")
-            kafka.start({"PLAIN": serving.port})
+            stage.start_pipeline()  # first: Spark takes longest
+            with self._waiting(f"starting: Apache Kafka {broker.VERSION}, proxy with two processors"):
+                serving = stage.start_proxy(f"127.0.0.1:{kafka.ports['PLAIN']}", protocol="kafka", max_receive_size="16MiB")
+                kafka.start({"PLAIN": serving.port})
             self._say(f"  clients on 127.0.0.1:{serving.port} (TLS), which the broker advertises; broker on 127.0.0.1:{kafka.ports['PLAIN']}")
-            stage.start_pipeline()
-            prepare_topics(kafka.internal_address, {TOPIC: PARTITIONS})
-            before = kafka.request_counts()
+            with self._waiting("starting Spark, and preparing topics"):
+                stage.wait_for_spark()
+                prepare_topics(kafka.internal_address, {TOPIC: PARTITIONS})
+                before = kafka.request_counts()
             final = self._work(serving.port)
-            after = self._settled_counts(kafka)
-            metrics = Metrics.scrape(serving.prometheus)
-            code = stage.stop_proxy()
-        stage.drain_pipeline()
-        self._say("asking Spark SQL")
-        tables = stage.ask_tables(QUERIES)
+            with self._waiting("asking the broker what it counted, and stopping it and the proxy"):
+                after = self._settled_counts(kafka)
+                metrics = Metrics.scrape(serving.prometheus)
+                code = stage.stop_proxy()
+                kafka.stop()
+        log = stage.count_log()
+        with self._waiting("stopping Spark, once it has read the log", lambda: f"{stage.table_rows():,} of {log.total:,} frames"):
+            stage.drain_pipeline(log.total)
+        with self._waiting("asking Spark SQL"):
+            tables = stage.ask_tables(QUERIES)
         return self._print_report(final, compare(tables, before, after), tables, metrics, code)
 
     def _work(self, port: int) -> dict[str, Any]:
@@ -202,7 +217,7 @@ class _KafkaDemo:
         for text, good in checks:
             self._say(f"{'ok   ' if good else 'WRONG'} {text}")
         good = all(good for _, good in checks)
-        print_closing(self._console, self._stage, good=good, again="framegate demo --seconds 20")
+        print_closing(self._console, self._stage, good=good, again="--seconds 20")
         return good
 
     def _checks(self, final: dict[str, Any], counts: list[RequestCount], tables: Tables, metrics: Metrics, code: int) -> list[tuple[str, bool]]:
@@ -224,6 +239,9 @@ class _KafkaDemo:
             (f"{answered:,} requests paired with their answer = all answers", answered == answers),
             (f"the proxy stopped cleanly (exit code {code})", code == 0),
         ]
+
+    def _waiting(self, text: str, detail: Callable[[], str] | None = None) -> Waiting:
+        return Waiting(self._console, text, detail, plain=self._plain)
 
     def _say(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)

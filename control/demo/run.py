@@ -6,7 +6,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -20,9 +20,12 @@ from control.demo.closing import print_closing
 from control.demo.java import MINIMUM_VERSION, find_java
 from control.demo.metrics import Metrics
 from control.demo.processes import Child, ChildError
+from control.demo.program import program
+from control.demo.signals import EXIT_INTERRUPTED, EXIT_TERMINATED, TerminatedError, sigterm_raises
 from control.demo.stage import Serving, Stage
 from control.demo.steering import Steering
 from control.demo.view import Reading, View
+from control.demo.waiting import Waiting
 from control.demo.workspace import Workspace, WorkspaceError
 
 __all__ = ["EXIT_FAILED", "EXIT_MISSING", "EXIT_OK", "Upstream", "run"]
@@ -37,6 +40,8 @@ _POOL_SIZE: Final = 64 * 1024 * 1024
 _REFRESH_S: Final = 0.25
 _SETTLE_S: Final = 10.0
 _FINISH_S: Final = 45.0
+_FIRST_RATE: Final = 200
+_FIRST_BATCH_S: Final = 60.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +71,8 @@ def run(
         plain_view: lines instead of a live view, even on a terminal.
 
     Returns:
-        0: everything was equal and seen; 1: something was not, or failed; 2: something is missing on this machine, nothing was started.
+        0: everything was equal and seen; 1: something was not, or failed; 2: something is missing on this machine, nothing was started; 130: Ctrl-C
+        ended it, or the load; 143: SIGTERM.
     """
     missing = _missing(upstream)
     if missing:
@@ -74,22 +80,29 @@ def run(
         return EXIT_MISSING
     console = Console()
     try:
-        with Stage(Workspace(directory)) as stage:
+        with sigterm_raises(), Stage(Workspace(directory)) as stage:
             if upstream == "kafka":
                 from control.demo import kafka  # its clients are an extra
 
-                return EXIT_OK if kafka.perform(stage, console) else EXIT_FAILED
+                return EXIT_OK if kafka.perform(stage, console, plain=plain_view) else EXIT_FAILED
             load = _Load(seconds=seconds, rate=rate, connections=connections, plain_view=plain_view)
-            return EXIT_OK if _FramedDemo(stage, console, load).perform() else EXIT_FAILED
+            demo = _FramedDemo(stage, console, load)
+            good = demo.perform()
+            return EXIT_INTERRUPTED if demo.interrupted else EXIT_OK if good else EXIT_FAILED
     except WorkspaceError as error:
-        print(f"framegate demo: {error}", file=sys.stderr)
-        return EXIT_MISSING
-    except (ChildError, grpc.RpcError, OSError) as error:
-        print(f"framegate demo: {error}", file=sys.stderr)
-        return EXIT_FAILED
+        return _say(str(error), EXIT_MISSING)
+    except (ChildError, broker.BrokerError, grpc.RpcError, OSError) as error:
+        return _say(" ".join(str(error).split()), EXIT_FAILED)
     except KeyboardInterrupt:
-        print("framegate demo: interrupted", file=sys.stderr)
-        return EXIT_FAILED
+        return _say("interrupted", EXIT_INTERRUPTED)
+    except TerminatedError:
+        return _say("terminated", EXIT_TERMINATED)
+
+
+def _say(text: str, code: int) -> int:
+    """One line for a person; the exit code that goes with it."""
+    print(f"framegate demo: {text}", file=sys.stderr)
+    return code
 
 
 def _missing(upstream: Upstream) -> str | None:
@@ -112,37 +125,50 @@ class _FramedDemo:
         self._console = console
         self._load = load
         self._latest: dict[str, Any] = {}
+        self.interrupted = False
 
     def perform(self) -> bool:
         """The whole demo; whether everything was equal and seen."""
-        stage, load = self._stage, self._load
-        self._say("starting: upstream, proxy with two processors, Spark")
-        upstream = stage.start_module("control.demo.upstream")
-        upstream_port = upstream.wait_for_event("listening", _SETTLE_S)["port"]
-        serving = stage.start_proxy(f"127.0.0.1:{upstream_port}", expected_frames=int(2 * load.rate * load.seconds))
-        stage.start_pipeline()
-        options = {"port": serving.port, "rate": load.rate, "connections": load.connections, "ca": str(stage.certificates.ca)}
-        generator = stage.start_module("control.demo.generator", json.dumps(options), on_row=self._on_row)
-        self._say(f"  proxy on 127.0.0.1:{serving.port} (TLS); steer it too: framegate channels list --address {serving.admin}")
+        stage = self._stage
+        stage.start_pipeline()  # first: Spark takes longest
+        with self._waiting("starting: upstream, proxy with two processors"):
+            upstream = stage.start_module("control.demo.upstream")
+            upstream_port = upstream.wait_for_event("listening", _SETTLE_S)["port"]
+            serving = stage.start_proxy(f"127.0.0.1:{upstream_port}", expected_frames=int(2 * self._load.rate * self._load.seconds))
+        self._say(f"  proxy on 127.0.0.1:{serving.port} (TLS); steer it too: {program()} channels list --address {serving.admin}")
+        generator = self._start_load(serving)
         with Steering(serving.admin, "demo") as steering:
             acts = self._watch(generator, steering)
-            self._say("stopping: load, proxy, Spark")
-            final = self._stop_load(generator)
-            metrics = self._settle(steering, serving)
-        proxy_code = stage.stop_proxy()
-        upstream.close_input()
-        counted = upstream.wait_for_event("final", _SETTLE_S)
-        stage.drain_pipeline()
-        self._say("asking Spark SQL")
-        evidence = report.Evidence(
-            generator=final,
-            upstream=counted,
-            metrics=metrics,
-            log=stage.count_log(),
-            tables=stage.ask_tables(report.CONTENT_QUERIES),
-            refused=acts.refused,
-        )
+            with self._waiting("stopping the load: every answer is waited for"):
+                final = self._stop_load(generator)
+                metrics = self._settle(steering, serving)
+        with self._waiting("stopping the proxy, and counting the tap's log"):
+            proxy_code = stage.stop_proxy()
+            upstream.close_input()
+            counted = upstream.wait_for_event("final", _SETTLE_S)
+            log = stage.count_log()
+        with self._waiting("stopping Spark, once it has read the log", lambda: f"{stage.table_rows():,} of {log.total:,} frames"):
+            stage.drain_pipeline(log.total)
+        with self._waiting("asking Spark SQL for every frame's checksum and place"):
+            tables = stage.ask_tables(report.CONTENT_QUERIES)
+        evidence = report.Evidence(generator=final, upstream=counted, metrics=metrics, log=log, tables=tables, refused=acts.refused)
         return self._print_report(evidence, acts.done, proxy_code)
+
+    def _start_load(self, serving: Serving) -> Child:
+        """Start the generator with a trickle, so that Spark's first batch, which is slow whatever is in it, is behind when the load begins."""
+        load, stage = self._load, self._stage
+        options = {"port": serving.port, "rate": load.rate, "first_rate": min(_FIRST_RATE, load.rate), "connections": load.connections}
+        arguments = json.dumps({**options, "ca": str(stage.certificates.ca)})
+        generator = stage.start_module("control.demo.generator", arguments, on_row=self._on_row)
+        with self._waiting("starting Spark"):
+            stage.wait_for_spark()
+        with self._waiting(f"waiting for Spark's first batch, of a trickle of {_FIRST_RATE} frames/s"):
+            stage.wait_for_rows(1, _FIRST_BATCH_S)
+        generator.ask("load")
+        return generator
+
+    def _waiting(self, text: str, detail: Callable[[], str] | None = None) -> Waiting:
+        return Waiting(self._console, text, detail, plain=self._load.plain_view)
 
     def _watch(self, generator: Child, steering: Steering) -> Acts:
         """Show what happens and perform the acts until the time is over; an interrupt ends the time."""
@@ -156,12 +182,13 @@ class _FramedDemo:
             try:
                 while (elapsed := time.monotonic() - started) < load.seconds or script or (act is not None and act.is_alive()):
                     if script and elapsed >= due[-len(script)] and (act is None or not act.is_alive()):
-                        act = threading.Thread(target=script.pop(0), name="act")
+                        act = threading.Thread(target=script.pop(0), name="act", daemon=True)
                         act.start()
                     view.show(self._reading(elapsed))
                     self._check_children()
                     time.sleep(_REFRESH_S)
             except KeyboardInterrupt:
+                self.interrupted = True
                 view.note("interrupted: the load ends here; once more to give up")
                 if act is not None:
                     act.join()
@@ -222,7 +249,7 @@ class _FramedDemo:
             self._say(f"{'ok   ' if check.good else 'WRONG'} {check.text}")
         self._print_latency(evidence.generator)
         good = all(check.good for check in checks)
-        print_closing(self._console, self._stage, good=good, again="framegate demo --upstream kafka")
+        print_closing(self._console, self._stage, good=good, again="--upstream kafka")
         return good
 
     def _act_text(self, act: Act) -> str:
@@ -234,7 +261,7 @@ class _FramedDemo:
             times = final["latency"][phase]
             if times["frames"]:
                 self._say(f"{text}: p50 {times['p50_us'] / 1000:.2f} ms, p99 {times['p99_us'] / 1000:.2f} ms ({times['frames']:,} frames)")
-        rate = final["sent"] / max(1, final["elapsed_ms"]) * 1000
+        rate = final["paced"] / max(1, final["paced_ms"]) * 1000
         if final["held_back_ms"] > 1000:
             self._say(f"this machine carried {rate:,.0f} frames/s of the {self._load.rate:,} asked for; try a lower --rate")
 

@@ -3,15 +3,17 @@
 import dataclasses
 import json
 import os
-import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final
 
 from control.demo import certificates
 from control.demo.processes import Child, ChildError
+from control.demo.signals import signals_ignored
 from control.demo.workspace import Workspace
+from proxy.pipeline.session import remove_leftovers
 from proxy.tap import log_reader
 from proxy.tap.record import DIRECTIONS, FRAME_HEADER_BYTES
 
@@ -28,6 +30,9 @@ _START_S: Final = 30.0
 _SPARK_START_S: Final = 120.0
 _STOP_S: Final = 40.0
 _DRAIN_S: Final = 300.0
+_POLL_S: Final = 0.1
+# Of the log in one batch: some two seconds of the demo's load, so that the tables grow while somebody watches.
+_BATCH_BYTES: Final = 32 << 20
 _BYTES_PER_FRAME: Final = 400
 _LEAST_BUDGET: Final = 4 << 30
 
@@ -49,9 +54,14 @@ class LogCount:
     bytes: dict[str, int]
     lost: int = 0
 
+    @property
+    def total(self) -> int:
+        """Frames of both directions."""
+        return sum(self.frames.values())
+
 
 class Stage:
-    """One run's processes and files; leaving the context ends every process.
+    """One run's processes and files; leaving the context ends every process, at once when an exception does.
 
     Args:
         workspace: where everything lies.
@@ -68,12 +78,16 @@ class Stage:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for child in reversed(self.children):
-            if child.running:
+        with signals_ignored():
+            for child in reversed(self.children):
                 child.terminate()
-        for child in reversed(self.children):
-            child.wait(5.0)
-        self.workspace.release()
+            for child in reversed(self.children):
+                if error is None:
+                    child.wait(5.0)
+                else:
+                    child.end_at_once()
+            remove_leftovers()  # Spark's, when it had to be killed
+            self.workspace.release()
 
     def start(self, name: str, command: list[str], **options: Any) -> Child:
         """Start a child whose log is named after it."""
@@ -108,30 +122,50 @@ class Stage:
         return self.proxy.wait(_STOP_S)
 
     def start_pipeline(self) -> None:
-        """Start ``framegate pipeline run`` on the tap's log and wait until Spark is up; it follows the log until it is stopped."""
-        self.pipeline = self.start("pipeline", self._pipeline_command(), environment=_JAVA)
+        """Start ``framegate pipeline run`` on the tap's log; it follows the log until it is stopped. Spark takes seconds to come up."""
+        bounds = ["--max-bytes-per-trigger", str(_BATCH_BYTES)]
+        command = [*_COMMAND, "pipeline", "run", "--source", str(self.workspace.tap), "--output", str(self.workspace.tables), *bounds]
+        self.pipeline = self.start("pipeline", command, environment=_JAVA)
+
+    def wait_for_spark(self) -> None:
+        """Wait until Spark is up and its query runs.
+
+        Raises:
+            ChildError: it is not.
+        """
+        assert self.pipeline is not None, "start_pipeline comes first"
         self.pipeline.wait_for_event("started", _SPARK_START_S)
 
-    def drain_pipeline(self) -> None:
-        """Stop the running job, then let one with available-now semantics take what is left.
+    def wait_for_rows(self, frames: int, timeout_s: float) -> bool:
+        """Wait until Spark's tables hold so many frames; whether they do.
+
+        Raises:
+            ChildError: a process ended meanwhile that should not.
+        """
+        assert self.pipeline is not None, "start_pipeline comes first"
+        deadline = time.monotonic() + timeout_s
+        while self.table_rows() < frames:
+            if time.monotonic() > deadline:
+                return False
+            if not self.pipeline.running:
+                raise ChildError(f"the pipeline ended: {self.pipeline.tail()}")
+            time.sleep(_POLL_S)
+        return True
+
+    def drain_pipeline(self, frames: int) -> None:
+        """Let the job take what is left of the log, then stop it.
+
+        Args:
+            frames: in the log.
 
         Raises:
             ChildError: the job failed.
         """
         assert self.pipeline is not None, "start_pipeline comes first"
+        self.wait_for_rows(frames, _DRAIN_S)
         self.pipeline.terminate()
-        self.pipeline.wait(_STOP_S)
-        self.take_what_is_left()
-
-    def take_what_is_left(self) -> None:
-        """Run the job with available-now semantics to its end.
-
-        Raises:
-            ChildError: the job failed.
-        """
-        job = self.start("pipeline-drain", [*self._pipeline_command(), "--available-now"], environment=_JAVA)
-        if job.wait(_DRAIN_S) != 0:
-            raise ChildError(f"the pipeline failed: {job.tail()}")
+        if self.pipeline.wait(_STOP_S) != 0:
+            raise ChildError(f"the pipeline failed: {self.pipeline.tail()}")
 
     def table_rows(self) -> int:
         """Rows of the table ``frames`` published so far."""
@@ -147,20 +181,15 @@ class Stage:
         Raises:
             ChildError: Spark failed.
         """
-        with (self.workspace.logs / "query.log").open("ab") as log:
-            done = subprocess.run(
-                [sys.executable, "-m", "proxy.pipeline.query", str(self.workspace.tables)],
-                input=json.dumps(statements).encode(),
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env={**os.environ, **_JAVA},
-                timeout=_DRAIN_S,
-                check=False,
-            )
-        if done.returncode != 0:
-            raise ChildError(f"Spark SQL failed; see {self.workspace.logs / 'query.log'}")
-        answers: dict[str, list[dict[str, Any]]] = json.loads(done.stdout.splitlines()[-1])
-        return answers
+        query = self.start_module("proxy.pipeline.query", str(self.workspace.tables), environment=_JAVA)
+        query.tell(dict(statements))
+        query.close_input()
+        try:
+            return query.wait_for(lambda row: row.keys() == statements.keys(), _DRAIN_S)
+        except ChildError as error:
+            raise ChildError(f"Spark SQL failed; see {query.log}") from error
+        finally:
+            query.wait(_STOP_S)
 
     def count_log(self) -> LogCount:
         """Read the whole log, verify its checksums, and count frames by walking over their sizes."""
@@ -170,9 +199,6 @@ class Stage:
             for reference in log_reader.walk(root, stream):
                 _count_block(log_reader.read_block(reference), count)
         return count
-
-    def _pipeline_command(self) -> list[str]:
-        return [*_COMMAND, "pipeline", "run", "--source", str(self.workspace.tap), "--output", str(self.workspace.tables)]
 
     def _configuration(self, upstream: str, protocol: str, budget: int, listener: dict[str, Any]) -> dict[str, Any]:
         made = self.certificates

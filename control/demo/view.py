@@ -10,6 +10,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from control.demo.waiting import moves
+
 __all__ = ["Reading", "View"]
 
 _PLAIN_EVERY_S: Final = 2.0
@@ -62,7 +64,7 @@ class View:
     def __init__(self, console: Console, seconds: float, *, plain: bool = False) -> None:
         self._console = console
         self._seconds = seconds
-        self._live = None if plain or not console.is_terminal else Live(console=console, refresh_per_second=4)
+        self._live = Live(console=console, refresh_per_second=4) if moves(console, plain=plain) else None
         self._notes: list[str] = []
         self._figures: _Figures | None = None
         self._printed_at = 0.0

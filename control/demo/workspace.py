@@ -1,5 +1,6 @@
 """The demo's folder: where everything of one run lies, and stays for a look afterwards."""
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -24,16 +25,20 @@ class Workspace:
         directory: new, empty or an earlier demo's; None: ``framegate-demo-<uid>`` in the folder for temporary files.
 
     Raises:
-        WorkspaceError: it holds something else, or another demo uses it.
+        WorkspaceError: it cannot be written to or holds something else, or another demo uses it.
     """
 
     def __init__(self, directory: Path | None = None) -> None:
         self.root = (directory or Path(tempfile.gettempdir()) / f"framegate-demo-{os.getuid()}").resolve()
-        self._lock = self._take()
-        for name in ("certificates", "tap", "tables", "logs", "kafka"):
-            shutil.rmtree(self.root / name, ignore_errors=True)
-        for path in (self.logs, self.tap):
-            path.mkdir()
+        try:
+            self._lock = self._take()
+            try:
+                self._empty()
+            except OSError:
+                self._lock.close()
+                raise
+        except OSError as error:
+            raise WorkspaceError(f"{self.root} cannot be used: {error.strerror}") from error
 
     @property
     def certificates(self) -> Path:
@@ -59,18 +64,26 @@ class Workspace:
     def admin(self) -> str:
         """The control plane's address: in the folder, or elsewhere when the path would be too long for a Unix socket."""
         inside = self.root / "admin.sock"
-        short = Path(tempfile.gettempdir()) / f"framegate-demo-{os.getpid()}.sock"
-        return f"unix:{inside if len(str(inside)) < _LONGEST_SOCKET_PATH else short}"
+        return f"unix:{inside if len(str(inside)) < _LONGEST_SOCKET_PATH else self._short_socket}"
 
     def release(self) -> None:
         """Let the next demo have it."""
+        self._short_socket.unlink(missing_ok=True)  # a proxy that was killed left it
         self._lock.close()
 
+    @property
+    def _short_socket(self) -> Path:
+        return Path(tempfile.gettempdir()) / f"framegate-demo-{os.getpid()}.sock"
+
+    def _empty(self) -> None:
+        for name in ("certificates", "tap", "tables", "logs", "kafka"):
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(self.root / name)
+        for path in (self.logs, self.tap):
+            path.mkdir()
+
     def _take(self) -> IO[str]:
-        try:
-            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise WorkspaceError(f"{self.root} cannot be made: {error.strerror}") from error
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         marker = self.root / _MARKER
         if not marker.exists() and any(self.root.iterdir()):
             raise WorkspaceError(f"{self.root} holds something else; name a new folder with --directory")

@@ -4,11 +4,13 @@ It says on standard output how it goes, a JSON object on each line, member ``eve
 the tables and committed: its rows, all rows so far, the bytes of log it took, what still waits, its duration), ``lag`` (what waits, when
 that changed between batches), ``failed`` (why), ``stopped``.
 
-SIGTERM or SIGINT lets the batch in hand finish, then stops. A job that is killed loses nothing: see ``tables.py``.
+SIGTERM or SIGINT lets the batch in hand finish, then stops; while Spark still starts, and the second time, it stops at once. A job that is
+killed loses nothing: see ``tables.py``.
 """
 
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import json
 import os
@@ -18,10 +20,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from types import FrameType
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from proxy.pipeline.planner import Planner
-from proxy.pipeline.session import SparkMissingError, local_session, open_private
+from proxy.pipeline.session import SparkMissingError, local_session, open_private, spark_errors
 from proxy.tap.record import FOLDER_MODE
 
 if TYPE_CHECKING:
@@ -38,6 +41,9 @@ EXIT_USAGE: Final = 2
 POLL_S: Final = 0.2
 LAG_S: Final = 1.0
 STOP_GRACE_S: Final = 30.0
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_LOCK: Final = "_lock"
+_BATCHES: Final = "*/batch_id=*"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +60,7 @@ class PipelineSettings:
         consumer: the name under which retention knows the job; "" keeps it unknown.
         from_latest: begin with what is written from now on; only for a new checkpoint.
         fail_on_data_loss: fail when frames are gone before they were read.
-        memory: heap of the JVM.
+        memory: heap of the JVM, as Java writes it: ``512m``, ``1g``.
         cores: task slots; all when None.
         spark: Spark settings over the job's own.
     """
@@ -77,6 +83,10 @@ class UsageError(ValueError):
     """The job cannot begin as it was told to. The message is one line."""
 
 
+class StoppedError(BaseException):
+    """A signal ends the job at once; no ``except Exception`` on the way may keep it."""
+
+
 def print_event(event: dict[str, Any]) -> None:
     """A line on standard output, at once."""
     sys.stdout.write(json.dumps(event) + "\n")
@@ -97,19 +107,31 @@ def run_pipeline(
         make_writer: makes the function that writes batches; ``TableWriter`` unless a test wraps it.
 
     Returns:
-        An exit code: 0; 1 when the query failed; 2 when it could not begin: no Java or PySpark, no source, an output that is in use or whose
-        checkpoint is missing. What went wrong is one line on standard error.
+        An exit code: 0; 1 when the query failed; 2 when it could not begin: no Java or PySpark, no source, an output that cannot be written to,
+        holds something else, is in use or whose checkpoint is missing; 128 and the number of the signal that ended it before it had done what
+        it should: while Spark started, for the second time, or before an available-now job was through. What went wrong is one line on standard
+        error.
     """
+    stopping = _Stopping()
     try:
         with (
+            _stop_signals(stopping),
             _exclusive(settings),
-            _stop_signals() as stopping,
             local_session("framegate pipeline", cores=settings.cores, memory=settings.memory, settings=settings.spark) as spark,
         ):
             return _run(spark, settings, emit, make_writer, stopping)
     except (UsageError, SparkMissingError) as error:
-        sys.stderr.write(f"framegate pipeline: {error}\n")
-        return EXIT_USAGE
+        return _say(str(error), EXIT_USAGE)
+    except StoppedError:
+        return _say(stopping.word, stopping.exit_code)
+    except spark_errors() as error:
+        return _say(_reason(str(error)), EXIT_FAILED)
+
+
+def _say(text: str, code: int) -> int:
+    """One line for a person; the exit code that goes with it."""
+    sys.stderr.write(f"framegate pipeline: {text}\n")
+    return code
 
 
 @contextlib.contextmanager
@@ -117,17 +139,19 @@ def _exclusive(settings: PipelineSettings) -> Iterator[None]:
     """Judge source and output, and hold the output for this process alone.
 
     Raises:
-        UsageError: the source is no directory, another job holds the output, or it has batches and no checkpoint that they came from.
+        UsageError: the source is no directory that can be read; the output cannot be written to or holds something else, another job holds it,
+            or it has batches and no checkpoint that they came from.
     """
-    if not settings.source.is_dir():
+    if not os.path.isdir(settings.source):
         raise UsageError(f"--source: no directory {settings.source}")
-    settings.output.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
-    with open_private(settings.output / "_lock") as lock:
+    if not os.access(settings.source, os.R_OK | os.X_OK):
+        raise UsageError(f"--source: {settings.source} cannot be read: {os.strerror(errno.EACCES)}")
+    with _open_lock(settings.output) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UsageError(f"--output: another job writes to {settings.output}") from None
-        if next(settings.output.glob("*/batch_id=*"), None) is not None and not (_checkpoint(settings) / "metadata").exists():
+        if any(settings.output.glob(_BATCHES)) and not (_checkpoint(settings) / "metadata").exists():
             raise UsageError(
                 f"--output: {settings.output} has batches, but there is no checkpoint at {_checkpoint(settings)}: a new query would count "
                 "its batches from 0 and overwrite them. Name the checkpoint they came from, or another output"
@@ -135,30 +159,84 @@ def _exclusive(settings: PipelineSettings) -> Iterator[None]:
         yield
 
 
+def _open_lock(output: Path) -> IO[str]:
+    """The file in the output that a job holds while it writes there; makes the folder.
+
+    Raises:
+        UsageError: it cannot be, or the folder holds something else than a job's.
+    """
+    try:
+        output.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+        ours = (output / _LOCK).exists() or any(output.glob(_BATCHES))
+        strange = () if ours else sorted({path.name for path in output.iterdir()} - {"lost+found"})
+        if strange:
+            raise UsageError(f"--output: {output} holds something else ({strange[0]}); name a new folder")
+        return open_private(output / _LOCK)
+    except OSError as error:
+        raise UsageError(f"--output: {output} cannot be written to: {error.strerror}") from error
+
+
 def _checkpoint(settings: PipelineSettings) -> Path:
     return settings.checkpoint or settings.output / "_checkpoint"
 
 
+class _Stopping:
+    """What SIGTERM and SIGINT ask for: an end in order while the query runs, else at once, and at once when they come again.
+
+    Attributes:
+        asked: an end in order is wanted.
+        in_order: it can be had.
+    """
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.in_order = False
+        self._number = 0
+
+    @property
+    def word(self) -> str:
+        return "interrupted" if self._number == signal.SIGINT else "terminated"
+
+    @property
+    def exit_code(self) -> int:
+        return 128 + self._number
+
+    def on_signal(self, number: int, _frame: FrameType | None) -> None:
+        """The handler.
+
+        Raises:
+            StoppedError: unless an end in order can be had, and this is the first to ask. What ends at once takes seconds; nobody need ask again.
+        """
+        self._number = number
+        if self.in_order and not self.asked.is_set():
+            self.asked.set()
+            return
+        for other in _SIGNALS:
+            signal.signal(other, signal.SIG_IGN)
+        raise StoppedError
+
+    def listen(self) -> None:
+        """Become the handler; once more when Spark has started, which has a handler of its own for SIGINT."""
+        if _may_handle_signals():
+            for number in _SIGNALS:
+                signal.signal(number, self.on_signal)
+
+
 @contextlib.contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set, where this thread may say so; a second signal acts as if nobody had asked for it."""
-    stopping = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stopping
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-
-    def stop(number: int, _frame: object) -> None:
-        stopping.set()
-        signal.signal(number, before[signal.Signals(number)])
-
-    for number in before:
-        signal.signal(number, stop)
+def _stop_signals(stopping: _Stopping) -> Iterator[None]:
+    """Hand SIGTERM and SIGINT to ``stopping``, where this thread may say so."""
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    stopping.listen()
     try:
-        yield stopping
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        if _may_handle_signals():
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _may_handle_signals() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def _run(
@@ -166,26 +244,30 @@ def _run(
     settings: PipelineSettings,
     emit: Callable[[dict[str, Any]], None],
     make_writer: "Callable[[Path], TableWriter] | None",
-    stopping: threading.Event,
+    stopping: _Stopping,
 ) -> int:
     from proxy.pipeline.tables import TableWriter
 
     writer = (make_writer or TableWriter)(settings.output)
+    stopping.in_order = True
+    stopping.listen()
     query = start_query(spark, settings, writer)
     reporter = _Reporter(settings, writer, query, emit)
     emit({"event": "started", "pid": os.getpid(), "source": str(settings.source), "output": str(settings.output), "total": writer.progress.total})
-    while query.isActive and not stopping.wait(POLL_S):
+    while query.isActive and not stopping.asked.wait(POLL_S):
         reporter.report()
     _finish_batch(query)
-    failure = None if query.isActive else query.exception()
+    through = not query.isActive
+    failure = query.exception() if through else None
     query.stop()
     if failure is not None:
         reason = _reason(str(failure))
         emit({"event": "failed", "reason": reason})
-        sys.stderr.write(f"framegate pipeline: {reason}\n")
-        return EXIT_FAILED
+        return _say(reason, EXIT_FAILED)
     reporter.report()
     emit({"event": "stopped", "total": writer.progress.total, "lag_bytes": reporter.lag_bytes()})
+    if settings.available_now and not through:
+        return _say(f"{stopping.word} before everything was read", stopping.exit_code)
     return EXIT_OK
 
 
@@ -220,8 +302,9 @@ def _finish_batch(query: "StreamingQuery") -> None:
 
 
 def _reason(message: str) -> str:
-    """The line of Spark's long message that says what happened: the last one that names a Python error, else the first."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    """The line of Spark's long message that says what happened: the last one that names a Python error, else the first that is not py4j's."""
+    stripped = (line.strip().removeprefix(": ") for line in message.splitlines())
+    lines = [line for line in stripped if line and not line.startswith("An error occurred while calling")]
     errors = [line for line in lines if line.split(":")[0].endswith("Error") and not line.startswith(("at ", "Py4J"))]
     return (errors or lines or ["unknown"])[-1 if errors else 0]
 

@@ -5,6 +5,9 @@ in a private folder with a short path (a Unix socket's path must stay under 108 
 
 What Spark writes holds the frames of the log, and is for owner and group as the log is (``UMASK``). It takes two settings: Hadoop's file system
 gives the modes of its own umask to what it creates, whatever the process says; what else the JVM and its Python workers create goes by theirs.
+
+A session that is interrupted (Ctrl-C, or whatever else is no ``Exception``) does not stop in order: its JVM is killed, and what was temporary
+removed, at once.
 """
 
 import contextlib
@@ -12,9 +15,11 @@ import importlib.util
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
@@ -24,7 +29,7 @@ from proxy.tap.record import FILE_MODE, FOLDER_MODE
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SparkMissingError", "local_session", "open_private", "require_java", "require_packages"]
+__all__ = ["SparkMissingError", "local_session", "open_private", "remove_leftovers", "require_java", "require_packages", "spark_errors"]
 
 MINIMUM_JAVA: Final = 17
 PRIVATE: Final = "/tmp/framegate-spark-"
@@ -65,6 +70,16 @@ def require_packages() -> None:
         raise SparkMissingError(f"not installed: {', '.join(missing)}: pip install 'framegate[spark]'")
 
 
+def spark_errors() -> tuple[type[Exception], ...]:
+    """What a job with Spark may end with: Spark's own errors, where it is installed, and the system's."""
+    if importlib.util.find_spec("pyspark") is None:
+        return (OSError,)
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    return (OSError, Py4JError, PySparkException)
+
+
 def _workers_see_this_package() -> None:
     """Spark's Python processes inherit PYTHONPATH, not sys.path: name the folder of ``proxy`` there when it is not an installed one."""
     root = str(Path(__file__).resolve().parents[2])
@@ -73,12 +88,17 @@ def _workers_see_this_package() -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, known)])
 
 
-def _private_folder() -> str:
-    """A folder with a short path, for this process; those of killed processes are removed."""
+def remove_leftovers() -> None:
+    """Remove the private folders of processes that were killed."""
     for left in Path(PRIVATE).parent.glob(f"{Path(PRIVATE).name}*"):
         owner = left.name.removeprefix(Path(PRIVATE).name).partition("-")[0]
         if left.stat().st_uid == os.getuid() and not Path("/proc", owner).exists():
             shutil.rmtree(left, ignore_errors=True)
+
+
+def _private_folder() -> str:
+    """A folder with a short path, for this process; those of killed processes are removed."""
+    remove_leftovers()
     return tempfile.mkdtemp(prefix=f"{Path(PRIVATE).name}{os.getpid()}-", dir=Path(PRIVATE).parent)
 
 
@@ -111,9 +131,47 @@ def _restricted() -> Iterator[str]:
         os.umask(before)
 
 
+def _descendants() -> list[int]:
+    """The processes that this one started, and those that they started, by id; who started another comes before it."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            children.setdefault(int(stat.read_text().rpartition(")")[2].split()[1]), []).append(int(stat.parent.name))
+    found: list[int] = []
+    fresh = [os.getpid()]
+    while fresh:
+        fresh = [child for parent in fresh for child in children.get(parent, ())]
+        found += fresh
+    return found
+
+
+def _kill(processes: list[int]) -> None:
+    """Kill processes that this one started, in this order, and wait until they are gone.
+
+    What py4j's and PySpark's threads say of a JVM that is gone helps nobody, and is not shown.
+    """
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        while processes:
+            processes = [process for process in processes if not _ended(process)]
+            time.sleep(0.02)
+
+
+def _ended(process: int) -> bool:
+    """Whether a process has ended; takes the exit code of a child, unless somebody has."""
+    with contextlib.suppress(ChildProcessError):
+        return os.waitpid(process, os.WNOHANG)[0] != 0
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
 @contextlib.contextmanager
 def local_session(name: str, *, cores: int | None = None, memory: str = "1g", settings: Mapping[str, str] | None = None) -> Iterator["SparkSession"]:
-    """A session in this process's own JVM, with ``format("framegate")`` registered; stopped and cleaned up behind the block.
+    """A session in this process's own JVM, with ``format("framegate")`` registered; stopped and cleaned up behind the block, however that ends.
 
     Args:
         name: of the application.
@@ -139,6 +197,7 @@ def local_session(name: str, *, cores: int | None = None, memory: str = "1g", se
         "spark.driver.memory": memory,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.defaultJavaOptions": f"-Djava.io.tmpdir={private} -XX:-UsePerfData",
         "spark.log.level": "ERROR",
         "spark.local.dir": private,
         "spark.python.unix.domain.socket.enabled": "true",
@@ -152,13 +211,30 @@ def local_session(name: str, *, cores: int | None = None, memory: str = "1g", se
         **(settings or {}),
     }
     builder = SparkSession.builder.appName(name).master(f"local[{slots}]")
+    before = set(_descendants())
+    try:
+        with _started(builder, chosen) as spark:
+            pyspark_framegate.register(spark)
+            yield spark
+    except Exception:
+        raise
+    except BaseException:
+        _kill([process for process in _descendants() if process not in before])
+        raise
+    finally:
+        shutil.rmtree(private, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _started(builder: "SparkSession.Builder", settings: Mapping[str, str]) -> Iterator["SparkSession"]:
+    """The session, stopped in order behind the block, but not when that was interrupted: then the JVM may be in the middle of an answer."""
     with _restricted() as umask, _stdout_as_stderr():
-        for key, value in {"spark.hadoop.fs.permissions.umask-mode": umask, **chosen}.items():
+        for key, value in {"spark.hadoop.fs.permissions.umask-mode": umask, **settings}.items():
             builder = builder.config(key, value)
         spark = builder.getOrCreate()
     try:
-        pyspark_framegate.register(spark)
         yield spark
-    finally:
+    except Exception:
         spark.stop()
-        shutil.rmtree(private, ignore_errors=True)
+        raise
+    spark.stop()

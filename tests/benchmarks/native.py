@@ -56,6 +56,8 @@ def make_certificate(folder: Path, kind: str = "ecdsa") -> Certificate:
     builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key()).serial_number(x509.random_serial_number())
     builder = builder.not_valid_before(now - datetime.timedelta(hours=1)).not_valid_after(now + datetime.timedelta(days=2))
     builder = builder.add_extension(names, critical=False).add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())  # strict verification, Python's default from 3.13, asks for it
+    builder = builder.add_extension(identifier, critical=False)
     certificate = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
     secret = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     result = Certificate(folder / f"{kind}.crt", folder / f"{kind}.key", folder / f"{kind}.pem")

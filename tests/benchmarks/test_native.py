@@ -15,7 +15,8 @@ from processes import Process
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        shutil.which("cc") is None or not Path("/usr/include/openssl/ssl.h").exists(), reason="needs a C compiler and OpenSSL's headers"
+        shutil.which("cc") is None or not Path("/usr/include/openssl/ssl.h").exists(),
+        reason="needs a C compiler and OpenSSL's headers (Debian: apt-get install gcc libssl-dev)",
     ),
 ]
 

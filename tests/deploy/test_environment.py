@@ -2,13 +2,93 @@
 
 import importlib.util
 import os
+import pty
+import shutil
+import signal
+import subprocess
 import sys
+import time
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+# What stands in for pip in an environment: it says what it was told, makes what pip would make, or waits to be ended.
+PIP = """#!/bin/sh
+echo "$@" >> {root}/told
+case "$*" in
+  *" wheel "*)
+    touch "$TMPDIR/half-built"
+    if [ -e {root}/slow ]; then sleep 300 & echo $! > {root}/inner; echo $$ > {root}/waiting; wait; fi
+    while [ "$1" != -w ]; do shift; done
+    mkdir -p "$2" && touch "$2/framegate-1-cp-cp-linux.whl" ;;
+esac
+"""
+SCRIPT = """
+import os, runpy, sys, types
+sys.argv = ["environment.py", *sys.argv[1:]]
+root = {root!r}
+module = types.ModuleType("environment")
+module.__file__ = os.path.join(root, "deploy", "environment.py")
+code = compile(open(module.__file__).read(), module.__file__, "exec")
+sys.modules["environment"] = module
+exec(code, module.__dict__)
+def make(environment):
+    os.makedirs(environment / "bin", exist_ok=True)
+    (environment / "bin" / "python").write_text(open(os.path.join(root, "pip")).read())
+    (environment / "bin" / "python").chmod(0o755)
+module.make_environment = make
+sys.exit(module.guarded(sys.argv[1:]))
+"""
+
+
+def test_the_pythons_that_are_supported_are_said() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    said = [name.rpartition(" ")[2] for name in project["classifiers"] if name.startswith("Programming Language :: Python :: 3.")]
+    assert said == ["3.11", "3.12", "3.13", "3.14"]
+    assert project["requires-python"] == f">={said[0]}"
+    assert "for minor in 14 13 12 11; do" in (ROOT / ".ci" / "run").read_text(), "CI looks for the newest of them"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout of a few files, in which making environments and running pip take no time."""
+    root = tmp_path / "checkout"
+    for folder in ("deploy", "proxy/pipeline", "control"):
+        (root / folder).mkdir(parents=True)
+    for name in ("deploy/environment.py", "deploy/hatch_build.py", "pyproject.toml", "README.md", "LICENSE", "proxy/pipeline/pyspark_framegate.py"):
+        shutil.copy(ROOT / name, root / name)
+    (root / "pip").write_text(PIP.format(root=root))
+    return root
+
+
+def start(checkout: Path, *words: str, **options: object) -> "subprocess.Popen[str]":
+    """``environment.py`` as make starts it."""
+    given: dict[str, object] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True, **options}
+    return subprocess.Popen([sys.executable, "-c", SCRIPT.format(root=str(checkout)), *words], **given)  # type: ignore[call-overload,no-any-return]
+
+
+def appears(path: Path, process: "subprocess.Popen[str]") -> str:
+    """What a file says, once it says something."""
+    deadline = time.monotonic() + 30
+    while not (path.exists() and path.read_text().strip()):
+        assert process.poll() is None, f"it ended: {process.communicate()}"
+        assert time.monotonic() < deadline, f"no {path}"
+        time.sleep(0.01)
+    return path.read_text()
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has died and was not waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 @pytest.fixture
@@ -50,7 +130,7 @@ def test_without_java_a_task_stops_before_anything_starts(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SystemExit) as stopped:
-        environment.main(["run", "--with", "java,compiler", "--", "true"])
+        environment.main(["run", "--with", "java", "--wish", "compiler", "--", "true"])
     assert stopped.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "Java 17" in line
@@ -62,17 +142,18 @@ def test_without_a_compiler_it_warns_once_and_goes_on(
 ) -> None:
     need = environment.NEEDS["compiler"]
     monkeypatch.setattr(need, "present", lambda: False)
-    environment.provide(need)
+    environment.provide(need, wished=True)
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("framegate: warning: compiler is missing")
+    assert line.startswith("framegate: warning: a C compiler with the headers of this Python is missing")
+    assert line.endswith("; until then the hot path runs as plain Python, and slower")
 
 
 def test_root_installs_what_is_missing(environment: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program(tmp_path / "bin", "apt-get", f'[ "$1" = install ] && echo "$@" > {tmp_path}/asked; exit 0')
     monkeypatch.setenv("PATH", f"{tmp_path}/bin")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    need = environment.Need("thing", (tmp_path / "asked").exists, ["thing-dev"], None)
-    environment.provide(need)
+    need = environment.Need("thing", "A thing", (tmp_path / "asked").exists, ["thing-dev"], "there is none")
+    environment.provide(need, wished=False)
     assert (tmp_path / "asked").read_text().split() == ["install", "-q", "-y", "--no-install-recommends", "thing-dev"]
 
 
@@ -111,3 +192,138 @@ def test_the_command_runs_in_its_environment(environment: ModuleType, monkeypatc
     assert variables["FRAMEGATE_EXPECT"] == "compiled"
     assert variables["PATH"].startswith(f"{sys.prefix}/bin:")
     assert "PYTHONPATH" not in variables
+
+
+# In a process of its own: signals, clocks, places that cannot be written
+
+
+@pytest.mark.parametrize(("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")])
+def test_a_signal_while_the_wheel_is_built_leaves_nothing(checkout: Path, number: int, code: int, word: str) -> None:
+    (checkout / "slow").touch()
+    process = start(checkout, "run", "--", "echo", "never")
+    appears(checkout / "waiting", process)
+    inner = int(appears(checkout / "inner", process))
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (code, "")
+    assert err.splitlines()[-1] == f"framegate: {word}"
+    assert "Traceback" not in err
+    assert not alive(inner)
+    assert not (checkout / ".cache" / "tmp").exists()
+    (checkout / "slow").unlink()
+    assert start(checkout, "run", "--", "echo", "works").communicate(timeout=30)[0] == "works\n", "the next call goes on from there"
+
+
+def test_what_a_killed_call_left_is_removed(checkout: Path) -> None:
+    (checkout / ".cache" / "tmp" / "pip-install-x").mkdir(parents=True)
+    process = start(checkout, "run", "--", "true")
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert not (checkout / ".cache" / "tmp").exists()
+
+
+def test_an_environment_that_was_not_finished_is_made_anew(checkout: Path) -> None:
+    half = checkout / ".venv" / "bin" / "python"
+    half.parent.mkdir(parents=True)
+    half.write_text("#!/bin/sh\nexit 9\n")
+    half.chmod(0o755)
+    process = start(checkout, "run", "--", "echo", "works")
+    assert process.communicate(timeout=30)[0] == "works\n"
+    assert process.returncode == 0
+
+
+def test_each_python_has_environments_of_its_own_for_tests(checkout: Path) -> None:
+    assert start(checkout, "test", "--", "true").communicate(timeout=30)[0] == ""
+    assert [path.name for path in checkout.glob(".venv*")] == [".venv-test-{}.{}".format(*sys.version_info)]
+
+
+def test_what_is_up_to_date_is_left_alone(checkout: Path) -> None:
+    for _ in range(2):
+        process = start(checkout, "run", "--", "true")
+        err = process.communicate(timeout=30)[1]
+        assert process.returncode == 0
+    assert err == ""
+    assert len((checkout / "told").read_text().splitlines()) == 3, "one wheel, one installation of everything, one of the wheel"
+
+
+def test_the_environment_of_another_python_is_made_anew(checkout: Path) -> None:
+    start(checkout, "run", "--", "true").communicate(timeout=30)
+    stamp = checkout / ".venv" / "framegate.stamp"
+    stamp.write_text(" ".join(["another", *stamp.read_text().split()[1:]]))
+    process = start(checkout, "run", "--", "true")
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert sum("--force-reinstall" in line for line in (checkout / "told").read_text().splitlines()) == 2
+
+
+def test_no_terminal_gets_a_line_now_and_then(environment: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+
+    def ready(seconds: float) -> bool:
+        now[0] += seconds
+        return now[0] > 25
+
+    monkeypatch.setattr(environment.time, "monotonic", lambda: now[0])
+    environment.wait_with_clock(ready, "building", " (long)")
+    assert capsys.readouterr().err.splitlines() == [
+        "framegate: building (long)",
+        "framegate: still building, 10 s",
+        "framegate: still building, 20 s",
+    ]
+
+
+@pytest.mark.parametrize(("terminal", "moves"), [("xterm", True), ("dumb", False)])
+def test_a_terminal_gets_a_clock_that_moves(checkout: Path, terminal: str, moves: bool) -> None:
+    (checkout / "slow").touch()
+    ours, theirs = pty.openpty()
+    try:
+        process = start(checkout, "run", stderr=theirs, env={**os.environ, "TERM": terminal})
+        os.close(theirs)
+        appears(checkout / "waiting", process)
+        seen = b""
+        while (b"building the wheel" not in seen) or (moves and b", 1 s" not in seen):
+            seen += os.read(ours, 1000)
+        process.terminate()
+        process.communicate(timeout=30)
+        assert process.returncode == 143
+        assert (b"\rframegate: building the wheel" in seen) is moves
+    finally:
+        os.close(ours)
+
+
+@pytest.fixture
+def read_only(checkout: Path) -> Iterator[list[str]]:
+    """What to put before a command so that it sees the checkout without being able to write to it."""
+    if os.geteuid() != 0:
+        checkout.chmod(0o555)
+        yield []
+        checkout.chmod(0o755)
+        return
+    mount = f"mount --bind {checkout} {checkout} && mount -o remount,bind,ro {checkout}"
+    words = ["unshare", "-m", "sh", "-c", f'{mount} && exec "$@"', "sh"]
+    if subprocess.run([*words, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("no mount namespaces here, and root may write everywhere")
+    yield words
+
+
+def test_a_read_only_checkout_is_one_line_and_exit_2(checkout: Path, read_only: list[str]) -> None:
+    command = [*read_only, sys.executable, str(checkout / "deploy" / "environment.py"), "run", "--", "true"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"framegate: {checkout}/.cache")
+    assert "must be writable" in line
+
+
+def test_a_second_task_says_that_it_waits(checkout: Path) -> None:
+    (checkout / "slow").touch()
+    first = start(checkout, "run", "--", "true")
+    appears(checkout / "waiting", first)
+    second = start(checkout, "run", "--", "echo", "second")
+    assert second.stderr is not None
+    assert second.stderr.readline() == "framegate: waiting for another task that sets up\n"
+    (checkout / "slow").unlink()
+    first.send_signal(signal.SIGINT)
+    assert first.wait(30) == 130
+    first.communicate()
+    assert second.communicate(timeout=30)[0] == "second\n"

@@ -1,4 +1,4 @@
-"""Throw-away certificates: an authority, and leaves it signed, as PEM files."""
+"""Throw-away certificates: an authority, and leaves it signed, as PEM files. They pass OpenSSL's strict verification, Python's default from 3.13."""
 
 import datetime
 import ipaddress
@@ -24,9 +24,7 @@ class Authority:
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        builder = _builder(self._name, self._name, self._key.public_key()).add_extension(
-            x509.BasicConstraints(ca=True, path_length=None), critical=True
-        )
+        builder = self._builder(self._name, self._key.public_key(), signs=True)
         self.path = folder / f"{name.replace(' ', '-')}.crt"
         self.path.write_bytes(builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
@@ -36,7 +34,7 @@ class Authority:
         subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Test"), x509.NameAttribute(NameOID.COMMON_NAME, name)])
         names: list[x509.GeneralName] = [x509.DNSName(host) for host in hosts]
         names += [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
-        builder = _builder(subject, self._name, key.public_key()).add_extension(x509.SubjectAlternativeName(names), critical=False)
+        builder = self._builder(subject, key.public_key(), signs=False).add_extension(x509.SubjectAlternativeName(names), critical=False)
         certificate, private = self._folder / f"{name}.crt", self._folder / f"{name}.key"
         certificate.write_bytes(builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
         private.write_bytes(
@@ -44,15 +42,20 @@ class Authority:
         )
         return str(certificate), str(private)
 
-
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - YEAR)
-        .not_valid_after(now + YEAR)
-    )
+    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePublicKey, *, signs: bool) -> x509.CertificateBuilder:
+        now = datetime.datetime.now(datetime.UTC)
+        names = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only")
+        other_uses = dict.fromkeys(names, False)
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - YEAR)
+            .not_valid_after(now + YEAR)
+            .add_extension(x509.BasicConstraints(ca=signs, path_length=None), critical=True)
+            .add_extension(x509.KeyUsage(digital_signature=True, key_cert_sign=signs, crl_sign=signs, **other_uses), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
+        )

@@ -1,12 +1,17 @@
 """The group."""
 
 import json
+import os
+import shutil
+import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+import control
 from control.cli import main
 from tests.fakes.cli import VERBS, served
 from tests.fakes.plane import channel_row
@@ -16,6 +21,28 @@ from tests.fakes.plane import channel_row
 def test_completion_prints_a_script(shell: str) -> None:
     result = CliRunner().invoke(main, ["completion", shell])
     assert (result.exit_code, "_FRAMEGATE_COMPLETE" in result.stdout) == (0, True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("shell", "ask"),
+    [
+        (
+            "bash",
+            'eval "$(framegate completion bash)"; COMP_WORDS=(framegate ch); COMP_CWORD=1; _framegate_completion framegate; echo "${COMPREPLY[@]}"',
+        ),
+        ("fish", 'framegate completion fish | source; complete -C "framegate ch"'),
+    ],
+)
+def test_completion_completes_in_the_shell(tmp_path: Path, shell: str, ask: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    script = tmp_path / "framegate"
+    script.write_text(f'#!/bin/sh\nexec {sys.executable} -P -m control.cli "$@"\n')
+    script.chmod(0o755)
+    variables = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(Path(control.__file__).parents[1])}
+    done = subprocess.run([shell, "-c", ask], capture_output=True, text=True, env=variables, check=False)
+    assert {"channels", "check"} <= set(done.stdout.split()), done.stderr
 
 
 def test_version_and_help_are_good() -> None:

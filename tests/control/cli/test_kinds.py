@@ -3,19 +3,30 @@
 import click
 import pytest
 
-from control.cli.kinds import ADDRESS, CHANNEL, DURATION, SIZE
+from control.cli.kinds import ADDRESS, CHANNEL, DURATION, JAVA_HEAP, SIZE
 
 
 def test_units_are_understood() -> None:
     assert (SIZE.convert("1MiB", None, None), SIZE.convert("17", None, None), SIZE.convert(5, None, None)) == (1 << 20, 17, 5)
     assert (DURATION.convert("1m30s", None, None), DURATION.convert(5, None, None)) == (90_000, 5)
+    assert [JAVA_HEAP.convert(text, None, None) for text in ("1g", "512m", "1.5GiB", "600000k")] == ["1024m", "512m", "1536m", "585m"]
     assert CHANNEL.convert("0-1-42", None, None) == "0-1-42"
     for text in ("unix:/run/a.sock", "unix:a.sock", "unix:///run/a.sock", "127.0.0.1:9", "[::1]:9", "localhost:9"):
         assert ADDRESS.convert(text, None, None) == text
 
 
 @pytest.mark.parametrize(
-    ("kind", "text"), [(SIZE, "much"), (DURATION, "30"), (CHANNEL, "42"), (CHANNEL, "64-1-1"), (ADDRESS, "/run/a.sock"), (ADDRESS, "host")]
+    ("kind", "text"),
+    [
+        (SIZE, "much"),
+        (DURATION, "30"),
+        (CHANNEL, "42"),
+        (CHANNEL, "64-1-1"),
+        (ADDRESS, "/run/a.sock"),
+        (ADDRESS, "host"),
+        (JAVA_HEAP, "lots"),
+        (JAVA_HEAP, "100m"),
+    ],
 )
 def test_what_they_do_not_understand_says_what_would_be_right(kind: click.ParamType[object], text: str) -> None:
     with pytest.raises(click.BadParameter) as caught:

@@ -34,6 +34,55 @@ def test_a_full_cache_needs_no_maven(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [text.split()[0] for text in broker.missing_tools()] == ["Java"]
 
 
+@pytest.fixture
+def maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stand-in for Maven, to be written; the cache is empty."""
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    monkeypatch.setattr(broker, "find_java", lambda: "/bin/true")
+    program = tmp_path / "bin" / "mvn"
+    program.touch(0o755)
+    return program
+
+
+# What Maven 3.8 says where a proxy's certificate is not trusted, shortened; it resets colours even where it uses none.
+REFUSED = """\
+\x1b[0m\x1b[0m[ERROR] Plugin org.apache.maven.plugins:maven-dependency-plugin:3.8.1 or one of its dependencies could not be resolved: \
+Could not transfer artifact from/to central: PKIX path building failed: \
+unable to find valid certification path to requested target -> [Help 1]
+[ERROR]
+[ERROR] To see the full stack trace of the errors, re-run Maven with the -e switch.
+"""
+
+
+def test_mavens_own_reason_is_kept(maven: Path, tmp_path: Path) -> None:
+    (tmp_path / "said").write_text(REFUSED)
+    maven.write_text(f"#!/bin/sh\ncat {tmp_path}/said\nexit 1\n")
+    with pytest.raises(broker.BrokerError) as failed:
+        broker.prepare()
+    log = broker.cache_directory() / "maven.log"
+    reason = str(failed.value)
+    assert reason.startswith("Maven could not fetch Kafka's jars: Plugin org.apache.maven.plugins:maven-dependency-plugin:3.8.1 or one of")
+    assert reason.endswith(f"unable to find valid certification path to requested target; its log: {log}")
+    assert "\n" not in reason
+    assert log.read_text() == REFUSED
+    assert not (broker.cache_directory() / "complete").exists()
+
+
+def test_what_failed_before_maven_ran_is_its_last_word(maven: Path) -> None:
+    maven.write_text("#!/bin/sh\necho The JAVA_HOME environment variable is not defined correctly >&2\nexit 1\n")
+    with pytest.raises(broker.BrokerError, match="JAVA_HOME environment variable is not defined correctly; its log"):
+        broker.prepare()
+
+
+def test_a_maven_that_hangs_is_ended(maven: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker, "_FETCH_S", 0.1)
+    maven.write_text("#!/bin/sh\nexec sleep 60\n")
+    with pytest.raises(broker.BrokerError, match=r"not done within 0\.1 s"):
+        broker.prepare()
+
+
 def test_each_broker_has_ports_of_its_own(tmp_path: Path) -> None:
     plain = broker.Broker(tmp_path / "a")
     with_users = broker.Broker(tmp_path / "b", {"alice": "secret"})

@@ -8,6 +8,7 @@ import pytest
 from cryptography import x509
 
 from control.demo import certificates
+from tests.fakes.certificates import Authority
 
 
 def handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> ssl.SSLObject:
@@ -44,6 +45,32 @@ def test_both_sides_trust_each_other(made: certificates.Certificates, name: str)
     client = ssl.create_default_context(cafile=str(made.ca))
     client.load_cert_chain(made.client, made.client_key)
     assert handshake(server_context(made), client, name).version() == "TLSv1.3"
+
+
+def strict_client(authority: Path) -> ssl.SSLContext:
+    """What Python 3.13 and newer make by default; older ones when they are asked."""
+    context = ssl.create_default_context(cafile=str(authority))
+    context.verify_flags |= ssl.VERIFY_X509_STRICT | ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context
+
+
+def test_strict_verification_accepts_them_on_both_sides(made: certificates.Certificates) -> None:
+    server, client = server_context(made), strict_client(made.ca)
+    server.verify_flags |= ssl.VERIFY_X509_STRICT
+    client.load_cert_chain(made.client, made.client_key)
+    assert handshake(server, client, "localhost").version() == "TLSv1.3"
+
+
+def test_strict_verification_accepts_what_the_tests_make(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(*authority.leaf("server"))
+    server.load_verify_locations(authority.path)
+    server.verify_mode = ssl.CERT_REQUIRED
+    server.verify_flags |= ssl.VERIFY_X509_STRICT
+    client = strict_client(authority.path)
+    client.load_cert_chain(*authority.leaf("client"))
+    assert handshake(server, client, "localhost").version() == "TLSv1.3"
 
 
 def test_another_name_is_refused(made: certificates.Certificates) -> None:

@@ -42,6 +42,25 @@ def generator(upstream: tuple[Child, int], tmp_path: Path) -> Iterator[Child]:
     assert child.wait(10) == 0
 
 
+def test_a_trickle_comes_before_the_load_and_in_no_histogram_of_it(upstream: tuple[Child, int], tmp_path: Path) -> None:
+    options = json.dumps({"port": upstream[1], "rate": 4000, "first_rate": 100, "connections": 2})
+    stats: list[dict[str, Any]] = []
+    child = Child("generator", [sys.executable, "-P", "-m", "control.demo.generator", options], tmp_path / "generator.log", on_row=stats.append)
+    deadline = time.monotonic() + 10
+    while not (stats and stats[-1].get("sent", 0) >= 20) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    trickled = stats[-1]["sent"]
+    assert child.ask("load")["event"] == "reply"
+    while stats[-1]["sent"] < trickled + 400 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    child.ask("stop")
+    final = child.wait_for_event("final", 20)
+    assert child.wait(10) == 0
+    assert final["sent"] == final["answered"] > final["paced"] >= 400
+    times = final["latency"]
+    assert (times["starting"]["frames"], times["steady"]["frames"] > 0) == (final["sent"] - final["paced"], True)
+
+
 def test_every_frame_is_answered_and_both_sides_count_the_same(upstream: tuple[Child, int], generator: Child) -> None:
     connection = generator.ask("open")["connection"]
     assert connection == FIRST_SPECIAL

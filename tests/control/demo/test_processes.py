@@ -93,6 +93,27 @@ def test_what_does_not_end_is_killed_with_its_children(tmp_path: Path) -> None:
     wait_for_death(inner)
 
 
+@pytest.mark.parametrize(
+    ("signals", "code"),
+    [("signal.signal(15, lambda *_: sys.exit(3))", 3), ("signal.signal(15, lambda *_: signal.signal(15, signal.SIG_DFL))", -15), ("", -15)],
+)
+def test_haste_is_sigterm_twice(tmp_path: Path, signals: str, code: int) -> None:
+    body = f"import json, signal, sys, time; {signals}\nprint(json.dumps({{'event': 'up'}}), flush=True)\nwhile True: time.sleep(60)"
+    child = start(tmp_path, body)
+    child.wait_for_event("up", 10)
+    child.end_at_once(1.0 if "SIG_DFL" in signals else 10)
+    assert child.wait(0) == code
+
+
+def test_what_does_not_heed_haste_is_killed(tmp_path: Path) -> None:
+    child = start(
+        tmp_path, "import json, signal, time; signal.signal(15, signal.SIG_IGN); print(json.dumps({'event': 'up'}), flush=True); time.sleep(60)"
+    )
+    child.wait_for_event("up", 10)
+    child.end_at_once(0.05)
+    assert child.wait(0) == -9
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel's part is Linux's")
 def test_a_child_does_not_outlive_a_killed_demo(tmp_path: Path) -> None:
     code = f"""

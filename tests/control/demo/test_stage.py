@@ -1,5 +1,6 @@
 """What every demo stands on: the configuration it writes, and its reading of the log."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,26 @@ def test_a_query_that_fails_names_its_log(stage: Stage, monkeypatch: pytest.Monk
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     with stage, pytest.raises(ChildError, match=r"query\.log"):
         stage.ask_tables({"one": "SELECT 1"})
+
+
+def test_rows_are_waited_for_until_they_are_there_or_the_job_is_gone(stage: Stage) -> None:
+    with stage:
+        stage.pipeline = stage.start("pipeline", ["sleep", "60"])
+        assert not stage.wait_for_rows(1, 0.0)
+        stage.workspace.tables.mkdir()
+        (stage.workspace.tables / "_progress.json").write_text('{"batch": 3, "rows": {}, "total": {"frames": 12}}')
+        assert stage.wait_for_rows(12, 0.0)
+        stage.pipeline.terminate()
+        stage.pipeline.wait(10)
+        with pytest.raises(ChildError, match="the pipeline ended"):
+            stage.wait_for_rows(13, 60.0)
+
+
+def test_an_exception_ends_at_once_what_was_started(stage: Stage) -> None:
+    stubborn = "import signal, time; signal.signal(15, lambda *_: signal.signal(15, signal.SIG_DFL)); time.sleep(60); time.sleep(60)"
+    child = stage.start("stubborn", [sys.executable, "-c", stubborn])
+    stage.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert not child.running
 
 
 def test_leaving_ends_what_was_started(stage: Stage) -> None:

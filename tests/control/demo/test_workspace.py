@@ -1,5 +1,8 @@
 """The demo's folder: its own, emptied, locked."""
 
+import errno
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -36,8 +39,27 @@ def test_two_demos_cannot_share_it(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(WorkspaceError, match="cannot be made"):
+    with pytest.raises(WorkspaceError, match="cannot be used: Not a directory"):
         Workspace(tmp_path / "file" / "demo")
+
+
+def test_what_cannot_be_emptied_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Workspace(tmp_path).release()
+
+    def refuse(path: Path) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    with pytest.raises(WorkspaceError, match="cannot be used: Read-only file system"):
+        Workspace(tmp_path)
+
+
+def test_a_socket_elsewhere_goes_with_the_demo(tmp_path: Path) -> None:
+    deep = Workspace(tmp_path / ("x" * 100))
+    socket = Path(deep.admin.removeprefix("unix:"))
+    socket.touch()
+    deep.release()
+    assert not socket.exists()
 
 
 def test_the_socket_goes_elsewhere_when_its_path_would_be_too_long(tmp_path: Path) -> None:

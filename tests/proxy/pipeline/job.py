@@ -1,7 +1,7 @@
 """Runs the pipeline's job as a process of its own, for ``test_run.py``; with a pause, it stands still where it is told to be killed.
 
-Told by a JSON object: source, output, and perhaps available_now, max_bytes_per_trigger, pause_from (a batch number), pause_at (a place)
-and marker (a file that says the place was reached). It is the argument; without one, it starts Spark at once (one task slot) and then reads
+Told by a JSON object: source, output, and perhaps available_now, max_bytes_per_trigger, pause_from (a batch number), pause_at (a place),
+marker (a file that says the place was reached) and pause_s. It is the argument; without one, it starts Spark at once (one task slot) and then reads
 the object from standard input: the seconds that Spark takes to start pass while the job before is still at work.
 """
 
@@ -24,11 +24,12 @@ FAST_START = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+Use
 class PausingWriter(TableWriter):
     """Stands still at a place of the first batch from ``pause_from`` on."""
 
-    def __init__(self, output: Path, pause_from: int, pause_at: str, marker: Path) -> None:
+    def __init__(self, output: Path, pause_from: int, pause_at: str, marker: str, pause_s: float = 120.0) -> None:
         super().__init__(output)
         self._from = pause_from
         self._at = pause_at
-        self._marker = marker
+        self._marker = Path(marker)
+        self._pause_s = pause_s
         self._batch = -1
 
     def __call__(self, chunks: "DataFrame", batch: int) -> None:
@@ -49,16 +50,16 @@ class PausingWriter(TableWriter):
     def _pause(self, place: str) -> None:
         if self._batch >= self._from and place == self._at:
             self._marker.write_text(str(self._batch))
-            time.sleep(120)
+            time.sleep(self._pause_s)
 
 
 def main(told: dict[str, Any]) -> int:
     """Run the job as told."""
-    pause = {key: told.pop(key) for key in ("pause_from", "pause_at", "marker") if key in told}
+    pause = {key: told.pop(key) for key in ("pause_from", "pause_at", "marker", "pause_s") if key in told}
     settings = PipelineSettings(source=Path(told.pop("source")), output=Path(told.pop("output")), trigger_ms=50, spark=FAST_START, **told)
     if not pause:
         return run_pipeline(settings)
-    return run_pipeline(settings, make_writer=lambda output: PausingWriter(output, pause["pause_from"], pause["pause_at"], Path(pause["marker"])))
+    return run_pipeline(settings, make_writer=lambda output: PausingWriter(output, **pause))
 
 
 def main_warmed() -> int:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import proxy
-from proxy.pipeline.run import EXIT_OK, EXIT_USAGE, PipelineSettings, _distance, _reason, run_pipeline, start_query
+from proxy.pipeline.run import EXIT_OK, EXIT_USAGE, PipelineSettings, StoppedError, _distance, _reason, _Stopping, run_pipeline, start_query
 from proxy.pipeline.tables import TABLE_SCHEMAS, TableWriter
 from proxy.tap import record
 from proxy.tap.consumer import read_consumers
@@ -45,13 +45,17 @@ def until(ready: Callable[[], Any], what: str, job: "subprocess.Popen[str] | Non
     raise AssertionError(f"no {what} within {WAIT_S} s")
 
 
+def environment() -> dict[str, str]:
+    """Of a process that runs the same build."""
+    return {**os.environ, "PYTHONPATH": str(Path(proxy.__file__).parents[1])}
+
+
 @contextlib.contextmanager
 def running(**told: Any) -> Iterator["subprocess.Popen[str]"]:
     """The job in a process group of its own, which is killed whole in the end. Told nothing, it starts Spark and waits for ``tell``."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(proxy.__file__).parents[1])}
     job = subprocess.Popen(
         [sys.executable, str(JOB), *([json.dumps(told)] if told else [])],
-        env=environment,
+        env=environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -118,6 +122,71 @@ def test_batches_without_their_checkpoint_are_not_overwritten(tmp_path: Path, ca
     assert "there is no checkpoint" in capsys.readouterr().err
 
 
+def test_an_output_that_cannot_be_is_one_line_and_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    for output in (tmp_path / "file", tmp_path / "file" / "out"):
+        assert run_pipeline(PipelineSettings(source=tmp_path, output=output)) == EXIT_USAGE
+        said = capsys.readouterr().err
+        assert said.startswith(f"framegate pipeline: --output: {output} cannot be written to: ")
+        assert said.count("\n") == 1
+
+
+def test_an_output_that_cannot_be_written_to_is_one_line_and_exit_2(tmp_path: Path, unwritable: list[str]) -> None:
+    command = [*unwritable, sys.executable, str(JOB), json.dumps({"source": str(tmp_path), "output": str(tmp_path / "sealed" / "out")})]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == EXIT_USAGE
+    assert done.stderr.startswith(f"framegate pipeline: --output: {tmp_path}/sealed/out cannot be written to: ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.fixture
+def unwritable(tmp_path: Path) -> Iterator[list[str]]:
+    """What to put before a command for which ``sealed`` is a folder that cannot be written to."""
+    sealed = tmp_path / "sealed"
+    sealed.mkdir(mode=0o755 if os.geteuid() == 0 else 0o555)
+    if os.geteuid() != 0:
+        yield []
+        return
+    words = ["unshare", "-m", "sh", "-c", f'mount --bind {sealed} {sealed} && mount -o remount,bind,ro {sealed} && exec "$@"', "sh"]
+    if subprocess.run([*words, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("no mount namespaces here, and root may write everywhere")
+    yield words
+
+
+def test_an_output_that_holds_something_else_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "thesis.txt").touch()
+    assert run_pipeline(PipelineSettings(source=tmp_path, output=tmp_path)) == EXIT_USAGE
+    assert capsys.readouterr().err == f"framegate pipeline: --output: {tmp_path} holds something else (thesis.txt); name a new folder\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_new_disk_is_empty_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "lost+found").mkdir()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no-java"))
+    assert run_pipeline(PipelineSettings(source=tmp_path, output=tmp_path)) == EXIT_USAGE
+    assert "Spark needs Java" in capsys.readouterr().err
+
+
+def test_a_signal_asks_for_an_end_in_order_once_and_only_while_there_is_one() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    try:
+        early = _Stopping()
+        with pytest.raises(StoppedError):
+            early.on_signal(signal.SIGINT, None)
+        assert (early.word, early.exit_code) == ("interrupted", 130)
+        stopping = _Stopping()
+        stopping.in_order = True
+        stopping.on_signal(signal.SIGINT, None)
+        assert stopping.asked.is_set()
+        with pytest.raises(StoppedError):
+            stopping.on_signal(signal.SIGTERM, None)
+        assert (stopping.word, stopping.exit_code) == ("terminated", 143)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN, "what ends at once is not interrupted in its cleaning up"
+    finally:
+        for number, handler in zip((signal.SIGTERM, signal.SIGINT), before, strict=True):
+            signal.signal(number, handler)
+
+
 def test_signal_handlers_are_put_back(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
     run_pipeline(PipelineSettings(source=tmp_path / "nowhere", output=tmp_path / "out"))
@@ -132,6 +201,8 @@ def test_the_reason_of_a_failure_is_its_own_line() -> None:
     trace = "Traceback (most recent call last):\n  File x\nproxy.pipeline.planner.DataLossError: stream a is gone\n\tat org.x"
     assert _reason(f"[STREAM_FAILED] Query terminated\n{trace}") == "proxy.pipeline.planner.DataLossError: stream a is gone"
     assert _reason("[STREAM_FAILED] Query terminated\n at x") == "[STREAM_FAILED] Query terminated"
+    py4j = "An error occurred while calling o68.start.\n: java.io.IOException: mkdir of file:/x failed\n\tat org.x"
+    assert _reason(py4j) == "java.io.IOException: mkdir of file:/x failed"
 
 
 # The job
@@ -169,6 +240,79 @@ def test_the_job_follows_the_log_says_so_and_stops_on_sigterm(tmp_path: Path, no
     assert list(read_consumers(str(log)).offsets) == ["pipeline"]
     assert modes(output) == {("folder", 0o750), ("file", 0o640)}
     assert modes(log / record.CONSUMERS_FOLDER) == {("folder", 0o750), ("file", 0o640)}
+
+
+def in_session(leader: int) -> list[str]:
+    """What runs in the session of a process: its children and theirs. One that has died and was not waited for does not run."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = file.read_text().rpartition(")")[2].split()
+            if int(fields[3]) == leader and fields[0] not in "ZX":
+                found.append((stat.parent / "cmdline").read_text().replace("\0", " ")[:80])
+    return found
+
+
+def until_gone(job: "subprocess.Popen[str]") -> str:
+    """What a job that was told to end at once said last; nothing of it is left by then."""
+    said = job.communicate(timeout=WAIT_S)[1]
+    until(lambda: not in_session(job.pid), "end of every process of the job")
+    assert list(Path("/tmp").glob(f"framegate-spark-{job.pid}-*")) == []
+    return said
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "word"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
+def test_a_signal_while_spark_starts_ends_the_job_at_once(tmp_path: Path, number: int, word: str) -> None:
+    (tmp_path / "log").mkdir()
+    with running(source=str(tmp_path / "log"), output=str(tmp_path / "out")) as job:
+        until(lambda: list(Path("/tmp").glob(f"framegate-spark-{job.pid}-*")) and len(in_session(job.pid)) > 1, "start of the JVM", job)
+        os.killpg(job.pid, number)
+        said = until_gone(job)
+    assert job.returncode == 128 + number
+    assert said.splitlines()[-1] == f"framegate pipeline: {word}"
+    assert "Traceback" not in said
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_second_ctrl_c_does_not_wait_for_the_batch_in_hand(tmp_path: Path) -> None:
+    log, marker = tmp_path / "log", tmp_path / "marker"
+    processor = FakeProcessor(log)
+    processor.block([b"one", b"two"])
+    processor.close()
+    paused = {"pause_from": 0, "pause_at": "staged frames", "marker": str(marker)}
+    with running(source=str(log), output=str(tmp_path / "out"), **paused) as job:
+        until(marker.exists, "batch", job)
+        os.killpg(job.pid, signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            job.wait(0.5)
+        os.killpg(job.pid, signal.SIGINT)
+        said = until_gone(job)
+    assert job.returncode == 130
+    assert said.splitlines()[-1] == "framegate pipeline: interrupted"
+    assert "Traceback" not in said
+    assert not (tmp_path / "out" / "frames").exists()
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_an_available_now_job_that_is_stopped_early_says_so(tmp_path: Path) -> None:
+    log, marker = tmp_path / "log", tmp_path / "marker"
+    processor = FakeProcessor(log)
+    for number in range(3):
+        processor.block([b"%d" % number])
+    processor.close()
+    paused = {"pause_from": 0, "pause_at": "begun", "marker": str(marker), "pause_s": 1.0}
+    told = {"source": str(log), "output": str(tmp_path / "out"), "available_now": True, "max_bytes_per_trigger": 1, **paused}
+    with running(**told) as job:
+        until(marker.exists, "batch", job)
+        os.killpg(job.pid, signal.SIGINT)
+        said = until_gone(job)
+    assert job.returncode == 130
+    assert said.splitlines()[-1] == "framegate pipeline: interrupted before everything was read"
+    assert [row["payload"] for row in table(tmp_path / "out", "frames")] == [b"0"], "the batch in hand was finished"
 
 
 # Where the driver stands when it is killed, and in which batch: the next new one, or the one that the kill before left to be replayed.
