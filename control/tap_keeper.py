@@ -174,8 +174,12 @@ class TapKeeper:
                 self._deaths[stream] = (death, missing)  # counted once: retention may take some of the stream while the record waits
                 self._record(stream, death, missing)
                 del self._deaths[stream]
-            except Exception as problem:  # as above; nor may one keep the others from being recorded
-                error = f"what {stream} lacks is not recorded yet: {_in_words(problem)}"
+            except (OSError, LogError) as problem:
+                error = f"what {stream} lacks is not recorded yet: {problem}"
+            except Exception as problem:  # our bug; it may not keep the others from being recorded
+                error = f"what {stream} lacks is not recorded yet: {problem!r}"
+                if error != self._errors.get("death"):
+                    self._guard.failed("tap_keeper", problem)
             finally:
                 self._live.discard(stream)
         self._complain("death", error)
@@ -199,8 +203,3 @@ class TapKeeper:
             except LogError as error:
                 self._complain("missing", str(error))
         return split_missing(total, death.life.frames, known, self._directions)
-
-
-def _in_words(error: Exception) -> str:
-    """The system's errors and the log's by their message, ours by their type, too."""
-    return str(error) if isinstance(error, (OSError, LogError)) else repr(error)

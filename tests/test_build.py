@@ -39,7 +39,7 @@ def ready_message() -> dict[str, object]:
     for name, descriptor in zip(names, descriptors, strict=True):
         command += [name, str(descriptor)]
     start = {"type": "start", "config": to_wire(config), "slot": 0, "generation": 1, "boot_id": "build", "share": 2**28, "endpoints": {}}
-    start["endpoints"] = {"up": [[int(socket.AF_INET), "127.0.0.1", 9]]}
+    start["endpoints"] = {"up": [["127.0.0.1", int(socket.AF_INET), "127.0.0.1", 9]]}
     with ours, theirs, handover, their_handover:
         processor = subprocess.Popen(command, pass_fds=descriptors, stdin=subprocess.DEVNULL)
         try:

@@ -29,9 +29,9 @@ class SelectorListener(abc.ABC):
     def received(self, channel: "Channel", run: Run) -> None:
         """Whole frames came. The run, and its lease, are the listener's: ``Channel.send`` takes both over, else ``Channel.discard``."""
 
+    @abc.abstractmethod
     def may_read(self, channel: "Channel") -> bool:
         """Asked before each read of a channel that is ``gated``. False: it is not read, and the listener has muted it."""
-        return True
 
     @abc.abstractmethod
     def sent(self, channel: "Channel") -> None:

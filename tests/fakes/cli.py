@@ -35,7 +35,7 @@ VERBS: Final = (
     ("limits", "get", "--listener", "kafka"),
     ("limits", "set", "--listener", "kafka", "--max-receive-size", "1MiB"),
     ("pool", "get"),
-    ("pool", "set", "--size", "64MiB"),
+    ("pool", "set", "--size", "512MiB"),
     ("pool", "set", "--processors", "1"),
     ("listeners", "list"),
     ("upstreams", "list"),

@@ -50,7 +50,7 @@ class Processor:
         self.asked = 0
         self.accepted_ns = 0
         self.clients: list[socket.socket] = []
-        self.endpoints = {"u": [[int(socket.AF_INET), "127.0.0.1", upstream.port]]}
+        self.endpoints = {"u": [["127.0.0.1", int(socket.AF_INET), "127.0.0.1", upstream.port]]}
 
     def post(self, *messages: Row) -> None:
         self.commands.sendall(b"".join(map(encode, messages)))

@@ -42,8 +42,8 @@ def test_limit_and_pool_are_read_and_changed() -> None:
             with steered(at, "plain") as steering:
                 steering.set_limit(12345)
                 assert steering.limit() == 12345
-                steering.set_pool_size(64 << 20)
-                assert steering.pool().size_bytes == 64 << 20
+                steering.set_pool_size(512 << 20)
+                assert steering.pool().size_bytes == 512 << 20
                 assert len(steering.pool().shares) == 2
 
         await asyncio.to_thread(act)

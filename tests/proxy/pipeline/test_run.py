@@ -249,7 +249,7 @@ def in_session(leader: int) -> list[str]:
         with contextlib.suppress(OSError):
             fields = file.read_text().rpartition(")")[2].split()
             if int(fields[3]) == leader and fields[0] not in "ZX":
-                found.append((stat.parent / "cmdline").read_text().replace("\0", " ")[:80])
+                found.append((file.parent / "cmdline").read_text().replace("\0", " ")[:80])
     return found
 
 
