@@ -41,7 +41,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -119,20 +119,22 @@ class Need:
         present: whether it is here.
         packages: that bring it, Debian's.
         without: what is so as long as it is missing, for those who only wish for it.
+        instead: packages where a release of Debian has not those.
     """
 
-    def __init__(self, name: str, title: str, present: Callable[[], bool], packages: list[str], without: str) -> None:
+    def __init__(self, name: str, title: str, present: Callable[[], bool], packages: list[str], without: str, instead: Sequence[str] = ()) -> None:
         self.name = name
         self.title = title
         self.present = present
         self.packages = packages
         self.without = without
+        self.instead = list(instead)
 
 
 NEEDS = {
     need.name: need
     for need in (
-        Need("java", f"Java {OLDEST_JAVA} or newer", has_java, ["openjdk-17-jre-headless"], "there is no Spark"),
+        Need("java", f"Java {OLDEST_JAVA} or newer", has_java, ["openjdk-17-jre-headless"], "there is no Spark", ["openjdk-21-jre-headless"]),
         Need(
             "compiler",
             "a C compiler with the headers of this Python",
@@ -160,11 +162,12 @@ def provide(need: Need, *, wished: bool) -> None:
     packages = " ".join(need.packages)
     if os.geteuid() == 0 and shutil.which("apt-get"):
         environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive", RUNLEVEL="1")  # runlevel 1: a server that is installed is not started
-        update, install = ["apt-get", "update", "-q"], ["apt-get", "install", "-q", "-y", "--no-install-recommends", *need.packages]
-        run_logged(update, "apt-update.log", "reading apt's lists", environment)
-        run_logged(install, "apt.log", "installing " + packages, environment)
-        if need.present():
-            return
+        run_logged(["apt-get", "update", "-q"], "apt-update.log", "reading apt's lists", environment)
+        for choice in filter(None, (need.packages, need.instead)):
+            install = ["apt-get", "install", "-q", "-y", "--no-install-recommends", *choice]
+            run_logged(install, "apt.log", "installing " + " ".join(choice), environment)
+            if need.present():
+                return
         say("apt-get could not install it: see .cache/apt.log")
     asked = f"{need.title} is missing: install it (on Debian: apt-get install {packages})"
     if not wished:

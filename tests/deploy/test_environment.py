@@ -157,6 +157,16 @@ def test_root_installs_what_is_missing(environment: ModuleType, monkeypatch: pyt
     assert (tmp_path / "asked").read_text().split() == ["install", "-q", "-y", "--no-install-recommends", "thing-dev"]
 
 
+def test_where_a_release_has_not_the_packages_others_are_installed_instead(
+    environment: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program(tmp_path / "bin", "apt-get", f'[ "$1" = update ] && exit 0; for last; do :; done; [ $last = new ] && echo "$@" > {tmp_path}/asked')
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    environment.provide(environment.Need("thing", "A thing", (tmp_path / "asked").exists, ["old"], "there is none", ["new"]), wished=False)
+    assert (tmp_path / "asked").read_text().split()[-1] == "new"
+
+
 def test_a_digest_follows_names_contents_and_words(environment: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(environment, "ROOT", tmp_path)
     one, two = tmp_path / "one", tmp_path / "two"
