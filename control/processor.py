@@ -25,6 +25,8 @@ __all__ = ["COMMAND", "Given", "Processor"]
 Message = dict[str, Any]
 COMMAND: Final = (sys.executable, "-P", "-m", "proxy.server")
 READY_TIMEOUT_S: Final = 20.0
+LINK_LOST_S: Final = 6.0
+"""A processor that has lost its link delivers what it has, flushes its tap and exits within 5 s."""
 _OUTPUT_LINE_BYTES: Final = 4096
 _HANDOVER_BUFFER: Final = 64 * 1024
 # glibc's: with its defaults a large read is mapped anew, or the top of the heap given back and faulted in again, with each frame. In one run:
@@ -230,7 +232,7 @@ class Processor:
 
     def _link_ended(self, reason: str) -> None:
         """A processor without a link cannot be steered; it ends by itself, or is made to."""
-        self._loop.call_later(1.0, self._kill_if_running, reason)
+        self._loop.call_later(LINK_LOST_S, self._kill_if_running, reason)
 
     def _kill_if_running(self, reason: str) -> None:
         if not self.ended.done():

@@ -279,8 +279,13 @@ class Steering(ControlPlane):
         told = [answer for answer in answers if not isinstance(answer, UnavailableError)]
         affected = [item for answer in told for item in answer["affected"]]
         missing = missing + [item for answer in told for item in answer["missing"]]
+        undone = [item for answer in told for item in answer["undone"]]
         if failures:
             raise _unanswered(verb, failures, affected, missing)
+        if undone:
+            text = f"{verb} is in force for {len(affected)} channels, and not for {len(undone)}: {', '.join(map(format_connection_id, undone[:3]))}"
+            facts = {"affected_count": str(len(affected)), "missing_count": str(len(missing)), "undone_count": str(len(undone))}
+            raise UnavailableError(text, reason="PARTLY_DONE", **facts)
         return Outcome(affected=tuple(affected), missing=tuple(missing))
 
     def _by_processor(self, verb: str, channels: Sequence[int], reason: str) -> tuple[list[tuple[Processor, Row]], list[int]]:
@@ -393,7 +398,7 @@ async def _answer(processor: Processor, message: Row) -> Row | UnavailableError:
         return await processor.request(message, REQUEST_MS)
     except UnavailableError as error:
         if error.reason == "PROCESSOR_GONE":
-            return {"affected": [], "missing": message.get("connections", [])}
+            return {"affected": [], "missing": message.get("connections", []), "undone": []}
         error.facts["processor"] = str(processor.slot)
         return error
 

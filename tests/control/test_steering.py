@@ -327,6 +327,17 @@ def test_what_one_processor_does_not_answer_is_said_and_what_the_other_did_is_co
     run(scenario, 2, "deaf@1")
 
 
+@pytest.mark.parametrize("verb", ["mute", "unmute", "close"])
+def test_what_a_processor_could_not_do_is_said(verb: str) -> None:
+    async def scenario(made: Fleet) -> None:
+        await connect(made, 4)
+        with pytest.raises(UnavailableError, match=f"{verb} is in force for 3 channels, and not for 1: 1-") as caught:
+            await getattr(made.steering, f"{verb}_channels")(listener="a", reason="test")
+        assert (caught.value.reason, caught.value.facts["undone_count"]) == ("PARTLY_DONE", "1")
+
+    run(scenario, 2, "partly@1")
+
+
 def test_channels_that_went_with_their_processor_are_missing() -> None:
     async def scenario(made: Fleet) -> None:
         ids = await connect(made, 2)

@@ -10,6 +10,7 @@ fail            cannot start
 stuck           its heartbeat stands
 slow_start      is ready after 300 ms
 down            leaves an endpoint out
+partly          mutes, unmutes and closes all but one
 deaf            never answers mute, unmute, close and drain
 """
 
@@ -171,34 +172,38 @@ class FakeProcessor:
         row = next((row for row in self.rows() if row["id"] == connection), None)
         self.send(type="result", id=message["id"], row=row)
 
-    def named(self, message: dict[str, Any]) -> tuple[list[int], list[int]]:
+    def named(self, message: dict[str, Any]) -> tuple[list[int], list[int], list[int]]:
+        """Those that it happens to, those that are not here, and those that it does not happen to."""
         here = {number: item for _, number, item in self.connections.values()}
         if message.get("listener") is not None:
-            return [number for number, item in here.items() if item.listener == message["listener"]], []
-        return [item for item in message["connections"] if item in here], [item for item in message["connections"] if item not in here]
+            found, missing = [number for number, item in here.items() if item.listener == message["listener"]], []
+        else:
+            found, missing = [item for item in message["connections"] if item in here], [item for item in message["connections"] if item not in here]
+        left_out = 1 if self.mode == "partly" else 0
+        return found[left_out:], missing, found[:left_out]
 
     def on_mute(self, message: dict[str, Any]) -> None:
         if self.mode == "deaf":
             return
-        affected, missing = self.named(message)
+        affected, missing, undone = self.named(message)
         self.muted |= set(affected)
-        self.send(type="result", id=message["id"], affected=affected, missing=missing)
+        self.send(type="result", id=message["id"], affected=affected, missing=missing, undone=undone)
 
     def on_unmute(self, message: dict[str, Any]) -> None:
         if self.mode == "deaf":
             return
-        affected, missing = self.named(message)
+        affected, missing, undone = self.named(message)
         self.muted -= set(affected)
-        self.send(type="result", id=message["id"], affected=affected, missing=missing)
+        self.send(type="result", id=message["id"], affected=affected, missing=missing, undone=undone)
 
     def on_close(self, message: dict[str, Any]) -> None:
         if self.mode == "deaf":
             return
-        affected, missing = self.named(message)
+        affected, missing, undone = self.named(message)
         for descriptor, (_, number, _) in list(self.connections.items()):
             if number in affected:
                 self.close(descriptor, "admin")
-        self.send(type="result", id=message["id"], affected=affected, missing=missing)
+        self.send(type="result", id=message["id"], affected=affected, missing=missing, undone=undone)
 
     def on_upstreams(self, message: dict[str, Any]) -> None:
         rows = [{"upstream": "u", "endpoint": "127.0.0.1:1", "reason": "refused", "detail": f"says {self.slot}"}] if self.mode == "down" else []

@@ -242,7 +242,7 @@ def test_mute_unmute_and_close_say_for_whom_they_are_in_force(processor: Process
         processor.connect()
     first, second = [row["id"] for row in processor.ask(type="list", after=0, limit=5, listener=None)["rows"]]
     answer = processor.ask(type="mute", connections=[first, 5], reason="test")
-    assert (answer["affected"], answer["missing"]) == ([first], [5])
+    assert (answer["affected"], answer["missing"], answer["undone"]) == ([first], [5], [])
     rows = processor.ask(type="list", after=0, limit=5, listener=None)["rows"]
     assert [row["muted"] for row in rows] == [["admin"], []]
     assert sorted(processor.ask(type="unmute", listener="a")["affected"]) == [first, second]

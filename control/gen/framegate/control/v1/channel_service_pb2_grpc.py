@@ -113,7 +113,8 @@ class ChannelServiceServicer:
         Processors act each for itself, on all that they have of the selection: what one has done stays done when another does not answer.
         Failures: INVALID_ARGUMENT; NOT_FOUND when no selected channel is open; UNAVAILABLE when processors do not answer within 5 s. The metadata
         then say which (`processors`), and for how many channels of the others it is in force (`affected_count`). With the reason MUTE_PENDING
-        the mute is set there, too, but a frame begun has not ended; such channels show `muting`. Asking again is harmless.
+        the mute is set there, too, but a frame begun has not ended; such channels show `muting`. With the reason PARTLY_DONE all have answered, and
+        some channels (`undone_count`) are as they were: somebody unmuted them meanwhile, or their processor ends. Asking again is harmless.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

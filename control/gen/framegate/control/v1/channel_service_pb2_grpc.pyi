@@ -74,7 +74,8 @@ class ChannelServiceStub:
     Processors act each for itself, on all that they have of the selection: what one has done stays done when another does not answer.
     Failures: INVALID_ARGUMENT; NOT_FOUND when no selected channel is open; UNAVAILABLE when processors do not answer within 5 s. The metadata
     then say which (`processors`), and for how many channels of the others it is in force (`affected_count`). With the reason MUTE_PENDING
-    the mute is set there, too, but a frame begun has not ended; such channels show `muting`. Asking again is harmless.
+    the mute is set there, too, but a frame begun has not ended; such channels show `muting`. With the reason PARTLY_DONE all have answered, and
+    some channels (`undone_count`) are as they were: somebody unmuted them meanwhile, or their processor ends. Asking again is harmless.
     """
     UnmuteChannels: _grpc.UnaryUnaryMultiCallable[_channel_service_pb2.UnmuteChannelsRequest, _channel_service_pb2.UnmuteChannelsResponse]
     """Unmutes channels that an operator muted. What muted them otherwise (memory, peer …) still holds.
@@ -120,7 +121,8 @@ class ChannelServiceAsyncStub(ChannelServiceStub):
     Processors act each for itself, on all that they have of the selection: what one has done stays done when another does not answer.
     Failures: INVALID_ARGUMENT; NOT_FOUND when no selected channel is open; UNAVAILABLE when processors do not answer within 5 s. The metadata
     then say which (`processors`), and for how many channels of the others it is in force (`affected_count`). With the reason MUTE_PENDING
-    the mute is set there, too, but a frame begun has not ended; such channels show `muting`. Asking again is harmless.
+    the mute is set there, too, but a frame begun has not ended; such channels show `muting`. With the reason PARTLY_DONE all have answered, and
+    some channels (`undone_count`) are as they were: somebody unmuted them meanwhile, or their processor ends. Asking again is harmless.
     """
     UnmuteChannels: _aio.UnaryUnaryMultiCallable[_channel_service_pb2.UnmuteChannelsRequest, _channel_service_pb2.UnmuteChannelsResponse]  # type: ignore[assignment]
     """Unmutes channels that an operator muted. What muted them otherwise (memory, peer …) still holds.
@@ -187,7 +189,8 @@ class ChannelServiceServicer(metaclass=_abc_1.ABCMeta):
         Processors act each for itself, on all that they have of the selection: what one has done stays done when another does not answer.
         Failures: INVALID_ARGUMENT; NOT_FOUND when no selected channel is open; UNAVAILABLE when processors do not answer within 5 s. The metadata
         then say which (`processors`), and for how many channels of the others it is in force (`affected_count`). With the reason MUTE_PENDING
-        the mute is set there, too, but a frame begun has not ended; such channels show `muting`. Asking again is harmless.
+        the mute is set there, too, but a frame begun has not ended; such channels show `muting`. With the reason PARTLY_DONE all have answered, and
+        some channels (`undone_count`) are as they were: somebody unmuted them meanwhile, or their processor ends. Asking again is harmless.
         """
 
     @_abc_1.abstractmethod
