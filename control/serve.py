@@ -82,6 +82,11 @@ class Signals:
         if self._hung_up:
             loop.call_soon(on_hangup)
 
+    def ignore(self) -> None:
+        """What comes after the end changes nothing, above all not the exit code."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+
     def _on_signal(self) -> None:
         self.count += 1
         if self._listener is not None:
@@ -354,6 +359,7 @@ def serve(path: str | pathlib.Path) -> int:
         with catch_in_process(guard):
             return asyncio.run(_run(loaded, signals, log, meters, guard))
     finally:
+        signals.ignore()
         logging.getLogger().removeHandler(library_rows)
         log.close()
 

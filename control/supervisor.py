@@ -451,7 +451,9 @@ class Supervisor:
             await processor.request({"type": "drain", "timeout_ms": timeout_ms}, int(PATIENCE_S * 1000))
         except UnavailableError as error:
             self._log.write("drain_incomplete", level="warning", slot=slot.number, reason=str(error))
-            return error.reason == "PROCESSOR_GONE"
+            if error.reason != "PROCESSOR_GONE":
+                return False
+            await asyncio.shield(slot.drained)  # its end is on its way; until then its connections count as open
         if wait:
             try:
                 async with asyncio.timeout(timeout_ms / 1000 + 2.0):

@@ -93,15 +93,15 @@ class TwoPhases:
             self._tell(processor, f"it has not answered within {PATIENCE_S:g} s")
             return False
         except UnavailableError:
-            self._tell(processor, "it ended; its successor starts with the change")
+            self._tell(processor, "it ended; who runs in its slot next starts with the change", level="info")
             return True
         if answer["type"] != "committed":
             self._tell(processor, f"it says {answer.get('reason', answer['type'])}; it is replaced")
             processor.kill("commit")
         return True
 
-    def _tell(self, processor: Processor, reason: str) -> None:
-        self._log.write("change_unconfirmed", level="warning", slot=processor.slot, pid=processor.pid, reason=reason)
+    def _tell(self, processor: Processor, reason: str, level: str = "warning") -> None:
+        self._log.write("change_unconfirmed", level=level, slot=processor.slot, pid=processor.pid, reason=reason)
 
 
 async def _prepare_one(processor: Processor, number: int, change: Change) -> None:

@@ -16,6 +16,15 @@ output any more.
 ``main`` imports nothing but click, so that ``framegate --version`` is quick and ``framegate serve`` small.
 """
 
-from control.cli.commands import main
+import signal
+
+_before = signal.getsignal(signal.SIGINT)
+if _before is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while modules are loaded ends without a traceback
+
+from control.cli.commands import main  # noqa: E402
+
+if _before is signal.default_int_handler:
+    signal.signal(signal.SIGINT, _before)
 
 __all__ = ["main"]

@@ -7,6 +7,7 @@ one that cannot be read (``retention``).
 import contextlib
 import json
 import os
+import stat
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -15,6 +16,8 @@ from proxy.tap.record import CONSUMERS_FOLDER, FILE_MODE, FOLDER_MODE, FormatErr
 __all__ = ["Consumers", "read_consumers", "write_consumer"]
 
 CONSUMER_VERSION: Final = 1
+MAX_BYTES: Final = 4 << 20
+"""Of a file that is read: some 50,000 streams."""
 
 
 class Consumers(NamedTuple):
@@ -81,13 +84,23 @@ def read_consumers(root: str) -> Consumers:
     for name in names:
         consumer = name.removesuffix(".json")
         try:
-            with open(os.path.join(folder, name), encoding="utf-8") as file:
-                found.offsets[consumer] = _consumer_offsets(json.load(file))
+            found.offsets[consumer] = _consumer_offsets(json.loads(_content(os.path.join(folder, name))))
         except FileNotFoundError:
             continue  # unregistered since it was listed
         except (OSError, ValueError, RecursionError) as error:
             found.unreadable[consumer] = f"{name}: {error}"
     return found
+
+
+def _content(path: str) -> bytes:
+    """What is in a regular file of a sane size. Nothing else is waited for, or read: the folder is writable for others than us."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_CLOEXEC | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise FormatError("not a regular file")
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise FormatError(f"larger than {MAX_BYTES >> 20} MiB")
+    return content
 
 
 def _consumer_offsets(record: object) -> dict[str, int]:

@@ -20,6 +20,11 @@ def test_a_faulty_configuration_is_told_line_by_line_and_nothing_starts(tmp_path
     assert sorted(line.split(": ")[2].split(" = ")[0] for line in done.stderr.splitlines()) == ["listeners", "node", "upstreams"]
 
 
+def test_a_signal_behind_the_end_changes_nothing() -> None:
+    code = "import os, signal; from control.serve import Signals; Signals().ignore(); [os.kill(os.getpid(), number) for number in (1, 2, 15)]"
+    assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == 0
+
+
 def test_a_signal_before_the_loop_runs_is_not_lost() -> None:
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     try:

@@ -1,4 +1,6 @@
 import asyncio
+import os
+import signal
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -323,6 +325,32 @@ def test_what_one_processor_does_not_answer_is_said_and_what_the_other_did_is_co
         with pytest.raises(UnavailableError, match=f"{verb} is in force for 2 channels; .*processor 1 ") as caught:
             await act(listener="a", reason="test")
         assert (caught.value.reason, caught.value.facts) == (reason, {"processors": "1", "affected_count": "2", "missing_count": "0"})
+
+    run(scenario, 2, "deaf@1")
+
+
+def test_of_a_processor_that_stands_nobody_says_that_a_mute_is_set_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("control.steering.REQUEST_MS", 500)
+
+    async def scenario(made: Fleet) -> None:
+        await connect(made, 2)
+        standing = made.supervisor.running[1].pid
+        os.kill(standing, signal.SIGSTOP)
+        with pytest.raises(UnavailableError, match="of processor 1 it is not known") as caught:
+            await made.steering.mute_channels(listener="a", reason="test")
+        os.kill(standing, signal.SIGCONT)
+        assert caught.value.reason == "PROCESSOR_SILENT"
+
+    run(scenario, 2)
+
+
+def test_a_drain_waits_for_the_end_of_a_processor_that_dies_meanwhile() -> None:
+    async def scenario(made: Fleet) -> None:
+        await connect(made, 4)
+        draining = asyncio.ensure_future(made.steering.drain(5000))
+        await until(lambda: made.steering.pool.draining)
+        made.supervisor.running[1].kill("died")
+        assert (await draining).open == 0
 
     run(scenario, 2, "deaf@1")
 

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import types
@@ -15,6 +16,16 @@ import control
 from control.cli import main
 from tests.fakes.cli import VERBS, served
 from tests.fakes.plane import channel_row
+
+
+def test_ctrl_c_while_modules_are_loaded_ends_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    paths = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, "-m", "control.cli"], env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "whoever imports the command gets a handler of its own back"
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.tap.consumer import read_consumers, write_consumer
+from proxy.tap.consumer import MAX_BYTES, read_consumers, write_consumer
 from proxy.tap.log_reader import streams
 
 
@@ -52,6 +52,25 @@ def test_a_consumer_file_that_cannot_be_believed_is_named_and_the_others_are_rea
     assert found.offsets == {"good": {"s": 20}}
     assert list(found.unreadable) == ["odd"]
     assert "odd.json" in found.unreadable["odd"]
+
+
+def test_a_consumer_file_that_is_none_is_neither_waited_for_nor_read_to_an_end_that_never_comes(tmp_path: Path) -> None:
+    write_consumer(str(tmp_path), "good", {"s": 20}, 5)
+    folder = tmp_path / "_consumers"
+    os.mkfifo(folder / "fifo.json")
+    (folder / "zero.json").symlink_to("/dev/zero")
+    with (folder / "just.json").open("w") as file:
+        file.write(GOOD.ljust(MAX_BYTES))
+    with (folder / "large.json").open("w") as file:
+        file.write(GOOD)
+        file.truncate(MAX_BYTES + 1)
+    found = read_consumers(str(tmp_path))
+    assert found.offsets == {"good": {"s": 20}, "just": {"s": 20}}
+    assert found.unreadable == {
+        "fifo": "fifo.json: not a regular file",
+        "zero": "zero.json: not a regular file",
+        "large": "large.json: larger than 4 MiB",
+    }
 
 
 def test_a_consumer_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
