@@ -143,16 +143,17 @@ class Processor:
     def _spawn(self, command: Sequence[str], handover: int, commands: int, cells: int) -> "subprocess.Popen[bytes]":
         numbers = {"--slot": self.slot, "--handover-fd": handover, "--command-fd": commands, "--cells-fd": cells}
         arguments = [text for name, number in numbers.items() for text in (name, str(number))]
-        return subprocess.Popen(
-            [*command, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-            stderr=subprocess.STDOUT,
-            pass_fds=(handover, commands, cells),
-            env=_environment(),
-            process_group=0,
-        )
+        with open(os.devnull, "rb") as nothing:  # ours: with DEVNULL, Python up to 3.11 loses a descriptor when there is none for the pipe
+            return subprocess.Popen(
+                [*command, *arguments],
+                stdin=nothing,
+                stdout=subprocess.PIPE,
+                bufsize=0,
+                stderr=subprocess.STDOUT,
+                pass_fds=(handover, commands, cells),
+                env=_environment(),
+                process_group=0,
+            )
 
     async def start(self, message: Message) -> None:
         """Send ``start`` and wait until the process is ready.

@@ -2,6 +2,7 @@
 
 import io
 
+import pytest
 from rich.console import Console
 
 from control.demo.view import Reading, View
@@ -32,7 +33,8 @@ def test_no_terminal_gets_plain_lines() -> None:
     ]
 
 
-def test_a_terminal_gets_a_table_and_the_last_notes() -> None:
+def test_a_terminal_gets_a_table_and_the_last_notes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
     out = io.StringIO()
     with View(Console(file=out, force_terminal=True, width=120), 60) as view:
         for number in range(20):
