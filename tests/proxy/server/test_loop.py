@@ -7,6 +7,7 @@ import signal
 import socket
 import ssl
 import struct
+import sys
 import time
 
 import pytest
@@ -98,7 +99,8 @@ def test_it_stays_small(config, launch, tmp_path):
     process = launch(dataclasses.replace(config, listeners=(listener,), tap=tap))
     with open(f"/proc/{process.popen.pid}/status") as status:
         resident = next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
-    assert resident <= 25 * 1024, f"{resident} KiB at start"
+    bound_mib = 25 if sys.version_info < (3, 14) else 29  # 3.14 alone is larger: 27.2 MiB with Debian's OpenSSL 3.5
+    assert resident <= bound_mib * 1024, f"{resident} KiB at start"
 
 
 def test_frames_come_back_and_the_row_and_the_cells_say_so(config, launch):
