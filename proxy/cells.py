@@ -115,15 +115,12 @@ UPSTREAM_STATES: Final = ("connecting", "used")
 TLS_ERRORS: Final = ("", "tls_failed", "handshake_timeout", "other")
 TASKS: Final = (
     "acceptor",
-    "resolver",
     "heartbeats",
     "slot",
     "loop",
     "shares",
     "endpoints",
     "tap_keeper",
-    "metrics",
-    "health",
     "rows",
     "library",
     "callback",

@@ -43,7 +43,7 @@ def test_what_does_not_move_or_only_fails_stands_until_it_is_ended(monkeypatch: 
     now = 0
     monkeypatch.setattr(module.time, "monotonic_ns", lambda: now)
     guard = Guard(MemoryLog(), Meters())
-    one, other = guard.job("acceptor", 5), guard.job("resolver", 60)
+    one, other = guard.job("acceptor", 5), guard.job("shares", 60)
     now = 5_000_000_000
     assert guard.standing == []
     now += 1
@@ -52,8 +52,8 @@ def test_what_does_not_move_or_only_fails_stands_until_it_is_ended(monkeypatch: 
     one.beat()
     assert guard.standing == []
     now += 60_000_000_000
-    assert guard.standing == ["acceptor", "resolver"]
+    assert guard.standing == ["acceptor", "shares"]
     one.end()
-    assert guard.standing == ["resolver"]
+    assert guard.standing == ["shares"]
     other.end()
     assert guard.standing == []
