@@ -7,11 +7,16 @@ from mypy_extensions import i32, i64, mypyc_attr
 
 from proxy.network.framing import scan_starts
 
-__all__ = ["Buffer", "Run", "keep", "shorten"]
+__all__ = ["PART", "PART_FIRST", "PART_LAST", "Buffer", "Run", "keep", "shorten"]
 
 Buffer = bytes | memoryview
 
 COPY_BELOW: Final = 4096  # a view costs more than copying fewer bytes than this
+
+# What a piece is of the frame that is cut through.
+PART: Final = 1  # a piece, and not whole frames
+PART_FIRST: Final = 2  # it begins with the size header
+PART_LAST: Final = 4  # it completes the frame
 
 
 @mypyc_attr(free_list_len=1)
@@ -30,9 +35,11 @@ class Run:
         frames: whole frames, at least 1.
         size: bytes, size headers included: ``head_size + end``.
         lease: bytes booked at the memory pool that move along with the run; who takes the run gives them back. 0 for a run without a head.
+        part: 0 for whole frames; bits of ``PART`` and on for a piece of one frame that is cut through. Then ``frames`` is 1 for the last piece,
+            else 0, and no size header is to be looked for in ``data``: ``first`` is ``end``.
     """
 
-    def __init__(self, head: list[Buffer] | None, head_size: i64, data: bytes, first: i64, end: i64, frames: i64, lease: i64) -> None:
+    def __init__(self, head: list[Buffer] | None, head_size: i64, data: bytes, first: i64, end: i64, frames: i64, lease: i64, part: i64 = 0) -> None:
         self.head: Final = head
         self.head_size: Final = head_size
         self.data: Final = data
@@ -41,6 +48,7 @@ class Run:
         self.frames: Final = frames
         self.size: Final = head_size + end
         self.lease: i64 = lease
+        self.part: Final[i64] = part
 
     def tail(self) -> Buffer:
         """The run's part of ``data``: the object itself when the run ends where it does."""
@@ -54,7 +62,7 @@ class Run:
         """All of the run, in order. The list is the caller's."""
         if self.head is None:
             return [self.tail()]
-        return [*self.head, self.tail()]
+        return [*self.head, self.tail()] if self.end != 0 else list(self.head)
 
     def starts(self) -> vec[i32]:
         """Where each frame starts, counted from the start of the run. ``size`` must be below 2 GiB."""
@@ -79,8 +87,8 @@ class Run:
 
 
 def keep(piece: Buffer) -> Buffer:
-    """A piece that is to be retained: as it is, unless it is a view of less than half of what it holds in memory; then a copy."""
-    if isinstance(piece, bytes) or 2 * i64(len(piece)) >= i64(memoryview(piece.obj).nbytes):
+    """A piece that is to be retained: as it is, unless it is a view of less than four fifths of what it holds in memory; then a copy."""
+    if isinstance(piece, bytes) or 5 * i64(len(piece)) >= 4 * i64(memoryview(piece.obj).nbytes):
         return piece
     return bytes(piece)
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.network.memory_pool import PIECE_OVERHEAD, MemoryPool
+from proxy.network.memory_pool import PENDING, PIECE_OVERHEAD, Account
 from proxy.network.run import Buffer, keep, shorten
 from proxy.network.transport import Transport
 
@@ -28,8 +28,8 @@ class Send:
         number: counts the sends that began.
     """
 
-    def __init__(self, pool: MemoryPool) -> None:
-        self._pool: Final = pool
+    def __init__(self, account: Account) -> None:
+        self._account: Final = account
         self._pieces: list[Buffer] = []
         self._next: i64 = 0
         self.active: bool = False
@@ -45,7 +45,7 @@ class Send:
             pieces: the run; the list now belongs to the send.
             taken: its bytes that are written already.
             frames: its frames.
-            lease: bytes booked for the run; they become the send's.
+            lease: bytes booked for the run as a frame begun; they become the send's.
         """
         assert not self.active, "one pending send at a time"
         self.active = True
@@ -57,9 +57,11 @@ class Send:
         self.remaining = 0
         for piece in pieces:
             self.remaining += len(piece)
+        if lease != 0:
+            self._account.hand_over(lease)
         needed = self.remaining + PIECE_OVERHEAD * len(pieces)
         if needed > lease:
-            self._pool.charge(needed - lease)
+            self._account.charge(PENDING, needed - lease)
             self.booked = needed
         self.advance(taken)
         for index in range(self._next, i64(len(pieces))):
@@ -112,4 +114,4 @@ class Send:
 
     def _give_back(self, size: i64) -> None:
         self.booked -= size
-        self._pool.release(size)
+        self._account.release(PENDING, size)

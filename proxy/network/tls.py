@@ -23,11 +23,12 @@ from mypy_extensions import i64
 
 from proxy.errors import TlsError, TransportError
 from proxy.network.distinguished_name import format_name
-from proxy.network.memory_pool import PIECE_OVERHEAD, MemoryPool
+from proxy.network.memory_pool import PIECE_OVERHEAD, TLS, Account
 from proxy.network.options import TlsSettings
 from proxy.network.run import Buffer, shorten
+from proxy.network.socket_buffers import queued
 from proxy.network.tls_bio import BioPair
-from proxy.network.tls_record import RECORD_HEADER, is_refused, missing, whole_records
+from proxy.network.tls_record import RECORD_HEADER, is_refused, missing, most_plaintext, whole_records
 from proxy.network.transport import DONE, ENDED, WANT_READ, WANT_WRITE, Identity, Transport
 
 __all__ = ["TlsTransport"]
@@ -36,6 +37,7 @@ PLAIN_RECORD: Final = 16384  # the most plaintext that a record holds
 RECORD: Final = PLAIN_RECORD + 256 + 5  # the longest record
 SLICE: Final = 65536  # encrypted at a time: a megabyte costs 0.9 of what it does a record at a time, and no less in larger slices
 AHEAD: Final = 262144
+MAX_PEEK: Final = 1 << 20  # ciphertext looked at; more is worth a read
 SMALL_READ: Final = 448  # reads below this are exact reads of plaintext; the socket is asked for a record
 # Handshake and alert. An SSLv2-style hello (0x80) is refused: its records have another form, and no client of today sends one.
 FIRST_BYTES: Final = b"\x16\x15"
@@ -44,13 +46,13 @@ FIRST_BYTES: Final = b"\x16\x15"
 class TlsTransport(Transport):
     """One TLS connection over a non-blocking socket, as client or server."""
 
-    def __init__(self, sock: socket.socket, settings: TlsSettings, pool: MemoryPool, bios: BioPair) -> None:
+    def __init__(self, sock: socket.socket, settings: TlsSettings, account: Account, bios: BioPair) -> None:
         super().__init__()
         self._sock: Final = sock
         self._recv: Final = sock.recv
         self._send: Final = sock.send
         self._settings: Final = settings
-        self._pool: Final = pool
+        self._account: Final = account
         self._bios: Final = bios
         self._object: ssl.SSLObject | None = None
         self._failure: TlsError | None = None
@@ -242,6 +244,28 @@ class TlsTransport(Transport):
         self.wire_received += len(data)
         return data
 
+    def obtainable(self, wanted: i64) -> i64:
+        tls = self._object
+        there: i64 = tls.pending() if tls is not None and self._rest else 0
+        if there >= wanted or self._failure is not None or self._at_end():
+            return max(there, wanted)
+        records = self._held
+        waiting = queued(self._sock)
+        if waiting > MAX_PEEK:
+            return wanted
+        try:
+            records += self._recv(max(waiting, 1), socket.MSG_PEEK)
+        except BlockingIOError:
+            pass
+        except OSError:
+            return wanted
+        return there + most_plaintext(records)
+
+    def least(self, wanted: i64) -> i64:
+        tls = self._object
+        there: i64 = tls.pending() if tls is not None and self._rest else 0
+        return max(wanted - there - len(self._held), 1)
+
     # Writing.
 
     def write(self, data: Buffer) -> i64:
@@ -290,7 +314,7 @@ class TlsTransport(Transport):
             return True
         waiting = self._waiting
         self._waiting = []
-        self._pool.release(self._booked)
+        self._account.release(TLS, self._booked)
         self._booked = 0
         self.pending_write = 0
         return self._push(waiting)
@@ -345,8 +369,8 @@ class TlsTransport(Transport):
         for piece in pieces:
             size += len(piece)
         booked = size + PIECE_OVERHEAD * len(pieces)
-        self._pool.charge(booked)
-        self._pool.release(self._booked)
+        self._account.charge(TLS, booked)
+        self._account.release(TLS, self._booked)
         self._booked = booked
         self._waiting = pieces
         self.pending_write = size
@@ -389,7 +413,7 @@ class TlsTransport(Transport):
                 self._send(self._notify(self._object))
             except OSError:
                 self.clean_end = False  # the peer is gone: there is nobody to tell
-        self._pool.release(self._booked)
+        self._account.release(TLS, self._booked)
         self._booked = 0
         self._waiting = []
         self._held = b""

@@ -32,8 +32,8 @@ class Ends:
         self.pool = MemoryPool(1 << 30, FakeClock().now_ns)
         self.server_socket, self.client_socket = memory_sockets(capacity)
         bios = BioPair()
-        self.server = TlsTransport(as_socket(self.server_socket), server, self.pool, bios)
-        self.client = TlsTransport(as_socket(self.client_socket), client, self.pool, bios)
+        self.server = TlsTransport(as_socket(self.server_socket), server, self.pool.common, bios)
+        self.client = TlsTransport(as_socket(self.client_socket), client, self.pool.common, bios)
 
     def shake(self, rounds: int = 20) -> None:
         for _ in range(rounds):

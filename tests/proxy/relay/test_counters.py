@@ -9,7 +9,7 @@ from proxy.config.model import ListenerConfig, ProxyConfig, TapConfig, UpstreamC
 from proxy.network import mute
 from proxy.network.cause import Cause
 from proxy.network.framing import SIZE_BOUNDS
-from proxy.network.memory_pool import MemoryPool
+from proxy.network.memory_pool import BEGUN, MemoryPool
 from proxy.network.receive import ReceiveLimit
 from proxy.relay.counters import CAUSE_INDEX, ERROR_INDEX, Counters, Histogram, Publisher
 from proxy.tap.writer import TapWriter
@@ -127,7 +127,7 @@ def test_loop_pool_and_upstream_have_their_cells(cells):
     upstream.endpoints, upstream.down, upstream.probes = 12, 13, 14
     upstream.ejections[1], upstream.ejections[4] = 15, 16
     upstream.durations[2].observe(9)
-    cells.pool.charge(11)
+    cells.pool.common.charge(BEGUN, 11)
     cells.publisher.publish()
     read = cells.reader.cell
     assert (read("framegate.event_loop.time", "busy"), read("framegate.event_loop.time", "idle")) == (1, 2)
