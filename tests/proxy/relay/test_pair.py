@@ -609,8 +609,8 @@ def test_a_half_closed_client_that_reads_slowly_makes_progress(make):
     received_ns = pair.upstream.channel.last_active_ns
     got = 0
     while pair.client.channel.pending_send:
-        world.pass_time(25)
-        got += len(world.read(client, 1 << 20))
+        world.pass_time(20)
+        got += len(world.read(client, 1 << 21))
     assert pair.client.channel.last_active_ns - received_ns > 60 * SECOND, "it did not last longer than the timeout"
     assert pair.state.value == "half_closed"
     assert world.read(client, len(data) - got) == data[got:]
