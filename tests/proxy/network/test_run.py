@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.network.run import PART, PART_FIRST, PART_LAST, COPY_BELOW, Buffer, Run, keep, shorten
+from proxy.network.run import COPY_BELOW, PART, PART_FIRST, PART_LAST, Buffer, Run, keep, shorten
 
 FRAMES = b"\0\0\0\x03abc\0\0\0\x01d\0\0\0\0"
 
