@@ -193,8 +193,12 @@ def test_pieces_of_a_cut_frame_on_the_same_connection_are_not_mistaken(tmp_path:
     assert [(frame.number, frame.body) for frame in read_frames(str(tmp_path))] == [(1, BODY)]
 
 
-def test_looking_back_reads_the_log_once_for_a_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_looking_back_reads_the_log_once_for_a_range_and_not_before_the_first_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     processor = FakeProcessor(tmp_path)
+    for _ in range(20):
+        processor.parts(BODY, [1000], connection=9)
+    processor.writer.write_queued()
+    first = int(processor.writer.bytes_flushed)
     runs = {connection: pieces_of(BODY, [500] * 8) for connection in range(1, 5)}
     for index in range(8):
         for connection, pieces in runs.items():
@@ -205,12 +209,13 @@ def test_looking_back_reads_the_log_once_for_a_range(tmp_path: Path, monkeypatch
         for run in pieces[8:]:
             processor.part(run, len(BODY), connection=connection)
         processor.flush()
-    reads: list[int] = []
+    reads: list[tuple[int, int]] = []
     real = os.pread
-    monkeypatch.setattr(os, "pread", lambda fd, size, at: reads.append(size) or real(fd, size, at))
+    monkeypatch.setattr(os, "pread", lambda fd, size, at: reads.append((size, at)) or real(fd, size, at))
     found = frames_of(tmp_path, processor.stream, int(start))
     assert [(frame.connection, frame.body) for frame in found] == [(connection, BODY) for connection in runs]
-    assert sum(size > record.BLOCK_HEADER_BYTES for size in reads) <= 32 + 8
+    assert sum(size > record.BLOCK_HEADER_BYTES for size, _ in reads) <= 32 + 8
+    assert min(at for _, at in reads) == first + record.SEGMENT_HEADER_BYTES
 
 
 def row(**facts: int) -> record.ChunkRow:
