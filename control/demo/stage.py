@@ -15,6 +15,7 @@ from control.demo.signals import signals_ignored
 from control.demo.workspace import Workspace
 from proxy.pipeline.session import remove_leftovers
 from proxy.tap import log_reader
+from proxy.tap.log_block import LogBlock
 from proxy.tap.record import DIRECTIONS, FRAME_HEADER_BYTES
 
 __all__ = ["LISTENER", "LogCount", "Serving", "Stage"]
@@ -195,9 +196,10 @@ class Stage:
         """Read the whole log, verify its checksums, and count frames by walking over their sizes."""
         count = LogCount(frames={"request": 0, "response": 0}, bytes={"request": 0, "response": 0})
         root = str(self.workspace.tap)
+        joiner = log_reader.Joiner()
         for stream in log_reader.streams(root):
             for reference in log_reader.walk(root, stream):
-                _count_block(log_reader.read_block(reference), count)
+                _count_block(log_reader.read_block(reference, joiner), count)
         return count
 
     def _configuration(self, upstream: str, protocol: str, budget: int, listener: dict[str, Any]) -> dict[str, Any]:
@@ -227,7 +229,7 @@ class Stage:
         }
 
 
-def _count_block(block: log_reader.LogBlock, count: LogCount) -> None:
+def _count_block(block: LogBlock, count: LogCount) -> None:
     for row in block.rows:
         data = block.chunk_data(row)
         position = 0

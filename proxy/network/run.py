@@ -13,9 +13,9 @@ Buffer = bytes | memoryview
 
 COPY_BELOW: Final = 4096  # a view costs more than copying fewer bytes than this
 
-# What a piece is of the frame that is cut through.
-PART: Final = 1  # a piece, and not whole frames
-PART_FIRST: Final = 2  # it begins with the size header
+# What a run that is a piece of one frame says of itself, in ``Run.part``.
+PART: Final = 1
+PART_FIRST: Final = 2  # it begins with the frame's size header
 PART_LAST: Final = 4  # it completes the frame
 
 
@@ -32,11 +32,11 @@ class Run:
         data: what the last read gave.
         first: where in ``data`` the first frame starts whose header lies in ``data``; 0 without a head.
         end: where in ``data`` the run ends.
-        frames: whole frames, at least 1.
+        frames: whole frames, at least 1 but in pieces.
         size: bytes, size headers included: ``head_size + end``.
         lease: bytes booked at the memory pool that move along with the run; who takes the run gives them back. 0 for a run without a head.
-        part: 0 for whole frames; bits of ``PART`` and on for a piece of one frame that is cut through. Then ``frames`` is 1 for the last piece,
-            else 0, and no size header is to be looked for in ``data``: ``first`` is ``end``.
+        part: 0 for whole frames; else the run is a piece of one frame that is cut through: ``PART``, with ``PART_FIRST`` and ``PART_LAST``.
+            ``frames`` is then 1 with ``PART_LAST``, else 0, and ``first`` is ``end``: no size header is to be looked for.
     """
 
     def __init__(self, head: list[Buffer] | None, head_size: i64, data: bytes, first: i64, end: i64, frames: i64, lease: i64, part: i64 = 0) -> None:

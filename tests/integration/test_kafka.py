@@ -22,7 +22,8 @@ from control.demo.workspace import Workspace
 from proxy.pipeline.query import ask
 from proxy.pipeline.run import PipelineSettings, start_query
 from proxy.pipeline.tables import TableWriter
-from proxy.tap.log_reader import Frame, read_frames
+from proxy.tap.log_block import Frame
+from proxy.tap.log_reader import read_frames
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
