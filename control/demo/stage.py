@@ -100,17 +100,17 @@ class Stage:
         """Start one of our own modules as a process."""
         return self.start(module.rpartition(".")[2], [sys.executable, "-m", module, *arguments], **options)
 
-    def start_proxy(self, upstream: str, *, protocol: str = "framed", expected_frames: int = 0, **listener: Any) -> Serving:
+    def start_proxy(self, upstream: str, *, protocol: str = "framed", expected_frames: int = 0, max_frame_bytes: int = 0, **listener: Any) -> Serving:
         """Start ``framegate serve`` and wait until it serves.
 
         Args:
             upstream: its one endpoint.
             protocol: of the listener.
             expected_frames: in both directions together; the tap's budget holds them.
+            max_frame_bytes: what the tap keeps of each frame's body; 0 keeps all.
             listener: more keys of the listener; ``tls=None`` for plaintext.
         """
-        budget = max(_LEAST_BUDGET, 2 * _BYTES_PER_FRAME * expected_frames)
-        document = self._configuration(upstream, protocol, budget, listener)
+        document = self._configuration(upstream, protocol, self._tap(expected_frames, max_frame_bytes), listener)
         self.workspace.configuration.write_text(json.dumps(document, indent=2) + "\n")  # JSON is YAML
         self.proxy = self.start("proxy", [*_COMMAND, "serve", "--config", str(self.workspace.configuration)])
         row = self.proxy.wait_for_event("serving", _START_S)
@@ -202,7 +202,12 @@ class Stage:
                 _count_block(log_reader.read_block(reference, joiner), count)
         return count
 
-    def _configuration(self, upstream: str, protocol: str, budget: int, listener: dict[str, Any]) -> dict[str, Any]:
+    def _tap(self, expected_frames: int, max_frame_bytes: int) -> dict[str, Any]:
+        budget = max(_LEAST_BUDGET, 2 * _BYTES_PER_FRAME * expected_frames)
+        rule = {"name": "all", "max_frame_bytes": max_frame_bytes, "on_full": "mute"}  # mute: a slow disk slows the load down and loses nothing
+        return {"directory": str(self.workspace.tap), "budget": budget, "rules": [rule]}
+
+    def _configuration(self, upstream: str, protocol: str, tap: dict[str, Any], listener: dict[str, Any]) -> dict[str, Any]:
         made = self.certificates
         return {
             "node": "demo",
@@ -222,8 +227,7 @@ class Stage:
                 }
             ],
             "upstreams": [{"name": "upstream", "endpoints": [upstream]}],
-            # mute: a slow disk slows the load down and loses nothing
-            "tap": {"directory": str(self.workspace.tap), "budget": budget, "rules": [{"name": "all", "on_full": "mute"}]},
+            "tap": tap,
             "telemetry": {"prometheus": {"address": "127.0.0.1:0"}},
             "drain": {"timeout": "10s"},
         }
