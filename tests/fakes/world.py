@@ -8,9 +8,10 @@ from typing import Any
 from proxy.clock import Clock
 from proxy.network.connection_id import ConnectionIds
 from proxy.network.memory_pool import MemoryPool
-from proxy.network.options import ChannelOptions
+from proxy.network.options import ChannelOptions, TlsSettings
 from proxy.network.receive import ReceiveLimit
 from proxy.network.selector import Selector
+from proxy.network.stats import SideStats
 from proxy.relay.counters import Counters
 from proxy.relay.drain import Drain
 from proxy.relay.pair import Pair
@@ -21,6 +22,19 @@ from proxy.relay.upstream import Endpoint, Upstream
 from proxy.relay.watcher import PairWatcher
 
 SECOND = 1_000_000_000
+SMALL = 256 * 1024  # the largest frame, header counted, that is never cut through
+
+
+def _cuts() -> bool:
+    options: dict[str, Any] = {"cut_from": SMALL}
+    try:
+        ChannelOptions(side="downstream", limit=ReceiveLimit(1), stats=SideStats(), **options)
+    except TypeError:
+        return False
+    return True
+
+
+CUTS = _cuts()  # TODO-remove
 
 
 class HandClock(Clock):
@@ -82,7 +96,12 @@ class World:
     Args:
         protocol: of the listener.
         endpoints: addresses of the upstream, a text that of a Unix socket; none: a listening socket of this world, ``server``.
+        client_tls, upstream_tls: of the two sides; none is plaintext.
+        cut_requests, cut_answers: large frames of that direction pass in pieces.
         others: options of both sides' channels.
+
+    Attributes:
+        largest: bytes of the largest frame that passes whole as a request, and as an answer; 0 when such frames pass in pieces.
     """
 
     def __init__(
@@ -101,19 +120,41 @@ class World:
         rules: Any = None,
         writer: Any = None,
         quiet_s: int = 1,
+        client_tls: TlsSettings | None = None,
+        upstream_tls: TlsSettings | None = None,
+        cut_requests: bool = False,
+        cut_answers: bool = False,
     ) -> None:
         self.clock = HandClock()
         self.told = Told()
         self.pool = MemoryPool(pool, self.clock.now_ns)
+        self.largest = (0 if cut_requests else limit + 4, 0 if cut_answers else answer_limit + 4)
+        if hasattr(self.pool, "set_largest"):
+            self.pool.set_largest(*self.largest)
         self.counters = Counters(["l"], ["u"])
         counters = self.counters.listeners["l"]
         self.server = socket.create_server(("127.0.0.1", 0))
         self.server.settimeout(2)
         self.limit = ReceiveLimit(limit)
         common: dict[str, Any] = {"stall_ns": stall_s * SECOND, "min_rate": 1024}
-        client_options = ChannelOptions(side="downstream", limit=self.limit, stats=counters.downstream, idle_ns=idle_s * SECOND, **common)
+        cut: dict[str, Any] = {"cut_from": SMALL} if CUTS else {}
+        client_options = ChannelOptions(
+            side="downstream",
+            limit=self.limit,
+            stats=counters.downstream,
+            idle_ns=idle_s * SECOND,
+            tls=client_tls,
+            **common,
+            **(cut if cut_requests else {}),
+        )
         self.upstream_options = ChannelOptions(
-            side="upstream", limit=ReceiveLimit(answer_limit), stats=counters.upstream, handshake_timeout_ns=connect_s * SECOND, **common
+            side="upstream",
+            limit=ReceiveLimit(answer_limit),
+            stats=counters.upstream,
+            handshake_timeout_ns=connect_s * SECOND,
+            tls=upstream_tls,
+            **common,
+            **(cut if cut_answers else {}),
         )
         addresses = [self.server.getsockname()] if endpoints is None else endpoints
         self.upstream = Upstream("u", self.counters.upstreams["u"], [endpoint_of(address) for address in addresses])

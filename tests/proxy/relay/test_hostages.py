@@ -1,0 +1,377 @@
+"""Memory that nobody can take hostage (``proxy/network/MEMORY.md``): peers of every bad kind beside good ones, over real sockets, by a clock that the test moves."""
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from proxy.network import mute
+from tests.fakes.crowd import KIB, MIB, Couple, Crowd
+from tests.fakes.peer import Peer
+
+pytestmark = pytest.mark.slow  # each has 60 connections and more, many of them TLS
+
+FRAME = 64 * KIB
+BUFFER = 16 * KIB  # of the kernel, ahead of those who do not read
+
+
+# Hostages. Each takes a couple that has just joined.
+
+
+def announces(couple: Couple) -> None:
+    """Silent after a header that announces much."""
+    couple.client.give(4 + 9 * MIB)
+    couple.client.sends = 4
+    couple.client.turn()
+    couple.client.sends = 0
+
+
+def announces_answer(couple: Couple) -> None:
+    """The upstream is silent after a header that announces much."""
+    couple.upstream.give(4 + 9 * MIB)
+    couple.upstream.sends = 4
+    couple.upstream.turn()
+    couple.upstream.sends = 0
+
+
+def stops_short(couple: Couple) -> None:
+    """Silent after 60 KiB of a frame of 64 KiB."""
+    part(couple.client, FRAME, 60 * KIB)
+
+
+def trickles(couple: Couple) -> None:
+    """A small frame, a byte at a time."""
+    couple.client.give(FRAME)
+    couple.client.sends = 1
+
+
+def stops_within_large(couple: Couple) -> None:
+    """Silent within a frame that is large, and passes whole."""
+    part(couple.client, 600 * KIB, 150 * KIB)
+
+
+def never_reads(couple: Couple) -> None:
+    """Asks for answers, and never reads them."""
+    couple.client.reads = 0
+    couple.upstream.give(*[FRAME] * 20)
+
+
+def dribbles(couple: Couple) -> None:
+    """Reads its answers very slowly."""
+    couple.client.reads = 16
+    couple.upstream.give(*[FRAME] * 20)
+
+
+def upstream_never_reads(couple: Couple) -> None:
+    """Its upstream takes no requests."""
+    couple.upstream.reads = 0
+    couple.client.give(*[FRAME] * 20)
+
+
+def part(peer: Peer, size: int, sent: int) -> None:
+    """Send the beginning of a frame."""
+    peer.give(size)
+    while peer.sent < sent:
+        peer.sends = sent - peer.sent
+        before = peer.sent
+        peer.turn()
+        if peer.sent == before:
+            break  # the kernel has no room: as good as stopped there
+    peer.sends = 0
+
+
+Kind = Callable[[Couple], None]
+KINDS: tuple[Kind, ...] = (announces, announces_answer, stops_short, trickles, stops_within_large, never_reads, dribbles, upstream_never_reads)
+FILLING: tuple[Kind, ...] = (stops_short, stops_within_large, never_reads, dribbles, upstream_never_reads)
+
+
+def take_hostage(crowd: Crowd, kind: Kind, count: int) -> None:
+    for _ in range(count):
+        kind(crowd.join(buffer=BUFFER))
+    crowd.rest()
+
+
+def passes(crowd: Crowd, couple: Couple, size: int, times: int = 3) -> None:
+    """Frames of a good client go there and back, a few at a time, without the clock."""
+    for _ in range(times):
+        couple.client.give(*[size] * 2)
+        crowd.settle(lambda: couple.client.done)
+        couple.upstream.give(*[size] * 2)
+        crowd.settle(lambda: couple.upstream.done)
+
+
+# Small frames.
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_small_frames_pass_whoever_holds_the_pool(make_crowd, kind):
+    """Sixty of one kind: an open client and a new one are served, each way, and nothing of it needs a timer."""
+    crowd = (
+        make_crowd(pool=MIB, limit=10 * MIB, answer_limit=10 * MIB, cut_answers=True)
+        if kind in (announces, announces_answer)
+        else make_small(make_crowd)
+    )
+    good = crowd.join()
+    take_hostage(crowd, kind, 60)
+    assert kind not in FILLING or crowd.is_short, crowd.standing()
+    for size in (100, FRAME):
+        passes(crowd, good, size)
+        passes(crowd, crowd.join(), size)
+    assert not crowd.rows, "nobody is closed while nobody waits"
+
+
+def make_small(make_crowd) -> Crowd:
+    return make_crowd(pool=MIB, limit=MIB - 4, answer_limit=MIB - 4, cut_answers=True)
+
+
+@pytest.mark.parametrize("whole_answers", [True, False], ids=["whole", "cut_through"])
+def test_small_frames_pass_beside_hostages_of_every_kind(make_crowd, whole_answers):
+    crowd = make_crowd(pool=4 * MIB, limit=2 * MIB, answer_limit=2 * MIB, cut_answers=not whole_answers)
+    good = crowd.join()
+    for _ in range(20):
+        for kind in KINDS:
+            if kind is not announces and kind is not announces_answer:
+                kind(crowd.join(buffer=BUFFER))
+    crowd.rest()
+    assert crowd.is_short, crowd.standing()
+    for size in (100, FRAME, 200 * KIB):
+        passes(crowd, good, size)
+    passes(crowd, crowd.join(), FRAME)
+    assert not crowd.rows
+
+
+def test_small_frames_pass_while_large_ones_wait(make_crowd):
+    """Many wait for a turn that nothing of theirs can bring: small frames do not wait with them."""
+    crowd = make_small(make_crowd)
+    good = crowd.join()
+    take_hostage(crowd, upstream_never_reads, 30)
+    for _ in range(10):
+        crowd.join().client.give(MIB)
+    crowd.rest()
+    assert crowd.pool.waiting > 0, crowd.standing()
+    for size in (100, FRAME):
+        passes(crowd, good, size)
+
+
+def test_a_frame_that_comes_in_two_halves_while_memory_is_short_passes(make_crowd):
+    """It lies in the kernel until it is whole, whatever the beginning that came first: of the header, of the body, all but one byte."""
+    crowd = make_small(make_crowd)
+    good = crowd.join()
+    take_hostage(crowd, upstream_never_reads, 30)
+    for first in (1, 4, 5, 1000, 20_000, FRAME - 1):
+        for size in (FRAME, 200 * KIB):
+            part(good.client, size, len(good.client.given) + first)
+            crowd.turn(5)
+            good.client.sends = MIB
+            crowd.settle(lambda: good.client.done)
+
+
+# Large frames that pass whole.
+
+
+def fill(crowd: Crowd, over: int = 0) -> None:
+    """Upstreams that never read hold so much that requests are read with care, and ``over`` more."""
+    line = crowd.pool.size - crowd.pool.size // 8
+    for _ in range(300):
+        if crowd.pool.used >= line + over:
+            return
+        upstream_never_reads(crowd.join(buffer=BUFFER))
+        crowd.rest()
+        if crowd.is_short and crowd.pool.used < line + over:
+            break
+    assert crowd.pool.used >= line + over, crowd.standing()
+
+
+def test_large_frames_take_turns_the_oldest_first_and_all_are_finished(make_crowd):
+    crowd = make_crowd(pool=2 * MIB, limit=MIB - 4, cut_answers=True)
+    fill(crowd)
+    asking = [crowd.join() for _ in range(6)]
+    for couple in asking:
+        couple.upstream.reads = 0
+    for couple in asking:  # each has asked before the next one sends
+        couple.client.give(900 * KIB)
+        crowd.turn(5)
+    finished: list[int] = []
+
+    def all_finished() -> bool:
+        for couple in asking:
+            couple.upstream.reads = MIB
+            if couple.client.done and couple.id not in finished:
+                finished.append(couple.id)
+        return len(finished) == len(asking)
+
+    crowd.settle(all_finished)
+    assert finished == [couple.id for couple in asking]
+    assert not crowd.rows
+    assert crowd.pool.waiting == 0
+
+
+def test_a_large_frame_whose_sender_stops_loses_the_turn_and_the_next_one_goes_on(make_crowd):
+    crowd = make_crowd(pool=2 * MIB, limit=MIB - 4, cut_answers=True, stall_s=30)
+    fill(crowd)
+    first, second = crowd.join(), crowd.join()
+    part(first.client, 900 * KIB, 200 * KIB)
+    crowd.turn(5)
+    second.client.give(300 * KIB)
+    crowd.turn(5)
+    crowd.pass_time(0.4)
+    crowd.settle(lambda: second.client.done)
+    assert crowd.row_of(first) is None, "it holds what it sent, and is let be for a second"
+    first.client.sends = MIB
+    crowd.settle(lambda: first.client.done)
+
+
+def test_who_holds_memory_that_others_wait_for_must_move_or_is_closed(make_crowd):
+    """The one that does not read is closed, with a word that says why; the frame that waited is finished."""
+    crowd = make_crowd(pool=MIB, limit=MIB - 4, cut_answers=True, stall_s=30)
+    fill(crowd)
+    crowd.pass_time(10)
+    assert not crowd.rows, "nobody is closed while nobody waits"
+    waiting = crowd.join()
+    waiting.client.give(MIB)
+    crowd.rest()
+    assert crowd.pool.waiting == 1, crowd.standing()
+    assert not waiting.client.done
+    crowd.pass_time(3)
+    crowd.settle(lambda: waiting.client.done)
+    assert crowd.rows
+    for row in crowd.rows:
+        assert (row["cause"], row["side"]) == ("send_stalled", "upstream")
+        assert re.search(r"\d", row["detail"]), row["detail"]
+        assert "wait" in row["detail"]
+    before = len(crowd.rows)
+    crowd.pass_time(10)
+    assert len(crowd.rows) == before, "nobody is closed after nobody waits any more"
+    assert crowd.couples[0].held > 0 or before > 1, "no more of them are closed than the one who waits needs"
+
+
+def test_a_frame_begun_that_does_not_move_is_closed_while_others_wait(make_crowd):
+    crowd = make_crowd(pool=2 * MIB, limit=2 * MIB - 4, cut_answers=True, stall_s=30)
+    silent = [crowd.join() for _ in range(4)]
+    for couple in silent:
+        part(couple.client, 1900 * KIB, 500 * KIB)
+        crowd.rest()
+    assert crowd.is_short, crowd.standing()
+    waiting = crowd.join()
+    waiting.client.give(2 * MIB)
+    crowd.rest()
+    assert not waiting.client.done
+    crowd.pass_time(4)
+    crowd.settle(lambda: waiting.client.done)
+    assert crowd.rows
+    for row in crowd.rows:
+        assert (row["cause"], row["side"]) == ("receive_stalled", "downstream")
+        assert re.search(r"\d", row["detail"])
+        assert "wait" in row["detail"]
+    assert len(crowd.rows) < len(silent), "no more of them are closed than the one who waits needs"
+
+
+def test_a_slow_one_that_moves_for_what_it_holds_is_left_alone(make_crowd):
+    """One holds much and does not move, another moves half of what it holds each second: only the first is closed."""
+    crowd = make_crowd(pool=MIB, limit=MIB - 4, cut_answers=True, stall_s=30)
+    slow = crowd.join(buffer=BUFFER)
+    slow.upstream.reads = 0
+    slow.client.give(*[FRAME] * 60)
+    crowd.rest()
+    fill(crowd)
+    waiting = crowd.join()
+    waiting.client.give(MIB)
+    crowd.rest()
+    assert not waiting.client.done
+    slow.upstream.reads = 16 * KIB  # each 25 ms of the clock: 640 KiB a second, several times what it holds
+    crowd.pass_time(3)
+    crowd.settle(lambda: waiting.client.done)
+    assert crowd.rows
+    assert crowd.row_of(slow) is None
+    slow.upstream.reads = MIB
+    crowd.settle(lambda: slow.client.done)
+
+
+def test_who_is_held_up_by_us_is_not_closed_for_it(make_crowd):
+    """A frame begun whose connection is muted cannot move; others wait, and it is let be."""
+    crowd = make_crowd(pool=MIB, limit=MIB - 4, cut_answers=True, stall_s=30)
+    held_up = crowd.join()
+    part(held_up.client, 900 * KIB, 300 * KIB)
+    crowd.rest()
+    held_up.pair.client.channel.mute(mute.TAP)
+    assert held_up.held > 100 * KIB
+    fill(crowd)
+    waiting = crowd.join()
+    waiting.client.give(MIB)
+    crowd.rest()
+    crowd.pass_time(3)
+    assert crowd.rows
+    assert crowd.row_of(held_up) is None
+    held_up.pair.client.channel.unmute(mute.TAP)
+    held_up.client.sends = MIB
+    crowd.settle(lambda: held_up.client.done and waiting.client.done, step_ms=1)
+
+
+def test_who_waits_and_is_closed_makes_room_for_the_next(make_crowd):
+    crowd = make_crowd(pool=2 * MIB, limit=MIB - 4, cut_answers=True)
+    fill(crowd)
+    couples = [crowd.join() for _ in range(4)]
+    for couple in couples:
+        couple.client.give(900 * KIB)
+    couples[0].upstream.reads = 0
+    crowd.turn(10)
+    couples[1].client.reset()
+    couples[2].client.close()
+    crowd.turn(10)
+    couples[0].upstream.reads = MIB
+    crowd.settle(lambda: couples[0].client.done and couples[3].client.done)
+    assert crowd.pool.waiting == 0
+
+
+# Sizes that change, connections that end.
+
+
+@pytest.mark.parametrize("whole_answers", [True, False], ids=["whole", "cut_through"])
+def test_shrinking_while_full_loses_nothing_and_growing_lets_go_on(make_crowd, whole_answers):
+    crowd = make_crowd(pool=4 * MIB, limit=MIB - 4, answer_limit=MIB - 4, cut_answers=not whole_answers)
+    good = crowd.join()
+    held = [crowd.join(buffer=BUFFER) for _ in range(16)]
+    for index, couple in enumerate(held):
+        (couple.upstream if index % 2 else couple.client).reads = 0
+        couple.client.give(*[FRAME] * 6, MIB, FRAME)
+        couple.upstream.give(*[FRAME] * 6, MIB, FRAME)
+    crowd.rest()
+    crowd.resize(MIB)
+    crowd.turn(5)
+    passes(crowd, good, FRAME)
+    crowd.resize(2 * MIB)
+    crowd.turn(5)
+    crowd.resize(MIB)
+    for couple in held:
+        couple.client.reads = couple.upstream.reads = MIB
+    crowd.settle(lambda: all(couple.done for couple in held), step_ms=1)
+    assert not crowd.rows
+    assert crowd.pool.used == 0
+
+
+@pytest.mark.parametrize("ending", ["reset", "close", "end_of_both"])
+def test_whatever_ends_gives_back_what_it_held(make_crowd, ending):
+    crowd = make_crowd(pool=2 * MIB, limit=2 * MIB - 4, answer_limit=2 * MIB - 4, cut_answers=True, half_close_s=1)
+    good = crowd.join()
+    for _ in range(4):
+        for kind in KINDS[2:]:
+            kind(crowd.join(buffer=BUFFER))
+    for _ in range(3):
+        crowd.join().client.give(2 * MIB)
+    crowd.rest()
+    assert crowd.is_short
+    for couple in crowd.couples[1:]:
+        if ending == "reset":
+            couple.client.reset()
+        else:
+            couple.client.close()
+        if ending == "end_of_both":
+            couple.upstream.close()
+        crowd.turn()
+    for couple in crowd.couples[1:]:
+        couple.upstream.close()
+    crowd.pass_time(4)
+    assert len(crowd.rows) == len(crowd.couples) - 1
+    assert crowd.pool.used == 0
+    assert crowd.pool.waiting == 0
+    passes(crowd, good, MIB)
