@@ -7,8 +7,8 @@ granted, so that a large frame is never starved by small ones; usage may thus ex
 What somebody who asks has booked already, the beginning of its frame, does not count against it, and what those who wait have booked counts
 against nobody who asks: it goes only when they go on. So no number of beginnings can use the pool up and wait for each other.
 
-What is booked is what is kept for somebody, and an overhead for each piece. A piece may be a view of a read of up to 256 KiB that was passed on
-otherwise; it is copied when it is less than half of it (``run.keep``). So what is held in memory is at most twice what is booked.
+What is booked is what is kept in memory for somebody, and an overhead for each piece. A piece may be a view of a read of up to 256 KiB that was
+passed on otherwise: the whole read is booked then (``run.held``); a view of less than half of its read is copied instead (``run.keep``).
 
 The pool holds no bytes, it counts them. One thread uses it. While anybody waits, a dry spell lasts: that is what ``release`` looks at, so that a
 release which wakes nobody costs one comparison.

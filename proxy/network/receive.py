@@ -13,7 +13,7 @@ from mypy_extensions import i64
 
 from proxy.network.framing import HEADER, NOT_OURS, OK, foreign_protocol, judge, scan, size_bucket
 from proxy.network.memory_pool import PIECE_OVERHEAD, MemoryPool
-from proxy.network.run import Buffer, Run
+from proxy.network.run import Buffer, Run, held
 from proxy.network.stats import SideStats
 
 __all__ = ["Receive", "ReceiveLimit"]
@@ -173,7 +173,7 @@ class Receive:
         else:
             pieces.append(piece)
         self.staged += size
-        booking = overhead if self._granted else overhead + size
+        booking = overhead + held(piece) - (size if self._granted else 0)  # a view keeps all of the read in memory
         self._pool.charge(booking)
         self._booked += booking
 

@@ -25,7 +25,7 @@ from proxy.errors import TlsError, TransportError
 from proxy.network.distinguished_name import format_name
 from proxy.network.memory_pool import PIECE_OVERHEAD, MemoryPool
 from proxy.network.options import TlsSettings
-from proxy.network.run import Buffer, shorten
+from proxy.network.run import Buffer, held, shorten
 from proxy.network.tls_bio import BioPair
 from proxy.network.tls_record import RECORD_HEADER, is_refused, missing, whole_records
 from proxy.network.transport import DONE, ENDED, WANT_READ, WANT_WRITE, Identity, Transport
@@ -340,11 +340,12 @@ class TlsTransport(Transport):
         return True
 
     def _keep(self, pieces: list[Buffer]) -> None:
-        """Let ciphertext wait, booked with its overhead instead of what was booked before."""
+        """Let ciphertext wait; what it keeps in memory is booked, with its overhead, instead of what was booked before."""
         size: i64 = 0
+        booked: i64 = 0
         for piece in pieces:
             size += len(piece)
-        booked = size + PIECE_OVERHEAD * len(pieces)
+            booked += held(piece) + PIECE_OVERHEAD
         self._pool.charge(booked)
         self._pool.release(self._booked)
         self._booked = booked
