@@ -6,8 +6,9 @@ pass whole, which take turns (``turns``).
 
 An ``Account`` is what one listener holds. It may be guaranteed a part of the pool: what it does not use of that counts as used for the others.
 
-What is booked is what is kept for somebody, and an overhead for each piece. A piece may be a view of a read that was passed on otherwise; it is
-copied unless it is most of it (``run.keep``). The pool holds no bytes, it counts them. One thread uses it.
+What is booked is what is kept in memory for somebody, and an overhead for each piece. A piece may be a view of a read of up to 256 KiB that was
+passed on otherwise: the whole read is booked then (``run.held``); a view of less than half of its read is copied instead (``run.keep``). The pool
+holds no bytes, it counts them. One thread uses it.
 """
 
 from collections.abc import Callable

@@ -16,7 +16,7 @@ from mypy_extensions import i64
 
 from proxy.network.framing import HEADER, NOT_OURS, OK, foreign_protocol, judge, scan, size_bucket
 from proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, Account
-from proxy.network.run import PART, PART_FIRST, PART_LAST, Buffer, Run
+from proxy.network.run import PART, PART_FIRST, PART_LAST, Buffer, Run, held
 from proxy.network.stats import SideStats
 
 __all__ = ["FIRST_PIECE", "NEVER_CUT", "Receive", "ReceiveLimit"]
@@ -235,7 +235,7 @@ class Receive:
             return
         length: i64 = len(data)
         left = length - end
-        self._stage(data if end == 0 else memoryview(data)[end:] if left >= VIEW_FROM and 5 * left >= 4 * length else data[end:])
+        self._stage(data if end == 0 else memoryview(data)[end:] if left >= VIEW_FROM and 2 * left >= length else data[end:])
         if rest > 0:
             self.size = left + rest
             self.cut = self._cut_next or self.size > self._cut_from
@@ -252,8 +252,9 @@ class Receive:
         else:
             pieces.append(piece)
         self.staged += size
-        self._account.charge(BEGUN, overhead + size)
-        self._booked += overhead + size
+        booking = overhead + held(piece)  # a view keeps all of the read in memory
+        self._account.charge(BEGUN, booking)
+        self._booked += booking
 
     def _reset(self) -> None:
         self._pieces = None

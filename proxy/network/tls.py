@@ -25,7 +25,7 @@ from proxy.errors import TlsError, TransportError
 from proxy.network.distinguished_name import format_name
 from proxy.network.memory_pool import PIECE_OVERHEAD, TLS, Account
 from proxy.network.options import TlsSettings
-from proxy.network.run import Buffer, shorten
+from proxy.network.run import Buffer, held, shorten
 from proxy.network.socket_buffers import queued
 from proxy.network.tls_bio import BioPair
 from proxy.network.tls_record import RECORD_HEADER, is_refused, missing, most_plaintext, whole_records
@@ -314,10 +314,12 @@ class TlsTransport(Transport):
             return True
         waiting = self._waiting
         self._waiting = []
+        self.pending_write = 0
+        if not self._push(waiting):  # what still waits is booked instead of what waited before
+            return False
         self._account.release(TLS, self._booked)
         self._booked = 0
-        self.pending_write = 0
-        return self._push(waiting)
+        return True
 
     def _say(self, written: bytes) -> bool:
         """Send what OpenSSL wrote by itself, behind what waits; True when nothing waits."""
@@ -364,11 +366,12 @@ class TlsTransport(Transport):
         return True
 
     def _keep(self, pieces: list[Buffer]) -> None:
-        """Let ciphertext wait, booked with its overhead instead of what was booked before."""
+        """Let ciphertext wait; what it keeps in memory is booked, with its overhead, instead of what was booked before."""
         size: i64 = 0
+        booked: i64 = 0
         for piece in pieces:
             size += len(piece)
-        booked = size + PIECE_OVERHEAD * len(pieces)
+            booked += held(piece) + PIECE_OVERHEAD
         self._account.charge(TLS, booked)
         self._account.release(TLS, self._booked)
         self._booked = booked
