@@ -134,12 +134,12 @@ class ChannelFacts(FdHandler):
     @property
     def booked_tls(self) -> i64:
         """Likewise, for ciphertext that waits."""
-        return self._transport.pending_write
+        return self._transport.booked
 
     @property
     def leased(self) -> i64:
         """Bytes booked at the memory pool for this channel."""
-        return self._receive.booked + self._send.booked + self._transport.pending_write
+        return self._receive.booked + self._send.booked + self._transport.booked
 
     @property
     def causes(self) -> i64:
@@ -200,6 +200,11 @@ class ChannelFacts(FdHandler):
     def muted_ns(self, cause: i64) -> i64:
         """Since when the cause is set, on the selector's clock; 0 when it is not."""
         return self._mutes.since_ns(cause)
+
+    @property
+    def first_muted_ns(self) -> i64:
+        """Since when the oldest of the causes is set, on the selector's clock; 0 when there is none."""
+        return self._mutes.first_ns
 
     def mute_summary(self) -> dict[str, dict[str, int]]:
         """How often each cause was set, and for how long in ns, without the time of those that are set now."""

@@ -60,7 +60,6 @@ class TlsTransport(Transport):
         self._whole: bool = False  # what is held begins with a whole record
         self._rest: bool = False  # the record read last may hold more plaintext: only then OpenSSL is asked
         self._waiting: list[Buffer] = []
-        self._booked: i64 = 0
         self._finished: bool = False
         self._notified: bool = False  # the peer's close-notify was read
         self._fin: bool = False
@@ -269,7 +268,7 @@ class TlsTransport(Transport):
     # Writing.
 
     def write(self, data: Buffer) -> i64:
-        if self._booked != 0 and not self.flush():
+        if self.booked != 0 and not self.flush():
             return 0
         length: i64 = len(data)
         if length > SLICE:
@@ -278,7 +277,7 @@ class TlsTransport(Transport):
         return length
 
     def write_gather(self, pieces: list[Buffer]) -> i64:
-        if self._booked != 0 and not self.flush():
+        if self.booked != 0 and not self.flush():
             return 0
         taken: i64 = 0
         fresh: list[Buffer] = []
@@ -310,22 +309,22 @@ class TlsTransport(Transport):
         return written
 
     def flush(self) -> bool:
-        if self._booked == 0:
+        if self.booked == 0:
             return True
         waiting = self._waiting
         self._waiting = []
         self.pending_write = 0
         if not self._push(waiting):  # what still waits is booked instead of what waited before
             return False
-        self._account.release(TLS, self._booked)
-        self._booked = 0
+        self._account.release(TLS, self.booked)
+        self.booked = 0
         return True
 
     def _say(self, written: bytes) -> bool:
         """Send what OpenSSL wrote by itself, behind what waits; True when nothing waits."""
         if len(written) == 0:
             return self.flush()
-        if self._booked != 0:
+        if self.booked != 0:
             waiting = self._waiting
             waiting.append(written)
             self._keep(waiting)
@@ -373,8 +372,8 @@ class TlsTransport(Transport):
             size += len(piece)
             booked += held(piece) + PIECE_OVERHEAD
         self._account.charge(TLS, booked)
-        self._account.release(TLS, self._booked)
-        self._booked = booked
+        self._account.release(TLS, self.booked)
+        self.booked = booked
         self._waiting = pieces
         self.pending_write = size
 
@@ -411,13 +410,13 @@ class TlsTransport(Transport):
         if self._closed:
             return
         self._closed = True
-        if self._object is not None and self._finished and not self._said_notify and self._failure is None and self._booked == 0:
+        if self._object is not None and self._finished and not self._said_notify and self._failure is None and self.booked == 0:
             try:
                 self._send(self._notify(self._object))
             except OSError:
                 self.clean_end = False  # the peer is gone: there is nobody to tell
-        self._account.release(TLS, self._booked)
-        self._booked = 0
+        self._account.release(TLS, self.booked)
+        self.booked = 0
         self._waiting = []
         self._held = b""
         self.pending_write = 0

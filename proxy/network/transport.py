@@ -46,7 +46,8 @@ class Transport(abc.ABC):
 
     Attributes:
         wire_received, wire_sent: bytes on the wire.
-        pending_write: bytes taken by ``write`` that the socket has not; booked at the memory pool.
+        pending_write: bytes taken by ``write`` that the socket has not.
+        booked: what they keep in memory, booked at the memory pool.
         can_peek: ``peek`` can be asked.
         clean_end: the end of the stream was announced as the protocol wants it; False for a TLS peer that sends FIN without close-notify.
     """
@@ -56,6 +57,7 @@ class Transport(abc.ABC):
         self.wire_received: i64 = 0
         self.wire_sent: i64 = 0
         self.pending_write: i64 = 0
+        self.booked: i64 = 0
         self.clean_end: bool = True
 
     @abc.abstractmethod
