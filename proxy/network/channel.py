@@ -362,6 +362,7 @@ class Channel(ChannelFacts):
         self.state = state.next_state(self.state, ChannelEvent.SECURED)
         self.identity = self._transport.identity()
         self.principal = self.options.authenticator.authenticate(self.identity)
+        self.identity.certificate = None  # half a KiB and more, for as long as the connection lasts
         self.state = state.next_state(self.state, ChannelEvent.AUTHENTICATED)
         self._open = True
         self.ready_ns = self.last_active_ns = self._selector.now_ns

@@ -17,6 +17,7 @@ Theory of operation
 
 import socket
 import ssl
+import sys
 from typing import Final
 
 from mypy_extensions import i64
@@ -124,7 +125,8 @@ class TlsTransport(Transport):
         certificate = tls.getpeercert(binary_form=True)
         fields = None if certificate is None else tls.getpeercert()
         subject = format_name(fields["subject"]) if fields else None
-        return Identity(tls.version() or "", "" if cipher is None else cipher[0], subject, certificate)
+        # The words are few, and OpenSSL's module makes new ones for each connection.
+        return Identity(sys.intern(tls.version() or ""), "" if cipher is None else sys.intern(cipher[0]), subject, certificate)
 
     # Reading.
 

@@ -30,7 +30,7 @@ class Identity:
     Attributes:
         version, cipher: of TLS; empty for plaintext.
         subject: the certificate's distinguished name in RFC 4514 form, most specific part first; None without a certificate.
-        certificate: the peer's certificate in DER form, or None.
+        certificate: the peer's certificate in DER form, or None; a channel keeps it no longer than until the peer is authenticated.
     """
 
     def __init__(self, version: str = "", cipher: str = "", subject: str | None = None, certificate: bytes | None = None) -> None:

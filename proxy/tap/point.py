@@ -1,5 +1,7 @@
 """One direction of one connection, as a rule taps it: what the relay calls for every run of frames."""
 
+from typing import Final
+
 from librt.strings import write_i32_le
 from librt.vecs import vec
 from mypy_extensions import i32, i64
@@ -32,6 +34,8 @@ from proxy.tap.record import (
 )
 from proxy.tap.slicing import PieceCursor, find_frames, hash_body, new_digest, write_starts
 from proxy.tap.writer import TapWriter
+
+MAX_I32: Final = (1 << 31) - 1
 
 
 class TapPoint:
@@ -151,7 +155,7 @@ class TapPoint:
             frame_size: of the whole frame, header included.
             withheld: the body carries credentials and must not be kept.
             key: for an answer: the request's ``api key << 16 | version``, -1 unknown; None: not paired.
-            latency_us: with key: microseconds from request to the answer's first byte, -1 unknown.
+            latency_us: with key: microseconds from request to the answer's first byte, -1 unknown; above int32, its largest value is kept.
 
         Returns:
             As ``append``: the piece was taken, or needs not be; False: the source is to be muted.
@@ -364,7 +368,7 @@ class TapPoint:
         if key is not None and latency_us is not None:
             answers_index = builder.answers_count
             flags |= FLAG_ANSWERS
-            builder.add_answer(i32(key), i32(latency_us))
+            builder.add_answer(i32(key), i32(min(latency_us, MAX_I32)))
         self._keep_rest(builder, part, run)
         lost_bytes = part.size - (FRAME_HEADER_BYTES if self._capture == CAPTURE_HASH else part.stored)
         sizes_index = builder.sizes_count

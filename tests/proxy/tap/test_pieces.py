@@ -1,5 +1,6 @@
 import dataclasses
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -260,3 +261,22 @@ def test_joining_stops_at_the_first_piece_that_cannot_be_read(tmp_path: Path, go
     else:
         assert [frame.body for frame in block.frames()] == [b"2", BODY]
     assert (header.block_len, header.offset) == (raw.header.block_len, raw.header.offset)
+
+
+def test_frames_in_pieces_are_found_while_a_thread_writes_them(tmp_path: Path) -> None:
+    """Where the loop thread believes the log to end when a frame begins is never behind its first piece."""
+    processor = FakeProcessor(tmp_path, flush_size=4000, segment_size=64 << 10)
+    processor.writer.start()
+    runs = {connection: pieces_of(BODY, [300] * 20) for connection in range(1, 30)}
+    for index in range(20 + len(runs)):
+        for connection, pieces in runs.items():
+            if 0 <= index - connection < len(pieces):
+                processor.part(pieces[index - connection], len(BODY), connection=connection)
+        if index % 3 == 0:
+            while processor.writer.queued_bytes > 64 << 10:
+                threading.Event().wait(0.0005)
+    processor.close()
+    assert sorted(frame.connection for frame in read_frames(str(tmp_path))) == sorted(runs)
+    found = [frame for ref in walk(str(tmp_path), processor.stream) for frame in read_block(ref).frames()]
+    assert [frame.connection for frame in found if frame.body != BODY] == []
+    assert len(found) == len(runs)

@@ -337,11 +337,11 @@ def test_a_piece_is_kept_by_reference_until_it_is_on_disk(tmp_path: Path) -> Non
 def test_the_chunk_of_an_answer_in_pieces_has_its_key_and_latency(tmp_path: Path) -> None:
     tap = Tap(tmp_path, TapRule(name="all"), protocol="kafka", direction=record.DIRECTION_RESPONSE)
     body = bytes(200)
-    for number, (key, latency) in enumerate([(1 << 16 | 13, 250), (-1, -1), (None, None)]):
+    for number, (key, latency) in enumerate([(1 << 16 | 13, 250), (-1, 1 << 40), (None, None)]):
         for index, run in enumerate(pieces_of(body, [50, 50])):
             tap.point.append_part(run, number, 1 + 10_000 * index, 204, False, key, latency)
     found = tap.frames()
-    assert [(frame.request_key, frame.latency_us) for frame in found] == [(1 << 16 | 13, 250), (-1, -1), (None, None)]
+    assert [(frame.request_key, frame.latency_us) for frame in found] == [(1 << 16 | 13, 250), (-1, (1 << 31) - 1), (None, None)]
     assert [frame.transfer_us for frame in found] == [20, 0, 0]
     assert [(frame.number, frame.body) for frame in found] == [(0, body), (1, body), (2, body)]
 
