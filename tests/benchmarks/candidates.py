@@ -380,6 +380,45 @@ class FramegateSmallPool(Framegate):
     limit = "1100KiB"
 
 
+class FramegateHostages(Framegate):
+    """A pool of 64 MiB, in front of which a thousand clients hold what they can."""
+
+    name = "framegate-64m"
+    pool = "64MiB"
+    limit = "60MiB"
+
+
+class FramegateHostagesSmall(Framegate):
+    """The same with a pool of 4 MiB, the smallest that promises are made for."""
+
+    name = "framegate-4m"
+    pool = "4MiB"
+    limit = "3MiB"
+
+
+class FramegateCircle(Framegate):
+    """A pool of 32 MiB under requests of 16 MB and answers as large, which must not wait for each other."""
+
+    name = "framegate-32m"
+    pool = "32MiB"
+    limit = "16MiB"
+
+
+class FramegateRoom(FramegateCircle):
+    """The same with more room than all of them together need."""
+
+    name = "framegate-1g"
+    pool = "1GiB"
+
+
+class FramegateSlowReaders(Framegate):
+    """A pool of 32 MiB under answers of 200 MB that are read slowly, and frames of 1 MB beside them."""
+
+    name = "framegate-slow"
+    pool = "32MiB"
+    limit = "2MiB"
+
+
 class FramegateTwo(Framegate):
     """Two processors."""
 
@@ -394,5 +433,8 @@ class FramegateSteered(Framegate):
     more_listeners = ("idle",)
 
 
-FRAMEGATES = (Framegate, FramegateIdleRule, FramegateTap, FramegateTapMute, FramegateKafka, FramegateSmallPool, FramegateTwo, FramegateSteered)
+FRAMEGATES = (
+    *(Framegate, FramegateIdleRule, FramegateTap, FramegateTapMute, FramegateKafka, FramegateSmallPool, FramegateTwo, FramegateSteered),
+    *(FramegateHostages, FramegateHostagesSmall, FramegateCircle, FramegateRoom, FramegateSlowReaders),
+)
 CANDIDATES: dict[str, type[Candidate]] = {candidate.name: candidate for candidate in (CRelay, HaProxy, Nginx, Envoy, *FRAMEGATES)}
