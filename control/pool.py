@@ -23,7 +23,7 @@ from control.plane import PoolShare, PoolStatus
 from control.supervisor import Facts, Supervisor
 from control.transactions import Transaction, Transactions
 from proxy.cells import CellReader
-from proxy.config.model import MemoryPoolConfig
+from proxy.config.model import largest_whole
 from proxy.network.connection_id import SLOT_BITS
 
 __all__ = ["Pool", "counted", "equal_shares", "too_small"]
@@ -97,7 +97,7 @@ class Pool:
         return self._facts.config.memory_pool.size
 
     def _largest_frame(self) -> int:
-        return max(item.max_receive_size for item in self._facts.config.listeners)
+        return max(largest_whole(self._facts.config))
 
     def wanted_slots(self) -> list[int]:
         """The slots where processors shall run."""
@@ -137,7 +137,8 @@ class Pool:
                 raise too_small(min(shares.values()), self._largest_frame())
 
         def commit(facts: Facts) -> None:
-            facts.config = dataclasses.replace(facts.config, memory_pool=MemoryPoolConfig(size=size))
+            pool = dataclasses.replace(facts.config.memory_pool, size=size)
+            facts.config = dataclasses.replace(facts.config, memory_pool=pool)
             facts.shares = dict(shares)
 
         await self._supervisor.change(lambda slot: {"share": shares[slot]}, commit, check, (transaction or Transaction()).decide)

@@ -36,7 +36,7 @@ from control.slot import Slot
 from control.supervisor import Endpoints, Facts, Supervisor
 from control.transactions import Transaction, Transactions
 from proxy.cells import CellReader
-from proxy.config.model import MAX_INT32, ProxyConfig
+from proxy.config.model import MAX_INT32, ListenerConfig, ProxyConfig, whole_request
 from proxy.network.connection_id import format_connection_id
 
 __all__ = ["Events", "Steering"]
@@ -209,7 +209,7 @@ class Steering(ControlPlane):
 
     # --- channels ----------------------------------------------------------------------------------------------------------------
 
-    def _listener(self, name: str) -> Any:
+    def _listener(self, name: str) -> ListenerConfig:
         for listener in self.config.listeners:
             if listener.name == name:
                 return listener
@@ -323,8 +323,9 @@ class Steering(ControlPlane):
                 raise InvalidArgumentError([Violation("max_receive_size", f"must be from 1 to {MAX_INT32} bytes, not {max_receive_size}")])
 
             def check() -> None:
-                if max_receive_size > self.pool.least_share():
-                    raise too_small(self.pool.least_share(), max_receive_size)
+                whole = whole_request(max_receive_size, self._listener(listener).forwarding.requests)
+                if whole > self.pool.least_share():
+                    raise too_small(self.pool.least_share(), whole)
 
             def commit(facts: Facts) -> None:
                 listeners = tuple(

@@ -8,7 +8,7 @@ import ipaddress
 import socket
 from typing import Any, Final
 
-from proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig, from_wire
+from proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig, from_wire, largest_whole, whole_request
 from proxy.errors import ConfigError
 from proxy.network.memory_pool import MemoryPool
 from proxy.network.options import ChannelOptions, TlsSettings
@@ -150,10 +150,7 @@ class Settings:
             if not 1 <= size <= MAX_INT32:
                 raise ChangeError(f"max_receive_size {size} of {name} is not within 1 and {MAX_INT32}")
             limits[name] = size
-        share = change.get("share", int(self.pool.size))
-        for name, size in limits.items():
-            if size > share:
-                raise ChangeError(f"the share of {share} bytes is below the max_receive_size of {name}, {size}")
+        self._judge_share(change.get("share", int(self.pool.size)), limits)
         endpoints = change.get("endpoints", {})
         unknown = set(endpoints) - set(self.upstreams)
         if unknown:
@@ -163,6 +160,16 @@ class Settings:
         except ConfigError as error:
             raise ChangeError(str(error)) from error
         self._prepared = change_id, {**change, "endpoints": fresh}
+
+    def _judge_share(self, share: int, limits: dict[str, int]) -> None:
+        """A share holds each frame that passes whole."""
+        for listener in self.config.listeners:
+            size = whole_request(limits[listener.name], listener.forwarding.requests)
+            if size > share:
+                raise ChangeError(f"the share of {share} bytes is below the max_receive_size of {listener.name}, {size}")
+        answer = largest_whole(self.config)[1]
+        if answer > share:
+            raise ChangeError(f"the share of {share} bytes is below the max_receive_size of an upstream whose answers pass whole, {answer}")
 
     def commit(self, change_id: int) -> bool:
         """Put the prepared change in force; False when it is not that one."""

@@ -26,7 +26,17 @@ from control.plane import (
 )
 from control.pool import MAX_PROCESSORS, equal_shares, too_small
 from proxy.cells import CellLayout, CellReader, CellWriter, create
-from proxy.config.model import MAX_INT32, AdminConfig, HealthConfig, ListenerConfig, MemoryPoolConfig, ProxyConfig, UpstreamConfig
+from proxy.config.model import (
+    MAX_INT32,
+    AdminConfig,
+    HealthConfig,
+    ListenerConfig,
+    MemoryPoolConfig,
+    ProxyConfig,
+    UpstreamConfig,
+    largest_whole,
+    whole_request,
+)
 from proxy.network.connection_id import format_connection_id, parse_connection_id
 
 __all__ = ["FakePlane", "channel_row", "closed_row", "fake_config"]
@@ -237,12 +247,17 @@ class FakePlane(ControlPlane):
         if size // count < largest:
             raise too_small(size // count, largest)
 
+    def _largest(self) -> int:
+        whole = [whole_request(self.limits[item.name], item.forwarding.requests) for item in self._config.listeners]
+        return max(*whole, largest_whole(self._config)[1])
+
     async def set_limit(self, listener: str, max_receive_size: int) -> Limit:
         self._fail()
         self._listener(listener)
         if not 1 <= max_receive_size <= MAX_INT32:
             raise InvalidArgumentError([Violation("max_receive_size", f"must be from 1 to {MAX_INT32} bytes")])
-        self._check_share(self.pool, self.processors, max_receive_size)
+        forward = next(item.forwarding.requests for item in self._config.listeners if item.name == listener)
+        self._check_share(self.pool, self.processors, whole_request(max_receive_size, forward))
         self.limits[listener] = max_receive_size
         return Limit(listener=listener, max_receive_size=max_receive_size)
 
@@ -254,7 +269,7 @@ class FakePlane(ControlPlane):
         self._fail()
         if size < 1:
             raise InvalidArgumentError([Violation("size", "must be positive")])
-        self._check_share(size, self.processors, max(self.limits.values()))
+        self._check_share(size, self.processors, self._largest())
         self.pool = size
         return await self.get_pool()
 
@@ -264,7 +279,7 @@ class FakePlane(ControlPlane):
             raise InvalidArgumentError([Violation("processors", f"must be from 1 to {MAX_PROCESSORS}")])
         if not self.accepting:
             raise FailedPreconditionError("the proxy drains", reason="DRAINING")
-        self._check_share(self.pool, count, max(self.limits.values()))
+        self._check_share(self.pool, count, self._largest())
         self.processors = count
         return await self.get_pool()
 

@@ -24,7 +24,7 @@ from array import array
 from typing import Any
 
 from proxy.cells import CellLayout, CellWriter, State
-from proxy.config.model import from_wire
+from proxy.config.model import from_wire, largest_whole, whole_request
 from proxy.network.connection_id import ConnectionIds
 from proxy.server.link import Handover, LinkReader, encode, encode_closed, receive_handover
 
@@ -78,6 +78,7 @@ class FakeProcessor:
         if self.mode == "slow_start":
             time.sleep(0.3)
         config = from_wire(message["config"])
+        self.config = config
         self.facts = {
             "max_receive_size": {item.name: item.max_receive_size for item in config.listeners},
             "share": message["share"],
@@ -129,7 +130,8 @@ class FakeProcessor:
         limits = {**self.facts["max_receive_size"], **change.get("max_receive_size", {})}
         if set(limits) != set(self.facts["max_receive_size"]) or not all(1 <= size <= MAX_INT32 for size in limits.values()):
             return f"max_receive_size {limits}"
-        if max(limits.values()) > change.get("share", self.facts["share"]):
+        whole = [whole_request(limits[item.name], item.forwarding.requests) for item in self.config.listeners]
+        if max(*whole, largest_whole(self.config)[1]) > change.get("share", self.facts["share"]):
             return "the share is below a max_receive_size"
         if set(change.get("endpoints", {})) - set(self.facts["endpoints"]):
             return "no such upstream"
