@@ -114,7 +114,22 @@ class ChannelFacts(FdHandler):
     @property
     def leased(self) -> i64:
         """Bytes booked at the memory pool for this channel."""
-        return self._receive.leased + self._send.booked + self._transport.pending_write
+        return self.booked_begun + self.booked_pending + self.booked_tls
+
+    @property
+    def booked_begun(self) -> i64:
+        """Of ``leased``: of the frame begun."""
+        return self._receive.leased
+
+    @property
+    def booked_pending(self) -> i64:
+        """Of ``leased``: of the pending send."""
+        return self._send.booked
+
+    @property
+    def booked_tls(self) -> i64:
+        """Of ``leased``: ciphertext that waits."""
+        return self._transport.pending_write
 
     @property
     def causes(self) -> i64:
@@ -159,6 +174,11 @@ class ChannelFacts(FdHandler):
     def muted_ns(self, cause: i64) -> i64:
         """Since when the cause is set, on the selector's clock; 0 when it is not."""
         return self._mutes.since_ns(cause)
+
+    @property
+    def first_muted_ns(self) -> i64:
+        """Since when the oldest of the causes is set, on the selector's clock; 0 when there is none."""
+        return self._mutes.first_ns
 
     def mute_summary(self) -> dict[str, dict[str, int]]:
         """How often each cause was set, and for how long in ns, without the time of those that are set now."""

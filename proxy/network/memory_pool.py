@@ -40,7 +40,9 @@ class MemoryPool:
 
     Attributes:
         size: the budget in bytes; see ``resize``.
-        used: bytes booked now.
+        used: bytes booked now; the sum of ``begun``, ``pending`` and ``tls``.
+        pending, tls: of them, those of pending sends, and of ciphertext that waits; who books them says so.
+        evicted: connections closed since they held what others waited for.
         depleted_ns: time spent with somebody refused and nothing available; a spell is added when it ends.
         refused: leases refused.
         waits, wait_ns: leases that had to wait and were granted, and the sum of their waits.
@@ -52,6 +54,9 @@ class MemoryPool:
             raise ValueError(f"a pool of {size} bytes")
         self.size: i64 = size
         self.used: i64 = 0
+        self.pending: i64 = 0
+        self.tls: i64 = 0
+        self.evicted: i64 = 0
         self.depleted_ns: i64 = 0
         self.refused: i64 = 0
         self.waits: i64 = 0
@@ -62,6 +67,11 @@ class MemoryPool:
         self._waiters: Final[deque[tuple[MemoryWaiter, int, int]]] = deque()
         self._parked: i64 = 0  # booked by those who wait
         self._waking: bool = False
+
+    @property
+    def begun(self) -> i64:
+        """Of ``used``: of frames begun, and of those on their way to a send."""
+        return self.used - self.pending - self.tls
 
     @property
     def available(self) -> i64:

@@ -61,6 +61,7 @@ class Send:
         if needed > lease:
             self._pool.charge(needed - lease)
             self.booked = needed
+        self._pool.pending += self.booked
         self.advance(taken)
         for index in range(self._next, i64(len(pieces))):
             pieces[index] = keep(pieces[index])
@@ -112,4 +113,5 @@ class Send:
 
     def _give_back(self, size: i64) -> None:
         self.booked -= size
+        self._pool.pending -= size
         self._pool.release(size)

@@ -290,6 +290,7 @@ class TlsTransport(Transport):
             return True
         waiting = self._waiting
         self._waiting = []
+        self._pool.tls -= self._booked
         self._pool.release(self._booked)
         self._booked = 0
         self.pending_write = 0
@@ -346,6 +347,7 @@ class TlsTransport(Transport):
             size += len(piece)
         booked = size + PIECE_OVERHEAD * len(pieces)
         self._pool.charge(booked)
+        self._pool.tls += booked - self._booked
         self._pool.release(self._booked)
         self._booked = booked
         self._waiting = pieces
@@ -389,6 +391,7 @@ class TlsTransport(Transport):
                 self._send(self._notify(self._object))
             except OSError:
                 self.clean_end = False  # the peer is gone: there is nobody to tell
+        self._pool.tls -= self._booked
         self._pool.release(self._booked)
         self._booked = 0
         self._waiting = []

@@ -14,6 +14,7 @@ from control.plane import (
     DownEndpoint,
     DrainResult,
     Health,
+    Holder,
     Limit,
     ListenerStatus,
     Outcome,
@@ -39,7 +40,7 @@ from proxy.config.model import (
 )
 from proxy.network.connection_id import format_connection_id, parse_connection_id
 
-__all__ = ["FakePlane", "channel_row", "closed_row", "fake_config"]
+__all__ = ["FakePlane", "channel_row", "closed_row", "fake_config", "holder"]
 
 OPENED_NS = 1_800_000_000_500_000_000
 MIB = 1024 * 1024
@@ -87,6 +88,22 @@ def channel_row(text: str, listener: str = "kafka", **changes: object) -> Row:
     }
 
 
+def holder(text: str, size: int, **changes: object) -> Holder:
+    """Who holds ``size`` bytes of a frame begun."""
+    row: Row = {
+        "channel": parse_connection_id(text),
+        "listener": "kafka",
+        "side": "downstream",
+        "peer": "10.0.0.9:51000",
+        "kind": "begun",
+        "bytes": size,
+        "muted": ("memory",),
+        "muted_ns": OPENED_NS + 10**9,
+        "last_active_ns": OPENED_NS,
+    }
+    return Holder(**{**row, **changes})
+
+
 def closed_row(text: str, cause: str, listener: str = "kafka", **changes: object) -> Row:
     """A pair that ended, as the plane tells its subscribers."""
     row = channel_row(text, listener)
@@ -111,6 +128,7 @@ class FakePlane(ControlPlane):
     def __init__(self, config: ProxyConfig) -> None:
         self._config = config
         self.rows: dict[int, Row] = {}
+        self.holders: list[Holder] = []
         self.limits = {listener.name: listener.max_receive_size for listener in config.listeners}
         self.pool = config.memory_pool.size
         self.processors = config.processors
@@ -262,8 +280,20 @@ class FakePlane(ControlPlane):
         return Limit(listener=listener, max_receive_size=max_receive_size)
 
     async def get_pool(self) -> PoolStatus:
-        shares = tuple(PoolShare(slot=slot, share=share, usage=5) for slot, share in equal_shares(self.pool, self.processors).items())
-        return PoolStatus(size=self.pool, usage=5 * self.processors, shares=shares, processors=self.processors)
+        shares = tuple(
+            PoolShare(slot=slot, share=share, begun=2, pending=2, tls=1, tap=7, waiting=slot)
+            for slot, share in equal_shares(self.pool, self.processors).items()
+        )
+        config = self._config
+        tap_limit = config.tap.queue_size * self.processors if config.tap else 0
+        guaranteed = config.memory_pool.shares
+        return PoolStatus(size=self.pool, shares=shares, processors=self.processors, tap_limit=tap_limit, guaranteed=guaranteed)
+
+    async def top_holders(self, count: int) -> list[Holder]:
+        self._fail()
+        if not 1 <= count <= 100:
+            raise InvalidArgumentError([Violation("count", "must be from 1 to 100")])
+        return sorted(self.holders, key=lambda holder: -holder.bytes)[:count]
 
     async def set_pool_size(self, size: int) -> PoolStatus:
         self._fail()
@@ -307,6 +337,7 @@ class FakePlane(ControlPlane):
                 max_connections=listener.max_connections,
                 connections=sum(row["listener"] == listener.name for row in self.rows.values()),
                 accepting=self.accepting,
+                forwarding=listener.forwarding,
             )
             for number, listener in enumerate(self._config.listeners)
         ]

@@ -12,6 +12,8 @@ slow_start      is ready after 300 ms
 down            leaves an endpoint out
 partly          mutes, unmutes and closes all but one
 deaf            never answers mute, unmute, close and drain
+holding         says that each of its connections holds as many bytes as its number
+leaving         dies when it is asked who holds memory
 """
 
 import argparse
@@ -210,6 +212,17 @@ class FakeProcessor:
     def on_upstreams(self, message: dict[str, Any]) -> None:
         rows = [{"upstream": "u", "endpoint": "127.0.0.1:1", "reason": "refused", "detail": f"says {self.slot}"}] if self.mode == "down" else []
         self.send(type="result", id=message["id"], rows=rows)
+
+    def on_holders(self, message: dict[str, Any]) -> None:
+        if self.mode == "leaving":
+            os._exit(9)
+        if not 1 <= message["limit"] <= 100:
+            raise ValueError(f"a limit of {message['limit']} holders")
+        side = {"side": "downstream", "kind": "begun", "muted": ["memory"], "muted_ns": 5, "last_active_ns": 3}
+        here = self.connections.values() if self.mode == "holding" else ()
+        rows = [{**side, "id": number, "listener": item.listener, "peer": item.peer, "bytes": number & 0xFFFF} for _, number, item in here]
+        rows.sort(key=lambda row: -row["bytes"])
+        self.send(type="result", id=message["id"], rows=rows[: message["limit"]])
 
     def on_drain(self, message: dict[str, Any]) -> None:
         if self.mode == "deaf":

@@ -268,9 +268,10 @@ def test_plaintext_is_encrypted_only_so_far_ahead_of_the_socket(tls_world: TlsWo
     assert taken == AHEAD
     assert AHEAD - 8192 < ends.server.pending_write < AHEAD + 8192
     assert ends.pool.used >= ends.server.pending_write
+    assert (ends.pool.tls, ends.pool.begun, ends.pool.pending) == (ends.pool.used, 0, 0)
     assert ends.server.write(b"more") == 0
     ends.server.close()
-    assert ends.pool.used == 0
+    assert (ends.pool.used, ends.pool.tls) == (0, 0)
 
 
 def test_our_end_waits_until_what_came_in_is_read(tls_world: TlsWorld) -> None:
