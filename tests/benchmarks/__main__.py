@@ -31,6 +31,7 @@ import native
 import pressure
 import report
 import scale
+import sizing
 import starting
 import steering
 from candidates import CANDIDATES, Place, UnavailableError
@@ -50,6 +51,7 @@ PARTS: dict[str, Callable[[Stage], dict[str, object]]] = {
     "answers": answers.run,
     "hostages": hostages.run,
     "pressure": pressure.run,
+    "sizing": sizing.run,
     "features": features.run,
     "scale": scale.run,
     "control": steering.run,
