@@ -17,6 +17,7 @@ KIB = 1024
 MIB = 1024 * KIB
 READ = 256 * KIB  # by one read the pool may be passed
 STEP_NS = 250_000
+REST = 120  # polls
 SEGMENT = 4096  # the loopback's own are 64 KiB: more than a small buffer, so that every one would wait for a delayed acknowledgement
 RECORD = 17 * KIB  # of each TLS connection
 
@@ -144,9 +145,9 @@ class Crowd(World):
         raise AssertionError(f"it did not come to that in {turns} turns: {self.standing()}")
 
     def rest(self) -> None:
-        """Turn until nothing has moved for a while."""
-        last, still = -1, 0
-        while still < 15:
+        """Turn until nothing has moved for a while; not for ever, for some never stop."""
+        last, still, end = -1, 0, self.polls + REST
+        while still < 15 and self.polls < end:
             moved = sum(peer.sent + peer.seen for couple in self.couples for peer in couple.peers) + int(self.pool.used)
             still = still + 1 if moved == last else 0
             last = moved
@@ -186,7 +187,8 @@ class Crowd(World):
     @property
     def is_short(self) -> bool:
         """So much is held that requests are read with care."""
-        return bool(self.pool.used >= self.pool.size - self.pool.size // 8)
+        line = getattr(self.pool, "line", self.pool.size - self.pool.size // 8)
+        return bool(self.pool.used >= line)
 
     def row_of(self, couple: Couple) -> dict[str, Any] | None:
         """The row of a couple whose pair is closed."""
