@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from proxy.cells import CellReader
-from proxy.config.model import ProxyConfig
+from proxy.config.model import Forwarding, ProxyConfig
 
 __all__ = [
     "RETIRED",
@@ -25,6 +25,7 @@ __all__ = [
     "DownEndpoint",
     "DrainResult",
     "Health",
+    "Holder",
     "Limit",
     "ListenerStatus",
     "Outcome",
@@ -59,6 +60,7 @@ class ListenerStatus:
     max_connections: int
     connections: int
     accepting: bool
+    forwarding: Forwarding
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,21 +112,59 @@ class Limit:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PoolShare:
-    """What one processor may retain and retains, in bytes."""
+    """What one processor may retain and retains, in bytes: ``begun`` of frames begun, ``pending`` of sends, ``tls`` of ciphertext. ``tap``: what its
+    tap's queue holds, beside the pool. ``waiting``: turns that frames wait for.
+    """
 
     slot: int
     share: int
-    usage: int
+    begun: int
+    pending: int
+    tls: int
+    tap: int
+    waiting: int
+
+    @property
+    def usage(self) -> int:
+        """Bytes of all kinds."""
+        return self.begun + self.pending + self.tls
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PoolStatus:
-    """The memory pool. ``size`` is the sum of the shares, ``usage`` of what they retain; ``processors`` is the number configured now."""
+    """The memory pool. ``size`` is the sum of the shares; ``processors`` is the number configured now; ``tap_limit`` the most that all taps' queues
+    may take; ``guaranteed`` the percent of each share that listeners are guaranteed, by name.
+    """
 
     size: int
-    usage: int
     shares: tuple[PoolShare, ...]
     processors: int
+    tap_limit: int
+    guaranteed: Mapping[str, int]
+
+    @property
+    def usage(self) -> int:
+        """Bytes that all processors retain."""
+        return sum(item.usage for item in self.shares)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """What one side (``downstream``, ``upstream``) of a channel holds of the pool, of one kind (``begun``, ``pending``, ``tls``).
+
+    ``muted``: why that side is not read, ``muted_ns`` since when, 0 when it is read; ``last_active_ns``: when a byte last moved there. Times are
+    CLOCK_REALTIME.
+    """
+
+    channel: int
+    listener: str
+    side: str
+    peer: str
+    kind: str
+    bytes: int
+    muted: tuple[str, ...]
+    muted_ns: int
+    last_active_ns: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,6 +287,14 @@ class ControlPlane(abc.ABC):
     @abc.abstractmethod
     async def get_pool(self) -> PoolStatus:
         """Size, usage and shares of the memory pool."""
+
+    @abc.abstractmethod
+    async def top_holders(self, count: int) -> list[Holder]:
+        """Who holds most of the memory pool, most first, at most ``count`` (1 to 100).
+
+        Raises:
+            InvalidArgumentError: the count is out of range. UnavailableError: a processor does not answer; one that died holds nothing.
+        """
 
     @abc.abstractmethod
     async def set_pool_size(self, size: int) -> PoolStatus:

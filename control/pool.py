@@ -22,8 +22,8 @@ from control.meters import Meters
 from control.plane import PoolShare, PoolStatus
 from control.supervisor import Facts, Supervisor
 from control.transactions import Transaction, Transactions
-from proxy.cells import CellReader
-from proxy.config.model import MemoryPoolConfig
+from proxy.cells import MEMORY_KINDS, CellReader
+from proxy.config.model import largest_whole
 from proxy.network.connection_id import SLOT_BITS
 
 __all__ = ["Pool", "counted", "equal_shares", "too_small"]
@@ -64,7 +64,13 @@ def counted(meters: Meters) -> Iterator[None]:
 
 
 def _usage(reader: CellReader) -> int:
-    return reader.cell("framegate.memory_pool.usage", "frames")
+    return sum(reader.cell("framegate.memory_pool.usage", "frames", kind) for kind in MEMORY_KINDS)
+
+
+def _share(slot: int, share: int, reader: CellReader) -> PoolShare:
+    begun, pending, tls = (reader.cell("framegate.memory_pool.usage", "frames", kind) for kind in MEMORY_KINDS)
+    waiting, tap = reader.cell("framegate.memory_pool.waiting", "frames"), reader.cell("framegate.queue.usage", "tap")
+    return PoolShare(slot=slot, share=share, begun=begun, pending=pending, tls=tls, tap=tap, waiting=waiting)
 
 
 class Pool:
@@ -97,7 +103,7 @@ class Pool:
         return self._facts.config.memory_pool.size
 
     def _largest_frame(self) -> int:
-        return max(item.max_receive_size for item in self._facts.config.listeners)
+        return max(largest_whole(self._facts.config))
 
     def wanted_slots(self) -> list[int]:
         """The slots where processors shall run."""
@@ -111,11 +117,18 @@ class Pool:
         """See ``ControlPlane.get_pool``."""
         wanted = set(self.wanted_slots())
         shares = [
-            PoolShare(slot=slot, share=self._facts.shares[slot] if slot in wanted else 0, usage=_usage(reader))
+            _share(slot, self._facts.shares[slot] if slot in wanted else 0, reader)
             for slot, reader in self._supervisor.cells
             if slot in wanted or _usage(reader)
         ]
-        return PoolStatus(size=self._size, usage=sum(item.usage for item in shares), shares=tuple(shares), processors=len(wanted))
+        config = self._facts.config
+        return PoolStatus(
+            size=self._size,
+            shares=tuple(shares),
+            processors=len(wanted),
+            tap_limit=config.tap.queue_size * len(wanted) if config.tap else 0,
+            guaranteed=config.memory_pool.shares,
+        )
 
     # --- shares ------------------------------------------------------------------------------------------------------------------
 
@@ -137,7 +150,8 @@ class Pool:
                 raise too_small(min(shares.values()), self._largest_frame())
 
         def commit(facts: Facts) -> None:
-            facts.config = dataclasses.replace(facts.config, memory_pool=MemoryPoolConfig(size=size))
+            pool = dataclasses.replace(facts.config.memory_pool, size=size)
+            facts.config = dataclasses.replace(facts.config, memory_pool=pool)
             facts.shares = dict(shares)
 
         await self._supervisor.change(lambda slot: {"share": shares[slot]}, commit, check, (transaction or Transaction()).decide)

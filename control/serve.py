@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from control.acceptor import Acceptor, Listening
 from control.configuration.apart import Loaded, load_apart
-from control.configuration.capacity import cpu_limit, largest_frame, processor_count
+from control.configuration.capacity import cpu_limit, processor_count
 from control.configuration.fault import ConfigurationError
 from control.errors import StartError
 from control.guard import Guard
@@ -39,7 +39,7 @@ from control.slot_cells import Life
 from control.steering import Events, Steering
 from control.supervisor import Facts, Supervisor
 from control.uncaught import catch_in_loop, catch_in_process
-from proxy.config.model import ProxyConfig
+from proxy.config.model import ProxyConfig, largest_whole
 
 if TYPE_CHECKING:
     from control.tap_keeper import TapKeeper
@@ -274,8 +274,7 @@ def _load_faces(config: ProxyConfig) -> None:
 
 def _with_processor_count(config: ProxyConfig) -> ProxyConfig:
     """The configuration with the number of processors that 0 stands for."""
-    largest = largest_frame(listener.max_receive_size for listener in config.listeners)
-    count = processor_count(config.processors, config.memory_pool.size, largest, cpu_limit())
+    count = processor_count(config.processors, config.memory_pool.size, max(largest_whole(config)), cpu_limit())
     return dataclasses.replace(config, processors=count)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import heapq
 import importlib.metadata
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,7 @@ from control.plane import (
     DownEndpoint,
     DrainResult,
     Health,
+    Holder,
     Limit,
     ListenerStatus,
     Outcome,
@@ -36,7 +38,7 @@ from control.slot import Slot
 from control.supervisor import Endpoints, Facts, Supervisor
 from control.transactions import Transaction, Transactions
 from proxy.cells import CellReader
-from proxy.config.model import MAX_INT32, ProxyConfig
+from proxy.config.model import MAX_INT32, ListenerConfig, ProxyConfig, whole_request
 from proxy.network.connection_id import format_connection_id
 
 __all__ = ["Events", "Steering"]
@@ -46,6 +48,7 @@ DEFAULT_PAGE: Final = 100
 LARGEST_PAGE: Final = 1000
 LINK_ROWS: Final = 100
 """Rows asked for at once: under 1 ms to make in the processor, and to read here. A page is put together of several answers."""
+MOST_HOLDERS: Final = 100
 ALIVE_MS: Final = 5_000
 _SLOT_SHIFT: Final = 57
 
@@ -167,6 +170,7 @@ class Steering(ControlPlane):
             max_connections=config.max_connections,
             connections=listening.open,
             accepting=listening.accepting,
+            forwarding=config.forwarding,
         )
 
     async def list_upstreams(self) -> list[UpstreamStatus]:
@@ -209,7 +213,7 @@ class Steering(ControlPlane):
 
     # --- channels ----------------------------------------------------------------------------------------------------------------
 
-    def _listener(self, name: str) -> Any:
+    def _listener(self, name: str) -> ListenerConfig:
         for listener in self.config.listeners:
             if listener.name == name:
                 return listener
@@ -323,8 +327,9 @@ class Steering(ControlPlane):
                 raise InvalidArgumentError([Violation("max_receive_size", f"must be from 1 to {MAX_INT32} bytes, not {max_receive_size}")])
 
             def check() -> None:
-                if max_receive_size > self.pool.least_share():
-                    raise too_small(self.pool.least_share(), max_receive_size)
+                whole = whole_request(max_receive_size, self._listener(listener).forwarding.requests)
+                if whole > self.pool.least_share():
+                    raise too_small(self.pool.least_share(), whole)
 
             def commit(facts: Facts) -> None:
                 listeners = tuple(
@@ -337,6 +342,13 @@ class Steering(ControlPlane):
 
     async def get_pool(self) -> PoolStatus:
         return self.pool.status()
+
+    async def top_holders(self, count: int) -> list[Holder]:
+        if not 1 <= count <= MOST_HOLDERS:
+            raise InvalidArgumentError([Violation("count", f"must be from 1 to {MOST_HOLDERS}, not {count}")])
+        answers = await asyncio.gather(*(_held(processor, count) for processor in self._supervisor.running))
+        rows = [row for answer in answers for row in answer]
+        return [_holder(row) for row in heapq.nlargest(count, rows, key=lambda row: int(row["bytes"]))]
 
     async def set_pool_size(self, size: int) -> PoolStatus:
         return await self.pool.set_size(size)
@@ -388,6 +400,31 @@ class Steering(ControlPlane):
     def _open(self) -> int:
         self._supervisor.count_handed()
         return sum(listening.open for listening in self._acceptor.listeners.values())
+
+
+async def _held(processor: Processor, count: int) -> list[Row]:
+    """Rows of those who hold most in a processor; one that is gone has given everything back."""
+    try:
+        rows: list[Row] = (await processor.request({"type": "holders", "limit": count}, REQUEST_MS))["rows"]
+    except UnavailableError as error:
+        if error.reason != "PROCESSOR_GONE":
+            raise
+        return []
+    return rows
+
+
+def _holder(row: Row) -> Holder:
+    return Holder(
+        channel=row["id"],
+        listener=row["listener"],
+        side=row["side"],
+        peer=row["peer"],
+        kind=row["kind"],
+        bytes=row["bytes"],
+        muted=tuple(row["muted"]),
+        muted_ns=row["muted_ns"],
+        last_active_ns=row["last_active_ns"],
+    )
 
 
 def _as_sets(endpoints: Endpoints) -> dict[str, set[tuple[Any, ...]]]:

@@ -32,6 +32,7 @@ from typing import Any, Final, Literal, Protocol
 __all__ = [
     "CAUSES",
     "FAULT_PLACES",
+    "MEMORY_KINDS",
     "METRICS",
     "MUTE_CAUSES",
     "CellLayout",
@@ -100,6 +101,7 @@ ERROR_TYPE: Final = "error.type"
 STATE: Final = "framegate.state"
 PLACE: Final = "framegate.place"
 POOL: Final = "framegate.pool"
+MEMORY_KIND: Final = "framegate.memory.kind"
 QUEUE: Final = "framegate.queue"
 TASK: Final = "framegate.task"
 
@@ -107,6 +109,8 @@ SIDES: Final = ("downstream", "upstream")
 DIRECTIONS: Final = ("receive", "transmit")
 REJECT_REASONS: Final = ("frame_too_large", "negative_size", "incomplete")
 LOOP_STATES: Final = ("busy", "idle")
+MEMORY_KINDS: Final = ("begun", "pending", "tls")
+"""What the pool is used for: frames begun, pending sends, ciphertext that waits."""
 TAP_DROP_REASONS: Final = ("queue_full", "disk_full", "disk_error", "sampled", "closed", "undelivered")
 TAP_DIRECTIONS: Final = ("request", "response")
 FAULT_PLACES: Final = ("channel", "callback", "timer", "descriptor", "command", "loop", "tap")
@@ -217,10 +221,13 @@ METRICS: Final = (
     _metric("write.count", "counter", "{write}", "Writes of frames that the socket took bytes of.", _SIDE, _LISTENER),
     _metric("frame.size", "histogram", "By", "Body sizes of whole frames received.", _SIDE, _LISTENER, bounds=SIZE_BOUNDS),
     _metric("frame.rejected", "counter", "{frame}", "Frames that were not forwarded.", _LISTENER, _SIDE, (REASON, REJECT_REASONS)),
+    _metric("frame.cut_short", "counter", "{frame}", "Frames that passed in pieces and were never completed.", _LISTENER, _SIDE),
     _metric("frame.lost.io", "counter", "By", "Bytes received that could not be forwarded when a pair ended.", _LISTENER, _SIDE),
     _metric("frame.size.limit", "gauge", "By", "The largest frame body a client may send now.", _LISTENER),
     _metric("memory_pool.limit", "gauge", "By", "The share of the memory pool.", (POOL, ("frames",))),
-    _metric("memory_pool.usage", "gauge", "By", "Bytes leased or charged now.", (POOL, ("frames",))),
+    _metric("memory_pool.usage", "gauge", "By", "Bytes booked now, by what they are.", (POOL, ("frames",)), (MEMORY_KIND, MEMORY_KINDS)),
+    _metric("memory_pool.waiting", "gauge", "{turn}", "Turns that frames wait for now.", (POOL, ("frames",))),
+    _metric("memory_pool.evicted", "counter", "{connection}", "Connections closed for what they held while others waited.", (POOL, ("frames",))),
     _metric("memory_pool.depleted.time", "counter", "s", "Time with nothing available.", (POOL, ("frames",))),
     _metric("memory_pool.refused", "counter", "{lease}", "Leases that were refused at first.", (POOL, ("frames",))),
     _metric("memory_pool.wait.time", "counter", "s", "Time that refused leases waited.", (POOL, ("frames",))),

@@ -33,11 +33,16 @@ def list_(address: str, output: str) -> None:
     if output == "json":
         print_json([as_dict(item) for item in found])
         return
+
+    def forwarding(value: pb2.Forwarding.ValueType) -> str:
+        return word(pb2.Forwarding.Name(value), "FORWARDING_")
+
     rows = [
         (
             item.name, item.address, word(pb2.Protocol.Name(item.protocol), "PROTOCOL_"), "yes" if item.tls_enabled else "no", item.upstream,
-            size_text(item.max_receive_size_bytes), item.open_connection_count, item.max_connection_count or "-", "yes" if item.accepting else "no",
+            size_text(item.max_receive_size_bytes), forwarding(item.request_forwarding), forwarding(item.response_forwarding),
+            item.open_connection_count, item.max_connection_count or "-", "yes" if item.accepting else "no",
         )
         for item in found
     ]  # fmt: skip
-    print_table(("NAME", "ADDRESS", "PROTOCOL", "TLS", "UPSTREAM", "MAX RECEIVE SIZE", "OPEN", "AT MOST", "ACCEPTING"), rows)
+    print_table(("NAME", "ADDRESS", "PROTOCOL", "TLS", "UPSTREAM", "MAX RECEIVE SIZE", "REQUESTS", "ANSWERS", "OPEN", "AT MOST", "ACCEPTING"), rows)

@@ -28,7 +28,8 @@ def check(config: pathlib.Path, output: str) -> None:
 
     Looks at this machine, too, as the user who runs it: files and keys, folders that must be writable, addresses that must be this machine's (each
     is bound for a moment). What another process uses now is a warning, so that a new configuration can be checked beside the framegate that it is
-    for; `serve` would not start there. So are expired certificates, a disk smaller than the tap's budget, and keys that have no effect.
+    for; `serve` would not start there. So are expired certificates, a disk smaller than the tap's budget, a container with less memory than may be
+    needed (with the sum and its parts), and keys that have no effect.
 
     Exit codes: 0 good, with or without warnings; 2 faulty.
     """

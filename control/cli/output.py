@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EXIT_BROKEN_PIPE",
+    "age_text",
     "as_dict",
     "counted",
     "print_fields",
@@ -151,6 +152,17 @@ def size_text(size: int) -> str:
             break
         value /= 1024
     return f"{value:.1f}".removesuffix(".0") + f" {unit}"
+
+
+def age_text(seconds: float) -> str:
+    """A length of time in its two largest units: ``0s``, ``12s``, ``1h 5m``, ``3d 2h``; below zero it is none."""
+    left = max(0, int(seconds))
+    parts: list[tuple[int, str]] = []
+    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, length)
+        if count or parts:
+            parts.append((count, unit))
+    return " ".join(f"{count}{unit}" for count, unit in parts[:2] if count) or "0s"
 
 
 def time_text(text: str | None) -> str:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["pool"]
 
 _MAX_PROCESSORS = 64
+_MAX_HOLDERS = 100
 
 
 @click.group(epilog=example("framegate pool set --size 64MiB"))
@@ -21,15 +22,20 @@ def pool() -> None:
     """What the processors share: memory, and how many there are."""
 
 
-@pool.command(epilog=example("framegate pool get"))
+@pool.command(epilog=example("framegate pool get", "framegate pool get --top 50 --output json"))
+@click.option("--top", type=click.IntRange(0, _MAX_HOLDERS), default=10, show_default=True, help="How many of those who hold most to show.")
 @admin_options
-def get(address: str, output: str) -> None:
-    """Show the memory pool and the processors."""
+def get(top: int, address: str, output: str) -> None:
+    """Show the memory pool: what is booked, as what, in which processor, and by whom most.
+
+    Begun are frames that wait for their rest, pending what the other side has not taken, TLS ciphertext that waits for a socket; the tap's queues are
+    beside the pool. Waiting are large frames that wait for their turn.
+    """
     from control.cli.client import calling
     from control.gen.framegate.control.v1.pool_service_pb2_grpc import PoolServiceStub
 
     with calling(address) as channel:
-        memory, processors = _read(PoolServiceStub(channel))
+        memory, processors = _read(PoolServiceStub(channel), top)
     _print(memory, processors, output)
 
 
@@ -88,26 +94,60 @@ def _set_processors(stub: "PoolServiceStub", count: int) -> None:
     stub.UpdateProcessorPool(pb2.UpdateProcessorPoolRequest(processor_pool=pb2.ProcessorPool(size=count)), metadata=metadata())
 
 
-def _read(stub: "PoolServiceStub") -> "tuple[pb2.MemoryPool, pb2.ProcessorPool]":
+def _read(stub: "PoolServiceStub", holders: int = 0) -> "tuple[pb2.GetMemoryPoolResponse, pb2.ProcessorPool]":
     from control.cli.client import CALL_TIMEOUT_S
-    from control.gen.framegate.control.v1.pool_service_pb2 import GetProcessorPoolRequest
+    from control.gen.framegate.control.v1.pool_service_pb2 import GetMemoryPoolRequest, GetProcessorPoolRequest
 
-    memory = stub.GetMemoryPool(_memory_request(), timeout=CALL_TIMEOUT_S).memory_pool
+    memory = stub.GetMemoryPool(GetMemoryPoolRequest(holder_count=holders), timeout=CALL_TIMEOUT_S)
     return memory, stub.GetProcessorPool(GetProcessorPoolRequest(), timeout=CALL_TIMEOUT_S).processor_pool
 
 
-def _print(memory: "pb2.MemoryPool", processors: "pb2.ProcessorPool", output: str) -> None:
-    from control.cli.output import as_dict, counted, print_json, print_line, print_table, size_text, word
+def _print(got: "pb2.GetMemoryPoolResponse", processors: "pb2.ProcessorPool", output: str) -> None:
+    from control.cli.output import as_dict, counted, print_json, print_line, size_text
 
+    memory = got.memory_pool
     if output == "json":
-        print_json({"memory_pool": as_dict(memory), "processor_pool": as_dict(processors)})
+        print_json({**as_dict(got), "processor_pool": as_dict(processors)})
         return
+    print_line(f"memory pool {size_text(memory.size_bytes)}, {size_text(memory.usage_bytes)} in use; {counted(processors.size, 'processor')}")
+    tap = f"; tap queues {size_text(memory.tap_bytes)} of {size_text(memory.tap_limit_bytes)}" if memory.tap_limit_bytes else ""
+    waiting = f"{counted(memory.waiting_count, 'frame')} waiting for a turn"
+    kinds = (("begun", memory.begun_bytes), ("pending", memory.pending_bytes), ("TLS", memory.tls_bytes))
+    print_line(f"{', '.join(f'{name} {size_text(size)}' for name, size in kinds)}; {waiting}{tap}")
+    if memory.guaranteed_percents:
+        print_line("guaranteed: " + ", ".join(f"{name} {percent} %" for name, percent in sorted(memory.guaranteed_percents.items())))
+    _print_processors(memory, processors)
+    _print_holders(got)
+
+
+def _print_processors(memory: "pb2.MemoryPool", processors: "pb2.ProcessorPool") -> None:
+    from control.cli.output import print_table, size_text, word
+
     shares = {share.processor_slot: share for share in memory.shares}
     rows = []
     for item in processors.processors:
         share = shares.get(item.slot)
         state = word(type(item).State.Name(item.state), "STATE_")
-        sizes = ("-", "-") if share is None else (size_text(share.size_bytes), size_text(share.usage_bytes))
-        rows.append((item.slot, item.pid or "-", state, *sizes, item.restart_count))
-    print_line(f"memory pool {size_text(memory.size_bytes)}, {size_text(memory.usage_bytes)} in use; {counted(processors.size, 'processor')}")
-    print_table(("PROCESSOR", "PID", "STATE", "SHARE", "IN USE", "RESTARTS"), rows)
+        cells = ["-"] * 7
+        if share is not None:
+            sizes = (share.size_bytes, share.usage_bytes, share.begun_bytes, share.pending_bytes, share.tls_bytes, share.tap_bytes)
+            cells = [*map(size_text, sizes), str(share.waiting_count)]
+        rows.append((item.slot, item.pid or "-", state, *cells, item.restart_count))
+    print_table(("PROCESSOR", "PID", "STATE", "SHARE", "IN USE", "BEGUN", "PENDING", "TLS", "TAP", "WAITING", "RESTARTS"), rows)
+
+
+def _print_holders(got: "pb2.GetMemoryPoolResponse") -> None:
+    import time
+
+    from control.cli.output import age_text, print_line, print_table, size_text, word
+
+    now = time.time()
+    rows = []
+    for item in got.holders:
+        muted = f"{', '.join(item.mute_causes)} for {age_text(now - item.mute_time.ToNanoseconds() / 1e9)}" if item.mute_causes else "-"
+        side, kind = word(type(item).Side.Name(item.side), "SIDE_"), word(type(item).Kind.Name(item.kind), "KIND_")
+        moved = f"{age_text(now - item.last_active_time.ToNanoseconds() / 1e9)} ago"
+        rows.append((item.channel_id, item.listener, side, item.peer_address, kind, size_text(item.held_bytes), moved, muted))
+    if rows:
+        print_line("")
+    print_table(("CHANNEL", "LISTENER", "SIDE", "PEER", "KIND", "HOLDS", "LAST MOVED", "MUTED"), rows)

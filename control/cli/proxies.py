@@ -1,9 +1,16 @@
 """``framegate status`` and ``framegate drain``."""
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from control.cli.kinds import DURATION
 from control.cli.options import admin_options, example
+
+if TYPE_CHECKING:
+    from control.gen.framegate.control.v1.pool_service_pb2 import MemoryPool, ProcessorPool
+    from control.gen.framegate.control.v1.proxy_service_pb2 import Memory, Proxy
 
 __all__ = ["drain", "status"]
 
@@ -11,23 +18,56 @@ __all__ = ["drain", "status"]
 @click.command(epilog=example("framegate status"))
 @admin_options
 def status(address: str, output: str) -> None:
-    """Show what a running framegate is and how it is."""
+    """Show what a running framegate is and how it is, and what an operator should know."""
     from control.cli.client import CALL_TIMEOUT_S, calling
-    from control.cli.output import as_dict, print_fields, print_json, time_text, word
+    from control.cli.output import as_dict, print_fields, print_json
+    from control.gen.framegate.control.v1.pool_service_pb2 import GetMemoryPoolRequest, GetProcessorPoolRequest
+    from control.gen.framegate.control.v1.pool_service_pb2_grpc import PoolServiceStub
     from control.gen.framegate.control.v1.proxy_service_pb2 import GetProxyRequest
     from control.gen.framegate.control.v1.proxy_service_pb2_grpc import ProxyServiceStub
 
     with calling(address) as channel:
-        row = as_dict(ProxyServiceStub(channel).GetProxy(GetProxyRequest(), timeout=CALL_TIMEOUT_S).proxy)
+        proxy = ProxyServiceStub(channel).GetProxy(GetProxyRequest(), timeout=CALL_TIMEOUT_S).proxy
+        pools = PoolServiceStub(channel)
+        pool = pools.GetMemoryPool(GetMemoryPoolRequest(), timeout=CALL_TIMEOUT_S).memory_pool
+        processors = pools.GetProcessorPool(GetProcessorPoolRequest(), timeout=CALL_TIMEOUT_S).processor_pool
     if output == "json":
-        print_json(row)
+        print_json({**as_dict(proxy), "memory_pool": as_dict(pool), "processor_pool": as_dict(processors)})
         return
-    fields = [
-        ("node", row["node"]), ("state", word(row["state"], "STATE_")), ("version", row["version"]),
-        ("data path", "compiled" if row["compiled"] else "plain Python"), ("pid", row["pid"]), ("started", time_text(row.get("start_time"))),
-        ("open connections", row["open_connection_count"]), ("config revision", row["config_revision"]),
-    ]  # fmt: skip
-    print_fields(fields)
+    print_fields(_fields(proxy, pool, processors))
+
+
+def _fields(proxy: "Proxy", pool: "MemoryPool", processors: "ProcessorPool") -> Iterator[tuple[str, Any]]:
+    import time
+
+    from control.cli.output import age_text, as_dict, counted, size_text, time_text, word
+
+    started = f"{time_text(as_dict(proxy).get('start_time'))} ({age_text(time.time() - proxy.start_time.ToNanoseconds() / 1e9)} ago)"
+    running = sum(item.state == type(item).STATE_RUNNING for item in processors.processors)
+    waiting = f", {counted(pool.waiting_count, 'frame')} waiting for a turn" if pool.waiting_count else ""
+    yield "node", proxy.node
+    yield "state", word(type(proxy).State.Name(proxy.state), "STATE_")
+    yield "version", proxy.version
+    yield "data path", "compiled" if proxy.compiled else "plain Python"
+    yield "pid", proxy.pid
+    yield "started", started
+    yield "open connections", proxy.open_connection_count
+    yield "config revision", proxy.config_revision
+    yield "processors", f"{running} of {processors.size} running"
+    yield "memory pool", f"{size_text(pool.usage_bytes)} of {size_text(pool.size_bytes)} in use{waiting}"
+    yield "memory", _memory_text(proxy.memory)
+    for warning in proxy.warnings:
+        yield "warning", warning
+
+
+def _memory_text(memory: "Memory") -> str:
+    """What is used of the container's memory, and what may be needed."""
+    from control.cli.output import size_text
+
+    limit = f" of the container's {size_text(memory.limit_bytes)}" if memory.HasField("limit_bytes") else ", and the container sets no limit"
+    used = f"{size_text(memory.usage_bytes)} in use" if memory.HasField("usage_bytes") else "usage not known"
+    besides = f", and connections of {', '.join(memory.uncounted_listeners)}" if memory.uncounted_listeners else ""
+    return f"{used}{limit}; up to {size_text(memory.need_bytes)} may be needed{besides}"
 
 
 @click.command(

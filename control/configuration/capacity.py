@@ -1,21 +1,51 @@
 """What this container may use: the CPUs and memory of its cgroup, and what follows for processors and the memory pool."""
 
+import dataclasses
 import os
 import pathlib
-from collections.abc import Iterable
 from typing import Final
 
 from control.configuration.units import format_size
-from proxy.config.model import KIB, MIB, ProxyConfig
+from proxy.config.model import KIB, MIB, ListenerConfig, ProxyConfig, largest_whole
 
-__all__ = ["cpu_limit", "largest_frame", "memory_limit", "memory_warning", "processor_count"]
+__all__ = ["MemoryNeed", "cpu_limit", "memory_limit", "memory_need", "memory_usage", "memory_warning", "processor_count"]
 
 MAX_PROCESSORS: Final = 64
 _ROOT: Final = pathlib.Path("/sys/fs/cgroup")
 CONTROL_BASE: Final = 64 * MIB
 PROCESSOR_BASE: Final = 25 * MIB
-_MARGIN: Final = 0.15
+"""Resident, with room for what control does: at start both together are 63 MiB with one processor (README's figures)."""
+CONNECTION: Final = 4 * KIB
+"""An idle pair, plaintext on both sides: 4.0 KiB in README's figures."""
+TLS_SIDE: Final = 39 * KIB
+"""What TLS adds on one side of a pair: 21.6 KiB after a burst of 1 MB each way (25.6 - 4.0 in README's figures), and one record that has begun, which
+is not booked (17 KiB; proxy/network/MEMORY.md).
+"""
+ONE_READ: Final = 256 * KIB
+"""The most that one read may book beyond all other bounds (MEMORY.md)."""
+PIECES: Final = 1.25
+"""Memory held for each byte booked, at most: a piece may be a view of a read that it is four fifths of (MEMORY.md)."""
+_USABLE: Final = 0.85
+"""Of the container's limit: the kernel's socket buffers count, too, and are in no bound of ours."""
 _UNLIMITED: Final = 2**60
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MemoryNeed:
+    """What a configuration may come to need.
+
+    Attributes:
+        parts: names and bytes.
+        uncounted: listeners whose connections are not in it, since their number is not limited.
+    """
+
+    parts: tuple[tuple[str, int], ...]
+    uncounted: tuple[str, ...]
+
+    @property
+    def total(self) -> int:
+        """The sum of the parts, in bytes."""
+        return sum(size for _, size in self.parts)
 
 
 def cpu_limit(root: pathlib.Path = _ROOT) -> int:
@@ -39,6 +69,19 @@ def memory_limit(root: pathlib.Path = _ROOT) -> int | None:
     return None
 
 
+def memory_usage(root: pathlib.Path = _ROOT) -> int | None:
+    """Bytes that the cgroup uses now and could not give back at once: without the files that the kernel merely remembers, as the kubelet counts.
+    None when it is not known.
+    """
+    for folder, current, inactive in (("", "memory.current", "inactive_file"), ("memory/", "memory.usage_in_bytes", "total_inactive_file")):
+        used = _words(root / f"{folder}{current}")
+        if used and used[0].isdigit():
+            words = _words(root / f"{folder}memory.stat")
+            remembered = words[words.index(inactive) + 1] if inactive in words[:-1] else "0"
+            return max(0, int(used[0]) - int(remembered))
+    return None
+
+
 def _words(path: pathlib.Path) -> list[str]:
     try:
         return path.read_text(encoding="ascii").split()
@@ -46,29 +89,51 @@ def _words(path: pathlib.Path) -> list[str]:
         return []
 
 
-def largest_frame(limits: Iterable[int]) -> int:
-    """The largest of the listeners' ``max_receive_size``, which each share of the pool must hold; 1 when there is none."""
-    return max(limits, default=1)
-
-
 def processor_count(configured: int, pool_size: int, largest: int, cpus: int) -> int:
-    """How many processors to start: as configured, or for 0 as many as there are CPUs and shares of the pool that hold the largest frame."""
+    """How many processors to start: as configured, or for 0 as many as there are CPUs and parts of the pool that hold the largest frame."""
     if configured:
         return configured
     return max(1, min(cpus, MAX_PROCESSORS, pool_size // largest))
 
 
+def memory_need(config: ProxyConfig, processors: int) -> MemoryNeed:
+    """What all processes together need when the pool is full, each processor holds its largest frame beyond it, and every listener has as many
+    connections as it takes.
+    """
+    beyond = processors * (sum(largest_whole(config)) + ONE_READ)
+    parts = {
+        "processes": CONTROL_BASE + processors * PROCESSOR_BASE,
+        "memory pool": int(config.memory_pool.size * PIECES),
+        "a frame beyond it in each processor": int(beyond * PIECES),
+        "tap queues": config.tap.queue_size * processors if config.tap else 0,
+        "connections": sum(listener.max_connections * _connection(config, listener) for listener in config.listeners),
+    }
+    return MemoryNeed(
+        tuple((name, size) for name, size in parts.items() if size), tuple(item.name for item in config.listeners if not item.max_connections)
+    )
+
+
+def _connection(config: ProxyConfig, listener: ListenerConfig) -> int:
+    upstream_tls = any(item.tls is not None for item in config.upstreams if item.name == listener.upstream)
+    return CONNECTION + TLS_SIDE * ((listener.tls is not None) + upstream_tls)
+
+
 def memory_warning(config: ProxyConfig, processors: int, limit: int | None) -> str | None:
-    """A sentence when the memory pool does not fit into the container, else None. Connections' own memory comes on top and is not counted."""
+    """A sentence, which the memory pool's size may begin, when the configuration does not fit into the container; else None."""
     if limit is None:
         return None
-    tap_queues = config.tap.queue_size * processors if config.tap else 0
-    base = CONTROL_BASE + processors * PROCESSOR_BASE + tap_queues
-    usable = int(limit * (1 - _MARGIN)) - base
-    if config.memory_pool.size <= usable:
+    need, usable = memory_need(config, processors), int(limit * _USABLE) // MIB * MIB
+    if need.total <= usable:
         return None
-    fits = max(0, usable) // KIB * KIB
+    parts = ", ".join(f"{name} {_rounded(size)}" for name, size in need.parts)
+    besides = f"; connections of {', '.join(need.uncounted)} are not counted, for max_connections is not set" if need.uncounted else ""
     return (
-        f"the memory pool of {format_size(config.memory_pool.size)} does not fit into the container's {format_size(limit)}: with {processors} "
-        f"processors about {format_size(fits)} remain for it"
+        f"does not fit into the container's {format_size(limit)}: {_rounded(need.total)} may be needed, and {format_size(usable)} can be used "
+        f"({100 - _USABLE * 100:.0f} % are left to the kernel's buffers): {parts}{besides}"
     )
+
+
+def _rounded(size: int) -> str:
+    """Up to a whole MiB, or KiB below one."""
+    unit = MIB if size >= MIB else KIB
+    return format_size(-(-size // unit) * unit)

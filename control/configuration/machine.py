@@ -10,7 +10,7 @@ import os
 from typing import Any, Final
 
 from control.configuration.address import Address
-from control.configuration.capacity import cpu_limit, largest_frame, memory_limit, memory_warning, processor_count
+from control.configuration.capacity import cpu_limit, memory_limit, memory_warning, processor_count
 from control.configuration.document import Document, Path, key_of
 from control.configuration.places import (
     bind_fault,
@@ -25,7 +25,7 @@ from control.configuration.places import (
 )
 from control.configuration.units import format_size
 from control.instance import LOCK_NAME
-from proxy.config.model import MIB, ProxyConfig, TapConfig
+from proxy.config.model import MIB, ProxyConfig, TapConfig, largest_whole
 
 __all__ = ["apply_machine"]
 
@@ -141,8 +141,7 @@ def _backlogs(document: Document, config: ProxyConfig) -> None:
 
 
 def _memory(document: Document, config: ProxyConfig) -> None:
-    largest = largest_frame(listener.max_receive_size for listener in config.listeners)
-    count = processor_count(config.processors, config.memory_pool.size, largest, cpu_limit())
+    count = processor_count(config.processors, config.memory_pool.size, max(largest_whole(config)), cpu_limit())
     warning = memory_warning(config, count, memory_limit())
     if warning is not None:
         document.warn(("memory_pool", "size"), warning, format_size(config.memory_pool.size))

@@ -48,6 +48,7 @@ RANGES: Final[dict[tuple[str, str], tuple[float, float]]] = {
     ("TapConfig", "flush_ms"): (1, 10_000),
     ("TapConfig", "queue_size"): (64 * KIB, 4 * GIB),
     ("MemoryPoolConfig", "size"): (64 * KIB, 1024 * _TIB),
+    ("MemoryPoolConfig", "shares"): (1, 100),
     ("DrainConfig", "timeout_ms"): (0, _HOUR),
     ("DrainConfig", "quiet_ms"): (0, 10 * _MINUTE),
     ("OtlpConfig", "interval_ms"): (100, _HOUR),
@@ -106,7 +107,18 @@ def _value(document: Document, model: type, field: str, hint: Any, value: Any, p
             return [item for item in items if item is not _MISSING]
         document.add(path, "must be a list", value)
         return _MISSING
+    if typing.get_origin(hint) is dict:
+        return _mapping(document, model, field, arguments[1], value, path)
     return _scalar(document, model, field, hint, value, path)
+
+
+def _mapping(document: Document, model: type, field: str, hint: Any, value: Any, path: Path) -> Any:
+    """Names of the user's own with a value each; one without a value is left out."""
+    if not isinstance(value, dict):
+        document.add(path, "must be a mapping of names to values", value)
+        return _MISSING
+    converted = {str(name): _value(document, model, field, hint, item, (*path, str(name))) for name, item in value.items()}
+    return {name: item for name, item in converted.items() if item is not _MISSING}
 
 
 def _scalar(document: Document, model: type, field: str, hint: Any, value: Any, path: Path) -> Any:
@@ -124,10 +136,20 @@ def _scalar(document: Document, model: type, field: str, hint: Any, value: Any, 
             value = parse_duration_ms(document.texts.get(path, ""))
         elif field in SIZES and not isinstance(value, int):
             value = parse_size(document.texts.get(path, ""))
+        elif isinstance(value, str):
+            value = _number(hint, value)
     except ValueError as error:
         document.add(path, f"is {error}", None if path in document.texts else value)
         return _MISSING
     return value if _in_range(document, model, field, value, path) else _MISSING
+
+
+def _number(hint: Any, text: str) -> Any:
+    """A number that was written as text, so that its range is judged; what is no number stays, for pydantic to say so."""
+    try:
+        return hint(text)
+    except ValueError:
+        return text
 
 
 def _is_system_text(text: str) -> bool:

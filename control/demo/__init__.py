@@ -7,6 +7,8 @@
     program       what to type for this very program
     report        the four counts of each direction, compared
     kafka         the same in front of a real broker
+    records       its clients: numbered records, produced and consumed
+    small_pool    there: answers of 50 MiB through a memory pool of 16 MiB; ``fetches`` its clients, ``peaks`` the most memory that was seen
     load          the frames: numbered, with a checksum
     client        one connection of the load; ``generator`` the process that paces many of them
     upstream      the process that answers every frame

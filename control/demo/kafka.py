@@ -17,10 +17,10 @@ from confluent_kafka.cimpl import NewTopic
 from rich.console import Console
 from rich.table import Table
 
-from control.demo import broker, records
+from control.demo import broker, fetches, records, small_pool
 from control.demo.closing import print_closing
 from control.demo.metrics import Metrics
-from control.demo.stage import Stage
+from control.demo.stage import Serving, Stage
 from control.demo.waiting import Waiting
 
 __all__ = ["INTERNAL", "QUERIES", "RequestCount", "compare", "create_topics", "perform", "prepare_topics"]
@@ -46,6 +46,7 @@ QUERIES: Final[dict[str, str]] = {
         FROM frames WHERE direction = 'request' GROUP BY ALL""",
     "answered": "SELECT api_key, api, api_version, requests, latency_us_p50, latency_us_p99, answer_bytes FROM requests_by_api",
     "frames": "SELECT direction, count(*) AS frames FROM frames GROUP BY direction",
+    **small_pool.QUERIES,
 }
 
 
@@ -89,9 +90,12 @@ def perform(stage: Stage, console: Console, count: int = RECORDS, *, plain: bool
 
 
 def prepare_topics(address: str, partitions: Mapping[str, int]) -> None:
-    """Create topics, and let the broker create what groups and idempotent producers need, so that later it asks itself for nothing."""
+    """Create topics, and that of large batches, and let the broker create what groups and idempotent producers need, so that later it asks itself for
+    nothing.
+    """
     settings: dict[str, str | int | float | bool] = {"bootstrap.servers": address, "log_level": 3}
-    create_topics(AdminClient(settings), {**partitions, "warm-up": 1})
+    topics = [NewTopic(topic, count, 1) for topic, count in {**partitions, "warm-up": 1}.items()]
+    create_topics(AdminClient(settings), [*topics, NewTopic(small_pool.TOPIC, 1, 1, config=fetches.TOPIC_SETTINGS)])
     producer = Producer({**settings, "enable.idempotence": True})
     producer.produce("warm-up", b"")
     producer.flush(_READY_S)
@@ -104,9 +108,9 @@ def prepare_topics(address: str, partitions: Mapping[str, int]) -> None:
     consumer.close()
 
 
-def create_topics(admin: AdminClient, partitions: Mapping[str, int]) -> None:
+def create_topics(admin: AdminClient, topics: list[NewTopic]) -> None:
     """Create topics on a fresh broker. A busy one may answer late: the client then asks again, and is told that the topic exists."""
-    for future in admin.create_topics([NewTopic(topic, count, 1) for topic, count in partitions.items()]).values():
+    for future in admin.create_topics(topics).values():
         try:
             future.result(_READY_S)
         except KafkaException as error:
@@ -161,14 +165,16 @@ class _KafkaDemo:
         with broker.Broker(stage.workspace.root / "kafka") as kafka:
             stage.start_pipeline()  # first: Spark takes longest
             with self._waiting(f"starting: Apache Kafka {broker.VERSION}, proxy with two processors"):
-                serving = stage.start_proxy(f"127.0.0.1:{kafka.ports['PLAIN']}", protocol="kafka", max_receive_size="16MiB")
+                upstream = f"127.0.0.1:{kafka.ports['PLAIN']}"
+                serving = stage.start_proxy(upstream, protocol="kafka", max_frame_bytes=small_pool.KEPT_BYTES, max_receive_size="16MiB")
                 kafka.start({"PLAIN": serving.port})
-            self._say(f"  clients on 127.0.0.1:{serving.port} (TLS), which the broker advertises; broker on 127.0.0.1:{kafka.ports['PLAIN']}")
+            self._say(f"  clients on 127.0.0.1:{serving.port} (TLS), which the broker advertises; broker on {upstream}")
             with self._waiting("starting Spark, and preparing topics"):
                 stage.wait_for_spark()
                 prepare_topics(kafka.internal_address, {TOPIC: PARTITIONS})
                 before = kafka.request_counts()
             final = self._work(serving.port)
+            fetched = self._fetch_large(serving)
             with self._waiting("asking the broker what it counted, and stopping it and the proxy"):
                 after = self._settled_counts(kafka)
                 metrics = Metrics.scrape(serving.prometheus)
@@ -179,7 +185,15 @@ class _KafkaDemo:
             stage.drain_pipeline(log.total)
         with self._waiting("asking Spark SQL"):
             tables = stage.ask_tables(QUERIES)
-        return self._print_report(final, compare(tables, before, after), tables, metrics, code)
+        counts = compare(tables, before, after)
+        self._print_counts(counts)
+        checks = [
+            *self._checks(final, counts, tables, metrics),
+            *small_pool.checks(fetched),
+            small_pool.answer_check(metrics, tables),
+            (f"the proxy stopped cleanly (exit code {code})", code == 0),
+        ]
+        return self._print_checks(checks)
 
     def _work(self, port: int) -> dict[str, Any]:
         """Produce and consume through the proxy."""
@@ -188,6 +202,14 @@ class _KafkaDemo:
         final = clients.wait_for_event("final", _WORK_S)
         clients.wait(_SETTLE_S)
         return final
+
+    def _fetch_large(self, serving: Serving) -> small_pool.Fetched:
+        """Fetch answers larger than the memory pool through the proxy."""
+        size = f"{small_pool.POOL_BYTES >> 20} MiB"
+        self._say(f"memory pool shrunk to {size}, for {small_pool.CONSUMERS} consumers that fetch batches of 50 MiB at once")
+        fetched = small_pool.perform(self._stage, serving.admin, f"127.0.0.1:{serving.port}", self._on_row)
+        self._say("memory pool as before")
+        return fetched
 
     def _settled_counts(self, kafka: broker.Broker) -> dict[tuple[str, int], int]:
         """The broker's counts once its last long poll has ended; its heartbeat to itself never stands still."""
@@ -205,7 +227,7 @@ class _KafkaDemo:
             rows = self._stage.table_rows()
             self._say(f"produced {row['produced']:,}  consumed {row['consumed']:,}  frames in Spark's tables {rows:,}")
 
-    def _print_report(self, final: dict[str, Any], counts: list[RequestCount], tables: Tables, metrics: Metrics, code: int) -> bool:
+    def _print_counts(self, counts: list[RequestCount]) -> None:
         table = Table(title="Requests of each Kafka API, by Spark's tables and by the broker's own metrics", title_justify="left")
         for name in ("API", "version", "requests", "broker", "answered", "p50 ms", "p99 ms"):
             table.add_column(name, justify="left" if name == "API" else "right")
@@ -213,14 +235,16 @@ class _KafkaDemo:
             times = (f"{count.latency_us_p50 / 1000:.2f}", f"{count.latency_us_p99 / 1000:.2f}") if count.answered else ("", "")
             table.add_row(count.api, str(count.version), f"{count.sent:,}", f"{count.broker:,}", f"{count.answered:,}", *times)
         self._console.print(table)
-        checks = self._checks(final, counts, tables, metrics, code)
+
+    def _print_checks(self, checks: list[tuple[str, bool]]) -> bool:
+        """Print what holds and what does not; whether everything does."""
         for text, good in checks:
             self._say(f"{'ok   ' if good else 'WRONG'} {text}")
         good = all(good for _, good in checks)
         print_closing(self._console, self._stage, good=good, again="--seconds 20")
         return good
 
-    def _checks(self, final: dict[str, Any], counts: list[RequestCount], tables: Tables, metrics: Metrics, code: int) -> list[tuple[str, bool]]:
+    def _checks(self, final: dict[str, Any], counts: list[RequestCount], tables: Tables, metrics: Metrics) -> list[tuple[str, bool]]:
         faults = {name: final[name] for name in ("wrong", "missing", "doubled", "out_of_order")}
         passed = f"{final['produced']:,} records produced, {final['consumed']:,} consumed in {final['elapsed_ms'] / 1000:.1f} s"
         forwarded = {
@@ -237,7 +261,6 @@ class _KafkaDemo:
             (f"frames forwarded = rows: {requests:,} requests, {answers:,} answers", forwarded == rows),
             (f"requests of each API and version = the broker's own count{f', but not {odd}' if odd else ''}", bool(counts) and not odd),
             (f"{answered:,} requests paired with their answer = all answers", answered == answers),
-            (f"the proxy stopped cleanly (exit code {code})", code == 0),
         ]
 
     def _waiting(self, text: str, detail: Callable[[], str] | None = None) -> Waiting:

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 
-__all__ = ["Options", "Received", "exchange", "main", "value_of"]
+__all__ = ["KEY", "Options", "Received", "exchange", "main", "value_of"]
 
-_KEY: Final = struct.Struct(">q")
+KEY: Final = struct.Struct(">q")
 _VALUE: Final = struct.Struct(">qI")
 _FILLER: Final = 100
 _GIVE_UP_S: Final = 120.0
@@ -52,9 +52,11 @@ class Received:
 
     Args:
         count: numbers 0 to count - 1 are expected, each once.
+        expected: the value of a record, by its number.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, expected: Callable[[int], bytes] = value_of) -> None:
+        self._expected = expected
         self._seen = bytearray(count)
         self._last: dict[int, int] = {}
         self.count = 0
@@ -68,9 +70,9 @@ class Received:
 
     def take(self, key: bytes, value: bytes, partition: int) -> None:
         """Check one record."""
-        number = _KEY.unpack(key)[0]
+        number = KEY.unpack(key)[0]
         self.count += 1
-        self.wrong += value != value_of(number)
+        self.wrong += value != self._expected(number)
         self.doubled += self._seen[number]
         self._seen[number] = 1
         self.out_of_order += self._last.get(partition, -1) >= number
@@ -102,7 +104,7 @@ def exchange(options: Options, progress: Callable[[dict[str, Any]], None]) -> di
     deadline, reported, produced = started + _GIVE_UP_S, started, 0
     while received.missing and time.monotonic() < deadline:
         for number in range(produced, min(produced + _BATCH, options.count)):
-            producer.produce(options.topic, key=_KEY.pack(number), value=value_of(number), on_delivery=on_delivery)
+            producer.produce(options.topic, key=KEY.pack(number), value=value_of(number), on_delivery=on_delivery)
         produced = min(produced + _BATCH, options.count)
         producer.poll(0)
         for message in consumer.consume(_BATCH, 0.01 if produced < options.count else 0.2):

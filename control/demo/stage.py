@@ -15,6 +15,7 @@ from control.demo.signals import signals_ignored
 from control.demo.workspace import Workspace
 from proxy.pipeline.session import remove_leftovers
 from proxy.tap import log_reader
+from proxy.tap.log_block import LogBlock
 from proxy.tap.record import DIRECTIONS, FRAME_HEADER_BYTES
 
 __all__ = ["LISTENER", "LogCount", "Serving", "Stage"]
@@ -99,17 +100,17 @@ class Stage:
         """Start one of our own modules as a process."""
         return self.start(module.rpartition(".")[2], [sys.executable, "-m", module, *arguments], **options)
 
-    def start_proxy(self, upstream: str, *, protocol: str = "framed", expected_frames: int = 0, **listener: Any) -> Serving:
+    def start_proxy(self, upstream: str, *, protocol: str = "framed", expected_frames: int = 0, max_frame_bytes: int = 0, **listener: Any) -> Serving:
         """Start ``framegate serve`` and wait until it serves.
 
         Args:
             upstream: its one endpoint.
             protocol: of the listener.
             expected_frames: in both directions together; the tap's budget holds them.
+            max_frame_bytes: what the tap keeps of each frame's body; 0 keeps all.
             listener: more keys of the listener; ``tls=None`` for plaintext.
         """
-        budget = max(_LEAST_BUDGET, 2 * _BYTES_PER_FRAME * expected_frames)
-        document = self._configuration(upstream, protocol, budget, listener)
+        document = self._configuration(upstream, protocol, self._tap(expected_frames, max_frame_bytes), listener)
         self.workspace.configuration.write_text(json.dumps(document, indent=2) + "\n")  # JSON is YAML
         self.proxy = self.start("proxy", [*_COMMAND, "serve", "--config", str(self.workspace.configuration)])
         row = self.proxy.wait_for_event("serving", _START_S)
@@ -195,12 +196,18 @@ class Stage:
         """Read the whole log, verify its checksums, and count frames by walking over their sizes."""
         count = LogCount(frames={"request": 0, "response": 0}, bytes={"request": 0, "response": 0})
         root = str(self.workspace.tap)
+        joiner = log_reader.Joiner()
         for stream in log_reader.streams(root):
             for reference in log_reader.walk(root, stream):
-                _count_block(log_reader.read_block(reference), count)
+                _count_block(log_reader.read_block(reference, joiner), count)
         return count
 
-    def _configuration(self, upstream: str, protocol: str, budget: int, listener: dict[str, Any]) -> dict[str, Any]:
+    def _tap(self, expected_frames: int, max_frame_bytes: int) -> dict[str, Any]:
+        budget = max(_LEAST_BUDGET, 2 * _BYTES_PER_FRAME * expected_frames)
+        rule = {"name": "all", "max_frame_bytes": max_frame_bytes, "on_full": "mute"}  # mute: a slow disk slows the load down and loses nothing
+        return {"directory": str(self.workspace.tap), "budget": budget, "rules": [rule]}
+
+    def _configuration(self, upstream: str, protocol: str, tap: dict[str, Any], listener: dict[str, Any]) -> dict[str, Any]:
         made = self.certificates
         return {
             "node": "demo",
@@ -220,14 +227,13 @@ class Stage:
                 }
             ],
             "upstreams": [{"name": "upstream", "endpoints": [upstream]}],
-            # mute: a slow disk slows the load down and loses nothing
-            "tap": {"directory": str(self.workspace.tap), "budget": budget, "rules": [{"name": "all", "on_full": "mute"}]},
+            "tap": tap,
             "telemetry": {"prometheus": {"address": "127.0.0.1:0"}},
             "drain": {"timeout": "10s"},
         }
 
 
-def _count_block(block: log_reader.LogBlock, count: LogCount) -> None:
+def _count_block(block: LogBlock, count: LogCount) -> None:
     for row in block.rows:
         data = block.chunk_data(row)
         position = 0

@@ -93,6 +93,11 @@ class Steering:
     def pool(self) -> pool_service_pb2.MemoryPool:
         return self._pools.GetMemoryPool(pool_service_pb2.GetMemoryPoolRequest(), timeout=_TIMEOUT_S).memory_pool
 
+    def processor_pids(self) -> list[int]:
+        """The process ids of the processors that run."""
+        reply = self._pools.GetProcessorPool(pool_service_pb2.GetProcessorPoolRequest(), timeout=_TIMEOUT_S)
+        return [processor.pid for processor in reply.processor_pool.processors if processor.pid]
+
     def _closed(self) -> Iterable[Channel]:
         request = channel_service_pb2.ListClosedChannelsRequest(page_size=_PAGE_SIZE, listener=self._listener)
         return self._channels.ListClosedChannels(request, timeout=_TIMEOUT_S).channels

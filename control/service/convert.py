@@ -14,7 +14,7 @@ from control.gen.framegate.control.v1 import limit_service_pb2 as limit_pb2
 from control.gen.framegate.control.v1 import listener_service_pb2 as listener_pb2
 from control.gen.framegate.control.v1 import pool_service_pb2 as pool_pb2
 from control.gen.framegate.control.v1 import upstream_service_pb2 as upstream_pb2
-from control.plane import Limit, ListenerStatus, PoolStatus, ProcessorStatus, Row, UpstreamStatus
+from control.plane import Holder, Limit, ListenerStatus, PoolStatus, ProcessorStatus, Row, UpstreamStatus
 from proxy.network.connection_id import format_connection_id, parse_connection_id
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "channel_texts",
     "duration",
     "fill_channel",
+    "holder_message",
     "limit_message",
     "listener_message",
     "memory_pool_message",
@@ -156,6 +157,8 @@ def listener_message(status: ListenerStatus) -> listener_pb2.Listener:
         max_connection_count=status.max_connections,
         open_connection_count=status.connections,
         accepting=status.accepting,
+        request_forwarding=listener_pb2.Forwarding.Value(f"FORWARDING_{status.forwarding.requests.upper()}"),
+        response_forwarding=listener_pb2.Forwarding.Value(f"FORWARDING_{status.forwarding.responses.upper()}"),
     )
 
 
@@ -178,8 +181,46 @@ def upstream_message(status: UpstreamStatus) -> upstream_pb2.Upstream:
 
 def memory_pool_message(status: PoolStatus) -> pool_pb2.MemoryPool:
     """The memory pool."""
-    shares = [pool_pb2.MemoryShare(processor_slot=item.slot, size_bytes=item.share, usage_bytes=item.usage) for item in status.shares]
-    return pool_pb2.MemoryPool(size_bytes=status.size, usage_bytes=status.usage, shares=shares)
+    shares = [
+        pool_pb2.MemoryShare(
+            processor_slot=item.slot,
+            size_bytes=item.share,
+            usage_bytes=item.usage,
+            begun_bytes=item.begun,
+            pending_bytes=item.pending,
+            tls_bytes=item.tls,
+            tap_bytes=item.tap,
+            waiting_count=item.waiting,
+        )
+        for item in status.shares
+    ]
+    return pool_pb2.MemoryPool(
+        size_bytes=status.size,
+        usage_bytes=status.usage,
+        shares=shares,
+        begun_bytes=sum(item.begun for item in status.shares),
+        pending_bytes=sum(item.pending for item in status.shares),
+        tls_bytes=sum(item.tls for item in status.shares),
+        tap_bytes=sum(item.tap for item in status.shares),
+        tap_limit_bytes=status.tap_limit,
+        waiting_count=sum(item.waiting for item in status.shares),
+        guaranteed_percents=status.guaranteed,
+    )
+
+
+def holder_message(holder: Holder) -> pool_pb2.MemoryHolder:
+    """Who holds some of the memory pool."""
+    return pool_pb2.MemoryHolder(
+        channel_id=format_connection_id(holder.channel),
+        listener=holder.listener,
+        side=pool_pb2.MemoryHolder.Side.Value(f"SIDE_{holder.side.upper()}"),
+        peer_address=holder.peer,
+        kind=pool_pb2.MemoryHolder.Kind.Value(f"KIND_{holder.kind.upper()}"),
+        held_bytes=holder.bytes,
+        mute_causes=holder.muted,
+        mute_time=timestamp(holder.muted_ns) if holder.muted_ns else None,
+        last_active_time=timestamp(holder.last_active_ns),
+    )
 
 
 def processor_message(status: ProcessorStatus) -> pool_pb2.Processor:

@@ -7,14 +7,15 @@ import grpc
 from control.gen.framegate.control.v1 import pool_service_pb2 as pb2
 from control.gen.framegate.control.v1.pool_service_pb2_grpc import PoolServiceServicer
 from control.plane import ControlPlane
-from control.service.convert import memory_pool_message, processor_message
+from control.service.convert import holder_message, memory_pool_message, processor_message
 from control.service.interceptor import note
 from control.service.validate import Violations, changed_fields
 
-__all__ = ["MAX_PROCESSORS", "Pools"]
+__all__ = ["MAX_HOLDERS", "MAX_PROCESSORS", "Pools"]
 
 Context = grpc.aio.ServicerContext[Any, Any]
 MAX_PROCESSORS: Final = 64
+MAX_HOLDERS: Final = 100
 
 
 class Pools(PoolServiceServicer):
@@ -24,8 +25,14 @@ class Pools(PoolServiceServicer):
         self._plane = plane
 
     async def GetMemoryPool(self, request: pb2.GetMemoryPoolRequest, context: Context) -> pb2.GetMemoryPoolResponse:
-        """Size, usage and shares."""
-        return pb2.GetMemoryPoolResponse(memory_pool=memory_pool_message(await self._plane.get_pool()))
+        """Size, usage and shares, and who holds most."""
+        violations = Violations()
+        if not 0 <= request.holder_count <= MAX_HOLDERS:
+            violations.add("holder_count", f"must be 0 to {MAX_HOLDERS}, not {request.holder_count}")
+        violations.check()
+        holders = await self._plane.top_holders(request.holder_count) if request.holder_count else []
+        pool = await self._plane.get_pool()
+        return pb2.GetMemoryPoolResponse(memory_pool=memory_pool_message(pool), holders=map(holder_message, holders))
 
     async def UpdateMemoryPool(self, request: pb2.UpdateMemoryPoolRequest, context: Context) -> pb2.UpdateMemoryPoolResponse:
         """Change the size in every processor or in none."""

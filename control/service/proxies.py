@@ -5,6 +5,8 @@ from typing import Any, Final
 
 import grpc
 
+from control.configuration.capacity import memory_limit, memory_need, memory_usage, memory_warning
+from control.configuration.units import format_size
 from control.gen.framegate.control.v1 import proxy_service_pb2 as pb2
 from control.gen.framegate.control.v1.proxy_service_pb2_grpc import ProxyServiceServicer
 from control.plane import ControlPlane
@@ -43,8 +45,26 @@ class Proxies(ProxyServiceServicer):
             open_connection_count=open_count,
             config_revision=config_revision(self._plane),
             module_files=self._plane.build.modules,
+            memory=self._memory(),
+            warnings=filter(None, [self._memory_warning()]),
         )
         return pb2.GetProxyResponse(proxy=proxy)
+
+    def _memory(self) -> pb2.Memory:
+        config = self._plane.config
+        need = memory_need(config, config.processors)
+        return pb2.Memory(
+            need_bytes=need.total,
+            parts=[pb2.MemoryPart(name=name, need_bytes=size) for name, size in need.parts],
+            uncounted_listeners=need.uncounted,
+            limit_bytes=memory_limit(),
+            usage_bytes=memory_usage(),
+        )
+
+    def _memory_warning(self) -> str:
+        config = self._plane.config
+        warning = memory_warning(config, config.processors, memory_limit())
+        return "" if warning is None else f"the memory pool of {format_size(config.memory_pool.size)} {warning}"
 
     async def DrainProxy(self, request: pb2.DrainProxyRequest, context: Context) -> pb2.DrainProxyResponse:
         """Take no new connections and end the open ones in order."""

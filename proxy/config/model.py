@@ -15,6 +15,8 @@ KIB: Final = 1024
 MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
 MAX_INT32: Final = 2**31 - 1
+CUT_ABOVE: Final = 256 * KIB
+"""A frame of at most so many bytes, its size header counted, always passes whole."""
 
 Protocol = Literal["framed", "kafka"]
 ClientAuth = Literal["none", "requested", "required"]
@@ -23,6 +25,7 @@ Capture = Literal["full", "lengths", "hash"]
 OnFull = Literal["drop", "mute"]
 BeforeData = Literal["close", "wait"]
 Direction = Literal["request", "response"]
+Forward = Literal["whole", "cut_through"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +65,19 @@ class ListenerTls:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Forwarding:
+    """How frames above 256 KiB, size header counted, pass; smaller ones always pass whole.
+
+    Attributes:
+        requests: ``whole`` when the last byte is here, so that the upstream never sees a part of a frame; ``cut_through`` in pieces as they come.
+        responses: likewise, of what upstreams send.
+    """
+
+    requests: Forward = "whole"
+    responses: Forward = "cut_through"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerConfig:
     """One address that clients connect to.
 
@@ -74,6 +90,7 @@ class ListenerConfig:
         max_receive_size: the largest frame body that a client may send, header not counted; 1B to 2147483647B.
         max_connections: connections open at once; 0 is unlimited; 0 to 10000000.
         backlog: of the listening socket; 1 to 65535.
+        forwarding: see ``Forwarding``.
         timeouts: see ``ListenerTimeouts``.
         half_close_before_data: what the end of a client's stream means that comes before its first byte: ``close`` ends the connection at once;
             ``wait`` lets the client read what the server says first, until the server ends, or ``timeouts.half_close_ms`` pass without a byte.
@@ -89,6 +106,7 @@ class ListenerConfig:
     max_receive_size: int = 100 * MIB
     max_connections: int = 0
     backlog: int = 1024
+    forwarding: Forwarding = Forwarding()
     timeouts: ListenerTimeouts = ListenerTimeouts()
     half_close_before_data: BeforeData = "close"
     min_rate: int = KIB
@@ -197,11 +215,15 @@ class TapConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPoolConfig:
-    """``size``: bytes that all processors together may retain, 64KiB to 1024TiB; each processor's share is at least the largest ``max_receive_size``
-    of a listener.
+    """What traffic may hold in memory.
+
+    Attributes:
+        size: bytes that all processors together may retain, 64KiB to 1024TiB; each processor's part is at least the largest frame that passes whole.
+        shares: percent of each processor's part that a listener is guaranteed, by its name; 1 to 100, together at most 100.
     """
 
     size: int = 256 * MIB
+    shares: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,6 +299,25 @@ class ProxyConfig:
     drain: DrainConfig = DrainConfig()
 
 
+def whole_request(max_receive_size: int, forward: Forward) -> int:
+    """The largest body of a request that is kept until it is whole, of a listener with that limit."""
+    return max_receive_size if forward == "whole" else min(max_receive_size, CUT_ABOVE - 4)
+
+
+def whole_response(max_receive_size: int, forward: Forward) -> int:
+    """The same of answers, of an upstream with that limit. 0 when they are cut through: then none needs memory to go on."""
+    return max_receive_size if forward == "whole" else 0
+
+
+def largest_whole(config: ProxyConfig) -> tuple[int, int]:
+    """The largest bodies that are kept until they are whole: of requests, and of answers. A processor's part of the pool holds either."""
+    answers = {upstream.name: upstream.max_receive_size for upstream in config.upstreams}
+    return (
+        max((whole_request(item.max_receive_size, item.forwarding.requests) for item in config.listeners), default=1),
+        max((whole_response(answers[item.upstream], item.forwarding.responses) for item in config.listeners), default=0),
+    )
+
+
 def to_wire(config: ProxyConfig) -> dict[str, Any]:
     """The model as JSON-ready values, for the link."""
     return dataclasses.asdict(config)
@@ -284,7 +325,14 @@ def to_wire(config: ProxyConfig) -> dict[str, Any]:
 
 def _listener(row: dict[str, Any]) -> ListenerConfig:
     tls = row["tls"]
-    return ListenerConfig(**{**row, "timeouts": ListenerTimeouts(**row["timeouts"]), "tls": None if tls is None else ListenerTls(**tls)})
+    return ListenerConfig(
+        **{
+            **row,
+            "forwarding": Forwarding(**row["forwarding"]),
+            "timeouts": ListenerTimeouts(**row["timeouts"]),
+            "tls": None if tls is None else ListenerTls(**tls),
+        }
+    )
 
 
 def _upstream(row: dict[str, Any]) -> UpstreamConfig:

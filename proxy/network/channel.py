@@ -4,6 +4,7 @@ Rules
 - At most one receive in progress and one pending send. One read and one write for each readiness event.
 - Everything that can go wrong closes this channel only, with one cause; the first wins. ``close`` may be called from anywhere: booked
   memory goes back at once, the descriptor leaves the selector at once, the listener is told at the end of the poll.
+- While memory is short nothing is read that would have to be held (``careful``, ``MEMORY.md``).
 - A mute does not touch the selector: when the next event comes for a muted channel, its read interest is dropped. A short mute is free.
 - EPOLLHUP and EPOLLERR cannot be masked: a muted channel that gets one leaves the selector (``hung``) until it is unmuted, unless the
   socket has an error, which closes it.
@@ -17,15 +18,17 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from proxy.errors import AuthenticationError, ConnectError, InternalError, TransportError
-from proxy.network import framing, mute, state
+from proxy.network import framing, mute, socket_buffers, state
+from proxy.network.careful import WAIT_A_WHILE, WAIT_FOR_BYTES, WAIT_FOR_ROOM, WAIT_FOR_TURN, Careful
 from proxy.network.cause import Cause
 from proxy.network.channel_facts import ChannelFacts
-from proxy.network.memory_pool import MemoryWaiter
+from proxy.network.memory_pool import BEGUN
 from proxy.network.options import ChannelOptions
 from proxy.network.run import Run
 from proxy.network.state import ChannelEvent, ChannelState
 from proxy.network.timer import NEVER, Timer
 from proxy.network.transport import DONE, ENDED, WANT_WRITE, Transport
+from proxy.network.turns import TurnOwner
 from proxy.network.verdict import cause_of, refusal
 from proxy.network.watchdog import Watchdog
 
@@ -38,27 +41,51 @@ EPOLLIN: Final = 1
 EPOLLOUT: Final = 4
 EPOLLERR: Final = 8
 EPOLLHUP: Final = 16
+EPOLLRDHUP: Final = 8192
 BROKEN: Final = EPOLLERR | EPOLLHUP
 UNREGISTERED: Final = -1  # in place of an interest: epoll does not know the descriptor
-assert (select.EPOLLIN, select.EPOLLOUT, select.EPOLLERR, select.EPOLLHUP) == (EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP)
+assert (select.EPOLLIN, select.EPOLLOUT, select.EPOLLERR) == (EPOLLIN, EPOLLOUT, EPOLLERR)
+assert (select.EPOLLHUP, select.EPOLLRDHUP) == (EPOLLHUP, EPOLLRDHUP)
 
 MIN_READ: Final = 448  # with the head of a ``bytes`` still a small block of the interpreter's own, which costs a tenth of what malloc takes
 MAX_READ: Final = 262144  # 64 KiB frames cost 0.92 (plain) and 0.96 (TLS) of what they do with 131072, in one run beside HAProxy
 FIRST_READ: Final = 8 * MIN_READ
+A_WHILE_NS: Final = 10_000_000  # until a socket is asked again that does not tell by itself
 
 CLOSED: Final = ChannelState.CLOSED
 CONNECTING: Final = ChannelState.CONNECTING
 HANDSHAKE: Final = ChannelState.HANDSHAKE
 
 
-class _LeaseWaiter(MemoryWaiter):
-    """Stands in the pool's queue for a channel."""
+class _ChannelTurn(TurnOwner):
+    """Is told for a channel that its large frame may go on."""
 
     def __init__(self, channel: "Channel") -> None:
         self._channel: Final = channel
 
-    def memory_available(self) -> None:
-        self._channel.on_memory()
+    def turn_given(self) -> None:
+        self._channel.on_turn()
+
+    def is_dry(self) -> bool:
+        return self._channel.is_dry()
+
+    def is_held_up(self) -> bool:
+        return self._channel.causes & ~mute.MEMORY != 0
+
+
+class _AgainTimer(Timer):
+    """Has a channel look again at a socket that does not tell by itself."""
+
+    def __init__(self, channel: "Channel") -> None:
+        super().__init__()
+        self._channel: Channel | None = channel
+
+    def fire(self, now_ns: i64) -> None:
+        if self._channel is not None:
+            self._channel.on_again()
+
+    def release(self) -> None:
+        self._channel = None
 
 
 class Channel(ChannelFacts):
@@ -78,7 +105,9 @@ class Channel(ChannelFacts):
         super().__init__(selector, sock, transport, channel_id, options, peer, connecting=connecting)
         self._read_size: i64 = FIRST_READ
         self._interest: i64 = UNREGISTERED
-        self._waiter: _LeaseWaiter | None = None
+        self._room_wanted: bool = False  # somebody waits for our send buffer
+        self._again: _AgainTimer | None = None
+        self._again_armed: bool = False
         self._watchdog: Final = Watchdog(self)
         self._visit_queued: bool = False
         self._handshake_queued: bool = False
@@ -126,12 +155,12 @@ class Channel(ChannelFacts):
         """Give up a run that is not sent on: its lease goes back. Harmless when somebody has taken it over."""
         lease = run.lease
         run.lease = 0
-        self._pool.release(lease)
+        self._account.release(BEGUN, lease)
 
     def mute(self, cause: i64) -> bool:
         """Add one cause (a bit of ``mute``); True when the mute is in force. Harmless when the cause is set, or the channel closed."""
         if not self._mutes.causes & cause and self.state is not CLOSED:
-            within = self._receive.staged != 0 and not self._read_ended
+            within = self._receive.within and not self._read_ended
             self._mutes.add(cause, self._selector.now_ns, within=within)
         return self._mutes.in_force
 
@@ -142,8 +171,24 @@ class Channel(ChannelFacts):
         self._mutes.remove(cause, self._selector.now_ns)
         if self._may_read():
             self._sync_interest()
-            if self._transport.has_buffered():
+            if self._transport.has_buffered() or self._receive.has_part:
                 self._queue_visit()
+
+    def room(self) -> tuple[i64, bool]:
+        """How many bytes ``send`` would pass on now with no rest, 0 when the socket is not writable; and whether nothing waits in it."""
+        if not self.can_send or self._transport.pending_write != 0:
+            return 0, False
+        return socket_buffers.room(self._socket)
+
+    def want_room(self) -> None:
+        """Have ``sent`` told when there is more room, or there may be."""
+        if self._room_wanted or not self._open:
+            return
+        self._room_wanted = True
+        if self.room()[0] != 0:  # writable, and so never told to be
+            self._look_again_later()
+        else:
+            self._sync_interest()
 
     def shut_write(self) -> None:
         """End our side of the stream: FIN, or TLS close-notify. ``write_ended`` is told when it is out.
@@ -170,9 +215,11 @@ class Channel(ChannelFacts):
         self.detail = detail or self.detail
         self.error = error
         self.closed_ns = self._selector.now_ns
-        if self._waiter is not None:  # before anything is given back: a release would lease the rest of the frame that is lost here
-            self._pool.leave(self._waiter)
-            self._waiter = None
+        if self._care is not None:
+            self._care.leave()
+        if self._again is not None:
+            self._selector.cancel(self._again)
+            self._again.release()
         self._lose_frame()
         self.unsent_bytes += self._send.remaining
         self._send.finish()
@@ -204,8 +251,12 @@ class Channel(ChannelFacts):
         """Read what the transport holds although the socket is silent."""
         self._visit_queued = False
         try:
-            if self._open and self._may_read() and (not self.gated or self._listener.may_read(self)):
-                self._read(self._allowance())
+            if not self._open or not self._may_read():
+                return
+            if self._receive.has_part:
+                self._pass_part()
+            elif not self.gated or self._listener.may_read(self):
+                self._read_some(0)
         except TransportError as error:
             self._fail(error)
         except Exception as error:
@@ -244,14 +295,29 @@ class Channel(ChannelFacts):
         except Exception as error:
             self.crash(error)
 
-    def on_memory(self) -> None:
-        """The pool has something again. Called from within a release, of anybody: books, and changes interest, nothing else."""
-        self._waiter = None
+    def on_turn(self) -> None:
+        """The large frame begun may go on. Called from within a release, of anybody: changes interest, nothing else."""
         try:
-            if self._receive.waiting and not self._receive.retry_lease():
-                self._wait_for_memory()
-                return
             self.unmute(mute.MEMORY)
+        except Exception as error:
+            self.crash(error)
+
+    def is_dry(self) -> bool:
+        """Whether nothing lies in the kernel, or here, that could be read."""
+        return not self._transport.has_buffered() and socket_buffers.queued(self._socket) == 0
+
+    def on_again(self) -> None:
+        """It is time to look again at a socket that does not tell by itself."""
+        self._again_armed = False
+        try:
+            if not self._open:
+                return
+            if self._room_wanted:
+                self._tell_room()
+            if self._open:
+                self._sync_interest()
+                if self._may_read() and self._transport.has_buffered():
+                    self._queue_visit()
         except Exception as error:
             self.crash(error)
 
@@ -296,6 +362,7 @@ class Channel(ChannelFacts):
         self.state = state.next_state(self.state, ChannelEvent.SECURED)
         self.identity = self._transport.identity()
         self.principal = self.options.authenticator.authenticate(self.identity)
+        self.identity.certificate = None  # half a KiB and more, for as long as the connection lasts
         self.state = state.next_state(self.state, ChannelEvent.AUTHENTICATED)
         self._open = True
         self.ready_ns = self.last_active_ns = self._selector.now_ns
@@ -311,19 +378,63 @@ class Channel(ChannelFacts):
 
     # Reading.
 
-    def _allowance(self) -> i64:
-        """How much to read: what suits the traffic; only what belongs to the frame begun when muting, or when the pool has nothing left."""
-        if self._mutes.causes == 0 and self._pool.available > 0:
-            return self._read_size
-        return min(self._receive.missing(), MAX_READ)
-
     def _on_readable(self, events: i64) -> None:
         if (self._mutes.causes != 0 or self._read_ended) and not self._may_read():
             self._on_unwanted(events)
         elif not self.gated or self._listener.may_read(self):
-            self._read(self._allowance())
+            self._read_some(events)
+
+    def _read_some(self, events: i64) -> None:
+        """Read what suits the traffic; only what belongs to the frame begun when muting, or if it is cut through; with care while memory is short."""
+        if self._account.is_short(answers=self._is_upstream):
+            self._read_carefully(events)
+        elif self._mutes.causes == 0 and not self._receive.cut:
+            self._read(self._read_size)
+        else:
+            self._read(min(self._receive.missing(), MAX_READ))
+
+    def _read_carefully(self, events: i64) -> None:
+        care = self._care
+        if care is None:
+            turns = self._account.pool.answers if self._is_upstream else self._account.pool.requests
+            care = self._care = Careful(self._socket, self._transport, self._receive, turns, _ChannelTurn(self))
+        elif events & (EPOLLRDHUP | BROKEN) and care.threshold > 1:
+            self._read_out()
+            return
+        room, drained = self._listener.room_for(self)
+        size = care.look(room, drained=drained, readable=events & EPOLLIN != 0)
+        if size > 0:
+            self._read(size)
+        elif size == WAIT_FOR_ROOM:
+            self._listener.wait_for_room(self)
+        elif size == WAIT_FOR_TURN:
+            self.mute(mute.MEMORY)
+            self._selector.watch_turns()
+        elif size == WAIT_A_WHILE:
+            self._look_again_later()
+            self._sync_interest()
+        elif size == WAIT_FOR_BYTES:
+            self._sync_interest()
+
+    def _read_out(self) -> None:
+        """The rest of the frame that lies in the kernel will never come: read what there is, to its end."""
+        receive = self._receive
+        while self._open and not self._read_ended and self._may_read():
+            before = self.bytes_received
+            self._read(max(min(receive.missing(), MAX_READ), 1))
+            if self.bytes_received == before and not self._read_ended:
+                return
+
+    def _look_again_later(self) -> None:
+        if self._again is None:
+            self._again = _AgainTimer(self)
+        self._again_armed = True
+        self._selector.call_at(self._selector.now_ns + A_WHILE_NS, self._again)
 
     def _read(self, size: i64) -> None:
+        care = self._care
+        if care is not None:
+            care.before_read()
         data = self._transport.read(size)
         if data is None:
             if self._shutting or self._transport.pending_write != 0:  # a record without data was read: what waited for it may go on
@@ -341,6 +452,8 @@ class Channel(ChannelFacts):
         stats.bytes_received += length
         receive = self._receive
         run = receive.feed(data)
+        if care is not None:
+            care.after_read(length, whole=run is not None)
         if run is not None:
             self.frames_received += run.frames
             stats.frames_received += run.frames
@@ -348,6 +461,7 @@ class Channel(ChannelFacts):
         transport = self._transport
         if (
             receive.staged != 0
+            or receive.cut
             or receive.fault != framing.OK
             or self._mutes.causes != 0
             or self._shutting
@@ -378,21 +492,22 @@ class Channel(ChannelFacts):
         if receive.fault != framing.OK:
             self._refuse()
             return
-        if receive.waiting:
-            self._wait_for_memory()
-        if receive.staged == 0:
+        if not receive.within:
             self._pass_boundary()
-        if self._may_read() and self._transport.has_buffered():
+        if self._may_read() and (self._transport.has_buffered() or receive.has_part):
             self._queue_visit()
         if self._shutting:
             self._try_shut()
         if self._transport.pending_write != 0:
             self._sync_interest()
 
-    def _wait_for_memory(self) -> None:
-        self.mute(mute.MEMORY)
-        self._waiter = _LeaseWaiter(self)
-        self._pool.wait(self._waiter, self._receive.leased)
+    def _pass_part(self) -> None:
+        """The first piece of a frame that is cut through, which came behind whole ones."""
+        run = self._receive.take_part()
+        if run is not None:
+            self._deliver(run)
+            if self._open and self._may_read() and self._transport.has_buffered():
+                self._queue_visit()
 
     def _pass_boundary(self) -> None:
         """The frame begun is whole, or gone: a mute that waited for that is in force now."""
@@ -420,9 +535,16 @@ class Channel(ChannelFacts):
         self._sync_interest()  # last: the listener may have closed the channel
 
     def _lose_frame(self) -> None:
+        passed = self._receive.passed
         lost = self._receive.drop()
+        if self._care is not None:
+            self._care.leave()
+        if passed != 0:
+            self.cut_short_at = passed
+            self.count_cut_short()
         if lost != 0:
             self._count_lost(lost)
+        if lost + passed != 0:
             self._stats.refused_incomplete += 1
 
     def _count_lost(self, lost: i64) -> None:
@@ -461,10 +583,16 @@ class Channel(ChannelFacts):
                 self._finish_send()
         elif transport.pending_write != 0:
             transport.flush()
+        if self._room_wanted and not self._again_armed and self.can_send:
+            self._tell_room()
         if self._shutting and self._open:
             self._try_shut()
         if self._open:
             self._sync_interest()
+
+    def _tell_room(self) -> None:
+        self._room_wanted = False
+        self._listener.sent(self)
 
     def _finish_send(self) -> None:
         frames = self._send.frames
@@ -487,8 +615,13 @@ class Channel(ChannelFacts):
         """Tell epoll what an open channel waits for, if that has changed."""
         if not self._open:
             return
-        wanted: i64 = EPOLLIN if self._may_read() else 0
-        if self._send.active or self._transport.pending_write != 0:
+        wanted: i64 = 0
+        care = self._care
+        if care is None:
+            wanted = EPOLLIN if self._may_read() else 0
+        elif self._may_read() and not (self._again_armed and care.is_awaiting):
+            wanted = EPOLLIN if care.threshold == 1 else EPOLLIN | EPOLLRDHUP
+        if self._send.active or self._transport.pending_write != 0 or (self._room_wanted and not self._again_armed):
             wanted |= EPOLLOUT
         if self.hung:
             if not wanted & EPOLLIN:

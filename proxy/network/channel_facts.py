@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from proxy.network import state
+from proxy.network import socket_buffers, state
+from proxy.network.careful import Careful
 from proxy.network.cause import Cause
 from proxy.network.listener import FdHandler
-from proxy.network.memory_pool import MemoryPool
+from proxy.network.memory_pool import Account
 from proxy.network.mute import MuteSet, MuteState
 from proxy.network.options import ChannelOptions
 from proxy.network.receive import Receive
@@ -37,6 +38,7 @@ class ChannelFacts(FdHandler):
         hung: the descriptor left the selector because the peer is gone while we are muted.
         principal, identity: who the peer is; set before ``ready``.
         cause, detail, error: why it was closed.
+        cut_short_at: bytes that were passed on of a frame that was cut through and never became whole; 0: there was none.
         frames_received, bytes_received, frames_sent, bytes_sent: of frames, headers counted; bytes include parts of frames.
         lost_bytes: received bytes of a frame that never became whole; unsent_bytes: bytes of the pending send when it was closed.
         opened_ns, connected_ns, ready_ns, closed_ns, last_active_ns: on the selector's clock; 0 when it did not come to that.
@@ -72,6 +74,7 @@ class ChannelFacts(FdHandler):
         self.frames_sent: i64 = 0
         self.bytes_sent: i64 = 0
         self.lost_bytes: i64 = 0
+        self.cut_short_at: i64 = 0
         self.unsent_bytes: i64 = 0
         self.opened_ns: i64 = selector.now_ns
         self.connected_ns: i64 = 0 if connecting else selector.now_ns
@@ -79,14 +82,16 @@ class ChannelFacts(FdHandler):
         self.closed_ns: i64 = 0
         self.last_active_ns: i64 = selector.now_ns
         self._selector: Final = selector
-        self._pool: Final[MemoryPool] = selector.pool
+        self._account: Final[Account] = options.account or selector.pool.common
+        self._is_upstream: Final = options.side == "upstream"
         self._listener: Final = selector.listener
         self._stats: Final = options.stats
         self._socket: Final = sock
         self._transport: Final = transport
-        self._receive: Final = Receive(selector.pool, options.limit, options.stats)
-        self._send: Final = Send(selector.pool)
+        self._receive: Final = Receive(self._account, options.limit, options.stats, options.cut_from, options.first_piece)
+        self._send: Final = Send(self._account)
         self._mutes: Final = MuteSet(options.stats)
+        self._care: Careful | None = None
         self._open: bool = False
         self._read_ended: bool = False
         self._shutting: bool = False
@@ -112,9 +117,29 @@ class ChannelFacts(FdHandler):
         return self._receive.staged
 
     @property
+    def begun_bytes(self) -> i64:
+        """Bytes of the frame begun that have come: staged, passed on already, or waiting in the kernel."""
+        return self._receive.staged + self._receive.passed + self.bytes_arrived - self.bytes_received
+
+    @property
+    def booked_begun(self) -> i64:
+        """Bytes booked at the memory pool for the frame begun."""
+        return self._receive.booked
+
+    @property
+    def booked_pending(self) -> i64:
+        """Likewise, for the pending send."""
+        return self._send.booked
+
+    @property
+    def booked_tls(self) -> i64:
+        """Likewise, for ciphertext that waits."""
+        return self._transport.booked
+
+    @property
     def leased(self) -> i64:
         """Bytes booked at the memory pool for this channel."""
-        return self._receive.leased + self._send.booked + self._transport.pending_write
+        return self._receive.booked + self._send.booked + self._transport.booked
 
     @property
     def causes(self) -> i64:
@@ -139,7 +164,19 @@ class ChannelFacts(FdHandler):
     @property
     def is_receiving(self) -> bool:
         """A frame is begun, and we wait for the peer to send the rest."""
-        return self._receive.staged != 0 and self._may_read()
+        return (self._receive.within or (self._care is not None and self._care.is_awaiting)) and self._may_read()
+
+    @property
+    def is_within_cut(self) -> bool:
+        """A frame is cut through, and not whole."""
+        return self._receive.passed != 0
+
+    @property
+    def bytes_arrived(self) -> i64:
+        """Bytes received, and those that lie in the kernel for a frame that is to be whole there."""
+        if self._care is None or not self._care.is_awaiting:
+            return self.bytes_received
+        return self.bytes_received + socket_buffers.queued(self._socket)
 
     @property
     def is_sending(self) -> bool:
@@ -156,9 +193,18 @@ class ChannelFacts(FdHandler):
         """Bytes that the socket took, of TLS too."""
         return self._transport.wire_sent
 
+    def count_cut_short(self) -> None:
+        """A frame that was cut through ended here, or went out here, without its end."""
+        self._stats.cut_short += 1
+
     def muted_ns(self, cause: i64) -> i64:
         """Since when the cause is set, on the selector's clock; 0 when it is not."""
         return self._mutes.since_ns(cause)
+
+    @property
+    def first_muted_ns(self) -> i64:
+        """Since when the oldest of the causes is set, on the selector's clock; 0 when there is none."""
+        return self._mutes.first_ns
 
     def mute_summary(self) -> dict[str, dict[str, int]]:
         """How often each cause was set, and for how long in ns, without the time of those that are set now."""

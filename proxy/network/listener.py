@@ -34,8 +34,20 @@ class SelectorListener(abc.ABC):
         """Asked before each read of a channel that is ``gated``. False: it is not read, and the listener has muted it."""
 
     @abc.abstractmethod
+    def room_for(self, channel: "Channel") -> tuple[i64, bool]:
+        """Asked before each read while memory is short: how many bytes what is read may have, so that nothing of it must be held, and whether nothing
+        waits where it goes. See ``Channel.room``.
+        """
+
+    @abc.abstractmethod
+    def wait_for_room(self, channel: "Channel") -> None:
+        """What ``room_for`` said was too little: mute the channel until there may be more."""
+
+    @abc.abstractmethod
     def sent(self, channel: "Channel") -> None:
-        """The pending send is out, to the last byte. Not told of a send that was out at once."""
+        """The pending send is out, to the last byte; or there may be the room that ``Channel.want_room`` asked for. Not told of a send that was
+        out at once.
+        """
 
     @abc.abstractmethod
     def muted(self, channel: "Channel") -> None:

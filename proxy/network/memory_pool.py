@@ -1,121 +1,99 @@
-"""The memory pool: what a processor may retain, and who waits for it.
+"""The memory pool: what a processor holds for others, and when that is too much. ``MEMORY.md`` is the whole story.
 
-Two verbs book bytes. ``try_lease`` asks before bytes are read, and may refuse; ``charge`` books bytes already in hand, and never refuses.
-``release`` gives back what either booked. The pool is not strict, as Kafka's is not: while anything is available, one lease of any size is
-granted, so that a large frame is never starved by small ones; usage may thus exceed the size by one frame.
+Bytes are booked when they are here, by kind: of frames begun, of pending sends, and ciphertext that waits. Booking never refuses; who is about to
+read asks first whether memory is *short*, and is then careful (``careful``): it reads nothing that would have to be held, but for large frames that
+pass whole, which take turns (``turns``).
 
-What somebody who asks has booked already, the beginning of its frame, does not count against it, and what those who wait have booked counts
-against nobody who asks: it goes only when they go on. So no number of beginnings can use the pool up and wait for each other.
+An ``Account`` is what one listener holds. It may be guaranteed a part of the pool: what it does not use of that counts as used for the others.
 
-What is booked is what is kept for somebody, and an overhead for each piece. A piece may be a view of a read of up to 256 KiB that was passed on
-otherwise; it is copied when it is less than half of it (``run.keep``). So what is held in memory is at most twice what is booked.
-
-The pool holds no bytes, it counts them. One thread uses it. While anybody waits, a dry spell lasts: that is what ``release`` looks at, so that a
-release which wakes nobody costs one comparison.
+What is booked is what is kept in memory for somebody, and an overhead for each piece. A piece may be a view of a read of up to 256 KiB that was
+passed on otherwise: the whole read is booked then (``run.held``); a view of less than half of its read is copied instead (``run.keep``). The pool
+holds no bytes, it counts them. One thread uses it.
 """
 
-import abc
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from mypy_extensions import i64, mypyc_attr
+from mypy_extensions import i64
 
-__all__ = ["MemoryPool", "MemoryWaiter"]
+from proxy.network.turns import ONE_READ, Budget
 
-PIECE_OVERHEAD: Final = 64  # charged for each retained piece on top of its bytes
+__all__ = ["BEGUN", "PENDING", "PIECE_OVERHEAD", "TLS", "Account", "MemoryPool"]
+
+PIECE_OVERHEAD: Final = 64  # charged for each held piece on top of its bytes
+SPARE_PART: Final = 8  # one part in so many is kept for answers, and for what a read passes the line by
+
+# What bytes are held for.
+BEGUN: Final = 0  # the beginning of a frame
+PENDING: Final = 1  # a send that the socket did not take
+TLS: Final = 2  # ciphertext that the socket did not take
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
-class MemoryWaiter(abc.ABC):
-    """Who was refused, and is told when it makes sense to ask again."""
-
-    @abc.abstractmethod
-    def memory_available(self) -> None:
-        """Ask again, now. Called from within a release or a resize: no I/O and no callbacks from here, only booking and interest."""
-
-
-class MemoryPool:
-    """A byte budget with waiters, oldest first.
+class MemoryPool(Budget):
+    """A byte budget.
 
     Attributes:
         size: the budget in bytes; see ``resize``.
-        used: bytes booked now.
-        depleted_ns: time spent with somebody refused and nothing available; a spell is added when it ends.
-        refused: leases refused.
-        waits, wait_ns: leases that had to wait and were granted, and the sum of their waits.
-        longest_wait_ns: the longest of them.
+        used: bytes booked now; the sum of ``begun``, ``pending`` and ``tls``.
+        requests, answers: the turns of large frames that pass whole.
+        line: while so much is held, memory is short for requests; for answers while ``size`` is.
+        common: the account of whoever has none of its own.
+        evicted: channels closed because they moved too slowly for what they held while others waited.
     """
 
     def __init__(self, size: i64, now_ns: Callable[[], int]) -> None:
         if size <= 0:
             raise ValueError(f"a pool of {size} bytes")
-        self.size: i64 = size
-        self.used: i64 = 0
-        self.depleted_ns: i64 = 0
-        self.refused: i64 = 0
-        self.waits: i64 = 0
-        self.wait_ns: i64 = 0
-        self.longest_wait_ns: i64 = 0
-        self._now_ns: Final = now_ns
-        self._depleted_since: i64 = -1  # -1: no spell, and nobody waits
-        self._waiters: Final[deque[tuple[MemoryWaiter, int, int]]] = deque()
-        self._parked: i64 = 0  # booked by those who wait
-        self._waking: bool = False
+        super().__init__(size, now_ns)
+        self.line: i64 = 0
+        self.begun: i64 = 0
+        self.pending: i64 = 0
+        self.tls: i64 = 0
+        self.evicted: i64 = 0
+        self.unspent: i64 = 0  # guaranteed to accounts and not held by them
+        self._accounts: Final[list[Account]] = []
+        self.common: Final = Account(self, 0)
+        self._set_lines()
 
     @property
     def available(self) -> i64:
-        """Bytes left; zero or below means that nothing is granted."""
+        """Bytes left; below 0: more is held than the budget."""
         return self.size - self.used
 
     @property
-    def waiting(self) -> int:
-        """How many wait."""
-        return len(self._waiters)
+    def refused(self) -> i64:
+        """Turns that were not given at once."""
+        return self.requests.refused + self.answers.refused
+
+    @property
+    def wait_ns(self) -> i64:
+        """How long turns that were given in the end were waited for, in sum."""
+        return self.requests.wait_ns + self.answers.wait_ns
 
     def depleted_total_ns(self) -> i64:
-        """``depleted_ns`` with the spell that lasts now."""
-        if self._depleted_since < 0:
-            return self.depleted_ns
-        return self.depleted_ns + self._now_ns() - self._depleted_since
+        """For how long somebody waited."""
+        return self.requests.depleted_total_ns() + self.answers.depleted_total_ns()
 
-    def try_lease(self, size: i64, held: i64 = 0) -> bool:
-        """Book ``size`` bytes that are to be read, or refuse. Refusing books nothing.
+    @property
+    def bound(self) -> i64:
+        """What is never passed: the budget, the largest frame of either direction that passes whole, and one read."""
+        return self.size + self.requests.largest + self.answers.largest + ONE_READ
 
-        Args:
-            size: at least 1.
-            held: what the asker has booked for the same frame.
+    def account(self, percent: int) -> "Account":
+        """A new account that is guaranteed so many hundredths of the pool.
 
         Raises:
-            ValueError: ``size`` is below 1: a frame without a body asks for nothing.
+            ValueError: not within 0 to 100, or more than there is together with the others'.
         """
-        if size < 1:
-            raise ValueError(f"a lease of {size} bytes")
-        if self.used - self._parked - held >= self.size:
-            self.refused += 1
-            if self._depleted_since < 0:
-                self._depleted_since = self._now_ns()
-            return False
-        self.used += size
-        if self._depleted_since >= 0 and not self._waiters:
-            self._end_spell()
-        return True
-
-    def charge(self, size: i64) -> None:
-        """Book ``size`` bytes that are already in hand."""
-        assert size >= 0, "a charge is not negative"
-        self.used += size
-
-    def release(self, size: i64) -> None:
-        """Give back ``size`` bytes, and wake who waits when that made some available."""
-        assert 0 <= size <= self.used, "what is given back was booked before"
-        self.used -= size
-        if self._depleted_since >= 0 and self.used - self._parked < self.size:
-            self._end_spell()
-            self._wake()
+        if not 0 <= percent <= 100 - sum(account.percent for account in self._accounts):
+            raise ValueError(f"a share of {percent} %")
+        account = Account(self, percent)
+        self._accounts.append(account)
+        account.set_guaranteed()
+        return account
 
     def resize(self, size: i64) -> None:
-        """Change the budget. Growing wakes who waits; shrinking takes nothing back, but grants nothing until usage is below it.
+        """Change the budget. Growing wakes who waits; shrinking takes nothing back, but memory is short until enough was given back.
 
         Raises:
             ValueError: the size is not positive.
@@ -123,50 +101,98 @@ class MemoryPool:
         if size <= 0:
             raise ValueError(f"a pool of {size} bytes")
         self.size = size
-        if self._depleted_since >= 0 and self.used - self._parked < self.size:
-            self._end_spell()
-            self._wake()
+        self._set_lines()
 
-    def wait(self, waiter: MemoryWaiter, held: i64 = 0) -> None:
-        """Queue somebody who was refused. Each waiter stands in the queue once; it is taken out before it is told, which may be at once:
-        what kept it from its lease may be gone since it asked.
+    def set_largest(self, request: i64, answer: i64) -> None:
+        """Say how large the frames are that pass whole, in bytes, headers counted; 0: none does."""
+        self.requests.largest = request
+        self.answers.largest = answer
+        self.changed()
 
-        Args:
-            held: what the waiter has booked; it must not change while it waits.
-        """
-        self._waiters.append((waiter, self._now_ns(), held))
-        self._parked += held
-        if self.used - self._parked < self.size:
-            self._wake()
-        elif self._depleted_since < 0:  # the spell of its refusal is over, and a charge has used up what came back
-            self._depleted_since = self._now_ns()
+    def _set_lines(self) -> None:
+        self.spare = max(self.size // SPARE_PART, min(ONE_READ, self.size // 2))
+        self.line = self.size - self.spare
+        for account in self._accounts:
+            account.set_guaranteed()
+        self.changed()
 
-    def leave(self, waiter: MemoryWaiter) -> None:
-        """Take a waiter out of the queue; harmless when it is not in it."""
-        for entry in self._waiters:
-            if entry[0] is waiter:
-                self._waiters.remove(entry)
-                self._parked -= entry[2]
-                return
 
-    def _wake(self) -> None:
-        if self._waking:
-            return
-        self._waking = True
-        try:
-            while self._waiters and self.used - self._parked < self.size:
-                waiter, since_ns, held = self._waiters.popleft()
-                self._parked -= held
-                waited_ns: i64 = self._now_ns() - since_ns
-                self.waits += 1
-                self.wait_ns += waited_ns
-                self.longest_wait_ns = max(self.longest_wait_ns, waited_ns)
-                waiter.memory_available()
-        finally:
-            self._waking = False
-            if self._waiters and self._depleted_since < 0:
-                self._depleted_since = self._now_ns()
+class Account:
+    """What one listener's channels hold.
 
-    def _end_spell(self) -> None:
-        self.depleted_ns += self._now_ns() - self._depleted_since
-        self._depleted_since = -1
+    Attributes:
+        pool: whose.
+        percent: guaranteed hundredths.
+        used: bytes.
+    """
+
+    def __init__(self, pool: MemoryPool, percent: int) -> None:
+        self.pool: Final = pool
+        self.percent: Final = percent
+        self.used: i64 = 0
+        self._guaranteed: i64 = 0
+
+    @property
+    def _unspent(self) -> i64:
+        return max(self._guaranteed - self.used, 0)
+
+    def set_guaranteed(self) -> None:
+        """The pool has another size."""
+        self.pool.unspent -= self._unspent
+        self._guaranteed = self.pool.line * self.percent // 100
+        self.pool.unspent += self._unspent
+
+    def is_short(self, *, answers: bool) -> bool:
+        """Whether nothing more should be held for this account's requests, or answers."""
+        pool = self.pool
+        held = pool.used
+        if pool.unspent != 0:
+            held += pool.unspent - self._unspent
+        return held >= (pool.size if answers else pool.line)
+
+    def charge(self, kind: i64, size: i64) -> None:
+        """Book ``size`` bytes that are in hand, of a kind."""
+        assert size >= 0, "a charge is not negative"
+        self._add(size)
+        pool = self.pool
+        if kind == BEGUN:
+            pool.begun += size
+        elif kind == PENDING:
+            pool.pending += size
+            pool.sends += size
+        else:
+            pool.tls += size
+            pool.sends += size
+
+    def release(self, kind: i64, size: i64) -> None:
+        """Give back ``size`` bytes of a kind, and wake who waits for them."""
+        assert 0 <= size <= self.used, "what is given back was booked before"
+        pool = self.pool
+        if kind == BEGUN:
+            pool.begun -= size
+        elif kind == PENDING:
+            pool.pending -= size
+            pool.sends -= size
+        else:
+            pool.tls -= size
+            pool.sends -= size
+        self._add(-size)
+        if pool.requests.waiting + pool.answers.waiting != 0:
+            pool.changed()
+
+    def hand_over(self, size: i64) -> None:
+        """What was booked for a frame begun is now booked for a pending send."""
+        pool = self.pool
+        pool.begun -= size
+        pool.pending += size
+        pool.sends += size
+
+    def _add(self, size: i64) -> None:
+        pool = self.pool
+        if self._guaranteed != 0:
+            before = self._unspent
+            self.used += size
+            pool.unspent += self._unspent - before
+        else:
+            self.used += size
+        pool.used += size

@@ -209,6 +209,16 @@ class MuteSet:
         """Since when a cause is set; 0 when it is not."""
         return self._since_ns[position(cause)] if self.causes & cause else 0
 
+    @property
+    def first_ns(self) -> i64:
+        """Since when the oldest of the causes is set; 0 when there is none."""
+        first: i64 = 0
+        for _, bit in CAUSES:
+            since = self.since_ns(bit)
+            if since != 0 and (first == 0 or since < first):
+                first = since
+        return first
+
     def summary(self) -> dict[str, dict[str, int]]:
         """How often each cause was set, and for how long in ns, without the time of those that are set now."""
         if len(self._counts) == 0:

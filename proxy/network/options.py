@@ -6,7 +6,8 @@ from mypy_extensions import i64
 
 from proxy.errors import Side
 from proxy.network.authenticator import Authenticator, CertificateAuthenticator
-from proxy.network.receive import ReceiveLimit
+from proxy.network.memory_pool import Account
+from proxy.network.receive import FIRST_PIECE, NEVER_CUT, ReceiveLimit
 from proxy.network.stats import SideStats
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ class ChannelOptions:
         stall_ns: the window over which ``min_rate`` must be met; 0 switches stall detection off.
         min_rate: bytes per second that a frame begun or a pending send must move.
         tls: None for plaintext.
+        account: what the listener holds of the memory pool; None: the common one.
+        cut_from: frames of more bytes than this, header counted, are passed on in pieces; ``NEVER_CUT``.
+        first_piece: bytes that the first of them has at least; below ``cut_from``.
         authenticator: names the principal after the handshake.
     """
 
@@ -57,6 +61,9 @@ class ChannelOptions:
         min_rate: i64 = 0,
         tls: TlsSettings | None = None,
         authenticator: Authenticator | None = None,
+        account: Account | None = None,
+        cut_from: i64 = NEVER_CUT,
+        first_piece: i64 = FIRST_PIECE,
     ) -> None:
         self.side: Final[Side] = side
         self.limit: Final = limit
@@ -66,4 +73,7 @@ class ChannelOptions:
         self.stall_ns = stall_ns
         self.min_rate = min_rate
         self.tls = tls
+        self.account: Final = account
+        self.cut_from: Final[i64] = cut_from
+        self.first_piece: Final[i64] = first_piece
         self.authenticator: Authenticator = CertificateAuthenticator() if authenticator is None else authenticator

@@ -7,6 +7,7 @@ from mypy_extensions import i64
 
 from proxy.errors import TransportError
 from proxy.network.run import Buffer
+from proxy.network.socket_buffers import queued
 from proxy.network.transport import DONE, Identity, Transport
 
 __all__ = ["PlaintextTransport"]
@@ -19,7 +20,7 @@ class PlaintextTransport(Transport):
     """Reads and writes a non-blocking stream socket. The bound methods are kept because looking them up costs as much as calling them."""
 
     def __init__(self, sock: socket.socket) -> None:
-        super().__init__()
+        super().__init__(can_peek=True)
         self._sock: Final = sock
         self._recv: Final = sock.recv
         self._send: Final = sock.send
@@ -39,6 +40,15 @@ class PlaintextTransport(Transport):
 
     def has_buffered(self) -> bool:
         return False
+
+    def peek(self, size: i64) -> bytes:
+        try:
+            return self._recv(size, socket.MSG_PEEK)
+        except OSError:
+            return b""
+
+    def obtainable(self, wanted: i64) -> i64:
+        return queued(self._sock)
 
     def write(self, data: Buffer) -> i64:
         try:

@@ -1,9 +1,12 @@
 """The receive: the frame that a channel has begun and not finished.
 
 What one read gave goes to ``feed``, which finds the run of whole frames in it and stages what is left: a frame begun, or less than a size
-header. Staged bytes are kept as the pieces that came, small ones joined, so that a large frame is never copied; each piece is booked at
-the memory pool with its overhead. When a frame's size is known its whole size is leased; a refusal sets ``waiting``, and the channel then
-reads nothing until the pool has told it to ask again.
+header. Staged bytes are kept as the pieces that came, small ones joined, so that a large frame is never copied; each piece is booked with its
+overhead.
+
+A frame that is larger than ``cut_from``, and not whole in one read, is *cut through*: what comes of it is handed out as it comes, as runs with a
+``part``. Its first piece waits until it has ``first_piece`` bytes; behind whole frames of the same read it stays staged until it is asked for
+(``take_part``). While such a frame lasts no more may be fed than it misses.
 """
 
 from typing import Final
@@ -12,13 +15,15 @@ from librt.strings import read_i32_be
 from mypy_extensions import i64
 
 from proxy.network.framing import HEADER, NOT_OURS, OK, foreign_protocol, judge, scan, size_bucket
-from proxy.network.memory_pool import PIECE_OVERHEAD, MemoryPool
-from proxy.network.run import Buffer, Run
+from proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, Account
+from proxy.network.run import PART, PART_FIRST, PART_LAST, Buffer, Run, held
 from proxy.network.stats import SideStats
 
-__all__ = ["Receive", "ReceiveLimit"]
+__all__ = ["FIRST_PIECE", "NEVER_CUT", "Receive", "ReceiveLimit"]
 
 JOIN_BELOW: Final = 4096  # pieces smaller than this are joined
+FIRST_PIECE: Final = 12  # the size header and the eight bytes that say what a Kafka frame is
+NEVER_CUT: Final = 1 << 62
 VIEW_FROM: Final = 16384  # the rest of a read is kept as a view from this size on, if it is most of the read
 
 
@@ -37,41 +42,83 @@ class Receive:
     """Finds frames in what a channel reads, and stages the one that is not whole.
 
     Attributes:
-        staged: bytes of the frame begun that are here, its header counted; 0 between frames.
+        staged: bytes that are kept of the frame begun, its header counted; 0 between frames.
         size: bytes of the frame begun, header counted; -1 while its header is not whole.
-        waiting: the pool refused to lease the frame; read nothing before ``retry_lease`` has succeeded.
+        cut: the frame begun is cut through.
+        passed: bytes of it that were handed out.
         fault: what ``feed`` found wrong (``framing.OK`` and on). Nothing may be fed afterwards.
         faulty_size: the size that was refused.
         refused_bytes: what the last read gave of the frame that was refused, and behind it; what was ``staged`` before is not in it.
         foreign: the protocol that the first bytes betray, when the fault is NOT_OURS.
     """
 
-    def __init__(self, pool: MemoryPool, limit: ReceiveLimit, stats: SideStats) -> None:
-        self._pool: Final = pool
+    def __init__(self, account: Account, limit: ReceiveLimit, stats: SideStats, cut_from: i64 = NEVER_CUT, first_piece: i64 = FIRST_PIECE) -> None:
+        self._account: Final = account
         self._limit: Final = limit
         self._stats: Final = stats
+        self._cut_from: Final[i64] = cut_from
+        self._first_piece: Final[i64] = first_piece
+        self._least: i64 = first_piece  # of the frame begun
+        self._cut_next: bool = False
         self._pieces: list[Buffer] | None = None
         self._booked: i64 = 0
-        self._granted: bool = False
         self._first: bool = True
         self.staged: i64 = 0
         self.size: i64 = -1
-        self.waiting: bool = False
+        self.cut: bool = False
+        self.passed: i64 = 0
         self.fault: i64 = OK
         self.faulty_size: i64 = 0
         self.refused_bytes: i64 = 0
         self.foreign: str = ""
 
     @property
-    def leased(self) -> i64:
+    def limit(self) -> i64:
+        """The max_receive_size in force."""
+        return self._limit.value
+
+    @property
+    def booked(self) -> i64:
         """Bytes booked at the pool for the frame begun."""
         return self._booked
+
+    @property
+    def within(self) -> bool:
+        """A frame is begun."""
+        return self.staged != 0 or self.cut
+
+    @property
+    def has_part(self) -> bool:
+        """The first piece of a frame that is cut through is staged, and may be taken."""
+        return self.cut and self.passed == 0 and self.staged >= self._least
 
     def missing(self) -> i64:
         """What may be read without beginning another frame: the rest of the size header, or of the frame begun."""
         if self.size < 0:
             return HEADER - self.staged
-        return self.size - self.staged
+        return self.size - self.passed - self.staged
+
+    def unit(self) -> i64:
+        """How many bytes must come before any can be passed on: of a frame begun the rest, or what its first piece lacks."""
+        if not self.cut:
+            return self.missing()
+        if self.passed != 0:
+            return 1
+        return max(self._least - self.staged, 1)
+
+    def cuts(self, size: i64) -> bool:
+        """Whether a frame of ``size`` bytes, header counted, is cut through."""
+        return size > self._cut_from
+
+    def cut_next(self, least: i64) -> None:
+        """The next frame, which lies whole in the kernel, passes in pieces, the first of at least ``least`` bytes."""
+        self._cut_next = True
+        self._least = max(least, FIRST_PIECE)
+
+    def cut_now(self, least: i64) -> None:
+        """Likewise the frame begun."""
+        self.cut = True
+        self._least = min(max(least, FIRST_PIECE), self.size)
 
     def feed(self, data: bytes) -> Run | None:
         """Take what one read gave.
@@ -79,43 +126,49 @@ class Receive:
         Returns:
             The run that it completed, or None. A fault behind the run is in ``fault``; the run itself is good.
         """
-        if self.staged != 0 or self._first:
+        if self.staged != 0 or self._first or self.cut:
             return self._feed_begun(data)
-        limit = self._limit.value
-        frames, end, rest, fault = scan(data, 0, limit, self._stats.frame_sizes)
+        frames, end, rest, fault = scan(data, 0, self._limit.value, self._stats.frame_sizes)
         if rest != 0 or fault != OK:
             self._leave_rest(data, end, rest, fault)
         if frames == 0:
-            return None
+            return self.take_part()
         return Run(None, 0, data, 0, end, frames, 0)
 
-    def retry_lease(self) -> bool:
-        """Ask the pool again for the frame begun; True when reading may go on."""
-        self.waiting = not self._lease_frame()
-        return not self.waiting
+    def take_part(self) -> Run | None:
+        """The first piece of a frame that is cut through, from what is staged of it; None while that is too little."""
+        if not self.has_part:
+            return None
+        pieces = self._pieces
+        size = self.staged
+        run = Run(pieces, size, b"", 0, 0, 0, self._booked, PART | PART_FIRST)
+        self._hand_out(size)
+        return run
 
     def drop(self) -> i64:
         """Forget the frame begun, and give its bytes back; dropping twice is harmless.
 
         Returns:
-            How many of its bytes were here: what is lost.
+            How many of its bytes were kept here: what is lost, besides what was handed out.
         """
         lost = self.staged
         booked = self._booked
         self._reset()  # before the release, which may call back
-        self._pool.release(booked)
+        self._account.release(BEGUN, booked)
         return lost
 
     def _feed_begun(self, data: bytes) -> Run | None:
         """As ``feed``, when a frame is begun, or when these are the connection's first bytes."""
         length: i64 = len(data)
+        if self.cut:
+            return self._feed_cut(data, length)
         if self.size < 0 and not self._take_header(data, length):
             return None
         first = self.size - self.staged
         if length < first:
             self._stage(data)
-            self.waiting = not self._lease_frame()
-            return None
+            self.cut = self._cut_next or self.size > self._cut_from
+            return self.take_part() if self.cut else None
         self._stats.frame_sizes[size_bucket(self.size - HEADER)] += 1
         frames, end, rest, fault = scan(data, first, self._limit.value, self._stats.frame_sizes)
         run = Run(self._pieces, self.staged, data, first if self.staged else 0, end, frames + 1, self._booked)
@@ -123,6 +176,32 @@ class Receive:
         if rest != 0 or fault != OK:
             self._leave_rest(data, end, rest, fault)
         return run
+
+    def _feed_cut(self, data: bytes, length: i64) -> Run | None:
+        """As ``feed``, within a frame that is cut through."""
+        assert length <= self.missing(), "no more is read than the frame misses"
+        is_last = length == self.missing()
+        if self.staged + length < self._least and self.passed == 0 and not is_last:
+            self._stage(data)
+            return None
+        part: i64 = PART
+        if self.passed == 0:
+            part |= PART_FIRST
+        if is_last:
+            part |= PART_LAST
+            self._stats.frame_sizes[size_bucket(self.size - HEADER)] += 1
+        run = Run(self._pieces, self.staged, data, length, length, 1 if is_last else 0, self._booked, part)
+        self._hand_out(self.staged + length)
+        if is_last:
+            self._reset()
+        return run
+
+    def _hand_out(self, size: i64) -> None:
+        """What was staged goes out with a piece of ``size`` bytes."""
+        self.passed += size
+        self.staged = 0
+        self._pieces = None
+        self._booked = 0
 
     def _take_header(self, data: bytes, length: i64) -> bool:
         """Read the size from what is staged and the beginning of ``data``; False when it is not whole, or not good."""
@@ -156,10 +235,10 @@ class Receive:
             return
         length: i64 = len(data)
         left = length - end
-        self._stage(memoryview(data)[end:] if left >= VIEW_FROM and 2 * left >= length else data[end:] if end else data)
+        self._stage(data if end == 0 else memoryview(data)[end:] if left >= VIEW_FROM and 2 * left >= length else data[end:])
         if rest > 0:
             self.size = left + rest
-            self.waiting = not self._lease_frame()
+            self.cut = self._cut_next or self.size > self._cut_from
 
     def _stage(self, piece: Buffer) -> None:
         size: i64 = len(piece)
@@ -173,24 +252,16 @@ class Receive:
         else:
             pieces.append(piece)
         self.staged += size
-        booking = overhead if self._granted else overhead + size
-        self._pool.charge(booking)
+        booking = overhead + held(piece)  # a view keeps all of the read in memory
+        self._account.charge(BEGUN, booking)
         self._booked += booking
-
-    def _lease_frame(self) -> bool:
-        if self._granted:
-            return True
-        rest = self.size - self.staged
-        if not self._pool.try_lease(rest, self._booked):
-            return False
-        self._booked += rest
-        self._granted = True
-        return True
 
     def _reset(self) -> None:
         self._pieces = None
         self._booked = 0
-        self._granted = False
         self.staged = 0
         self.size = -1
-        self.waiting = False
+        self.cut = False
+        self.passed = 0
+        self._cut_next = False
+        self._least = self._first_piece

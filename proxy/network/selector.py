@@ -26,6 +26,7 @@ import os
 import select
 import socket
 from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
@@ -41,6 +42,7 @@ from proxy.network.options import ChannelOptions
 from proxy.network.plaintext import PlaintextTransport
 from proxy.network.timer import NEVER, Timer, TimerHeap
 from proxy.network.transport import Transport
+from proxy.network.turnover import Turnover
 
 if TYPE_CHECKING:
     from proxy.network.tls_bio import BioPair
@@ -97,6 +99,7 @@ class Selector:
         self._handlers: Final[list[FdHandler | None]] = []
         self._channels: Final[set[Channel]] = set()
         self._timers: Final = TimerHeap(clock.now_ns, self.faults)
+        self._turnover: Final = Turnover(self, pool)
         self._bios: BioPair | None = None  # of all the TLS connections, made with the first
         self._handshakes: Final[deque[Channel]] = deque()
         self._visits: Final[deque[Channel]] = deque()
@@ -258,6 +261,14 @@ class Selector:
         """Have ``visit`` called in the next poll, which does not block."""
         self._visits.append(channel)
 
+    def watch_turns(self) -> None:
+        """Somebody waits for a turn: see that who holds memory moves."""
+        self._turnover.watch()
+
+    def channels(self) -> "Iterable[Channel]":
+        """All of them, in no order. None may be added meanwhile."""
+        return self._channels
+
     def tell_write_ended(self, channel: Channel) -> None:
         """Have the listener told at the end of this poll."""
         self._ended.append(channel)
@@ -365,7 +376,7 @@ class Selector:
 
         if self._bios is None:
             self._bios = BioPair()
-        return TlsTransport(sock, options.tls, self.pool, self._bios)
+        return TlsTransport(sock, options.tls, options.account or self.pool.common, self._bios)
 
     def _set_handler(self, fd: int, handler: FdHandler | None) -> None:
         while fd >= len(self._handlers):

@@ -1,15 +1,16 @@
 """The send: the one run that a channel has begun to write and that the socket would not take whole.
 
-The pieces that are still to go out are kept as they came, but for a small view of a large read, which is copied; they are booked at the memory pool
-with their overhead, and given back piece by piece. A lease that came with the run counts towards that.
+The pieces that are still to go out are kept as they came, but for a small view of a large read, which is copied. What they keep in memory is
+booked at the memory pool, with their overhead, and given back piece by piece: of a piece that has gone out in part, when its rest was copied.
+A lease that came with the run counts towards that.
 """
 
 from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.network.memory_pool import PIECE_OVERHEAD, MemoryPool
-from proxy.network.run import Buffer, keep, shorten
+from proxy.network.memory_pool import PENDING, PIECE_OVERHEAD, Account
+from proxy.network.run import Buffer, held, keep, shorten
 from proxy.network.transport import Transport
 
 __all__ = ["Send"]
@@ -24,12 +25,12 @@ class Send:
         active: a run is being sent; no other may begin.
         remaining: bytes that the transport has not taken. A send may be active with none remaining, while ciphertext waits.
         frames: of the run being sent.
-        booked: bytes booked at the pool.
+        booked: bytes booked at the pool: what the pieces keep in memory, and their overhead.
         number: counts the sends that began.
     """
 
-    def __init__(self, pool: MemoryPool) -> None:
-        self._pool: Final = pool
+    def __init__(self, account: Account) -> None:
+        self._account: Final = account
         self._pieces: list[Buffer] = []
         self._next: i64 = 0
         self.active: bool = False
@@ -45,7 +46,7 @@ class Send:
             pieces: the run; the list now belongs to the send.
             taken: its bytes that are written already.
             frames: its frames.
-            lease: bytes booked for the run; they become the send's.
+            lease: bytes booked for the run as a frame begun; they become the send's.
         """
         assert not self.active, "one pending send at a time"
         self.active = True
@@ -57,14 +58,18 @@ class Send:
         self.remaining = 0
         for piece in pieces:
             self.remaining += len(piece)
-        needed = self.remaining + PIECE_OVERHEAD * len(pieces)
-        if needed > lease:
-            self._pool.charge(needed - lease)
-            self.booked = needed
-        self.advance(taken)
+        if lease != 0:
+            self._account.hand_over(lease)
+        self._drop(taken)
+        needed: i64 = 0
         for index in range(self._next, i64(len(pieces))):
-            pieces[index] = keep(pieces[index])
-        self._trim_booking(needed)
+            piece = pieces[index] = keep(pieces[index])
+            needed += held(piece) + PIECE_OVERHEAD
+        if needed > lease:
+            self._account.charge(PENDING, needed - lease)
+            self.booked = needed
+        else:
+            self._give_back(lease - needed)
 
     def write_to(self, transport: Transport) -> i64:
         """Offer what is left, in one write; how many bytes were taken."""
@@ -79,21 +84,8 @@ class Send:
         return taken
 
     def advance(self, taken: i64) -> None:
-        """Drop the bytes that went out, and give back the pieces that are done."""
-        self.remaining -= taken
-        done: i64 = 0
-        while taken > 0:
-            piece = self._pieces[self._next]
-            size: i64 = len(piece)
-            if taken < size:
-                self._pieces[self._next] = shorten(piece, taken)
-                done += taken
-                break
-            taken -= size
-            done += size + PIECE_OVERHEAD
-            self._pieces[self._next] = b""
-            self._next += 1
-        self._give_back(done)
+        """Drop the bytes that went out, and give back what that has freed."""
+        self._give_back(self._drop(taken))
 
     def finish(self) -> None:
         """The run is out, or is given up: everything booked goes back. Harmless when nothing is active."""
@@ -104,12 +96,22 @@ class Send:
         self.remaining = 0
         self.frames = 0
 
-    def _trim_booking(self, needed: i64) -> None:
-        """A lease may be larger than what it covers: the surplus goes back at once."""
-        surplus = self.booked - (self.remaining + PIECE_OVERHEAD * (len(self._pieces) - self._next))
-        if surplus > 0:
-            self._give_back(surplus)
+    def _drop(self, taken: i64) -> i64:
+        """Drop bytes from the front; what they kept in memory, with the overhead of the pieces that are done."""
+        self.remaining -= taken
+        freed: i64 = 0
+        while taken > 0:
+            piece = self._pieces[self._next]
+            size: i64 = len(piece)
+            if taken < size:
+                rest = self._pieces[self._next] = shorten(piece, taken)
+                return freed + held(piece) - held(rest)
+            taken -= size
+            freed += held(piece) + PIECE_OVERHEAD
+            self._pieces[self._next] = b""
+            self._next += 1
+        return freed
 
     def _give_back(self, size: i64) -> None:
         self.booked -= size
-        self._pool.release(size)
+        self._account.release(PENDING, size)

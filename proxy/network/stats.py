@@ -18,6 +18,7 @@ class SideStats:
         frames_sent, bytes_sent, writes: the same for what was written to it; a write that the socket took nothing of is none.
         frame_sizes: count of received frames by body size, upper bounds ``framing.SIZE_BOUNDS`` (inclusive), the last bucket above all.
         refused_too_large, refused_negative, refused_incomplete: frames that were not passed on.
+        cut_short: frames that were cut through and never became whole; each counts on the side that began it and on the side that it was passed to.
         lost_bytes: bytes of frames that were begun and never became whole.
         mutes, mute_ns: by position of the cause in ``mute.CAUSES``; the time is added when the cause goes away.
         muted: gauge, channels that hold the cause now.
@@ -33,6 +34,7 @@ class SideStats:
         self.refused_too_large: i64 = 0
         self.refused_negative: i64 = 0
         self.refused_incomplete: i64 = 0
+        self.cut_short: i64 = 0
         self.lost_bytes: i64 = 0
         self.frame_sizes: vec[i64] = vec[i64]([0] * SIZE_BUCKETS)
         self.mutes: vec[i64] = vec[i64]([0] * CAUSE_COUNT)

@@ -17,17 +17,19 @@ Theory of operation
 
 import socket
 import ssl
+import sys
 from typing import Final
 
 from mypy_extensions import i64
 
 from proxy.errors import TlsError, TransportError
 from proxy.network.distinguished_name import format_name
-from proxy.network.memory_pool import PIECE_OVERHEAD, MemoryPool
+from proxy.network.memory_pool import PIECE_OVERHEAD, TLS, Account
 from proxy.network.options import TlsSettings
-from proxy.network.run import Buffer, shorten
+from proxy.network.run import Buffer, held, shorten
+from proxy.network.socket_buffers import queued
 from proxy.network.tls_bio import BioPair
-from proxy.network.tls_record import RECORD_HEADER, is_refused, missing, whole_records
+from proxy.network.tls_record import RECORD_HEADER, is_refused, missing, most_plaintext, whole_records
 from proxy.network.transport import DONE, ENDED, WANT_READ, WANT_WRITE, Identity, Transport
 
 __all__ = ["TlsTransport"]
@@ -36,6 +38,7 @@ PLAIN_RECORD: Final = 16384  # the most plaintext that a record holds
 RECORD: Final = PLAIN_RECORD + 256 + 5  # the longest record
 SLICE: Final = 65536  # encrypted at a time: a megabyte costs 0.9 of what it does a record at a time, and no less in larger slices
 AHEAD: Final = 262144
+MAX_PEEK: Final = 1 << 20  # ciphertext looked at; more is worth a read
 SMALL_READ: Final = 448  # reads below this are exact reads of plaintext; the socket is asked for a record
 # Handshake and alert. An SSLv2-style hello (0x80) is refused: its records have another form, and no client of today sends one.
 FIRST_BYTES: Final = b"\x16\x15"
@@ -44,13 +47,13 @@ FIRST_BYTES: Final = b"\x16\x15"
 class TlsTransport(Transport):
     """One TLS connection over a non-blocking socket, as client or server."""
 
-    def __init__(self, sock: socket.socket, settings: TlsSettings, pool: MemoryPool, bios: BioPair) -> None:
+    def __init__(self, sock: socket.socket, settings: TlsSettings, account: Account, bios: BioPair) -> None:
         super().__init__()
         self._sock: Final = sock
         self._recv: Final = sock.recv
         self._send: Final = sock.send
         self._settings: Final = settings
-        self._pool: Final = pool
+        self._account: Final = account
         self._bios: Final = bios
         self._object: ssl.SSLObject | None = None
         self._failure: TlsError | None = None
@@ -58,7 +61,6 @@ class TlsTransport(Transport):
         self._whole: bool = False  # what is held begins with a whole record
         self._rest: bool = False  # the record read last may hold more plaintext: only then OpenSSL is asked
         self._waiting: list[Buffer] = []
-        self._booked: i64 = 0
         self._finished: bool = False
         self._notified: bool = False  # the peer's close-notify was read
         self._fin: bool = False
@@ -123,7 +125,8 @@ class TlsTransport(Transport):
         certificate = tls.getpeercert(binary_form=True)
         fields = None if certificate is None else tls.getpeercert()
         subject = format_name(fields["subject"]) if fields else None
-        return Identity(tls.version() or "", "" if cipher is None else cipher[0], subject, certificate)
+        # The words are few, and OpenSSL's module makes new ones for each connection.
+        return Identity(sys.intern(tls.version() or ""), "" if cipher is None else sys.intern(cipher[0]), subject, certificate)
 
     # Reading.
 
@@ -242,10 +245,32 @@ class TlsTransport(Transport):
         self.wire_received += len(data)
         return data
 
+    def obtainable(self, wanted: i64) -> i64:
+        tls = self._object
+        there: i64 = tls.pending() if tls is not None and self._rest else 0
+        if there >= wanted or self._failure is not None or self._at_end():
+            return max(there, wanted)
+        records = self._held
+        waiting = queued(self._sock)
+        if waiting > MAX_PEEK:
+            return wanted
+        try:
+            records += self._recv(max(waiting, 1), socket.MSG_PEEK)
+        except BlockingIOError:
+            pass
+        except OSError:
+            return wanted
+        return there + most_plaintext(records)
+
+    def least(self, wanted: i64) -> i64:
+        tls = self._object
+        there: i64 = tls.pending() if tls is not None and self._rest else 0
+        return max(wanted - there - len(self._held), 1)
+
     # Writing.
 
     def write(self, data: Buffer) -> i64:
-        if self._booked != 0 and not self.flush():
+        if self.booked != 0 and not self.flush():
             return 0
         length: i64 = len(data)
         if length > SLICE:
@@ -254,7 +279,7 @@ class TlsTransport(Transport):
         return length
 
     def write_gather(self, pieces: list[Buffer]) -> i64:
-        if self._booked != 0 and not self.flush():
+        if self.booked != 0 and not self.flush():
             return 0
         taken: i64 = 0
         fresh: list[Buffer] = []
@@ -286,20 +311,22 @@ class TlsTransport(Transport):
         return written
 
     def flush(self) -> bool:
-        if self._booked == 0:
+        if self.booked == 0:
             return True
         waiting = self._waiting
         self._waiting = []
-        self._pool.release(self._booked)
-        self._booked = 0
         self.pending_write = 0
-        return self._push(waiting)
+        if not self._push(waiting):  # what still waits is booked instead of what waited before
+            return False
+        self._account.release(TLS, self.booked)
+        self.booked = 0
+        return True
 
     def _say(self, written: bytes) -> bool:
         """Send what OpenSSL wrote by itself, behind what waits; True when nothing waits."""
         if len(written) == 0:
             return self.flush()
-        if self._booked != 0:
+        if self.booked != 0:
             waiting = self._waiting
             waiting.append(written)
             self._keep(waiting)
@@ -340,14 +367,15 @@ class TlsTransport(Transport):
         return True
 
     def _keep(self, pieces: list[Buffer]) -> None:
-        """Let ciphertext wait, booked with its overhead instead of what was booked before."""
+        """Let ciphertext wait; what it keeps in memory is booked, with its overhead, instead of what was booked before."""
         size: i64 = 0
+        booked: i64 = 0
         for piece in pieces:
             size += len(piece)
-        booked = size + PIECE_OVERHEAD * len(pieces)
-        self._pool.charge(booked)
-        self._pool.release(self._booked)
-        self._booked = booked
+            booked += held(piece) + PIECE_OVERHEAD
+        self._account.charge(TLS, booked)
+        self._account.release(TLS, self.booked)
+        self.booked = booked
         self._waiting = pieces
         self.pending_write = size
 
@@ -384,13 +412,13 @@ class TlsTransport(Transport):
         if self._closed:
             return
         self._closed = True
-        if self._object is not None and self._finished and not self._said_notify and self._failure is None and self._booked == 0:
+        if self._object is not None and self._finished and not self._said_notify and self._failure is None and self.booked == 0:
             try:
                 self._send(self._notify(self._object))
             except OSError:
                 self.clean_end = False  # the peer is gone: there is nobody to tell
-        self._pool.release(self._booked)
-        self._booked = 0
+        self._account.release(TLS, self.booked)
+        self.booked = 0
         self._waiting = []
         self._held = b""
         self.pending_write = 0

@@ -8,10 +8,11 @@ from typing import Final
 
 from mypy_extensions import i64
 
-__all__ = ["LONGEST", "RECORD_HEADER", "is_refused", "missing", "whole_records"]
+__all__ = ["LONGEST", "RECORD_HEADER", "is_refused", "missing", "most_plaintext", "whole_records"]
 
 RECORD_HEADER: Final = 5
 MAJOR_VERSION: Final = 3  # of every record since SSL 3.0
+LEAST_TAG: Final = 16  # what every cipher adds to the plaintext of a record, at least
 LONGEST: Final = 17408  # with its header; OpenSSL refuses a record a little shorter: 16 KiB of plaintext, 320 bytes of overhead, the header
 
 
@@ -38,6 +39,22 @@ def missing(begun: bytes) -> i64:
 def is_refused(begun: bytes) -> bool:
     """Whether OpenSSL refuses a record for its header alone: it is not worth waiting for its end."""
     return len(begun) >= RECORD_HEADER and (begun[1] != MAJOR_VERSION or _record_size(begun, 0) > LONGEST)
+
+
+def most_plaintext(data: bytes) -> i64:
+    """How many bytes of plaintext the whole records in ``data`` hold at most; one that will be refused counts, too: OpenSSL is to see it."""
+    length: i64 = len(data)
+    found: i64 = 0
+    start: i64 = 0
+    while start + RECORD_HEADER <= length:
+        size = _record_size(data, start)
+        if data[start + 1] != MAJOR_VERSION or size > LONGEST:
+            return found + LONGEST
+        if start + size > length:
+            break
+        found += max(size - RECORD_HEADER - LEAST_TAG, 0)
+        start += size
+    return found
 
 
 def _record_size(data: bytes, start: i64) -> i64:

@@ -30,7 +30,7 @@ class Identity:
     Attributes:
         version, cipher: of TLS; empty for plaintext.
         subject: the certificate's distinguished name in RFC 4514 form, most specific part first; None without a certificate.
-        certificate: the peer's certificate in DER form, or None.
+        certificate: the peer's certificate in DER form, or None; a channel keeps it no longer than until the peer is authenticated.
     """
 
     def __init__(self, version: str = "", cipher: str = "", subject: str | None = None, certificate: bytes | None = None) -> None:
@@ -46,14 +46,18 @@ class Transport(abc.ABC):
 
     Attributes:
         wire_received, wire_sent: bytes on the wire.
-        pending_write: bytes taken by ``write`` that the socket has not; booked at the memory pool.
+        pending_write: bytes taken by ``write`` that the socket has not.
+        booked: what they keep in memory, booked at the memory pool.
+        can_peek: ``peek`` can be asked.
         clean_end: the end of the stream was announced as the protocol wants it; False for a TLS peer that sends FIN without close-notify.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, can_peek: bool = False) -> None:
+        self.can_peek: Final = can_peek
         self.wire_received: i64 = 0
         self.wire_sent: i64 = 0
         self.pending_write: i64 = 0
+        self.booked: i64 = 0
         self.clean_end: bool = True
 
     @abc.abstractmethod
@@ -67,6 +71,20 @@ class Transport(abc.ABC):
     @abc.abstractmethod
     def has_buffered(self) -> bool:
         """Whether ``read`` would give something although the socket may stay silent."""
+
+    def peek(self, size: i64) -> bytes:
+        """The first bytes that ``read`` would give, at most ``size``, left where they are; none at the end, or when there are none now."""
+        raise NotImplementedError
+
+    @abc.abstractmethod
+    def obtainable(self, wanted: i64) -> i64:
+        """How many bytes could be read now, by as many reads as it takes; ``wanted`` or more when there are so many. May say a little too much,
+        and says so on an error, which ``read`` will raise.
+        """
+
+    def least(self, wanted: i64) -> i64:
+        """How many bytes more must at least lie in the socket before ``wanted`` can be read; at least 1."""
+        return max(wanted, 1)
 
     @abc.abstractmethod
     def write(self, data: Buffer) -> i64:

@@ -107,9 +107,10 @@ class Watchdog(Timer):
     def _stalled(self, channel: "Channel", now_ns: i64) -> bool:
         options = channel.options
         frame = channel.frames_received if channel.is_receiving else -1
-        receiving = self._receiving = window_of(frame, channel.mute_count, now_ns, channel.bytes_received, self._receiving)
-        if receiving is not None and receiving.moves_too_little(now_ns, channel.bytes_received, options):
-            channel.close(Cause.RECEIVE_STALLED, f"{channel.staged} bytes of a frame, then nearly nothing")
+        arrived: i64 = channel.bytes_arrived if frame >= 0 else 0
+        receiving = self._receiving = window_of(frame, channel.mute_count, now_ns, arrived, self._receiving)
+        if receiving is not None and receiving.moves_too_little(now_ns, arrived, options):
+            channel.close(Cause.RECEIVE_STALLED, f"{channel.begun_bytes} bytes of a frame, then nearly nothing")
             return True
         send = channel.send_number if channel.is_sending else -1
         sending = self._sending = window_of(send, 0, now_ns, channel.wire_sent, self._sending)

@@ -2,7 +2,8 @@
 
 The chunk table of a block is a numpy array over the file's bytes, and ``data`` is an Arrow binary array whose buffer *is* the data section
 of the block: chunks lie back to back, so their offsets are all it takes. Blocks that are small (a quiet proxy flushes every 20 ms) are joined
-until a batch is worth its fixed cost of some 46 microseconds; joining copies their payload once.
+until a batch is worth its fixed cost of some 46 microseconds; joining copies their payload once. So does making anew a block that holds pieces
+of frames that were cut through: the chunk that completes one holds all of it then, and pieces are no rows.
 """
 
 import dataclasses
@@ -18,7 +19,7 @@ import pyarrow as pa
 
 from proxy.pipeline.planner import DataLossError, Slice
 from proxy.tap import record
-from proxy.tap.log_reader import open_segment
+from proxy.tap.log_reader import BlockRef, Joiner, open_segment
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,7 +44,7 @@ class Block:
 
     Attributes:
         header: its header.
-        body: all ``block_len`` bytes of it, header included; usually a slice of a memory map, which lives as long as an array over it does.
+        body: all bytes of it, header included; usually a slice of a memory map, which lives as long as an array over it does.
     """
 
     header: record.BlockHeader
@@ -111,10 +112,15 @@ class _Group:
         values = np.ascontiguousarray(self.rows[field])
         return pa.array(values, mask=values < 0 if null_below_zero else None)
 
-    def time(self, field: str, *, null_at_zero: bool = False) -> pa.Array:
-        """Nanoseconds as microseconds, rounded down, UTC."""
+    def time(self, field: str, kind: int | None = None) -> pa.Array:
+        """Nanoseconds as microseconds, rounded down, UTC. With ``kind``: of such chunks only, and null at 0."""
         values = self.rows[field]
-        return pa.array(values // 1000, type=pa.timestamp("us", tz="UTC"), mask=values == 0 if null_at_zero else None)
+        return pa.array(values // 1000, type=pa.timestamp("us", tz="UTC"), mask=None if kind is None else (values == 0) | (self.rows["kind"] != kind))
+
+    def transfer(self) -> pa.Array:
+        """Microseconds from a frame's first bytes to its last, for chunks of a frame that was cut through."""
+        first = self.rows["lost_from_ns"]
+        return pa.array((self.rows["capture_ns"] - first) // 1000, mask=(first == 0) | (self.rows["kind"] != record.KIND_FRAMES))
 
     def data(self, kind: pa.DataType) -> pa.Array:
         """The payload: Arrow offsets over the data section itself (over its copy when several blocks are joined)."""
@@ -205,23 +211,30 @@ _MAKERS: Final[dict[str, Callable[[_Group, pa.DataType], pa.Array]]] = {
     "reason": lambda group, kind: group.word("reason", record.REASONS),
     "lost_frames": lambda group, kind: group.number("lost_frames"),
     "lost_bytes": lambda group, kind: group.number("lost_bytes"),
-    "lost_from": lambda group, kind: group.time("lost_from_ns", null_at_zero=True),
+    "lost_from": lambda group, kind: group.time("lost_from_ns", record.KIND_GAP),
     "data": lambda group, kind: group.data(kind),
     "starts": lambda group, kind: group.starts(kind),
     "sizes": lambda group, kind: group.sizes(kind),
     "request_key": lambda group, kind: group.answers(kind, 0),
     "latency_us": lambda group, kind: group.answers(kind, 1),
+    "transfer_us": lambda group, kind: group.transfer(),
 }
 
 
-def read_slice(part: Slice, *, fail_on_data_loss: bool = True) -> Iterator[Block]:
-    """The blocks of a slice, mapped, each CRC checked.
+def read_slice(part: Slice, *, fail_on_data_loss: bool = True, joiner: Joiner | None = None) -> Iterator[Block]:
+    """The blocks of a slice, mapped, each CRC checked, their frames whole.
+
+    Args:
+        part: what to read.
+        fail_on_data_loss: as below.
+        joiner: who joined the slices before this one, if somebody did.
 
     Raises:
         DataLossError: a block is damaged, or the segment is gone; with ``fail_on_data_loss`` false it is left out, and what follows a damaged
             header in its segment too, for nobody can say where the next block begins.
     """
     at = part.start
+    joiner = joiner or Joiner()
     try:
         fd = open_segment(part.path)
     except FileNotFoundError as gone:
@@ -245,7 +258,7 @@ def read_slice(part: Slice, *, fail_on_data_loss: bool = True) -> Iterator[Block
         body = view[position : position + header.block_len]
         at += header.block_len
         if zlib.crc32(body[header.header_len :]) == header.body_crc:
-            yield Block(header, body)
+            yield Block(*joiner.join(BlockRef(part.stream, part.path, part.base, position, header), body))
         elif fail_on_data_loss:
             raise DataLossError(f"stream {part.stream}: the block at offset {header.offset} of {part.path} is damaged: its CRC does not fit")
 
@@ -270,10 +283,12 @@ def record_batches(stream: str, blocks: Iterable[Block], schema: pa.Schema) -> I
     group: list[Block] = []
     size = 0
     for block in blocks:
-        if group and size + block.header.block_len > _JOIN_BELOW:
+        if block.header.chunk_count == 0:
+            continue  # it had pieces only
+        if group and size + len(block.body) > _JOIN_BELOW:
             yield record_batch(stream, group, schema)
             group, size = [], 0
         group.append(block)
-        size += block.header.block_len
+        size += len(block.body)
     if group:
         yield record_batch(stream, group, schema)

@@ -26,7 +26,7 @@ _INTS: Final = ArrayType(IntegerType(), containsNull=False)
 _COLUMNS: Final[tuple[tuple[str, DataType, bool], ...]] = (
     ("stream", StringType(), False),  # <node>.<slot>.<boot-id>
     ("offset", LongType(), False),  # logical offset of the block in its stream; with chunk_index a row's key for ever
-    ("chunk_index", IntegerType(), False),  # position in the block
+    ("chunk_index", IntegerType(), False),  # position among the chunks of the block
     ("capture_time", TimestampType(), False),  # wall clock of the read; never decreases within a stream
     ("connection_id", LongType(), True),  # null: a gap over more than one connection
     ("listener", StringType(), True),
@@ -42,13 +42,14 @@ _COLUMNS: Final[tuple[tuple[str, DataType, bool], ...]] = (
     ("original_bytes", LongType(), False),  # the frames' bytes on the wire, headers included
     ("reason", StringType(), False),  # why bytes or frames are missing; none
     ("lost_frames", LongType(), False),  # gap: frames that passed and are not in the log
-    ("lost_bytes", LongType(), False),  # gap: their bytes; frames: bytes cut or withheld
+    ("lost_bytes", LongType(), False),  # gap: their bytes; frames: bytes cut, withheld or lost
     ("lost_from", TimestampType(), True),  # gap: when the first one was lost
     ("data", BinaryType(), False),  # the frames as they passed, each behind its int32 header
     ("starts", _INTS, False),  # where in data each frame begins
     ("sizes", _INTS, True),  # body sizes on the wire; null: as stored
     ("request_key", _INTS, True),  # kafka answers: api key << 16 | version for each frame, -1 unknown
-    ("latency_us", _INTS, True),  # kafka answers: time since the request, -1 unknown
+    ("latency_us", _INTS, True),  # kafka answers: time since the request, to the first byte; -1 unknown
+    ("transfer_us", LongType(), True),  # a frame that was cut through, alone in its chunk: from its first byte to its last; null: all came whole
 )
 
 CHUNK_SCHEMA: Final = StructType([StructField(name, kind, nullable) for name, kind, nullable in _COLUMNS])

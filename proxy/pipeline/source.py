@@ -208,8 +208,10 @@ def _read(partition: InputPartition, schema: StructType, options: SourceOptions)
     from pyspark.sql.pandas.types import to_arrow_schema
 
     from proxy.pipeline.decode import read_slice, record_batches
+    from proxy.tap.log_reader import Joiner
 
     assert isinstance(partition, SlicePartition), "Spark hands back the partitions it was given"
     columns = to_arrow_schema(schema, timezone="UTC")
+    joiner = Joiner()
     for part in partition.slices:
-        yield from record_batches(part.stream, read_slice(part, fail_on_data_loss=options.fail_on_data_loss), columns)
+        yield from record_batches(part.stream, read_slice(part, fail_on_data_loss=options.fail_on_data_loss, joiner=joiner), columns)

@@ -52,11 +52,11 @@ _PLACE: Final = (
 )
 # Columns as the files have them, so that an empty table can be read; Spark adds batch_id, from the folders' names.
 TABLE_SCHEMAS: Final = {
-    "frames": f"{_PLACE}, capture string, frame_index int, sequence bigint, size int, payload binary, latency_us int, kept_size int, "
-    "api_key int, api_version int",
+    "frames": f"{_PLACE}, capture string, transfer_us bigint, frame_index int, sequence bigint, size int, payload binary, latency_us int, "
+    "kept_size int, api_key int, api_version int",
     "traffic_by_minute": "minute timestamp, listener string, principal string, direction string, frames bigint, bytes bigint, "
     "cut_bytes bigint, lost_frames bigint, lost_bytes bigint",
-    "requests": f"{_PLACE}, frame_index int, sequence bigint, api_key int, api_version int, latency_us int, size int",
+    "requests": f"{_PLACE}, frame_index int, sequence bigint, api_key int, api_version int, latency_us int, transfer_us bigint, size int",
     "gaps": f"{_PLACE}, rule string, first_sequence bigint, lost_from timestamp, lost_frames bigint, lost_bytes bigint, reason string",
 }
 TRAFFIC_VIEW: Final = """

@@ -119,9 +119,10 @@ def frames(chunks: "DataFrame") -> "DataFrame":
     """The table ``frames``: each captured frame with its place, who sent it, size and payload, and for Kafka's answers what they answer.
 
     ``size`` is the body's on the wire, ``kept_size`` how much of it is in ``payload``: less where ``capture`` says so, where the rule cuts
-    frames, and where a body carried credentials.
+    frames, where a body carried credentials, and where the log has lost pieces of a frame that was cut through. ``latency_us`` is to the first
+    byte of an answer, ``transfer_us`` from there to its last, null for frames that came whole.
     """
-    rows = explode_frames(chunks, *FRAME_KEYS, "capture")
+    rows = explode_frames(chunks, *FRAME_KEYS, "capture", "transfer_us")
     return rows.withColumns(
         {
             "kept_size": f.length("payload"),
@@ -135,12 +136,12 @@ def requests(frames: "DataFrame") -> "DataFrame":
     """The table ``requests``: each answer under protocol kafka whose request is known, with that request's API, version and latency.
 
     Answers come in the order of requests, and the proxy pairs them; a Produce with acks=0 has no answer and is not here. ``size`` is the
-    answer's.
+    answer's, ``latency_us`` to its first byte; with ``transfer_us``, where it is not null, to its last.
 
     Args:
         frames: rows of the table ``frames``; the payload is not touched.
     """
-    columns = (*FRAME_KEYS, "frame_index", "sequence", "api_key", "api_version", "latency_us", "size")
+    columns = (*FRAME_KEYS, "frame_index", "sequence", "api_key", "api_version", "latency_us", "transfer_us", "size")
     return frames.where("api_key is not null and direction = 'response'").select(*columns)
 
 

@@ -17,6 +17,7 @@ from proxy.cells import (
     FAULT_PLACES,
     HANDSHAKE_BOUNDS,
     LAG_BOUNDS,
+    MEMORY_KINDS,
     MUTE_CAUSES,
     ORDERLY_CAUSES,
     TLS_ERRORS,
@@ -132,6 +133,7 @@ class _SideCells:
         self.writes: i64 = layout.index("framegate.write.count", side, listener)
         self.sizes: i64 = layout.index("framegate.frame.size", side, listener)
         self.refused: i64 = layout.index("framegate.frame.rejected", listener, side, "frame_too_large")
+        self.cut_short: i64 = layout.index("framegate.frame.cut_short", listener, side)
         self.lost: i64 = layout.index("framegate.frame.lost.io", listener, side)
         self.active: i64 = layout.index("framegate.connection.active", side, listener)
 
@@ -169,7 +171,9 @@ class _LoopCells:
     def __init__(self, layout: CellLayout) -> None:
         index = layout.index
         self.limit: i64 = index("framegate.memory_pool.limit", "frames")
-        self.usage: i64 = index("framegate.memory_pool.usage", "frames")
+        self.usage: i64 = index("framegate.memory_pool.usage", "frames", MEMORY_KINDS[0])
+        self.waiting: i64 = index("framegate.memory_pool.waiting", "frames")
+        self.evicted: i64 = index("framegate.memory_pool.evicted", "frames")
         self.depleted: i64 = index("framegate.memory_pool.depleted.time", "frames")
         self.refused: i64 = index("framegate.memory_pool.refused", "frames")
         self.wait: i64 = index("framegate.memory_pool.wait.time", "frames")
@@ -296,6 +300,7 @@ class Publisher:
         self._put(cells.refused, stats.refused_too_large)
         self._put(cells.refused + 1, stats.refused_negative)
         self._put(cells.refused + 2, stats.refused_incomplete)
+        self._put(cells.cut_short, stats.cut_short)
         loop = self._loop_cells
         self._add_all(loop.muted, stats.muted)
         self._add_all(loop.mutes, stats.mutes)
@@ -330,7 +335,11 @@ class Publisher:
     def _fill_pool(self, cells: _LoopCells) -> None:
         pool = self._pool
         self._put(cells.limit, pool.size)
-        self._put(cells.usage, pool.used)
+        self._put(cells.usage, pool.begun)
+        self._put(cells.usage + 1, pool.pending)
+        self._put(cells.usage + 2, pool.tls)
+        self._put(cells.waiting, pool.waiting)
+        self._put(cells.evicted, pool.evicted)
         self._put(cells.depleted, pool.depleted_total_ns())
         self._put(cells.refused, pool.refused)
         self._put(cells.wait, pool.wait_ns)

@@ -23,6 +23,7 @@ import abc
 import errno
 from typing import Final
 
+from librt.strings import read_i32_be
 from librt.vecs import vec
 from mypy_extensions import i32, i64, mypyc_attr
 
@@ -30,7 +31,8 @@ from proxy.cells import TLS_ERRORS
 from proxy.network import mute
 from proxy.network.cause import Cause
 from proxy.network.channel import Channel
-from proxy.network.run import Run
+from proxy.network.framing import HEADER
+from proxy.network.run import PART_FIRST, Run
 from proxy.network.selector import Selector
 from proxy.network.state import ChannelState
 from proxy.network.timer import Timer
@@ -45,6 +47,7 @@ from proxy.tap.record import DIRECTION_REQUEST, DIRECTION_RESPONSE, REASON_PARTI
 
 __all__ = ["LINGER_NS", "Leg", "Pair", "PairOwner"]
 
+NO_LIMIT: Final = 1 << 31
 LINGER_NS: Final = 1_000_000_000
 PEER: Final = mute.PEER
 TAP: Final = mute.TAP
@@ -130,6 +133,7 @@ class Leg:
         ended: the peer sends no more.
         shut: our write side is shut, or will be: ``shut_wanted`` says that a pending send is waited for.
         dropped_bytes: whole frames received that were not passed on.
+        part_size: bytes of the frame that is cut through, known while somebody looks.
     """
 
     __deletable__ = ("pair",)
@@ -147,6 +151,7 @@ class Leg:
         self.shut: bool = False
         self.shut_wanted: bool = False
         self.dropped_bytes: i64 = 0
+        self.part_size: i64 = 0
 
     @property
     def other(self) -> "Leg":
@@ -383,6 +388,9 @@ class Pair:
             channel.discard(run)
             return
         pairing = self.pairing
+        if run.part != 0:
+            self._pass_part(leg, channel, out, run)
+            return
         now_ns = self._owner.selector.read_clock()  # not the poll's: an answer can come within the poll that passed its request on
         if pairing is not None:
             if leg.is_client:
@@ -400,6 +408,20 @@ class Pair:
         if pairing is not None:
             self._hold(pairing, leg)
 
+    def room_for(self, leg: Leg) -> tuple[i64, bool]:
+        """How many bytes of a leg's runs the other side takes at once, and whether nothing waits there; what is dropped needs no room."""
+        out = leg.other.channel
+        if self.state is CLOSING or out is None or not out.is_open:
+            return NO_LIMIT, True
+        return out.room()
+
+    def wait_for_room(self, leg: Leg, channel: Channel) -> None:
+        """Mute a leg until the other side may have more room."""
+        out = leg.other.channel
+        if out is not None:
+            channel.mute(PEER)
+            out.want_room()
+
     def _drop(self, leg: Leg, frames: i64, size: i64) -> None:
         """Count whole frames that were received and are not passed on."""
         leg.dropped_bytes += size
@@ -411,6 +433,38 @@ class Pair:
     def _wall_ns(self) -> i64:
         """The time of day, as of this poll."""
         return self._owner.selector.now_ns + self._owner.wall_offset_ns
+
+    def _pass_part(self, leg: Leg, channel: Channel, out: Channel, run: Run) -> None:
+        """As ``received``, for a piece of a frame that is cut through."""
+        pairing = self.pairing
+        now_ns = self._owner.selector.read_clock()
+        if pairing is not None and run.part & PART_FIRST:
+            if leg.is_client:
+                pairing.request_part(run, now_ns)
+            else:
+                pairing.answer_part(run, now_ns)
+        accepted = leg.tap is None or self._append_part(leg.tap, leg, run, now_ns)
+        leg.frames += run.frames
+        leg.bytes += run.size
+        if not accepted:
+            channel.mute(TAP)
+            self._owner.tap_full(leg)
+        if not out.send(run):
+            channel.mute(PEER)
+        if pairing is not None:
+            self._hold(pairing, leg)
+
+    def _append_part(self, tap: TapPoint, leg: Leg, run: Run, now_ns: i64) -> bool:
+        pairing = self.pairing
+        if run.part & PART_FIRST:
+            leg.part_size = HEADER + i64(read_i32_be(run.prefix(HEADER), 0))
+        capture_ns = now_ns + self._owner.wall_offset_ns
+        if pairing is None:
+            return tap.append_part(run, leg.frames, capture_ns, leg.part_size, False, None, None)
+        withheld = bool(run.part & PART_FIRST) and len(pairing.sensitive) != 0
+        if leg.is_client:
+            return tap.append_part(run, leg.frames, capture_ns, leg.part_size, withheld, None, None)
+        return tap.append_part(run, leg.frames, capture_ns, leg.part_size, withheld, int(pairing.part_key), int(pairing.part_latency_us))
 
     def _append(self, tap: TapPoint, leg: Leg, run: Run, now_ns: i64) -> bool:
         pairing = self.pairing
@@ -465,6 +519,9 @@ class Pair:
         if self.state is CLOSING:
             self._settle(leg, channel)
             return
+        if channel.cut_short_at != 0:
+            self.end(Cause.PEER_CLOSED if leg.is_client else Cause.UPSTREAM_CLOSED, _within(channel), channel.options.side)
+            return
         if self.state is OPEN:
             if leg.is_client and channel.bytes_received == 0 and not self.route.waits_before_data:
                 self.end(self._end_cause(Cause.PEER_CLOSED), "", "downstream")
@@ -505,7 +562,7 @@ class Pair:
         pairing = self.pairing
         if not both and (pairing is None or pairing.lost):
             return
-        if not both and not self.upstream.ended and pairing is not None and pairing.open > 0:
+        if not both and not self.upstream.ended and pairing is not None and (pairing.open > 0 or _is_within(self.upstream)):
             return
         if self._pending():
             return
@@ -624,7 +681,8 @@ class Pair:
         else:
             self._count_upstream(channel)
         if self.state is not CLOSING:
-            self.end(channel.cause or Cause.INTERNAL, channel.detail, self._side_of(channel))
+            detail = channel.detail if channel.cut_short_at == 0 else f"{_within(channel)}: {channel.detail}" if channel.detail else _within(channel)
+            self.end(channel.cause or Cause.INTERNAL, detail, self._side_of(channel))
         self._check_gone()
 
     def _side_of(self, channel: Channel) -> str:
@@ -636,8 +694,18 @@ class Pair:
         if looked_at and leg.frames != channel.frames_received:
             self._drop(leg, channel.frames_received - leg.frames, channel.bytes_received - channel.lost_bytes - leg.bytes)
 
+    def _count_cut_short(self, leg: Leg) -> None:
+        """A frame that was cut through and never came to its end counts for the side that it was passed to as well."""
+        channel, out = leg.channel, leg.other.channel
+        if channel is not None and channel.cut_short_at != 0 and out is not None:
+            out.count_cut_short()
+
     def _tap_partial(self, leg: Leg, channel: Channel) -> None:
-        if leg.tap is not None and channel.lost_bytes != 0:
+        if leg.tap is None:
+            return
+        if channel.cut_short_at != 0:
+            leg.tap.cut_short(self._wall_ns())
+        elif channel.lost_bytes != 0:
             leg.tap.lose(REASON_PARTIAL_FRAME, 0, channel.lost_bytes, leg.frames, self._wall_ns())
 
     def _count_client(self, channel: Channel) -> None:
@@ -665,6 +733,8 @@ class Pair:
         counters.lost_downstream += self.lost_bytes(self.client)
         counters.lost_upstream += self.lost_bytes(self.upstream)
         counters.closed[CAUSE_INDEX[self.cause or Cause.INTERNAL]] += 1
+        self._count_cut_short(self.client)
+        self._count_cut_short(self.upstream)
         if self.pairing is not None:
             self.pairing.release()
         if self._timer is not None:
@@ -675,6 +745,15 @@ class Pair:
         finally:
             self.client.release()
             self.upstream.release()
+
+
+def _is_within(leg: Leg) -> bool:
+    """Whether a leg is within a frame that is cut through."""
+    return leg.channel is not None and leg.channel.is_within_cut
+
+
+def _within(channel: Channel) -> str:
+    return f"within a frame, after {channel.cut_short_at + channel.lost_bytes} of its bytes"
 
 
 def _is_left(leg: Leg) -> bool:

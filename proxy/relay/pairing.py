@@ -151,6 +151,7 @@ class Pairing:
         sensitive: indexes, within the run, of the frames whose bodies must be withheld from the tap; empty for nearly all.
         keys: after ``answers`` with ``keep``: request key and version of each frame, -1 unknown.
         latencies: likewise, microseconds, -1 unknown.
+        part_key, part_latency_us: of the answer whose first piece ``answer_part`` saw; -1 unknown.
     """
 
     def __init__(self, stats: PairingStats) -> None:
@@ -159,6 +160,8 @@ class Pairing:
         self.sensitive: vec[i32] = vec[i32]()
         self.keys: vec[i32] = vec[i32]()
         self.latencies: vec[i32] = vec[i32]()
+        self.part_key: i64 = -1
+        self.part_latency_us: i64 = -1
         self._stats = stats
         self._counted: i64 = 0
         self._head: i64 = 0
@@ -193,6 +196,15 @@ class Pairing:
             size = i64(read_i32_be(data, pos))
             self._request(data, pos, pos + 4 + size, size, now_ns)
             pos += 4 + size
+        self._count_open()
+
+    def request_part(self, run: Run, now_ns: i64) -> None:
+        """The first piece of a request that is cut through; sets ``sensitive``, whose index is 0."""
+        if len(self.sensitive):
+            self.sensitive = vec[i32]()
+        self._frames = 0
+        head = run.prefix(_LONG_PREFIX)
+        self._request(head, 0, i64(len(head)), i64(read_i32_be(head, 0)), now_ns)
         self._count_open()
 
     def _has_acks(self, head: bytes, size: i64) -> bool:
@@ -287,6 +299,19 @@ class Pairing:
         self._count_open()
         if self.open == 0 and self._mask >= _KEEP:
             self._resize(_SMALL)
+
+    def answer_part(self, run: Run, now_ns: i64) -> None:
+        """The first piece of an answer that is cut through; sets ``sensitive``, ``part_key`` and ``part_latency_us``."""
+        if len(self.sensitive):
+            self.sensitive = vec[i32]()
+        self.keys = vec[i32]()
+        self.latencies = vec[i32]()
+        self._frames = 0
+        head = run.prefix(_HEADER)
+        self._answer(head, 0, i64(read_i32_be(head, 0)), now_ns, keep=True)
+        self.part_key = i64(self.keys[0])
+        self.part_latency_us = i64(self.latencies[0])
+        self._count_open()
 
     def _answer(self, data: bytes, pos: i64, size: i64, now_ns: i64, keep: bool) -> None:
         if not self.lost and self._take(data, pos, size):

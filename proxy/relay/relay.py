@@ -132,6 +132,16 @@ class Relay(SelectorListener):
         self.pairs.tap_full(leg)
         return False
 
+    def room_for(self, channel: Channel) -> tuple[i64, bool]:
+        leg = channel.attachment
+        assert isinstance(leg, Leg), "every channel has a leg"
+        return leg.pair.room_for(leg)
+
+    def wait_for_room(self, channel: Channel) -> None:
+        leg = channel.attachment
+        assert isinstance(leg, Leg), "every channel has a leg"
+        leg.pair.wait_for_room(leg, channel)
+
     def ready(self, channel: Channel) -> None:
         leg = channel.attachment
         assert isinstance(leg, Leg), "every channel has a leg"

@@ -12,7 +12,7 @@ from proxy.relay.route import Route
 from proxy.relay.state import PairState
 from proxy.relay.upstream import Endpoint, Upstream
 
-__all__ = ["closed_row", "endpoint_row", "open_row", "refused_row"]
+__all__ = ["closed_row", "endpoint_row", "holder_row", "open_row", "refused_row"]
 
 Row = dict[str, Any]
 NS_PER_MS: Final = 1_000_000
@@ -113,6 +113,25 @@ def refused_row(pair_id: i64, route: Route, peer: str, opened_ns: i64, now_ns: i
         "closed_ns": int(now_ns),
         "lost": {"bytes": 0, **nothing},
         "mutes": {},
+    }
+
+
+def holder_row(pair: Pair, channel: Channel, kind: str, size: i64, wall_offset_ns: i64) -> Row:
+    """What one channel of a pair holds of the memory pool, of one kind (``cells.MEMORY_KINDS``). ``muted`` is why it is not read, ``muted_ns`` since
+    when, 0 when nothing mutes it; ``last_active_ns`` when a byte last moved.
+    """
+    is_client = channel is pair.client.channel
+    muted_ns = channel.first_muted_ns
+    return {
+        "id": int(pair.id),
+        "listener": pair.route.listener,
+        "side": channel.options.side,
+        "peer": channel.peer if is_client else pair.endpoint,
+        "kind": kind,
+        "bytes": int(size),
+        "muted": mute.cause_names(int(channel.causes)),
+        "muted_ns": int(muted_ns + wall_offset_ns) if muted_ns != 0 else 0,
+        "last_active_ns": int(channel.last_active_ns + wall_offset_ns),
     }
 
 

@@ -20,6 +20,7 @@ from proxy.network.selector import Selector
 from proxy.relay.counters import Publisher
 from proxy.relay.drain import Drain
 from proxy.relay.relay import Relay
+from proxy.server.heap import Heap
 from proxy.server.link import LinkError, LinkReader, encode
 from proxy.server.loop import Loop, Watcher
 from proxy.server.settings import Settings
@@ -108,6 +109,7 @@ def _build(message: Message, slot: int, cells_fd: int, sockets: tuple[socket.soc
         handover=handover,
         wakeup=wakeup,
         reader=reader,
+        heap=Heap(),
     )
 
 

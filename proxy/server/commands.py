@@ -9,6 +9,7 @@ Messages and answers (``id`` is repeated in the answer; ``refused`` and ``error`
     mute | unmute | close {connections | listener, reason}
                                               result {affected, missing, undone}   mute: when no further header will be read
     upstreams                                 result {rows}                  of endpoints that are left out
+    holders {limit}                           result {rows}                  who holds most of the memory pool, most first
     drain {timeout_ms}                        result {} at once; later the notice drained {open, cut_off}
     stop                                      no answer: flush and exit
 
@@ -21,15 +22,19 @@ Anything else, and what cannot be read, is answered with ``error {error}``; so i
 
 import abc
 import bisect
+import heapq
+import itertools
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from proxy.cells import MEMORY_KINDS
 from proxy.network import mute
 from proxy.network.cause import Cause
+from proxy.network.channel import Channel
 from proxy.relay.pair import Pair
 from proxy.relay.relay import Relay
-from proxy.relay.rows import endpoint_row, open_row
+from proxy.relay.rows import endpoint_row, holder_row, open_row
 from proxy.relay.state import PairState
 from proxy.server.settings import ChangeError, Settings
 
@@ -39,6 +44,7 @@ Message = dict[str, Any]
 Reply = Callable[[Message], None]
 STEP: Final = 8  # pairs between two looks at the clock
 MAX_ROWS: Final = 10_000
+MAX_HOLDERS: Final = 100
 
 
 class _Job(abc.ABC):
@@ -91,6 +97,58 @@ class _List(_Job):
     def result(self) -> Message:
         more = self._ids is not None and self._at < len(self._ids) and bool(self._rows)
         return {"type": "result", "id": self.id, "rows": self._rows, "next": self._rows[-1]["id"] if more else 0}
+
+    def cut(self) -> Message:
+        return {"type": "error", "id": self.id, "error": "the processor ends"}
+
+
+class _Holders(_Job):
+    """Who holds most of the memory pool: each channel counts for each kind, as it is when its turn comes."""
+
+    def __init__(self, message: Message, pairs: dict[int, Pair], wall_offset_ns: int) -> None:
+        super().__init__(message)
+        self._limit = int(message["limit"])
+        if not 1 <= self._limit <= MAX_HOLDERS:
+            raise ValueError(f"a limit of {self._limit} holders")
+        self._pairs = pairs
+        self._wall_offset_ns = wall_offset_ns
+        self._ids: list[int] | None = None
+        self._at = 0
+        self._order = itertools.count(0, -1)  # of two that hold the same, the older pair comes first
+        self._most: list[tuple[int, int, Message]] = []  # a heap: who holds least is first
+
+    def step(self) -> bool:
+        ids = self._ids
+        if ids is None:
+            ids = self._ids = list(self._pairs)
+        for _ in range(STEP):
+            if self._at >= len(ids):
+                return True
+            pair = self._pairs.get(ids[self._at])
+            self._at += 1
+            if pair is not None:
+                self._look(pair, pair.client.channel)
+                self._look(pair, pair.upstream.channel)
+        return False
+
+    def _look(self, pair: Pair, channel: Channel | None) -> None:
+        if channel is None or channel.leased == 0:
+            return
+        begun, pending, tls = MEMORY_KINDS
+        self._weigh(pair, channel, begun, int(channel.booked_begun))
+        self._weigh(pair, channel, pending, int(channel.booked_pending))
+        self._weigh(pair, channel, tls, int(channel.booked_tls))
+
+    def _weigh(self, pair: Pair, channel: Channel, kind: str, size: int) -> None:
+        if size == 0:
+            return
+        if len(self._most) < self._limit:
+            heapq.heappush(self._most, (size, next(self._order), holder_row(pair, channel, kind, size, self._wall_offset_ns)))
+        elif size > self._most[0][0]:
+            heapq.heapreplace(self._most, (size, next(self._order), holder_row(pair, channel, kind, size, self._wall_offset_ns)))
+
+    def result(self) -> Message:
+        return {"type": "result", "id": self.id, "rows": [row for _, _, row in sorted(self._most, reverse=True)]}
 
     def cut(self) -> Message:
         return {"type": "error", "id": self.id, "error": "the processor ends"}
@@ -203,6 +261,7 @@ class Commands:
             "unmute": self._unmute,
             "close": self._close,
             "upstreams": self._upstreams,
+            "holders": self._holders,
             "drain": self._begin_drain,
             "stop": self._begin_stop,
         }
@@ -338,6 +397,9 @@ class Commands:
             endpoint_row(upstream, endpoint) for upstream in self._settings.upstreams.values() for endpoint in upstream.endpoints if endpoint.down
         ]
         self._answer(message, "result", rows=rows)
+
+    def _holders(self, message: Message) -> None:
+        self._jobs.append(_Holders(message, self._pairs.open, int(self._pairs.wall_offset_ns)))
 
     def _begin_drain(self, message: Message) -> None:
         self._drain(int(message["timeout_ms"]))

@@ -37,6 +37,7 @@ from proxy.relay.rows import closed_row, endpoint_row, refused_row
 from proxy.relay.upstream import Endpoint, Upstream
 from proxy.relay.watcher import PairWatcher
 from proxy.server.commands import Commands
+from proxy.server.heap import Heap
 from proxy.server.link import Handover, LinkError, LinkReader, LinkWriter, encode_closed, receive_handover
 from proxy.server.settings import Settings
 from proxy.tap.writer import TapWriter
@@ -48,6 +49,7 @@ PUBLISH_NS: Final = 1_000_000
 SLICE_NS: Final = 1_000_000
 BEAT_MS: Final = 100
 OFFSET_NS: Final = 1_000_000_000
+HEAP_NS: Final = 250_000_000
 READ_BYTES: Final = 65536
 MAX_REPLY_BYTES: Final = 1 << 20
 MAX_JOBS: Final = 64
@@ -151,6 +153,7 @@ class Loop:
         command, handover: the link's sockets, non-blocking.
         wakeup: the read end of the signal wake-up.
         reader: may hold the beginning of messages already.
+        heap: is told what is held.
 
     Attributes:
         finished: the loop is to end.
@@ -172,6 +175,7 @@ class Loop:
         handover: socket.socket,
         wakeup: socket.socket,
         reader: LinkReader,
+        heap: Heap,
     ) -> None:
         self.finished: bool = False
         self._relay: Final = relay
@@ -186,6 +190,10 @@ class Loop:
         self._handover: Final = handover
         self._wakeup: Final = wakeup
         self._reader: Final = reader
+        self._heap: Final = heap
+        self._pool: Final = settings.pool
+        self._most_held: i64 = 0
+        self._heap_ns: i64 = 0
         self._writer: Final = LinkWriter(command)
         self._commands: Final = Commands(relay, settings, self.begin_drain, self.reply, self.stop)
         self._published_ns: i64 = 0
@@ -257,6 +265,11 @@ class Loop:
             self._watch_link()
             if self._working:
                 timeout_ms = 0
+        self._most_held = max(self._most_held, self._pool.used)
+        if now_ns - self._heap_ns >= HEAP_NS:
+            self._heap_ns = now_ns
+            self._heap.look(self._most_held, self._selector.channel_count)
+            self._most_held = 0
         if now_ns - self._offset_ns >= OFFSET_NS:
             self._offset_ns = now_ns
             self._set_clock()

@@ -8,11 +8,12 @@ import ipaddress
 import socket
 from typing import Any, Final
 
-from proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig, from_wire
+from proxy.config.model import CUT_ABOVE, Forward, ListenerConfig, ProxyConfig, UpstreamConfig, from_wire, largest_whole, whole_request
 from proxy.errors import ConfigError
-from proxy.network.memory_pool import MemoryPool
+from proxy.network.framing import HEADER
+from proxy.network.memory_pool import Account, MemoryPool
 from proxy.network.options import ChannelOptions, TlsSettings
-from proxy.network.receive import ReceiveLimit
+from proxy.network.receive import FIRST_PIECE, NEVER_CUT, ReceiveLimit
 from proxy.relay.counters import Counters
 from proxy.relay.route import Route
 from proxy.relay.upstream import Endpoint, Upstream
@@ -24,6 +25,7 @@ Wire = list[Any]
 Files = dict[str, bytes] | None
 NS_PER_MS: Final = 1_000_000
 MAX_INT32: Final = 2**31 - 1
+KAFKA_HEAD: Final = 131_200  # what pairing may have to see of a request: as much as it looks at, see ``proxy.relay.pairing``
 
 
 class ChangeError(Exception):
@@ -77,9 +79,11 @@ class Settings:
             )
             for name, item in self._upstream_configs.items()
         }
+        self._accounts: Final = {item.name: pool.account(self.config.memory_pool.shares.get(item.name, 0)) for item in self.config.listeners}
         self.routes: Final = {item.name: self._route(item) for item in self.config.listeners}
         self.limits: Final = {name: route.options.limit for name, route in self.routes.items()}
         self._prepared: tuple[int, Message] | None = None
+        self._set_largest()
 
     def _route(self, listener: ListenerConfig) -> Route:
         counters = self.counters.listeners[listener.name]
@@ -101,6 +105,9 @@ class Settings:
             stall_ns=times.stall_ms * NS_PER_MS,
             min_rate=listener.min_rate,
             tls=None if context is None else TlsSettings(context, server_side=True),
+            account=self._accounts[listener.name],
+            cut_from=_cut_from(listener.forwarding.requests),
+            first_piece=FIRST_PIECE if listener.protocol == "framed" else KAFKA_HEAD,
         )
         return Route(
             listener=listener.name,
@@ -126,9 +133,17 @@ class Settings:
                 stall_ns=listener.timeouts.stall_ms * NS_PER_MS,
                 min_rate=listener.min_rate,
                 tls=None if context is None else TlsSettings(context, server_side=False, server_name=name),
+                account=self._accounts[listener.name],
+                cut_from=_cut_from(listener.forwarding.responses),
             )
             for name in names
         }
+
+    def _set_largest(self) -> None:
+        """Tell the pool how large the frames are that pass whole."""
+        requests = [whole_request(int(self.limits[item.name].value), item.forwarding.requests) for item in self.config.listeners]
+        answer = largest_whole(self.config)[1]
+        self.pool.set_largest(HEADER + max(requests), HEADER + answer if answer else 0)
 
     # Changes.
 
@@ -150,10 +165,7 @@ class Settings:
             if not 1 <= size <= MAX_INT32:
                 raise ChangeError(f"max_receive_size {size} of {name} is not within 1 and {MAX_INT32}")
             limits[name] = size
-        share = change.get("share", int(self.pool.size))
-        for name, size in limits.items():
-            if size > share:
-                raise ChangeError(f"the share of {share} bytes is below the max_receive_size of {name}, {size}")
+        self._judge_share(change.get("share", int(self.pool.size)), limits)
         endpoints = change.get("endpoints", {})
         unknown = set(endpoints) - set(self.upstreams)
         if unknown:
@@ -164,6 +176,16 @@ class Settings:
             raise ChangeError(str(error)) from error
         self._prepared = change_id, {**change, "endpoints": fresh}
 
+    def _judge_share(self, share: int, limits: dict[str, int]) -> None:
+        """A share holds each frame that passes whole."""
+        for listener in self.config.listeners:
+            size = whole_request(limits[listener.name], listener.forwarding.requests)
+            if size > share:
+                raise ChangeError(f"the share of {share} bytes is below the max_receive_size of {listener.name}, {size}")
+        answer = largest_whole(self.config)[1]
+        if answer > share:
+            raise ChangeError(f"the share of {share} bytes is below the max_receive_size of an upstream whose answers pass whole, {answer}")
+
     def commit(self, change_id: int) -> bool:
         """Put the prepared change in force; False when it is not that one."""
         if self._prepared is None or self._prepared[0] != change_id:
@@ -172,6 +194,7 @@ class Settings:
         self._prepared = None
         for name, size in change.get("max_receive_size", {}).items():
             self.limits[name].value = size
+        self._set_largest()
         if "share" in change:
             self.pool.resize(change["share"])
         for name, endpoints in change["endpoints"].items():
@@ -182,6 +205,10 @@ class Settings:
         """Forget the prepared change; harmless when it is another."""
         if self._prepared is not None and self._prepared[0] == change_id:
             self._prepared = None
+
+
+def _cut_from(forward: Forward) -> int:
+    return CUT_ABOVE if forward == "cut_through" else NEVER_CUT
 
 
 def _files(message: Message) -> Files:

@@ -14,7 +14,7 @@ less than half of that; a buffer handed over counts with its room.
 import io
 import json
 from collections import deque
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from librt.strings import BytesWriter, write_i32_le, write_i64_le
 from librt.vecs import vec
@@ -25,6 +25,7 @@ from proxy.tap.gap import Gap
 from proxy.tap.record import (
     BLOCK_ALIGNMENT,
     BLOCK_HEADER_BYTES,
+    BLOCK_PIECES,
     CHUNK_ROW_BYTES,
     DIRECTION_REQUEST,
     KIND_GAP,
@@ -43,7 +44,42 @@ SPARE_BUFFERS: Final = 2
 # What a block keeps in memory beside its sections: its objects, measured, rounded up. A trickle while the disk hangs makes many small blocks.
 BLOCK_OVERHEAD: Final = 2048
 
+if TYPE_CHECKING:
+    import hashlib
+
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
+class Part:
+    """A frame that is cut through, and what of it is in the log so far: one object for each such frame, known to its ``TapPoint`` and to the
+    blocks that its pieces are in.
+
+    Attributes:
+        number: the frame's, on its connection and direction.
+        size: its bytes, header included.
+        first_ns: when its first piece was received, wall clock.
+        pieces_from: a logical offset of the log, before all of its pieces.
+        room: how many of its bytes may be kept as they are, header included; 0: none, and the header is made anew in the end.
+        stored: how many have been added to the log.
+        passed: how many have passed.
+        withheld: the body carries credentials.
+        digest: of the body so far, when that is what the log keeps.
+        serial: number of the last block that knows it.
+        lost: reason code for which the frame cannot be in the log any more; 0 while it can. Both threads may say so.
+    """
+
+    def __init__(self, number: i64, size: i64, first_ns: i64, pieces_from: i64, room: i64, withheld: bool) -> None:
+        self.number: i64 = number
+        self.size: i64 = size
+        self.first_ns: i64 = first_ns
+        self.pieces_from: i64 = pieces_from
+        self.room: i64 = room
+        self.withheld = withheld
+        self.stored: i64 = 0
+        self.passed: i64 = 0
+        self.digest: hashlib.blake2b | None = None
+        self.serial: i64 = -1
+        self.lost: i64 = 0
 
 
 class Block:
@@ -60,6 +96,7 @@ class Block:
         first_ns, last_ns: capture time of the first and last chunk.
         weight: bytes it keeps in memory, for the bound of the queue.
         must_keep: a rule with ``on_full: mute`` put chunks in; a failed write is tried again, not dropped.
+        parts: the frames of which it holds pieces.
         failure: the reason code for which it was dropped; 0 while it was not.
     """
 
@@ -81,6 +118,7 @@ class Block:
         last_ns: i64,
         weight: i64,
         must_keep: bool,
+        parts: list[Part],
     ) -> None:
         self.strings = strings
         self.rows = rows
@@ -98,12 +136,19 @@ class Block:
         self.last_ns: i64 = last_ns
         self.weight: i64 = weight
         self.must_keep = must_keep
+        self.parts = parts
         self.failure: i64 = 0
 
     @property
     def chunk_count(self) -> int:
         """Rows of the chunk table."""
         return len(self.rows) // CHUNK_ROW_BYTES
+
+    def fail(self, reason: i64) -> None:
+        """The block will not be written: it says why, and so do the frames of which it holds pieces. Either thread."""
+        self.failure = reason
+        for part in self.parts:
+            part.lost = reason
 
 
 class Layout:
@@ -143,7 +188,7 @@ class Layout:
         places = self._places
         return BlockHeader(
             BLOCK_HEADER_BYTES,
-            0,
+            BLOCK_PIECES if block.parts else 0,
             block.chunk_count,
             int(self.block_len),
             int(offset),
@@ -210,6 +255,7 @@ class BlockBuilder:
         self._request_frames: i64 = 0
         self._response_frames: i64 = 0
         self._lost_frames: i64 = 0
+        self._parts: list[Part] = []
 
     def string(self, text: str | None) -> i32:
         """The index of ``text`` in this block's string table; -1 for None."""
@@ -256,6 +302,19 @@ class BlockBuilder:
         self.answers_count += count
         self.weight += 8 * count
 
+    def add_answer(self, key: i32, latency_us: i32) -> None:
+        """Append one frame's to the answers section."""
+        write_i32_le(self._keys, key)
+        write_i32_le(self._latencies, latency_us)
+        self.answers_count += 1
+        self.weight += 8
+
+    def add_part(self, part: Part) -> None:
+        """Note that a piece of a frame, or the chunk that completes it, is in this block."""
+        if part.serial != self.serial:
+            part.serial = self.serial
+            self._parts.append(part)
+
     def add_frames_row(
         self,
         capture_ns: i64,
@@ -273,11 +332,14 @@ class BlockBuilder:
         peer: i32,
         rule: i32,
         codes: i64,
+        pieces_from: i64 = 0,
+        first_ns: i64 = 0,
     ) -> None:
-        """Close a frames chunk: everything since ``data_offset`` is its data.
+        """Close a frames chunk, or a piece: everything since ``data_offset`` is its data.
 
         Args:
             capture_ns: at least ``last_ns``.
+            pieces_from, first_ns: of the ``Part`` that the chunk completes; 0 for frames that came whole.
             codes: the row's last eight bytes as one little-endian integer, from ``pack_codes``.
             others: as in ``record``.
         """
@@ -291,9 +353,9 @@ class BlockBuilder:
         write_i64_le(rows, connection)
         write_i64_le(rows, first_frame)
         write_i64_le(rows, original_bytes)
-        write_i64_le(rows, 0)
+        write_i64_le(rows, pieces_from)
         write_i64_le(rows, lost_bytes)
-        write_i64_le(rows, 0)
+        write_i64_le(rows, first_ns)
         write_i64_le(rows, data_offset | (data_length << 32))
         write_i64_le(rows, frame_count | (starts_index << 32))
         write_i32_le(rows, i32(sizes_index))
@@ -369,6 +431,7 @@ class BlockBuilder:
             self.last_ns,
             self.weight,
             self.must_keep,
+            self._parts,
         )
         if give:
             self._copied = self._spare.pop() if self._spare else io.BytesIO(bytes(self._room))

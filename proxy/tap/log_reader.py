@@ -5,36 +5,31 @@ its header is read, so that a tail that is cut and written anew meanwhile never 
 body's CRC too. What follows the last such block is not there yet, or is a torn tail that never will be: both read as the end. A segment is
 sealed by a rename, so its path may go stale between listing and opening; the other name is tried then.
 
-Planning walks headers only (``walk``): 128 bytes for each block. Reading (``read_block``) gives the whole block, verified. Both take
-logical offsets. An offset that retention deleted raises ``OffsetVanishedError``; a damaged block with intact ones behind it (in a later
-segment) raises ``DamagedBlockError``; neither is skipped silently.
+Planning walks headers only (``walk``): 128 bytes for each block. Reading (``read_block``) gives the whole block, verified, with the frames
+whose pieces it completes joined (``Joiner``; ``read_raw`` leaves it as it lies). Both take logical offsets. An offset that retention deleted
+raises ``OffsetVanishedError``; a damaged block with intact ones behind it (in a later segment) raises ``DamagedBlockError``; neither is skipped
+silently. Where pieces that lie before what is read are gone, their frame says so itself.
 """
 
 import dataclasses
 import itertools
-import json
 import os
 import zlib
 from collections.abc import Iterator
 from typing import Final
 
+from proxy.tap.log_block import Frame, GapRecord, LogBlock
+from proxy.tap.pieces import PieceIndex, Place, chunk_rows, joined
 from proxy.tap.record import (
     BLOCK_HEADER_BYTES,
-    CHUNK_ROW,
-    CHUNK_ROW_BYTES,
+    BLOCK_PIECES,
     DIRECTION_REQUEST,
     DIRECTION_RESPONSE,
     DIRECTIONS,
-    FLAG_ANSWERS,
-    FLAG_SIZES,
-    FRAME_HEADER_BYTES,
-    KIND_GAP,
     OPEN_SUFFIX,
-    REASONS,
     SEALED_SUFFIX,
     SEGMENT_HEADER_BYTES,
     BlockHeader,
-    ChunkRow,
     FormatError,
     decode_block_header,
     decode_segment_header,
@@ -114,155 +109,6 @@ class BlockRef:
     base: int
     position: int
     header: BlockHeader
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Frame:
-    """One frame out of the log, with its chunk's facts in words.
-
-    Attributes:
-        stream: the folder's name.
-        capture_ns: wall clock.
-        connection: id of the pair.
-        listener, direction, principal, peer, rule: words.
-        number: the frame's number on its connection and direction, from 0.
-        size: bytes of the body on the wire.
-        body: what was kept of it: all, a part, nothing, or a hash.
-        request_key: ``api key << 16 | version`` of the request that this answers; -1 unknown, None not paired.
-        latency_us: from request to answer; -1 unknown, None not paired.
-        flags: of the chunk.
-    """
-
-    stream: str
-    capture_ns: int
-    connection: int
-    listener: str
-    direction: str
-    principal: str | None
-    peer: str | None
-    rule: str | None
-    number: int
-    size: int
-    body: bytes
-    request_key: int | None
-    latency_us: int | None
-    flags: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class GapRecord:
-    """A gap chunk in words; fields as in ``record``."""
-
-    stream: str
-    capture_ns: int
-    from_ns: int
-    connection: int
-    listener: str | None
-    direction: str
-    principal: str | None
-    peer: str | None
-    rule: str | None
-    reason: str
-    first_frame: int
-    frames: int
-    bytes: int
-
-
-class LogBlock:
-    """A block whose CRCs were good.
-
-    Attributes:
-        stream: the folder's name.
-        header: its header.
-        data: the whole block, header included, as a view.
-        strings: its string table.
-        rows: its chunk table.
-    """
-
-    def __init__(self, stream: str, header: BlockHeader, data: memoryview) -> None:
-        self.stream = stream
-        self.header = header
-        self.data = data
-        strings: list[str] = json.loads(bytes(data[header.header_len : header.header_len + header.strings_len]) or b"[]")
-        self.strings = strings
-        table = data[header.chunks_at : header.chunks_at + header.chunk_count * CHUNK_ROW_BYTES]
-        self.rows = [ChunkRow(*fields) for fields in CHUNK_ROW.iter_unpack(table)]
-
-    def word(self, index: int) -> str | None:
-        """The string that a row names; None for -1."""
-        return None if index < 0 else self.strings[index]
-
-    def starts(self, row: ChunkRow) -> memoryview:
-        """Where each frame of a chunk begins in its data."""
-        return self._ints(self.header.starts_at, row.starts_index, row.frame_count)
-
-    def sizes(self, row: ChunkRow) -> memoryview | None:
-        """The body sizes on the wire; None when they are those stored."""
-        return self._ints(self.header.sizes_at, row.sizes_index, row.frame_count) if row.flags & FLAG_SIZES else None
-
-    def answers(self, row: ChunkRow) -> tuple[memoryview, memoryview] | None:
-        """Request keys and latencies; None when the chunk has none."""
-        if not row.flags & FLAG_ANSWERS:
-            return None
-        keys = self._ints(self.header.answers_at, row.answers_index, row.frame_count)
-        return keys, self._ints(self.header.answers_at + 4 * self.header.answers_count, row.answers_index, row.frame_count)
-
-    def chunk_data(self, row: ChunkRow) -> memoryview:
-        """A chunk's stored bytes."""
-        start = self.header.data_at + row.data_offset
-        return self.data[start : start + row.data_length]
-
-    def frames(self) -> Iterator[Frame]:
-        """Every stored frame, in order."""
-        for row in self.rows:
-            if row.kind != KIND_GAP:
-                yield from self._frames_of(row)
-
-    def gaps(self) -> Iterator[GapRecord]:
-        """Every gap chunk, in order."""
-        for row in self.rows:
-            if row.kind == KIND_GAP:
-                yield GapRecord(
-                    stream=self.stream,
-                    capture_ns=row.capture_ns,
-                    from_ns=row.lost_from_ns,
-                    connection=row.connection,
-                    listener=self.word(row.listener),
-                    direction=DIRECTIONS[row.direction],
-                    principal=self.word(row.principal),
-                    peer=self.word(row.peer),
-                    rule=self.word(row.rule),
-                    reason=REASONS[row.reason],
-                    first_frame=row.first_frame,
-                    frames=row.lost_frames,
-                    bytes=row.lost_bytes,
-                )
-
-    def _frames_of(self, row: ChunkRow) -> Iterator[Frame]:
-        data = self.chunk_data(row)
-        ends = [*self.starts(row)[1:], row.data_length]
-        answers = self.answers(row)
-        for index, (start, end) in enumerate(zip(self.starts(row), ends, strict=True)):
-            yield Frame(
-                stream=self.stream,
-                capture_ns=row.capture_ns,
-                connection=row.connection,
-                listener=self.strings[row.listener],
-                direction=DIRECTIONS[row.direction],
-                principal=self.word(row.principal),
-                peer=self.word(row.peer),
-                rule=self.word(row.rule),
-                number=row.first_frame + index,
-                size=int.from_bytes(data[start : start + FRAME_HEADER_BYTES], "big"),
-                body=bytes(data[start + FRAME_HEADER_BYTES : end]),
-                request_key=None if answers is None else answers[0][index],
-                latency_us=None if answers is None else answers[1][index],
-                flags=row.flags,
-            )
-
-    def _ints(self, section: int, index: int, count: int) -> memoryview:
-        start = section + 4 * index
-        return self.data[start : start + 4 * count].cast("i")
 
 
 def streams(root: str) -> list[str]:
@@ -441,13 +287,27 @@ def _header_at(fd: int, position: int, offset: int) -> BlockHeader | None:
     return header if header.offset == offset and position + header.block_len <= size else None
 
 
-def read_block(block: BlockRef) -> LogBlock:
-    """The block, its body's CRC verified.
+def read_block(block: BlockRef, joiner: "Joiner | None" = None) -> LogBlock:
+    """The block, its body's CRC verified, its frames whole.
+
+    Args:
+        block: found by a walk.
+        joiner: who joined the blocks before this one, if somebody did: it then need not look back.
 
     Raises:
         OffsetVanishedError: its segment was deleted since the walk.
         DamagedBlockError: the body is not what its CRC says.
     """
+    return LogBlock(block.stream, *(joiner or Joiner()).join(block, _verified(block)))
+
+
+def read_raw(block: BlockRef) -> LogBlock:
+    """The block as it lies on the disk, pieces among its rows; for who looks at gaps, or at nothing. Raises as ``read_block``."""
+    return LogBlock(block.stream, block.header, _verified(block))
+
+
+def _verified(block: BlockRef) -> memoryview:
+    """A block's bytes, header included."""
     header = block.header
     try:
         fd = open_segment(block.path)
@@ -457,23 +317,91 @@ def read_block(block: BlockRef) -> LogBlock:
         data = os.pread(fd, header.block_len, block.position)
     finally:
         os.close(fd)
-    return verify_block(block.stream, header, memoryview(data))
+    if len(data) != header.block_len or zlib.crc32(memoryview(data)[header.header_len :]) != header.body_crc:
+        raise DamagedBlockError(block.stream, header.offset, None, "its body's CRC does not fit")
+    return memoryview(data)
 
 
-def verify_block(stream: str, header: BlockHeader, data: memoryview) -> LogBlock:
-    """A block from its bytes.
+class Joiner:
+    """Joins the frames that were cut through with their pieces, for who reads block after block of a stream.
 
-    Args:
-        stream: for errors.
-        header: as decoded during the walk.
-        data: ``block_len`` bytes, header included; from a read or a memory map.
-
-    Raises:
-        DamagedBlockError: the bytes are not what the CRC says.
+    What it gives depends on the log alone, not on the blocks that it saw: of those it knows where their pieces lie, and where a frame began
+    before the first of them, it looks back, once. So any range of blocks gives the same chunks as it would within another.
     """
-    if len(data) != header.block_len or zlib.crc32(data[header.header_len :]) != header.body_crc:
-        raise DamagedBlockError(stream, header.offset, None, "its body's CRC does not fit")
-    return LogBlock(stream, header, data)
+
+    def __init__(self) -> None:
+        self._index = PieceIndex()
+        self._stream = ""
+        self._from = START
+        self._to = START
+
+    def join(self, block: BlockRef, body: memoryview) -> tuple[BlockHeader, memoryview]:
+        """What a block holds, in the form of a block that has neither pieces nor what they complete.
+
+        Args:
+            block: where it lies.
+            body: its bytes, header included, found good.
+
+        Returns:
+            ``body`` itself, when there are no pieces in it; else another one that is nowhere on disk. The header tells where the sections are in
+            it; its offset, its length and its counts of frames are those of the block on disk.
+        """
+        header = block.header
+        if (block.stream, header.offset) != (self._stream, self._to):
+            self._index = PieceIndex()
+            self._stream, self._from = block.stream, header.offset
+        self._to = header.end
+        if not header.flags & BLOCK_PIECES:
+            return header, body
+        rows = chunk_rows(header, body)
+        places: list[Place] = []
+        completing = self._index.note(block.path, block.position, header, rows)
+        if completing is not None:
+            if completing.lost_frames < self._from:
+                self._look_back(block, completing.lost_frames)
+            places = self._index.take(completing)
+        return joined(header, body, rows, places, _read_piece)
+
+    def _look_back(self, block: BlockRef, start: int) -> None:
+        """Note the pieces from an offset on; what is gone, or damaged, is not noted."""
+        earlier = PieceIndex()
+        root = os.path.dirname(os.path.dirname(block.path))
+        for ref in _what_is_left(root, block.stream, start, self._from):
+            if not ref.header.flags & BLOCK_PIECES:
+                continue
+            try:
+                raw = read_raw(ref)
+            except LogError:
+                continue
+            completing = earlier.note(ref.path, ref.position, ref.header, raw.rows)
+            if completing is not None:
+                earlier.take(completing)
+        self._index.note_before(earlier)
+        self._from = start
+
+
+def _what_is_left(root: str, stream: str, start: int, end: int) -> Iterator[BlockRef]:
+    """The blocks between two offsets that can still be found."""
+    at: int | None = start
+    while at is not None and at < end:
+        try:
+            for block in walk(root, stream, at, end):
+                yield block
+                at = block.header.end
+            return
+        except (OffsetVanishedError, DamagedBlockError) as gone:
+            at = gone.available
+
+
+def _read_piece(place: Place, target: memoryview) -> bool:
+    try:
+        fd = open_segment(place.path)
+    except FileNotFoundError:
+        return False
+    try:
+        return os.preadv(fd, [target], place.position) == len(target)
+    finally:
+        os.close(fd)
 
 
 def read_blocks(root: str, stream: str, offset: int = START, limit: int | None = None) -> Iterator[LogBlock]:
@@ -481,9 +409,10 @@ def read_blocks(root: str, stream: str, offset: int = START, limit: int | None =
 
     A damaged block with nothing behind it is the end, not an error: a power loss leaves such tails.
     """
+    joiner = Joiner()
     for ref in walk(root, stream, offset, limit):
         try:
-            block = read_block(ref)
+            block = read_block(ref, joiner)
         except DamagedBlockError:
             if ref.header.end >= segments(root, stream)[-1].limit:
                 return
@@ -530,6 +459,6 @@ def stream_totals(root: str, stream: str) -> StreamTotals:
         totals.stored[DIRECTIONS[DIRECTION_REQUEST]] += ref.header.request_frames
         totals.stored[DIRECTIONS[DIRECTION_RESPONSE]] += ref.header.response_frames
         if ref.header.lost_frames:
-            for gap in read_block(ref).gaps():
+            for gap in read_raw(ref).gaps():
                 totals.missing[gap.direction] += gap.frames
     return totals

@@ -1,17 +1,20 @@
 """One direction of one connection, as a rule taps it: what the relay calls for every run of frames."""
 
-from librt.strings import BytesWriter, read_i32_be, write_i32_le
-from librt.vecs import append, vec
+from typing import Final
+
+from librt.strings import write_i32_le
+from librt.vecs import vec
 from mypy_extensions import i32, i64
 
-from proxy.network.run import Buffer, Run
-from proxy.tap.block import BlockBuilder, pack_codes
+from proxy.network.run import PART_FIRST, PART_LAST, Run
+from proxy.tap.block import BlockBuilder, Part, pack_codes
 from proxy.tap.gap import Gap
 from proxy.tap.record import (
     CAPTURE_FULL,
     CAPTURE_HASH,
     DIRECTION_REQUEST,
     FLAG_ANSWERS,
+    FLAG_PIECES,
     FLAG_SIZES,
     FLAG_TRUNCATED,
     FLAG_WITHHELD,
@@ -19,15 +22,20 @@ from proxy.tap.record import (
     FRAMING_INT32,
     HASH_BYTES,
     KIND_FRAMES,
+    KIND_PIECE,
     MAX_CHUNK_BYTES,
     REASON_CAPTURE,
     REASON_NONE,
     REASON_OVERSIZE,
+    REASON_PARTIAL_FRAME,
     REASON_SAMPLED,
     REASON_UNDELIVERED,
     REASON_WITHHELD,
 )
+from proxy.tap.slicing import PieceCursor, find_frames, hash_body, new_digest, write_starts
 from proxy.tap.writer import TapWriter
+
+MAX_I32: Final = (1 << 31) - 1
 
 
 class TapPoint:
@@ -79,6 +87,7 @@ class TapPoint:
         self._sampled_out = sampled_out
         self._whole = capture == CAPTURE_FULL and max_frame_bytes == 0
         self._codes: i64 = pack_codes(direction, KIND_FRAMES, capture, REASON_NONE, FRAMING_INT32, protocol, 0)
+        self._part: Part | None = None
         self._serial: i64 = -1
         self._listener_index: i32 = -1
         self._principal_index: i32 = -1
@@ -126,6 +135,50 @@ class TapPoint:
         writer.added()
         return not self.mutes or writer.keeps_up()
 
+    def append_part(
+        self,
+        run: Run,
+        frame_number: i64,
+        capture_ns: i64,
+        frame_size: i64,
+        withheld: bool,
+        key: int | None,
+        latency_us: int | None,
+    ) -> bool:
+        """Take one piece of a frame that is cut through. What is kept of it goes to the log as it passes; the frame counts, and becomes a chunk, with
+        its last piece.
+
+        Args:
+            run: the piece, ``run.part`` says which. Kept by reference as in ``append``.
+            frame_number: of the frame, as ``first_frame`` in ``append``. This and what follows, but the time, is the same for all of its pieces.
+            capture_ns: wall clock.
+            frame_size: of the whole frame, header included.
+            withheld: the body carries credentials and must not be kept.
+            key: for an answer: the request's ``api key << 16 | version``, -1 unknown; None: not paired.
+            latency_us: with key: microseconds from request to the answer's first byte, -1 unknown; above int32, its largest value is kept.
+
+        Returns:
+            As ``append``: the piece was taken, or needs not be; False: the source is to be muted.
+        """
+        part = self._part
+        if run.part & PART_FIRST != 0:
+            part = self._part = self._begin(frame_number, capture_ns, frame_size, withheld)
+        assert part is not None, "the pieces of a frame begin with its first"
+        part.passed += run.size
+        if run.part & PART_LAST == 0:
+            self._pass(part, run, capture_ns)
+        else:
+            self._part = None
+            self._complete(part, run, capture_ns, key, latency_us)
+        return not self.mutes or self._writer.keeps_up()
+
+    def cut_short(self, capture_ns: i64) -> None:
+        """The frame whose pieces were appended will never be completed: a gap without frames. Nothing when there is no such frame."""
+        part = self._part
+        if part is not None:
+            self._part = None
+            self.lose(REASON_PARTIAL_FRAME, 0, int(part.passed), int(part.number), int(capture_ns))
+
     def may_read(self) -> bool:
         """Whether the source may be read: only under ``on_full: mute`` it may not, while the log is full. After False: as after ``append``."""
         return not self.mutes or self._writer.keeps_up()
@@ -168,13 +221,9 @@ class TapPoint:
         keys: vec[i32] | None,
         latencies: vec[i32] | None,
     ) -> None:
-        builder = self._builder
-        if self._serial != builder.serial:
-            self._intern(builder)
+        builder = self._prepared()
         if capture_ns < builder.last_ns:
             capture_ns = builder.last_ns
-        if self.mutes:
-            builder.must_keep = True
         data_offset = builder.data_len
         starts_index = builder.starts_count
         sizes_index: i64 = -1
@@ -265,6 +314,141 @@ class TapPoint:
         """Bytes on the wire that are not in the chunk; a hash is not what it stands for."""
         return run.size - FRAME_HEADER_BYTES * run.frames if self._capture == CAPTURE_HASH else run.size - stored
 
+    def _begin(self, number: i64, capture_ns: i64, size: i64, withheld: bool) -> Part:
+        """Decide what is to be kept of a frame that is cut through."""
+        cap: i64 = 0 if withheld else self._cap(size)
+        room: i64 = 0
+        if cap > 0:
+            room = size if size - FRAME_HEADER_BYTES < cap else FRAME_HEADER_BYTES + cap
+        first_ns = capture_ns if capture_ns > self._builder.last_ns else self._builder.last_ns
+        part = Part(number, size, first_ns, self._writer.bytes_flushed, room, withheld)
+        if self._capture == CAPTURE_HASH and not withheld and size <= MAX_CHUNK_BYTES:
+            part.digest = new_digest()
+        if self._sampled_out:
+            part.lost = REASON_SAMPLED
+        return part
+
+    def _refused(self, part: Part) -> bool:
+        """Whether the frame cannot be in the log: something of it is lost, or the log refuses what is to be added now."""
+        if part.lost == 0 and not self.mutes:
+            part.lost = self._writer.refusal()
+        return part.lost != 0
+
+    def _pass(self, part: Part, run: Run, capture_ns: i64) -> None:
+        """Keep what is to be kept of a piece that is not the last."""
+        if part.digest is not None:
+            hash_body(part.digest, run)
+        if part.stored >= part.room or self._refused(part):
+            return
+        builder = self._prepared()
+        offset = builder.data_len
+        begin = part.stored
+        self._keep(builder, part, run)
+        self._add_part_row(part, capture_ns, begin, 0, offset, -1, -1, self._codes | (KIND_PIECE << 8))
+        builder.add_part(part)
+        self._writer.added()
+
+    def _complete(self, part: Part, run: Run, capture_ns: i64, key: int | None, latency_us: int | None) -> None:
+        """Make a chunk of a frame whose last piece came, or a gap."""
+        self._match(1, part.size)
+        if self._refused(part):
+            self._lose(part.lost, 1, part.size, part.number, capture_ns)
+            return
+        builder = self._prepared()
+        offset = builder.data_len
+        answers_index: i64 = -1
+        flags: i64 = FLAG_SIZES
+        if part.stored > 0:
+            flags |= FLAG_PIECES
+            builder.add_part(part)
+        if part.withheld:
+            flags |= FLAG_WITHHELD
+        elif 0 < part.room < part.size:
+            flags |= FLAG_TRUNCATED
+        if key is not None and latency_us is not None:
+            answers_index = builder.answers_count
+            flags |= FLAG_ANSWERS
+            builder.add_answer(i32(key), i32(min(latency_us, MAX_I32)))
+        self._keep_rest(builder, part, run)
+        lost_bytes = part.size - (FRAME_HEADER_BYTES if self._capture == CAPTURE_HASH else part.stored)
+        sizes_index = builder.sizes_count
+        write_i32_le(builder.starts, 0)
+        write_i32_le(builder.sizes, i32(part.size - FRAME_HEADER_BYTES))
+        codes = self._codes | (_cut_reason(part.size, lost_bytes, flags) << 24) | (flags << 48)
+        self._add_part_row(part, capture_ns, part.size, lost_bytes, offset, sizes_index, answers_index, codes)
+        builder.starts_count += 1
+        builder.sizes_count += 1
+        if flags & FLAG_PIECES != 0:
+            self._writer.joined()
+        else:
+            self._writer.added()
+
+    def _keep(self, builder: BlockBuilder, part: Part, run: Run) -> None:
+        """Append the bytes of a piece for which the frame has room."""
+        count = part.room - part.stored
+        if count > run.size:
+            count = run.size
+        if count > 0:
+            PieceCursor(run.pieces()).copy(0, count, builder)
+            part.stored += count
+
+    def _keep_rest(self, builder: BlockBuilder, part: Part, run: Run) -> None:
+        """Append what is kept of the last piece; of a frame that is not kept as it is, its header and maybe its hash."""
+        if part.room > 0:
+            self._keep(builder, part, run)
+            return
+        builder.add_piece(int(part.size - FRAME_HEADER_BYTES).to_bytes(FRAME_HEADER_BYTES, "big"))
+        part.stored = FRAME_HEADER_BYTES
+        digest = part.digest
+        if digest is not None:
+            hash_body(digest, run)
+            builder.add_piece(digest.digest())
+
+    def _add_part_row(
+        self,
+        part: Part,
+        capture_ns: i64,
+        original_bytes: i64,
+        lost_bytes: i64,
+        data_offset: i64,
+        sizes_index: i64,
+        answers_index: i64,
+        codes: i64,
+    ) -> None:
+        """The row of a piece, or of the chunk that completes its frame: what has sizes."""
+        builder = self._builder
+        completes = sizes_index >= 0
+        if capture_ns < builder.last_ns:
+            capture_ns = builder.last_ns
+        builder.add_frames_row(
+            capture_ns,
+            self._connection,
+            part.number,
+            original_bytes,
+            lost_bytes,
+            data_offset,
+            1 if completes else 0,
+            builder.starts_count,
+            sizes_index,
+            answers_index,
+            self._listener_index,
+            self._principal_index,
+            self._peer_index,
+            self._rule_index,
+            codes,
+            part.pieces_from if (codes >> 48) & FLAG_PIECES != 0 else 0,
+            part.first_ns if completes else 0,
+        )
+
+    def _prepared(self) -> BlockBuilder:
+        """The block being built, ready for a row of this point."""
+        builder = self._builder
+        if self._serial != builder.serial:
+            self._intern(builder)
+        if self.mutes:
+            builder.must_keep = True
+        return builder
+
     def _intern(self, builder: BlockBuilder) -> None:
         """Look this point's strings up in the block being built."""
         self._serial = builder.serial
@@ -303,68 +487,3 @@ def _cut_reason(byte_count: i64, lost_bytes: i64, flags: i64) -> i64:
     if flags & FLAG_WITHHELD:
         return REASON_WITHHELD
     return REASON_CAPTURE if lost_bytes > 0 else REASON_NONE
-
-
-class PieceCursor:
-    """Reads ranges of a run that is a list of pieces, from front to back."""
-
-    def __init__(self, pieces: list[Buffer]) -> None:
-        self._pieces = pieces
-        self._index: i64 = 0
-        self._base: i64 = 0
-
-    def parts(self, start: i64, end: i64) -> list[Buffer]:
-        """The bytes from ``start`` to ``end``; ``start`` never goes back."""
-        found: list[Buffer] = []
-        while start < end:
-            piece = self._pieces[self._index]
-            length: i64 = len(piece)
-            if start >= self._base + length:
-                self._base += length
-                self._index += 1
-                continue
-            stop = end - self._base
-            if stop > length:
-                stop = length
-            found.append(piece[start - self._base : stop])
-            start = self._base + stop
-        return found
-
-    def copy(self, start: i64, end: i64, builder: BlockBuilder) -> None:
-        """Append a range to the block's data."""
-        for part in self.parts(start, end):
-            builder.add_piece(part)
-
-    def digest(self, start: i64, end: i64) -> bytes:
-        """The hash kept in place of a body: ``HASH_BYTES`` of BLAKE2b."""
-        import hashlib  # here: it loads OpenSSL, and only a rule that hashes needs it
-
-        state = hashlib.blake2b(digest_size=HASH_BYTES)
-        for part in self.parts(start, end):
-            state.update(part)
-        return state.digest()
-
-
-def write_starts(run: Run, starts: BytesWriter) -> None:
-    """Append where each frame of the run starts. About 4 ns a frame when compiled."""
-    if run.head is not None:
-        write_i32_le(starts, 0)
-    data = run.data
-    head_size = run.head_size
-    end = run.end
-    position = run.first
-    while position < end:
-        write_i32_le(starts, i32(head_size + position))
-        position += FRAME_HEADER_BYTES + i64(read_i32_be(data, position))
-
-
-def find_frames(run: Run) -> "vec[i64]":
-    """Where each frame of the run starts, and, last, where the run ends. Positions count from the start of the run."""
-    positions = vec[i64](capacity=run.frames + 1)
-    if run.head is not None:
-        positions = append(positions, i64(0))
-    position = run.first
-    while position < run.end:
-        positions = append(positions, run.head_size + position)
-        position += FRAME_HEADER_BYTES + i64(read_i32_be(run.data, position))
-    return append(positions, run.size)

@@ -1,4 +1,4 @@
-"""The tap's format on disk: segment files of blocks of chunks of frames. Little endian throughout; version 1.
+"""The tap's format on disk: segment files of blocks of chunks of frames. Little endian throughout; version 2.
 
 Where things are::
 
@@ -36,13 +36,14 @@ Chunk row (``CHUNK_FIELDS``; numpy: ``np.dtype({"names": …, "formats": …, "o
       0 capture_ns      i64   wall clock; never decreases within a stream
       8 connection      i64   id of the pair; -1: a gap of more than one connection
      16 first_frame     i64   number of the first frame (of the first lost one) on this connection and direction, from 0; -1 unknown
-     24 original_bytes  i64   bytes of the chunk's frames on the wire, headers included
-     32 lost_frames     i64   gap: whole frames that were received and are not in the log
+     24 original_bytes  i64   bytes of the chunk's frames on the wire, headers included; piece: where in the stored frame it begins
+     32 lost_frames     i64   gap: whole frames that were received and are not in the log; FLAG_PIECES: offset behind which the pieces lie
      40 lost_bytes      i64   gap: their bytes; frames: bytes cut or withheld from this chunk
-     48 lost_from_ns    i64   gap: when the first one was lost (capture_ns: when the last was, or later); frames: 0
+     48 lost_from_ns    i64   gap: when the first one was lost (capture_ns: when the last was, or later); frames: when the first bytes
+                              of a frame that was cut through were received, else 0
      56 data_offset     i32   of the chunk's data within the data section
      60 data_length     i32
-     64 frame_count     i32   frames: at least 1; gap: 0
+     64 frame_count     i32   frames: at least 1; gap, piece: 0
      68 starts_index    i32   index of the first start in the starts section; there are frame_count
      72 sizes_index     i32   same for sizes; -1 without FLAG_SIZES: then a body's size is its stored length
      76 answers_index   i32   same for answers; -1 without FLAG_ANSWERS
@@ -51,7 +52,7 @@ Chunk row (``CHUNK_FIELDS``; numpy: ``np.dtype({"names": …, "formats": …, "o
      88 peer            i32   index into strings: the client, host:port; -1 unknown
      92 rule            i32   index into strings: the tap rule that matched; -1 none
      96 direction       u8    DIRECTIONS: 0 request (from the client), 1 response
-     97 kind            u8    KINDS: 0 frames, 1 gap
+     97 kind            u8    KINDS: 0 frames, 1 gap, 2 piece
      98 capture         u8    CAPTURES: 0 full, 1 lengths, 2 hash
      99 reason          u8    REASONS: why a gap, or why bytes were cut; 0 nothing is missing
     100 framing         u8    FRAMINGS: 0 int32
@@ -61,6 +62,17 @@ Chunk row (``CHUNK_FIELDS``; numpy: ``np.dtype({"names": …, "formats": …, "o
 A stored frame is the slice of its chunk's data from its start to the next start (the last one's: to data_length). It begins with the
 frame's own header as it passed: a big-endian int32 with the body's size *on the wire*; what follows is what was kept of the body: all of it
 (full), its first bytes (FLAG_TRUNCATED), nothing (lengths, or a frame withheld: FLAG_WITHHELD), or HASH_BYTES of BLAKE2b (hash).
+
+A frame that was cut through may lie in several blocks, and belongs to the chunk that completes it: a frames chunk of this one frame, with
+FLAG_PIECES, whose data is the stored frame's end, and the last data of its block. What comes before are rows of kind ``piece`` with the same
+connection, direction and first_frame, in order, in this block and in earlier ones, none before the offset in ``lost_frames``. The stored frame has
+original_bytes - lost_bytes; what is not covered by pieces and that end is missing: retention took it, or its block could not be written.
+Pieces without a chunk that completes them belong to nobody: their frame was cut short, or is in a gap. Readers join (``log_reader``): joined,
+the chunk's data is the whole stored frame, without FLAG_PIECES and its offset, and pieces are no rows. When some are missing, it is what is
+there from the frame's beginning to the first hole, at least the header; lost_bytes counts the rest, and the reason is ``pieces_lost``.
+
+Versions. 2: pieces; a block with any, or with FLAG_PIECES, has BLOCK_PIECES in its flags and its own magic, so that a reader of version 1
+stops there and misreads nothing. Other blocks are as in version 1, and segments of version 1 are read as ever.
 
 The accounting: every whole frame received on a connection and direction that a rule matched is either in a frames chunk or in ``lost_frames`` of
 a gap.
@@ -77,7 +89,8 @@ if TYPE_CHECKING:
 
 SEGMENT_MAGIC: Final = b"FGTAPLOG"
 BLOCK_MAGIC: Final = b"FGB1"
-FORMAT_VERSION: Final = 1
+BLOCK_MAGIC_PIECES: Final = b"FGB2"
+FORMAT_VERSION: Final = 2
 SEGMENT_HEADER_BYTES: Final = 4096
 BLOCK_HEADER_BYTES: Final = 128
 CHUNK_ROW_BYTES: Final = 104
@@ -102,7 +115,8 @@ DIRECTIONS: Final = ("request", "response")
 
 KIND_FRAMES: Final = 0
 KIND_GAP: Final = 1
-KINDS: Final = ("frames", "gap")
+KIND_PIECE: Final = 2
+KINDS: Final = ("frames", "gap", "piece")
 
 CAPTURE_FULL: Final = 0
 CAPTURE_LENGTHS: Final = 1
@@ -128,10 +142,12 @@ REASON_PARTIAL_FRAME: Final = 8
 REASON_PROCESSOR_DIED: Final = 9
 REASON_CLOSED: Final = 10
 REASON_UNDELIVERED: Final = 11
+REASON_PIECES_LOST: Final = 12
 # none; queue_full: the writer could not keep up; disk_full: no space, or over quota; disk_error: any other failed write; sampled: the rule
 # takes a share of the connections; capture: the rule keeps only a part of each body; withheld: SASL bytes; oversize: a run over
 # MAX_CHUNK_BYTES; partial_frame: a frame that never became whole (no frame is counted); processor_died: upper bound, written by control;
-# closed: the log closed while it could not write; undelivered: received when the other side could take no more, and not passed on
+# closed: the log closed while it could not write; undelivered: received when the other side could take no more, and not passed on;
+# pieces_lost: said by readers: of a frame that was cut through not all pieces are in the log (any more)
 REASONS: Final = (
     "none",
     "queue_full",
@@ -145,12 +161,16 @@ REASONS: Final = (
     "processor_died",
     "closed",
     "undelivered",
+    "pieces_lost",
 )
 
-FLAG_SIZES: Final = 1  # the chunk has sizes: what is stored of some frame is not all of it
+FLAG_SIZES: Final = 1  # the chunk has sizes: what is stored of some frame may not be all of it
 FLAG_ANSWERS: Final = 2  # the chunk has keys and latencies
 FLAG_TRUNCATED: Final = 4  # a body was cut at the rule's max_frame_bytes
 FLAG_WITHHELD: Final = 8  # a body was withheld because it carries credentials
+FLAG_PIECES: Final = 16  # the chunk's data is the end of its only frame; pieces hold what comes before
+
+BLOCK_PIECES: Final = 1  # of a block's flags: it has pieces, or a chunk with FLAG_PIECES
 
 # magic, version, length of the JSON, CRC32 of the JSON
 SEGMENT_HEADER: Final = struct.Struct("<8sIII")
@@ -199,6 +219,7 @@ class BlockHeader(NamedTuple):
     """A block's header, decoded. Positions are relative to the block's start; the module's docstring draws it.
 
     Attributes:
+        flags: BLOCK_PIECES or 0.
         offset: the block's own logical offset in its stream.
         sequence: number of the block in its stream, from 0.
         first_ns, last_ns: capture time of the first and last chunk.
@@ -321,7 +342,8 @@ def decode_segment_header(data: bytes) -> dict[str, str | int]:
 
 def encode_block_header(header: BlockHeader) -> bytes:
     """``BLOCK_HEADER_BYTES`` bytes, header CRC included."""
-    packed = BLOCK_HEADER.pack(BLOCK_MAGIC, header.header_len, CRC_KIND_CRC32, 0, *header[1:], 0)
+    magic = BLOCK_MAGIC_PIECES if header.flags & BLOCK_PIECES else BLOCK_MAGIC
+    packed = BLOCK_HEADER.pack(magic, header.header_len, CRC_KIND_CRC32, 0, *header[1:], 0)
     return packed + HEADER_CRC.pack(zlib.crc32(packed))
 
 
@@ -341,7 +363,7 @@ def decode_block_header(data: "Buffer", position: int = 0) -> BlockHeader:
     if HEADER_CRC.unpack_from(view, BLOCK_HEADER.size)[0] != zlib.crc32(view[: BLOCK_HEADER.size]):
         raise FormatError("no block here, or its header is damaged")
     fields = BLOCK_HEADER.unpack_from(view)
-    if fields[0] != BLOCK_MAGIC or fields[2] != CRC_KIND_CRC32:
+    if fields[0] not in (BLOCK_MAGIC, BLOCK_MAGIC_PIECES) or fields[2] != CRC_KIND_CRC32:
         raise FormatError(f"block of an unknown kind: magic {fields[0]!r}, CRC kind {fields[2]}")
     header = BlockHeader(fields[1], *fields[4:25])
     _check_geometry(header)

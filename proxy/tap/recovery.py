@@ -13,7 +13,7 @@ from typing import Final
 
 from proxy.tap.block import BlockBuilder
 from proxy.tap.gap import NO_CONNECTION, Gap
-from proxy.tap.log_reader import DamagedBlockError, LogError, Segment, read_block, segments, stream_totals, streams, walk_segment
+from proxy.tap.log_reader import DamagedBlockError, LogError, Segment, read_raw, segments, stream_totals, streams, walk_segment
 from proxy.tap.record import (
     CAPTURE_FULL,
     DIRECTIONS,
@@ -156,7 +156,7 @@ def _cut_and_rename(segment: Segment) -> int:
     end = segment.base
     for ref in walk_segment(segment, segment.base):
         try:
-            read_block(ref)
+            read_raw(ref)
         except DamagedBlockError:
             break
         end = ref.header.end

@@ -12,6 +12,10 @@ a ``Gap``, which goes into the first block that the disk takes again. A rule wit
 a block that holds such chunks is tried again until it is on disk. So that the bound holds for them, too, their sources are asked for before
 each read (``keeps_up``), and the one whose chunk passed the bound is told at once.
 
+A frame that is cut through goes into the blocks piece by piece, and counts with its last piece. Once the log refused one of its pieces, or failed to
+write the block of one, the frame is lost: no more is copied, and its end becomes a gap (``Part.lost``). When its end was handed over already, its
+chunk is written, and counts as flushed; that pieces are missing is then for readers to see, and they say so.
+
 The accounting, exact once the queue is empty::
 
     frames_matched = frames_flushed + frames_dropped           what the rules matched, request and response
@@ -34,6 +38,7 @@ from proxy.tap.gap import Gap, PendingGaps
 from proxy.tap.record import (
     CHUNK_ROW_BYTES,
     KIND_FRAMES,
+    KIND_GAP,
     REASON_CLOSED,
     REASON_DISK_ERROR,
     REASON_DISK_FULL,
@@ -208,6 +213,10 @@ class TapWriter:
         if self.builder.weight >= self._flush_size:
             self._hand_over()
 
+    def joined(self) -> None:
+        """A frame whose pieces are in the log was completed: that ends the block, so that readers who join make no block much larger."""
+        self._hand_over()
+
     def lose(self, gap: Gap, frames: i64, size: i64) -> Gap:
         """Count frames into a gap; a new gap is remembered until it can be written.
 
@@ -298,8 +307,7 @@ class TapWriter:
         while not self._queue.empty():
             block = self._queue.get_nowait()
             if block is not None:
-                block.failure = REASON_CLOSED
-                self._failed.append(block)
+                self._fail(block, REASON_CLOSED)
         self._settle_failed()
         self.error = self.error or "the disk did not take the log in time"
 
@@ -350,13 +358,16 @@ class TapWriter:
         rows = block.rows
         codes = read_i64_le(rows, at + 96)
         connection = read_i64_le(rows, at + 8)
-        if (codes >> 8) & 0xFF == KIND_FRAMES:
+        kind = (codes >> 8) & 0xFF
+        if kind == KIND_FRAMES:
             key = (int(connection), int(codes & 0xFF))
             gap = gaps.get(key)
             if gap is None:
                 gap = self._gap_of_row(block, at, codes, block.failure)
             gaps[key] = self.lose(gap, i64(read_i32_le(rows, at + 64)), read_i64_le(rows, at + 24))
             return
+        if kind != KIND_GAP:
+            return  # a piece: its frame counts when it is completed, or as a partial frame
         gap = self._gap_of_row(block, at, codes, (codes >> 24) & 0xFF)
         gap.from_ns = read_i64_le(rows, at + 48)
         gap.add(read_i64_le(rows, at + 32), read_i64_le(rows, at + 40))
@@ -403,8 +414,7 @@ class TapWriter:
         block = self._in_hand
         if block is not None:
             self._in_hand = None
-            block.failure = REASON_DISK_ERROR
-            self._failed.append(block)
+            self._fail(block, REASON_DISK_ERROR)
             self._settled_weight += block.weight
 
     def _serve(self) -> None:
@@ -441,13 +451,17 @@ class TapWriter:
             written = self._append(block, started)
         self.builder.reuse(block)
         if not written:
-            self._failed.append(block)
+            self._fail(block, self._failing)
         self.flush_ns += i64(time.monotonic_ns()) - started
         self._settled_weight += block.weight
         self._in_hand = None
         if self._starved and self._has_room():
             self._starved = False
             self._wake()
+
+    def _fail(self, block: Block, reason: i64) -> None:
+        block.fail(reason)
+        self._failed.append(block)
 
     def _append(self, block: Block, now_ns: i64) -> bool:
         try:
@@ -456,7 +470,6 @@ class TapWriter:
             self.write_errors += 1
             self.error = str(error)
             self._failing = reason_of(error)
-            block.failure = self._failing
             return False
         self._failing = 0
         self.error = self._log.trouble

@@ -1,4 +1,5 @@
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 from control.errors import AbortedError, FailedPreconditionError, InvalidArgumentError, UnavailableError
 from control.meters import Meters
 from control.pool import counted, equal_shares
-from proxy.config.model import MIB
+from proxy.config.model import CUT_ABOVE, MIB, Forwarding
 from tests.fakes.cancelling import at_every_turn
 from tests.fakes.cancelling import run as run_cancelling
 from tests.fakes.fleet import Fleet, fleet, until
@@ -84,6 +85,26 @@ def test_a_size_is_divided_and_one_that_is_too_small_refused() -> None:
         assert shares(made) == [5 * MIB // 2 + 1, 5 * MIB // 2]
 
     run(scenario)
+
+
+def test_a_change_of_the_size_keeps_what_listeners_are_guaranteed() -> None:
+    async def scenario(made: Fleet) -> None:
+        pool = dataclasses.replace(made.facts.config.memory_pool, shares={"a": 50})
+        made.facts.config = dataclasses.replace(made.facts.config, memory_pool=pool)
+        await made.steering.pool.set_size(5 * MIB)
+        assert (made.facts.config.memory_pool.size, made.facts.config.memory_pool.shares) == (5 * MIB, {"a": 50})
+
+    run(scenario)
+
+
+def test_the_largest_frame_that_passes_whole_is_the_least_share() -> None:
+    async def scenario(made: Fleet) -> None:
+        await made.steering.set_limit("a", 100 * MIB)
+        await made.steering.pool.set_size(2 * (CUT_ABOVE - 4))
+        with pytest.raises(FailedPreconditionError):
+            await made.steering.pool.set_size(2 * (CUT_ABOVE - 4) - 1)
+
+    run(scenario, forwarding=Forwarding(requests="cut_through"))
 
 
 def test_gone_processors_are_no_longer_listed() -> None:

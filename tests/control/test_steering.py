@@ -436,3 +436,39 @@ def test_liveness_is_gone_when_a_job_stands(monkeypatch: pytest.MonkeyPatch) -> 
         assert made.steering.health().alive
 
     run(scenario, 1)
+
+
+def test_who_holds_most_is_put_together_of_all_processors() -> None:
+    async def scenario(made: Fleet) -> None:
+        await connect(made, 7)
+        held = await made.steering.top_holders(5)
+        assert [holder.bytes for holder in held] == [4, 3, 3, 2, 2]
+        assert [holder.channel >> 57 for holder in held] == [0, 0, 1, 0, 1]
+        assert {(holder.listener, holder.side, holder.kind, holder.muted, holder.muted_ns, holder.last_active_ns) for holder in held} == {
+            ("a", "downstream", "begun", ("memory",), 5, 3)
+        }
+        assert len(await made.steering.top_holders(100)) == 7
+
+    run(scenario, mode="holding")
+
+
+def test_a_processor_that_dies_while_it_is_asked_holds_nothing() -> None:
+    async def scenario(made: Fleet) -> None:
+        assert await made.steering.top_holders(5) == []
+
+    run(scenario, mode="leaving@1")
+
+
+def test_a_processor_that_does_not_say_who_holds_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("control.steering.REQUEST_MS", 50)
+
+    async def scenario(made: Fleet) -> None:
+        os.kill(made.supervisor.running[1].pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(UnavailableError) as caught:
+                await made.steering.top_holders(5)
+        finally:
+            os.kill(made.supervisor.running[1].pid, signal.SIGCONT)
+        assert caught.value.reason == "PROCESSOR_SILENT"
+
+    run(scenario)

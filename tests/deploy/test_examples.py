@@ -112,11 +112,12 @@ def test_a_field_is_explained_and_its_default_is_true(path: str) -> None:
         return  # a section whose keys speak for themselves
     assert explained, f"{path} has no comment"
     stated = re.search(r"Default: (.*?)\.(?: |$)", explained[0])
-    if field.default is dataclasses.MISSING:
+    default = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
+    if default is dataclasses.MISSING:
         assert "Required." in explained[0]
         return
     assert stated is not None, f"{path} states no default"
-    assert as_value(stated[1], field.default) == as_plain(field.default)
+    assert as_value(stated[1], default) == as_plain(default)
 
 
 RANGED = sorted(path for path, field in FIELDS.items() if (OWNERS[path].__name__, field.name) in RANGES)
@@ -144,14 +145,18 @@ def test_the_words_that_the_manual_states_are_those_that_are_taken(path: str) ->
 
 def test_the_manual_states_a_range_for_every_number_and_for_nothing_else() -> None:
     numbers = {path for path, field in FIELDS.items() if isinstance(field.default, (int, float)) and not isinstance(field.default, bool)}
+    numbers |= {path for path, field in FIELDS.items() if field.type == dict[str, int]}
     assert set(RANGED) == numbers
     assert {key.path for key in KEYS if "Range:" in key.comment} == numbers
     assert {key.path for key in KEYS if re.search("[Oo]ne of:", key.comment)} == set(WORDED)
 
 
-def test_what_the_manual_leaves_to_the_processes_is_what_the_warning_reckons_with() -> None:
+def test_what_the_manual_reckons_with_is_what_the_warning_reckons_with() -> None:
     comment = explained("memory_pool.size")
-    assert f"Leave {capacity.CONTROL_BASE // model.MIB} MiB for the control process, {capacity.PROCESSOR_BASE // model.MIB} MiB for each" in comment
+    processes = f"{capacity.CONTROL_BASE // model.MIB} MiB for the control process, {capacity.PROCESSOR_BASE // model.MIB} MiB for each processor"
+    assert processes in comment
+    assert f"{capacity.CONNECTION // model.KIB} KiB for each connection and {capacity.TLS_SIDE // model.KIB} KiB for each side" in comment
+    assert (capacity.PIECES, "a quarter more than the pool" in comment) == (1.25, True)
 
 
 def as_plain(default: object) -> object:
@@ -160,6 +165,8 @@ def as_plain(default: object) -> object:
 
 def as_value(text: str, default: object) -> object:
     """What the text of a default says, in the type of the default."""
+    if isinstance(default, dict):
+        return {} if text == "none" else text
     if isinstance(default, tuple):
         return [item for item in text.strip("[]").split(", ") if item]
     if default is None:

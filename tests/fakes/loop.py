@@ -20,6 +20,7 @@ from proxy.network.timer import Timer
 from proxy.relay.counters import Publisher
 from proxy.relay.drain import Drain
 from proxy.relay.relay import Relay
+from proxy.server.heap import Heap
 from proxy.server.link import Handover, LinkReader, decode_closed, encode, send_handover
 from proxy.server.loop import Loop, Watcher
 from proxy.server.settings import Settings
@@ -106,6 +107,7 @@ class LoopBench:
             handover=their_handover,
             wakeup=wakeup,
             reader=LinkReader(),
+            heap=Heap(lambda: None),
         )
         self._collecting = gc.get_threshold()
         self.clients: list[socket.socket] = []

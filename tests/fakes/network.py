@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from proxy.network.channel import Channel
 from proxy.network.listener import SelectorListener
 from proxy.network.memory_pool import MemoryPool
+from proxy.network.mute import PEER
 from proxy.network.options import ChannelOptions, TlsSettings
-from proxy.network.receive import ReceiveLimit
+from proxy.network.receive import NEVER_CUT, ReceiveLimit
 from proxy.network.run import Run
 from proxy.network.selector import Selector
 from proxy.network.stats import SideStats
@@ -31,6 +32,7 @@ class Recorder(SelectorListener):
         on: what to do additionally, by word.
         on_run: likewise, with each run.
         gate: answers for ``may_read``.
+        room: answers for ``room_for``.
     """
 
     def __init__(self) -> None:
@@ -40,6 +42,7 @@ class Recorder(SelectorListener):
         self.on: dict[str, Callable[[Channel], None]] = {}
         self.on_run: Callable[[Channel, Run], None] | None = None
         self.gate: Callable[[Channel], bool] | None = None
+        self.room: tuple[int, bool] = (1 << 31, True)
 
     def _note(self, word: str, channel: Channel) -> None:
         self.told.append((word, channel))
@@ -62,6 +65,13 @@ class Recorder(SelectorListener):
 
     def may_read(self, channel: Channel) -> bool:
         return self.gate is None or self.gate(channel)
+
+    def room_for(self, channel: Channel) -> tuple[int, bool]:
+        return self.room
+
+    def wait_for_room(self, channel: Channel) -> None:
+        channel.mute(PEER)
+        self._note("wait_for_room", channel)
 
     def sent(self, channel: Channel) -> None:
         self._note("sent", channel)
@@ -97,7 +107,14 @@ class NetBench:
         self._peers: list[socket.socket] = []
 
     def options(
-        self, *, side: str = "downstream", tls: TlsSettings | None = None, idle_ns: int = 0, stall_ns: int = 0, min_rate: int = 0
+        self,
+        *,
+        side: str = "downstream",
+        tls: TlsSettings | None = None,
+        idle_ns: int = 0,
+        stall_ns: int = 0,
+        min_rate: int = 0,
+        cut_from: int = NEVER_CUT,
     ) -> ChannelOptions:
         return ChannelOptions(
             side="upstream" if side == "upstream" else "downstream",
@@ -108,6 +125,7 @@ class NetBench:
             stall_ns=stall_ns,
             min_rate=min_rate,
             tls=tls,
+            cut_from=cut_from,
         )
 
     def pair(self, options: ChannelOptions | None = None, *, tcp: bool = False) -> tuple[Channel, socket.socket]:

@@ -14,6 +14,7 @@ from control.plane import (
     DownEndpoint,
     DrainResult,
     Health,
+    Holder,
     Limit,
     ListenerStatus,
     Outcome,
@@ -26,10 +27,20 @@ from control.plane import (
 )
 from control.pool import MAX_PROCESSORS, equal_shares, too_small
 from proxy.cells import CellLayout, CellReader, CellWriter, create
-from proxy.config.model import MAX_INT32, AdminConfig, HealthConfig, ListenerConfig, MemoryPoolConfig, ProxyConfig, UpstreamConfig
+from proxy.config.model import (
+    MAX_INT32,
+    AdminConfig,
+    HealthConfig,
+    ListenerConfig,
+    MemoryPoolConfig,
+    ProxyConfig,
+    UpstreamConfig,
+    largest_whole,
+    whole_request,
+)
 from proxy.network.connection_id import format_connection_id, parse_connection_id
 
-__all__ = ["FakePlane", "channel_row", "closed_row", "fake_config"]
+__all__ = ["FakePlane", "channel_row", "closed_row", "fake_config", "holder"]
 
 OPENED_NS = 1_800_000_000_500_000_000
 MIB = 1024 * 1024
@@ -77,6 +88,22 @@ def channel_row(text: str, listener: str = "kafka", **changes: object) -> Row:
     }
 
 
+def holder(text: str, size: int, **changes: object) -> Holder:
+    """Who holds ``size`` bytes of a frame begun."""
+    row: Row = {
+        "channel": parse_connection_id(text),
+        "listener": "kafka",
+        "side": "downstream",
+        "peer": "10.0.0.9:51000",
+        "kind": "begun",
+        "bytes": size,
+        "muted": ("memory",),
+        "muted_ns": OPENED_NS + 10**9,
+        "last_active_ns": OPENED_NS,
+    }
+    return Holder(**{**row, **changes})
+
+
 def closed_row(text: str, cause: str, listener: str = "kafka", **changes: object) -> Row:
     """A pair that ended, as the plane tells its subscribers."""
     row = channel_row(text, listener)
@@ -101,6 +128,7 @@ class FakePlane(ControlPlane):
     def __init__(self, config: ProxyConfig) -> None:
         self._config = config
         self.rows: dict[int, Row] = {}
+        self.holders: list[Holder] = []
         self.limits = {listener.name: listener.max_receive_size for listener in config.listeners}
         self.pool = config.memory_pool.size
         self.processors = config.processors
@@ -237,24 +265,41 @@ class FakePlane(ControlPlane):
         if size // count < largest:
             raise too_small(size // count, largest)
 
+    def _largest(self) -> int:
+        whole = [whole_request(self.limits[item.name], item.forwarding.requests) for item in self._config.listeners]
+        return max(*whole, largest_whole(self._config)[1])
+
     async def set_limit(self, listener: str, max_receive_size: int) -> Limit:
         self._fail()
         self._listener(listener)
         if not 1 <= max_receive_size <= MAX_INT32:
             raise InvalidArgumentError([Violation("max_receive_size", f"must be from 1 to {MAX_INT32} bytes")])
-        self._check_share(self.pool, self.processors, max_receive_size)
+        forward = next(item.forwarding.requests for item in self._config.listeners if item.name == listener)
+        self._check_share(self.pool, self.processors, whole_request(max_receive_size, forward))
         self.limits[listener] = max_receive_size
         return Limit(listener=listener, max_receive_size=max_receive_size)
 
     async def get_pool(self) -> PoolStatus:
-        shares = tuple(PoolShare(slot=slot, share=share, usage=5) for slot, share in equal_shares(self.pool, self.processors).items())
-        return PoolStatus(size=self.pool, usage=5 * self.processors, shares=shares, processors=self.processors)
+        shares = tuple(
+            PoolShare(slot=slot, share=share, begun=2, pending=2, tls=1, tap=7, waiting=slot)
+            for slot, share in equal_shares(self.pool, self.processors).items()
+        )
+        config = self._config
+        tap_limit = config.tap.queue_size * self.processors if config.tap else 0
+        guaranteed = config.memory_pool.shares
+        return PoolStatus(size=self.pool, shares=shares, processors=self.processors, tap_limit=tap_limit, guaranteed=guaranteed)
+
+    async def top_holders(self, count: int) -> list[Holder]:
+        self._fail()
+        if not 1 <= count <= 100:
+            raise InvalidArgumentError([Violation("count", "must be from 1 to 100")])
+        return sorted(self.holders, key=lambda holder: -holder.bytes)[:count]
 
     async def set_pool_size(self, size: int) -> PoolStatus:
         self._fail()
         if size < 1:
             raise InvalidArgumentError([Violation("size", "must be positive")])
-        self._check_share(size, self.processors, max(self.limits.values()))
+        self._check_share(size, self.processors, self._largest())
         self.pool = size
         return await self.get_pool()
 
@@ -264,7 +309,7 @@ class FakePlane(ControlPlane):
             raise InvalidArgumentError([Violation("processors", f"must be from 1 to {MAX_PROCESSORS}")])
         if not self.accepting:
             raise FailedPreconditionError("the proxy drains", reason="DRAINING")
-        self._check_share(self.pool, count, max(self.limits.values()))
+        self._check_share(self.pool, count, self._largest())
         self.processors = count
         return await self.get_pool()
 
@@ -292,6 +337,7 @@ class FakePlane(ControlPlane):
                 max_connections=listener.max_connections,
                 connections=sum(row["listener"] == listener.name for row in self.rows.values()),
                 accepting=self.accepting,
+                forwarding=listener.forwarding,
             )
             for number, listener in enumerate(self._config.listeners)
         ]

@@ -12,6 +12,8 @@ slow_start      is ready after 300 ms
 down            leaves an endpoint out
 partly          mutes, unmutes and closes all but one
 deaf            never answers mute, unmute, close and drain
+holding         says that each of its connections holds as many bytes as its number
+leaving         dies when it is asked who holds memory
 """
 
 import argparse
@@ -24,7 +26,7 @@ from array import array
 from typing import Any
 
 from proxy.cells import CellLayout, CellWriter, State
-from proxy.config.model import from_wire
+from proxy.config.model import from_wire, largest_whole, whole_request
 from proxy.network.connection_id import ConnectionIds
 from proxy.server.link import Handover, LinkReader, encode, encode_closed, receive_handover
 
@@ -78,6 +80,7 @@ class FakeProcessor:
         if self.mode == "slow_start":
             time.sleep(0.3)
         config = from_wire(message["config"])
+        self.config = config
         self.facts = {
             "max_receive_size": {item.name: item.max_receive_size for item in config.listeners},
             "share": message["share"],
@@ -129,7 +132,8 @@ class FakeProcessor:
         limits = {**self.facts["max_receive_size"], **change.get("max_receive_size", {})}
         if set(limits) != set(self.facts["max_receive_size"]) or not all(1 <= size <= MAX_INT32 for size in limits.values()):
             return f"max_receive_size {limits}"
-        if max(limits.values()) > change.get("share", self.facts["share"]):
+        whole = [whole_request(limits[item.name], item.forwarding.requests) for item in self.config.listeners]
+        if max(*whole, largest_whole(self.config)[1]) > change.get("share", self.facts["share"]):
             return "the share is below a max_receive_size"
         if set(change.get("endpoints", {})) - set(self.facts["endpoints"]):
             return "no such upstream"
@@ -208,6 +212,17 @@ class FakeProcessor:
     def on_upstreams(self, message: dict[str, Any]) -> None:
         rows = [{"upstream": "u", "endpoint": "127.0.0.1:1", "reason": "refused", "detail": f"says {self.slot}"}] if self.mode == "down" else []
         self.send(type="result", id=message["id"], rows=rows)
+
+    def on_holders(self, message: dict[str, Any]) -> None:
+        if self.mode == "leaving":
+            os._exit(9)
+        if not 1 <= message["limit"] <= 100:
+            raise ValueError(f"a limit of {message['limit']} holders")
+        side = {"side": "downstream", "kind": "begun", "muted": ["memory"], "muted_ns": 5, "last_active_ns": 3}
+        here = self.connections.values() if self.mode == "holding" else ()
+        rows = [{**side, "id": number, "listener": item.listener, "peer": item.peer, "bytes": number & 0xFFFF} for _, number, item in here]
+        rows.sort(key=lambda row: -row["bytes"])
+        self.send(type="result", id=message["id"], rows=rows[: message["limit"]])
 
     def on_drain(self, message: dict[str, Any]) -> None:
         if self.mode == "deaf":

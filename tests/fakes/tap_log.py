@@ -4,6 +4,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from librt.vecs import append, vec
 from mypy_extensions import i32
@@ -14,6 +15,7 @@ from proxy.tap.point import TapPoint
 from proxy.tap.record import DIRECTIONS
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter
+from tests.fakes.runs import pieces_of
 
 START_NS = 1_700_000_000_000_000_000
 MINUTE_NS = 60_000_000_000
@@ -83,6 +85,32 @@ class FakeProcessor:
         point = self.point(connection, direction, protocol=protocol)
         point.append(Run(None, 0, run, 0, len(run), len(bodies), 0), first, at_ns, ints(sensitive), ints(keys), ints(latencies))
         self.sent[connection, direction] = first + len(bodies)
+
+    def part(
+        self,
+        run: Run,
+        body_size: int,
+        *,
+        connection: int = 1,
+        direction: str = "request",
+        at_ns: int = START_NS,
+        protocol: str = "framed",
+        withheld: bool = False,
+        key: int | None = None,
+        latency: int | None = None,
+    ) -> bool:
+        """Append one piece of a frame, of the body size that its header says."""
+        number = self.sent.get((connection, direction), 0)
+        taken = self.point(connection, direction, protocol=protocol).append_part(run, number, at_ns, body_size + 4, withheld, key, latency)
+        self.sent[connection, direction] = number + run.frames
+        return taken
+
+    def parts(self, body: bytes, sizes: Sequence[int], *, flush: bool = False, **facts: Any) -> None:
+        """Append a frame in pieces of these sizes and the rest; with ``flush`` each in a block of its own."""
+        for run in pieces_of(body, sizes):
+            self.part(run, len(body), **facts)
+            if flush:
+                self.flush()
 
     def flush(self) -> None:
         """Write what was appended as a block."""

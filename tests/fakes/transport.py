@@ -44,6 +44,12 @@ class Wire:
         del self._bytes[:size]
         return data
 
+    def peek(self, size: int) -> bytes | None:
+        """As ``take``, and leaves them there."""
+        if self.stalled or not (self._bytes or self.fin):
+            return None
+        return bytes(self._bytes[: min(size, self.split or size)])
+
     def __len__(self) -> int:
         return len(self._bytes)
 
@@ -66,9 +72,9 @@ class MemorySocket:
     def fileno(self) -> int:
         return -1
 
-    def recv(self, size: int) -> bytes:
+    def recv(self, size: int, flags: int = 0) -> bytes:
         self._called("recv", "recv")
-        data = self.inbound.take(size)
+        data = self.inbound.peek(size) if flags & socket.MSG_PEEK else self.inbound.take(size)
         if data is None:
             raise BlockingIOError(errno.EAGAIN, "nothing has arrived")
         return data
@@ -141,6 +147,9 @@ class MemoryTransport(Transport):
 
     def has_buffered(self) -> bool:
         return False
+
+    def obtainable(self, wanted: int) -> int:
+        return len(self.inbound)
 
     def write(self, data: Buffer) -> int:
         self._check()

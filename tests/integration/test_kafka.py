@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
 
-from control.demo import broker, kafka, records
+from control.demo import broker, fetches, kafka, records, small_pool
 from control.demo.java import find_java
 from control.demo.metrics import Metrics
 from control.demo.stage import Serving, Stage
@@ -22,7 +22,8 @@ from control.demo.workspace import Workspace
 from proxy.pipeline.query import ask
 from proxy.pipeline.run import PipelineSettings, start_query
 from proxy.pipeline.tables import TableWriter
-from proxy.tap.log_reader import Frame, read_frames
+from proxy.tap.log_block import Frame
+from proxy.tap.log_reader import read_frames
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -121,6 +122,48 @@ def test_clients_get_what_they_sent_and_the_tap_counts_what_the_broker_counts(be
     assert sum((requests - paired).values()) <= 2, "only what was in flight when a client left has no answer"
     assert all(frame.latency_us is not None and frame.latency_us >= 0 for frame in answers)
     assert Metrics.scrape(behind.plain_serving.prometheus).sum("framegate_kafka_pairing_lost_total") == 0
+
+
+@pytest.fixture(scope="module")
+def fetched(behind: Behind) -> small_pool.Fetched:
+    """Consumers have fetched batches of 50 MiB through a pool of 16 MiB, and the tap has written what it matched."""
+    serving = behind.plain_serving
+    found = small_pool.perform(behind.plain, serving.admin, f"127.0.0.1:{serving.port}", lambda row: None)
+    deadline = time.monotonic() + 30
+    while (metrics := Metrics.scrape(serving.prometheus)).sum("framegate_tap_matched_total") != metrics.sum("framegate_tap_flushed_total"):
+        assert time.monotonic() < deadline, "the tap writes what it matched"
+        time.sleep(0.05)
+    return found
+
+
+def test_batches_of_50_mib_pass_a_pool_of_16_mib_and_memory_keeps_its_bound(behind: Behind, fetched: small_pool.Fetched) -> None:
+    assert [text for text, good in small_pool.checks(fetched) if not good] == []
+    assert fetched.peak.booked > 0, "the looks see what is in use"
+    with Steering(behind.plain_serving.admin, "demo") as steering:
+        assert (steering.limit(), steering.pool().size_bytes) == (16 << 20, 64 << 20)
+
+
+def test_an_answer_larger_than_the_pool_is_one_frame_in_the_counters_and_whole_in_the_tap(behind: Behind, fetched: small_pool.Fetched) -> None:
+    sizes = []
+    for frame in read_frames(str(behind.plain.workspace.tap)):
+        if frame.size > small_pool.POOL_BYTES:
+            assert (frame.direction, frame.request_key) == ("response", 1 << 16 | 16), "an answer to a Fetch of version 16"
+            assert len(frame.body) == frame.size
+            assert_holds_a_batch(frame.body)
+            sizes.append(frame.size)
+    rows = {"frames": len(sizes), "good": sum(size > fetches.BATCH_BYTES for size in sizes), "largest": max(sizes, default=0)}
+    text, good = small_pool.answer_check(Metrics.scrape(behind.plain_serving.prometheus), {"large": [rows]})
+    assert good, text
+
+
+def assert_holds_a_batch(body: bytes) -> None:
+    """The values of one batch stand in an answer, each behind the one before."""
+    first = 0 if fetches.value_of(0) in body else fetches.BATCH_RECORDS
+    position = 0
+    for number in range(first, first + fetches.BATCH_RECORDS):
+        position = body.find(fetches.value_of(number), position)
+        assert position > 0, f"record {number} is not where it belongs"
+        position += fetches.VALUE_BYTES
 
 
 @pytest.fixture(scope="module")

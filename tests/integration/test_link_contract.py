@@ -196,7 +196,17 @@ def test_what_cannot_be_is_refused_and_not_kept(processor: Processor, change: Ro
     assert processor.prepare(share=2 * MIB)[1] == "prepared"
 
 
-@pytest.mark.parametrize("message", [{"type": "dance"}, {"type": "describe"}, {"type": "drain"}, {"type": "close"}])
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"type": "dance"},
+        {"type": "describe"},
+        {"type": "drain"},
+        {"type": "close"},
+        {"type": "holders"},
+        *({"type": "holders", "limit": limit} for limit in (0, 101)),
+    ],
+)
 def test_what_is_no_command_is_an_error_and_the_next_is_answered(processor: Processor, message: Row) -> None:
     assert processor.ask(**message)["type"] == "error"
     assert processor.ask(type="list", after=0, limit=5, listener=None)["type"] == "result"
@@ -219,6 +229,31 @@ def test_connections_are_listed_page_by_page_under_ids_that_count_the_hand_overs
     assert processor.ask(type="list", after=0, limit=5, listener="none")["rows"] == []
     assert processor.ask(type="describe", connection=seen[1]["id"])["row"]["peer"] == "client-2"
     assert processor.ask(type="describe", connection=5)["row"] is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_holds_memory_is_told_with_what_and_since_when(kind: str, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_PROCESSOR", "holding")  # which then says so of every connection; the real one knows nothing of it
+    processor = Processor(KINDS[kind], upstream)
+    try:
+        processor.start()
+        assert processor.ask(type="holders", limit=5)["rows"] == []
+        client = processor.connect()
+        client.sendall(frame(bytes(20_000))[:10_000])
+        rows: list[Row] = []
+        while not rows or (kind == "real" and rows[0]["bytes"] < 10_000):
+            rows = processor.ask(type="holders", limit=5)["rows"]
+        (row,) = rows
+        assert set(row) == {"id", "listener", "side", "peer", "kind", "bytes", "muted", "muted_ns", "last_active_ns"}
+        assert (format_connection_id(row["id"]), row["listener"], row["side"], row["peer"], row["kind"]) == (
+            "3-7-1", "a", "downstream", "client-1", "begun",
+        )  # fmt: skip
+        assert row["bytes"] > 0
+        if kind == "real":
+            assert processor.gauge("memory_pool.usage", "frames", "begun") >= 0
+            assert (row["muted"], row["muted_ns"]) == ([], 0)
+    finally:
+        processor.close()
 
 
 def test_a_hand_over_that_cannot_be_used_takes_one_id_too(upstream: ScriptedUpstream) -> None:

@@ -13,7 +13,7 @@ import pytest
 from control.errors import ControlError, FailedPreconditionError, InvalidArgumentError, NotFoundError
 from control.plane import ControlPlane
 from control.processor import COMMAND
-from proxy.config.model import MIB
+from proxy.config.model import MIB, Forwarding
 from tests.fakes.fleet import Fleet, fleet_config, until
 from tests.fakes.plane import FakePlane, channel_row
 from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
@@ -118,10 +118,13 @@ def test_what_there_is(stage: Stage) -> None:
         plane = kind.plane
         assert [(item.listener, item.max_receive_size) for item in await plane.get_limits()] == [("a", MIB)]
         pool = await plane.get_pool()
+        assert (pool.tap_limit, dict(pool.guaranteed), [item.usage for item in pool.shares][2:]) == (0, {}, [])
+        assert await plane.top_holders(100) == []
         assert (pool.size, pool.processors, [(item.slot, item.share) for item in pool.shares]) == (12 * MIB, 2, [(0, 6 * MIB), (1, 6 * MIB)])
         assert [(item.slot, item.state) for item in await plane.status()] == [(0, "running"), (1, "running")]
         (listener,) = await plane.list_listeners()
         assert (listener.name, listener.upstream, listener.accepting, listener.max_receive_size) == ("a", "u", True, MIB)
+        assert listener.forwarding == Forwarding()
         assert [item.name for item in await plane.list_upstreams()] == ["u"]
         assert (plane.health().started, plane.health().alive, plane.health().ready) == (True, True, True)
         assert [slot for slot, _ in plane.cells] == [0, 1]
@@ -167,6 +170,8 @@ REFUSALS: list[tuple[str, Callable[[ControlPlane], Awaitable[Any]], type[Control
     ("limit of nothing", lambda plane: plane.set_limit("a", 0), InvalidArgumentError),
     ("limit above the header's", lambda plane: plane.set_limit("a", 2**31), InvalidArgumentError),
     ("limit above the share", lambda plane: plane.set_limit("a", 6 * MIB + 1), FailedPreconditionError),
+    ("nobody of those who hold most", lambda plane: plane.top_holders(0), InvalidArgumentError),
+    ("too many of those who hold most", lambda plane: plane.top_holders(101), InvalidArgumentError),
     ("pool of nothing", lambda plane: plane.set_pool_size(0), InvalidArgumentError),
     ("pool below the frames", lambda plane: plane.set_pool_size(2 * MIB - 1), FailedPreconditionError),
     ("no processors", lambda plane: plane.set_processors(0), InvalidArgumentError),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from control.cli.output import as_dict, counted, print_fields, print_json, print_table, size_text, time_text, word
+from control.cli.output import age_text, as_dict, counted, print_fields, print_json, print_table, size_text, time_text, word
 from control.gen.framegate.control.v1 import pool_service_pb2 as pool_pb2
 from control.gen.framegate.control.v1.proxy_service_pb2 import Proxy
 from control.service.convert import channel_message
@@ -35,11 +35,14 @@ def test_words_and_times() -> None:
 
 
 def test_int64_is_a_number_however_deep_and_maps_stay() -> None:
-    pool = pool_pb2.MemoryPool(size_bytes=2**40, shares=[pool_pb2.MemoryShare(size_bytes=2**39)])
+    pool = pool_pb2.MemoryPool(size_bytes=2**40, shares=[pool_pb2.MemoryShare(size_bytes=2**39)], guaranteed_percents={"kafka": 60})
+    zeroes = {"usage_bytes": 0, "begun_bytes": 0, "pending_bytes": 0, "tls_bytes": 0, "tap_bytes": 0, "waiting_count": 0}
     assert as_dict(pool) == {
+        **zeroes,
         "size_bytes": 2**40,
-        "usage_bytes": 0,
-        "shares": [{"processor_slot": 0, "size_bytes": 2**39, "usage_bytes": 0}],
+        "tap_limit_bytes": 0,
+        "guaranteed_percents": {"kafka": 60},
+        "shares": [{**zeroes, "processor_slot": 0, "size_bytes": 2**39}],
     }
     assert as_dict(Proxy(module_files={"a": "b"}, pid=7))["module_files"] == {"a": "b"}
     assert as_dict(channel_message(closed_row("0-1-1", "idle")))["close"]["mutes"][0]["count"] == 2
@@ -140,3 +143,11 @@ def test_a_narrow_terminal_wraps_lines_and_folds_no_cell(cli: Cli) -> None:
     assert (code, errors, len(lines)) == (0, "", 4)
     assert all(line.endswith("UTC") and len(line) > 100 for line in lines[1:])
     assert [line.split()[0] for line in lines[1:]] == ["0-1-1", "0-1-2", "0-1-3"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-5, "0s"), (0.9, "0s"), (12, "12s"), (60, "1m"), (65.5, "1m 5s"), (3605, "1h"), (3 * 86_400 + 7200 + 61, "3d 2h"), (86_400, "1d")],
+)
+def test_ages_are_in_their_two_largest_units(seconds: float, text: str) -> None:
+    assert age_text(seconds) == text

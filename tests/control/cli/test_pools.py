@@ -1,11 +1,14 @@
 """``framegate pool``."""
 
+import dataclasses
 from collections.abc import Iterator
 
 import pytest
 
-from control.errors import FailedPreconditionError
+from control.errors import FailedPreconditionError, UnavailableError
+from proxy.config.model import TapConfig
 from tests.fakes.cli import Cli, served
+from tests.fakes.plane import holder
 
 
 @pytest.fixture
@@ -14,10 +17,61 @@ def cli() -> Iterator[Cli]:
         yield cli
 
 
-def test_get_shows_memory_and_processors(cli: Cli) -> None:
-    text = cli("pool", "get").stdout
-    assert "memory pool 256 MiB, 10 B in use; 2 processors" in text
-    assert [line.split()[:3] for line in text.splitlines()[2:]] == [["0", "100", "running"], ["1", "101", "running"]]
+def test_get_shows_memory_by_kind_and_processors(cli: Cli) -> None:
+    first, second, heads, *rows = cli("pool", "get").stdout.splitlines()
+    assert first == "memory pool 256 MiB, 10 B in use; 2 processors"
+    assert second == "begun 4 B, pending 4 B, TLS 2 B; 1 frame waiting for a turn"
+    assert heads.split() == ["PROCESSOR", "PID", "STATE", "SHARE", "IN", "USE", "BEGUN", "PENDING", "TLS", "TAP", "WAITING", "RESTARTS"]
+    assert [row.split() for row in rows] == [
+        [slot, f"10{slot}", "running", "128", "MiB", "5", "B", "2", "B", "2", "B", "1", "B", "7", "B", slot, "0"] for slot in "01"
+    ]
+
+
+def test_get_shows_the_taps_bound_and_what_listeners_are_guaranteed(cli: Cli) -> None:
+    pool = dataclasses.replace(cli.plane.config.memory_pool, shares={"plain": 10, "kafka": 60})
+    cli.plane._config = dataclasses.replace(cli.plane.config, memory_pool=pool, tap=TapConfig(directory="t"))
+    _, second, third, *_ = cli("pool", "get").stdout.splitlines()
+    assert second.endswith("; tap queues 14 B of 16 MiB")
+    assert third == "guaranteed: kafka 60 %, plain 10 %"
+    assert cli.json("pool", "get")["memory_pool"]["guaranteed_percents"] == {"kafka": 60, "plain": 10}
+
+
+def test_get_shows_who_holds_most(cli: Cli) -> None:
+    cli.plane.holders = [
+        holder("0-1-1", 3 << 20),
+        holder("1-1-7", 5 << 20, kind="pending", side="upstream", peer="10.1.0.1:9092", muted=(), muted_ns=0),
+        holder("0-1-2", 1),
+    ]
+    table = cli("pool", "get", "--top", "2").stdout.partition("\n\n")[2].splitlines()
+    assert table[0].split() == ["CHANNEL", "LISTENER", "SIDE", "PEER", "KIND", "HOLDS", "LAST", "MOVED", "MUTED"]
+    assert [line.split()[:7] for line in table[1:]] == [
+        ["1-1-7", "kafka", "upstream", "10.1.0.1:9092", "pending", "5", "MiB"],
+        ["0-1-1", "kafka", "downstream", "10.0.0.9:51000", "begun", "3", "MiB"],
+    ]
+    assert table[1].split()[-2:] == ["ago", "-"]
+    assert "  memory for " in table[2]
+    rows = cli.json("pool", "get")["holders"]
+    assert [(row["channel_id"], row["held_bytes"], row["kind"]) for row in rows] == [
+        ("1-1-7", 5 << 20, "KIND_PENDING"), ("0-1-1", 3 << 20, "KIND_BEGUN"), ("0-1-2", 1, "KIND_BEGUN"),
+    ]  # fmt: skip
+    assert (rows[1]["mute_causes"], rows[1]["mute_time"], "mute_time" in rows[0]) == (["memory"], "2027-01-15T08:00:01.500Z", False)
+
+
+def test_get_asks_for_as_many_as_wanted(cli: Cli) -> None:
+    cli.plane.holders = [holder(f"0-1-{number}", number) for number in range(1, 30)]
+    assert len(cli.json("pool", "get")["holders"]) == 10
+    assert len(cli.json("pool", "get", "--top", "20")["holders"]) == 20
+    assert cli.json("pool", "get", "--top", "0")["holders"] == []
+    assert "CHANNEL" not in cli("pool", "get", "--top", "0").stdout
+    for wrong in ("-1", "101"):
+        assert cli("pool", "get", "--top", wrong).exit_code == 2
+
+
+def test_without_those_who_hold_most_no_processor_is_asked(cli: Cli) -> None:
+    cli.plane.failure = UnavailableError("processor 1 did not answer", reason="PROCESSOR_SILENT")
+    assert cli("pool", "get").exit_code == 5
+    assert cli("pool", "get", "--top", "0").exit_code == 0
+    assert cli("status").exit_code == 0
 
 
 def test_set_changes_either_or_both(cli: Cli) -> None:

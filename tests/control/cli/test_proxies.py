@@ -1,5 +1,8 @@
 """``framegate status`` and ``framegate drain``."""
 
+import pytest
+
+from proxy.config.model import GIB, MIB
 from tests.fakes.cli import served
 from tests.fakes.plane import channel_row
 
@@ -9,6 +12,46 @@ def test_status_says_what_runs() -> None:
         text = cli("status").stdout
         assert ("edge-1" in text, "serving" in text, "plain Python" in text) == (True, True, True)
         assert cli.json("status")["module_files"] == {"proxy.network.framing": "/x/framing.py"}
+
+
+def test_status_says_how_it_is_doing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("control.service.proxies.memory_limit", lambda: GIB)
+    monkeypatch.setattr("control.service.proxies.memory_usage", lambda: 100 * MIB)
+    with served() as cli:
+        lines = cli("status").stdout.splitlines()
+        values = dict(line.split("  ", 1) for line in lines)
+        assert values["processors"].strip() == "2 of 2 running"
+        assert values["memory pool"].strip() == "10 B of 256 MiB in use, 1 frame waiting for a turn"
+        assert values["memory"].strip() == "100 MiB in use of the container's 1 GiB; up to 684.7 MiB may be needed, and connections of kafka"
+        assert values["started"].strip().startswith("2027-01-15 07:59:59 UTC (")
+        assert "warning" not in values
+        found = cli.json("status")
+        assert (found["node"], found["memory_pool"]["usage_bytes"], len(found["processor_pool"]["processors"])) == ("edge-1", 10, 2)
+        assert (found["memory"]["limit_bytes"], found["memory"]["usage_bytes"], found["warnings"]) == (GIB, 100 * MIB, [])
+        assert sum(part["need_bytes"] for part in found["memory"]["parts"]) == found["memory"]["need_bytes"]
+
+
+def test_status_warns_when_the_configuration_in_force_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("control.service.proxies.memory_limit", lambda: 256 * MIB)
+    monkeypatch.setattr("control.service.proxies.memory_usage", lambda: None)
+    with served() as cli:
+        lines = cli("status").stdout.splitlines()
+        assert (
+            next(line for line in lines if line.startswith("memory  "))
+            .split("  ")[-1]
+            .strip()
+            .startswith("usage not known of the container's 256 MiB;")
+        )
+        (warning,) = (line for line in lines if line.startswith("warning"))
+        assert "the memory pool of 256MiB does not fit into the container's 256MiB: 685MiB may be needed" in warning
+        assert len(cli.json("status")["warnings"]) == 1
+
+
+def test_status_outside_a_container_knows_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("control.service.proxies.memory_limit", lambda: None)
+    with served() as cli:
+        assert ", and the container sets no limit; up to" in cli("status").stdout
+        assert "limit_bytes" not in cli.json("status")["memory"]
 
 
 def test_drain_waits_unless_told_not_to() -> None:

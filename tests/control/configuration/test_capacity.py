@@ -1,10 +1,23 @@
 import os
 import pathlib
+from typing import Any
 
 import pytest
 
-from control.configuration.capacity import cpu_limit, largest_frame, memory_limit, memory_warning, processor_count
-from proxy.config.model import MIB, ListenerConfig, MemoryPoolConfig, ProxyConfig, UpstreamConfig
+from control.configuration.capacity import cpu_limit, memory_limit, memory_need, memory_usage, memory_warning, processor_count
+from proxy.config.model import (
+    GIB,
+    KIB,
+    MIB,
+    Forwarding,
+    ListenerConfig,
+    ListenerTls,
+    MemoryPoolConfig,
+    ProxyConfig,
+    TapConfig,
+    UpstreamConfig,
+    UpstreamTls,
+)
 
 CPUS = len(os.sched_getaffinity(0))
 
@@ -35,21 +48,76 @@ def test_zero_processors_means_as_many_as_cpus_and_shares_allow() -> None:
     assert processor_count(0, 256 * MIB, 100 * MIB, 8) == 2
     assert processor_count(0, 256 * MIB, 1 * MIB, 8) == 8
     assert processor_count(0, 1 * MIB, 2 * MIB, 8) == 1
-    assert largest_frame([]) == 1
 
 
-def config(pool: int) -> ProxyConfig:
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, None),
+        ({"memory.current": "max"}, None),
+        ({"memory.current": "1000"}, 1000),
+        ({"memory.current": "1000", "memory.stat": "anon 5\ninactive_file 300\nactive_file 7\n"}, 700),
+        ({"memory.current": "100", "memory.stat": "inactive_file 300\n"}, 0),
+        ({"memory/memory.usage_in_bytes": "1000", "memory/memory.stat": "inactive_file 1\ntotal_inactive_file 400\n"}, 600),
+    ],
+)
+def test_the_memory_in_use_is_without_what_the_kernel_merely_remembers(tmp_path: pathlib.Path, files: dict[str, str], expected: int | None) -> None:
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    assert memory_usage(tmp_path) == expected
+
+
+def config(pool: int, tap: TapConfig | None = None, upstream_tls: UpstreamTls | None = None, **listener: Any) -> ProxyConfig:
     return ProxyConfig(
         node="n",
-        listeners=(ListenerConfig(name="a", address="127.0.0.1:0", upstream="u"),),
-        upstreams=(UpstreamConfig(name="u", endpoints=("127.0.0.1:1",)),),
+        listeners=(ListenerConfig(**{"name": "a", "address": "127.0.0.1:0", "upstream": "u", **listener}),),
+        upstreams=(UpstreamConfig(name="u", endpoints=("127.0.0.1:1",), max_receive_size=50 * MIB, tls=upstream_tls),),
         memory_pool=MemoryPoolConfig(size=pool),
+        tap=tap,
     )
 
 
-def test_a_pool_that_does_not_fit_the_container_is_warned_about() -> None:
+def test_what_is_needed_is_the_sum_of_its_parts() -> None:
+    need = memory_need(config(256 * MIB, TapConfig(directory="t"), max_connections=1024), 2)
+    assert dict(need.parts) == {
+        "processes": (64 + 2 * 25) * MIB,
+        "memory pool": 320 * MIB,
+        "a frame beyond it in each processor": 250 * MIB + 640 * KIB,
+        "tap queues": 16 * MIB,
+        "connections": 4 * MIB,
+    }
+    assert (need.total, need.uncounted) == (sum(size for _, size in need.parts), ())
+
+
+@pytest.mark.parametrize(
+    ("requests", "responses", "beyond"),
+    [("whole", "cut_through", 100 * MIB), ("whole", "whole", 150 * MIB), ("cut_through", "cut_through", 256 * KIB - 4)],
+)
+def test_the_frame_beyond_the_pool_is_the_largest_that_passes_whole(requests: Any, responses: Any, beyond: int) -> None:
+    need = memory_need(config(256 * MIB, forwarding=Forwarding(requests=requests, responses=responses)), 1)
+    assert dict(need.parts)["a frame beyond it in each processor"] == (beyond + 256 * KIB) * 5 // 4
+
+
+def test_each_side_that_speaks_tls_makes_a_connection_dearer() -> None:
+    tls = ListenerTls(certificate="c", key="k")
+    for kind, kib in (({}, 4), ({"tls": tls}, 43), ({"tls": tls, "upstream_tls": UpstreamTls()}, 82)):
+        assert dict(memory_need(config(MIB, max_connections=1000, **kind), 1).parts)["connections"] == 1000 * kib * KIB
+
+
+def test_a_configuration_that_does_not_fit_the_container_is_warned_about_with_its_parts() -> None:
     assert memory_warning(config(256 * MIB), 2, None) is None
     assert memory_warning(config(256 * MIB), 2, 1024 * MIB) is None
-    warning = memory_warning(config(256 * MIB), 2, 256 * MIB)
+    assert memory_warning(config(256 * MIB), 2, 512 * MIB) == (
+        "does not fit into the container's 512MiB: 685MiB may be needed, and 435MiB can be used (15 % are left to the kernel's buffers): "
+        "processes 114MiB, memory pool 320MiB, a frame beyond it in each processor 251MiB; connections of a are not counted, for max_connections "
+        "is not set"
+    )
+
+
+def test_connections_alone_may_be_too_many() -> None:
+    assert memory_warning(config(64 * MIB, max_receive_size=MIB, max_connections=10_000), 1, GIB) is None
+    warning = memory_warning(config(64 * MIB, max_receive_size=MIB, max_connections=10_000, tls=ListenerTls(certificate="c", key="k")), 1, 512 * MIB)
     assert warning is not None
-    assert "256MiB does not fit" in warning
+    assert "connections 420MiB" in warning
+    assert "not counted" not in warning

@@ -56,6 +56,22 @@ def test_a_word_is_one_of_its_list() -> None:
     assert [(fault.key, fault.reason) for fault in document.faults] == [("listeners[0].half_close_before_data", "must be 'close' or 'wait'")]
 
 
+def test_a_mapping_of_names_has_a_number_for_each() -> None:
+    config, document = built({**SMALL, "memory_pool": {"shares": {"a": 30, "b": "40", "c": None}}})
+    assert document.faults == []
+    assert config is not None
+    assert config.memory_pool.shares == {"a": 30, "b": 40}
+    for value, key, part in (
+        (True, "memory_pool.shares.a", "must be a number"),
+        (1.5, "memory_pool.shares.a", "must be a whole number"),
+        ([5], "memory_pool.shares.a", "must be a whole number"),
+        (101, "memory_pool.shares.a", "must be from 1 to 100"),
+    ):
+        ((found, reason),) = faults_of({**SMALL, "memory_pool": {"shares": {"a": value}}})
+        assert (found, part in reason) == (key, True), reason
+    assert faults_of({**SMALL, "memory_pool": {"shares": 5}}) == [("memory_pool.shares", "must be a mapping of names to values")]
+
+
 def test_an_empty_section_has_its_defaults_and_an_empty_optional_one_is_absent() -> None:
     config, document = built({**listener(timeouts=None, tls=None), "tap": None, "memory_pool": None})
     assert document.faults == []
@@ -82,6 +98,9 @@ def test_a_number_where_a_word_is_meant_is_taken_as_written() -> None:
         ({"backlog": "many"}, "backlog", "must be a whole number"),
         ({"backlog": 1.5}, "backlog", "must be a whole number"),
         ({"backlog": 0}, "backlog", "must be from 1 to 65535"),
+        ({"backlog": "70000"}, "backlog", "must be from 1 to 65535"),
+        ({"forwarding": "whole"}, "forwarding", "must be a mapping"),
+        ({"forwarding": {"request": "whole"}}, "forwarding.request", "did you mean requests?"),
         ({"timeouts": {"idle": 10}}, "timeouts.idle", "is not a time"),
         ({"timeouts": {"stall": "1ms"}}, "timeouts.stall", "must be from 1s to 1h"),
         ({"timeouts": [1]}, "timeouts", "must be a mapping"),

@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("confluent_kafka")
 
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.cimpl import NewTopic
 
 from control.demo.kafka import compare, create_topics
 
@@ -63,11 +64,11 @@ class FakeAdmin:
 
 def test_a_topic_that_the_first_of_two_requests_made_is_good() -> None:
     admin: Any = FakeAdmin(one=KafkaError.TOPIC_ALREADY_EXISTS)
-    create_topics(admin, {"one": 1, "two": 4})
+    create_topics(admin, [NewTopic("one", 1, 1), NewTopic("two", 4, 1)])
     assert admin.asked == {"one": 1, "two": 4}
 
 
 def test_a_topic_that_cannot_be_made_is_an_error() -> None:
     admin: Any = FakeAdmin(two=KafkaError.INVALID_PARTITIONS)
     with pytest.raises(KafkaException):
-        create_topics(admin, {"one": 1, "two": 4})
+        create_topics(admin, [NewTopic("one", 1, 1), NewTopic("two", 4, 1)])

@@ -29,6 +29,13 @@ def test_every_fault_has_its_count() -> None:
     assert received.facts() == {"consumed": 4, "wrong": 1, "doubled": 1, "out_of_order": 1, "missing": 1}
 
 
+def test_values_are_compared_with_those_that_are_expected() -> None:
+    received = Received(2, lambda number: b"x" * number)
+    received.take(key(0), b"", 0)
+    received.take(key(1), b"y", 0)
+    assert received.facts() == {"consumed": 2, "wrong": 1, "doubled": 0, "out_of_order": 0, "missing": 0}
+
+
 def test_values_differ_and_carry_their_number() -> None:
     assert struct.unpack(">q", value_of(17)[:8]) == (17,)
     assert len({value_of(number) for number in range(100)}) == 100

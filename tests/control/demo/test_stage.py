@@ -19,12 +19,12 @@ def stage(tmp_path: Path) -> Stage:
 
 def test_its_configuration_has_no_fault(stage: Stage) -> None:
     with stage:
-        document = stage._configuration("127.0.0.1:9", "kafka", 1 << 30, {"max_receive_size": "16MiB"})
+        document = stage._configuration("127.0.0.1:9", "kafka", stage._tap(0, 4 << 20), {"max_receive_size": "16MiB"})
         config = validate(document)
     assert [(listener.name, listener.protocol, listener.max_receive_size) for listener in config.listeners] == [(LISTENER, "kafka", 16 << 20)]
     assert config.processors == 2
     assert config.tap is not None
-    assert config.tap.rules[0].on_full == "mute"
+    assert (config.tap.rules[0].on_full, config.tap.rules[0].max_frame_bytes) == ("mute", 4 << 20)
 
 
 def test_the_log_is_counted_by_walking_over_sizes(stage: Stage) -> None:

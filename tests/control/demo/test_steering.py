@@ -45,6 +45,7 @@ def test_limit_and_pool_are_read_and_changed() -> None:
                 steering.set_pool_size(512 << 20)
                 assert steering.pool().size_bytes == 512 << 20
                 assert len(steering.pool().shares) == 2
+                assert steering.processor_pids() == [100, 101]
 
         await asyncio.to_thread(act)
         assert at.plane.limits == {"kafka": 100 << 20, "plain": 12345}

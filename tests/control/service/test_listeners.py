@@ -17,6 +17,7 @@ def test_listeners_are_listed_by_name_with_what_is_open() -> None:
             ("kafka", "127.0.0.1:9093", pb2.PROTOCOL_KAFKA),
             ("plain", "127.0.0.1:9094", pb2.PROTOCOL_FRAMED),
         ]
+        assert {(item.request_forwarding, item.response_forwarding) for item in listed} == {(pb2.FORWARDING_WHOLE, pb2.FORWARDING_CUT_THROUGH)}
         assert (listed[1].open_connection_count, listed[1].max_connection_count, listed[1].accepting) == (1, 10, True)
 
     run(body)

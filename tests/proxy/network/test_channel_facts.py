@@ -27,10 +27,20 @@ def test_the_facts_of_a_life() -> None:
         assert (channel.is_sending, channel.can_send, channel.send_number) == (True, False, 1)
         assert channel.pending_send + channel.wire_sent == len(data)
         assert channel.leased > channel.pending_send
+        assert channel.leased == channel.booked_begun + channel.booked_pending + channel.booked_tls
+        assert (channel.booked_begun, channel.booked_tls) == (net.selector.pool.begun, 0)
+        assert (channel.booked_pending, channel.booked_begun) == (net.selector.pool.pending, net.selector.pool.used - net.selector.pool.pending)
+        since = net.clock.now
+        assert channel.first_muted_ns == since
+        net.clock.advance_ms(5)
+        channel.mute(mute.ADMIN)
+        assert channel.first_muted_ns == since
+        channel.unmute(mute.ADMIN)
         net.clock.advance_ms(5)
         net.poll()
         channel.close(Cause.ADMIN, "because")
         assert (channel.is_open, channel.can_send, channel.leased, channel.causes) == (False, False, 0, 0)
         assert (channel.died_in, channel.lost_bytes, channel.closed_ns) == (ChannelState.READY, 50, net.clock.now)
         assert channel.unsent_bytes + channel.wire_sent == len(data)
-        assert channel.mute_summary() == {"peer": {"count": 1, "ns": 5_000_000}}
+        assert (channel.first_muted_ns, net.selector.pool.pending) == (0, 0)
+        assert channel.mute_summary() == {"admin": {"count": 1, "ns": 0}, "peer": {"count": 1, "ns": 10_000_000}}

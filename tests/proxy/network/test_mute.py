@@ -67,18 +67,18 @@ def test_causes_have_names() -> None:
 def test_a_set_counts_and_times_each_cause() -> None:
     stats = SideStats()
     mutes = MuteSet(stats)
-    assert mutes.summary() == {}
+    assert (mutes.summary(), mutes.first_ns) == ({}, 0)
     mutes.add(mute.PEER, 100, within=False)
     mutes.add(mute.ADMIN, 200, within=True)
     assert (mutes.state, mutes.in_force, mutes.count) == (MuteState.HELD, False, 2)
-    assert (mutes.since_ns(mute.PEER), mutes.since_ns(mute.TAP)) == (100, 0)
+    assert (mutes.since_ns(mute.PEER), mutes.since_ns(mute.TAP), mutes.first_ns) == (100, 0, 100)
     mutes.remove(mute.PEER, 150)
-    assert mutes.state is MuteState.MUTING
+    assert (mutes.state, mutes.first_ns) == (MuteState.MUTING, 200)
     assert mutes.pass_boundary()
     assert not mutes.pass_boundary()
     assert mutes.in_force
     mutes.end(1000)
-    assert mutes.causes == 0
+    assert (mutes.causes, mutes.first_ns) == (0, 0)
     assert mutes.summary() == {"peer": {"count": 1, "ns": 50}, "admin": {"count": 1, "ns": 800}}
     assert list(stats.muted) == [0] * mute.CAUSE_COUNT
     assert sum(stats.mute_ns) == 850

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.network.framing import FRAME_TOO_LARGE, NEGATIVE_SIZE, NOT_OURS, OK
-from proxy.network.memory_pool import PIECE_OVERHEAD, MemoryPool, MemoryWaiter
+from proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, MemoryPool
 from proxy.network.receive import JOIN_BELOW, VIEW_FROM, Receive, ReceiveLimit
 from proxy.network.run import Run
 from proxy.network.stats import SideStats
@@ -26,7 +26,7 @@ class Bench:
         self.pool = MemoryPool(pool, FakeClock().now_ns)
         self.limit = ReceiveLimit(limit)
         self.stats = SideStats()
-        self.receive = Receive(self.pool, self.limit, self.stats)
+        self.receive = Receive(self.pool.common, self.limit, self.stats)
         self.runs: list[Run] = []
 
     def feed(self, data: bytes) -> Run | None:
@@ -41,16 +41,16 @@ class Bench:
     def settle(self) -> None:
         """Give back what the runs and the receive hold."""
         for run in self.runs:
-            self.pool.release(run.lease)
+            self.pool.common.release(BEGUN, run.lease)
             run.lease = 0
         self.receive.drop()
 
 
-def test_a_header_alone_leases_the_whole_frame() -> None:
+def test_what_is_here_is_booked_and_not_what_is_announced() -> None:
     bench = Bench()
     assert bench.feed(frame(128)[:4]) is None
     assert (bench.receive.staged, bench.receive.size, bench.receive.missing()) == (4, 132, 128)
-    assert bench.pool.used == bench.receive.leased == 132 + PIECE_OVERHEAD
+    assert bench.pool.used == bench.receive.booked == bench.pool.begun == 4 + PIECE_OVERHEAD
 
 
 def test_a_body_in_two_halves_is_whole_only_with_the_second() -> None:
@@ -61,8 +61,8 @@ def test_a_body_in_two_halves_is_whole_only_with_the_second() -> None:
     run = bench.feed(data[68:])
     assert run is not None
     assert (run.frames, run.size, b"".join(run.pieces())) == (1, 132, data)
-    assert run.lease == bench.pool.used == 132 + PIECE_OVERHEAD
-    assert (bench.receive.staged, bench.receive.leased) == (0, 0)
+    assert run.lease == bench.pool.used == 68 + PIECE_OVERHEAD
+    assert (bench.receive.staged, bench.receive.booked) == (0, 0)
 
 
 def test_whole_frames_pass_without_being_booked() -> None:
@@ -71,17 +71,6 @@ def test_whole_frames_pass_without_being_booked() -> None:
     assert run is not None
     assert (run.frames, run.lease, bench.pool.used) == (3, 0, 0)
     assert next(iter(bench.stats.frame_sizes)) == 3
-
-
-def test_a_frame_without_a_body_never_asks_the_pool() -> None:
-    bench = Bench(pool=1)
-    bench.pool.charge(5)
-    for byte in (b"\0", b"\0", b"\0"):
-        assert bench.feed(byte) is None
-    run = bench.feed(b"\0")
-    assert run is not None
-    assert (run.frames, run.size, bench.pool.refused) == (1, 4, 0)
-    assert run.lease == 3 + PIECE_OVERHEAD
 
 
 @pytest.mark.parametrize("size", [0, 1, 3, 4, 100])
@@ -112,7 +101,7 @@ def test_any_split_gives_the_same_frames(sizes: list[int], seed: int, most: int)
         position += size
         if run is not None:
             starts.extend(before + int(start) for start in run.starts())
-        expected = 0 if bench.receive.staged == 0 else bench.receive.leased
+        expected = 0 if bench.receive.staged == 0 else bench.receive.booked
         assert bench.pool.used == expected + sum(run.lease for run in bench.runs)
     assert bench.delivered() == data
     assert sum(run.frames for run in bench.runs) == len(sizes) == sum(bench.stats.frame_sizes)
@@ -169,60 +158,14 @@ def test_another_protocol_is_known_by_its_first_bytes_only(first: bytes) -> None
     assert later.receive.fault == FRAME_TOO_LARGE
 
 
-def test_a_refusal_keeps_the_header_and_the_next_try_goes_on() -> None:
-    bench = Bench(pool=10)
-    bench.pool.charge(10)
-    assert bench.feed(frame(20)[:4]) is None
-    assert bench.receive.waiting
-    assert bench.pool.used == 10 + 4 + PIECE_OVERHEAD
-    assert not bench.receive.retry_lease()
-    bench.pool.release(1)
-    assert bench.receive.retry_lease(), "its own bytes do not stand in its way"
-    bench.pool.release(9)
-    assert bench.receive.leased == 24 + PIECE_OVERHEAD
-    run = bench.feed(frame(20)[4:])
-    assert run is not None
-    bench.settle()
-    assert bench.pool.used == 0
-
-
-def test_a_frame_begun_that_fills_the_pool_alone_is_granted() -> None:
-    bench = Bench(pool=1000, limit=1000)
-    assert bench.feed(frame(1000)[:-1]) is None
-    assert bench.pool.available < 0
-    assert not bench.receive.waiting
-    bench.receive.drop()
-    assert bench.pool.used == 0
-
-
-def test_dropping_a_frame_that_waits_leases_nothing() -> None:
-    bench = Bench(pool=10)
-    bench.pool.charge(10)
-    bench.feed(frame(100)[:4])
-    asked: list[bool] = []
-
-    class Waiter(MemoryWaiter):
-        def memory_available(self) -> None:
-            asked.append(bench.receive.waiting)
-
-    bench.pool.wait(Waiter())
-    bench.pool.release(1)
-    bench.receive.drop()
-    assert asked == [False]
-    bench.pool.release(9)
-    assert bench.pool.used == 0
-
-
-def test_bytes_in_hand_are_booked_even_when_the_pool_has_nothing() -> None:
-    bench = Bench(pool=10)
-    bench.pool.charge(10)
+def test_dropping_gives_back_once() -> None:
+    bench = Bench()
     run = bench.feed(frame(3) + frame(500)[:104])
     assert run is not None
-    assert bench.receive.waiting
-    assert bench.pool.used == 10 + 104 + PIECE_OVERHEAD
+    assert bench.pool.used == 104 + PIECE_OVERHEAD
     assert bench.receive.drop() == 104
     assert bench.receive.drop() == 0
-    assert bench.pool.used == 10
+    assert bench.pool.used == 0
 
 
 def test_small_pieces_are_joined_and_large_ones_are_not_copied() -> None:
@@ -230,10 +173,10 @@ def test_small_pieces_are_joined_and_large_ones_are_not_copied() -> None:
     data = frame(10 * JOIN_BELOW)
     for position in range(0, JOIN_BELOW, 16):
         bench.feed(data[position : position + 16])
-    assert bench.receive.leased == len(data) + PIECE_OVERHEAD
+    assert bench.receive.booked == JOIN_BELOW + PIECE_OVERHEAD
     large = data[JOIN_BELOW : 3 * JOIN_BELOW]
     bench.feed(large)
-    assert bench.receive.leased == len(data) + 2 * PIECE_OVERHEAD
+    assert bench.receive.booked == 3 * JOIN_BELOW + 2 * PIECE_OVERHEAD
     run = bench.feed(data[3 * JOIN_BELOW :])
     assert run is not None
     assert run.pieces()[1] is large

@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.network.run import COPY_BELOW, Buffer, Run, keep, shorten
+from proxy.network.run import COPY_BELOW, PART, PART_FIRST, PART_LAST, Buffer, Run, keep, shorten
 
 FRAMES = b"\0\0\0\x03abc\0\0\0\x01d\0\0\0\0"
 
@@ -44,3 +44,10 @@ def test_a_view_is_kept_while_it_is_half_of_what_it_holds(size: int, copied: boo
     for piece in (keep(memoryview(read)[:size]), shorten(read, 1000 - size), shorten(memoryview(read)[:size], 0)):
         assert (len(piece), isinstance(piece, bytes)) == (size, copied)
     assert shorten(read, 0) is read
+
+
+def test_a_run_is_of_whole_frames_unless_it_says_which_piece_of_one_it_is() -> None:
+    assert Run(None, 0, FRAMES, 0, len(FRAMES), 3, 0).part == 0
+    last = Run(None, 0, b"end and more", 3, 3, 1, 0, PART | PART_LAST)
+    assert (last.part, last.size, last.pieces()) == (5, 3, [b"end"])
+    assert {PART, PART_FIRST, PART_LAST} == {1, 2, 4}

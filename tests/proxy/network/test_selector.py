@@ -4,12 +4,14 @@ import contextlib
 import errno
 import select
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from proxy.network import mute
+from proxy.network.authenticator import Authenticator
 from proxy.network.cause import Cause
 from proxy.network.channel import Channel
 from proxy.network.listener import FdHandler
@@ -18,6 +20,7 @@ from proxy.network.run import Run
 from proxy.network.selector import BUDGET_NS, LOOK_EACH, MAX_EVENTS, MAX_REGISTERED
 from proxy.network.state import ChannelState
 from proxy.network.timer import Timer
+from proxy.network.transport import Identity
 from tests.fakes.clock import SECOND
 from tests.fakes.network import NetBench, frame, net_bench, tcp_pair
 from tests.fakes.tls import TlsWorld
@@ -561,6 +564,28 @@ def test_frames_over_tls(net: NetBench, tls_world: TlsWorld) -> None:
     assert server.bytes_received == len(data)
     assert server.identity is not None
     assert server.identity.version == "TLSv1.3"
+
+
+def test_who_authenticates_sees_the_certificate_and_the_channel_does_not_keep_it(net: NetBench, tls_world: TlsWorld) -> None:
+    seen: list[bytes | None] = []
+
+    class Witness(Authenticator):
+        def authenticate(self, identity: Identity) -> str:
+            seen.append(identity.certificate)
+            return "somebody"
+
+    ours, peer = tcp_pair()
+    options = net.options(side="upstream", tls=tls_world.client_settings())
+    options.authenticator = Witness()
+    server = net.selector.register(ours, 1, net.options(tls=tls_world.server_settings()))
+    client = net.selector.register(peer, 2, options)
+    net.poll_until(lambda: server.is_open and client.is_open)
+    assert [certificate is not None and ssl.DER_cert_to_PEM_cert(certificate)[:10] for certificate in seen] == ["-----BEGIN"]
+    assert client.identity is not None
+    assert (client.principal, client.identity.certificate) == ("somebody", None)
+    assert server.identity is not None
+    assert server.identity.version is client.identity.version, "the words are shared"
+    assert server.identity.cipher is client.identity.cipher
 
 
 def test_bytes_that_the_transport_holds_get_their_visit_after_an_unmute(net: NetBench, tls_world: TlsWorld) -> None:

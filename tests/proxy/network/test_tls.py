@@ -32,8 +32,8 @@ class Ends:
         self.pool = MemoryPool(1 << 30, FakeClock().now_ns)
         self.server_socket, self.client_socket = memory_sockets(capacity)
         bios = BioPair()
-        self.server = TlsTransport(as_socket(self.server_socket), server, self.pool, bios)
-        self.client = TlsTransport(as_socket(self.client_socket), client, self.pool, bios)
+        self.server = TlsTransport(as_socket(self.server_socket), server, self.pool.common, bios)
+        self.client = TlsTransport(as_socket(self.client_socket), client, self.pool.common, bios)
 
     def shake(self, rounds: int = 20) -> None:
         for _ in range(rounds):
@@ -268,9 +268,10 @@ def test_plaintext_is_encrypted_only_so_far_ahead_of_the_socket(tls_world: TlsWo
     assert taken == AHEAD
     assert AHEAD - 8192 < ends.server.pending_write < AHEAD + 8192
     assert ends.pool.used >= ends.server.pending_write
+    assert (ends.pool.tls, ends.pool.begun, ends.pool.pending) == (ends.pool.used, 0, 0)
     assert ends.server.write(b"more") == 0
     ends.server.close()
-    assert ends.pool.used == 0
+    assert (ends.pool.used, ends.pool.tls) == (0, 0)
 
 
 def test_our_end_waits_until_what_came_in_is_read(tls_world: TlsWorld) -> None:

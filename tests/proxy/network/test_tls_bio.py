@@ -76,7 +76,7 @@ class Crowd:
         return server, client
 
     def _end(self, name: bytes, below: MemorySocket, settings: TlsSettings) -> End:
-        return End(name, TlsTransport(as_socket(below), settings, self.pool, self.bios), below)
+        return End(name, TlsTransport(as_socket(below), settings, self.pool.common, self.bios), below)
 
     def assert_nothing_is_left(self) -> None:
         assert not self.bios.is_fed

@@ -78,7 +78,7 @@ def make_tls(version: str, *, server: bool) -> Callable[[TlsWorld, int, int | No
         if not server:
             here, there = there, here
         bios = BioPair()
-        ends = TlsTransport(as_socket(ours), here, pool, bios), TlsTransport(as_socket(peer), there, pool, bios)
+        ends = TlsTransport(as_socket(ours), here, pool.common, bios), TlsTransport(as_socket(peer), there, pool.common, bios)
         return Pair(*ends, ours.outbound, ours.inbound, pool, ours)
 
     return make

@@ -37,7 +37,7 @@ def test_a_failing_transport_has_a_cause(error: TransportError, cause: Cause) ->
     ],
 )
 def test_a_refused_frame_has_a_cause_and_an_error(data: bytes, cause: Cause, text: str) -> None:
-    receive = Receive(MemoryPool(100, FakeClock().now_ns), ReceiveLimit(10), SideStats())
+    receive = Receive(MemoryPool(100, FakeClock().now_ns).common, ReceiveLimit(10), SideStats())
     receive.feed(data)
     found, error = refusal(receive, 10, "upstream")
     assert (found, str(error), error.side) == (cause, text, "upstream")

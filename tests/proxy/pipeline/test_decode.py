@@ -1,6 +1,7 @@
 import datetime
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,8 @@ from proxy.pipeline.decode import Block, read_slice, record_batch, record_batche
 from proxy.pipeline.planner import DataLossError, Planner, Slice
 from proxy.pipeline.schema import CHUNK_SCHEMA
 from proxy.tap import record
+from proxy.tap.log_reader import Joiner
+from tests.fakes.runs import pieces_of
 from tests.fakes.tap_log import START_NS, FakeProcessor, framed
 
 SCHEMA = to_arrow_schema(CHUNK_SCHEMA, timezone="UTC")
@@ -21,7 +24,7 @@ METADATA_V9 = 3 << 16 | 9
 
 def slices(directory: Path) -> list[Slice]:
     planner = Planner(directory, parallelism=1)
-    return [part for parts in planner.partitions({}, planner.ends()) for part in parts]
+    return [part for parts in planner.partitions(planner.starts(), planner.ends()) for part in parts]
 
 
 def blocks(directory: Path) -> list[Block]:
@@ -69,6 +72,7 @@ def test_a_chunk_row_says_all_that_the_log_knows(tmp_path: Path) -> None:
         "sizes": None,
         "request_key": None,
         "latency_us": None,
+        "transfer_us": None,
     }
 
 
@@ -204,3 +208,70 @@ def test_a_table_that_contradicts_its_sections_is_refused(tmp_path: Path) -> Non
     body[place : place + 4] = (99).to_bytes(4, "little")
     with pytest.raises(record.FormatError, match="back to back"):
         record_batch("s", [Block(block.header, memoryview(body))], SCHEMA)
+
+
+BODY = bytes(range(256)) * 20
+
+
+def in_pieces(directory: Path, **sizes: int) -> FakeProcessor:
+    """Two frames in pieces, each piece in a block of its own, and others between them."""
+    processor = FakeProcessor(directory, **sizes)
+    for index, (one, two) in enumerate(zip(pieces_of(BODY, [2000, 2000]), pieces_of(BODY, [100, 100]), strict=True)):
+        processor.send([b"%d" % index, b""], connection=3)
+        for connection, run in ((1, one), (2, two)):
+            processor.part(run, len(BODY), connection=connection, at_ns=START_NS + index * 1_000_000, key=METADATA_V9, latency=7)
+            processor.flush()
+    return processor
+
+
+def test_a_frame_that_was_cut_through_is_a_row_as_if_it_came_whole(tmp_path: Path) -> None:
+    in_pieces(tmp_path)
+    found = [row for row in rows(tmp_path) if row["connection_id"] != 3]
+    assert [row["connection_id"] for row in found] == [1, 2]
+    for row in found:
+        assert (row["kind"], row["frame_count"], row["data"], row["starts"], row["sizes"]) == ("frames", 1, framed([BODY]), [0], [len(BODY)])
+        assert (row["reason"], row["lost_frames"], row["lost_bytes"], row["lost_from"]) == ("none", 0, 0, None)
+        assert (row["original_bytes"], row["request_key"], row["latency_us"], row["transfer_us"]) == (len(BODY) + 4, [METADATA_V9], [7], 2000)
+    assert [row["frame_count"] for row in rows(tmp_path)] == [2, 2, 2, 1, 1]
+
+
+@pytest.mark.parametrize("segment_size", [1, 5000, 1 << 20])
+def test_any_cut_of_the_log_into_partitions_gives_the_same_rows(tmp_path: Path, segment_size: int) -> None:
+    processor = in_pieces(tmp_path, segment_size=segment_size)
+    places = [block.header.offset for block in blocks(tmp_path)] + [int(processor.writer.bytes_flushed)]
+    planner = Planner(tmp_path, parallelism=1)
+
+    def read(start: int, end: int) -> list[dict[str, object]]:
+        """The rows of a partition, as its task makes them."""
+        (stream,) = planner.ends()
+        joiner = Joiner()
+        found: list[dict[str, object]] = []
+        for part in (part for parts in planner.partitions({stream: start}, {stream: end}) for part in parts):
+            for batch in record_batches("s", read_slice(part, joiner=joiner), SCHEMA):
+                batch.validate(full=True)
+                found += batch.to_pylist()
+        return found
+
+    expected = read(0, places[-1])
+    assert len(expected) == 5
+    for first in range(len(places)):
+        for last in range(first, len(places)):
+            assert read(places[first], places[last]) == [row for row in expected if places[first] <= cast(int, row["offset"]) < places[last]]
+
+
+def test_a_frame_of_which_pieces_are_gone_says_so(tmp_path: Path) -> None:
+    in_pieces(tmp_path, segment_size=1)
+    for path in sorted(tmp_path.glob("*/*"))[:2]:
+        path.unlink()
+    found = [row for row in rows(tmp_path) if row["connection_id"] != 3]
+    for row in found:
+        assert (row["reason"], row["lost_bytes"], row["data"]) == ("pieces_lost", len(BODY), framed([BODY])[:4])
+        assert (row["sizes"], row["starts"], row["frame_count"]) == ([len(BODY)], [0], 1)
+
+
+def test_a_segment_in_which_are_pieces_only_has_no_rows(tmp_path: Path) -> None:
+    processor = FakeProcessor(tmp_path)
+    processor.part(pieces_of(BODY, [100])[0], len(BODY))
+    processor.flush()
+    (part,) = slices(tmp_path)
+    assert list(record_batches("s", read_slice(part), SCHEMA)) == []

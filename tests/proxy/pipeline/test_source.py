@@ -1,7 +1,9 @@
 import json
 import pickle
+import random
 import shutil
 import time
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +14,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 from proxy.pipeline.pyspark_framegate import register
 from proxy.pipeline.schema import CHUNK_SCHEMA
 from proxy.pipeline.source import BatchReader, FramegateDataSource, OptionError, SourceOptions, StreamReader
+from proxy.pipeline.transforms import explode_frames
 from proxy.tap.consumer import read_consumers
 from proxy.tap.log_reader import count_frames
-from tests.fakes.tap_log import FakeProcessor
+from tests.fakes.runs import pieces_of
+from tests.fakes.tap_log import START_NS, FakeProcessor
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -180,6 +184,28 @@ class TestWithSpark:
             query = source.writeStream.foreachBatch(count).option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
             assert query.awaitTermination(30)
             assert batches == expected
+
+    def test_a_frame_cut_through_over_many_batches_comes_once_and_whole(self, spark: "SparkSession", tmp_path: Path) -> None:
+        processor = FakeProcessor(tmp_path, segment_size=2 << 20)
+        body = random.Random(1).randbytes(5 << 20)
+        query = stream(spark, tmp_path, "cut")
+        try:
+            for index, run in enumerate(pieces_of(body, [256 << 10] * 19)):
+                processor.part(run, len(body), at_ns=START_NS + index * 1_000_000)
+                processor.send([b"between"], connection=2)
+                if index % 7 == 0:
+                    processor.flush()
+                    query.processAllAvailable()
+            processor.close()
+            query.processAllAvailable()
+            explode_frames(spark.table("cut"), "connection_id", "transfer_us").createOrReplaceTempView("cut_frames")
+            columns = "connection_id, sequence, size, crc32(payload), transfer_us, count(*)"
+            rows = spark.sql(f"select {columns} from cut_frames group by all order by connection_id, sequence").collect()
+            assert tuple(rows[0]) == (1, 0, len(body), zlib.crc32(body), 19_000, 1)
+            assert [(row[0], row[1], row[5]) for row in rows[1:]] == [(2, number, 1) for number in range(20)]
+            assert len([progress for progress in query.recentProgress if progress["numInputRows"]]) >= 3
+        finally:
+            query.stop()
 
     def test_streams_come_roll_and_go_while_a_query_runs(self, spark: "SparkSession", tmp_path: Path) -> None:
         first = fill(tmp_path, "one", 2, segment_size=1500)

@@ -7,7 +7,8 @@ import pytest
 from proxy.config.model import TapRule
 from proxy.pipeline import transforms
 from proxy.tap import record
-from proxy.tap.log_reader import Frame, read_frames
+from proxy.tap.log_block import Frame
+from proxy.tap.log_reader import read_frames
 from tests.fakes.tap_log import MINUTE_NS, START_NS, FakeProcessor, demo_body
 
 if TYPE_CHECKING:

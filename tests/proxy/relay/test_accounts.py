@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from proxy.config.model import TapConfig, TapRule
 from proxy.network.cause import Cause
-from proxy.tap.log_reader import GapRecord, read_frames, read_gaps
+from proxy.tap.log_block import GapRecord
+from proxy.tap.log_reader import read_frames, read_gaps
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter
 from tests.fakes.kafka_frames import answer, request

@@ -4,13 +4,26 @@ import os
 
 import pytest
 
-from proxy.cells import CAUSES, CONNECT_ERRORS, DURATION_ERRORS, METRICS, MUTE_CAUSES, ORDERLY_CAUSES, CellLayout, CellReader, CellWriter, create
+from proxy.cells import (
+    CAUSES,
+    CONNECT_ERRORS,
+    DURATION_ERRORS,
+    MEMORY_KINDS,
+    METRICS,
+    MUTE_CAUSES,
+    ORDERLY_CAUSES,
+    CellLayout,
+    CellReader,
+    CellWriter,
+    create,
+)
 from proxy.config.model import ListenerConfig, ProxyConfig, TapConfig, UpstreamConfig
 from proxy.network import mute
 from proxy.network.cause import Cause
 from proxy.network.framing import SIZE_BOUNDS
-from proxy.network.memory_pool import MemoryPool
+from proxy.network.memory_pool import BEGUN, PENDING, TLS, MemoryPool
 from proxy.network.receive import ReceiveLimit
+from proxy.network.turns import Turn, TurnOwner
 from proxy.relay.counters import CAUSE_INDEX, ERROR_INDEX, Counters, Histogram, Publisher
 from proxy.tap.writer import TapWriter
 
@@ -19,6 +32,17 @@ CONFIG = ProxyConfig(
     listeners=(ListenerConfig(name="a", address="x", upstream="u"), ListenerConfig(name="b", address="x", upstream="u")),
     upstreams=(UpstreamConfig(name="u", endpoints=("x",)),),
 )
+
+
+class Waiter(TurnOwner):
+    def turn_given(self) -> None:
+        raise AssertionError("nothing is given back here")
+
+    def is_dry(self) -> bool:
+        return True
+
+    def is_held_up(self) -> bool:
+        return False
 
 
 class Cells:
@@ -72,6 +96,7 @@ def test_each_side_of_each_listener_has_its_own_cells(cells):
             stats.reads, stats.writes = number + 4, number + 5
             stats.refused_too_large, stats.refused_negative, stats.refused_incomplete = number + 6, number + 7, number + 8
             stats.frame_sizes[3] = number + 9
+            stats.cut_short = number + 10
             expected |= {
                 ("framegate.frame.count", side, "receive", name): number,
                 ("framegate.frame.count", side, "transmit", name): number + 1,
@@ -82,6 +107,7 @@ def test_each_side_of_each_listener_has_its_own_cells(cells):
                 ("framegate.frame.rejected", name, side, "frame_too_large"): number + 6,
                 ("framegate.frame.rejected", name, side, "negative_size"): number + 7,
                 ("framegate.frame.rejected", name, side, "incomplete"): number + 8,
+                ("framegate.frame.cut_short", name, side): number + 10,
             }
             number += 20
         listener.accepted, listener.active_downstream, listener.active_upstream = number, number + 1, number + 2
@@ -127,7 +153,11 @@ def test_loop_pool_and_upstream_have_their_cells(cells):
     upstream.endpoints, upstream.down, upstream.probes = 12, 13, 14
     upstream.ejections[1], upstream.ejections[4] = 15, 16
     upstream.durations[2].observe(9)
-    cells.pool.charge(11)
+    for kind, size in ((BEGUN, 1006), (PENDING, 3000), (TLS, 2)):
+        cells.pool.common.charge(kind, size)
+    cells.pool.evicted = 17
+    waiting = Turn(cells.pool.requests, Waiter(), 1000)
+    assert not waiting.ask(1000)
     cells.publisher.publish()
     read = cells.reader.cell
     assert (read("framegate.event_loop.time", "busy"), read("framegate.event_loop.time", "idle")) == (1, 2)
@@ -140,7 +170,10 @@ def test_loop_pool_and_upstream_have_their_cells(cells):
     assert read("framegate.upstream.connect.duration", "u", "timeout") == 1
     assert [read(f"framegate.upstream.endpoint.{name}", "u") for name in ("count", "down", "probes")] == [12, 13, 14]
     assert [read("framegate.upstream.endpoint.ejections", "u", error) for error in CONNECT_ERRORS[1:]] == [15, 0, 0, 16]
-    assert (read("framegate.memory_pool.limit", "frames"), read("framegate.memory_pool.usage", "frames")) == (1000, 11)
+    assert read("framegate.memory_pool.limit", "frames") == 1000
+    assert [read("framegate.memory_pool.usage", "frames", kind) for kind in MEMORY_KINDS] == [1006, 3000, 2]
+    assert (read("framegate.memory_pool.waiting", "frames"), read("framegate.memory_pool.evicted", "frames")) == (1, 17)
+    waiting.leave()
 
 
 def test_a_restarted_processor_counts_on(cells):

@@ -6,7 +6,7 @@ import socket
 from proxy.network import mute
 from proxy.network.cause import Cause
 from proxy.relay.counters import UpstreamCounters
-from proxy.relay.rows import closed_row, endpoint_row, open_row
+from proxy.relay.rows import closed_row, endpoint_row, holder_row, open_row
 from proxy.relay.upstream import Endpoint, Upstream
 from tests.fakes.world import World, frame
 
@@ -49,6 +49,32 @@ def test_a_closed_row_says_why_and_what_was_lost():
     assert row["closed_ns"] - row["opened_ns"] == 5
     assert row["lost"] == {"bytes": 0, "request": 0, "response": 0}
     assert row["mutes"]["peer"]["count"] == 1
+    world.close()
+
+
+def test_a_holders_row_names_the_side_its_peer_and_since_when_it_is_not_read():
+    world = World()
+    client, _, pair = world.pair()
+    client.sendall(frame(b"abc")[:5])
+    world.until(lambda: pair.client.channel.staged == 5)
+    row = json.loads(json.dumps(holder_row(pair, pair.client.channel, "begun", 77, 10**18)))
+    assert row == {
+        "id": int(pair.id),
+        "listener": "l",
+        "side": "downstream",
+        "peer": "192.0.2.1:1",
+        "kind": "begun",
+        "bytes": 77,
+        "muted": [],
+        "muted_ns": 0,
+        "last_active_ns": world.clock.ns + 10**18,
+    }
+    world.pass_time(1)
+    pair.upstream.channel.mute(mute.PEER)
+    row = holder_row(pair, pair.upstream.channel, "tls", 5, 10**18)
+    assert (row["side"], row["peer"], row["muted"], row["muted_ns"]) == ("upstream", pair.endpoint, ["peer"], world.clock.ns + 10**18)
+    pair.abort(Cause.ADMIN, "", "internal")
+    world.poll()
     world.close()
 
 

@@ -8,7 +8,7 @@ from proxy.network.cause import Cause
 from proxy.network.memory_pool import MemoryPool
 from proxy.server.commands import Commands, _Job
 from proxy.server.settings import Settings
-from tests.fakes.world import World, frame
+from tests.fakes.world import SECOND, World, frame
 
 CONFIG = ProxyConfig(
     node="n",
@@ -89,6 +89,74 @@ def test_a_pair_that_closes_between_two_slices_is_left_out(steered):
     steered.work()
     listing = next(answer for answer in steered.answers if answer["id"] == 1)
     assert pairs[10].id not in [row["id"] for row in listing["rows"]]
+
+
+def begin(steered, count: int) -> list:
+    """Pairs whose clients have each begun a frame, the later ones of more bytes."""
+    pairs = []
+    for number in range(count):
+        client, _, pair = steered.world.pair()
+        client.sendall(frame(bytes(2000))[: 100 * (number + 1)])
+        steered.world.until(lambda pair=pair, size=100 * (number + 1): pair.client.channel.staged == size)
+        pairs.append(pair)
+    return pairs
+
+
+def held_by(pairs) -> list[tuple[int, int]]:
+    """What the clients' frames hold and the pairs' ids, most first, the older pair before the younger."""
+    return sorted(((int(pair.client.channel.booked_begun), int(pair.id)) for pair in pairs), key=lambda item: (-item[0], item[1]))
+
+
+def test_who_holds_most_comes_first_and_no_more_than_were_asked_for(steered):
+    steered.world.pair()  # holds nothing
+    held = held_by(begin(steered, 4))
+    for limit in (1, 2, 4, 100):
+        rows = steered.ask("holders", limit=limit)["rows"]
+        assert [(row["bytes"], row["id"]) for row in rows] == held[:limit]
+    assert {(row["listener"], row["side"], row["peer"], row["kind"]) for row in rows} == {("l", "downstream", "192.0.2.1:1", "begun")}
+    for limit in (0, 101, -1):
+        assert steered.ask("holders", limit=limit)["type"] == "error"
+
+
+def test_a_side_counts_for_each_kind_and_says_why_it_is_not_read(steered):
+    world = steered.world
+    client, upstream, pair = world.pair()
+    world.fill(client)
+    upstream.sendall(frame(bytes(2000))[:500])
+    world.until(lambda: pair.upstream.channel.staged == 500)
+    rows = {(row["side"], row["kind"]): row for row in steered.ask("holders", limit=10)["rows"]}
+    pending = rows["upstream", "pending"]
+    assert pending["bytes"] == pair.upstream.channel.booked_pending > 10_000
+    assert pending["peer"] == pair.endpoint
+    assert rows["upstream", "begun"]["bytes"] == pair.upstream.channel.booked_begun > 0
+    assert sum(row["bytes"] for row in rows.values()) == world.pool.used == world.pool.begun + world.pool.pending
+    assert (pending["muted"], pending["muted_ns"]) == ([], 0)
+    world.pass_time(1)
+    pair.upstream.channel.mute(mute.TAP)
+    (begun,) = (row for row in steered.ask("holders", limit=10)["rows"] if row["kind"] == "begun" and row["side"] == "upstream")
+    assert (begun["muted"], begun["muted_ns"], begun["last_active_ns"]) == (["tap"], world.clock.ns, world.clock.ns - SECOND)
+    pair.upstream.channel.unmute(mute.TAP)
+
+
+def test_those_who_hold_are_looked_for_in_slices_and_one_that_closes_meanwhile_is_left_out(steered):
+    pairs = begin(steered, 20)
+    steered.commands.handle({"type": "holders", "id": 1, "limit": 3})
+    steps = 0
+    while steered.commands.busy:
+        steered.commands.work(0, lambda: 1)
+        if steps == 0:
+            pairs[19].abort(Cause.ADMIN, "", "internal")
+            steered.world.until(lambda: pairs[19].state.value == "closed")
+        steps += 1
+    assert steps == 3
+    assert [(row["bytes"], row["id"]) for row in steered.answers[0]["rows"]] == held_by(pairs[:19])[:3]
+
+
+def test_a_search_for_holders_that_the_end_cuts_short_is_an_error(steered):
+    begin(steered, 1)
+    steered.commands.handle({"type": "holders", "id": 1, "limit": 3})
+    steered.commands.end()
+    assert steered.answers == [{"type": "error", "id": 1, "error": "the processor ends"}]
 
 
 def test_describe_gives_one_row_or_none(steered):

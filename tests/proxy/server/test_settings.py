@@ -8,6 +8,7 @@ import pytest
 
 from proxy.config.model import (
     MIB,
+    Forwarding,
     ListenerConfig,
     ListenerTls,
     MemoryPoolConfig,
@@ -122,6 +123,19 @@ def test_a_bad_change_is_refused_in_words(change, reason):
     with pytest.raises(ChangeError, match=reason):
         settings.prepare(1, change)
     settings.prepare(2, {})
+
+
+def test_what_is_cut_through_needs_no_share_and_answers_that_pass_whole_do():
+    listeners = (
+        dataclasses.replace(CONFIG.listeners[0], forwarding=Forwarding(requests="cut_through")),
+        dataclasses.replace(CONFIG.listeners[1], forwarding=Forwarding(responses="whole")),
+    )
+    upstreams = (CONFIG.upstreams[0], dataclasses.replace(CONFIG.upstreams[1], max_receive_size=3 * MIB))
+    settings = settings_of(dataclasses.replace(CONFIG, listeners=listeners, upstreams=upstreams))
+    settings.prepare(1, {"max_receive_size": {"a": 1024 * MIB}, "share": 3 * MIB})
+    assert settings.commit(1)
+    with pytest.raises(ChangeError, match="below the max_receive_size of an upstream whose answers pass whole"):
+        settings.prepare(2, {"share": 3 * MIB - 1})
 
 
 def test_a_larger_limit_with_a_larger_share_is_one_change():

@@ -8,13 +8,13 @@ from librt.vecs import append, vec
 from mypy_extensions import i32
 
 from proxy.config.model import TapConfig, TapRule
-from proxy.network.run import Run
-from proxy.tap import point as point_module
+from proxy.network.run import PART_FIRST, PART_LAST, Run
 from proxy.tap import record
-from proxy.tap.log_reader import Frame, LogBlock, read_blocks
+from proxy.tap.log_block import Frame, LogBlock
+from proxy.tap.log_reader import read_blocks
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter
-from tests.fakes.runs import framed, run_of
+from tests.fakes.runs import framed, piece_of, pieces_of, run_of
 
 BODIES = st.lists(st.binary(max_size=40), min_size=1, max_size=12)
 
@@ -241,8 +241,129 @@ def test_a_frame_that_never_became_whole_is_a_gap_without_frames(tmp_path: Path)
     assert tap.writer.frames_dropped == 0
 
 
-def test_the_cursor_reads_ranges_across_pieces() -> None:
-    cursor = point_module.PieceCursor([b"abc", memoryview(b"de"), b"", b"fgh"])
-    assert b"".join(cursor.parts(1, 1)) == b""
-    assert b"".join(cursor.parts(1, 6)) == b"bcdef"
-    assert b"".join(cursor.parts(6, 8)) == b"gh"
+def append_parts(tap: Tap, body: bytes, sizes: list[int], *, number: int = 0, withheld: bool = False, head: int = 0) -> None:
+    for index, run in enumerate(pieces_of(body, sizes, head=head)):
+        assert tap.point.append_part(run, number, 1000 + index, len(body) + 4, withheld, None, None)
+
+
+def assert_counted(tap: Tap, frames: int) -> None:
+    writer = tap.writer
+    assert (writer.frames_matched_request, writer.frames_flushed_request, writer.frames_dropped) == (frames, frames, 0)
+
+
+RULES = st.sampled_from(
+    [TapRule(name="r"), TapRule(name="r", max_frame_bytes=20), TapRule(name="r", capture="lengths"), TapRule(name="r", capture="hash")]
+)
+
+
+def kept_of(rule: TapRule, body: bytes, withheld: bool = False) -> bytes:
+    """What the log is to keep of a body."""
+    if withheld or rule.capture == "lengths":
+        return b""
+    if rule.capture == "hash":
+        return hashlib.blake2b(body, digest_size=16).digest()
+    return body[: rule.max_frame_bytes or None]
+
+
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    rule=RULES,
+    body=st.binary(min_size=8, max_size=60),
+    sizes=st.lists(st.integers(12, 40), max_size=4),
+    head=st.integers(0, 11),
+    withheld=st.booleans(),
+)
+def test_a_frame_in_pieces_is_the_chunk_that_it_would_be_whole(
+    tmp_path_factory: pytest.TempPathFactory, rule: TapRule, body: bytes, sizes: list[int], head: int, withheld: bool
+) -> None:
+    tap, other = (Tap(tmp_path_factory.mktemp("log"), rule) for _ in range(2))
+    append_parts(tap, body, sizes, head=head, withheld=withheld)
+    other.point.append(run_of([body]), 0, 1000 + len(pieces_of(body, sizes)) - 1, ints([0] if withheld else []))
+    (block,), (expected,) = tap.read(), other.read()
+    (row,), (wanted,) = block.rows, expected.rows
+    assert bytes(block.chunk_data(row)) == bytes(expected.chunk_data(wanted)) == framed([body])[:4] + kept_of(rule, body, withheld)
+    assert row._replace(sizes_index=-1, flags=row.flags & ~1, lost_from_ns=0) == wanted._replace(sizes_index=-1, flags=wanted.flags & ~1)
+    assert list(block.sizes(row) or []) == [len(body)]
+    assert [frame.transfer_us for frame in block.frames()] == [(len(pieces_of(body, sizes)) - 1) // 1000]
+    assert_counted(tap, 1)
+    assert tap.writer.bytes_matched == other.writer.bytes_matched
+
+
+@pytest.mark.parametrize("rule", [TapRule(name="r", capture="lengths"), TapRule(name="r", capture="hash")], ids=["lengths", "hash"])
+def test_no_piece_is_stored_of_what_is_not_kept(tmp_path: Path, rule: TapRule) -> None:
+    tap = Tap(tmp_path, rule)
+    runs = pieces_of(bytes(100_000), [50_000, 10])
+    for run in runs[:-1]:
+        assert tap.point.append_part(run, 0, 1, 100_004, False, None, None)
+    assert (tap.writer.builder.chunk_count, tap.writer.queued_bytes) == (0, 0)
+    tap.point.append_part(runs[-1], 0, 1, 100_004, False, None, None)
+    assert tap.writer.builder.chunk_count == 1
+
+
+def test_copying_stops_at_what_the_rule_keeps_and_with_credentials_before_it_begins(tmp_path: Path) -> None:
+    tap = Tap(tmp_path, TapRule(name="r", max_frame_bytes=1000))
+    append_parts(tap, bytes(100_000), [600, 50_000])
+    canary = b"correct horse battery staple" * 40
+    append_parts(tap, canary, [100, 500], number=1, withheld=True)
+    assert tap.writer.bytes_flushed == 0
+    blocks = tap.read()
+    assert sum(block.header.block_len for block in blocks) < 3000
+    assert [(frame.size, len(frame.body)) for block in blocks for frame in block.frames()] == [(100_000, 1000), (len(canary), 0)]
+    assert [path for path in tmp_path.rglob("*") if path.is_file() and b"correct horse" in path.read_bytes()] == []
+
+
+def test_of_a_frame_above_a_chunks_bound_only_the_length_is_kept(tmp_path: Path) -> None:
+    tap = Tap(tmp_path, TapRule(name="all"))
+    size = record.MAX_CHUNK_BYTES + 1
+    header = (size - 4).to_bytes(4, "big")
+    tap.point.append_part(piece_of(header + bytes(100), PART_FIRST), 0, 1, size, False, None, None)
+    assert tap.writer.queued_bytes == 0
+    tap.point.append_part(piece_of(bytes(100), PART_LAST), 0, 1, size, False, None, None)
+    (block,) = tap.read()
+    (row,) = block.rows
+    assert (row.original_bytes, row.lost_bytes, row.reason, bytes(block.chunk_data(row))) == (size, size - 4, record.REASON_OVERSIZE, header)
+
+
+def test_a_piece_is_kept_by_reference_until_it_is_on_disk(tmp_path: Path) -> None:
+    tap = Tap(tmp_path, TapRule(name="all"))
+    body = bytes(range(256)) * 1200
+    runs = pieces_of(body, [100_000, 100_000])
+    for run in runs[:2]:
+        tap.point.append_part(run, 0, 1, len(body) + 4, False, None, None)
+    pieces = tap.writer.builder.finish().pieces
+    assert all(piece is run.data for piece, run in zip(pieces, runs, strict=False))
+
+
+def test_the_chunk_of_an_answer_in_pieces_has_its_key_and_latency(tmp_path: Path) -> None:
+    tap = Tap(tmp_path, TapRule(name="all"), protocol="kafka", direction=record.DIRECTION_RESPONSE)
+    body = bytes(200)
+    for number, (key, latency) in enumerate([(1 << 16 | 13, 250), (-1, 1 << 40), (None, None)]):
+        for index, run in enumerate(pieces_of(body, [50, 50])):
+            tap.point.append_part(run, number, 1 + 10_000 * index, 204, False, key, latency)
+    found = tap.frames()
+    assert [(frame.request_key, frame.latency_us) for frame in found] == [(1 << 16 | 13, 250), (-1, (1 << 31) - 1), (None, None)]
+    assert [frame.transfer_us for frame in found] == [20, 0, 0]
+    assert [(frame.number, frame.body) for frame in found] == [(0, body), (1, body), (2, body)]
+
+
+def test_a_frame_that_is_cut_short_is_a_gap_without_frames_and_its_pieces_are_nobodys(tmp_path: Path) -> None:
+    tap = Tap(tmp_path, TapRule(name="all"))
+    for run in pieces_of(bytes(500), [100, 100])[:2]:
+        tap.point.append_part(run, 7, 30, 504, False, None, None)
+    tap.point.cut_short(50)
+    tap.point.cut_short(60)
+    (block,) = tap.read()
+    (gap,) = block.gaps()
+    assert (gap.reason, gap.frames, gap.bytes, gap.first_frame, gap.from_ns) == ("partial_frame", 0, 200, 7, 50)
+    assert list(block.frames()) == []
+    assert len(block.rows) == 1
+    assert_counted(tap, 0)
+
+
+def test_a_frame_in_pieces_outside_the_sample_is_a_gap(tmp_path: Path) -> None:
+    tap = Tap(tmp_path, TapRule(name="half", sample_connections=0.0))
+    append_parts(tap, bytes(200), [50, 50])
+    (block,) = tap.read()
+    (gap,) = block.gaps()
+    assert (gap.reason, gap.frames, gap.bytes) == ("sampled", 1, 204)
+    assert tap.writer.dropped_sampled == tap.writer.frames_matched_request == tap.writer.frames_gapped == 1

@@ -51,6 +51,12 @@ def test_block_header_round_trip(sequence: int, offset: int, first: int, frames:
     assert record.decode_block_header(data, 64) == one
 
 
+def test_only_a_block_with_pieces_is_one_that_version_1_does_not_know() -> None:
+    plain, pieces = (record.encode_block_header(header(flags=flags)) for flags in (0, record.BLOCK_PIECES))
+    assert (plain[:4], pieces[:4]) == (b"FGB1", b"FGB2")
+    assert record.decode_block_header(pieces).flags == record.BLOCK_PIECES
+
+
 @given(position=st.integers(0, record.BLOCK_HEADER_BYTES - 1), flip=st.integers(1, 255))
 def test_any_changed_byte_of_a_block_header_is_found(position: int, flip: int) -> None:
     data = bytearray(record.encode_block_header(header()))
@@ -99,8 +105,14 @@ def test_segment_header_round_trip() -> None:
 def test_a_newer_version_is_refused_by_name() -> None:
     data = bytearray(record.encode_segment_header({"base": 0}))
     struct.pack_into("<I", data, 8, record.FORMAT_VERSION + 1)
-    with pytest.raises(FormatError, match="version 2, this reader knows up to 1"):
+    with pytest.raises(FormatError, match="version 3, this reader knows up to 2"):
         record.decode_segment_header(bytes(data))
+
+
+def test_segments_of_version_1_are_read() -> None:
+    data = bytearray(record.encode_segment_header({"base": 0}))
+    struct.pack_into("<I", data, 8, 1)
+    assert record.decode_segment_header(bytes(data))["base"] == 0
 
 
 @pytest.mark.parametrize(("position", "words"), [(0, "magic"), (25, "damaged")])

@@ -13,13 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from proxy.config.model import OnFull, TapConfig, TapRule
-from proxy.network.run import Buffer
-from proxy.tap.log_reader import GapRecord, read_frames, read_gaps, segment_facts, segments
+from proxy.network.run import PART_FIRST, PART_LAST, Buffer
+from proxy.tap.log_block import GapRecord
+from proxy.tap.log_reader import read_frames, read_gaps, segment_facts, segments
 from proxy.tap.point import TapPoint
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import RETRY_NS, SAMPLED_GAPS_NS, TapWriter
 from tests.fakes.disk import FakeDisk
-from tests.fakes.runs import run_of
+from tests.fakes.runs import framed, piece_of, run_of
 
 MS = 1_000_000
 
@@ -33,16 +34,28 @@ class Log:
         self.rules = TapRules((TapRule(name="all", on_full=on_full),), self.writer)
         self.points: dict[int, TapPoint] = {}
         self.sent: dict[int, int] = {}
+        self.begun: dict[int, int] = {}
         self.now = 1
 
-    def send(self, body: bytes, connection: int = 1, frames: int = 1) -> bool:
+    def point(self, connection: int) -> TapPoint:
         if connection not in self.points:
             point = self.rules.match("main", "framed", connection % 2, None, None, connection)
             assert point is not None
             self.points[connection] = point
+        return self.points[connection]
+
+    def send(self, body: bytes, connection: int = 1, frames: int = 1) -> bool:
         first = self.sent.get(connection, 0)
         self.sent[connection] = first + frames
-        return self.points[connection].append(run_of([body] * frames), first, 1000)
+        return self.point(connection).append(run_of([body] * frames), first, 1000)
+
+    def part(self, body: bytes, start: int, end: int, connection: int = 1) -> bool:
+        """Send these bytes of a frame, its header counted, as a piece."""
+        raw = framed([body])
+        bits = (PART_FIRST if start == 0 else 0) | (PART_LAST if end == len(raw) else 0)
+        number = self.sent.get(connection, 0)
+        self.sent[connection] = number + bool(bits & PART_LAST)
+        return self.point(connection).append_part(piece_of(raw[start:end], bits), number, 1000, len(raw), False, None, None)
 
     def tick(self, ns: int = 20 * MS) -> int:
         """One poll of the loop, later."""
@@ -372,9 +385,157 @@ def test_sampled_gaps_are_written_once_a_second(tmp_path: Path) -> None:
     assert sum(gap.frames for gap in log.gaps()) == log.writer.dropped_sampled == 2
 
 
+BODY = bytes(range(250)) * 4
+END = len(BODY) + 4
+
+
+class OnceBrokenDisk(FakeDisk):
+    """A disk that fails so many writes, and then works again.
+
+    Attributes:
+        faults: writes that fail from now on.
+        fault: with what.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.faults = 0
+        self.fault: Exception = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def write(self, fd: int, parts: list[Buffer], position: int) -> int:
+        if self.faults:
+            self.faults -= 1
+            raise self.fault
+        return super().write(fd, parts, position)
+
+
+def test_a_queue_that_is_full_within_a_frame_makes_it_a_gap_and_copies_no_more(tmp_path: Path) -> None:
+    log = Log(tmp_path, flush_size=64 << 10, queue_size=128 << 10)
+    body = bytes(1 << 20)
+    for start in range(0, 1 << 20, 32 << 10):
+        assert log.part(body, start, start + (32 << 10))
+        assert log.writer.queued_bytes <= (128 << 10) + (33 << 10)
+    assert (log.matched, log.writer.frames_dropped) == (0, 0), "it counts when its last piece has passed"
+    log.writer.write_queued()
+    assert log.part(body, 1 << 20, (1 << 20) + 4), "there is room again, but the frame has a hole"
+    log.send(b"after")
+    log.flush()
+    (gap,) = log.gaps()
+    assert (gap.reason, gap.frames, gap.bytes, gap.first_frame) == ("queue_full", 1, (1 << 20) + 4, 0)
+    assert log.numbers() == [1]
+    log.assert_settled()
+
+
+@pytest.mark.parametrize("fault", ["disk_full", "disk_error"])
+def test_a_frame_of_which_a_piece_was_not_written_becomes_a_gap_at_its_end(tmp_path: Path, fault: str) -> None:
+    disk = OnceBrokenDisk()
+    log = Log(tmp_path, disk)
+    log.part(BODY, 0, 300)
+    log.flush()
+    disk.faults = 1
+    if fault == "disk_error":
+        disk.fault = OSError(errno.EIO, os.strerror(errno.EIO))
+    log.part(BODY, 300, 600)
+    log.send(b"in the same block", connection=2)
+    log.flush()
+    for connection in (2, 2):
+        log.send(b"tries the disk", connection=connection)
+        log.tick(RETRY_NS)
+        log.tick(RETRY_NS)
+        log.writer.write_queued()
+    assert log.writer.error == ""
+    log.part(BODY, 600, 900)
+    assert log.writer.builder.chunk_count == 0, "nothing more is copied"
+    log.part(BODY, 900, END)
+    log.flush()
+    assert [(gap.reason, gap.frames, gap.bytes) for gap in log.gaps() if gap.connection == 1] == [(fault, 1, END)]
+    assert log.numbers() == []
+    log.assert_settled()
+
+
+@pytest.mark.parametrize("fault", [OSError(errno.EIO, "broken"), RuntimeError("a bug")], ids=["disk", "bug"])
+def test_a_frame_that_was_handed_over_when_its_piece_failed_says_what_is_missing(tmp_path: Path, fault: Exception) -> None:
+    disk = OnceBrokenDisk()
+    log = Log(tmp_path, disk)
+    log.send(b"first")
+    log.flush()
+    log.part(BODY, 0, 300)
+    log.tick(0)
+    log.tick()
+    log.part(BODY, 300, 600)
+    log.tick(0)
+    log.tick()
+    log.part(BODY, 600, END)
+    assert log.writer.blocks_handed == 4
+    disk.faults, disk.fault = 1, fault
+    log.writer.start()
+    assert log.writer.flush_and_close(5000)
+    assert [(frame.number, len(frame.body), frame.size) for frame in read_frames(log.root)] == [(0, 5, 5), (1, 0, len(BODY))]
+    log.assert_settled()
+    assert (log.matched, log.writer.frames_dropped) == (2, 0)
+
+
+def test_a_frame_whose_last_block_failed_is_one_gap(tmp_path: Path) -> None:
+    disk = OnceBrokenDisk()
+    log = Log(tmp_path, disk)
+    log.part(BODY, 0, 300)
+    log.flush()
+    disk.faults = 1
+    log.part(BODY, 300, END)
+    log.writer.write_queued()
+    log.tick(RETRY_NS)
+    log.tick(RETRY_NS)
+    log.writer.write_queued()
+    assert [(gap.reason, gap.frames, gap.bytes) for gap in log.gaps()] == [("disk_full", 1, END)]
+    log.assert_settled()
+
+
+def test_mute_keeps_every_piece_and_tells_when_to_stop(tmp_path: Path) -> None:
+    disk = OnceBrokenDisk()
+    log = Log(tmp_path, disk, on_full="mute", flush_size=4000, queue_size=9000)
+    body = bytes(20_000)
+    answers = [log.part(body, start, start + 2500) for start in range(0, 20_000, 2500)]
+    assert answers[0]
+    assert not answers[-1]
+    assert not log.part(body, 20_000, 20_004)
+    disk.faults = 2
+    log.writer.start()
+    assert log.writer.flush_and_close(5000)
+    assert [frame.body for frame in read_frames(log.root)] == [body]
+    log.assert_settled()
+    assert log.writer.frames_dropped == 0
+
+
+def test_what_closing_gives_up_of_a_frame_in_pieces_is_counted(tmp_path: Path) -> None:
+    disk = FakeDisk()
+    disk.broken = errno.EIO
+    log = Log(tmp_path, disk, on_full="mute")
+    log.writer.start()
+    log.part(BODY, 0, 300)
+    log.tick(0)
+    log.tick()
+    log.part(BODY, 300, END)
+    assert not log.writer.flush_and_close(50)
+    assert log.writer.dropped_disk_error == log.matched == 1
+
+
+def test_the_last_piece_ends_its_block(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.part(BODY, 0, 300)
+    log.part(BODY, 300, END)
+    assert log.writer.blocks_handed == 1
+    log.part(BODY, 0, END)
+    assert log.writer.blocks_handed == 1, "a frame in one piece has nothing to be joined"
+    log.flush()
+    assert [frame.body for frame in read_frames(log.root)] == [BODY, BODY]
+
+
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("send"), st.integers(1, 4), st.integers(1, 5)),
+        st.tuples(st.just("part"), st.integers(5, 8), st.sampled_from([300, 700])),
+        st.tuples(st.just("part"), st.integers(5, 8), st.sampled_from([300, 700])),
+        st.tuples(st.just("short"), st.integers(5, 8), st.just(0)),
         st.tuples(st.just("tick"), st.sampled_from([0, 1, 25, 150, 1100]), st.just(0)),
         st.tuples(st.just("write"), st.just(0), st.just(0)),
         st.tuples(st.just("room"), st.sampled_from([0, 100, 5000]), st.just(0)),
@@ -389,6 +550,14 @@ def act(log: Log, disk: FakeDisk, step: tuple[str, int, int]) -> None:
     action, value, frames = step
     if action == "send":
         log.send(bytes(700), connection=value, frames=frames)
+    elif action == "part":
+        start = log.begun.get(value, 0)
+        end = min(start + frames, END)
+        log.part(BODY, start, end, connection=value)
+        log.begun[value] = end % END
+    elif action == "short":
+        log.point(value).cut_short(1000)
+        log.begun[value] = 0
     elif action == "tick":
         log.tick(value * MS)
     elif action == "write":
@@ -417,8 +586,11 @@ def test_whatever_happens_every_matched_frame_is_in_the_log_or_in_a_gap(
     for connection in log.sent:
         found = log.numbers(connection)
         missing = [gap for gap in log.gaps() if gap.connection == connection]
+        assert all(gap.frames > 0 or gap.reason == "partial_frame" for gap in missing)
         assert len(found) + sum(gap.frames for gap in missing) == log.sent[connection]
         assert found == sorted(set(found))
+    for frame in read_frames(log.root):
+        assert frame.body == bytes(700) if frame.connection < 5 else BODY.startswith(frame.body)
 
 
 WRITER = """

@@ -43,6 +43,30 @@ PROTOCOL_KAFKA: Protocol.ValueType  # 2
 """Apache Kafka's headers: requests are paired with their answers."""
 Global___Protocol: _TypeAlias = Protocol  # noqa: Y015
 
+class _Forwarding:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ForwardingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Forwarding.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    FORWARDING_UNSPECIFIED: _Forwarding.ValueType  # 0
+    """Not known."""
+    FORWARDING_WHOLE: _Forwarding.ValueType  # 1
+    """When their last byte is here."""
+    FORWARDING_CUT_THROUGH: _Forwarding.ValueType  # 2
+    """In pieces, as they come."""
+
+class Forwarding(_Forwarding, metaclass=_ForwardingEnumTypeWrapper):
+    """How frames above 256 KiB pass; smaller ones always pass whole."""
+
+FORWARDING_UNSPECIFIED: Forwarding.ValueType  # 0
+"""Not known."""
+FORWARDING_WHOLE: Forwarding.ValueType  # 1
+"""When their last byte is here."""
+FORWARDING_CUT_THROUGH: Forwarding.ValueType  # 2
+"""In pieces, as they come."""
+Global___Forwarding: _TypeAlias = Forwarding  # noqa: Y015
+
 @_typing.final
 class Listener(_message.Message):
     """One address that clients connect to."""
@@ -58,6 +82,8 @@ class Listener(_message.Message):
     MAX_CONNECTION_COUNT_FIELD_NUMBER: _builtins.int
     OPEN_CONNECTION_COUNT_FIELD_NUMBER: _builtins.int
     ACCEPTING_FIELD_NUMBER: _builtins.int
+    REQUEST_FORWARDING_FIELD_NUMBER: _builtins.int
+    RESPONSE_FORWARDING_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name in the configuration."""
     address: _builtins.str
@@ -76,6 +102,10 @@ class Listener(_message.Message):
     """Connections open now."""
     accepting: _builtins.bool
     """Whether it takes new connections; false while the proxy drains."""
+    request_forwarding: Global___Forwarding.ValueType
+    """How large requests pass."""
+    response_forwarding: Global___Forwarding.ValueType
+    """How large answers pass."""
     def __init__(
         self,
         *,
@@ -88,10 +118,12 @@ class Listener(_message.Message):
         max_connection_count: _builtins.int = ...,
         open_connection_count: _builtins.int = ...,
         accepting: _builtins.bool = ...,
+        request_forwarding: Global___Forwarding.ValueType = ...,
+        response_forwarding: Global___Forwarding.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepting", b"accepting", "address", b"address", "max_connection_count", b"max_connection_count", "max_receive_size_bytes", b"max_receive_size_bytes", "name", b"name", "open_connection_count", b"open_connection_count", "protocol", b"protocol", "tls_enabled", b"tls_enabled", "upstream", b"upstream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepting", b"accepting", "address", b"address", "max_connection_count", b"max_connection_count", "max_receive_size_bytes", b"max_receive_size_bytes", "name", b"name", "open_connection_count", b"open_connection_count", "protocol", b"protocol", "request_forwarding", b"request_forwarding", "response_forwarding", b"response_forwarding", "tls_enabled", b"tls_enabled", "upstream", b"upstream"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
@@ -27,16 +28,59 @@ class MemoryPool(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class GuaranteedPercentsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     USAGE_BYTES_FIELD_NUMBER: _builtins.int
     SHARES_FIELD_NUMBER: _builtins.int
+    BEGUN_BYTES_FIELD_NUMBER: _builtins.int
+    PENDING_BYTES_FIELD_NUMBER: _builtins.int
+    TLS_BYTES_FIELD_NUMBER: _builtins.int
+    TAP_BYTES_FIELD_NUMBER: _builtins.int
+    TAP_LIMIT_BYTES_FIELD_NUMBER: _builtins.int
+    WAITING_COUNT_FIELD_NUMBER: _builtins.int
+    GUARANTEED_PERCENTS_FIELD_NUMBER: _builtins.int
     size_bytes: _builtins.int
-    """Its size in bytes; each processor's share must hold the largest frame that a listener takes."""
+    """Its size in bytes; each processor's share must hold the largest frame that passes whole."""
     usage_bytes: _builtins.int
-    """Bytes in use. May pass the size for a while: bytes in hand are never refused."""
+    """Bytes in use. May pass the size for a while: bytes in hand are never refused. The sum of the next three."""
+    begun_bytes: _builtins.int
+    """Bytes of frames begun, which wait for the rest of them."""
+    pending_bytes: _builtins.int
+    """Bytes of frames that the other side has not taken yet."""
+    tls_bytes: _builtins.int
+    """Bytes of ciphertext that a socket has not taken yet."""
+    tap_bytes: _builtins.int
+    """Bytes in the tap's queues, which are no part of the pool."""
+    tap_limit_bytes: _builtins.int
+    """The most that the tap's queues may take; 0 without a tap."""
+    waiting_count: _builtins.int
+    """Turns that large frames wait for."""
     @_builtins.property
     def shares(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemoryShare]:
         """Each processor's part."""
+
+    @_builtins.property
+    def guaranteed_percents(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Percent of each share that a listener is guaranteed, by the listener's name."""
 
     def __init__(
         self,
@@ -44,10 +88,17 @@ class MemoryPool(_message.Message):
         size_bytes: _builtins.int | None = ...,
         usage_bytes: _builtins.int = ...,
         shares: _abc.Iterable[Global___MemoryShare] | None = ...,
+        begun_bytes: _builtins.int = ...,
+        pending_bytes: _builtins.int = ...,
+        tls_bytes: _builtins.int = ...,
+        tap_bytes: _builtins.int = ...,
+        tap_limit_bytes: _builtins.int = ...,
+        waiting_count: _builtins.int = ...,
+        guaranteed_percents: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_size_bytes", b"_size_bytes", "size_bytes", b"size_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_size_bytes", b"_size_bytes", "shares", b"shares", "size_bytes", b"size_bytes", "usage_bytes", b"usage_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_size_bytes", b"_size_bytes", "begun_bytes", b"begun_bytes", "guaranteed_percents", b"guaranteed_percents", "pending_bytes", b"pending_bytes", "shares", b"shares", "size_bytes", b"size_bytes", "tap_bytes", b"tap_bytes", "tap_limit_bytes", b"tap_limit_bytes", "tls_bytes", b"tls_bytes", "usage_bytes", b"usage_bytes", "waiting_count", b"waiting_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__size_bytes: _TypeAlias = _typing.Literal["size_bytes"]  # noqa: Y015
     _WhichOneofArgType__size_bytes: _TypeAlias = _typing.Literal["_size_bytes", b"_size_bytes"]  # noqa: Y015
@@ -64,26 +115,156 @@ class MemoryShare(_message.Message):
     PROCESSOR_SLOT_FIELD_NUMBER: _builtins.int
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     USAGE_BYTES_FIELD_NUMBER: _builtins.int
+    BEGUN_BYTES_FIELD_NUMBER: _builtins.int
+    PENDING_BYTES_FIELD_NUMBER: _builtins.int
+    TLS_BYTES_FIELD_NUMBER: _builtins.int
+    TAP_BYTES_FIELD_NUMBER: _builtins.int
+    WAITING_COUNT_FIELD_NUMBER: _builtins.int
     processor_slot: _builtins.int
     """The slot of the processor, from 0."""
     size_bytes: _builtins.int
     """Bytes that it may retain."""
     usage_bytes: _builtins.int
-    """Bytes that it retains."""
+    """Bytes that it retains; the sum of the next three."""
+    begun_bytes: _builtins.int
+    """Bytes of frames begun."""
+    pending_bytes: _builtins.int
+    """Bytes of frames that the other side has not taken yet."""
+    tls_bytes: _builtins.int
+    """Bytes of ciphertext that a socket has not taken yet."""
+    tap_bytes: _builtins.int
+    """Bytes in its tap's queue, which are no part of the pool."""
+    waiting_count: _builtins.int
+    """Turns that large frames wait for."""
     def __init__(
         self,
         *,
         processor_slot: _builtins.int = ...,
         size_bytes: _builtins.int = ...,
         usage_bytes: _builtins.int = ...,
+        begun_bytes: _builtins.int = ...,
+        pending_bytes: _builtins.int = ...,
+        tls_bytes: _builtins.int = ...,
+        tap_bytes: _builtins.int = ...,
+        waiting_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["processor_slot", b"processor_slot", "size_bytes", b"size_bytes", "usage_bytes", b"usage_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begun_bytes", b"begun_bytes", "pending_bytes", b"pending_bytes", "processor_slot", b"processor_slot", "size_bytes", b"size_bytes", "tap_bytes", b"tap_bytes", "tls_bytes", b"tls_bytes", "usage_bytes", b"usage_bytes", "waiting_count", b"waiting_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___MemoryShare: _TypeAlias = MemoryShare  # noqa: Y015
+
+@_typing.final
+class MemoryHolder(_message.Message):
+    """What one side of a connection holds of the memory pool, of one kind."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Side:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _SideEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[MemoryHolder._Side.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        SIDE_UNSPECIFIED: MemoryHolder._Side.ValueType  # 0
+        """Not known."""
+        SIDE_DOWNSTREAM: MemoryHolder._Side.ValueType  # 1
+        """The client."""
+        SIDE_UPSTREAM: MemoryHolder._Side.ValueType  # 2
+        """The upstream."""
+
+    class Side(_Side, metaclass=_SideEnumTypeWrapper):
+        """Whose peer must do something for the memory to come back."""
+
+    SIDE_UNSPECIFIED: MemoryHolder.Side.ValueType  # 0
+    """Not known."""
+    SIDE_DOWNSTREAM: MemoryHolder.Side.ValueType  # 1
+    """The client."""
+    SIDE_UPSTREAM: MemoryHolder.Side.ValueType  # 2
+    """The upstream."""
+
+    class _Kind:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _KindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[MemoryHolder._Kind.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        KIND_UNSPECIFIED: MemoryHolder._Kind.ValueType  # 0
+        """Not known."""
+        KIND_BEGUN: MemoryHolder._Kind.ValueType  # 1
+        """A frame begun: the peer has not sent the rest of it."""
+        KIND_PENDING: MemoryHolder._Kind.ValueType  # 2
+        """Frames for the peer that it has not taken yet."""
+        KIND_TLS: MemoryHolder._Kind.ValueType  # 3
+        """Ciphertext for the peer that its socket has not taken yet."""
+
+    class Kind(_Kind, metaclass=_KindEnumTypeWrapper):
+        """What is held."""
+
+    KIND_UNSPECIFIED: MemoryHolder.Kind.ValueType  # 0
+    """Not known."""
+    KIND_BEGUN: MemoryHolder.Kind.ValueType  # 1
+    """A frame begun: the peer has not sent the rest of it."""
+    KIND_PENDING: MemoryHolder.Kind.ValueType  # 2
+    """Frames for the peer that it has not taken yet."""
+    KIND_TLS: MemoryHolder.Kind.ValueType  # 3
+    """Ciphertext for the peer that its socket has not taken yet."""
+
+    CHANNEL_ID_FIELD_NUMBER: _builtins.int
+    LISTENER_FIELD_NUMBER: _builtins.int
+    SIDE_FIELD_NUMBER: _builtins.int
+    PEER_ADDRESS_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    HELD_BYTES_FIELD_NUMBER: _builtins.int
+    MUTE_CAUSES_FIELD_NUMBER: _builtins.int
+    MUTE_TIME_FIELD_NUMBER: _builtins.int
+    LAST_ACTIVE_TIME_FIELD_NUMBER: _builtins.int
+    channel_id: _builtins.str
+    """The id of the channel."""
+    listener: _builtins.str
+    """Its listener."""
+    side: Global___MemoryHolder.Side.ValueType
+    """Which side holds."""
+    peer_address: _builtins.str
+    """The address of that side's peer."""
+    kind: Global___MemoryHolder.Kind.ValueType
+    """What is held."""
+    held_bytes: _builtins.int
+    """How much."""
+    @_builtins.property
+    def mute_causes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Why this side is not read now, in the words of the log and the metrics; empty when it is."""
+
+    @_builtins.property
+    def mute_time(self) -> _timestamp_pb2.Timestamp:
+        """Since when the oldest of these causes holds; absent when there is none."""
+
+    @_builtins.property
+    def last_active_time(self) -> _timestamp_pb2.Timestamp:
+        """When a byte last moved on this side."""
+
+    def __init__(
+        self,
+        *,
+        channel_id: _builtins.str = ...,
+        listener: _builtins.str = ...,
+        side: Global___MemoryHolder.Side.ValueType = ...,
+        peer_address: _builtins.str = ...,
+        kind: Global___MemoryHolder.Kind.ValueType = ...,
+        held_bytes: _builtins.int = ...,
+        mute_causes: _abc.Iterable[_builtins.str] | None = ...,
+        mute_time: _timestamp_pb2.Timestamp | None = ...,
+        last_active_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["last_active_time", b"last_active_time", "mute_time", b"mute_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "held_bytes", b"held_bytes", "kind", b"kind", "last_active_time", b"last_active_time", "listener", b"listener", "mute_causes", b"mute_causes", "mute_time", b"mute_time", "peer_address", b"peer_address", "side", b"side"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MemoryHolder: _TypeAlias = MemoryHolder  # noqa: Y015
 
 @_typing.final
 class ProcessorPool(_message.Message):
@@ -200,12 +381,17 @@ class GetMemoryPoolRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    HOLDER_COUNT_FIELD_NUMBER: _builtins.int
+    holder_count: _builtins.int
+    """How many of those who hold most to return; 0 to 100. 0 asks for none, and no processor is asked."""
     def __init__(
         self,
+        *,
+        holder_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["holder_count", b"holder_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -218,18 +404,24 @@ class GetMemoryPoolResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MEMORY_POOL_FIELD_NUMBER: _builtins.int
+    HOLDERS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def memory_pool(self) -> Global___MemoryPool:
         """The pool."""
+
+    @_builtins.property
+    def holders(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemoryHolder]:
+        """Who holds most of it, most first, at most `holder_count`. Looked for while traffic flows: a frame that passed meanwhile may be missing."""
 
     def __init__(
         self,
         *,
         memory_pool: Global___MemoryPool | None = ...,
+        holders: _abc.Iterable[Global___MemoryHolder] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["memory_pool", b"memory_pool"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory_pool", b"memory_pool"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["holders", b"holders", "memory_pool", b"memory_pool"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -62,9 +62,9 @@ class PoolServiceServicer:
     """
 
     def GetMemoryPool(self, request, context):
-        """Gets the memory pool with its usage.
+        """Gets the memory pool with its usage, and who holds most of it.
 
-        Failures: UNAVAILABLE while no processor runs.
+        Failures: INVALID_ARGUMENT for a count out of range; UNAVAILABLE when holders are asked for and a processor does not answer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

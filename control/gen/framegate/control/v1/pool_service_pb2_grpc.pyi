@@ -34,9 +34,9 @@ class PoolServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> PoolServiceAsyncStub: ...
     GetMemoryPool: _grpc.UnaryUnaryMultiCallable[_pool_service_pb2.GetMemoryPoolRequest, _pool_service_pb2.GetMemoryPoolResponse]
-    """Gets the memory pool with its usage.
+    """Gets the memory pool with its usage, and who holds most of it.
 
-    Failures: UNAVAILABLE while no processor runs.
+    Failures: INVALID_ARGUMENT for a count out of range; UNAVAILABLE when holders are asked for and a processor does not answer.
     """
     UpdateMemoryPool: _grpc.UnaryUnaryMultiCallable[_pool_service_pb2.UpdateMemoryPoolRequest, _pool_service_pb2.UpdateMemoryPoolResponse]
     """Updates the size of the memory pool, in every processor or in none.
@@ -65,9 +65,9 @@ class PoolServiceAsyncStub(PoolServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetMemoryPool: _aio.UnaryUnaryMultiCallable[_pool_service_pb2.GetMemoryPoolRequest, _pool_service_pb2.GetMemoryPoolResponse]  # type: ignore[assignment]
-    """Gets the memory pool with its usage.
+    """Gets the memory pool with its usage, and who holds most of it.
 
-    Failures: UNAVAILABLE while no processor runs.
+    Failures: INVALID_ARGUMENT for a count out of range; UNAVAILABLE when holders are asked for and a processor does not answer.
     """
     UpdateMemoryPool: _aio.UnaryUnaryMultiCallable[_pool_service_pb2.UpdateMemoryPoolRequest, _pool_service_pb2.UpdateMemoryPoolResponse]  # type: ignore[assignment]
     """Updates the size of the memory pool, in every processor or in none.
@@ -99,9 +99,9 @@ class PoolServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _pool_service_pb2.GetMemoryPoolRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_pool_service_pb2.GetMemoryPoolResponse, _abc.Awaitable[_pool_service_pb2.GetMemoryPoolResponse]]:
-        """Gets the memory pool with its usage.
+        """Gets the memory pool with its usage, and who holds most of it.
 
-        Failures: UNAVAILABLE while no processor runs.
+        Failures: INVALID_ARGUMENT for a count out of range; UNAVAILABLE when holders are asked for and a processor does not answer.
         """
 
     @_abc_1.abstractmethod

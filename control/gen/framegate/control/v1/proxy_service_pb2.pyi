@@ -87,6 +87,8 @@ class Proxy(_message.Message):
     OPEN_CONNECTION_COUNT_FIELD_NUMBER: _builtins.int
     CONFIG_REVISION_FIELD_NUMBER: _builtins.int
     MODULE_FILES_FIELD_NUMBER: _builtins.int
+    MEMORY_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """Its name in tap streams and telemetry."""
     version: _builtins.str
@@ -109,6 +111,14 @@ class Proxy(_message.Message):
     def module_files(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """The file of each module of the data path in a running processor, by module name; `.so` when it is compiled."""
 
+    @_builtins.property
+    def memory(self) -> Global___Memory:
+        """What it may need of memory, and what the container gives."""
+
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What an operator should know, in sentences: a configuration that does not fit into the container."""
+
     def __init__(
         self,
         *,
@@ -121,14 +131,91 @@ class Proxy(_message.Message):
         open_connection_count: _builtins.int = ...,
         config_revision: _builtins.int = ...,
         module_files: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        memory: Global___Memory | None = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compiled", b"compiled", "config_revision", b"config_revision", "module_files", b"module_files", "node", b"node", "open_connection_count", b"open_connection_count", "pid", b"pid", "start_time", b"start_time", "state", b"state", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compiled", b"compiled", "config_revision", b"config_revision", "memory", b"memory", "module_files", b"module_files", "node", b"node", "open_connection_count", b"open_connection_count", "pid", b"pid", "start_time", b"start_time", "state", b"state", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Proxy: _TypeAlias = Proxy  # noqa: Y015
+
+@_typing.final
+class Memory(_message.Message):
+    """What all processes together may need of memory as the configuration in force is, and what the container gives."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NEED_BYTES_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
+    UNCOUNTED_LISTENERS_FIELD_NUMBER: _builtins.int
+    LIMIT_BYTES_FIELD_NUMBER: _builtins.int
+    USAGE_BYTES_FIELD_NUMBER: _builtins.int
+    need_bytes: _builtins.int
+    """What is needed when the pool is full, each processor holds its largest frame beyond it, and listeners have all their connections."""
+    limit_bytes: _builtins.int
+    """The container's limit; absent when it has none."""
+    usage_bytes: _builtins.int
+    """What the container uses now, without files that the kernel merely remembers; absent when that is not known."""
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemoryPart]:
+        """Its parts."""
+
+    @_builtins.property
+    def uncounted_listeners(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Listeners whose connections are not in it, since their number is not limited."""
+
+    def __init__(
+        self,
+        *,
+        need_bytes: _builtins.int = ...,
+        parts: _abc.Iterable[Global___MemoryPart] | None = ...,
+        uncounted_listeners: _abc.Iterable[_builtins.str] | None = ...,
+        limit_bytes: _builtins.int | None = ...,
+        usage_bytes: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_limit_bytes", b"_limit_bytes", "_usage_bytes", b"_usage_bytes", "limit_bytes", b"limit_bytes", "usage_bytes", b"usage_bytes"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit_bytes", b"_limit_bytes", "_usage_bytes", b"_usage_bytes", "limit_bytes", b"limit_bytes", "need_bytes", b"need_bytes", "parts", b"parts", "uncounted_listeners", b"uncounted_listeners", "usage_bytes", b"usage_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__limit_bytes: _TypeAlias = _typing.Literal["limit_bytes"]  # noqa: Y015
+    _WhichOneofArgType__limit_bytes: _TypeAlias = _typing.Literal["_limit_bytes", b"_limit_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__usage_bytes: _TypeAlias = _typing.Literal["usage_bytes"]  # noqa: Y015
+    _WhichOneofArgType__usage_bytes: _TypeAlias = _typing.Literal["_usage_bytes", b"_usage_bytes"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__limit_bytes) -> _WhichOneofReturnType__limit_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__usage_bytes) -> _WhichOneofReturnType__usage_bytes | None: ...
+
+Global___Memory: _TypeAlias = Memory  # noqa: Y015
+
+@_typing.final
+class MemoryPart(_message.Message):
+    """One part of what may be needed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    NEED_BYTES_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """What needs it."""
+    need_bytes: _builtins.int
+    """How much."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        need_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "need_bytes", b"need_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MemoryPart: _TypeAlias = MemoryPart  # noqa: Y015
 
 @_typing.final
 class GetProxyRequest(_message.Message):

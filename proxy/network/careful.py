@@ -1,0 +1,182 @@
+"""How a channel reads while memory is short: nothing that would have to be held, but for a large frame that passes whole, when it has a turn.
+
+``MEMORY.md`` says why. A look at what lies in the kernel says how much may be read now, or what is to be waited for. Frames up to ``SMALL`` stay
+in the kernel until they are whole there, and then move by what the other side has room for; so does, from its first piece on, a frame that is cut
+through.
+"""
+
+import socket
+from typing import Final
+
+from librt.strings import read_i32_be
+from librt.vecs import vec
+from mypy_extensions import i64
+
+from proxy.network import socket_buffers
+from proxy.network.framing import HEADER, OK, SIZE_BUCKETS, scan
+from proxy.network.receive import Receive
+from proxy.network.transport import Transport
+from proxy.network.turns import PORTION, Turn, TurnOwner, Turns
+
+__all__ = ["SMALL", "WAIT_A_WHILE", "WAIT_FOR_BYTES", "WAIT_FOR_ROOM", "WAIT_FOR_TURN", "Careful"]
+
+SMALL: Final = 262144  # frames up to this, header counted, stay in the kernel until they are whole
+LITTLE: Final = 16384  # what one TLS record holds
+PIECE: Final = 65536  # the most that is read at a time of what is not whole frames, and looked at for whole frames
+HEAD: Final = 4096  # the first piece of a small frame has so many bytes, or all
+MAX_READ: Final = 262144
+PATIENCE: Final = 5  # looks without a byte more before a socket is taken for full
+TLS_READS: Final = 4  # of one frame; a peer whose records hold less than they seem to goes on like a large frame
+
+# What a look may say instead of a size.
+WAIT_FOR_BYTES: Final = -1  # the socket tells when they are here
+WAIT_FOR_ROOM: Final = -2  # on the other side
+WAIT_FOR_TURN: Final = -3  # the owner is told
+WAIT_A_WHILE: Final = -4  # nobody tells: look again in some ms
+FULL: Final = -5  # the kernel does not take more; only used here
+
+
+class Careful:
+    """How one channel reads while memory is short; made when it is for the first time.
+
+    Args:
+        sock, transport, receive: the channel's.
+        turns: of its direction.
+        owner: is told when it has a turn.
+
+    Attributes:
+        threshold: bytes that must lie in the socket before it counts as readable; 1: any.
+        turn: of the frame begun, if it has asked for one.
+    """
+
+    def __init__(self, sock: socket.socket, transport: Transport, receive: Receive, turns: Turns, owner: TurnOwner) -> None:
+        self.threshold: i64 = 1
+        self.turn: Turn | None = None
+        self._socket: Final = sock
+        self._transport: Final = transport
+        self._receive: Final = receive
+        self._turns: Final = turns
+        self._owner: Final = owner
+        self._has_threshold: Final = socket_buffers.is_tcp(sock)
+        self._seen: i64 = -1
+        self._looks: i64 = 0
+        self._reads: i64 = 0  # of the frame begun, over TLS
+        self._sizes: Final[vec[i64]] = vec[i64]([0] * SIZE_BUCKETS)  # of frames that are only looked at: never shown
+
+    @property
+    def is_awaiting(self) -> bool:
+        """Bytes of a frame lie in the kernel, and more are waited for."""
+        return self.threshold > 1 or self._seen >= 0
+
+    def look(self, room: i64, *, drained: bool, readable: bool) -> i64:
+        """How many bytes to read now, or what to wait for.
+
+        Args:
+            room: bytes that the other side takes at once; 0: it is not writable, and will be.
+            drained: its socket holds nothing.
+            readable: the socket says that it is readable.
+        """
+        if room == 0:
+            return WAIT_FOR_ROOM
+        receive = self._receive
+        if receive.passed != 0:
+            return min(receive.missing(), room, PIECE)
+        if receive.size >= 0:
+            return self._look_at_begun(room, drained=drained, readable=readable)
+        if receive.staged != 0:
+            return receive.missing()  # the rest of a header
+        if not self._transport.can_peek:
+            return LITTLE if room >= LITTLE or drained else WAIT_FOR_ROOM
+        return self._look_at_new(room, readable=readable)
+
+    def _look_at_new(self, room: i64, *, readable: bool) -> i64:
+        data = self._transport.peek(PIECE)
+        length: i64 = len(data)
+        if length < HEADER:
+            return max(length, 1)  # a header in parts, or the end
+        frames, end, _, fault = scan(data if length <= room else data[:room], 0, self._receive.limit, self._sizes)
+        if frames != 0:
+            return end
+        size = HEADER + i64(read_i32_be(data, 0))
+        if fault != OK or size > SMALL or self._receive.cuts(size):
+            return HEADER  # it is begun, and looked at again
+        if length < size and socket_buffers.queued(self._socket) < size:
+            verdict = self._wait(size, readable=readable)
+            return verdict if verdict != FULL else HEADER
+        if size <= room:
+            return size
+        self._receive.cut_next(HEAD)
+        return max(room, HEAD)
+
+    def _look_at_begun(self, room: i64, *, drained: bool, readable: bool) -> i64:
+        receive = self._receive
+        unit = receive.unit()
+        turn = self.turn
+        if turn is not None and turn.is_in:
+            return min(unit, MAX_READ)
+        if not receive.cut and (receive.size > SMALL or self._reads > TLS_READS):
+            return self._look_at_large(room, unit, readable=readable)
+        if self._transport.obtainable(unit) < unit:
+            verdict = self._wait(unit, readable=readable)
+            return verdict if verdict != FULL else self._ask(receive.missing())
+        if receive.staged + unit <= room:
+            return unit
+        if not self._transport.can_peek:  # what seems to be there need not be: it is read whole
+            return unit if drained else WAIT_FOR_ROOM
+        receive.cut_now(HEAD)
+        return min(max(room - receive.staged, receive.unit()), unit)
+
+    def _look_at_large(self, room: i64, unit: i64, *, readable: bool) -> i64:
+        turn = self.turn
+        portion = min(unit, PORTION if turn is None else turn.portion)
+        if self._transport.obtainable(portion) < portion:
+            verdict = self._wait(portion, readable=readable)
+            if verdict != FULL:
+                return verdict
+        return self._ask(unit)
+
+    def _ask(self, missing: i64) -> i64:
+        turn = self.turn
+        if turn is None:
+            turn = self.turn = Turn(self._turns, self._owner, self._receive.size)
+        return min(missing, MAX_READ) if turn.ask(missing) else WAIT_FOR_TURN
+
+    def _wait(self, wanted: i64, *, readable: bool) -> i64:
+        """Wait until ``wanted`` bytes can be read; ``FULL`` when the kernel does not take so many."""
+        there = socket_buffers.queued(self._socket)
+        early = readable and there < self.threshold and self.threshold > 1  # small segments fill the buffer: the kernel joins them by and by
+        if self._has_threshold and not early:
+            self._seen = -1
+            threshold = max(self._transport.least(wanted), there + 1)
+            if threshold != self.threshold:
+                socket_buffers.set_threshold(self._socket, threshold)
+                self.threshold = threshold
+            return WAIT_FOR_BYTES
+        self._looks = self._looks + 1 if there == self._seen else 0
+        self._seen = there
+        return WAIT_A_WHILE if self._looks < PATIENCE else FULL
+
+    def before_read(self) -> None:
+        """Something is read: wait for nothing more."""
+        self._seen = -1
+        self._looks = 0
+        if self.threshold > 1:
+            socket_buffers.set_threshold(self._socket, 1)
+            self.threshold = 1
+
+    def after_read(self, size: i64, *, whole: bool) -> None:
+        """Something was read; ``whole``: it completed the frame begun, or was passed on."""
+        if whole:
+            self._reads = 0
+            self.leave()
+            return
+        self._reads += not self._transport.can_peek
+        if self.turn is not None:
+            self.turn.read(size)
+
+    def leave(self) -> None:
+        """The frame begun is whole, or gone: so is its turn."""
+        turn = self.turn
+        self.turn = None
+        if turn is not None:
+            turn.leave()

@@ -1,0 +1,169 @@
+"""One block of the tap's log in words: its frames and its gaps."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+
+from proxy.tap.pieces import chunk_rows
+from proxy.tap.record import (
+    DIRECTIONS,
+    FLAG_ANSWERS,
+    FLAG_SIZES,
+    FRAME_HEADER_BYTES,
+    KIND_FRAMES,
+    KIND_GAP,
+    REASONS,
+    BlockHeader,
+    ChunkRow,
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame out of the log, with its chunk's facts in words.
+
+    Attributes:
+        stream: the folder's name.
+        capture_ns: wall clock.
+        connection: id of the pair.
+        listener, direction, principal, peer, rule: words.
+        number: the frame's number on its connection and direction, from 0.
+        size: bytes of the body on the wire.
+        body: what was kept of it: all, a part, nothing, or a hash.
+        request_key: ``api key << 16 | version`` of the request that this answers; -1 unknown, None not paired.
+        latency_us: from request to answer, its first byte; -1 unknown, None not paired.
+        transfer_us: of a frame that was cut through: from its first bytes to its last; None: it came whole.
+        flags: of the chunk.
+    """
+
+    stream: str
+    capture_ns: int
+    connection: int
+    listener: str
+    direction: str
+    principal: str | None
+    peer: str | None
+    rule: str | None
+    number: int
+    size: int
+    body: bytes
+    request_key: int | None
+    latency_us: int | None
+    transfer_us: int | None
+    flags: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GapRecord:
+    """A gap chunk in words; fields as in ``record``."""
+
+    stream: str
+    capture_ns: int
+    from_ns: int
+    connection: int
+    listener: str | None
+    direction: str
+    principal: str | None
+    peer: str | None
+    rule: str | None
+    reason: str
+    first_frame: int
+    frames: int
+    bytes: int
+
+
+class LogBlock:
+    """A block whose CRCs were good.
+
+    Attributes:
+        stream: the folder's name.
+        header: its header.
+        data: the whole block, header included, as a view.
+        strings: its string table.
+        rows: its chunk table; as it lies on the disk, with pieces, or joined, without (``log_reader``).
+    """
+
+    def __init__(self, stream: str, header: BlockHeader, data: memoryview) -> None:
+        self.stream = stream
+        self.header = header
+        self.data = data
+        strings: list[str] = json.loads(bytes(data[header.header_len : header.header_len + header.strings_len]) or b"[]")
+        self.strings = strings
+        self.rows = chunk_rows(header, data)
+
+    def word(self, index: int) -> str | None:
+        """The string that a row names; None for -1."""
+        return None if index < 0 else self.strings[index]
+
+    def starts(self, row: ChunkRow) -> memoryview:
+        """Where each frame of a chunk begins in its data."""
+        return self._ints(self.header.starts_at, row.starts_index, row.frame_count)
+
+    def sizes(self, row: ChunkRow) -> memoryview | None:
+        """The body sizes on the wire; None when they are those stored."""
+        return self._ints(self.header.sizes_at, row.sizes_index, row.frame_count) if row.flags & FLAG_SIZES else None
+
+    def answers(self, row: ChunkRow) -> tuple[memoryview, memoryview] | None:
+        """Request keys and latencies; None when the chunk has none."""
+        if not row.flags & FLAG_ANSWERS:
+            return None
+        keys = self._ints(self.header.answers_at, row.answers_index, row.frame_count)
+        return keys, self._ints(self.header.answers_at + 4 * self.header.answers_count, row.answers_index, row.frame_count)
+
+    def chunk_data(self, row: ChunkRow) -> memoryview:
+        """A chunk's stored bytes."""
+        start = self.header.data_at + row.data_offset
+        return self.data[start : start + row.data_length]
+
+    def frames(self) -> Iterator[Frame]:
+        """Every stored frame, in order."""
+        for row in self.rows:
+            if row.kind == KIND_FRAMES:
+                yield from self._frames_of(row)
+
+    def gaps(self) -> Iterator[GapRecord]:
+        """Every gap chunk, in order."""
+        for row in self.rows:
+            if row.kind == KIND_GAP:
+                yield GapRecord(
+                    stream=self.stream,
+                    capture_ns=row.capture_ns,
+                    from_ns=row.lost_from_ns,
+                    connection=row.connection,
+                    listener=self.word(row.listener),
+                    direction=DIRECTIONS[row.direction],
+                    principal=self.word(row.principal),
+                    peer=self.word(row.peer),
+                    rule=self.word(row.rule),
+                    reason=REASONS[row.reason],
+                    first_frame=row.first_frame,
+                    frames=row.lost_frames,
+                    bytes=row.lost_bytes,
+                )
+
+    def _frames_of(self, row: ChunkRow) -> Iterator[Frame]:
+        data = self.chunk_data(row)
+        ends = [*self.starts(row)[1:], row.data_length]
+        answers = self.answers(row)
+        for index, (start, end) in enumerate(zip(self.starts(row), ends, strict=True)):
+            yield Frame(
+                stream=self.stream,
+                capture_ns=row.capture_ns,
+                connection=row.connection,
+                listener=self.strings[row.listener],
+                direction=DIRECTIONS[row.direction],
+                principal=self.word(row.principal),
+                peer=self.word(row.peer),
+                rule=self.word(row.rule),
+                number=row.first_frame + index,
+                size=int.from_bytes(data[start : start + FRAME_HEADER_BYTES], "big"),
+                body=bytes(data[start + FRAME_HEADER_BYTES : end]),
+                request_key=None if answers is None else answers[0][index],
+                latency_us=None if answers is None else answers[1][index],
+                transfer_us=(row.capture_ns - row.lost_from_ns) // 1000 if row.lost_from_ns else None,
+                flags=row.flags,
+            )
+
+    def _ints(self, section: int, index: int, count: int) -> memoryview:
+        start = section + 4 * index
+        return self.data[start : start + 4 * count].cast("i")

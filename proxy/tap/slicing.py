@@ -1,0 +1,91 @@
+"""Ranges of a run: where its frames are, and what a rule keeps of them."""
+
+from typing import TYPE_CHECKING
+
+from librt.strings import BytesWriter, read_i32_be, write_i32_le
+from librt.vecs import append, vec
+from mypy_extensions import i32, i64
+
+from proxy.network.run import PART_FIRST, Buffer, Run
+from proxy.tap.block import BlockBuilder
+from proxy.tap.record import FRAME_HEADER_BYTES, HASH_BYTES
+
+if TYPE_CHECKING:
+    import hashlib
+
+
+class PieceCursor:
+    """Reads ranges of a run that is a list of pieces, from front to back."""
+
+    def __init__(self, pieces: list[Buffer]) -> None:
+        self._pieces = pieces
+        self._index: i64 = 0
+        self._base: i64 = 0
+
+    def parts(self, start: i64, end: i64) -> list[Buffer]:
+        """The bytes from ``start`` to ``end``; ``start`` never goes back."""
+        found: list[Buffer] = []
+        while start < end:
+            piece = self._pieces[self._index]
+            length: i64 = len(piece)
+            if start >= self._base + length:
+                self._base += length
+                self._index += 1
+                continue
+            stop = end - self._base
+            if stop > length:
+                stop = length
+            found.append(piece[start - self._base : stop])
+            start = self._base + stop
+        return found
+
+    def copy(self, start: i64, end: i64, builder: BlockBuilder) -> None:
+        """Append a range to the block's data."""
+        for part in self.parts(start, end):
+            builder.add_piece(part)
+
+    def digest(self, start: i64, end: i64) -> bytes:
+        """The hash kept in place of a body: ``HASH_BYTES`` of BLAKE2b."""
+        state = new_digest()
+        for part in self.parts(start, end):
+            state.update(part)
+        return state.digest()
+
+
+def new_digest() -> "hashlib.blake2b":
+    """Of a body of which nothing was hashed yet."""
+    import hashlib  # here: it loads OpenSSL, and only a rule that hashes needs it
+
+    return hashlib.blake2b(digest_size=HASH_BYTES)
+
+
+def hash_body(digest: "hashlib.blake2b", run: Run) -> None:
+    """Add a piece of a frame, without the frame's header."""
+    start: i64 = FRAME_HEADER_BYTES if run.part & PART_FIRST != 0 else 0
+    for part in PieceCursor(run.pieces()).parts(start, run.size):
+        digest.update(part)
+
+
+def write_starts(run: Run, starts: BytesWriter) -> None:
+    """Append where each frame of the run starts. About 4 ns a frame when compiled."""
+    if run.head is not None:
+        write_i32_le(starts, 0)
+    data = run.data
+    head_size = run.head_size
+    end = run.end
+    position = run.first
+    while position < end:
+        write_i32_le(starts, i32(head_size + position))
+        position += FRAME_HEADER_BYTES + i64(read_i32_be(data, position))
+
+
+def find_frames(run: Run) -> "vec[i64]":
+    """Where each frame of the run starts, and, last, where the run ends. Positions count from the start of the run."""
+    positions = vec[i64](capacity=run.frames + 1)
+    if run.head is not None:
+        positions = append(positions, i64(0))
+    position = run.first
+    while position < run.end:
+        positions = append(positions, run.head_size + position)
+        position += FRAME_HEADER_BYTES + i64(read_i32_be(run.data, position))
+    return append(positions, run.size)

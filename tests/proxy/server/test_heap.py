@@ -1,0 +1,175 @@
+"""proxy.server.heap: what was freed goes back to the system, once, when it is not needed for a while."""
+
+import builtins
+import ctypes
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from control.processor import _ALLOCATOR
+from proxy.config.model import MIB, ListenerConfig, MemoryPoolConfig, ProxyConfig, UpstreamConfig
+from proxy.server.heap import LEAST_BYTES, LEAST_CHANNELS, Heap, HighWater, find_trim
+from tests.fakes.server import Echo, ServerProcess, receive_exactly
+
+GLIBC = hasattr(ctypes.CDLL(None), "malloc_trim")
+needs_glibc = pytest.mark.skipif(not GLIBC, reason="no malloc_trim in this C library")
+
+
+def falls(values: list[int], least: int = 10) -> list[int]:
+    """The looks at which something has fallen."""
+    water = HighWater(least)
+    return [index for index, value in enumerate(values) if water.has_fallen(value)]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([0, 0, 0], []),
+        ([100, 0, 0, 0, 0], [2]),  # not at once, and once
+        ([100, 0, 100, 0, 100, 0], []),  # it is needed again and again
+        ([100, 91, 91, 91], []),  # less than `least`
+        ([1000, 900, 900, 900], []),  # less than an eighth
+        ([1000, 870, 870, 870], [2]),
+        ([100, 0, 0, 50, 0, 0, 0], [2, 5]),  # it rises anew
+        ([100, 80, 60, 40, 20, 0, 0, 0], [2, 3, 4, 5, 6]),  # a slow fall
+        ([10, 20, 30, 40], []),
+    ],
+)
+def test_a_fall_is_told_once_it_has_lasted(values: list[int], expected: list[int]) -> None:
+    assert falls(values) == expected
+
+
+def test_the_heap_is_trimmed_when_bytes_or_channels_are_gone() -> None:
+    trimmed: list[bool] = []
+    found: list[bool] = []
+
+    def find() -> Callable[[], object]:
+        found.append(True)
+        return lambda: trimmed.append(True)
+
+    heap = Heap(find)
+    for held, channels, expected in [
+        (0, 0, 0),
+        (LEAST_BYTES, 10, 0),
+        (0, 10, 0),
+        (0, 10, 1),
+        (LEAST_BYTES - 1, 10, 1),
+        (0, 10, 1),
+        (0, LEAST_CHANNELS, 1),
+        (0, 0, 1),
+        (0, 0, 2),
+        (0, 0, 2),
+    ]:
+        heap.look(held, channels)
+        assert (heap.trims, len(trimmed)) == (expected, expected)
+    assert len(found) == 1
+
+
+def test_a_system_that_cannot_trim_is_asked_once() -> None:
+    asked: list[bool] = []
+    heap = Heap(lambda: asked.append(True))
+    for held in (LEAST_BYTES, 0, 0) * 3:
+        heap.look(held, 0)
+    assert (heap.trims, len(asked)) == (3, 1)
+
+
+def test_another_c_library_has_nothing_to_offer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace())
+    assert find_trim() is None
+
+
+def test_neither_has_a_python_without_ctypes(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *arguments: object, **named: object) -> object:
+        if name == "ctypes":
+            raise ImportError(name)
+        return real(name, *arguments, **named)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    assert find_trim() is None
+
+
+PROGRAM = """
+from proxy.server.heap import find_trim
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+blocks, pins = [], []
+for _ in range(1600):
+    blocks.append(bytes(20_000))
+    pins.append(bytes(1_000))
+full = resident()
+del blocks
+freed = resident()
+find_trim()()
+print(full - freed, freed - resident())
+"""
+
+
+@pytest.fixture
+def allocator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As control sets it for processors."""
+    for name, value in _ALLOCATOR.items():
+        monkeypatch.setenv(name, value)
+
+
+@needs_glibc
+@pytest.mark.usefixtures("allocator")
+def test_what_is_free_between_what_is_not_goes_back() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    freed, trimmed = map(int, done.stdout.split())
+    assert freed < 2 * MIB
+    assert trimmed > 20 * MIB
+
+
+@pytest.fixture
+def process(allocator: None) -> Iterator[ServerProcess]:
+    echo = Echo()
+    config = ProxyConfig(
+        node="n",
+        listeners=(ListenerConfig(name="plain", address="x", upstream="u", max_receive_size=16 * MIB),),
+        upstreams=(UpstreamConfig(name="u", endpoints=(f"127.0.0.1:{echo.port}",)),),
+        memory_pool=MemoryPoolConfig(size=64 * MIB),
+    )
+    process = ServerProcess(config)
+    yield process
+    process.close()
+    echo.close()
+
+
+def resident(process: ServerProcess) -> int:
+    with open(f"/proc/{process.popen.pid}/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+
+def until(done: Callable[[], object], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < end, "it did not come to that"
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+@needs_glibc
+def test_a_processor_is_small_again_after_a_burst(process: ServerProcess) -> None:
+    """Half of many frames is there, so that all of it is held; then the rest comes, and everything passes."""
+    size = 8 * MIB
+    clients: list[socket.socket] = [process.connect() for _ in range(4)]
+    for client in clients:  # so that what a connection costs is no part of it
+        client.sendall(b"\0\0\0\1x")
+        receive_exactly(client, 5)
+    idle = resident(process)
+    for client in clients:
+        client.sendall(size.to_bytes(4, "big") + bytes(size - 1))
+    until(lambda: resident(process) - idle > 4 * (size - MIB))
+    for client in clients:
+        client.sendall(b"x")
+    for client in clients:
+        receive_exactly(client, 4 + size)
+    until(lambda: resident(process) - idle < 2 * MIB)
