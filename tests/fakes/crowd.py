@@ -180,15 +180,14 @@ class Crowd(World):
         channels = [leg.channel for pair in self.relay.pairs.open.values() for leg in (pair.client, pair.upstream)]
         leased = sum(int(channel.leased) for channel in channels if channel is not None)
         assert leased == used, f"channels hold {leased} bytes, the pool says {used}"
-        if hasattr(self.pool, "begun"):
-            assert int(self.pool.begun + self.pool.pending + self.pool.tls) == used
+        kinds = [int(sum(getattr(channel, f"booked_{kind}") for channel in channels if channel is not None)) for kind in ("begun", "pending", "tls")]
+        assert kinds == [int(self.pool.begun), int(self.pool.pending), int(self.pool.tls)]
         assert self.selector.faults.total == 0, self.selector.faults.take()
 
     @property
     def is_short(self) -> bool:
         """So much is held that requests are read with care."""
-        line = getattr(self.pool, "line", self.pool.size - self.pool.size // 8)
-        return bool(self.pool.used >= line)
+        return bool(self.pool.used >= self.pool.line)
 
     def row_of(self, couple: Couple) -> dict[str, Any] | None:
         """The row of a couple whose pair is closed."""
