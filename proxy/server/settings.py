@@ -11,7 +11,7 @@ from typing import Any, Final
 from proxy.config.model import CUT_ABOVE, Forward, ListenerConfig, ProxyConfig, UpstreamConfig, from_wire, largest_whole, whole_request
 from proxy.errors import ConfigError
 from proxy.network.framing import HEADER
-from proxy.network.memory_pool import Account, MemoryPool
+from proxy.network.memory_pool import MemoryPool
 from proxy.network.options import ChannelOptions, TlsSettings
 from proxy.network.receive import FIRST_PIECE, NEVER_CUT, ReceiveLimit
 from proxy.relay.counters import Counters
