@@ -100,8 +100,9 @@ class Careful:
         size = HEADER + i64(read_i32_be(data, 0))
         if fault != OK or size > SMALL or self._receive.cuts(size):
             return HEADER  # it is begun, and looked at again
-        if length < size and socket_buffers.queued(self._socket) < size:
-            verdict = self._wait(size, readable=readable)
+        there = socket_buffers.queued(self._socket)
+        if length < size and there < size:
+            verdict = self._wait(size, there, readable=readable)
             return verdict if verdict != FULL else HEADER
         if size <= room:
             return size
@@ -116,8 +117,9 @@ class Careful:
             return min(unit, MAX_READ)
         if not receive.cut and (receive.size > SMALL or self._reads > TLS_READS):
             return self._look_at_large(room, unit, readable=readable)
+        there = socket_buffers.queued(self._socket)
         if self._transport.obtainable(unit) < unit:
-            verdict = self._wait(unit, readable=readable)
+            verdict = self._wait(unit, there, readable=readable)
             return verdict if verdict != FULL else self._ask(receive.missing())
         if receive.staged + unit <= room:
             return unit
@@ -129,8 +131,9 @@ class Careful:
     def _look_at_large(self, room: i64, unit: i64, *, readable: bool) -> i64:
         turn = self.turn
         portion = min(unit, PORTION if turn is None else turn.portion)
+        there = socket_buffers.queued(self._socket)
         if self._transport.obtainable(portion) < portion:
-            verdict = self._wait(portion, readable=readable)
+            verdict = self._wait(portion, there, readable=readable)
             if verdict != FULL:
                 return verdict
         return self._ask(unit)
@@ -141,9 +144,14 @@ class Careful:
             turn = self.turn = Turn(self._turns, self._owner, self._receive.size)
         return min(missing, MAX_READ) if turn.ask(missing) else WAIT_FOR_TURN
 
-    def _wait(self, wanted: i64, *, readable: bool) -> i64:
-        """Wait until ``wanted`` bytes can be read; ``FULL`` when the kernel does not take so many."""
-        there = socket_buffers.queued(self._socket)
+    def _wait(self, wanted: i64, there: i64, *, readable: bool) -> i64:
+        """Wait until ``wanted`` bytes can be read; ``FULL`` when the kernel does not take so many.
+
+        Args:
+            wanted: bytes.
+            there: what lay in the kernel before it was looked at and found too little: more may have come since, and must not be waited for again.
+            readable: the socket says that it is readable.
+        """
         early = readable and there < self.threshold and self.threshold > 1  # small segments fill the buffer: the kernel joins them by and by
         if self._has_threshold and not early:
             self._seen = -1
