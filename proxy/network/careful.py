@@ -58,6 +58,8 @@ class Careful:
         self._turns: Final = turns
         self._owner: Final = owner
         self._has_threshold: Final = socket_buffers.is_tcp(sock)
+        self._roomy: i64 = 0  # bytes that the kernel was asked to take
+        self._make_room(PIECE)  # before the first read, which tells the peer
         self._seen: i64 = -1
         self._looks: i64 = 0
         self._reads: i64 = 0  # of the frame begun, over TLS
@@ -157,12 +159,18 @@ class Careful:
             self._seen = -1
             threshold = max(self._transport.least(wanted), there + 1)
             if threshold != self.threshold:
+                self._make_room(threshold)
                 socket_buffers.set_threshold(self._socket, threshold)
                 self.threshold = threshold
             return WAIT_FOR_BYTES
         self._looks = self._looks + 1 if there == self._seen else 0
         self._seen = there
         return WAIT_A_WHILE if self._looks < PATIENCE else FULL
+
+    def _make_room(self, size: i64) -> None:
+        if self._has_threshold and size > self._roomy:
+            socket_buffers.make_room(self._socket, size)
+            self._roomy = size
 
     def before_read(self) -> None:
         """Something is read: wait for nothing more."""
