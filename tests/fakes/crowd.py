@@ -168,14 +168,15 @@ class Crowd(World):
         return self._size + sum(self.largest) + READ + RECORD * channels
 
     def resize(self, size: int) -> None:
-        """Change the pool; while more is held than the new size allows, the old bound holds."""
+        """Change the pool; until no more is held than the new size, what is held now counts as the size."""
         self.pool.resize(size)
         self._size = max(size, int(self.pool.used))
 
     def check(self) -> None:
         used = int(self.pool.used)
         self.highest = max(self.highest, used)
-        self._size = max(int(self.pool.size), min(self._size, used))
+        if used <= self.pool.size:
+            self._size = int(self.pool.size)
         assert 0 <= used <= self.bound, f"{used} bytes are held, {self.bound} may be"
         channels = [leg.channel for pair in self.relay.pairs.open.values() for leg in (pair.client, pair.upstream)]
         leased = sum(int(channel.leased) for channel in channels if channel is not None)

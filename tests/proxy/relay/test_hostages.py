@@ -100,6 +100,14 @@ def fill(crowd: Crowd, kind: Kind | None = None) -> None:
         crowd.rest()
 
 
+def overfill(make_crowd: Callable[..., Crowd], **options: int) -> Crowd:
+    """A pool of a MiB, for frames of as much, of which two are held by upstreams that never read: whoever comes with a large frame must wait."""
+    crowd = make_crowd(pool=2 * MIB, limit=MIB - 4, cut_answers=True, **options)
+    fill(crowd)
+    crowd.resize(MIB)
+    return crowd
+
+
 def passes(crowd: Crowd, couple: Couple, size: int, times: int = 3) -> None:
     """Frames of a good client go there and back, a few at a time, each within 100 ms."""
     for _ in range(times):
@@ -146,15 +154,15 @@ def test_small_frames_pass_beside_hostages_of_every_kind(make_crowd, whole_answe
 
 def test_small_frames_pass_while_large_ones_wait(make_crowd):
     """Many wait for a turn that nothing of theirs can bring: small frames do not wait with them."""
-    crowd = make_small(make_crowd)
+    crowd = overfill(make_crowd)
     good = crowd.join()
-    take_hostage(crowd, upstream_never_reads, 30)
     for _ in range(10):
         crowd.join().client.give(MIB)
     crowd.rest()
     assert crowd.pool.waiting > 0, crowd.standing()
     for size in (100, FRAME):
         passes(crowd, good, size)
+        passes(crowd, crowd.join(), size)
 
 
 def test_a_frame_that_comes_in_two_halves_while_memory_is_short_passes(make_crowd):
@@ -212,67 +220,71 @@ def test_a_large_frame_whose_sender_stops_loses_the_turn_and_the_next_one_goes_o
     crowd.settle(lambda: first.client.done)
 
 
+def assert_closed_for_waiters(crowd: Crowd) -> None:
+    """Some were closed, and each row says why."""
+    assert crowd.rows
+    for row in crowd.rows:
+        assert (row["cause"], row["side"]) in (("send_stalled", "upstream"), ("receive_stalled", "downstream"))
+        assert re.search(r"\d+ bytes", row["detail"]), row["detail"]
+        assert "others waited" in row["detail"]
+
+
 def test_who_holds_memory_that_others_wait_for_must_move_or_is_closed(make_crowd):
-    """The one that does not read is closed, with a word that says why; the frame that waited is finished."""
-    crowd = make_crowd(pool=MIB, limit=MIB - 4, cut_answers=True, stall_s=30)
-    fill(crowd)
-    crowd.pass_time(10)
+    """Those that do not read are closed, with a word that says why, no more of them than it takes; the frame that waited is finished in seconds."""
+    crowd = overfill(make_crowd, stall_s=300)
+    crowd.pass_time(20, step_ms=100)
     assert not crowd.rows, "nobody is closed while nobody waits"
     waiting = crowd.join()
     waiting.client.give(MIB)
     crowd.rest()
     assert crowd.pool.waiting == 1, crowd.standing()
-    assert not waiting.client.done
-    crowd.pass_time(3)
+    crowd.pass_time(6)
     crowd.settle(lambda: waiting.client.done)
-    assert crowd.rows
-    for row in crowd.rows:
-        assert (row["cause"], row["side"]) == ("send_stalled", "upstream")
-        assert re.search(r"\d", row["detail"]), row["detail"]
-        assert "wait" in row["detail"]
+    assert_closed_for_waiters(crowd)
+    assert crowd.row_of(waiting) is None
     before = len(crowd.rows)
-    crowd.pass_time(10)
+    assert before < len(crowd.couples) - 1, "no more of them are closed than the one who waits needs"
+    crowd.pass_time(20, step_ms=100)
     assert len(crowd.rows) == before, "nobody is closed after nobody waits any more"
-    assert crowd.couples[0].held > 0 or before > 1, "no more of them are closed than the one who waits needs"
 
 
 def test_a_frame_begun_that_does_not_move_is_closed_while_others_wait(make_crowd):
-    crowd = make_crowd(pool=2 * MIB, limit=2 * MIB - 4, cut_answers=True, stall_s=30)
-    silent = [crowd.join() for _ in range(4)]
+    """It holds the most of those that do not move, so it is the first."""
+    crowd = make_crowd(pool=2 * MIB, limit=MIB - 4, cut_answers=True, stall_s=300)
+    silent = [crowd.join() for _ in range(2)]
     for couple in silent:
-        part(couple.client, 1900 * KIB, 500 * KIB)
+        part(couple.client, MIB, 600 * KIB)
         crowd.rest()
-    assert crowd.is_short, crowd.standing()
-    waiting = crowd.join()
-    waiting.client.give(2 * MIB)
-    crowd.rest()
-    assert not waiting.client.done
-    crowd.pass_time(4)
-    crowd.settle(lambda: waiting.client.done)
-    assert crowd.rows
-    for row in crowd.rows:
-        assert (row["cause"], row["side"]) == ("receive_stalled", "downstream")
-        assert re.search(r"\d", row["detail"])
-        assert "wait" in row["detail"]
-    assert len(crowd.rows) < len(silent), "no more of them are closed than the one who waits needs"
-
-
-def test_a_slow_one_that_moves_for_what_it_holds_is_left_alone(make_crowd):
-    """One holds much and does not move, another moves half of what it holds each second: only the first is closed."""
-    crowd = make_crowd(pool=MIB, limit=MIB - 4, cut_answers=True, stall_s=30)
-    slow = crowd.join(buffer=BUFFER)
-    slow.upstream.reads = 0
-    slow.client.give(*[FRAME] * 60)
-    crowd.rest()
     fill(crowd)
+    crowd.resize(MIB)
     waiting = crowd.join()
     waiting.client.give(MIB)
     crowd.rest()
-    assert not waiting.client.done
-    slow.upstream.reads = 16 * KIB  # each 25 ms of the clock: 640 KiB a second, several times what it holds
-    crowd.pass_time(3)
+    assert crowd.pool.waiting == 1, crowd.standing()
+    crowd.pass_time(6)
     crowd.settle(lambda: waiting.client.done)
-    assert crowd.rows
+    assert_closed_for_waiters(crowd)
+    assert {row["id"]: (row["cause"], row["side"]) for row in crowd.rows[:2]} == {couple.id: ("receive_stalled", "downstream") for couple in silent}
+    assert crowd.row_of(waiting) is None
+
+
+def test_a_slow_one_that_moves_for_what_it_holds_is_left_alone(make_crowd):
+    """Those that do not move are closed; one beside them that moves several times of what it holds each second is not."""
+    crowd = make_crowd(pool=2 * MIB, limit=MIB - 4, cut_answers=True, stall_s=300)
+    slow = crowd.join(buffer=BUFFER)
+    slow.upstream.reads = 0
+    slow.client.give(*[FRAME] * 80)
+    crowd.rest()
+    fill(crowd)
+    crowd.resize(MIB)
+    waiting = crowd.join()
+    waiting.client.give(MIB)
+    crowd.rest()
+    assert crowd.pool.waiting == 1, crowd.standing()
+    slow.upstream.reads = 16 * KIB  # each 25 ms of the clock: 640 KiB a second
+    crowd.pass_time(6)
+    crowd.settle(lambda: waiting.client.done)
+    assert_closed_for_waiters(crowd)
     assert crowd.row_of(slow) is None
     slow.upstream.reads = MIB
     crowd.settle(lambda: slow.client.done)
@@ -280,22 +292,25 @@ def test_a_slow_one_that_moves_for_what_it_holds_is_left_alone(make_crowd):
 
 def test_who_is_held_up_by_us_is_not_closed_for_it(make_crowd):
     """A frame begun whose connection is muted cannot move; others wait, and it is let be."""
-    crowd = make_crowd(pool=MIB, limit=MIB - 4, cut_answers=True, stall_s=30)
+    crowd = make_crowd(pool=2 * MIB, limit=MIB - 4, cut_answers=True, stall_s=300)
     held_up = crowd.join()
     part(held_up.client, 900 * KIB, 300 * KIB)
     crowd.rest()
     held_up.pair.client.channel.mute(mute.TAP)
     assert held_up.held > 100 * KIB
     fill(crowd)
+    crowd.resize(MIB)
     waiting = crowd.join()
     waiting.client.give(MIB)
     crowd.rest()
-    crowd.pass_time(3)
-    assert crowd.rows
+    assert crowd.pool.waiting == 1, crowd.standing()
+    crowd.pass_time(6)
+    crowd.settle(lambda: waiting.client.done)
+    assert_closed_for_waiters(crowd)
     assert crowd.row_of(held_up) is None
     held_up.pair.client.channel.unmute(mute.TAP)
     held_up.client.sends = MIB
-    crowd.settle(lambda: held_up.client.done and waiting.client.done, step_ns=1_000_000)
+    crowd.settle(lambda: held_up.client.done, step_ns=1_000_000)
 
 
 def test_who_waits_and_is_closed_makes_room_for_the_next(make_crowd):
