@@ -58,6 +58,8 @@ class Careful:
         self._turns: Final = turns
         self._owner: Final = owner
         self._has_threshold: Final = socket_buffers.is_tcp(sock)
+        self._roomy: i64 = 0  # bytes that the kernel was asked to take
+        self._make_room(PIECE)  # before the first read, which tells the peer
         self._seen: i64 = -1
         self._looks: i64 = 0
         self._reads: i64 = 0  # of the frame begun, over TLS
@@ -100,8 +102,9 @@ class Careful:
         size = HEADER + i64(read_i32_be(data, 0))
         if fault != OK or size > SMALL or self._receive.cuts(size):
             return HEADER  # it is begun, and looked at again
-        if length < size and socket_buffers.queued(self._socket) < size:
-            verdict = self._wait(size, readable=readable)
+        there = socket_buffers.queued(self._socket)
+        if length < size and there < size:
+            verdict = self._wait(size, there, readable=readable)
             return verdict if verdict != FULL else HEADER
         if size <= room:
             return size
@@ -116,8 +119,9 @@ class Careful:
             return min(unit, MAX_READ)
         if not receive.cut and (receive.size > SMALL or self._reads > TLS_READS):
             return self._look_at_large(room, unit, readable=readable)
+        there = socket_buffers.queued(self._socket)
         if self._transport.obtainable(unit) < unit:
-            verdict = self._wait(unit, readable=readable)
+            verdict = self._wait(unit, there, readable=readable)
             return verdict if verdict != FULL else self._ask(receive.missing())
         if receive.staged + unit <= room:
             return unit
@@ -129,8 +133,9 @@ class Careful:
     def _look_at_large(self, room: i64, unit: i64, *, readable: bool) -> i64:
         turn = self.turn
         portion = min(unit, PORTION if turn is None else turn.portion)
+        there = socket_buffers.queued(self._socket)
         if self._transport.obtainable(portion) < portion:
-            verdict = self._wait(portion, readable=readable)
+            verdict = self._wait(portion, there, readable=readable)
             if verdict != FULL:
                 return verdict
         return self._ask(unit)
@@ -141,20 +146,31 @@ class Careful:
             turn = self.turn = Turn(self._turns, self._owner, self._receive.size)
         return min(missing, MAX_READ) if turn.ask(missing) else WAIT_FOR_TURN
 
-    def _wait(self, wanted: i64, *, readable: bool) -> i64:
-        """Wait until ``wanted`` bytes can be read; ``FULL`` when the kernel does not take so many."""
-        there = socket_buffers.queued(self._socket)
+    def _wait(self, wanted: i64, there: i64, *, readable: bool) -> i64:
+        """Wait until ``wanted`` bytes can be read; ``FULL`` when the kernel does not take so many.
+
+        Args:
+            wanted: bytes.
+            there: what lay in the kernel before it was looked at and found too little: more may have come since, and must not be waited for again.
+            readable: the socket says that it is readable.
+        """
         early = readable and there < self.threshold and self.threshold > 1  # small segments fill the buffer: the kernel joins them by and by
         if self._has_threshold and not early:
             self._seen = -1
             threshold = max(self._transport.least(wanted), there + 1)
             if threshold != self.threshold:
+                self._make_room(threshold)
                 socket_buffers.set_threshold(self._socket, threshold)
                 self.threshold = threshold
             return WAIT_FOR_BYTES
         self._looks = self._looks + 1 if there == self._seen else 0
         self._seen = there
         return WAIT_A_WHILE if self._looks < PATIENCE else FULL
+
+    def _make_room(self, size: i64) -> None:
+        if self._has_threshold and size > self._roomy:
+            socket_buffers.make_room(self._socket, size)
+            self._roomy = size
 
     def before_read(self) -> None:
         """Something is read: wait for nothing more."""

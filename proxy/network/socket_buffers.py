@@ -11,7 +11,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-__all__ = ["is_tcp", "queued", "room", "set_threshold"]
+__all__ = ["is_tcp", "make_room", "queued", "room", "set_threshold"]
 
 SO_MEMINFO: Final = 55
 MEMINFO: Final = struct.Struct("=9I")  # of ``enum`` SK_MEMINFO: rmem_alloc, rcvbuf, wmem_alloc, sndbuf, fwd_alloc, wmem_queued, ...
@@ -49,11 +49,15 @@ def is_tcp(sock: socket.socket) -> bool:
 
 
 def set_threshold(sock: socket.socket, size: i64) -> None:
-    """Have the socket count as readable when ``size`` bytes lie in it, or its end, and not before; 1 is what it is without. TCP only.
-
-    The kernel makes its receive buffer large enough for a threshold, by what it has seen of the peer's segments. That may be too little, so it is
-    asked for twice as much first; it does not make it smaller again.
-    """
-    if size > 1:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, int(2 * size))
+    """Have the socket count as readable when ``size`` bytes lie in it, or its end, and not before; 1 is what it is without. TCP only."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, int(size))
+
+
+def make_room(sock: socket.socket, size: i64) -> None:
+    """Have the kernel take ``size`` bytes before they are read. TCP only.
+
+    It makes its receive buffer large enough for a threshold, and no smaller again; but by what it has seen of the peer's segments, and a segment of
+    which a part was read takes as much as a whole one: so it is asked for four times as much.
+    """
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, int(4 * size))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)

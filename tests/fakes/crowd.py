@@ -1,5 +1,6 @@
 """Many pairs over real sockets, all of their peers played by one test; what the page on memory promises is looked at after every poll."""
 
+import contextlib
 import os
 import socket
 from collections.abc import Callable
@@ -15,6 +16,9 @@ __all__ = ["KIB", "MIB", "Couple", "Crowd"]
 KIB = 1024
 MIB = 1024 * KIB
 READ = 256 * KIB  # by one read the pool may be passed
+STEP_NS = 250_000
+REST = 120  # polls
+SEGMENT = 4096  # the loopback's own are 64 KiB: more than a small buffer, so that every one would wait for a delayed acknowledgement
 RECORD = 17 * KIB  # of each TLS connection
 
 
@@ -48,7 +52,7 @@ class Couple:
 
 
 class Crowd(World):
-    """A world with many couples. Its clock stands unless ``pass_time`` moves it.
+    """A world with many couples. Its clock goes a quarter of a millisecond with each poll, and more in ``pass_time``.
 
     Args:
         tls: certificates; both sides speak TLS. None: plaintext.
@@ -69,7 +73,7 @@ class Crowd(World):
         self.cuts = (bool(others.get("cut_requests")), bool(others.get("cut_answers")))
         super().__init__(protocol, **others)
         self.server.setblocking(False)
-        self.server.listen(128)
+        self.server.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT)
         self.couples: list[Couple] = []
         self.polls = 0
         self.highest = 0
@@ -82,10 +86,13 @@ class Crowd(World):
         Args:
             buffer: bytes of the send buffers of our two sockets; 0: the kernel's choice, which is some MiB.
         """
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            sock = socket.create_connection(listener.getsockname())
+        with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.ExitStack() as stack:
+            sock = stack.enter_context(socket.socket())
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT)
+            sock.connect(listener.getsockname())
             accepted, _ = listener.accept()
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            stack.pop_all()
         pair = self.relay.take_over(accepted, self.route, "192.0.2.1:1", self.clock.ns)
         client = self._peer(sock, server=False)
         far: list[Peer] = []
@@ -118,9 +125,10 @@ class Crowd(World):
 
     # Moving.
 
-    def turn(self, times: int = 1) -> None:
-        """Every peer moves what it can, and the selector polls once; then what is promised is looked at."""
+    def turn(self, times: int = 1, step_ns: int = STEP_NS) -> None:
+        """Every peer moves what it can, and the selector polls once; then what is promised is looked at. The clock goes a step each time."""
         for _ in range(times):
+            self.clock.ns += step_ns
             for couple in self.couples:
                 couple.client.turn()
                 couple.upstream.turn()
@@ -128,19 +136,18 @@ class Crowd(World):
             self.polls += 1
             self.check()
 
-    def settle(self, done: Callable[[], object], turns: int = 2000, step_ms: float = 0.0) -> int:
-        """Turn until ``done``; how many turns that took. The clock goes ``step_ms`` with each."""
+    def settle(self, done: Callable[[], object], turns: int = 2000, step_ns: int = STEP_NS) -> int:
+        """Turn until ``done``; how many turns that took."""
         for count in range(turns):
             if done():
                 return count
-            self.clock.ns += int(step_ms * 1_000_000)
-            self.turn()
+            self.turn(1, step_ns)
         raise AssertionError(f"it did not come to that in {turns} turns: {self.standing()}")
 
     def rest(self) -> None:
-        """Turn until nothing has moved for a while."""
-        last, still = -1, 0
-        while still < 15:
+        """Turn until nothing has moved for a while; not for ever, for some never stop."""
+        last, still, end = -1, 0, self.polls + REST
+        while still < 15 and self.polls < end:
             moved = sum(peer.sent + peer.seen for couple in self.couples for peer in couple.peers) + int(self.pool.used)
             still = still + 1 if moved == last else 0
             last = moved
@@ -150,8 +157,7 @@ class Crowd(World):
         """Move the clock in steps; everybody moves meanwhile."""
         end = self.clock.ns + int(seconds * SECOND)
         while self.clock.ns < end:
-            self.clock.ns = min(self.clock.ns + step_ms * 1_000_000, end)
-            self.turn()
+            self.turn(1, min(step_ms * 1_000_000, end - self.clock.ns))
 
     # What must hold.
 
@@ -162,26 +168,27 @@ class Crowd(World):
         return self._size + sum(self.largest) + READ + RECORD * channels
 
     def resize(self, size: int) -> None:
-        """Change the pool; while more is held than the new size allows, the old bound holds."""
+        """Change the pool; until no more is held than the new size, what is held now counts as the size."""
         self.pool.resize(size)
         self._size = max(size, int(self.pool.used))
 
     def check(self) -> None:
         used = int(self.pool.used)
         self.highest = max(self.highest, used)
-        self._size = max(int(self.pool.size), min(self._size, used))
+        if used <= self.pool.size:
+            self._size = int(self.pool.size)
         assert 0 <= used <= self.bound, f"{used} bytes are held, {self.bound} may be"
         channels = [leg.channel for pair in self.relay.pairs.open.values() for leg in (pair.client, pair.upstream)]
         leased = sum(int(channel.leased) for channel in channels if channel is not None)
         assert leased == used, f"channels hold {leased} bytes, the pool says {used}"
-        if hasattr(self.pool, "begun"):
-            assert int(self.pool.begun + self.pool.pending + self.pool.tls) == used
+        kinds = [int(sum(getattr(channel, f"booked_{kind}") for channel in channels if channel is not None)) for kind in ("begun", "pending", "tls")]
+        assert kinds == [int(self.pool.begun), int(self.pool.pending), int(self.pool.tls)]
         assert self.selector.faults.total == 0, self.selector.faults.take()
 
     @property
     def is_short(self) -> bool:
         """So much is held that requests are read with care."""
-        return bool(self.pool.used >= self.pool.size - self.pool.size // 8)
+        return bool(self.pool.used >= self.pool.line)
 
     def row_of(self, couple: Couple) -> dict[str, Any] | None:
         """The row of a couple whose pair is closed."""

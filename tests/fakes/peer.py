@@ -1,6 +1,7 @@
 """One end of a connection as a test plays it, over a real socket that never blocks, in plaintext or TLS."""
 
 import bisect
+import contextlib
 import random
 import socket
 import ssl
@@ -77,6 +78,14 @@ class Peer:
         """Neither send nor read from now on."""
         self.sends = self.reads = 0
 
+    def end(self) -> None:
+        """End its stream, in order; it goes on reading."""
+        if isinstance(self.sock, ssl.SSLSocket):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                self.sock.unwrap()
+        self.sends = 0
+        socket.socket.shutdown(self.sock, socket.SHUT_WR)  # an SSLSocket's own would forget that it speaks TLS
+
     def reset(self) -> None:
         """Close with RST."""
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -96,8 +105,8 @@ class Peer:
 
     @property
     def done(self) -> bool:
-        """All that it was given is out, and all that the other was given is here."""
-        return self.sent == len(self.given) and self.seen == len(self.other.given)
+        """All that it was given has arrived at the other end."""
+        return self.other.seen == len(self.given)
 
     def allowed(self) -> int:
         """How much of what it sent may have gone on: whole frames, and what is here of a large one that passes in pieces."""

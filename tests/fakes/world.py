@@ -11,7 +11,6 @@ from proxy.network.memory_pool import MemoryPool
 from proxy.network.options import ChannelOptions, TlsSettings
 from proxy.network.receive import ReceiveLimit
 from proxy.network.selector import Selector
-from proxy.network.stats import SideStats
 from proxy.relay.counters import Counters
 from proxy.relay.drain import Drain
 from proxy.relay.pair import Pair
@@ -23,18 +22,6 @@ from proxy.relay.watcher import PairWatcher
 
 SECOND = 1_000_000_000
 SMALL = 256 * 1024  # the largest frame, header counted, that is never cut through
-
-
-def _cuts() -> bool:
-    options: dict[str, Any] = {"cut_from": SMALL}
-    try:
-        ChannelOptions(side="downstream", limit=ReceiveLimit(1), stats=SideStats(), **options)
-    except TypeError:
-        return False
-    return True
-
-
-CUTS = _cuts()  # TODO-remove
 
 
 class HandClock(Clock):
@@ -129,15 +116,14 @@ class World:
         self.told = Told()
         self.pool = MemoryPool(pool, self.clock.now_ns)
         self.largest = (0 if cut_requests else limit + 4, 0 if cut_answers else answer_limit + 4)
-        if hasattr(self.pool, "set_largest"):
-            self.pool.set_largest(*self.largest)
+        self.pool.set_largest(*self.largest)
         self.counters = Counters(["l"], ["u"])
         counters = self.counters.listeners["l"]
         self.server = socket.create_server(("127.0.0.1", 0))
         self.server.settimeout(2)
         self.limit = ReceiveLimit(limit)
         common: dict[str, Any] = {"stall_ns": stall_s * SECOND, "min_rate": 1024}
-        cut: dict[str, Any] = {"cut_from": SMALL} if CUTS else {}
+        cut: dict[str, Any] = {"cut_from": SMALL}
         client_options = ChannelOptions(
             side="downstream",
             limit=self.limit,
