@@ -15,8 +15,10 @@ _ROOT: Final = pathlib.Path("/sys/fs/cgroup")
 CONTROL_BASE: Final = 64 * MIB
 PROCESSOR_BASE: Final = 25 * MIB
 """Resident, with room for what control does: at start both together are 63 MiB with one processor (README's figures)."""
-CONNECTION: Final = 4 * KIB
-"""An idle pair, plaintext on both sides: 4.0 KiB in README's figures."""
+CONNECTION: Final = 12 * KIB
+"""An idle pair, plaintext on both sides: 4.0 KiB of ours in README's figures, and 8 KiB of the kernel's for its two sockets, which the container is
+charged for as well (deploy/sizing.md).
+"""
 TLS_SIDE: Final = 39 * KIB
 """What TLS adds on one side of a pair: 21.6 KiB after a burst of 1 MB each way (25.6 - 4.0 in README's figures), and one record that has begun, which
 is not booked (17 KiB; proxy/network/MEMORY.md).

@@ -172,6 +172,11 @@ class ChannelFacts(FdHandler):
         return self._receive.passed != 0
 
     @property
+    def cut_at(self) -> i64:
+        """Bytes that were passed on of a frame that is cut through and not whole, or never was; 0: there is none."""
+        return self.cut_short_at or self._receive.passed
+
+    @property
     def bytes_arrived(self) -> i64:
         """Bytes received, and those that lie in the kernel for a frame that is to be whole there."""
         if self._care is None or not self._care.is_awaiting:

@@ -520,7 +520,7 @@ class Pair:
             self._settle(leg, channel)
             return
         if channel.cut_short_at != 0:
-            self.end(Cause.PEER_CLOSED if leg.is_client else Cause.UPSTREAM_CLOSED, _within(channel), channel.options.side)
+            self.end(Cause.PEER_CLOSED if leg.is_client else Cause.UPSTREAM_CLOSED, "", channel.options.side)
             return
         if self.state is OPEN:
             if leg.is_client and channel.bytes_received == 0 and not self.route.waits_before_data:
@@ -586,7 +586,7 @@ class Pair:
             return
         self.died_in = self.state
         self.cause = cause
-        self.detail = detail
+        self.detail = self._within_frame(detail)
         self.side = side
         self.state = state.next_state(self.state, PairEvent.END)
         self.client.forward_to = None
@@ -595,6 +595,15 @@ class Pair:
         self._linger(self.upstream)
         if _is_left(self.client) or _is_left(self.upstream):
             self._arm(LINGER_NS)
+
+    def _within_frame(self, detail: str) -> str:
+        """A detail that says so when a frame that was cut through will not come to its end."""
+        for leg in (self.client, self.upstream):
+            channel = leg.channel
+            if channel is not None and channel.cut_at != 0:
+                within = f"within a frame, after {channel.cut_at} of its bytes"
+                return f"{within}: {detail}" if detail else within
+        return detail
 
     def abort(self, cause: Cause, detail: str, side: str) -> None:
         """End without the courtesy of the last second."""
@@ -681,8 +690,7 @@ class Pair:
         else:
             self._count_upstream(channel)
         if self.state is not CLOSING:
-            detail = channel.detail if channel.cut_short_at == 0 else f"{_within(channel)}: {channel.detail}" if channel.detail else _within(channel)
-            self.end(channel.cause or Cause.INTERNAL, detail, self._side_of(channel))
+            self.end(channel.cause or Cause.INTERNAL, channel.detail, self._side_of(channel))
         self._check_gone()
 
     def _side_of(self, channel: Channel) -> str:
@@ -750,10 +758,6 @@ class Pair:
 def _is_within(leg: Leg) -> bool:
     """Whether a leg is within a frame that is cut through."""
     return leg.channel is not None and leg.channel.is_within_cut
-
-
-def _within(channel: Channel) -> str:
-    return f"within a frame, after {channel.cut_short_at + channel.lost_bytes} of its bytes"
 
 
 def _is_left(leg: Leg) -> bool:

@@ -19,14 +19,19 @@ from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 
+import answers
 import cpu
 import features
+import figures
 import guard
 import handshakes
+import hostages
 import memory
 import native
+import pressure
 import report
 import scale
+import sizing
 import starting
 import steering
 from candidates import CANDIDATES, Place, UnavailableError
@@ -43,6 +48,10 @@ QUICK_CANDIDATES = "c-relay,haproxy,framegate"
 PARTS: dict[str, Callable[[Stage], dict[str, object]]] = {
     "handshakes": handshakes.run,
     "memory": memory.run,
+    "answers": answers.run,
+    "hostages": hostages.run,
+    "pressure": pressure.run,
+    "sizing": sizing.run,
     "features": features.run,
     "scale": scale.run,
     "control": steering.run,
@@ -152,6 +161,7 @@ def set_the_scene(options: argparse.Namespace, console: Console, stack: ExitStac
         place=place,
         rsa=rsa,
         cores=cores,
+        echo_core=echo_core,
         generator=Generator(program, load_core, options.warm_up, options.seconds),
         opener=Opener(opener, load_core, options.warm_up, options.seconds),
         names=tuple(name for name, version in found.items() if not version.startswith("left out")),
@@ -187,6 +197,7 @@ def run(options: argparse.Namespace, stack: ExitStack) -> int:
         seconds[name] = round(time.monotonic() - begun, 1)
         report.save(file, facts, closed.rows)
         console.print(f"[dim]part {name}: {seconds[name]:.0f} s[/dim]\n", highlight=False)
+    figures.show(console, parts)
     if closed.rows:
         cpu.plot(file.with_suffix(".svg"), options.loads, closed, facts)
         look_for_regressions(options, closed, str(facts["cpu"]), console)

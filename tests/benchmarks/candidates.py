@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import native
+from cgroup import Group
 from processes import Process, free_port, wait_for_port
 from shapes import Load
 from tapcost import BUDGET, SEGMENT_SIZE
 
-__all__ = ["CANDIDATES", "MANY_CONNECTIONS", "Candidate", "Framegate", "FramegateTap", "Place", "UnavailableError"]
+__all__ = ["CANDIDATES", "MANY_CONNECTIONS", "Candidate", "Framegate", "FramegateSized", "FramegateTap", "Place", "UnavailableError"]
 
 HARD_LIMIT = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 MANY_CONNECTIONS = min(20_000, (HARD_LIMIT - 1_000) // 2)
@@ -273,6 +274,8 @@ class Framegate(Candidate):
     pool = "256MiB"
     limit = "100MiB"
     processors = 1
+    most_connections = 0
+    group: Group | None = None
     ports: dict[str, int]
 
     @property
@@ -297,7 +300,7 @@ class Framegate(Candidate):
         certificate = self.place.certificate
         address = f"127.0.0.1:{self.wanted_port}"
         listener: dict[str, object] = {"name": "bench", "address": address, "upstream": "echo", "max_receive_size": self.limit}
-        listener["protocol"] = self.protocol
+        listener |= {"protocol": self.protocol, "max_connections": self.most_connections}
         if self.load.downstream_tls:
             listener["tls"] = {"certificate": str(certificate.certificate), "key": str(certificate.key), "min_version": "1.3"}
         upstream: dict[str, object] = {"name": "echo", "endpoints": [f"127.0.0.1:{self.place.upstream(self.load)}"]}
@@ -321,7 +324,8 @@ class Framegate(Candidate):
 
     def launch(self) -> None:
         file = self._file("yaml", json.dumps(self.configuration(), indent=1))
-        self._run([self.program(), "serve", "--config", str(file)])
+        command = [self.program(), "serve", "--config", str(file)]
+        self._run(command if self.group is None else self.group.command(command))
 
     def wait(self) -> None:
         row = self.process.wait_for_row("listeners")
@@ -380,6 +384,56 @@ class FramegateSmallPool(Framegate):
     limit = "1100KiB"
 
 
+class FramegateHostages(Framegate):
+    """A pool of 64 MiB, in front of which a thousand clients hold what they can."""
+
+    name = "framegate-64m"
+    pool = "64MiB"
+    limit = "60MiB"
+
+
+class FramegateHostagesSmall(Framegate):
+    """The same with a pool of 4 MiB, the smallest that promises are made for."""
+
+    name = "framegate-4m"
+    pool = "4MiB"
+    limit = "3MiB"
+
+
+class FramegateCircle(Framegate):
+    """A pool of 32 MiB under requests of 16 MB and answers as large, which must not wait for each other."""
+
+    name = "framegate-32m"
+    pool = "32MiB"
+    limit = "16MiB"
+
+
+class FramegateRoom(FramegateCircle):
+    """The same with more room than all of them together need."""
+
+    name = "framegate-1g"
+    pool = "1GiB"
+
+
+class FramegateSlowReaders(Framegate):
+    """A pool of 32 MiB under answers of 200 MB that are read slowly, and frames of 1 MB beside them."""
+
+    name = "framegate-slow"
+    pool = "32MiB"
+    limit = "2MiB"
+
+
+class FramegateSized(FramegateTap):
+    """What deploy/sizing.md computes the memory of: a bounded number of TLS connections, a tap, a pool."""
+
+    name = "framegate-sized"
+    pool = "64MiB"
+    limit = "16MiB"
+    most_connections = 3_000
+    announced = 16 << 20
+    """The limit, as a number."""
+
+
 class FramegateTwo(Framegate):
     """Two processors."""
 
@@ -394,5 +448,8 @@ class FramegateSteered(Framegate):
     more_listeners = ("idle",)
 
 
-FRAMEGATES = (Framegate, FramegateIdleRule, FramegateTap, FramegateTapMute, FramegateKafka, FramegateSmallPool, FramegateTwo, FramegateSteered)
+FRAMEGATES = (
+    *(Framegate, FramegateIdleRule, FramegateTap, FramegateTapMute, FramegateKafka, FramegateSmallPool, FramegateTwo, FramegateSteered),
+    *(FramegateHostages, FramegateHostagesSmall, FramegateCircle, FramegateRoom, FramegateSlowReaders, FramegateSized),
+)
 CANDIDATES: dict[str, type[Candidate]] = {candidate.name: candidate for candidate in (CRelay, HaProxy, Nginx, Envoy, *FRAMEGATES)}

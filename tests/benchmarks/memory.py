@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
 from candidates import Candidate
+from peak import watched
 from shapes import SHAPES, Load, Shape
 from stage import MOST_CONNECTIONS, Stage
 
-__all__ = ["run"]
+__all__ = ["BURSTING", "Idle", "hold", "run"]
 
 BURST_BYTES = 1_000_000
 BURSTING = 1_000
 SETTLE_SECONDS = 0.5
 HUGE = Shape("100m", 100_000_000, 1, 2)
-SAMPLE_SECONDS = 0.05
 KIB = 1024
 
 
@@ -74,7 +71,7 @@ def _idle(stage: Stage, load: Load) -> list[Idle]:
     rows = []
     for name in stage.names:
         with stage.all_started(load, [name]) as candidates:
-            rows += [_held(stage, candidate, load) for candidate in candidates]
+            rows += [hold(stage, candidate, load, MOST_CONNECTIONS) for candidate in candidates]
     columns = ("candidate", "at start MiB", "with all of them MiB", "KiB each, fresh", f"KiB each, after {BURST_BYTES // 1_000_000} MB each way")
     lines = [(row.candidate, f"{row.before:.1f}", f"{row.fresh:.1f}", f"{row.fresh_kib:.1f}", f"{row.burst_kib:.1f}") for row in rows]
     words = f"{MOST_CONNECTIONS:,} idle connections, {load.protocol} ({BURSTING:,} of them had the burst)"
@@ -84,9 +81,10 @@ def _idle(stage: Stage, load: Load) -> list[Idle]:
     return rows
 
 
-def _held(stage: Stage, candidate: Candidate, load: Load) -> Idle:
+def hold(stage: Stage, candidate: Candidate, load: Load, connections: int) -> Idle:
+    """Idle connections of one candidate, before and after a burst on the first thousand of them."""
     before = _settled(candidate)
-    with stage.opener.hold(candidate.port, MOST_CONNECTIONS, tls=load.downstream_tls) as held:
+    with stage.opener.hold(candidate.port, connections, tls=load.downstream_tls) as held:
         fresh = _settled(candidate)
         bursting = min(BURSTING, held.count)
         held.burst(BURST_BYTES, bursting)
@@ -105,30 +103,11 @@ def _huge(stage: Stage) -> list[dict[str, object]]:
     with stage.all_started(Load(HUGE)) as candidates:
         for candidate in candidates:
             before = candidate.process.total_memory().pss
-            with _watched(candidate) as peak:
+            with watched(candidate.process) as peak:
                 measured = stage.generator.run(candidate, Load(HUGE), 0)
-            facts = {"before": before, "peak": max(peak), "after": _settled(candidate), "frames_per_second": measured.frames_per_second}
+            facts = {"before": before, "peak": peak.proportional, "after": _settled(candidate), "frames_per_second": measured.frames_per_second}
             rows.append({"candidate": candidate.name, **facts, "cpu_us": measured.cpu_us_per_frame})
     lines = [(str(row["candidate"]), *(f"{row[key]:.1f}" for key in ("before", "peak", "after", "frames_per_second"))) for row in rows]
     columns = ("candidate", "before MiB", "peak MiB", "after MiB", "frames/s")
     stage.table(f"memory under frames of 100 MB, {HUGE.connections} connections, one in flight each", columns, lines)
     return rows
-
-
-@contextmanager
-def _watched(candidate: Candidate) -> Iterator[list[float]]:
-    """What all its processes take together (PSS), looked at many times a second."""
-    seen: list[float] = [0.0]
-    stop = threading.Event()
-
-    def look() -> None:
-        while not stop.wait(SAMPLE_SECONDS):
-            seen.append(candidate.process.total_memory().pss)
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
-        yield seen
-    finally:
-        stop.set()
-        thread.join()

@@ -25,7 +25,7 @@ def build(name: str, cache: Path) -> Path:
     Raises:
         RuntimeError: it does not compile; the compiler's words are in the message.
     """
-    sources = [SOURCES / f"{name}.c", SOURCES / "sockets.h"]
+    sources = [SOURCES / f"{name}.c", *sorted(SOURCES.glob("*.h"))]
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources) + " ".join(FLAGS).encode()).hexdigest()[:12]
     program = cache / f"{name}-{digest}"
     if not program.exists():

@@ -33,6 +33,7 @@ class Stage:
         place: where candidates run.
         rsa: a certificate with an RSA key; the place's own has an ECDSA one.
         cores: that we may use.
+        echo_core: of the servers behind the candidates.
         generator, opener: make the load.
         names: of the candidates asked for that can run here.
         rounds: of the parts that compare processor time.
@@ -43,6 +44,7 @@ class Stage:
     place: Place
     rsa: native.Certificate
     cores: tuple[int, ...]
+    echo_core: int
     generator: Generator
     opener: Opener
     names: tuple[str, ...]

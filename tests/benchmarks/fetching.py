@@ -1,0 +1,158 @@
+"""The upstream that answers as it is asked, and clients that ask it through a candidate and compare every byte that comes back."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import native
+from candidates import Candidate
+from driver import VoidRoundError, event, started
+from measure import compare_counters
+from processes import Process
+from stage import Stage
+
+__all__ = ["Ask", "Asking", "Fetched", "answering", "asking", "fetch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What clients ask for.
+
+    Attributes:
+        answer: bytes of an answer's body; 0: the request comes back.
+        connections, in_flight: of the latter on each of the former.
+        request: bytes of a request's body.
+        count: answers on each connection; 0: as many as there are in `seconds`, after `warm_up`.
+        read_rate: bytes per second and connection that are read; 0: all that comes.
+        per_second: requests that fall due each second, whether answers came or not; 0: the next one goes when an answer came.
+        patience: seconds without a byte (open loop: after the end) until it is given up.
+        tls: towards the candidate.
+        segment: bytes of a TCP segment; 0: loopback's own.
+    """
+
+    answer: int
+    connections: int = 1
+    in_flight: int = 1
+    request: int = 24
+    count: int = 0
+    warm_up: float = 0.4
+    seconds: float = 1.5
+    read_rate: float = 0
+    per_second: float = 0
+    patience: float = 20
+    tls: bool = False
+    segment: int = 0
+
+    def words(self) -> list[str]:
+        """For the command line of `native/fetch.c`."""
+        names = ("answer", "connections", "in_flight", "request", "count", "warm_up", "seconds", "read_rate", "per_second", "patience", "segment")
+        pairs = [(f"--{name.replace('_', '-')}", str(getattr(self, name))) for name in names]
+        return [word for pair in pairs for word in pair] + ["--tls"] * self.tls
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What came of it.
+
+    Attributes:
+        candidate: its name.
+        answers: whole ones, compared, in the time that was measured.
+        missing: requests of an open loop that were due and had no answer when it was given up; they are in the times below.
+        seconds: that were measured.
+        cpu_us: processor time of every process of the candidate, per answer.
+        busy: share of its core that the candidate used.
+        first_p50_us, first_p99_us, first_max_us: from the upstream's first byte of an answer to the client's.
+        whole_p50_us, whole_p99_us, whole_max_us: from a request's start (open loop: when it was due) to the last byte of its answer.
+        opening_ms: until all connections were open, handshakes included.
+    """
+
+    candidate: str
+    answers: int
+    missing: int
+    seconds: float
+    cpu_us: float
+    busy: float
+    first_p50_us: float
+    first_p99_us: float
+    first_max_us: float
+    whole_p50_us: float
+    whole_p99_us: float
+    whole_max_us: float
+    opening_ms: float
+
+
+@contextmanager
+def answering(stage: Stage, segment: int = 0) -> Iterator[Stage]:
+    """The stage with the upstream `native/asked.c` behind the candidates; `segment` bounds the bytes of a TCP segment."""
+    program = native.build("asked", stage.place.cache)
+    command = [str(program), "--listen", "127.0.0.1:0", "--segment", str(segment)]
+    process = Process("asked", command, [stage.echo_core], stage.place.folder)
+    try:
+        port = int(process.wait_for_row("port")["port"])
+        yield replace(stage, place=replace(stage.place, echo_port=port))
+        process.check()
+    finally:
+        process.stop()
+
+
+class Asking:
+    """Clients at work."""
+
+    def __init__(self, candidate: Candidate, process: subprocess.Popen[str]) -> None:
+        self._candidate = candidate
+        self._process = process
+        self._opening_ms = float(event(process, "measuring")["opening_ms"])
+        self._cpu_ns, self._wall_ns = candidate.process.cpu_ns(), time.monotonic_ns()
+
+    def finish(self) -> tuple[Fetched, int]:
+        """Wait for the rest: what came, and how many requests went.
+
+        Raises:
+            VoidRoundError: an answer came changed or not at all, or a connection was closed.
+        """
+        measured = event(self._process, "measured")
+        cpu_ns, wall_ns = self._candidate.process.cpu_ns() - self._cpu_ns, time.monotonic_ns() - self._wall_ns
+        done = event(self._process, "done")
+        self._candidate.process.check()
+        times = {key: float(measured[key]) for key in Fetched.__slots__ if key.startswith(("first_", "whole_"))}
+        answers, seconds = int(measured["answers"]), float(measured["seconds"])
+        fetched = Fetched(
+            candidate=self._candidate.name,
+            answers=answers,
+            missing=int(measured["missing"]),
+            seconds=seconds,
+            cpu_us=cpu_ns / 1000 / max(answers, 1),
+            busy=cpu_ns / wall_ns,
+            opening_ms=self._opening_ms,
+            **times,
+        )
+        return fetched, int(done["sent"])
+
+
+@contextmanager
+def asking(stage: Stage, candidate: Candidate, ask: Ask) -> Iterator[Asking]:
+    """Clients that ask a candidate from now on."""
+    program = native.build("fetch", stage.place.cache)
+    command = ["taskset", "-c", str(stage.generator.core), str(program), "--connect", f"127.0.0.1:{candidate.port}", *ask.words()]
+    with started(command) as process:
+        yield Asking(candidate, process)
+
+
+def fetch(stage: Stage, candidate: Candidate, ask: Ask) -> Fetched:
+    """Clients that nobody else asks beside: the candidate's own counters must agree with what they sent.
+
+    Raises:
+        VoidRoundError: an answer came changed or not at all, a connection was closed, or a frame was not counted.
+    """
+    before = candidate.frames()
+    with asking(stage, candidate, ask) as clients:
+        fetched, sent = clients.finish()
+    if before is not None:
+        compare_counters(candidate, before, sent)
+    if not fetched.answers:
+        raise VoidRoundError(f"{candidate.name}: no answer came in {fetched.seconds} s")
+    return fetched
