@@ -1,0 +1,231 @@
+"""The three faults of memory that were measured, against whole processes: few bytes, requests and answers in a circle, hostages of every kind."""
+
+import contextlib
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from control.demo.certificates import Certificates, create
+from tests.fakes.framegate import Framegate
+from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
+
+pytestmark = pytest.mark.slow
+
+KIB = 1024
+MIB = 1024 * KIB
+BLOCK = bytes(range(256)) * 256  # 64 KiB
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return create(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(params=["plain", "tls"])
+def start(request: pytest.FixtureRequest, made: Certificates, tmp_path: Path) -> Iterator[Callable[..., "Setting"]]:
+    """Starts one framegate before one upstream, with TLS towards clients or without."""
+    with contextlib.ExitStack() as stack:
+
+        def build(script: Callable[[socket.socket], None], pool: str | None, **listener: Any) -> Setting:
+            upstream = stack.enter_context(contextlib.closing(ScriptedUpstream(script)))
+            row = {"name": "l", "address": "127.0.0.1:0", "upstream": "u", **listener}
+            context = None
+            if request.param == "tls":
+                row["tls"] = {"certificate": str(made.server), "key": str(made.server_key)}
+                context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+                context.load_verify_locations(made.ca)
+            limit = {"max_receive_size": row["max_receive_size"]} if "max_receive_size" in row else {}
+            config: dict[str, Any] = {"listeners": [row], "upstreams": [{"name": "u", "endpoints": [upstream.address], **limit}]}
+            if pool is not None:
+                config["memory_pool"] = {"size": pool}
+            return Setting(stack.enter_context(Framegate(tmp_path / "framegate", config)), context, stack)
+
+        yield build
+
+
+class Setting:
+    """A running framegate, and connections that are closed with it."""
+
+    def __init__(self, proxy: Framegate, context: ssl.SSLContext | None, stack: contextlib.ExitStack) -> None:
+        self.proxy = proxy
+        self._context = context
+        self._stack = stack
+
+    def connect(self) -> socket.socket:
+        return self._stack.enter_context(self.proxy.connect("l", self._context, timeout=20))
+
+    def resident(self) -> int:
+        """Bytes of memory of the one processor."""
+        (pid,) = self.proxy.processors
+        fields = Path(f"/proc/{pid}/statm").read_text().split()
+        return int(fields[1]) * 4096
+
+    @property
+    def closed(self) -> list[str]:
+        return [f"{row['cause']}: {row['detail']}" for row in self.proxy.rows if row["event"] == "closed"]
+
+
+def round_trip(sock: socket.socket, body: bytes) -> float:
+    """Seconds that a frame takes there and back."""
+    before = time.monotonic()
+    sock.sendall(frame(body))
+    assert read_frame(sock) == body
+    return time.monotonic() - before
+
+
+def echo(sock: socket.socket) -> None:
+    """Sends every frame back; reads a whole one, and then answers."""
+    buffer = bytearray()
+    while True:
+        header = bytearray(4)
+        fill(sock, header)
+        (size,) = struct.unpack(">i", header)
+        if len(buffer) < size:
+            buffer = bytearray(size)
+        with memoryview(buffer)[:size] as view:
+            fill(sock, view)
+            sock.sendall(header)
+            sock.sendall(view)
+
+
+def fill(sock: socket.socket, buffer: bytearray | memoryview) -> None:
+    """Receive until the buffer is full."""
+    with memoryview(buffer) as view:
+        done = 0
+        while done < len(view):
+            count = sock.recv_into(view[done:], min(len(view) - done, MIB))
+            if count == 0:
+                raise EOFError
+            done += count
+
+
+# Few bytes.
+
+
+def test_clients_that_announce_much_and_send_little_stop_nobody(start):
+    """The defaults: a pool of 256 MiB, frames of 100 MiB. Three announce 99 MiB each, and go on with 4 kB/s."""
+    setting = start(echo, None)
+    good = setting.connect()
+    round_trip(good, b"warm")
+    hostages = [setting.connect() for _ in range(3)]
+    idle = setting.resident()
+    for sock in hostages:
+        sock.sendall(struct.pack(">i", 99 * MIB))
+    end = time.monotonic() + 1
+    slowest = 0.0
+    while time.monotonic() < end:
+        for sock in hostages:
+            sock.sendall(bytes(200))
+        slowest = max(slowest, round_trip(good, b"x" * 100), round_trip(good, BLOCK))
+        time.sleep(0.05)
+    slowest = max(slowest, round_trip(setting.connect(), b"new"))
+    assert slowest < 2
+    assert setting.resident() - idle < 8 * MIB
+    assert not setting.closed
+
+
+# The circle.
+
+
+def test_pipelined_requests_and_their_answers_do_not_wait_for_each_other(start):
+    """Eight clients send three frames of 4 MiB each, at once, through a pool of 8 MiB, and read the answers meanwhile.
+
+    A quarter of what was measured; what takes the time here is Python's, on both ends.
+    """
+    size, count = 4 * MIB, 3
+    setting = start(echo, "8MiB", max_receive_size="4MiB")
+    body = BLOCK * (size // len(BLOCK))
+    clients = [setting.connect() for _ in range(8)]
+    failures: list[str] = []
+
+    def ask(sock: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # the reader says what was missing
+            for _ in range(count):
+                sock.sendall(struct.pack(">i", size))
+                sock.sendall(body)
+
+    def read(sock: socket.socket) -> None:
+        buffer = bytearray(4 + size)
+        try:
+            for _ in range(count):
+                fill(sock, buffer)
+                if buffer[4:] != body:
+                    failures.append("another frame")
+        except (OSError, EOFError) as error:
+            failures.append(repr(error))
+
+    threads = [threading.Thread(target=target, args=(sock,)) for sock in clients for target in (ask, read)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(40)
+    assert not failures, (failures, setting.closed)
+    assert not any(thread.is_alive() for thread in threads), setting.closed
+    assert not setting.closed
+
+
+# Hostages.
+
+
+def send_some(sock: socket.socket, data: bytes) -> None:
+    """As much as the kernel and the proxy take at once."""
+    sock.settimeout(0)
+    with contextlib.suppress(BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+        left = memoryview(data)
+        while left:
+            left = left[sock.send(left[:16384]) :]
+
+
+def script_of_hostages(sock: socket.socket) -> None:
+    """An upstream that does as a frame's first byte says: sends it back; floods the client with answers; or reads nothing more."""
+    while True:
+        body = read_frame(sock)
+        if body[:1] == b"F":
+            for _ in range(40):
+                sock.sendall(frame(BLOCK))
+        elif body[:1] == b"D":
+            threading.Event().wait(30)
+        else:
+            sock.sendall(frame(body))
+
+
+KINDS: tuple[bytes, ...] = (
+    struct.pack(">i", 2 * MIB),  # silent after the header of the largest frame there may be
+    frame(BLOCK)[: 60 * KIB],  # silent after 60 KiB of a small frame
+    frame(BLOCK * 10)[: 300 * KIB],  # silent within a large one
+    frame(b"F"),  # never reads its answers
+    frame(b"D") + frame(BLOCK) * 8,  # its upstream never reads
+)
+
+
+def test_hostages_of_every_kind_do_not_delay_small_frames_nor_take_more_than_the_pool(start):
+    """Three hundred, a pool of 4 MiB. A hundred bytes and 64 KiB pass meanwhile, and memory stays within the pool and what is stated.
+
+    It takes some seconds: three hundred connections, half of the time with a handshake each.
+    """
+    setting = start(script_of_hostages, "4MiB", max_receive_size="2MiB")
+    good = setting.connect()
+    hostages = [setting.connect() for _ in range(300)]
+    for sock in hostages:
+        round_trip(sock, b"E")
+    round_trip(good, b"E" + BLOCK)
+    idle = setting.resident()
+    for index, sock in enumerate(hostages):
+        send_some(sock, KINDS[index % len(KINDS)])
+    slowest, highest = 0.0, 0
+    end = time.monotonic() + 1.5
+    while time.monotonic() < end:
+        slowest = max(slowest, round_trip(good, b"E" * 100), round_trip(good, b"E" + BLOCK[1:]))
+        highest = max(highest, setting.resident())
+    bound = 4 * MIB + 2 * (2 * MIB + 4) + 256 * KIB + 301 * 17 * KIB * (setting.proxy.config["listeners"][0].get("tls") is not None)
+    assert slowest < 2, setting.closed
+    assert highest - idle <= bound * 5 // 4 + 2 * MIB, f"{(highest - idle) / MIB:.1f} MiB above idle"
+    new = setting.connect()
+    assert round_trip(new, b"E" + BLOCK) < 2
