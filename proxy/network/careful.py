@@ -87,7 +87,7 @@ class Careful:
             return self._look_at_begun(room, drained=drained, readable=readable)
         if receive.staged != 0:
             return receive.missing()  # the rest of a header
-        if not self._transport.can_peek:
+        if not self._transport.is_plain:
             return LITTLE if room >= LITTLE or drained else WAIT_FOR_ROOM
         return self._look_at_new(room, readable=readable)
 
@@ -125,7 +125,7 @@ class Careful:
             return verdict if verdict != FULL else self._ask(receive.missing())
         if receive.staged + unit <= room:
             return unit
-        if not self._transport.can_peek:  # what seems to be there need not be: it is read whole
+        if not self._transport.is_plain:  # what seems to be there need not be: it is read whole
             return unit if drained else WAIT_FOR_ROOM
         receive.cut_now(HEAD)
         return min(max(room - receive.staged, receive.unit()), unit)
@@ -186,7 +186,7 @@ class Careful:
             self._reads = 0
             self.leave()
             return
-        self._reads += not self._transport.can_peek
+        self._reads += not self._transport.is_plain
         if self.turn is not None:
             self.turn.read(size)
 

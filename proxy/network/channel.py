@@ -24,6 +24,7 @@ from proxy.network.cause import Cause
 from proxy.network.channel_facts import ChannelFacts
 from proxy.network.memory_pool import BEGUN
 from proxy.network.options import ChannelOptions
+from proxy.network.pipe import Pipe
 from proxy.network.run import Run
 from proxy.network.state import ChannelEvent, ChannelState
 from proxy.network.timer import NEVER, Timer
@@ -148,6 +149,36 @@ class Channel(ChannelFacts):
             return True
         self._send.begin(run.pieces(), taken, run.frames, run.lease)
         run.lease = 0
+        self._sync_interest()
+        return False
+
+    @property
+    def takes_pipe(self) -> bool:
+        """Whether ``send_pipe`` may be called."""
+        return self._transport.is_plain and self.can_send
+
+    def send_pipe(self, pipe: Pipe, size: i64, frames: i64) -> bool:
+        """As ``send``, of the ``size`` bytes that are in a pipe, which is empty afterwards; ``frames``: 1 when they complete one."""
+        try:
+            taken = pipe.empty(self.fd, size)
+            rest = pipe.read_out(size - taken) if taken < size else b""
+        except TransportError as error:
+            self._selector.drop_pipe()
+            self.unsent_bytes = size
+            self._fail(error)
+            return False
+        self._transport.wire_sent += taken
+        self.bytes_sent += taken
+        stats = self._stats
+        stats.bytes_sent += taken
+        if taken != 0:
+            stats.writes += 1
+            self.last_active_ns = self._selector.now_ns
+        if taken == size:
+            self.frames_sent += frames
+            stats.frames_sent += frames
+            return True
+        self._send.begin([rest], 0, frames, 0)
         self._sync_interest()
         return False
 
@@ -387,11 +418,55 @@ class Channel(ChannelFacts):
     def _read_some(self, events: i64) -> None:
         """Read what suits the traffic; only what belongs to the frame begun when muting, or if it is cut through; with care while memory is short."""
         if self._account.is_short(answers=self._is_upstream):
-            self._read_carefully(events)
+            if self._receive.passed == 0 or not self._pass_by():
+                self._read_carefully(events)
         elif self._mutes.causes == 0 and not self._receive.cut:
             self._read(self._read_size)
-        else:
+        elif self._receive.passed == 0 or not self._pass_by():
             self._read(min(self._receive.missing(), MAX_READ))
+
+    def _pass_by(self) -> bool:
+        """Pass on the next of a frame that is cut through without looking at it, as far as the other side has room; False: it must be read."""
+        target = self._listener.passes_to(self) if self._transport.is_plain else None
+        if target is None or not target.takes_pipe:
+            return False
+        room, _ = target.room()
+        if room == 0:
+            self._listener.wait_for_room(self)
+            return True
+        if self._care is not None:
+            self._care.before_read()
+        pipe = self._selector.pipe()
+        size = pipe.fill(self.fd, min(self._receive.missing(), room))
+        if size < 0:
+            return True
+        if size == 0:
+            self._end_stream()
+            return True
+        try:
+            frames = self._receive.pass_by(size)
+            if not target.send_pipe(pipe, size, frames):
+                self.mute(mute.PEER)
+        except Exception:
+            self._selector.drop_pipe()
+            raise
+        self._count_passed_by(size, frames)
+        return True
+
+    def _count_passed_by(self, size: i64, frames: i64) -> None:
+        self._transport.wire_received += size
+        self.last_active_ns = self._selector.now_ns
+        self.bytes_received += size
+        self.frames_received += frames
+        stats = self._stats
+        stats.reads += 1
+        stats.bytes_received += size
+        stats.frames_received += frames
+        self._listener.passed_by(self, size, frames)
+        if frames != 0:
+            self._read_size = FIRST_READ  # the head of the next one: the rest of it passes by, too
+            if self._open:
+                self._pass_boundary()
 
     def _read_carefully(self, events: i64) -> None:
         care = self._care

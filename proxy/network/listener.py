@@ -44,6 +44,14 @@ class SelectorListener(abc.ABC):
         """What ``room_for`` said was too little: mute the channel until there may be more."""
 
     @abc.abstractmethod
+    def passes_to(self, channel: "Channel") -> "Channel | None":
+        """Asked for each piece, after the first, of a frame that is cut through: where it goes, if nobody looks at it; None: it is ``received``."""
+
+    @abc.abstractmethod
+    def passed_by(self, channel: "Channel", size: i64, frames: i64) -> None:
+        """So many bytes went where ``passes_to`` said; ``frames``: 1 when they complete the frame. What was not taken is pending there."""
+
+    @abc.abstractmethod
     def sent(self, channel: "Channel") -> None:
         """The pending send is out, to the last byte; or there may be the room that ``Channel.want_room`` asked for. Not told of a send that was
         out at once.

@@ -20,7 +20,7 @@ class PlaintextTransport(Transport):
     """Reads and writes a non-blocking stream socket. The bound methods are kept because looking them up costs as much as calling them."""
 
     def __init__(self, sock: socket.socket) -> None:
-        super().__init__(can_peek=True)
+        super().__init__(is_plain=True)
         self._sock: Final = sock
         self._recv: Final = sock.recv
         self._send: Final = sock.send

@@ -39,6 +39,7 @@ from proxy.network.faults import Faults
 from proxy.network.listener import FdHandler, SelectorListener
 from proxy.network.memory_pool import MemoryPool
 from proxy.network.options import ChannelOptions
+from proxy.network.pipe import Pipe
 from proxy.network.plaintext import PlaintextTransport
 from proxy.network.timer import NEVER, Timer, TimerHeap
 from proxy.network.transport import Transport
@@ -100,6 +101,7 @@ class Selector:
         self._channels: Final[set[Channel]] = set()
         self._timers: Final = TimerHeap(clock.now_ns, self.faults)
         self._turnover: Final = Turnover(self, pool)
+        self._pipe: Pipe | None = None  # made with the first frame that needs one
         self._bios: BioPair | None = None  # of all the TLS connections, made with the first
         self._handshakes: Final[deque[Channel]] = deque()
         self._visits: Final[deque[Channel]] = deque()
@@ -232,6 +234,7 @@ class Selector:
     def close(self, cause: Cause = Cause.DRAINED) -> None:
         """Close every channel, tell the listener of each, then close epoll."""
         self.close_channels(cause)
+        self.drop_pipe()
         if self._watch_epoll is not None:
             self._watch_epoll.close()
         self._epoll.close()
@@ -264,6 +267,22 @@ class Selector:
     def watch_turns(self) -> None:
         """Somebody waits for a turn: see that who holds memory moves."""
         self._turnover.watch()
+
+    def pipe(self) -> Pipe:
+        """What bytes pass through that nobody looks at; empty, and to be left so.
+
+        Raises:
+            OSError: there are no descriptors for it.
+        """
+        if self._pipe is None:
+            self._pipe = Pipe()
+        return self._pipe
+
+    def drop_pipe(self) -> None:
+        """Throw it away, with what an error has left in it."""
+        if self._pipe is not None:
+            self._pipe.close()
+            self._pipe = None
 
     def channels(self) -> "Iterable[Channel]":
         """All of them, in no order. None may be added meanwhile."""

@@ -48,12 +48,12 @@ class Transport(abc.ABC):
         wire_received, wire_sent: bytes on the wire.
         pending_write: bytes taken by ``write`` that the socket has not.
         booked: what they keep in memory, booked at the memory pool.
-        can_peek: ``peek`` can be asked.
+        is_plain: what passes is what the socket has: ``peek`` can be asked, and bytes may pass the transport by.
         clean_end: the end of the stream was announced as the protocol wants it; False for a TLS peer that sends FIN without close-notify.
     """
 
-    def __init__(self, *, can_peek: bool = False) -> None:
-        self.can_peek: Final = can_peek
+    def __init__(self, *, is_plain: bool = False) -> None:
+        self.is_plain: Final = is_plain
         self.wire_received: i64 = 0
         self.wire_sent: i64 = 0
         self.pending_write: i64 = 0

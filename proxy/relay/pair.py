@@ -454,6 +454,19 @@ class Pair:
         if pairing is not None:
             self._hold(pairing, leg)
 
+    def passes_to(self, leg: Leg) -> Channel | None:
+        """Where pieces of a leg go that nobody looks at: the first of the frame was."""
+        if leg.tap is not None or self.state is CLOSING:
+            return None
+        return leg.other.channel
+
+    def passed_by(self, leg: Leg, size: i64, frames: i64) -> None:
+        """As ``received``, for a piece that was not looked at."""
+        leg.frames += frames
+        leg.bytes += size
+        if self.pairing is not None:
+            self._hold(self.pairing, leg)
+
     def _append_part(self, tap: TapPoint, leg: Leg, run: Run, now_ns: i64) -> bool:
         pairing = self.pairing
         if run.part & PART_FIRST:

@@ -142,6 +142,16 @@ class Relay(SelectorListener):
         assert isinstance(leg, Leg), "every channel has a leg"
         leg.pair.wait_for_room(leg, channel)
 
+    def passes_to(self, channel: Channel) -> Channel | None:
+        leg = channel.attachment
+        assert isinstance(leg, Leg), "every channel has a leg"
+        return leg.pair.passes_to(leg)
+
+    def passed_by(self, channel: Channel, size: i64, frames: i64) -> None:
+        leg = channel.attachment
+        assert isinstance(leg, Leg), "every channel has a leg"
+        leg.pair.passed_by(leg, size, frames)
+
     def ready(self, channel: Channel) -> None:
         leg = channel.attachment
         assert isinstance(leg, Leg), "every channel has a leg"

@@ -33,6 +33,7 @@ class Recorder(SelectorListener):
         on_run: likewise, with each run.
         gate: answers for ``may_read``.
         room: answers for ``room_for``.
+        passes: answers for ``passes_to``.
     """
 
     def __init__(self) -> None:
@@ -43,6 +44,7 @@ class Recorder(SelectorListener):
         self.on_run: Callable[[Channel, Run], None] | None = None
         self.gate: Callable[[Channel], bool] | None = None
         self.room: tuple[int, bool] = (1 << 31, True)
+        self.passes: dict[Channel, Channel] = {}
 
     def _note(self, word: str, channel: Channel) -> None:
         self.told.append((word, channel))
@@ -72,6 +74,13 @@ class Recorder(SelectorListener):
     def wait_for_room(self, channel: Channel) -> None:
         channel.mute(PEER)
         self._note("wait_for_room", channel)
+
+    def passes_to(self, channel: Channel) -> Channel | None:
+        return self.passes.get(channel)
+
+    def passed_by(self, channel: Channel, size: int, frames: int) -> None:
+        self.frames[channel] = self.frames.get(channel, 0) + frames
+        self._note("passed_by", channel)
 
     def sent(self, channel: Channel) -> None:
         self._note("sent", channel)
