@@ -452,12 +452,12 @@ class Channel(ChannelFacts):
         stats.bytes_received += length
         receive = self._receive
         run = receive.feed(data)
-        if care is not None:
-            care.after_read(length, whole=run is not None)
         if run is not None:
             self.frames_received += run.frames
             stats.frames_received += run.frames
             self._deliver(run)
+        if care is not None:
+            care.after_read(length, whole=run is not None)  # last: who is let in then has to see where the run went
         transport = self._transport
         if (
             receive.staged != 0

@@ -36,7 +36,7 @@ class MemoryPool(Budget):
         size: the budget in bytes; see ``resize``.
         used: bytes booked now; the sum of ``begun``, ``pending`` and ``tls``.
         requests, answers: the turns of large frames that pass whole.
-        line: while so much is held, memory is short for requests; for answers while ``size`` is.
+        line: while so much is held, or promised, memory is short for requests; for answers while ``size`` is.
         common: the account of whoever has none of its own.
         evicted: channels closed because they moved too slowly for what they held while others waited.
     """
@@ -50,7 +50,6 @@ class MemoryPool(Budget):
         self.pending: i64 = 0
         self.tls: i64 = 0
         self.evicted: i64 = 0
-        self.unspent: i64 = 0  # guaranteed to accounts and not held by them
         self._accounts: Final[list[Account]] = []
         self.common: Final = Account(self, 0)
         self._set_lines()
@@ -145,7 +144,7 @@ class Account:
     def is_short(self, *, answers: bool) -> bool:
         """Whether nothing more should be held for this account's requests, or answers."""
         pool = self.pool
-        held = pool.used
+        held = pool.used + pool.promised
         if pool.unspent != 0:
             held += pool.unspent - self._unspent
         return held >= (pool.size if answers else pool.line)
