@@ -18,7 +18,7 @@ from mypy_extensions import i64
 
 from proxy.network.turns import ONE_READ, Budget
 
-__all__ = ["BEGUN", "PENDING", "PIECE_OVERHEAD", "TLS", "Account", "MemoryPool"]
+__all__ = ["BEGUN", "PENDING", "PIECE_OVERHEAD", "TLS", "Account", "MemoryPool", "with_overhead"]
 
 PIECE_OVERHEAD: Final = 64  # charged for each held piece on top of its bytes
 SPARE_PART: Final = 8  # one part in so many is kept for answers, and for what a read passes the line by
@@ -27,6 +27,11 @@ SPARE_PART: Final = 8  # one part in so many is kept for answers, and for what a
 BEGUN: Final = 0  # the beginning of a frame
 PENDING: Final = 1  # a send that the socket did not take
 TLS: Final = 2  # ciphertext that the socket did not take
+
+
+def with_overhead(size: i64) -> i64:
+    """What is booked at most for the rest of a frame of ``size`` bytes, however it comes: two pieces for each 4097 of them, at worst."""
+    return size + (size >> 5) + 2 * PIECE_OVERHEAD if size != 0 else 0
 
 
 class MemoryPool(Budget):
@@ -75,7 +80,9 @@ class MemoryPool(Budget):
 
     @property
     def bound(self) -> i64:
-        """What is never passed: the budget, the largest frame of either direction that passes whole, and one read."""
+        """What is never passed: the budget, the largest frame of either direction that passes whole, with its overhead, and one read; besides, what
+        each connection may hold while memory is short: the header of a large frame, over TLS a record.
+        """
         return self.size + self.requests.largest + self.answers.largest + ONE_READ
 
     def account(self, percent: int) -> "Account":
@@ -104,8 +111,8 @@ class MemoryPool(Budget):
 
     def set_largest(self, request: i64, answer: i64) -> None:
         """Say how large the frames are that pass whole, in bytes, headers counted; 0: none does."""
-        self.requests.largest = request
-        self.answers.largest = answer
+        self.requests.largest = with_overhead(request)
+        self.answers.largest = with_overhead(answer)
         self.changed()
 
     def _set_lines(self) -> None:

@@ -116,9 +116,9 @@ class Turnover(Timer):
                     channel, self._receiving.get(channel), channel.frames_received, channel.bytes_arrived, held, now_ns, slow, sends=False
                 )
                 receiving[channel] = mark
-            held = channel.booked_pending + channel.booked_tls
-            if held >= WORTH and channel.is_sending:
-                mark = self._judge(channel, self._sending.get(channel), channel.send_number, channel.wire_sent, held, now_ns, slow, sends=True)
+            held = channel.held_for_peer
+            if held != 0 and channel.is_sending:
+                mark = self._judge(channel, self._sending.get(channel), channel.send_number, channel.wire_taken, held, now_ns, slow, sends=True)
                 sending[channel] = mark
         self._receiving = receiving
         self._sending = sending

@@ -85,7 +85,7 @@ class Turns:
     """The turns of one direction.
 
     Attributes:
-        largest: bytes of the largest frame that passes whole: the reserve.
+        largest: bytes that are booked at most for the largest frame that passes whole: the reserve.
         admitted: those who are in.
         reserved: who has the reserve.
         waiting: how many wait.
