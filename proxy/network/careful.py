@@ -14,6 +14,7 @@ from mypy_extensions import i64
 
 from proxy.network import socket_buffers
 from proxy.network.framing import HEADER, OK, SIZE_BUCKETS, scan
+from proxy.network.memory_pool import with_overhead
 from proxy.network.receive import Receive
 from proxy.network.transport import Transport
 from proxy.network.turns import PORTION, Turn, TurnOwner, Turns
@@ -25,6 +26,7 @@ LITTLE: Final = 16384  # what one TLS record holds
 PIECE: Final = 65536  # the most that is read at a time of what is not whole frames, and looked at for whole frames
 HEAD: Final = 4096  # the first piece of a small frame has so many bytes, or all
 MAX_READ: Final = 262144
+AT_ONCE: Final = 65540  # over TLS a frame up to this, header counted, goes whole to a socket that holds nothing, though it may not take all of it
 PATIENCE: Final = 5  # looks without a byte more before a socket is taken for full
 TLS_READS: Final = 4  # of one frame; a peer whose records hold less than they seem to goes on like a large frame
 
@@ -70,6 +72,10 @@ class Careful:
         """Bytes of a frame lie in the kernel, and more are waited for."""
         return self.threshold > 1 or self._seen >= 0
 
+    def is_in_vain(self) -> bool:
+        """Whether, if the peer sends no more, what is waited for will never be there."""
+        return self.is_awaiting and (self.threshold == 1 or socket_buffers.queued(self._socket) < self.threshold)
+
     def look(self, room: i64, *, drained: bool, readable: bool) -> i64:
         """How many bytes to read now, or what to wait for.
 
@@ -78,9 +84,12 @@ class Careful:
             drained: its socket holds nothing.
             readable: the socket says that it is readable.
         """
-        if room == 0:
-            return WAIT_FOR_ROOM
         receive = self._receive
+        turn = self.turn
+        if turn is not None and turn.is_in:
+            return min(receive.unit(), MAX_READ)
+        if room == 0 and turn is None:  # who has had a turn holds something, and needs no room: nobody is to wait for both
+            return WAIT_FOR_ROOM
         if receive.passed != 0:
             return min(receive.missing(), room, PIECE)
         if receive.size >= 0:
@@ -114,19 +123,18 @@ class Careful:
     def _look_at_begun(self, room: i64, *, drained: bool, readable: bool) -> i64:
         receive = self._receive
         unit = receive.unit()
-        turn = self.turn
-        if turn is not None and turn.is_in:
-            return min(unit, MAX_READ)
         if not receive.cut and (receive.size > SMALL or self._reads > TLS_READS):
             return self._look_at_large(room, unit, readable=readable)
         there = socket_buffers.queued(self._socket)
         if self._transport.obtainable(unit) < unit:
             verdict = self._wait(unit, there, readable=readable)
-            return verdict if verdict != FULL else self._ask(receive.missing())
+            return verdict if verdict != FULL else self._ask(unit)
         if receive.staged + unit <= room:
             return unit
         if not self._transport.is_plain:  # what seems to be there need not be: it is read whole
-            return unit if drained else WAIT_FOR_ROOM
+            if not drained:
+                return WAIT_FOR_ROOM
+            return unit if receive.staged + unit <= AT_ONCE else self._ask(unit)
         receive.cut_now(HEAD)
         return min(max(room - receive.staged, receive.unit()), unit)
 
@@ -144,7 +152,10 @@ class Careful:
         turn = self.turn
         if turn is None:
             turn = self.turn = Turn(self._turns, self._owner, self._receive.size)
-        return min(missing, MAX_READ) if turn.ask(missing) else WAIT_FOR_TURN
+        if turn.ask(with_overhead(missing)):
+            return min(missing, MAX_READ)
+        self.before_read()  # when it has the turn, any byte will do
+        return WAIT_FOR_TURN
 
     def _wait(self, wanted: i64, there: i64, *, readable: bool) -> i64:
         """Wait until ``wanted`` bytes can be read; ``FULL`` when the kernel does not take so many.
@@ -173,7 +184,7 @@ class Careful:
             self._roomy = size
 
     def before_read(self) -> None:
-        """Something is read: wait for nothing more."""
+        """Wait for nothing more: something is read, or will be whatever lies there then."""
         self._seen = -1
         self._looks = 0
         if self.threshold > 1:

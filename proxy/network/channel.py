@@ -52,6 +52,7 @@ MIN_READ: Final = 448  # with the head of a ``bytes`` still a small block of the
 MAX_READ: Final = 262144  # 64 KiB frames cost 0.92 (plain) and 0.96 (TLS) of what they do with 131072, in one run beside HAProxy
 FIRST_READ: Final = 8 * MIN_READ
 A_WHILE_NS: Final = 10_000_000  # until a socket is asked again that does not tell by itself
+LONGEST_WHILE_NS: Final = 80_000_000  # while it has no more room than before: the time doubles up to this
 
 CLOSED: Final = ChannelState.CLOSED
 CONNECTING: Final = ChannelState.CONNECTING
@@ -71,7 +72,7 @@ class _ChannelTurn(TurnOwner):
         return self._channel.is_dry()
 
     def is_held_up(self) -> bool:
-        return self._channel.causes & ~mute.MEMORY != 0
+        return self._channel.causes & mute.HARD & ~mute.MEMORY != 0  # the soft ones let a frame begun finish
 
 
 class _AgainTimer(Timer):
@@ -106,9 +107,11 @@ class Channel(ChannelFacts):
         super().__init__(selector, sock, transport, channel_id, options, peer, connecting=connecting)
         self._read_size: i64 = FIRST_READ
         self._interest: i64 = UNREGISTERED
-        self._room_wanted: bool = False  # somebody waits for our send buffer
+        self._room_seen: i64 = 0  # when it was asked for, or last looked at
+        self._room_wait_ns: i64 = 0
         self._again: _AgainTimer | None = None
         self._again_armed: bool = False
+        self._read_again: bool = False  # it is armed for a read
         self._watchdog: Final = Watchdog(self)
         self._visit_queued: bool = False
         self._handshake_queued: bool = False
@@ -211,13 +214,16 @@ class Channel(ChannelFacts):
             return 0, False
         return socket_buffers.room(self._socket)
 
-    def want_room(self) -> None:
-        """Have ``sent`` told when there is more room, or there may be."""
-        if self._room_wanted or not self._open:
+    def want_room(self, held: i64 = 0) -> None:
+        """Have ``sent`` told when there is more room, or there may be. ``held``: bytes booked at the memory pool that wait for it."""
+        if self._room_wanted or not self._open or self._shutting:
             return
         self._room_wanted = True
-        if self.room()[0] != 0:  # writable, and so never told to be
-            self._look_again_later()
+        self._room_held = held
+        self._room_wait_ns = A_WHILE_NS
+        self._room_seen, _ = self.room()
+        if self._room_seen != 0:  # writable, and so never told to be
+            self._look_again_later(A_WHILE_NS)
         else:
             self._sync_interest()
 
@@ -230,6 +236,7 @@ class Channel(ChannelFacts):
         if not self._open or self._send.active or self._shutting:
             raise InternalError(f"shut_write on a channel that is {self.state.value}, send pending: {self._send.active}, shut: {self._shutting}")
         self._shutting = True
+        self._room_wanted = False  # nothing more will be sent
         try:
             self._try_shut()
         except TransportError as error:
@@ -242,6 +249,7 @@ class Channel(ChannelFacts):
         self.died_in = self.state
         self.state = state.next_state(self.state, ChannelEvent.CLOSE)
         self._open = False
+        self._room_wanted = False
         self.cause = cause
         self.detail = detail or self.detail
         self.error = error
@@ -340,11 +348,12 @@ class Channel(ChannelFacts):
     def on_again(self) -> None:
         """It is time to look again at a socket that does not tell by itself."""
         self._again_armed = False
+        self._read_again = False
         try:
             if not self._open:
                 return
             if self._room_wanted:
-                self._tell_room()
+                self._look_for_room()
             if self._open:
                 self._sync_interest()
                 if self._may_read() and self._transport.has_buffered():
@@ -473,7 +482,7 @@ class Channel(ChannelFacts):
         if care is None:
             turns = self._account.pool.answers if self._is_upstream else self._account.pool.requests
             care = self._care = Careful(self._socket, self._transport, self._receive, turns, _ChannelTurn(self))
-        elif events & (EPOLLRDHUP | BROKEN) and care.threshold > 1:
+        elif events & (EPOLLRDHUP | BROKEN) and care.is_in_vain():
             self._read_out()
             return
         room, drained = self._listener.room_for(self)
@@ -486,25 +495,29 @@ class Channel(ChannelFacts):
             self.mute(mute.MEMORY)
             self._selector.watch_turns()
         elif size == WAIT_A_WHILE:
-            self._look_again_later()
+            self._read_again = True
+            self._look_again_later(A_WHILE_NS)
             self._sync_interest()
         elif size == WAIT_FOR_BYTES:
             self._sync_interest()
 
     def _read_out(self) -> None:
-        """The rest of the frame that lies in the kernel will never come: read what there is, to its end."""
+        """The rest of the frame that lies in the kernel will never come: read what there is of it, and the end."""
         receive = self._receive
         while self._open and not self._read_ended and self._may_read():
             before = self.bytes_received
             self._read(max(min(receive.missing(), MAX_READ), 1))
-            if self.bytes_received == before and not self._read_ended:
+            if self.bytes_received == before or not receive.within:
                 return
 
-    def _look_again_later(self) -> None:
-        if self._again is None:
-            self._again = _AgainTimer(self)
-        self._again_armed = True
-        self._selector.call_at(self._selector.now_ns + A_WHILE_NS, self._again)
+    def _look_again_later(self, wait_ns: i64) -> None:
+        again = self._again
+        if again is None:
+            again = self._again = _AgainTimer(self)
+        due_ns = self._selector.now_ns + wait_ns
+        if not self._again_armed or due_ns < again.deadline_ns:
+            self._again_armed = True
+            self._selector.call_at(due_ns, again)
 
     def _read(self, size: i64) -> None:
         care = self._care
@@ -527,12 +540,12 @@ class Channel(ChannelFacts):
         stats.bytes_received += length
         receive = self._receive
         run = receive.feed(data)
-        if care is not None:
-            care.after_read(length, whole=run is not None)
         if run is not None:
             self.frames_received += run.frames
             stats.frames_received += run.frames
             self._deliver(run)
+        if care is not None:
+            care.after_read(length, whole=run is not None)  # last: who is let in then has to see where the run went
         transport = self._transport
         if (
             receive.staged != 0
@@ -665,6 +678,18 @@ class Channel(ChannelFacts):
         if self._open:
             self._sync_interest()
 
+    def _look_for_room(self) -> None:
+        """Tell that there is more room, if so; look again, later and later, while there is no more than before."""
+        room, drained = self.room()
+        if room == 0 and self.can_send:
+            return  # epoll tells
+        if room > self._room_seen or drained:
+            self._tell_room()
+            return
+        self._room_seen = room
+        self._room_wait_ns = min(self._room_wait_ns << 1, LONGEST_WHILE_NS)
+        self._look_again_later(self._room_wait_ns)
+
     def _tell_room(self) -> None:
         self._room_wanted = False
         self._listener.sent(self)
@@ -674,6 +699,7 @@ class Channel(ChannelFacts):
         self.frames_sent += frames
         self._stats.frames_sent += frames
         self._send.finish()
+        self._room_wanted = False  # there is, and it is told now
         self._listener.sent(self)
 
     def _try_shut(self) -> None:
@@ -694,7 +720,7 @@ class Channel(ChannelFacts):
         care = self._care
         if care is None:
             wanted = EPOLLIN if self._may_read() else 0
-        elif self._may_read() and not (self._again_armed and care.is_awaiting):
+        elif self._may_read() and not (self._read_again and care.is_awaiting):
             wanted = EPOLLIN if care.threshold == 1 else EPOLLIN | EPOLLRDHUP
         if self._send.active or self._transport.pending_write != 0 or (self._room_wanted and not self._again_armed):
             wanted |= EPOLLOUT

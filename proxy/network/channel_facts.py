@@ -95,6 +95,8 @@ class ChannelFacts(FdHandler):
         self._open: bool = False
         self._read_ended: bool = False
         self._shutting: bool = False
+        self._room_wanted: bool = False  # somebody waits for our send buffer
+        self._room_held: i64 = 0  # and holds so much
 
     @property
     def is_open(self) -> bool:
@@ -185,8 +187,13 @@ class ChannelFacts(FdHandler):
 
     @property
     def is_sending(self) -> bool:
-        """Bytes wait for the peer to take them."""
-        return self._send.active or self._transport.pending_write != 0
+        """Bytes wait for the peer to take them; here, or (while memory is short) where they come from."""
+        return self._send.active or self._transport.pending_write != 0 or self._room_wanted
+
+    @property
+    def held_for_peer(self) -> i64:
+        """Bytes booked at the memory pool that wait for the peer to take what was sent before: the pending send, and what waits for room."""
+        return self._send.booked + self._transport.booked + (self._room_held if self._room_wanted else 0)
 
     @property
     def send_number(self) -> i64:
@@ -197,6 +204,11 @@ class ChannelFacts(FdHandler):
     def wire_sent(self) -> i64:
         """Bytes that the socket took, of TLS too."""
         return self._transport.wire_sent
+
+    @property
+    def wire_taken(self) -> i64:
+        """Bytes that the peer's kernel took: of those that the socket took, what does not lie in it any more, as far as it says."""
+        return self._transport.wire_sent - socket_buffers.unsent(self._socket)
 
     def count_cut_short(self) -> None:
         """A frame that was cut through ended here, or went out here, without its end."""

@@ -18,7 +18,7 @@ from mypy_extensions import i64
 
 from proxy.network.turns import ONE_READ, Budget
 
-__all__ = ["BEGUN", "PENDING", "PIECE_OVERHEAD", "TLS", "Account", "MemoryPool"]
+__all__ = ["BEGUN", "PENDING", "PIECE_OVERHEAD", "TLS", "Account", "MemoryPool", "with_overhead"]
 
 PIECE_OVERHEAD: Final = 64  # charged for each held piece on top of its bytes
 SPARE_PART: Final = 8  # one part in so many is kept for answers, and for what a read passes the line by
@@ -29,6 +29,11 @@ PENDING: Final = 1  # a send that the socket did not take
 TLS: Final = 2  # ciphertext that the socket did not take
 
 
+def with_overhead(size: i64) -> i64:
+    """What is booked at most for the rest of a frame of ``size`` bytes, however it comes: two pieces for each 4097 of them, at worst."""
+    return size + (size >> 5) + 2 * PIECE_OVERHEAD if size != 0 else 0
+
+
 class MemoryPool(Budget):
     """A byte budget.
 
@@ -36,7 +41,7 @@ class MemoryPool(Budget):
         size: the budget in bytes; see ``resize``.
         used: bytes booked now; the sum of ``begun``, ``pending`` and ``tls``.
         requests, answers: the turns of large frames that pass whole.
-        line: while so much is held, memory is short for requests; for answers while ``size`` is.
+        line: while so much is held, or promised, memory is short for requests; for answers while ``size`` is.
         common: the account of whoever has none of its own.
         evicted: channels closed because they moved too slowly for what they held while others waited.
     """
@@ -50,7 +55,6 @@ class MemoryPool(Budget):
         self.pending: i64 = 0
         self.tls: i64 = 0
         self.evicted: i64 = 0
-        self.unspent: i64 = 0  # guaranteed to accounts and not held by them
         self._accounts: Final[list[Account]] = []
         self.common: Final = Account(self, 0)
         self._set_lines()
@@ -76,7 +80,9 @@ class MemoryPool(Budget):
 
     @property
     def bound(self) -> i64:
-        """What is never passed: the budget, the largest frame of either direction that passes whole, and one read."""
+        """What is never passed: the budget, the largest frame of either direction that passes whole, with its overhead, and one read; besides, what
+        each connection may hold while memory is short: the header of a large frame, over TLS a record.
+        """
         return self.size + self.requests.largest + self.answers.largest + ONE_READ
 
     def account(self, percent: int) -> "Account":
@@ -105,8 +111,8 @@ class MemoryPool(Budget):
 
     def set_largest(self, request: i64, answer: i64) -> None:
         """Say how large the frames are that pass whole, in bytes, headers counted; 0: none does."""
-        self.requests.largest = request
-        self.answers.largest = answer
+        self.requests.largest = with_overhead(request)
+        self.answers.largest = with_overhead(answer)
         self.changed()
 
     def _set_lines(self) -> None:
@@ -145,7 +151,7 @@ class Account:
     def is_short(self, *, answers: bool) -> bool:
         """Whether nothing more should be held for this account's requests, or answers."""
         pool = self.pool
-        held = pool.used
+        held = pool.used + pool.promised
         if pool.unspent != 0:
             held += pool.unspent - self._unspent
         return held >= (pool.size if answers else pool.line)

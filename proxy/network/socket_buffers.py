@@ -11,7 +11,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-__all__ = ["is_tcp", "make_room", "queued", "room", "set_threshold"]
+__all__ = ["is_tcp", "make_room", "queued", "room", "set_threshold", "unsent"]
 
 SO_MEMINFO: Final = 55
 MEMINFO: Final = struct.Struct("=9I")  # of ``enum`` SK_MEMINFO: rmem_alloc, rcvbuf, wmem_alloc, sndbuf, fwd_alloc, wmem_queued, ...
@@ -21,6 +21,15 @@ NOTHING: Final = b"\0\0\0\0"
 def queued(sock: socket.socket) -> i64:
     """Bytes that lie in the socket and were not read."""
     answer = fcntl.ioctl(sock.fileno(), termios.FIONREAD, NOTHING)
+    assert isinstance(answer, bytes), "bytes in, bytes out"
+    return int.from_bytes(answer, "little")
+
+
+def unsent(sock: socket.socket) -> i64:
+    """Bytes that were sent and the peer's kernel has not taken. TCP only: 0 for others, which do not say."""
+    if sock.family == socket.AF_UNIX:
+        return 0
+    answer = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, NOTHING)
     assert isinstance(answer, bytes), "bytes in, bytes out"
     return int.from_bytes(answer, "little")
 

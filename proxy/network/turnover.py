@@ -12,7 +12,7 @@ from mypy_extensions import i64
 from proxy.network.cause import Cause
 from proxy.network.memory_pool import MemoryPool
 from proxy.network.timer import Timer
-from proxy.network.turns import Turns
+from proxy.network.turns import WORTH, Turns
 
 if TYPE_CHECKING:
     from proxy.network.channel import Channel
@@ -27,7 +27,6 @@ WINDOW_NS: Final = 2_000_000_000
 TURNOVER_S: Final = 10  # what is held must be moved once in this time
 PATIENCE_NS: Final = 2_000_000_000  # so long the first has waited before anybody is closed
 ASKED_LOOKS: Final = TURNOVER_S * NS_PER_S // LOOK_NS
-WORTH: Final = 256  # who holds less is left alone
 
 
 class _Mark:
@@ -104,8 +103,7 @@ class Turnover(Timer):
             turn.moved = 0
         holder = turns.reserved
         if holder is not None and not holder.is_in and holder.owner.is_held_up():
-            turns.reserved = None
-            self._pool.changed()
+            turns.give_up(holder)
 
     def _find_slow(self, channels: "Iterable[Channel]", now_ns: i64) -> list[_Slow]:
         receiving: dict[Channel, _Mark] = {}
@@ -118,9 +116,9 @@ class Turnover(Timer):
                     channel, self._receiving.get(channel), channel.frames_received, channel.bytes_arrived, held, now_ns, slow, sends=False
                 )
                 receiving[channel] = mark
-            held = channel.booked_pending + channel.booked_tls
-            if held >= WORTH and channel.is_sending:
-                mark = self._judge(channel, self._sending.get(channel), channel.send_number, channel.wire_sent, held, now_ns, slow, sends=True)
+            held = channel.held_for_peer
+            if held != 0 and channel.is_sending:
+                mark = self._judge(channel, self._sending.get(channel), channel.send_number, channel.wire_taken, held, now_ns, slow, sends=True)
                 sending[channel] = mark
         self._receiving = receiving
         self._sending = sending

@@ -3,7 +3,8 @@
 Somebody is let in when what it misses fits into the pool beside what is held and what those who are in still miss. Else it needs the *reserve*:
 room for one frame beyond the pool, which one has at a time, from when nothing is held beyond the pool until its frame is whole or gone, or until it
 turns out not to have used it. In the order in which they asked: nobody passes anybody. Who is in reads until its frame is whole; who does not move
-loses the turn, and asks again when more of its frame has come, behind the others.
+loses the turn, and asks again when more of its frame has come, behind the others; but who still has the reserve then is let in at once, for the
+others cannot be, before it is done.
 """
 
 import abc
@@ -13,11 +14,12 @@ from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
-__all__ = ["ONE_READ", "PORTION", "Budget", "Turn", "TurnOwner", "Turns"]
+__all__ = ["ONE_READ", "PORTION", "WORTH", "Budget", "Turn", "TurnOwner", "Turns"]
 
 ONE_READ: Final = 262144  # the most that one read gives
 PORTION: Final = 65536  # what must be in the kernel of a large frame before it is worth a turn, at first
 LARGEST_PORTION: Final = 1 << 20
+WORTH: Final = 256  # bytes held by one that are worth looking after
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -47,6 +49,7 @@ class Turn:
         is_in: it may read.
         is_waiting: it has asked and is not in.
         moved: bytes read since it was last looked at.
+        borrowed: bytes read since it has the reserve.
         portion: bytes of it that must be in the kernel before it is worth asking; doubled with each turn that it loses.
     """
 
@@ -58,11 +61,12 @@ class Turn:
         self.is_in: bool = False
         self.is_waiting: bool = False
         self.moved: i64 = 0
+        self.borrowed: i64 = 0
         self.since_ns: i64 = 0
         self._turns: Final = turns
 
     def ask(self, missing: i64) -> bool:
-        """Ask to go on, ``missing`` bytes; False: ``turn_given`` will be told."""
+        """Ask to go on; ``missing`` bytes will be booked at most. False: ``turn_given`` will be told."""
         return self._turns.ask(self, missing)
 
     def read(self, size: i64) -> None:
@@ -81,7 +85,7 @@ class Turns:
     """The turns of one direction.
 
     Attributes:
-        largest: bytes of the largest frame that passes whole: the reserve.
+        largest: bytes that are booked at most for the largest frame that passes whole: the reserve.
         admitted: those who are in.
         reserved: who has the reserve.
         waiting: how many wait.
@@ -121,9 +125,10 @@ class Turns:
         turn.since_ns = self._now_ns()
         if self.waiting == 0:
             self._depleted_since = turn.since_ns
+        self.free_reserve()
         self._queue.append(turn)
         self.waiting += 1
-        if self._queue[0] is turn and self._may_enter(turn):
+        if self.reserved is turn or (self._queue[0] is turn and self._may_enter(turn)):
             self._let_in(turn)
             return True
         self.refused += 1
@@ -148,14 +153,22 @@ class Turns:
         self._budget.changed()
 
     def free_reserve(self) -> None:
-        """Take the reserve from somebody who has no turn and does not need it, for nothing is held beyond the pool."""
+        """Take the reserve from somebody who has no turn and does not need it: nothing is held beyond the pool, or nearly nothing of that is its."""
         holder = self.reserved
-        if holder is not None and not holder.is_in and self._budget.used <= self._budget.reserve_line(self):
+        if holder is not None and not holder.is_in and (holder.borrowed < WORTH or self._budget.used <= self._budget.reserve_line(self)):
             self.reserved = None
+
+    def give_up(self, turn: Turn) -> None:
+        """Take the reserve from somebody who has no turn and cannot go on; harmless when it has none."""
+        if self.reserved is turn and not turn.is_in:
+            self.reserved = None
+            self._budget.changed()
 
     def count_read(self, turn: Turn, size: i64) -> None:
         """See ``Turn.read``."""
-        if self.reserved is not turn:
+        if self.reserved is turn:
+            turn.borrowed += size
+        else:
             self._budget.promised -= size
 
     def wake(self) -> None:
@@ -177,7 +190,7 @@ class Turns:
 
     def _may_enter(self, turn: Turn) -> bool:
         budget = self._budget
-        return self.reserved is turn or budget.fits(turn.missing) or (self.reserved is None and budget.may_lend(self))
+        return budget.fits(turn.missing) or (self.reserved is None and budget.may_lend(self))
 
     def _let_in(self, turn: Turn) -> None:
         self._take_out(turn)
@@ -189,6 +202,7 @@ class Turns:
                 budget.promised += turn.missing
             else:
                 self.reserved = turn
+                turn.borrowed = 0
         self.admitted.append(turn)
 
     def _put_out(self, turn: Turn) -> None:
@@ -214,6 +228,7 @@ class Budget:
         sends: those of them that wait for a socket.
         promised: what those who are in without the reserve still miss.
         spare: bytes of the pool that are kept for answers, and for what a read passes the line by.
+        unspent: bytes that listeners are guaranteed and do not hold.
     """
 
     def __init__(self, size: i64, now_ns: Callable[[], int]) -> None:
@@ -222,6 +237,7 @@ class Budget:
         self.sends: i64 = 0
         self.promised: i64 = 0
         self.spare: i64 = 0
+        self.unspent: i64 = 0
         self.requests: Final = Turns(self, now_ns)
         self.answers: Final = Turns(self, now_ns)
 
@@ -231,16 +247,18 @@ class Budget:
         return self.requests.waiting + self.answers.waiting
 
     def fits(self, missing: i64) -> bool:
-        """Whether so many bytes fit into the pool beside what is held and promised."""
-        return self.used + self.promised + missing <= self.size
+        """Whether so many bytes fit into the pool beside what is held, promised and guaranteed."""
+        return self.used + self.promised + self.unspent + missing <= self.size
 
     def reserve_line(self, turns: Turns) -> i64:
         """What may be held while the reserve of a direction is free: for answers, what requests hold with theirs does not count."""
         return self.size if turns is self.requests else self.size + self.requests.largest + ONE_READ
 
     def may_lend(self, turns: Turns) -> bool:
-        """Whether somebody may have the reserve: nothing is held beyond the pool, or (it has shrunk) nearly nothing is that goes away by itself."""
-        return self.used + self.promised <= self.reserve_line(turns) or (self.promised == 0 and self.sends <= self.spare)
+        """Whether somebody may have the reserve: nothing is held beyond the pool; or, when it has shrunk or many have begun a little, nearly
+        nothing is that goes away by itself. What frames leave behind that had the reserve goes away by itself: it never adds up.
+        """
+        return self.used + self.promised <= self.reserve_line(turns) or (self.promised == 0 and self.sends <= min(self.spare, ONE_READ))
 
     def changed(self) -> None:
         """Less is held than before, or more may be: wake who waits."""

@@ -113,8 +113,9 @@ class Watchdog(Timer):
             channel.close(Cause.RECEIVE_STALLED, f"{channel.begun_bytes} bytes of a frame, then nearly nothing")
             return True
         send = channel.send_number if channel.is_sending else -1
-        sending = self._sending = window_of(send, 0, now_ns, channel.wire_sent, self._sending)
-        if sending is not None and sending.moves_too_little(now_ns, channel.wire_sent, options):
-            channel.close(Cause.SEND_STALLED, f"{channel.pending_send} bytes are not taken")
+        taken: i64 = channel.wire_taken if send >= 0 else 0
+        sending = self._sending = window_of(send, 0, now_ns, taken, self._sending)
+        if sending is not None and sending.moves_too_little(now_ns, taken, options):
+            channel.close(Cause.SEND_STALLED, f"{channel.pending_send + channel.wire_sent - taken} bytes are not taken")
             return True
         return False

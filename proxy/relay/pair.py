@@ -420,7 +420,7 @@ class Pair:
         out = leg.other.channel
         if out is not None:
             channel.mute(PEER)
-            out.want_room()
+            out.want_room(channel.booked_begun)
 
     def _drop(self, leg: Leg, frames: i64, size: i64) -> None:
         """Count whole frames that were received and are not passed on."""
