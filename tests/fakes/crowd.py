@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+from proxy.network.memory_pool import with_overhead
 from proxy.relay.pair import Pair
 from tests.fakes.peer import Peer
 from tests.fakes.tls import TlsWorld
@@ -20,6 +21,7 @@ STEP_NS = 250_000
 REST = 120  # polls
 SEGMENT = 4096  # the loopback's own are 64 KiB: more than a small buffer, so that every one would wait for a delayed acknowledgement
 RECORD = 17 * KIB  # of each TLS connection
+HEADER = 4 + 64  # of each connection: a large frame's, with its overhead
 
 
 class Couple:
@@ -164,8 +166,8 @@ class Crowd(World):
     @property
     def bound(self) -> int:
         """What may be held at most."""
-        channels = 2 * len(self.relay.pairs.open) if self.tls is not None else 0
-        return self._size + sum(self.largest) + READ + RECORD * channels
+        each = HEADER if self.tls is None else HEADER + RECORD
+        return self._size + sum(int(with_overhead(size)) for size in self.largest) + READ + each * 2 * len(self.relay.pairs.open)
 
     def resize(self, size: int) -> None:
         """Change the pool; until no more is held than the new size, what is held now counts as the size."""

@@ -191,7 +191,7 @@ def test_little_is_held_of_a_frame_whose_receiver_does_not_read(crowd, ends):
     sink.reads = 0
     source.give(*[LIMIT] * 4)
     crowd.rest()
-    assert 0 < crowd.pool.used <= WINDOW
+    assert crowd.pool.used <= WINDOW
     assert crowd.highest <= WINDOW
     sink.reads = 10 * KIB
     crowd.settle(lambda: sink.seen > 200 * KIB)
@@ -256,13 +256,12 @@ def test_a_reset_within_a_frame_ends_the_other_side_at_once(crowd, ends):
 
 
 def test_a_reset_while_the_receiver_is_slow(crowd, ends):
-    """A piece waits for a socket that is full: nothing is left of it, and the receiver sees the end."""
+    """A piece waits for a socket that is full, or lies in the kernel until it is not: nothing is left of it, and the receiver sees the end."""
     couple = crowd.join(buffer=16 * KIB)
     source, sink = ends(couple)
     sink.reads = 0
     source.give(LIMIT)
     crowd.rest()
-    assert crowd.pool.used > 0
     source.reset()
     crowd.turn(20)
     crowd.pass_time(1.5)
