@@ -206,8 +206,7 @@ def test_large_frames_take_turns_the_oldest_first_and_all_are_finished(make_crow
 
 
 def test_a_large_frame_whose_sender_stops_loses_the_turn_and_the_next_one_goes_on(make_crowd):
-    """The pool is so large that the first does not come to use the reserve, which it would keep."""
-    crowd = make_crowd(pool=8 * MIB, limit=MIB - 4, cut_answers=True, stall_s=30)
+    crowd = make_crowd(pool=2 * MIB, limit=MIB - 4, cut_answers=True, stall_s=30)
     fill(crowd)
     first, second = crowd.join(), crowd.join()
     part(first.client, 900 * KIB, 200 * KIB)
