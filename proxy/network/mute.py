@@ -46,7 +46,7 @@ __all__ = [
     "position",
 ]
 
-MEMORY: Final = 1  # the pool refused a lease
+MEMORY: Final = 1  # a large frame that passes whole waits for its turn
 PEER: Final = 2  # the other side of the pair has a pending send, or is not ready
 THROTTLE: Final = 4  # a rate; not set by anything yet
 HANDLER: Final = 8  # a handler has the frame; not set by anything yet

@@ -1,7 +1,7 @@
 """Drain (rule 8): no new pairs; clients stop at a frame boundary; a pair ends when it is quiet; at the deadline what is left is cut off.
 
 Quiet is, for ``kafka``, that no answer is open; for ``framed`` (and when pairing is lost), that no byte passed for ``quiet_ns``; for both,
-that nothing waits to be written. Pairs are looked at every 20 ms, in slices of at most 1 ms a poll.
+that nothing waits to be written, and no frame is cut through. Pairs are looked at every 20 ms, in slices of at most 1 ms a poll.
 """
 
 from collections.abc import Iterator
@@ -104,6 +104,8 @@ class Drain(Timer):
         if client is None or upstream is None:
             return True
         if client.pending_send != 0 or upstream.pending_send != 0 or (not client.mute_in_force and not pair.client.ended):
+            return False
+        if upstream.is_within_cut:
             return False
         pairing = pair.pairing
         if pairing is not None and not pairing.lost:

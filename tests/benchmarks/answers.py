@@ -21,8 +21,8 @@ __all__ = ["run"]
 
 HUGE = Ask(100_000_000, connections=4, count=1)
 LARGE = Ask(10_000_000, per_second=40, seconds=2.5)
+LARGE_TLS = replace(LARGE, per_second=25, seconds=3.0, tls=True)
 PLAIN = Ask(1 << 20, connections=4, in_flight=2)
-SMALL = Ask(1_000, connections=4, count=1)
 READ_RATES = (0, 50_000_000)
 MOST_MIB = 4.0
 MOST_FIRST_US = 1000.0
@@ -73,7 +73,6 @@ def _memory(stage: Stage, load: Load) -> list[Above]:
     rows = []
     with stage.all_started(load) as candidates:
         for candidate in candidates:
-            fetch(stage, candidate, replace(SMALL, tls=load.downstream_tls))
             time.sleep(SETTLE_SECONDS)
             idle = candidate.process.total_memory()
             rows += [_above(stage, candidate, load, rate, idle) for rate in READ_RATES]
@@ -94,8 +93,8 @@ def _above(stage: Stage, candidate: Candidate, load: Load, rate: float, idle: Me
 
 
 def _first_byte(stage: Stage, load: Load) -> list[Fetched]:
-    """Answers of 10 MB, forty a second: from the upstream's first byte to the client's."""
-    ask = replace(LARGE, tls=load.downstream_tls)
+    """Answers of 10 MB, so many a second that nobody is overloaded: from the upstream's first byte to the client's."""
+    ask = LARGE_TLS if load.downstream_tls else LARGE
     with stage.all_started(load) as candidates:
         rows = in_turn(candidates, FIRST_BYTE_ROUNDS, lambda candidate, number: fetch(stage, candidate, ask))
     lines = []

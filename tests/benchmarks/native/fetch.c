@@ -87,9 +87,10 @@ static int64_t due_at(const struct connection *c, uint64_t sequence) {
 }
 
 static int may_begin(const struct connection *c, int64_t now) {
-    if (options.count ? c->begun == options.count : now >= measure_until) return 0;
+    if (options.count && c->begun == options.count) return 0;
     if (c->begun - c->received >= ring) return 0;
-    if (options.per_second > 0) return due_at(c, c->begun) <= now;
+    if (options.per_second > 0) return due_at(c, c->begun) <= now && due_at(c, c->begun) < measure_until;
+    if (now >= measure_until) return 0;
     return c->begun - c->received < (uint64_t)options.in_flight;
 }
 
@@ -285,7 +286,13 @@ static void say_measured(double seconds) {
     fflush(stdout);
 }
 
-static int finished(void) { return options.count ? received == options.count * (uint64_t)options.connections : received == sent(); }
+/* Everything that was due went, and everything that went came back. */
+static int finished(void) {
+    if (options.count) return received == options.count * (uint64_t)options.connections;
+    for (int i = 0; i < options.connections && options.per_second > 0; i++)
+        if (due_at(all[i], all[i]->begun) < measure_until) return 0;
+    return received == sent();
+}
 
 static void run(void) {
     struct sockaddr_in address = parse_address(options.connect);

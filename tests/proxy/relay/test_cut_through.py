@@ -359,6 +359,23 @@ def test_a_drain_waits_for_the_end_of_the_frame(make_crowd):
     assert cut_short(crowd) == [0, 0]
 
 
+def test_a_drain_waits_for_the_end_of_an_answer_that_comes_with_pauses(make_crowd):
+    """Longer than it takes for a pair to be quiet."""
+    crowd = make_crowd(pool=8 * MIB, limit=LIMIT, cut_answers=True, quiet_s=1)
+    couple = crowd.join()
+    couple.upstream.give(MIB)
+    part(crowd, couple.upstream, 400 * KIB)
+    crowd.relay.pairs.draining = True
+    crowd.drain.start(30 * SECOND)
+    crowd.pass_time(5)
+    assert not crowd.rows
+    couple.upstream.sends = 200 * KIB
+    crowd.settle(lambda: couple.client.seen == MIB)
+    crowd.pass_time(1.5)
+    crowd.settle(lambda: couple.client.ended)
+    assert cut_short(crowd) == [0, 0]
+
+
 def test_a_drain_ends_a_frame_that_does_not_end_in_time(make_crowd):
     crowd = make_crowd(pool=8 * MIB, limit=LIMIT, cut_requests=True, quiet_s=1)
     couple = crowd.join()

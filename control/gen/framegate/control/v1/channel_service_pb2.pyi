@@ -147,7 +147,7 @@ class _MuteCauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MuteCause.V
     MUTE_CAUSE_UNSPECIFIED: _MuteCause.ValueType  # 0
     """Not used."""
     MUTE_CAUSE_MEMORY: _MuteCause.ValueType  # 1
-    """The memory pool has nothing left to lend."""
+    """Memory is short, and a large frame that passes whole waits for its turn."""
     MUTE_CAUSE_PEER: _MuteCause.ValueType  # 2
     """The other side of the pair has not taken yet what was read, or is not connected yet."""
     MUTE_CAUSE_THROTTLE: _MuteCause.ValueType  # 3
@@ -167,7 +167,7 @@ class MuteCause(_MuteCause, metaclass=_MuteCauseEnumTypeWrapper):
 MUTE_CAUSE_UNSPECIFIED: MuteCause.ValueType  # 0
 """Not used."""
 MUTE_CAUSE_MEMORY: MuteCause.ValueType  # 1
-"""The memory pool has nothing left to lend."""
+"""Memory is short, and a large frame that passes whole waits for its turn."""
 MUTE_CAUSE_PEER: MuteCause.ValueType  # 2
 """The other side of the pair has not taken yet what was read, or is not connected yet."""
 MUTE_CAUSE_THROTTLE: MuteCause.ValueType  # 3

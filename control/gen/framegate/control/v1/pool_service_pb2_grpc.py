@@ -73,8 +73,8 @@ class PoolServiceServicer:
     def UpdateMemoryPool(self, request, context):
         """Updates the size of the memory pool, in every processor or in none.
 
-        Growing wakes the channels that wait for memory. Shrinking takes nothing back that is leased, but nothing more is granted
-        until the usage has come down below the new size.
+        Growing wakes the channels that wait for memory. Shrinking takes nothing back that is held, but memory is short until the usage has come
+        down below the new size.
         Failures: INVALID_ARGUMENT for a value out of range or an unknown path of the mask; FAILED_PRECONDITION when a share would be smaller
         than the largest frame that a listener takes; ABORTED when a processor refused or, though it lives, did not answer within 30 s; UNAVAILABLE
         with the reason CHANGE_PENDING.

@@ -41,8 +41,8 @@ class PoolServiceStub:
     UpdateMemoryPool: _grpc.UnaryUnaryMultiCallable[_pool_service_pb2.UpdateMemoryPoolRequest, _pool_service_pb2.UpdateMemoryPoolResponse]
     """Updates the size of the memory pool, in every processor or in none.
 
-    Growing wakes the channels that wait for memory. Shrinking takes nothing back that is leased, but nothing more is granted
-    until the usage has come down below the new size.
+    Growing wakes the channels that wait for memory. Shrinking takes nothing back that is held, but memory is short until the usage has come
+    down below the new size.
     Failures: INVALID_ARGUMENT for a value out of range or an unknown path of the mask; FAILED_PRECONDITION when a share would be smaller
     than the largest frame that a listener takes; ABORTED when a processor refused or, though it lives, did not answer within 30 s; UNAVAILABLE
     with the reason CHANGE_PENDING.
@@ -72,8 +72,8 @@ class PoolServiceAsyncStub(PoolServiceStub):
     UpdateMemoryPool: _aio.UnaryUnaryMultiCallable[_pool_service_pb2.UpdateMemoryPoolRequest, _pool_service_pb2.UpdateMemoryPoolResponse]  # type: ignore[assignment]
     """Updates the size of the memory pool, in every processor or in none.
 
-    Growing wakes the channels that wait for memory. Shrinking takes nothing back that is leased, but nothing more is granted
-    until the usage has come down below the new size.
+    Growing wakes the channels that wait for memory. Shrinking takes nothing back that is held, but memory is short until the usage has come
+    down below the new size.
     Failures: INVALID_ARGUMENT for a value out of range or an unknown path of the mask; FAILED_PRECONDITION when a share would be smaller
     than the largest frame that a listener takes; ABORTED when a processor refused or, though it lives, did not answer within 30 s; UNAVAILABLE
     with the reason CHANGE_PENDING.
@@ -112,8 +112,8 @@ class PoolServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_pool_service_pb2.UpdateMemoryPoolResponse, _abc.Awaitable[_pool_service_pb2.UpdateMemoryPoolResponse]]:
         """Updates the size of the memory pool, in every processor or in none.
 
-        Growing wakes the channels that wait for memory. Shrinking takes nothing back that is leased, but nothing more is granted
-        until the usage has come down below the new size.
+        Growing wakes the channels that wait for memory. Shrinking takes nothing back that is held, but memory is short until the usage has come
+        down below the new size.
         Failures: INVALID_ARGUMENT for a value out of range or an unknown path of the mask; FAILED_PRECONDITION when a share would be smaller
         than the largest frame that a listener takes; ABORTED when a processor refused or, though it lives, did not answer within 30 s; UNAVAILABLE
         with the reason CHANGE_PENDING.
