@@ -170,16 +170,16 @@ class Crowd(World):
         return self._size + sum(int(with_overhead(size)) for size in self.largest) + READ + each * 2 * len(self.relay.pairs.open)
 
     def resize(self, size: int) -> None:
-        """Change the pool; until no more is held than the new size, what is held now counts as the size."""
+        """Change the pool; until no more is held and promised than the new size, what is now counts as the size."""
         self.pool.resize(size)
-        self._size = max(size, int(self.pool.used))
+        self._size = max(size, int(self.pool.used + self.pool.promised))
 
     def check(self) -> None:
         used = int(self.pool.used)
         self.highest = max(self.highest, used)
-        if used <= self.pool.size:
+        if used + self.pool.promised <= self.pool.size:
             self._size = int(self.pool.size)
-        assert 0 <= used <= self.bound, f"{used} bytes are held, {self.bound} may be"
+        assert 0 <= used <= self.bound, f"{used} bytes are held, {self.bound} may be (begun {self.pool.begun}, pending {self.pool.pending})"
         channels = [leg.channel for pair in self.relay.pairs.open.values() for leg in (pair.client, pair.upstream)]
         leased = sum(int(channel.leased) for channel in channels if channel is not None)
         assert leased == used, f"channels hold {leased} bytes, the pool says {used}"
