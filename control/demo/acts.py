@@ -160,43 +160,47 @@ class Acts:
         self._saw(f"{guest.channel.id} muted: its client's send blocks ({waiting} of 4 MiB not taken), its frame count stands at 10")
 
     def _shrink_the_pool(self) -> None:
-        """As in Kafka's pool, a lease of any size is granted while anything is available: so one frame takes all of a share, the next one waits."""
-        holder, waiter = self._two_on_one_processor()
+        """Two large frames that stop before their end hold all the memory that there may be: small frames pass, the next large one waits."""
+        first, second, waiter, other = self._on_one_processor(4)
         self._steering.set_limit(MIB)
         self._steering.set_pool_size(len(self._steering.pool().shares) * MIB)
         try:
-            self._begin(holder, MIB - BODY_HEADER_SIZE)
-            self._until_proxy(holder, "memory leased for a frame begun", lambda channel: channel.leased_bytes >= MIB - KIB)
-            self._begin(waiter, 512 * KIB)
+            for holder in (first, second):  # the second beyond the pool: there is room for one frame
+                self._begin(holder, MIB - BODY_HEADER_SIZE, MIB - 4 * KIB)
+                self._until_proxy(holder, "most of a frame held", lambda channel: channel.leased_bytes >= MIB - 16 * KIB)
+            self._begin(waiter, 512 * KIB, 256 * KIB)
             self._until_proxy(waiter, "a frame that waits for memory", lambda channel: MuteCause.MUTE_CAUSE_MEMORY in channel.mute_causes)
             pool = self._steering.pool()
             sizes = f"{_size(pool.size_bytes)} in {len(pool.shares)} shares, {_size(pool.usage_bytes)} in use"
             self._saw(f"to {sizes}: {waiter.channel.id} waits with a frame of 512 KiB, muted for memory")
+            self._send(other, 10, KIB)
+            self._until(other, "ten small frames answered", lambda seen: seen["answered"] == 10)
+            self._saw("ten frames of 1 KiB on another connection of that processor passed meanwhile")
         finally:
             self._steering.set_pool_size(self._pool_size)
         self._until_proxy(waiter, "an end of the wait", lambda channel: MuteCause.MUTE_CAUSE_MEMORY not in channel.mute_causes)
-        self._saw(f"grown to {_size(self._pool_size)}: the wait ended before any memory was given back")
-        for guest in (waiter, holder):
-            self._generator.ask("finish", connection=guest.number)
-            self._until(guest, "the frame answered", lambda seen: seen["answered"] == 1)
+        self._generator.ask("finish", connection=waiter.number)
+        self._until(waiter, "the frame answered", lambda seen: seen["answered"] == 1)
+        self._saw(f"grown to {_size(self._pool_size)}: that frame went on and was answered")
+        for guest in (first, second, waiter, other):  # who holds memory that others wait for is closed after seconds: on a slow machine the first two are
             self._generator.ask("shut", connection=guest.number)
-        self._saw("that frame went on and was answered, then the other")
         self._steering.set_limit(self._initial_limit)
 
-    def _two_on_one_processor(self) -> tuple[_Guest, _Guest]:
-        """Two connections that share a processor's part of the pool; the others are closed again."""
-        guests = [self._open()]
+    def _on_one_processor(self, count: int) -> list[_Guest]:
+        """Connections that share a processor's part of the pool; the others are closed again."""
+        guests: list[_Guest] = []
         while True:
             guests.append(self._open())
-            for other in guests[:-1]:
-                if other.channel.processor_slot == guests[-1].channel.processor_slot:
-                    for spare in guests[:-1]:
-                        if spare is not other:
-                            self._generator.ask("shut", connection=spare.number)
-                    return other, guests[-1]
+            slot = guests[-1].channel.processor_slot
+            found = [guest for guest in guests if guest.channel.processor_slot == slot]
+            if len(found) == count:
+                for guest in guests:
+                    if guest not in found:
+                        self._generator.ask("shut", connection=guest.number)
+                return found
 
-    def _begin(self, guest: _Guest, size: int) -> None:
-        self._generator.ask("begin", connection=guest.number, size=size, part=size // 4)
+    def _begin(self, guest: _Guest, size: int, part: int) -> None:
+        self._generator.ask("begin", connection=guest.number, size=size, part=part)
 
     def _open(self) -> _Guest:
         opened = self._generator.ask("open")

@@ -80,10 +80,11 @@ class MemoryPool(Budget):
 
     @property
     def bound(self) -> i64:
-        """What is never passed: the budget, the largest frame of either direction that passes whole, with its overhead, and one read; besides, what
-        each connection may hold while memory is short: the header of a large frame, over TLS a record.
+        """What is never passed: the budget, the largest frame of either direction that passes whole, with its overhead, and one read, which may be
+        booked by who passes it on and by who keeps its rest; besides, what each connection may hold while memory is short: the header of a large
+        frame, over TLS a record.
         """
-        return self.size + self.requests.largest + self.answers.largest + ONE_READ
+        return self.size + self.requests.largest + self.answers.largest + 2 * ONE_READ
 
     def account(self, percent: int) -> "Account":
         """A new account that is guaranteed so many hundredths of the pool.

@@ -252,7 +252,7 @@ class Budget:
 
     def reserve_line(self, turns: Turns) -> i64:
         """What may be held while the reserve of a direction is free: for answers, what requests hold with theirs does not count."""
-        return self.size if turns is self.requests else self.size + self.requests.largest + ONE_READ
+        return self.size if turns is self.requests else self.size + self.requests.largest + 2 * ONE_READ
 
     def may_lend(self, turns: Turns) -> bool:
         """Whether somebody may have the reserve: nothing is held beyond the pool; or, when it has shrunk or many have begun a little, nearly

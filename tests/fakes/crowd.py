@@ -16,7 +16,7 @@ __all__ = ["KIB", "MIB", "Couple", "Crowd"]
 
 KIB = 1024
 MIB = 1024 * KIB
-READ = 256 * KIB  # by one read the pool may be passed
+READ = 512 * KIB  # by one read the pool may be passed, which may be booked on both sides
 STEP_NS = 250_000
 REST = 120  # polls
 SEGMENT = 4096  # the loopback's own are 64 KiB: more than a small buffer, so that every one would wait for a delayed acknowledgement

@@ -73,7 +73,7 @@ class Pretended:
             connection.answered += fields["count"]
 
     def _begin(self, connection: Connection, fields: dict[str, Any]) -> None:
-        connection.held = fields["size"]
+        connection.held = fields["part"]
 
     def _finish(self, connection: Connection, fields: dict[str, Any]) -> None:
         connection.held = 0
@@ -94,7 +94,7 @@ class Pretended:
         connection = self.connections[int(channel_id)]
         before = [other for other in self.connections.values() if other.number < connection.number]
         earlier = sum(other.held for other in before if other.number % 2 == connection.number % 2)
-        waits = bool(connection.held) and earlier >= self.pool_size // 2 - 16 and "memory" not in self.lies
+        waits = bool(connection.held) and earlier >= self.pool_size - 16_384 and "memory" not in self.lies
         causes = [channels.MUTE_CAUSE_ADMIN] if connection.muted else [channels.MUTE_CAUSE_MEMORY] if waits else []
         return channels.Channel(
             id=channel_id,
@@ -153,7 +153,7 @@ def test_everything_is_seen_and_put_back() -> None:
         ("memory pool shrunk", None),
     ]
     assert script.refused == ["frame_too_large"]
-    assert len(said) == sum(len(act.seen) for act in script.done) == 8
+    assert len(said) == sum(len(act.seen) for act in script.done) == 9
     assert (pretended.limit_value, pretended.pool_size) == (4 * MIB, 64 * MIB)
     assert pretended.phases == ["acts", "steady"] * 3
     assert all(connection.closed for connection in pretended.connections.values())
