@@ -153,7 +153,7 @@ def test_everything_is_seen_and_put_back() -> None:
         ("memory pool shrunk", None),
     ]
     assert script.refused == ["frame_too_large"]
-    assert len(said) == sum(len(act.seen) for act in script.done) == 9
+    assert len(said) == sum(len(act.seen) for act in script.done) == 8
     assert (pretended.limit_value, pretended.pool_size) == (4 * MIB, 64 * MIB)
     assert pretended.phases == ["acts", "steady"] * 3
     assert all(connection.closed for connection in pretended.connections.values())
