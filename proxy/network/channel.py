@@ -431,8 +431,10 @@ class Channel(ChannelFacts):
                 self._read_carefully(events)
         elif self._mutes.causes == 0 and not self._receive.cut:
             self._read(self._read_size)
-        elif self._receive.passed == 0 or not self._pass_by():
+        elif self._receive.passed == 0:
             self._read(min(self._receive.missing(), MAX_READ))
+        elif not self._pass_by():
+            self._read_by_room()
 
     def _pass_by(self) -> bool:
         """Pass on the next of a frame that is cut through without looking at it, as far as the other side has room; False: it must be read."""
@@ -445,7 +447,10 @@ class Channel(ChannelFacts):
             return True
         if self._care is not None:
             self._care.before_read()
-        pipe = self._selector.pipe()
+        try:
+            pipe = self._selector.pipe()
+        except OSError:  # no descriptors are left for one
+            return False
         size = pipe.fill(self.fd, min(self._receive.missing(), room))
         if size < 0:
             return True
@@ -461,6 +466,14 @@ class Channel(ChannelFacts):
             raise
         self._count_passed_by(size, frames)
         return True
+
+    def _read_by_room(self) -> None:
+        """The next piece of a frame that is cut through: no more of it than the other side takes, or a slow one would have us hold it."""
+        room, _ = self._listener.room_for(self)
+        if room == 0:
+            self._listener.wait_for_room(self)
+        else:
+            self._read(min(self._receive.missing(), room, MAX_READ))
 
     def _count_passed_by(self, size: i64, frames: i64) -> None:
         self._transport.wire_received += size

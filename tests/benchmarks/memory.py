@@ -14,7 +14,7 @@ __all__ = ["BURSTING", "Idle", "hold", "run"]
 
 BURST_BYTES = 1_000_000
 BURSTING = 1_000
-SETTLE_SECONDS = 0.5
+SETTLE_SECONDS = 1.5
 HUGE = Shape("100m", 100_000_000, 1, 2)
 KIB = 1024
 
