@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.network.memory_pool import BEGUN, PENDING, PIECE_OVERHEAD, SPARE_PART, TLS, MemoryPool, with_overhead
-from proxy.network.run import Run
+from proxy.network.memory_pool import BEGUN, PENDING, SPARE_PART, TLS, MemoryPool, with_overhead
 from proxy.network.receive import JOIN_BELOW, Receive, ReceiveLimit
+from proxy.network.run import Run
 from proxy.network.stats import SideStats
 from proxy.network.turns import ONE_READ, Turn, TurnOwner
 from tests.fakes.clock import MS, FakeClock
