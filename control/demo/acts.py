@@ -182,7 +182,12 @@ class Acts:
         self._generator.ask("finish", connection=waiter.number)
         self._until(waiter, "the frame answered", lambda seen: seen["answered"] == 1)
         self._saw(f"grown to {_size(self._pool_size)}: that frame went on and was answered")
-        for guest in (first, second, waiter, other):  # who holds memory that others wait for is closed after seconds: on a slow machine the first two are
+        for guest in (
+            first,
+            second,
+            waiter,
+            other,
+        ):  # who holds memory that others wait for is closed after seconds: on a slow machine the first two are
             self._generator.ask("shut", connection=guest.number)
         self._steering.set_limit(self._initial_limit)
 

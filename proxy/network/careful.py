@@ -65,6 +65,7 @@ class Careful:
         self._seen: i64 = -1
         self._looks: i64 = 0
         self._reads: i64 = 0  # of the frame begun, over TLS
+        self._trusted: i64 = 0  # bytes of it that seemed to be there
         self._sizes: Final[vec[i64]] = vec[i64]([0] * SIZE_BUCKETS)  # of frames that are only looked at: never shown
 
     @property
@@ -115,7 +116,7 @@ class Careful:
         if length < size and there < size:
             verdict = self._wait(size, there, readable=readable)
             return verdict if verdict != FULL else HEADER
-        if size <= room:
+        if size <= max(room, HEAD):
             return size
         self._receive.cut_next(HEAD)
         return max(room, HEAD)
@@ -129,14 +130,27 @@ class Careful:
         if self._transport.obtainable(unit) < unit:
             verdict = self._wait(unit, there, readable=readable)
             return verdict if verdict != FULL else self._ask(unit)
+        if not self._transport.is_plain:
+            return self._look_at_sealed(room, unit, drained=drained)
         if receive.staged + unit <= room:
             return unit
-        if not self._transport.is_plain:  # what seems to be there need not be: it is read whole
-            if not drained:
-                return WAIT_FOR_ROOM
-            return unit if receive.staged + unit <= AT_ONCE else self._ask(unit)
         receive.cut_now(HEAD)
         return min(max(room - receive.staged, receive.unit()), unit)
+
+    def _look_at_sealed(self, room: i64, unit: i64, *, drained: bool) -> i64:
+        """A frame over TLS that seems to be there. It need not be, for records may be padded: so it is read whole, and what is held of such frames
+        is bounded for all of them together.
+        """
+        whole = self._receive.staged + unit
+        if whole > room and not drained:
+            return WAIT_FOR_ROOM
+        if whole > room and whole > AT_ONCE:
+            return self._ask(unit)
+        if whole > LITTLE:
+            if not self._turns.trust(unit):
+                return self._ask(unit)
+            self._trusted += unit
+        return unit
 
     def _look_at_large(self, room: i64, unit: i64, *, readable: bool) -> i64:
         turn = self.turn
@@ -203,6 +217,9 @@ class Careful:
 
     def leave(self) -> None:
         """The frame begun is whole, or gone: so is its turn."""
+        if self._trusted != 0:
+            self._turns.end_trust(self._trusted)
+            self._trusted = 0
         turn = self.turn
         self.turn = None
         if turn is not None:

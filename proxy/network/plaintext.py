@@ -44,8 +44,10 @@ class PlaintextTransport(Transport):
     def peek(self, size: i64) -> bytes:
         try:
             return self._recv(size, socket.MSG_PEEK)
-        except OSError:
+        except BlockingIOError:
             return b""
+        except OSError as error:  # the socket tells it once
+            raise TransportError(f"read failed: {error.strerror}", errno=error.errno or 0) from error
 
     def obtainable(self, wanted: i64) -> i64:
         return queued(self._sock)

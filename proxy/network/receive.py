@@ -111,7 +111,7 @@ class Receive:
         return size > self._cut_from
 
     def cut_next(self, least: i64) -> None:
-        """The next frame, which lies whole in the kernel, passes in pieces, the first of at least ``least`` bytes."""
+        """The next frame, which lies whole in the kernel and of which less is fed next, passes in pieces, the first of at least ``least`` bytes."""
         self._cut_next = True
         self._least = max(least, FIRST_PIECE)
 

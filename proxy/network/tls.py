@@ -29,7 +29,7 @@ from proxy.network.options import TlsSettings
 from proxy.network.run import Buffer, held, shorten
 from proxy.network.socket_buffers import queued
 from proxy.network.tls_bio import BioPair
-from proxy.network.tls_record import RECORD_HEADER, is_refused, missing, most_plaintext, whole_records
+from proxy.network.tls_record import RECORD_HEADER, is_refused, least_overhead, missing, most_plaintext, whole_records
 from proxy.network.transport import DONE, ENDED, WANT_READ, WANT_WRITE, Identity, Transport
 
 __all__ = ["TlsTransport"]
@@ -64,6 +64,8 @@ class TlsTransport(Transport):
         self._finished: bool = False
         self._notified: bool = False  # the peer's close-notify was read
         self._fin: bool = False
+        self._overhead: i64 = 0  # of a record; known once it was asked for
+        self._least: i64 = 1  # as ``least`` gives it
         self._said_notify: bool = False
         self._closed: bool = False
 
@@ -254,18 +256,21 @@ class TlsTransport(Transport):
         waiting = queued(self._sock)
         if waiting > MAX_PEEK:
             return wanted
+        if self._overhead == 0 and tls is not None:
+            cipher = tls.cipher()
+            self._overhead = least_overhead(tls.version() or "", "" if cipher is None else cipher[0])
         try:
             records += self._recv(max(waiting, 1), socket.MSG_PEEK)
         except BlockingIOError:
             pass
-        except OSError:
-            return wanted
-        return there + most_plaintext(records)
+        except OSError as error:  # the socket tells it once
+            raise TransportError(f"read failed: {error.strerror}", errno=error.errno or 0) from error
+        found, begun = most_plaintext(records, self._overhead)
+        self._least = len(records) - len(self._held) + max(wanted - there - found - begun, 1)
+        return there + found
 
     def least(self, wanted: i64) -> i64:
-        tls = self._object
-        there: i64 = tls.pending() if tls is not None and self._rest else 0
-        return max(wanted - there - len(self._held), 1)
+        return self._least
 
     # Writing.
 

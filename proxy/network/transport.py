@@ -79,11 +79,11 @@ class Transport(abc.ABC):
     @abc.abstractmethod
     def obtainable(self, wanted: i64) -> i64:
         """How many bytes could be read now, by as many reads as it takes; ``wanted`` or more when there are so many. May say a little too much,
-        and says so on an error, which ``read`` will raise.
+        and says so of what is no error of the socket, and ``read`` will raise.
         """
 
     def least(self, wanted: i64) -> i64:
-        """How many bytes more must at least lie in the socket before ``wanted`` can be read; at least 1."""
+        """How many bytes must at least lie in the socket before ``wanted`` can be read, when ``obtainable`` has just said that they cannot."""
         return max(wanted, 1)
 
     @abc.abstractmethod

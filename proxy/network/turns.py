@@ -171,6 +171,18 @@ class Turns:
         else:
             self._budget.promised -= size
 
+    def trust(self, size: i64) -> bool:
+        """Whether so many bytes may be read without a turn for a frame that seems to be there; ``end_trust`` when it was, or is gone."""
+        budget = self._budget
+        if budget.trusted != 0 and budget.trusted + size > ONE_READ:
+            return False
+        budget.trusted += size
+        return True
+
+    def end_trust(self, size: i64) -> None:
+        """See ``trust``."""
+        self._budget.trusted -= size
+
     def wake(self) -> None:
         """Let in who may go on now."""
         if self._waking:
@@ -229,6 +241,7 @@ class Budget:
         promised: what those who are in without the reserve still miss.
         spare: bytes of the pool that are kept for answers, and for what a read passes the line by.
         unspent: bytes that listeners are guaranteed and do not hold.
+        trusted: bytes that are read, without a turn, for whole frames that seem to be there; what is not there of them is held.
     """
 
     def __init__(self, size: i64, now_ns: Callable[[], int]) -> None:
@@ -238,6 +251,7 @@ class Budget:
         self.promised: i64 = 0
         self.spare: i64 = 0
         self.unspent: i64 = 0
+        self.trusted: i64 = 0
         self.requests: Final = Turns(self, now_ns)
         self.answers: Final = Turns(self, now_ns)
 

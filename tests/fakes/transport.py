@@ -5,9 +5,10 @@ by the same check suite as the real ones.
 """
 
 import errno
+import os
 import socket
 from collections import deque
-from typing import cast
+from typing import IO, cast
 
 from proxy.errors import TransportError
 from proxy.network.run import Buffer
@@ -68,9 +69,14 @@ class MemorySocket:
         self.outbound = outbound
         self.calls: list[str] = []
         self.errors: dict[str, deque[int]] = {"recv": deque(), "send": deque()}
+        self._file: IO[bytes] | None = None
 
     def fileno(self) -> int:
-        return -1
+        """Of a file as long as what has arrived: so FIONREAD says of it what it says of a socket."""
+        if self._file is None:
+            self._file = open(os.memfd_create("arrived"), "r+b", buffering=0)
+        self._file.truncate(0 if self.inbound.stalled else len(self.inbound))
+        return self._file.fileno()
 
     def recv(self, size: int, flags: int = 0) -> bytes:
         self._called("recv", "recv")
@@ -95,6 +101,9 @@ class MemorySocket:
     def close(self) -> None:
         self.calls.append("close")
         self.outbound.fin = True
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def _called(self, name: str, kind: str) -> None:
         self.calls.append(name)
@@ -129,7 +138,7 @@ class MemoryTransport(Transport):
     """A transport over two wires, without a socket. Buffers nothing itself."""
 
     def __init__(self, inbound: Wire, outbound: Wire) -> None:
-        super().__init__()
+        super().__init__(is_plain=True)
         self.inbound = inbound
         self.outbound = outbound
         self.reset = False
@@ -148,8 +157,13 @@ class MemoryTransport(Transport):
     def has_buffered(self) -> bool:
         return False
 
+    def peek(self, size: int) -> bytes:
+        self._check()
+        return self.inbound.peek(size) or b""
+
     def obtainable(self, wanted: int) -> int:
-        return len(self.inbound)
+        self._check()
+        return 0 if self.inbound.stalled else len(self.inbound)
 
     def write(self, data: Buffer) -> int:
         self._check()

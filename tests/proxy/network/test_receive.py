@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from proxy.network.framing import FRAME_TOO_LARGE, NEGATIVE_SIZE, NOT_OURS, OK
 from proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, MemoryPool
-from proxy.network.receive import JOIN_BELOW, VIEW_FROM, Receive, ReceiveLimit
-from proxy.network.run import Run
+from proxy.network.receive import FIRST_PIECE, JOIN_BELOW, NEVER_CUT, VIEW_FROM, Receive, ReceiveLimit
+from proxy.network.run import PART, PART_FIRST, PART_LAST, Run
 from proxy.network.stats import SideStats
 from tests.fakes.clock import FakeClock
 
@@ -22,11 +22,11 @@ def frame(size: int, fill: int = 0) -> bytes:
 class Bench:
     """A receive with its pool, and what it delivered."""
 
-    def __init__(self, *, pool: int = 1 << 20, limit: int = -1) -> None:
+    def __init__(self, *, pool: int = 1 << 20, limit: int = -1, cut_from: int = NEVER_CUT, first_piece: int = FIRST_PIECE) -> None:
         self.pool = MemoryPool(pool, FakeClock().now_ns)
         self.limit = ReceiveLimit(limit)
         self.stats = SideStats()
-        self.receive = Receive(self.pool.common, self.limit, self.stats)
+        self.receive = Receive(self.pool.common, self.limit, self.stats, cut_from, first_piece)
         self.runs: list[Run] = []
 
     def feed(self, data: bytes) -> Run | None:
@@ -195,3 +195,148 @@ def test_a_view_is_kept_only_when_it_is_most_of_what_it_holds() -> None:
     run = bench.feed(frame(VIEW_FROM * 4)[VIEW_FROM:])
     assert run is not None
     assert isinstance(run.pieces()[0], memoryview)
+
+
+# Cut through.
+
+
+class Cutting(Bench):
+    """A bench whose runs may be pieces; what is said of them is checked as they come."""
+
+    within = False
+
+    def take(self, run: Run | None) -> None:
+        if run is None:
+            return
+        self.runs.append(run)
+        if not run.part:
+            assert run.frames >= 1
+            assert not self.within, "whole frames never come within a frame in pieces"
+            return
+        assert run.part & PART
+        assert bool(run.part & PART_FIRST) is not self.within, "the first piece is the first"
+        assert (run.frames, run.first) == (1 if run.part & PART_LAST else 0, run.end)
+        if run.part & PART_FIRST and not run.part & PART_LAST:
+            assert run.size >= FIRST_PIECE
+        self.within = not run.part & PART_LAST
+        assert (self.receive.passed != 0) is self.within
+
+    def check(self) -> None:
+        receive = self.receive
+        assert self.pool.used == receive.booked + sum(run.lease for run in self.runs)
+        assert receive.booked >= receive.staged
+        assert (receive.booked == 0) is (receive.staged == 0)
+
+
+def frame_at(data: bytes, position: int) -> bytes:
+    """The frame that begins there."""
+    return data[position : position + 4 + int.from_bytes(data[position : position + 4], "big")]
+
+
+@settings(max_examples=150)
+@given(
+    sizes=st.lists(st.sampled_from([0, 1, 7, 8, 9, 255, 5000, 40_000]), min_size=1, max_size=8),
+    seed=st.integers(0, 2**32),
+    most=st.integers(1, 30_000),
+    cut_from=st.sampled_from([0, 4, 12, 100, 4096, 20_000, NEVER_CUT]),
+    first_piece=st.sampled_from([FIRST_PIECE, 13, 4096]),
+)
+def test_any_split_and_any_cut_gives_the_same_bytes(sizes: list[int], seed: int, most: int, cut_from: int, first_piece: int) -> None:
+    """Cut by their size, or on demand at any time; pieces come in order, of one frame at a time, and say what they are."""
+    first_piece = min(first_piece, max(cut_from, FIRST_PIECE))
+    bench = Cutting(pool=1 << 30, cut_from=cut_from, first_piece=first_piece)
+    receive = bench.receive
+    data = b"".join(frame(size, index) for index, size in enumerate(sizes))
+    chooser = random.Random(seed)
+    position = 0
+    while position < len(data):
+        if receive.within and receive.size >= 0 and not receive.cut and chooser.random() < 0.2:
+            receive.cut_now(chooser.choice([1, 20, 5000]))
+        elif not receive.within and chooser.random() < 0.2 and (left := len(frame_at(data, position))) > FIRST_PIECE:
+            receive.cut_next(chooser.choice([1, 20, 5000]))
+            size = chooser.randint(1, min(left - 1, most))
+            bench.take(receive.feed(data[position : position + size]))
+            position += size
+            bench.check()
+            continue
+        if receive.has_part:
+            bench.take(receive.take_part())
+            bench.check()
+            continue
+        size = max(chooser.randint(1, most), len(data) // 1000)
+        if receive.cut or chooser.random() < 0.3:
+            size = min(size, int(receive.missing()))
+        bench.take(receive.feed(data[position : position + size]))
+        position += size
+        bench.check()
+    while receive.has_part:
+        bench.take(receive.take_part())
+    assert bench.delivered() == data
+    assert sum(run.frames for run in bench.runs) == len(sizes) == sum(bench.stats.frame_sizes)
+    assert not receive.within
+    bench.settle()
+    assert bench.pool.used == 0
+
+
+def test_a_frame_over_the_edge_is_cut_and_one_at_it_is_not() -> None:
+    for size, cut in ((100, False), (101, True)):
+        bench = Bench(cut_from=100)
+        assert bench.receive.cuts(size) is cut
+        run = bench.feed(frame(size - 4)[:50])
+        assert (run is not None, bench.receive.cut) == (cut, cut)
+        run = bench.feed(frame(size - 4)[50:])
+        assert run is not None
+        assert (run.part, run.frames, run.size) == ((PART | PART_LAST, 1, size - 50) if cut else (0, 1, size))
+        bench.settle()
+        assert bench.pool.used == 0
+
+
+@pytest.mark.parametrize(("first", "comes"), [(FIRST_PIECE - 1, False), (FIRST_PIECE, True), (FIRST_PIECE + 1, True)])
+def test_the_first_piece_waits_until_it_is_large_enough(first: int, comes: bool) -> None:
+    bench = Bench(cut_from=100)
+    run = bench.feed(frame(200)[:first])
+    assert (run is not None) is comes
+    assert bench.receive.unit() == (1 if comes else FIRST_PIECE - first)
+    run = bench.feed(frame(200)[first : first + 1])
+    assert run is not None
+    assert run.size == (1 if comes else first + 1)
+    assert bench.receive.drop() == 0
+    bench.settle()
+    assert bench.pool.used == 0
+
+
+def test_the_beginning_of_a_cut_frame_behind_whole_ones_is_asked_for() -> None:
+    bench = Bench(cut_from=100)
+    run = bench.feed(frame(5) + frame(200)[:80])
+    assert run is not None
+    assert (run.frames, run.size, bench.receive.has_part) == (1, 9, True)
+    part = bench.receive.take_part()
+    assert part is not None
+    assert (part.size, part.part, part.lease) == (80, PART | PART_FIRST, 80 + PIECE_OVERHEAD)
+    assert bench.receive.take_part() is None
+    assert (bench.receive.missing(), bench.receive.within, bench.receive.booked) == (124, True, 0)
+    bench.runs.append(part)
+    bench.settle()
+    assert bench.pool.used == 0
+
+
+def test_dropping_within_a_cut_frame_says_only_what_is_lost_here() -> None:
+    bench = Bench(cut_from=100, first_piece=50)
+    assert bench.feed(frame(200)[:40]) is None
+    assert bench.receive.drop() == 40
+    bench = Bench(cut_from=100, first_piece=50)
+    assert bench.feed(frame(200)[:60]) is not None
+    assert (bench.receive.passed, bench.receive.drop()) == (60, 0)
+    assert not bench.receive.within
+    bench.settle()
+    assert bench.pool.used == 0
+
+
+def test_the_next_frame_is_not_cut_for_the_last_one() -> None:
+    bench = Bench()
+    bench.receive.cut_next(20)
+    assert bench.feed(frame(100)[:30]) is not None
+    assert bench.feed(frame(100)[30:]) is not None
+    assert bench.feed(frame(100)[:30]) is None
+    assert not bench.receive.cut
+    bench.settle()

@@ -24,7 +24,7 @@ class Pair:
     Attributes:
         outbound: the wire that ours writes to.
         inbound: the wire that ours reads from.
-        below: our socket, when there is one.
+        below, beyond: our socket and the peer's, when there are any.
     """
 
     ours: Transport
@@ -33,6 +33,13 @@ class Pair:
     inbound: Wire
     pool: MemoryPool
     below: MemorySocket | None = None
+    beyond: MemorySocket | None = None
+
+    def close(self) -> None:
+        """Of what is below: a descriptor may be open."""
+        for sock in (self.below, self.beyond):
+            if sock is not None:
+                sock.close()
 
     def shake(self) -> None:
         for _ in range(10_000):
@@ -67,7 +74,7 @@ def make_memory(world: TlsWorld, capacity: int, split: int | None) -> Pair:
 def make_plain(world: TlsWorld, capacity: int, split: int | None) -> Pair:
     ours, peer = memory_sockets(capacity, split)
     pool = MemoryPool(1 << 30, FakeClock().now_ns)
-    return Pair(PlaintextTransport(as_socket(ours)), PlaintextTransport(as_socket(peer)), ours.outbound, ours.inbound, pool, ours)
+    return Pair(PlaintextTransport(as_socket(ours)), PlaintextTransport(as_socket(peer)), ours.outbound, ours.inbound, pool, ours, peer)
 
 
 def make_tls(version: str, *, server: bool) -> Callable[[TlsWorld, int, int | None], Pair]:
@@ -79,7 +86,7 @@ def make_tls(version: str, *, server: bool) -> Callable[[TlsWorld, int, int | No
             here, there = there, here
         bios = BioPair()
         ends = TlsTransport(as_socket(ours), here, pool.common, bios), TlsTransport(as_socket(peer), there, pool.common, bios)
-        return Pair(*ends, ours.outbound, ours.inbound, pool, ours)
+        return Pair(*ends, ours.outbound, ours.inbound, pool, ours, peer)
 
     return make
 
@@ -112,6 +119,7 @@ def make(request: pytest.FixtureRequest, tls_world: TlsWorld) -> Callable[..., P
             transport.close()
             assert transport.pending_write == 0
         assert pair.pool.used == 0
+        pair.close()
 
 
 def test_nothing_to_read_is_none(make: Callable[..., Pair]) -> None:
@@ -182,6 +190,98 @@ def test_a_wire_that_takes_nothing_is_no_error(make: Callable[..., Pair]) -> Non
         pass
     assert pair.ours.write(b"y") == 0
     assert pair.ours.write_gather([b"y", b"z"]) == 0
+
+
+# While memory is short: a look before a read.
+
+
+def gather(transport: Transport, size: int) -> bytes:
+    """So many bytes, by as many reads as it takes."""
+    data = b""
+    for _ in range(10 * size + 100):
+        if len(data) == size:
+            break
+        data += transport.read(size - len(data)) or b""
+    return data
+
+
+def test_what_is_obtainable_can_be_read_and_asking_takes_nothing_away(make: Callable[..., Pair]) -> None:
+    pair = make()
+    assert pair.ours.obtainable(1) == 0
+    for size in (1, 100, 16_384, 16_385, 70_000):
+        pair.peer.write(bytes(size - 1))
+        assert pair.ours.obtainable(size) < size, "one is not there"
+        assert pair.ours.obtainable(size) == pair.ours.obtainable(size)
+        pair.peer.write(b"x")
+        assert pair.ours.obtainable(size) >= size
+        assert gather(pair.ours, size) == bytes(size - 1) + b"x"
+        assert pair.ours.obtainable(1) == 0
+
+
+def test_what_was_begun_to_be_read_is_obtainable(make: Callable[..., Pair]) -> None:
+    pair = make()
+    pair.peer.write(bytes(40_000))
+    for taken in (1, 499, 10_000, 29_000):
+        assert len(gather(pair.ours, taken)) == taken
+    assert pair.ours.obtainable(500) >= 500
+    assert pair.ours.obtainable(501) <= 500
+    assert len(gather(pair.ours, 500)) == 500
+
+
+def test_no_more_than_what_is_missing_is_waited_for(make: Callable[..., Pair]) -> None:
+    """Else the last bytes would never be noticed; and when so much is there as was said, the wait ends sooner or later."""
+    for size in (2, 5000, 40_000):
+        pair = make()
+        pair.peer.write(bytes(size - 1))
+        assert pair.ours.obtainable(size) < size
+        least = pair.ours.least(size)
+        assert least > waiting(pair), "what lies there is not enough"
+        pair.peer.write(b"x")
+        assert waiting(pair) >= least
+        assert pair.ours.obtainable(size) >= size
+        gather(pair.ours, size)
+
+
+def waiting(pair: Pair) -> int:
+    """Bytes that lie in the wire before ours."""
+    return len(pair.inbound)
+
+
+def test_bytes_that_come_one_by_one_are_obtainable_with_the_last(make: Callable[..., Pair]) -> None:
+    pair = make(split=None)
+    pair.peer.write(bytes(300))
+    whole = pair.inbound.take(1 << 20) or b""
+    for index in range(len(whole)):
+        assert pair.ours.obtainable(300) < 300
+        assert pair.ours.least(300) > waiting(pair)
+        pair.inbound.put(whole[index : index + 1])
+    assert pair.ours.obtainable(300) >= 300
+    assert gather(pair.ours, 300) == bytes(300)
+
+
+def test_a_look_is_at_the_first_bytes_and_leaves_them(make: Callable[..., Pair]) -> None:
+    pair = make()
+    if not pair.ours.is_plain:
+        with pytest.raises(NotImplementedError):
+            pair.ours.peek(1)
+        return
+    assert pair.ours.peek(10) == b""
+    pair.peer.write(b"0123456789")
+    assert (pair.ours.peek(4), pair.ours.peek(100)) == (b"0123", b"0123456789")
+    assert pair.ours.read(100) == b"0123456789"
+    pair.peer.shut_write()
+    assert pair.ours.peek(10) == b""
+
+
+def test_a_look_does_not_swallow_an_error_of_the_network(make: Callable[..., Pair]) -> None:
+    """A socket tells it once: the read behind the look would see a stream that has ended."""
+    for call in (lambda t: t.obtainable(10), lambda t: t.peek(10) if t.is_plain else t.obtainable(10)):
+        pair = make()
+        pair.reset()
+        with pytest.raises(TransportError) as caught:
+            call(pair.ours)
+            pair.ours.read(10)
+        assert caught.value.errno == errno.ECONNRESET
 
 
 def test_the_end_comes_after_the_bytes_and_stays(make: Callable[..., Pair]) -> None:

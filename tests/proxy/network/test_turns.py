@@ -437,30 +437,30 @@ class World:
     # What may happen.
 
     def events(self, *, sizes: tuple[int, ...]) -> Iterator[tuple[str, int]]:
-        waits = self.pool.waiting != 0
         for index, one in enumerate(self.ones):
-            spec = self.specs[index]
-            short = self.account(index).is_short(answers=spec.answer)
-            if one.mode in (BEGINS, WAITS, IN) and one.kernel == 0 and one.held < spec.size:
-                yield "arrive", index
-            if one.mode == BEGINS and one.kernel and not one.held_up:
-                yield "ask" if short else "read", index
-            if one.mode == IN and one.kernel and not one.held_up:
-                yield "read", index
-            if one.mode == IN and waits and (one.held_up or not one.kernel):
-                yield "revoke", index
-            if one.mode == BEGINS and one.held and not one.kernel and waits:
-                yield "close", index  # moves too little
-            if one.mode == SENDS:
-                yield "close", index  # the socket took it, or it is closed for not moving
-            if one.mode == WAITS:
-                yield "close", index
-            if one.mode == IN and index == 0:
-                yield "hold", index
-            if one.held_up:
-                yield "free", index
+            yield from self._of_peer(index, one)
+            yield from self._of_ours(index, one)
         for size in sizes:
             yield "resize", size
+
+    def _of_peer(self, index: int, one: One) -> Iterator[tuple[str, int]]:
+        """It sends, takes what was sent to it, goes away, or is sent away for moving too little."""
+        if one.mode in (BEGINS, WAITS, IN) and one.kernel == 0 and one.held < self.specs[index].size:
+            yield "arrive", index
+        silent = one.mode == BEGINS and one.held and not one.kernel and self.pool.waiting != 0
+        if silent or one.mode in (SENDS, WAITS):
+            yield "close", index
+
+    def _of_ours(self, index: int, one: One) -> Iterator[tuple[str, int]]:
+        short = self.account(index).is_short(answers=self.specs[index].answer)
+        if one.mode in (BEGINS, IN) and one.kernel and not one.held_up:
+            yield "ask" if short and one.mode == BEGINS else "read", index
+        if one.mode == IN and self.pool.waiting != 0 and (one.held_up or not one.kernel):
+            yield "revoke", index
+        if one.mode == IN and index == 0 and not one.held_up:
+            yield "hold", index
+        if one.held_up:
+            yield "free", index
 
     def happen(self, what: str, index: int) -> None:
         getattr(self, what)(index)
