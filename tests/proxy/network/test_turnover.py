@@ -286,7 +286,7 @@ def test_nobody_is_closed_for_somebody_who_has_hardly_waited(bench):
 def test_who_waits_is_not_closed_for_what_it_holds(bench):
     bench.fill(POOL - 300_000)
     first, peer = bench.large(PORTION + 4)
-    second, _ = bench.waiting()
+    bench.waiting()
     bench.pass_to(bench.net.clock.now, 2 * LOOK_NS)
     bench.fill(2 * POOL)
     peer.sendall(b"x" * 2 * PORTION)
