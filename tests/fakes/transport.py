@@ -7,8 +7,9 @@ by the same check suite as the real ones.
 import errno
 import os
 import socket
+import weakref
 from collections import deque
-from typing import IO, cast
+from typing import cast
 
 from proxy.errors import TransportError
 from proxy.network.run import Buffer
@@ -69,14 +70,15 @@ class MemorySocket:
         self.outbound = outbound
         self.calls: list[str] = []
         self.errors: dict[str, deque[int]] = {"recv": deque(), "send": deque()}
-        self._file: IO[bytes] | None = None
+        self._fd = -1
 
     def fileno(self) -> int:
         """Of a file as long as what has arrived: so FIONREAD says of it what it says of a socket."""
-        if self._file is None:
-            self._file = open(os.memfd_create("arrived"), "r+b", buffering=0)
-        self._file.truncate(0 if self.inbound.stalled else len(self.inbound))
-        return self._file.fileno()
+        if self._fd < 0:
+            self._fd = os.memfd_create("arrived")
+            weakref.finalize(self, os.close, self._fd)
+        os.ftruncate(self._fd, 0 if self.inbound.stalled else len(self.inbound))
+        return self._fd
 
     def recv(self, size: int, flags: int = 0) -> bytes:
         self._called("recv", "recv")
@@ -101,9 +103,6 @@ class MemorySocket:
     def close(self) -> None:
         self.calls.append("close")
         self.outbound.fin = True
-        if self._file is not None:
-            self._file.close()
-            self._file = None
 
     def _called(self, name: str, kind: str) -> None:
         self.calls.append(name)
@@ -137,8 +136,8 @@ def memory_sockets(capacity: int = 1 << 20, split: int | None = None) -> tuple[M
 class MemoryTransport(Transport):
     """A transport over two wires, without a socket. Buffers nothing itself."""
 
-    def __init__(self, inbound: Wire, outbound: Wire) -> None:
-        super().__init__(is_plain=True)
+    def __init__(self, inbound: Wire, outbound: Wire, *, is_plain: bool = True) -> None:
+        super().__init__(is_plain=is_plain)
         self.inbound = inbound
         self.outbound = outbound
         self.reset = False

@@ -42,6 +42,7 @@ from proxy.network.turns import PORTION, TurnOwner
 from tests.fakes.clock import FakeClock
 from tests.fakes.network import NetBench, frame, net_bench, reset, tcp_pair
 from tests.fakes.tls import TlsWorld
+from tests.fakes.transport import MemoryTransport, Wire
 
 NO_LIMIT = 1 << 31
 POOL = 1 << 20
@@ -589,6 +590,38 @@ def test_records_that_hold_less_than_they_seem_to_do_not_stop_a_frame(tls_world:
         net.poll_until(lambda: line.turn() or line.channel.frames_received == 1)
         assert line.came == data
         assert claimed[0] > TLS_READS
+
+
+class Lying(MemoryTransport):
+    """As TLS with padded records: all seems to be there, and is not."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(Wire(), Wire(), is_plain=False)
+        self.inbound.put(data)
+
+    def obtainable(self, wanted: int) -> int:
+        return wanted
+
+
+def test_what_deceivers_have_us_hold_is_bounded_for_all_of_them_together() -> None:
+    """Each has all but a byte of a frame of 200 KiB read; the next one waits for its turn."""
+    size = 200 * 1024
+    pool = MemoryPool(POOL, FakeClock().now_ns)
+    pool.common.charge(PENDING, 2 * POOL)
+    sock, peer = tcp_pair()
+    cares = []
+    with sock, peer:
+        for expected in (size - LITTLE, WAIT_FOR_TURN, WAIT_FOR_TURN):
+            transport = Lying(frame(size - 4)[:-1])
+            receive = Receive(pool.common, ReceiveLimit(-1), SideStats())
+            care = Careful(sock, transport, receive, pool.requests, Owner())
+            cares.append(care)
+            first = care.look(NO_LIMIT, drained=True, readable=True)
+            assert first == LITTLE
+            receive.feed(transport.read(int(first)) or b"")
+            assert care.look(NO_LIMIT, drained=True, readable=True) == expected
+        cares[0].leave()
+        assert pool.trusted == 0
 
 
 def test_over_tls_a_frame_goes_whole_only_as_far_as_an_empty_socket_takes_nearly_all_of_it(tls_world: TlsWorld) -> None:

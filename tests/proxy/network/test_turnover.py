@@ -235,13 +235,14 @@ def test_the_worst_is_closed_first_and_no_more_than_give_room(bench):
     small, large = bench.large(300_000)[0], bench.large(MIB)[0]
     moving, peer = bench.large(MIB)
     bench.fill(POOL + 1)
-    waiting, _ = bench.waiting()
+    waiting, *_ = [bench.waiting()[0] for _ in range(4)]
     start = bench.net.clock.now
     bench.pass_to(start, FIRST_LOOK)
     bench.more(moving, peer, 50_000)
     bench.pass_to(start, JUDGED)
     assert [channel.is_open for channel in (small, large, moving)] == [True, False, True]
     assert (bench.net.pool.evicted, waiting.causes) == (1, 0)
+    assert bench.net.pool.waiting > 0, "more wait, but they wait for each other"
 
 
 def test_all_that_are_too_slow_are_closed_when_that_is_not_enough(bench):

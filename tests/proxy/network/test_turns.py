@@ -114,6 +114,18 @@ def test_the_reserve_is_lent_while_nothing_is_held_beyond_the_pool(bench, over, 
     assert bench.ask(bench.turn(), 1) is lent
 
 
+def test_what_is_promised_keeps_the_reserve_from_the_next_as_what_is_held_does(bench):
+    """A pool that has shrunk: what is promised will be held, beyond it."""
+    bench.fill(12, PENDING)
+    assert bench.ask(bench.turn(), 4)
+    bench.free(2, PENDING)
+    bench.pool.resize(13 * ONE_READ)
+    last = bench.turn()
+    assert not bench.ask(last, 4)
+    bench.free(1, PENDING)
+    assert last.is_in
+
+
 def test_what_a_frame_left_beyond_the_pool_keeps_the_reserve_from_the_next(bench):
     """It is whole, and waits for its socket."""
     bench.fill(16)
@@ -180,6 +192,19 @@ def test_two_who_fit_are_in_at_once_and_a_third_that_does_not_fit_beside_their_p
     assert [bench.ask(turn, 3) for turn in turns] == [True] * 3
     assert bench.pool.promised == 6 * ONE_READ
     assert bench.pool.requests.reserved is turns[2]
+
+
+# What seems to be there.
+
+
+def test_one_is_always_trusted_and_more_up_to_one_read(bench):
+    turns = bench.pool.requests
+    assert turns.trust(2 * ONE_READ)
+    assert not turns.trust(1)
+    turns.end_trust(2 * ONE_READ)
+    assert [turns.trust(size) for size in (ONE_READ - 1, 2, 1, 1)] == [True, False, True, False]
+    assert bench.pool.answers.trust(0)
+    assert not bench.pool.answers.trust(1), "it is one figure for both directions"
 
 
 # Leaving, and losing it.
