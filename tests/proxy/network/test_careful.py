@@ -566,32 +566,6 @@ def test_tiny_segments_and_records_do_not_stop_a_frame(kind: str, tls_world: Tls
         assert net.pool.begun == 0
 
 
-def test_records_that_hold_less_than_they_seem_to_do_not_stop_a_frame(tls_world: TlsWorld) -> None:
-    """An empty record of 1.2 or a padded one of 1.3 counts as data when it is looked at; then it is not, again and again."""
-    with short_bench() as net:
-        line = Line(net, "tls", tls_world)
-        data = frame(60_000)
-        line.say(data, record=100)
-        transport = line.channel._transport
-        claimed = [0]
-        real = transport.obtainable
-
-        def more(wanted: int) -> int:
-            claimed[0] += 1
-            return max(int(real(wanted)), wanted)
-
-        if not hasattr(transport, "__dict__"):
-            pytest.skip("compiled classes take no other method; the rules are the same")
-        transport.obtainable = more  # type: ignore[method-assign]
-        while line.out:
-            line.send(3000)
-            net.poll()
-            net.clock.advance_ms(10)
-        net.poll_until(lambda: line.turn() or line.channel.frames_received == 1)
-        assert line.came == data
-        assert claimed[0] > TLS_READS
-
-
 class Lying(MemoryTransport):
     """As TLS with padded records: all seems to be there, and is not."""
 
@@ -601,6 +575,30 @@ class Lying(MemoryTransport):
 
     def obtainable(self, wanted: int) -> int:
         return wanted
+
+
+def test_records_that_hold_less_than_they_seem_to_make_a_frame_go_on_like_a_large_one() -> None:
+    """An empty record counts as data when it is looked at; then it is not, again and again."""
+    pool = MemoryPool(POOL, FakeClock().now_ns)
+    pool.set_largest(POOL, 0)
+    pool.common.charge(PENDING, SHORT)
+    sock, peer = tcp_pair()
+    transport = Lying(frame(30_000)[:100])
+    receive = Receive(pool.common, ReceiveLimit(-1), SideStats())
+    care = Careful(sock, transport, receive, pool.requests, Owner())
+    with sock, peer:
+        for reads in range(TLS_READS + 1):
+            size = care.look(NO_LIMIT, drained=True, readable=True)
+            assert size > 0
+            assert care.turn is None, f"after {reads} reads"
+            data = transport.read(10) or b""
+            receive.feed(data)
+            care.after_read(len(data), whole=False)
+        assert care.look(NO_LIMIT, drained=True, readable=True) == receive.unit()
+        assert care.turn is not None
+        assert care.turn.is_in
+        care.leave()
+    assert (pool.promised, pool.trusted, pool.requests.reserved) == (0, 0, None)
 
 
 def test_what_deceivers_have_us_hold_is_bounded_for_all_of_them_together() -> None:
