@@ -165,9 +165,8 @@ class Acts:
         self._steering.set_limit(MIB)
         self._steering.set_pool_size(len(self._steering.pool().shares) * MIB)
         try:
-            for holder in (first, second):  # the second beyond the pool: there is room for one frame
-                self._begin(holder, MIB - BODY_HEADER_SIZE, MIB - 4 * KIB)
-                self._until_proxy(holder, "most of a frame held", lambda channel: channel.leased_bytes >= MIB - 16 * KIB)
+            self._begin_and_stop(first, 700 * KIB)
+            self._begin_and_stop(second, MIB - 4 * KIB)  # beyond the pool, where there is room for one frame
             self._begin(waiter, 512 * KIB, 256 * KIB)
             self._until_proxy(waiter, "a frame that waits for memory", lambda channel: MuteCause.MUTE_CAUSE_MEMORY in channel.mute_causes)
             pool = self._steering.pool()
@@ -182,14 +181,22 @@ class Acts:
         self._generator.ask("finish", connection=waiter.number)
         self._until(waiter, "the frame answered", lambda seen: seen["answered"] == 1)
         self._saw(f"grown to {_size(self._pool_size)}: that frame went on and was answered")
-        for guest in (
-            first,
-            second,
-            waiter,
-            other,
-        ):  # who holds memory that others wait for is closed after seconds: on a slow machine the first two are
+        for holder in (first, second):
+            self._finish(holder)
+        for guest in (first, second, waiter, other):
             self._generator.ask("shut", connection=guest.number)
         self._steering.set_limit(self._initial_limit)
+
+    def _begin_and_stop(self, guest: _Guest, size: int) -> None:
+        """A frame of 1 MiB, of which only `size` bytes come for now."""
+        self._begin(guest, MIB - BODY_HEADER_SIZE, size)
+        self._until_proxy(guest, "most of a frame held", lambda channel: channel.leased_bytes >= size - 16 * KIB)
+
+    def _finish(self, guest: _Guest) -> None:
+        """The rest of a frame begun; on a slow machine it may be gone: who holds memory that others wait for is closed after seconds."""
+        self._generator.ask("finish", connection=guest.number)
+        if self._until(guest, "the frame answered", lambda seen: seen["answered"] == 1 or bool(seen["closed"]))["closed"]:
+            self.refused.append("incomplete")
 
     def _on_one_processor(self, count: int) -> list[_Guest]:
         """Connections that share a processor's part of the pool; the others are closed again."""

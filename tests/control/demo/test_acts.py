@@ -94,7 +94,7 @@ class Pretended:
         connection = self.connections[int(channel_id)]
         before = [other for other in self.connections.values() if other.number < connection.number]
         earlier = sum(other.held for other in before if other.number % 2 == connection.number % 2)
-        waits = bool(connection.held) and earlier >= self.pool_size - 16_384 and "memory" not in self.lies
+        waits = bool(connection.held) and earlier >= self.pool_size // 2 and "memory" not in self.lies
         causes = [channels.MUTE_CAUSE_ADMIN] if connection.muted else [channels.MUTE_CAUSE_MEMORY] if waits else []
         return channels.Channel(
             id=channel_id,
