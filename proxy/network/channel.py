@@ -640,12 +640,11 @@ class Channel(ChannelFacts):
         lost = self._receive.drop()
         if self._care is not None:
             self._care.leave()
-        if passed != 0:
-            self.cut_short_at = passed
-            self.count_cut_short()
         if lost != 0:
             self._count_lost(lost)
-        if lost + passed != 0:
+        if passed != 0:
+            self.cut_frame_short(passed)
+        elif lost != 0:
             self._stats.refused_incomplete += 1
 
     def _count_lost(self, lost: i64) -> None:

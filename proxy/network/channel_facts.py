@@ -210,6 +210,14 @@ class ChannelFacts(FdHandler):
         """Bytes that the peer's kernel took: of those that the socket took, what does not lie in it any more, as far as it says."""
         return self._transport.wire_sent - socket_buffers.unsent(self._socket)
 
+    def cut_frame_short(self, passed: i64) -> None:
+        """The frame that is cut through, and of which so many bytes were passed on, will not be completed; harmless when that was said before."""
+        if self.cut_short_at == 0:
+            self.cut_short_at = passed
+            self.count_cut_short()
+            self._stats.refused_incomplete += 1
+        self._receive.abandoned = True
+
     def count_cut_short(self) -> None:
         """A frame that was cut through ended here, or went out here, without its end."""
         self._stats.cut_short += 1

@@ -46,6 +46,7 @@ class Receive:
         size: bytes of the frame begun, header counted; -1 while its header is not whole.
         cut: the frame begun is cut through.
         passed: bytes of it that were handed out.
+        abandoned: what still comes of it is not passed on: it is no whole frame, though it may come to its end.
         fault: what ``feed`` found wrong (``framing.OK`` and on). Nothing may be fed afterwards.
         faulty_size: the size that was refused.
         refused_bytes: what the last read gave of the frame that was refused, and behind it; what was ``staged`` before is not in it.
@@ -67,6 +68,7 @@ class Receive:
         self.size: i64 = -1
         self.cut: bool = False
         self.passed: i64 = 0
+        self.abandoned: bool = False
         self.fault: i64 = OK
         self.faulty_size: i64 = 0
         self.refused_bytes: i64 = 0
@@ -187,10 +189,13 @@ class Receive:
         part: i64 = PART
         if self.passed == 0:
             part |= PART_FIRST
+        frames: i64 = 0
         if is_last:
             part |= PART_LAST
-            self._stats.frame_sizes[size_bucket(self.size - HEADER)] += 1
-        run = Run(self._pieces, self.staged, data, length, length, 1 if is_last else 0, self._booked, part)
+            if not self.abandoned:
+                frames = 1
+                self._stats.frame_sizes[size_bucket(self.size - HEADER)] += 1
+        run = Run(self._pieces, self.staged, data, length, length, frames, self._booked, part)
         self._hand_out(self.staged + length)
         if is_last:
             self._reset()
@@ -277,5 +282,6 @@ class Receive:
         self.size = -1
         self.cut = False
         self.passed = 0
+        self.abandoned = False
         self._cut_next = False
         self._least = self._first_piece

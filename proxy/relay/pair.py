@@ -32,7 +32,7 @@ from proxy.network import mute
 from proxy.network.cause import Cause
 from proxy.network.channel import Channel
 from proxy.network.framing import HEADER
-from proxy.network.run import PART_FIRST, Run
+from proxy.network.run import PART_FIRST, PART_LAST, Run
 from proxy.network.selector import Selector
 from proxy.network.state import ChannelState
 from proxy.network.timer import Timer
@@ -134,6 +134,7 @@ class Leg:
         shut: our write side is shut, or will be: ``shut_wanted`` says that a pending send is waited for.
         dropped_bytes: whole frames received that were not passed on.
         part_size: bytes of the frame that is cut through, known while somebody looks.
+        drops_frame: no piece of that frame was passed on, and none will be.
     """
 
     __deletable__ = ("pair",)
@@ -152,6 +153,7 @@ class Leg:
         self.shut_wanted: bool = False
         self.dropped_bytes: i64 = 0
         self.part_size: i64 = 0
+        self.drops_frame: bool = False
 
     @property
     def other(self) -> "Leg":
@@ -384,7 +386,10 @@ class Pair:
         """A run on a leg without ``forward_to``."""
         out = leg.other.channel
         if self.state is CLOSING or out is None or not out.can_send:
-            self._drop(leg, run.frames, run.size)
+            if run.part != 0:
+                self._drop_part(leg, channel, run)
+            else:
+                self._drop(leg, run.frames, run.size)
             channel.discard(run)
             return
         pairing = self.pairing
@@ -429,6 +434,26 @@ class Pair:
             leg.tap.drop(frames, size, leg.frames, self._wall_ns())
         leg.frames += frames
         leg.bytes += size
+
+    def _drop_part(self, leg: Leg, channel: Channel, run: Run) -> None:
+        """As ``_drop``, for a piece: of a frame that is dropped whole, or of one whose beginning was passed on, which is cut short."""
+        if run.part & PART_FIRST:
+            leg.drops_frame = True
+        if leg.drops_frame:
+            self._drop(leg, run.frames, run.size)
+        else:
+            self._cut_short(leg, channel, max(channel.cut_at, run.size))
+            leg.dropped_bytes += run.size
+            leg.frames += run.frames
+            leg.bytes += run.size
+        if run.part & PART_LAST:
+            leg.drops_frame = False
+
+    def _cut_short(self, leg: Leg, channel: Channel, passed: i64) -> None:
+        """The frame of which so many bytes were passed on will not be completed, whatever still comes of it."""
+        channel.cut_frame_short(passed)
+        if leg.tap is not None:
+            leg.tap.cut_short(self._wall_ns())
 
     def _wall_ns(self) -> i64:
         """The time of day, as of this poll."""
@@ -604,6 +629,9 @@ class Pair:
         self.state = state.next_state(self.state, PairEvent.END)
         self.client.forward_to = None
         self.upstream.forward_to = None
+        for leg in (self.client, self.upstream):
+            if leg.channel is not None and leg.channel.is_within_cut:
+                self._cut_short(leg, leg.channel, leg.channel.cut_at)
         self._linger(self.client)
         self._linger(self.upstream)
         if _is_left(self.client) or _is_left(self.upstream):

@@ -162,12 +162,13 @@ class NetBench:
         for _ in range(times):
             self.selector.poll(0)
 
-    def poll_until(self, done: Callable[[], object], times: int = 2000) -> None:
-        """Poll, a millisecond at a time, until ``done``."""
+    def poll_until(self, done: Callable[[], object], times: int = 2000, *, step_ms: int = 0) -> None:
+        """Poll, a millisecond at a time, until ``done``; ``step_ms``: so far the test's clock goes each time."""
         for _ in range(times):
             if done():
                 return
             self.selector.poll(1)
+            self.clock.advance_ms(step_ms)
         raise AssertionError("it does not happen")
 
     def finish(self) -> None:

@@ -438,7 +438,7 @@ def test_a_small_frame_that_is_here_passes_though_nothing_is_left(size: int) -> 
         channel, peer = net.ready_pair(tcp=True)
         sender = threading.Thread(target=peer.sendall, args=(frame(size) * 2,))
         sender.start()
-        net.poll_until(lambda: net.clock.advance_ms(1) or channel.frames_received == 2)
+        net.poll_until(lambda: channel.frames_received == 2, step_ms=1)
         assert (channel.causes, net.pool.begun, net.listener.data[channel]) == (0, 0, frame(size) * 2)
         sender.join()
 
@@ -452,10 +452,10 @@ def test_the_beginning_of_a_small_frame_stays_in_the_kernel(size: int) -> None:
         assert (channel.frames_received, net.pool.begun, channel.causes, channel.is_receiving) == (1, 0, 0, True)
         assert channel.begun_bytes == 4 + size - 1
         peer.send(b"x")
-        net.poll_until(lambda: channel.frames_received == 2)
+        net.poll_until(lambda: channel.frames_received == 2, step_ms=1)
         assert net.listener.data[channel] == frame(3) + frame(size)
         peer.send(frame(1))
-        net.poll_until(lambda: channel.frames_received == 3)
+        net.poll_until(lambda: channel.frames_received == 3, step_ms=1)
 
 
 def test_a_small_frame_in_small_segments_is_waited_for() -> None:
@@ -468,7 +468,7 @@ def test_a_small_frame_in_small_segments_is_waited_for() -> None:
         for _ in range(10):
             net.poll(2)
             net.clock.advance_ms(10)
-        net.poll_until(lambda: channel.frames_received == 1)
+        net.poll_until(lambda: channel.frames_received == 1, step_ms=1)
         assert net.pool.evicted == 0
 
 
@@ -478,7 +478,7 @@ def test_a_stream_that_ends_within_a_small_frame_in_the_kernel_is_seen() -> None
         peer.send(frame(70_000)[:60_000])
         net.poll(5)
         peer.shutdown(socket.SHUT_WR)
-        net.poll_until(lambda: channel.state is ChannelState.READ_ENDED)
+        net.poll_until(lambda: channel.state is ChannelState.READ_ENDED, step_ms=1)
         assert (channel.lost_bytes, net.pool.begun, net.stats.refused_incomplete) == (60_000, 0, 1)
 
 
@@ -488,7 +488,7 @@ def test_a_reset_within_a_small_frame_in_the_kernel_is_seen() -> None:
         peer.send(frame(70_000)[:60_000])
         net.poll(5)
         reset(peer)
-        net.poll_until(lambda: channel.state is ChannelState.CLOSED)
+        net.poll_until(lambda: channel.state is ChannelState.CLOSED, step_ms=1)
         assert channel.cause is Cause.PEER_RESET
 
 
@@ -511,11 +511,11 @@ def test_a_large_frame_takes_its_turn_and_goes_on_when_there_is_room() -> None:
         channel, peer = net.ready_pair(tcp=True)
         sender = threading.Thread(target=peer.sendall, args=(frame(390_000),))
         sender.start()
-        net.poll_until(lambda: channel.causes == mute.MEMORY)
+        net.poll_until(lambda: channel.causes == mute.MEMORY, step_ms=1)
         assert (net.pool.waiting, net.pool.refused, channel.frames_received) == (1, 1, 0)
         assert net.pool.begun < 256
         net.pool.common.release(PENDING, (1 << 20) + 1000)
-        net.poll_until(lambda: channel.frames_received == 1)
+        net.poll_until(lambda: channel.frames_received == 1, step_ms=1)
         assert (channel.causes, net.pool.waiting, net.pool.begun) == (0, 0, 0)
         net.pool.common.release(PENDING, (1 << 20) - 1000)
         sender.join()
@@ -526,7 +526,7 @@ def test_closing_a_channel_that_waits_for_its_turn_leaves_nobody_waiting() -> No
         net.pool.common.charge(PENDING, 1 << 21)
         channel, peer = net.ready_pair(tcp=True)
         peer.send(frame(400_000)[:100_000])
-        net.poll_until(lambda: channel.causes == mute.MEMORY)
+        net.poll_until(lambda: channel.causes == mute.MEMORY, step_ms=1)
         channel.close(Cause.ADMIN)
         assert net.pool.waiting == 0
         net.pool.common.release(PENDING, 1 << 21)
@@ -552,7 +552,7 @@ def test_a_frame_larger_than_the_room_passes_in_pieces() -> None:
         parts: list[int] = []
         net.listener.on_run = lambda _, run: parts.append(run.size)
         peer.send(frame(60_000))
-        net.poll_until(lambda: channel.frames_received == 1)
+        net.poll_until(lambda: channel.frames_received == 1, step_ms=1)
         assert (max(parts), sum(parts), len(parts) > 1) == (10_000, 60_004, True)
         assert (net.listener.data[channel], net.pool.begun) == (frame(60_000), 0)
 

@@ -115,6 +115,28 @@ def test_answers_that_come_after_the_clients_reset_are_a_gap(make, protocol):
     assert accounts.writer.dropped_undelivered == gap.frames
 
 
+@pytest.mark.parametrize("protocol", ["framed", "kafka"])
+def test_the_rest_of_an_answer_that_was_cut_short_is_no_frame(make, protocol):
+    """The client resets while the upstream sends on: the answer is a gap without frames, of the bytes that were passed on."""
+    accounts = make(protocol, cut_answers=True)
+    world = accounts.world
+    client, upstream, pair = world.pair()
+    asked = accounts.ask(10)
+    client.sendall(asked)
+    world.read(upstream, len(asked))
+    data = accounts.reply(900_000)
+    upstream.sendall(data[:300_000])
+    world.until(lambda: pair.upstream.channel.cut_at > 0)
+    reset(client)
+    upstream.sendall(data[300_000:])
+    upstream.close()
+    world.until(lambda: world.rows)
+    (row,) = accounts.settle()
+    assert (row["frames"], row["detail"].startswith("within a frame, after ")) == ({"request": 1, "response": 0}, True)
+    gaps = [(gap.reason, gap.direction, gap.frames) for gap in read_gaps(accounts.folder)]
+    assert gaps == [("partial_frame", "response", 0)]
+
+
 def test_what_a_client_sent_for_an_upstream_that_refuses_is_a_gap(make, refusing):
     accounts = make(endpoints=[refusing])
     world = accounts.world

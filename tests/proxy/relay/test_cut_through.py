@@ -375,6 +375,23 @@ def test_a_drain_waits_for_the_end_of_an_answer_that_comes_with_pauses(make_crow
     assert cut_short(crowd) == [0, 0]
 
 
+def test_what_still_comes_of_a_frame_that_was_cut_short_is_no_frame(crowd, ends):
+    """Its receiver does not read when the operator closes, and its sender sends on."""
+    couple = crowd.join(buffer=16 * KIB)
+    source, sink = ends(couple)
+    sink.reads = 0
+    source.give(LIMIT)
+    crowd.rest()
+    couple.pair.end(Cause.ADMIN, "", "internal")
+    crowd.turn(50)
+    crowd.pass_time(1.5)
+    crowd.settle(lambda: crowd.rows)
+    assert crowd.row["detail"].startswith("within a frame, after ")
+    assert cut_short(crowd) == [1, 1]
+    assert sum(crowd.row["frames"].values()) == 0
+    assert crowd.pool.used == 0
+
+
 def test_a_drain_ends_a_frame_that_does_not_end_in_time(make_crowd):
     crowd = make_crowd(pool=8 * MIB, limit=LIMIT, cut_requests=True, quiet_s=1)
     couple = crowd.join()
