@@ -502,6 +502,11 @@ class Channel(ChannelFacts):
         size = care.look(room, drained=drained, readable=events & EPOLLIN != 0)
         if size > 0:
             self._read(size)
+            while not self._transport.is_plain and self._open and self._may_read():
+                size = care.rest()
+                if size == 0:
+                    break
+                self._read(size)
         elif size == WAIT_FOR_ROOM:
             self._listener.wait_for_room(self)
         elif size == WAIT_FOR_TURN:
