@@ -3,7 +3,10 @@
 ======================== =============================================================================
 framing, run             size headers in what a read gave; the whole frames it completed
 receive, send            the one frame begun; the one run that the socket would not take whole
-memory_pool              what may be retained, and who waits
+memory_pool, turns       what is held, and which large frame may go on while memory is short (``MEMORY.md``)
+careful, socket_buffers  how a channel reads while it is short; what the kernel's buffers say
+turnover                 who holds memory that others wait for must move
+pipe                     bytes that pass from socket to socket without coming here
 transport                bytes over a socket: plaintext and tls look the same
 tls_bio, tls_record      OpenSSL's two ends, which all connections share; where TLS records end
 tls_context              TLS contexts from files
