@@ -60,11 +60,6 @@ class MemoryPool(Budget):
         self._set_lines()
 
     @property
-    def available(self) -> i64:
-        """Bytes left; below 0: more is held than the budget."""
-        return self.size - self.used
-
-    @property
     def refused(self) -> i64:
         """Turns that were not given at once."""
         return self.requests.refused + self.answers.refused

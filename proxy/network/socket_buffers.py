@@ -1,4 +1,5 @@
-"""What the kernel's buffers of a socket hold, and what they have room for. Asked only while memory is short.
+"""What the kernel's buffers of a socket hold, and what they have room for. Asked while memory is short, and for each
+piece of a frame that is cut through.
 
 Source: Linux's tcp(7), unix(7), socket(7) and ``linux/sock_diag.h``.
 """

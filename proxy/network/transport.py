@@ -73,13 +73,17 @@ class Transport(abc.ABC):
         """Whether ``read`` would give something although the socket may stay silent."""
 
     def peek(self, size: i64) -> bytes:
-        """The first bytes that ``read`` would give, at most ``size``, left where they are; none at the end, or when there are none now."""
+        """The first bytes that ``read`` would give, at most ``size``, left where they are; none at the end, or when there are none now.
+
+        Raises:
+            NotImplementedError: it is not ``is_plain``: what ``read`` would give cannot be seen.
+        """
         raise NotImplementedError
 
     @abc.abstractmethod
     def obtainable(self, wanted: i64) -> i64:
-        """How many bytes could be read now, by as many reads as it takes; ``wanted`` or more when there are so many. May say a little too much,
-        and says so of what is no error of the socket, and ``read`` will raise.
+        """How many bytes could be read now, by as many reads as it takes; ``wanted`` or more when there are so many. May say too much: of
+        records that hold less than they seem to, and of what ``read`` will refuse. An error of the socket is raised.
         """
 
     def least(self, wanted: i64) -> i64:

@@ -392,17 +392,8 @@ class Pair:
                 self._drop(leg, run.frames, run.size)
             channel.discard(run)
             return
-        pairing = self.pairing
-        if run.part != 0:
-            self._pass_part(leg, channel, out, run)
-            return
         now_ns = self._owner.selector.read_clock()  # not the poll's: an answer can come within the poll that passed its request on
-        if pairing is not None:
-            if leg.is_client:
-                pairing.requests(run, now_ns)
-            else:
-                pairing.answers(run, now_ns, leg.tap is not None)
-        accepted = leg.tap is None or self._append(leg.tap, leg, run, now_ns)
+        accepted = self._look_at(leg, run, now_ns) if run.part == 0 else self._look_at_part(leg, run, now_ns)
         leg.frames += run.frames
         leg.bytes += run.size
         if not accepted:
@@ -410,8 +401,28 @@ class Pair:
             self._owner.tap_full(leg)
         if not out.send(run):
             channel.mute(PEER)
+        if self.pairing is not None:
+            self._hold(self.pairing, leg)
+
+    def _look_at(self, leg: Leg, run: Run, now_ns: i64) -> bool:
+        """Pair and tap a run; False: the tap's log is full, and the source is to be muted."""
+        pairing = self.pairing
         if pairing is not None:
-            self._hold(pairing, leg)
+            if leg.is_client:
+                pairing.requests(run, now_ns)
+            else:
+                pairing.answers(run, now_ns, leg.tap is not None)
+        return leg.tap is None or self._append(leg.tap, leg, run, now_ns)
+
+    def _look_at_part(self, leg: Leg, run: Run, now_ns: i64) -> bool:
+        """As ``_look_at``, for a piece of a frame that is cut through."""
+        pairing = self.pairing
+        if pairing is not None and run.part & PART_FIRST:
+            if leg.is_client:
+                pairing.request_part(run, now_ns)
+            else:
+                pairing.answer_part(run, now_ns)
+        return leg.tap is None or self._append_part(leg.tap, leg, run, now_ns)
 
     def room_for(self, leg: Leg) -> tuple[i64, bool]:
         """How many bytes of a leg's runs the other side takes at once, and whether nothing waits there; what is dropped needs no room."""
@@ -458,26 +469,6 @@ class Pair:
     def _wall_ns(self) -> i64:
         """The time of day, as of this poll."""
         return self._owner.selector.now_ns + self._owner.wall_offset_ns
-
-    def _pass_part(self, leg: Leg, channel: Channel, out: Channel, run: Run) -> None:
-        """As ``received``, for a piece of a frame that is cut through."""
-        pairing = self.pairing
-        now_ns = self._owner.selector.read_clock()
-        if pairing is not None and run.part & PART_FIRST:
-            if leg.is_client:
-                pairing.request_part(run, now_ns)
-            else:
-                pairing.answer_part(run, now_ns)
-        accepted = leg.tap is None or self._append_part(leg.tap, leg, run, now_ns)
-        leg.frames += run.frames
-        leg.bytes += run.size
-        if not accepted:
-            channel.mute(TAP)
-            self._owner.tap_full(leg)
-        if not out.send(run):
-            channel.mute(PEER)
-        if pairing is not None:
-            self._hold(pairing, leg)
 
     def passes_to(self, leg: Leg) -> Channel | None:
         """Where pieces of a leg go that nobody looks at: the first of the frame was."""
