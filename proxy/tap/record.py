@@ -1,10 +1,11 @@
-"""The tap's format on disk: segment files of blocks of chunks of frames. Little endian throughout; version 2.
+"""The tap's format on disk: segment files of blocks of chunks of frames. Little endian throughout; version 3.
 
 Where things are::
 
     <directory>/<stream>/<base>.open          being written, by exactly one process
     <directory>/<stream>/<base>.seg           sealed: never changes again, until retention deletes it
     <directory>/_consumers/<name>.json        how far a reader has come (``consumer``)
+    <directory>/_ledger.jsonl                 which streams there were, and what became of them (``ledger``)
 
 A stream is what one run of one processor wrote: ``<node>.<slot>.<boot-id>``. A *logical offset* is a position in a stream: ``base`` (the
 file's name, 20 digits) + position in the file - 4096. The next segment's base is the logical end of the segment before, so one integer
@@ -12,10 +13,14 @@ names a place for ever and survives rolling. Offsets point at blocks.
 
 Segment: the header, then blocks back to back::
 
-    0      8        12         16        20                              4096
-    | FGTAPLOG | version | json_len | crc32 of json | JSON, then zeros   | block | block | ...
+    0      8        12         16        20                  3968    4096
+    | FGTAPLOG | version | json_len | crc32 of json | JSON, then zeros   | seal  | block | block | ...
 
     JSON: {"version", "node", "slot", "stream", "boot_id", "created_ns", "base"}
+
+The seal is zeros while the segment is written, and then, before it gets its final name, ``SEAL``: the logical offset where its last block ends, how many
+blocks it has, the sums of their counts of frames, SEAL_FINAL when the stream ends here with all accounted for, SEAL_CUT when a torn tail was cut off, when
+it was sealed. What ends elsewhere than its seal says is damaged.
 
 Block: ``BLOCK_HEADER`` (128 bytes), then sections. Each section's place is in the header, relative to the block's start; sections and the
 block itself are padded with zeros, sections to 8 bytes, the block to 64. A section that would be empty has length 0::
@@ -25,7 +30,8 @@ block itself are padded with zeros, sections to 8 bytes, the block to 64. A sect
     +chunks_at  chunk table  chunk_count rows of CHUNK_ROW_BYTES
     +starts_at  starts       int32 for each stored frame: where it begins, relative to its chunk's data
     +sizes_at   sizes        int32 for each frame of the chunks with FLAG_SIZES: the body size it had on the wire
-    +answers_at answers      int32 keys[answers_count], then int32 latencies_us[answers_count], for the chunks with FLAG_ANSWERS
+    +answers_at answers      int32 keys[answers_count], then int32 latencies_us[answers_count], for the chunks with FLAG_ANSWERS; in a block with
+                             BLOCK_REQUESTS then also int32 request_sizes[answers_count] and int32 correlation_ids[answers_count]
     +data_at    data         the chunks' data back to back: frames as they passed
 
 A block is believed when it lies wholly inside the file's size and both CRCs fit: ``header_crc`` over the header before it, ``body_crc``
@@ -33,14 +39,16 @@ over everything from ``header_len`` to ``block_len``, padding included. A torn t
 
 Chunk row (``CHUNK_FIELDS``; numpy: ``np.dtype({"names": …, "formats": …, "offsets": …, "itemsize": CHUNK_ROW_BYTES})``)::
 
-      0 capture_ns      i64   wall clock; never decreases within a stream
+      0 capture_ns      i64   wall clock; decreases within a stream only behind a row of kind clock
       8 connection      i64   id of the pair; -1: a gap of more than one connection
      16 first_frame     i64   number of the first frame (of the first lost one) on this connection and direction, from 0; -1 unknown
-     24 original_bytes  i64   bytes of the chunk's frames on the wire, headers included; piece: where in the stored frame it begins
-     32 lost_frames     i64   gap: whole frames that were received and are not in the log; FLAG_PIECES: offset behind which the pieces lie
-     40 lost_bytes      i64   gap: their bytes; frames: bytes cut or withheld from this chunk
-     48 lost_from_ns    i64   gap: when the first one was lost (capture_ns: when the last was, or later); frames: when the first bytes
-                              of a frame that was cut through were received, else 0
+     24 original_bytes  i64   bytes of the chunk's frames on the wire, headers included; piece: where in the stored frame it begins;
+                              gap, totals: when the last one was lost, or seen (0 before version 3: at capture_ns or earlier)
+     32 lost_frames     i64   gap: whole frames that were received and are not in the log; totals: frames that were seen, stored or not;
+                              FLAG_PIECES: offset behind which the pieces lie
+     40 lost_bytes      i64   gap, totals: their bytes; frames: bytes cut or withheld from this chunk
+     48 lost_from_ns    i64   gap, totals: when the first one was lost, or seen; clock: the capture time before the step; frames: when the
+                              first bytes of a frame that was cut through were received, else 0
      56 data_offset     i32   of the chunk's data within the data section
      60 data_length     i32
      64 frame_count     i32   frames: at least 1; gap, piece: 0
@@ -50,9 +58,9 @@ Chunk row (``CHUNK_FIELDS``; numpy: ``np.dtype({"names": …, "formats": …, "o
      80 listener        i32   index into strings; -1 unknown (gaps of a dead processor)
      84 principal       i32   index into strings; -1 nobody
      88 peer            i32   index into strings: the client, host:port; -1 unknown
-     92 rule            i32   index into strings: the tap rule that matched; -1 none
+     92 rule            i32   index into strings: the tap rule that matched; -1 none; kind rules: the rules in force from here on, as JSON
      96 direction       u8    DIRECTIONS: 0 request (from the client), 1 response
-     97 kind            u8    KINDS: 0 frames, 1 gap, 2 piece
+     97 kind            u8    KINDS: 0 frames, 1 gap, 2 piece, 3 totals, 4 clock, 5 rules
      98 capture         u8    CAPTURES: 0 full, 1 lengths, 2 hash
      99 reason          u8    REASONS: why a gap, or why bytes were cut; 0 nothing is missing
     100 framing         u8    FRAMINGS: 0 int32
@@ -71,8 +79,11 @@ Pieces without a chunk that completes them belong to nobody: their frame was cut
 the chunk's data is the whole stored frame, without FLAG_PIECES and its offset, and pieces are no rows. When some are missing, it is what is
 there from the frame's beginning to the first hole, at least the header; lost_bytes counts the rest, and the reason is ``pieces_lost``.
 
-Versions. 2: pieces; a block with any, or with FLAG_PIECES, has BLOCK_PIECES in its flags and its own magic, so that a reader of version 1
-stops there and misreads nothing. Other blocks are as in version 1, and segments of version 1 are read as ever.
+Other rows. ``totals``: what one listener and direction saw in one window (COMPLETENESS.md); ``clock``: the wall clock was set back, times before and
+behind cannot be compared; ``rules``: behind this row, and before the next, chunks are by these rules. They have no data and no frames.
+
+Versions. 3: seals, ledger, totals, clock and rules, certainty and end of gaps, requests of answers. 2: pieces; a block with any, or with FLAG_PIECES, has BLOCK_PIECES in its flags and its own magic, so that a reader of version 1
+stops there and misreads nothing. Other blocks are as in version 1, and segments of older versions are read as ever.
 
 The accounting: every whole frame received on a connection and direction that a rule matched is either in a frames chunk or in ``lost_frames`` of
 a gap.
@@ -90,8 +101,11 @@ if TYPE_CHECKING:
 SEGMENT_MAGIC: Final = b"FGTAPLOG"
 BLOCK_MAGIC: Final = b"FGB1"
 BLOCK_MAGIC_PIECES: Final = b"FGB2"
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
+SEALED_SINCE: Final = 3  # of these versions' sealed segments each has a seal
 SEGMENT_HEADER_BYTES: Final = 4096
+SEAL_AT: Final = 3968
+SEAL_MAGIC: Final = b"FGSEALED"
 BLOCK_HEADER_BYTES: Final = 128
 CHUNK_ROW_BYTES: Final = 104
 BLOCK_ALIGNMENT: Final = 64
@@ -116,7 +130,10 @@ DIRECTIONS: Final = ("request", "response")
 KIND_FRAMES: Final = 0
 KIND_GAP: Final = 1
 KIND_PIECE: Final = 2
-KINDS: Final = ("frames", "gap", "piece")
+KIND_TOTALS: Final = 3
+KIND_CLOCK: Final = 4
+KIND_RULES: Final = 5
+KINDS: Final = ("frames", "gap", "piece", "totals", "clock", "rules")
 
 CAPTURE_FULL: Final = 0
 CAPTURE_LENGTHS: Final = 1
@@ -143,11 +160,14 @@ REASON_PROCESSOR_DIED: Final = 9
 REASON_CLOSED: Final = 10
 REASON_UNDELIVERED: Final = 11
 REASON_PIECES_LOST: Final = 12
+REASON_VANISHED: Final = 13
+REASON_DAMAGED: Final = 14
 # none; queue_full: the writer could not keep up; disk_full: no space, or over quota; disk_error: any other failed write; sampled: the rule
 # takes a share of the connections; capture: the rule keeps only a part of each body; withheld: SASL bytes; oversize: a run over
 # MAX_CHUNK_BYTES; partial_frame: a frame that never became whole (no frame is counted); processor_died: upper bound, written by control;
 # closed: the log closed while it could not write; undelivered: received when the other side could take no more, and not passed on;
-# pieces_lost: said by readers: of a frame that was cut through not all pieces are in the log (any more)
+# pieces_lost: said by readers: of a frame that was cut through not all pieces are in the log (any more); vanished: said by readers: blocks
+# were deleted before they were read; damaged: said by readers: blocks are not what their CRC says
 REASONS: Final = (
     "none",
     "queue_full",
@@ -162,6 +182,8 @@ REASONS: Final = (
     "closed",
     "undelivered",
     "pieces_lost",
+    "vanished",
+    "damaged",
 )
 
 FLAG_SIZES: Final = 1  # the chunk has sizes: what is stored of some frame may not be all of it
@@ -170,10 +192,25 @@ FLAG_TRUNCATED: Final = 4  # a body was cut at the rule's max_frame_bytes
 FLAG_WITHHELD: Final = 8  # a body was withheld because it carries credentials
 FLAG_PIECES: Final = 16  # the chunk's data is the end of its only frame; pieces hold what comes before
 
-BLOCK_PIECES: Final = 1  # of a block's flags: it has pieces, or a chunk with FLAG_PIECES
+FLAG_AT_MOST: Final = 32  # gap: what is lost is at most lost_frames
+FLAG_UNKNOWN: Final = 64  # gap: nobody knows how much is lost; lost_frames is 0
+CERTAINTIES: Final = ("exact", "at_most", "unknown")
+
+# Of a block's flags.
+BLOCK_PIECES: Final = 1  # it has pieces, or a chunk with FLAG_PIECES
+BLOCK_TOTALS: Final = 2  # it has rows of kind totals
+BLOCK_REQUESTS: Final = 4  # its answers have request sizes and correlation ids
+
+WINDOW_NS: Final = 60_000_000_000  # of capture time; what totals and gaps do not cross
+
+SEAL_FINAL: Final = 1  # of a seal's flags: the stream ends here, and every frame of it is accounted for
+SEAL_CUT: Final = 2  # a torn tail was cut off behind the last block
 
 # magic, version, length of the JSON, CRC32 of the JSON
 SEGMENT_HEADER: Final = struct.Struct("<8sIII")
+# magic, end, blocks, request_frames, response_frames, lost_frames, sealed_ns, flags; then the CRC of those 64 bytes
+SEAL: Final = struct.Struct("<8s7q")
+SEAL_CRC: Final = struct.Struct("<I")
 
 # magic, header_len, crc_kind, reserved, flags, chunk_count, block_len, offset, sequence, first_ns, last_ns, request_frames,
 # response_frames, lost_frames, strings_len, chunks_at, starts_at, sizes_at, answers_at, data_at, data_len, starts_count, sizes_count,
@@ -215,11 +252,31 @@ class FormatError(ValueError):
     """Bytes that are not what this format, or this version of it, demands. The message says what was found."""
 
 
+class Seal(NamedTuple):
+    """How a segment ends.
+
+    Attributes:
+        end: the logical offset behind its last block.
+        blocks: how many it has.
+        request_frames, response_frames, lost_frames: sums over the blocks' headers.
+        sealed_ns: wall clock.
+        flags: SEAL_FINAL, SEAL_CUT.
+    """
+
+    end: int
+    blocks: int
+    request_frames: int
+    response_frames: int
+    lost_frames: int
+    sealed_ns: int
+    flags: int
+
+
 class BlockHeader(NamedTuple):
     """A block's header, decoded. Positions are relative to the block's start; the module's docstring draws it.
 
     Attributes:
-        flags: BLOCK_PIECES or 0.
+        flags: BLOCK_*.
         offset: the block's own logical offset in its stream.
         sequence: number of the block in its stream, from 0.
         first_ns, last_ns: capture time of the first and last chunk.
@@ -250,6 +307,11 @@ class BlockHeader(NamedTuple):
     sizes_count: int
     answers_count: int
     body_crc: int
+
+    @property
+    def answer_bytes(self) -> int:
+        """Of each of ``answers_count``."""
+        return 16 if self.flags & BLOCK_REQUESTS else 8
 
     @property
     def end(self) -> int:
@@ -311,8 +373,8 @@ def encode_segment_header(facts: dict[str, str | int]) -> bytes:
         FormatError: the facts do not fit (names too long).
     """
     body = json.dumps({"version": FORMAT_VERSION, **facts}, sort_keys=True).encode()
-    if len(body) > SEGMENT_HEADER_BYTES - SEGMENT_HEADER.size:
-        raise FormatError(f"segment header of {len(body)} bytes does not fit {SEGMENT_HEADER_BYTES}")
+    if len(body) > SEAL_AT - SEGMENT_HEADER.size:
+        raise FormatError(f"segment header of {len(body)} bytes does not fit {SEAL_AT - SEGMENT_HEADER.size}")
     header = SEGMENT_HEADER.pack(SEGMENT_MAGIC, FORMAT_VERSION, len(body), zlib.crc32(body)) + body
     return header.ljust(SEGMENT_HEADER_BYTES, b"\0")
 
@@ -338,6 +400,38 @@ def decode_segment_header(data: bytes) -> dict[str, str | int]:
         raise FormatError("segment header is damaged")
     facts: dict[str, str | int] = json.loads(body)
     return facts
+
+
+def encode_seal(seal: Seal) -> bytes:
+    """What goes to ``SEAL_AT`` in the file."""
+    packed = SEAL.pack(SEAL_MAGIC, *seal)
+    return packed + SEAL_CRC.pack(zlib.crc32(packed))
+
+
+def decode_seal(data: bytes) -> Seal | None:
+    """The seal of a segment.
+
+    Args:
+        data: at least the first ``SEGMENT_HEADER_BYTES`` of the file.
+
+    Returns:
+        None: there is none, all zeros.
+
+    Raises:
+        FormatError: it is damaged.
+    """
+    packed = bytes(data[SEAL_AT : SEAL_AT + SEAL.size + SEAL_CRC.size])
+    if not any(packed):
+        return None
+    magic, *fields = SEAL.unpack_from(packed)
+    if magic != SEAL_MAGIC or SEAL_CRC.unpack_from(packed, SEAL.size)[0] != zlib.crc32(packed[: SEAL.size]):
+        raise FormatError("the segment's seal is damaged")
+    return Seal(*fields)
+
+
+def certainty(flags: int) -> str:
+    """How far a gap's counts can be believed, of ``CERTAINTIES``."""
+    return CERTAINTIES[2 if flags & FLAG_UNKNOWN else 1 if flags & FLAG_AT_MOST else 0]
 
 
 def encode_block_header(header: BlockHeader) -> bytes:
@@ -383,7 +477,7 @@ def _check_geometry(header: BlockHeader) -> None:
         header.sizes_at,
         header.sizes_at + 4 * header.sizes_count,
         header.answers_at,
-        header.answers_at + 8 * header.answers_count,
+        header.answers_at + header.answer_bytes * header.answers_count,
         header.data_at,
         header.data_at + header.data_len,
         header.block_len,

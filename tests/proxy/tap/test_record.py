@@ -105,7 +105,7 @@ def test_segment_header_round_trip() -> None:
 def test_a_newer_version_is_refused_by_name() -> None:
     data = bytearray(record.encode_segment_header({"base": 0}))
     struct.pack_into("<I", data, 8, record.FORMAT_VERSION + 1)
-    with pytest.raises(FormatError, match="version 3, this reader knows up to 2"):
+    with pytest.raises(FormatError, match="version 4, this reader knows up to 3"):
         record.decode_segment_header(bytes(data))
 
 
