@@ -24,6 +24,7 @@ from proxy.tap.log_reader import (
     Segment,
     open_segment,
     read_block,
+    segment_seal,
     segments,
     walk,
     walk_segment,
@@ -31,18 +32,17 @@ from proxy.tap.log_reader import (
 from proxy.tap.record import (
     BLOCK_ALIGNMENT,
     BLOCK_HEADER_BYTES,
-    SEALED_SINCE,
     SEGMENT_HEADER_BYTES,
     FormatError,
+    Seal,
     decode_block_header,
-    decode_seal,
-    decode_segment_header,
 )
 
-__all__ = ["Cursor", "merged", "segment_fault", "start_offset"]
+__all__ = ["Cursor", "merged", "start_offset"]
 
 _SCAN: Final = 1 << 20
 _MAGIC: Final = b"FGB"
+_DELETED: Final = "its segment was deleted"
 
 
 class Cursor:
@@ -97,42 +97,51 @@ class Cursor:
                 return
 
     def _blocks_of(self, segment: Segment, following: int | None, limit: int | None) -> Iterator[BlockRef | Trouble]:
-        fault = segment_fault(segment)
-        if fault is not None:
-            yield from self._trouble(following, fault)
+        self._gone = False
+        try:
+            seal = segment_seal(segment)
+        except OffsetVanishedError:
+            yield from self._trouble(following, _DELETED, vanished=True)
             return
+        except LogError as error:
+            yield from self._trouble(following, error.detail if isinstance(error, DamagedBlockError) else str(error))
+            return
+        end = following if seal is None else seal.end
         while True:
-            try:
-                self._gone = False
-                for ref in walk_segment(segment, self.offset, limit):
-                    yield ref
-                    if self._gone:
-                        break
-                    self.offset = ref.header.end
-            except OffsetVanishedError:
-                self._gone = True
-            except LogError as error:
-                yield from self._trouble(following, str(error))
-                return
+            yield from self._run(segment, limit)
             if self._gone:
-                yield from self._trouble(following, "its segment was deleted", vanished=True)
+                yield from self._trouble(following, _DELETED, vanished=True)
                 return
-            if self.offset == following or (limit is not None and self.offset >= limit):
+            if self.offset == end or (limit is not None and self.offset >= limit):
                 return
             found = _block_behind(segment, self.offset)
             if found is None:
                 break
             yield from self._trouble(found, "no block begins here, though others follow")
-        yield from self._ended(segment, following)
+        yield from self._ended(segment, following, seal)
 
-    def _ended(self, segment: Segment, following: int | None) -> Iterator[Trouble]:
-        """No whole block follows in a segment."""
-        if not segment.sealed and following is None:
-            self.tail = max(0, segment.limit - self.offset)
+    def _run(self, segment: Segment, limit: int | None) -> Iterator[BlockRef]:
+        """The blocks up to the end, or to where there should be one and is none."""
+        try:
+            for ref in walk_segment(segment, self.offset, limit):
+                yield ref
+                if self._gone:
+                    return
+                self.offset = ref.header.end
+        except OffsetVanishedError:
+            self._gone = True
+        except DamagedBlockError:
             return
-        fault = segment_fault(segment, self.offset)
-        if fault is not None:
-            yield from self._trouble(following, fault)
+
+    def _ended(self, segment: Segment, following: int | None, seal: Seal | None) -> Iterator[Trouble]:
+        """No whole block follows in a segment, which has not come to the end that is known of it."""
+        left = segment.limit - self.offset
+        if seal is not None:
+            yield from self._trouble(following, f"it was sealed with blocks up to {seal.end}")
+        elif not segment.sealed and following is None:
+            self.tail = max(0, left)
+        elif left > 0:
+            yield from self._trouble(following, f"{left} bytes behind its last whole block are none")
 
     def _trouble(self, available: int | None, detail: str, *, vanished: bool = False) -> Iterator[Trouble]:
         told = (self.offset, available)
@@ -157,34 +166,6 @@ class Cursor:
         except (LogError, FormatError, StopIteration) as damage:
             detail = "its header is not what it was" if isinstance(damage, StopIteration) else "its body's CRC does not fit"
             return Trouble(self.stream, ref.header.offset, ref.header.end, False, detail)
-
-
-def segment_fault(segment: Segment, end: int | None = None) -> str | None:
-    """What is wrong with a segment's header, or, with the offset where its last whole block ends, with its end; None: nothing, or it is gone."""
-    try:
-        fd = open_segment(segment.path)
-    except FileNotFoundError:
-        return None
-    try:
-        head = os.pread(fd, SEGMENT_HEADER_BYTES, 0)
-        size = os.fstat(fd).st_size
-    finally:
-        os.close(fd)
-    if not segment.sealed and len(head) < SEGMENT_HEADER_BYTES:
-        return None  # it is being created
-    try:
-        version = int(decode_segment_header(head)["version"])
-        seal = decode_seal(head) if segment.sealed else None
-    except FormatError as error:
-        return str(error)
-    if end is None:
-        return None
-    if not segment.sealed or version < SEALED_SINCE:
-        left = size - SEGMENT_HEADER_BYTES - (end - segment.base)
-        return f"{left} bytes behind its last whole block are none" if left > 0 else None
-    if seal is None:
-        return "it has no seal"
-    return None if seal.end == end else f"its last whole block ends at {end}, its seal says {seal.end}"
 
 
 def _block_behind(segment: Segment, offset: int) -> int | None:

@@ -6,20 +6,21 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from control.cli.output import age_text, print_json, print_table, size_text
-from control.cli.tap_cursor import segment_fault
 from control.cli.tap_lines import moment_text
 from proxy.tap.consumer import consumer_in_use, consumer_owner, read_consumers
-from proxy.tap.log_reader import BlockRef, LogError, Segment, open_segment, read_raw, segments, streams, walk_segment
-from proxy.tap.record import (
-    CONSUMERS_FOLDER,
-    KIND_GAP,
-    REASON_SAMPLED,
-    SEAL_FINAL,
-    SEGMENT_HEADER_BYTES,
-    FormatError,
-    certainty,
-    decode_seal,
+from proxy.tap.log_reader import (
+    BlockRef,
+    DamagedBlockError,
+    OffsetVanishedError,
+    Segment,
+    UnknownVersionError,
+    read_raw,
+    segment_seal,
+    segments,
+    streams,
+    walk_segment,
 )
+from proxy.tap.record import CONSUMERS_FOLDER, KIND_GAP, REASON_SAMPLED, SEAL_FINAL, certainty
 
 __all__ = ["ConsumerState", "SegmentState", "consumer_states", "list_segments", "print_consumers", "print_segments", "print_streams"]
 
@@ -112,40 +113,34 @@ def _states(listed: list[Segment]) -> Iterator[SegmentState]:
     for index, segment in enumerate(listed):
         state = SegmentState(segment.stream, segment.base, segment.base, segment.size, "sealed" if segment.sealed else "open")
         try:
-            state.fault = segment_fault(segment) or _walked(segment, state)
-            taken_over = index + 1 < len(listed) and listed[index + 1].base == state.end
-            if not state.fault and not taken_over and (segment.sealed or index + 1 < len(listed)):
-                state.fault = segment_fault(segment, state.end) or ""
-            if segment.sealed and not state.fault and _is_final(segment):
-                state.state = "final"
-        except FileNotFoundError:
+            _fill(state, segment, listed[index + 1].base if index + 1 < len(listed) else None)
+        except OffsetVanishedError:
             continue
-        if state.fault:
-            state.state = "damaged"
         yield state
 
 
-def _walked(segment: Segment, state: SegmentState) -> str:
-    """Count what is in a segment; why it could not all be read."""
+def _fill(state: SegmentState, segment: Segment, following: int | None) -> None:
+    """Count what is in a segment, and judge its end.
+
+    Raises:
+        OffsetVanishedError: it was deleted.
+    """
+    seal = None
     try:
+        seal = segment_seal(segment)
         for ref in walk_segment(segment, segment.base):
             state.add(ref)
-    except LogError as error:
-        if not os.path.exists(segment.path):
-            raise FileNotFoundError(segment.path) from error
-        return str(error)
-    return ""
-
-
-def _is_final(segment: Segment) -> bool:
-    fd = open_segment(segment.path)
-    try:
-        seal = decode_seal(os.pread(fd, SEGMENT_HEADER_BYTES, 0))
-    except FormatError:
-        return False
-    finally:
-        os.close(fd)
-    return seal is not None and bool(seal.flags & SEAL_FINAL)
+    except DamagedBlockError as damage:
+        state.fault = damage.detail
+    except UnknownVersionError as error:
+        state.fault = str(error)
+    left = segment.limit - state.end
+    if not state.fault and seal is None and left > 0 and state.end != following and (segment.sealed or following is not None):
+        state.fault = f"{left} bytes behind its last whole block are none"
+    if state.fault:
+        state.state = "damaged"
+    elif seal is not None and segment.sealed and seal.flags & SEAL_FINAL:
+        state.state = "final"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

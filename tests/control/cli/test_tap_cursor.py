@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from control.cli import tap_cursor
-from control.cli.tap_cursor import Cursor, merged, segment_fault, start_offset
+from control.cli.tap_cursor import Cursor, merged, start_offset
 from control.cli.tap_records import Trouble, Wanted, frames_of
 from proxy.tap.log_block import LogBlock
 from proxy.tap.log_reader import first_offset, segments, streams, walk
@@ -236,8 +236,10 @@ def test_a_segment_that_goes_while_it_is_read_is_told(tmp_path: Path) -> None:
     next(run)
     for path in files[:-1]:
         path.unlink()
-    last = int(files[-1].stem)
-    assert [item[1:4] for item in run if isinstance(item, Trouble)] == [(int(files[1].stem), last, True)]
+    troubles = [item for item in run if isinstance(item, Trouble)]
+    assert all(trouble.vanished for trouble in troubles)
+    assert [trouble.available for trouble in troubles] == [int(path.stem) for path in files[1:]]
+    assert [trouble.offset for trouble in troubles][1:] == [int(path.stem) for path in files[1:-1]]
     assert cursor.offset == segments(str(tmp_path), cursor.stream)[-1].limit
 
 
@@ -276,18 +278,16 @@ def test_times_choose_nothing_where_they_cannot_be_known(tmp_path: Path) -> None
     assert start_offset(str(tmp_path), stream, START_NS + 100 * SECOND) == 0
 
 
-def test_a_segments_fault_is_named(tmp_path: Path) -> None:
-    stream = write(tmp_path, 2).stream
-    (segment,) = segments(str(tmp_path), stream)
-    assert segment_fault(segment) is None
-    assert segment_fault(segment, segment.limit) is None
-    assert "its seal says" in str(segment_fault(segment, 64))
-    flip(Path(segment.path), 3968 + 20)
-    assert "seal is damaged" in str(segment_fault(segment))
-    flip(Path(segment.path), 30)
-    assert "segment header is damaged" in str(segment_fault(segment))
-    os.unlink(segment.path)
-    assert segment_fault(segment) is None
+@pytest.mark.parametrize(("position", "detail"), [(3968 + 20, "seal is damaged"), (30, "header is damaged"), (3968, "seal is damaged")])
+def test_a_segment_whose_header_is_damaged_is_told_and_passed_over(tmp_path: Path, position: int, detail: str) -> None:
+    stream = write(tmp_path, 12, segment_size=2000).stream
+    flip(segment_files(tmp_path)[0], position)
+    trouble, *rest = read(cursors(tmp_path))
+    assert isinstance(trouble, Trouble)
+    assert (trouble.offset, trouble.available) == (0, segments(str(tmp_path), stream)[1].base)
+    assert detail in trouble.detail
+    assert rest
+    assert all(isinstance(item, str) for item in rest)
 
 
 @pytest.mark.slow
