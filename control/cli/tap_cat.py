@@ -248,11 +248,17 @@ def follow(directory: str, since: int | None, streams: tuple[str, ...], limit: i
 
     Lines are those of `tap cat`. What the terminal cannot take in time is left out, and a line says how much: the log has it, `tap cat` shows it.
 
-    Exit codes: 0 nobody reads any more, or --limit is reached; 130 after Ctrl-C.
+    Exit codes: 0 nobody reads any more, or --limit is reached; 1 the output cannot be written; 130 after Ctrl-C.
     """
+    from control.cli.output import tell
     from control.cli.tap_follow import Follower, Sink
 
+    if sys.stdout is None:
+        return  # closed before we were started
     descriptor = sys.stdout.fileno()
     sink = Sink(descriptor, sys.stdout.encoding)
     Follower(directory, _wanted(since, None, given), streams, since, payload, limit, sink, descriptor).run()
     sink.close()
+    if sink.trouble:
+        tell(f"the output cannot be written: {sink.trouble}")
+        sys.exit(EXIT_INCOMPLETE)

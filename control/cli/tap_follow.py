@@ -36,10 +36,12 @@ class Sink:
 
     Attributes:
         gone: nobody reads any more, or it cannot be written.
+        trouble: why it cannot be written; empty when it can, or nobody reads.
     """
 
     def __init__(self, descriptor: int, encoding: str = "utf-8") -> None:
         self.gone = threading.Event()
+        self.trouble = ""
         self._descriptor = descriptor
         self._encoding = encoding
         self._lines: deque[bytes] = deque()
@@ -83,7 +85,10 @@ class Sink:
                 return
             try:
                 self._write(data)
-            except OSError:
+            except BrokenPipeError:
+                self.gone.set()
+            except OSError as error:
+                self.trouble = error.strerror or str(error)
                 self.gone.set()
             with self._changed:
                 self._size -= len(data)

@@ -7,7 +7,18 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from proxy.tap.log_block import LogBlock
-from proxy.tap.record import DIRECTIONS, FRAME_HEADER_BYTES, KIND_FRAMES, KIND_GAP, KIND_TOTALS, PROTOCOL_KAFKA, BlockHeader, ChunkRow
+from proxy.tap.record import (
+    CAPTURE_FULL,
+    DIRECTION_REQUEST,
+    DIRECTIONS,
+    FRAME_HEADER_BYTES,
+    KIND_FRAMES,
+    KIND_GAP,
+    KIND_TOTALS,
+    PROTOCOL_KAFKA,
+    BlockHeader,
+    ChunkRow,
+)
 
 __all__ = ["Entry", "Frame", "Request", "Timed", "Trouble", "Wanted", "frames_of"]
 
@@ -151,17 +162,17 @@ def frames_of(block: LogBlock, row: ChunkRow, wanted: Wanted) -> Iterator[Frame]
         latency = None
         request = None
         if answers is not None:
-            request = _answered(answers, index)
+            request = _answered(answers[0][index], kept if row.capture == CAPTURE_FULL else kept[:0])
             latency = answers[1][index] if answers[1][index] >= 0 else None
-        elif kafka and not row.direction and not row.capture:
+        elif kafka and row.direction == DIRECTION_REQUEST and row.capture == CAPTURE_FULL:
             request = _header(kept)
         if wanted.frame(size, request):
             yield Frame(block.stream, row, block, row.first_frame + index, size, kept, request, latency)
 
 
-def _answered(answers: tuple[memoryview, ...], index: int) -> Request | None:
-    key = answers[0][index]
-    correlation = answers[3][index] if len(answers) > 3 and answers[3][index] >= 0 else None
+def _answered(key: int, body: memoryview) -> Request | None:
+    """What an answer answers; its own header is the correlation id."""
+    correlation = int.from_bytes(body[:4], "big", signed=True) if len(body) >= 4 else None
     return None if key < 0 else Request(key >> 16, key & 0xFFFF, correlation, None)
 
 

@@ -35,7 +35,13 @@ def shown(blocks: list[LogBlock], **wanted: Any) -> list[Frame]:
 def kafka(root: Path, rule: TapRule | None = None) -> list[LogBlock]:
     processor = FakeProcessor(root, rule=rule)
     processor.send([PRODUCE, FETCH], protocol="kafka")
-    processor.send([b"answer1", b"answer22"], direction="response", protocol="kafka", keys=[9, 1 << 16 | 13], latencies=[1500, -1])
+    processor.send(
+        [struct.pack(">i", 7) + b"abc", struct.pack(">i", -8) + b"abcd"],
+        direction="response",
+        protocol="kafka",
+        keys=[9, 1 << 16 | 13],
+        latencies=[1500, -1],
+    )
     processor.flush()
     return blocks_of(root, processor)
 
@@ -44,9 +50,9 @@ def test_a_kafka_request_says_what_it_is_and_an_answer_what_it_answers(tmp_path:
     frames = shown(kafka(tmp_path))
     assert [frame.request and frame.request[:2] for frame in frames] == [(0, 9), (1, 13), (0, 9), (1, 13)]
     assert [frame.request and frame.request.client for frame in frames] == ["abc", None, None, None]
-    assert [frame.request and frame.request.correlation for frame in frames][:2] == [7, -8]
+    assert [frame.request and frame.request.correlation for frame in frames] == [7, -8, 7, -8]
     assert [frame.latency_us for frame in frames] == [None, None, 1500, None]
-    assert [(frame.number, frame.size, bytes(frame.kept)) for frame in frames[2:]] == [(0, 7, b"answer1"), (1, 8, b"answer22")]
+    assert [(frame.number, frame.size, bytes(frame.kept)) for frame in frames[2:]] == [(0, 7, b"\0\0\0\7abc"), (1, 8, b"\xff\xff\xff\xf8abcd")]
 
 
 def test_an_answer_that_nothing_asked_for_is_of_no_api(tmp_path: Path) -> None:
@@ -80,7 +86,8 @@ def test_a_clients_name_may_be_anything(tmp_path: Path, body: bytes, client: str
 
 
 def test_only_what_was_kept_whole_is_looked_into(tmp_path: Path) -> None:
-    assert [frame.request is None for frame in shown(kafka(tmp_path, TapRule(name="all", capture="hash")))] == [True, True, False, False]
+    requests = [frame.request for frame in shown(kafka(tmp_path, TapRule(name="all", capture="hash")))]
+    assert requests == [None, None, Request(0, 9, None, None), Request(1, 13, None, None)]
 
 
 @pytest.mark.parametrize(
