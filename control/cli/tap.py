@@ -17,7 +17,7 @@ import sys
 import click
 
 from control.cli.options import example, output_option
-from control.cli.tap_cat import DIRECTORY, EXIT_INCOMPLETE, cat, follow
+from control.cli.tap_cat import DIRECTORY, EXIT_INCOMPLETE, cat, follow, reading
 
 __all__ = ["tap"]
 
@@ -46,11 +46,13 @@ def ls(directory: str, each: bool, output: str) -> None:
     from control.cli.output import tell
     from control.cli.tap_listing import consumer_states, list_segments, print_segments, print_streams, stream_ends
 
-    states = list_segments(directory)
+    with reading(directory):
+        states = list_segments(directory)
+        consumers = [] if each else consumer_states(directory, stream_ends(directory))
     if each:
         print_segments(states, output)
     else:
-        print_streams(states, consumer_states(directory, stream_ends(directory)), output)
+        print_streams(states, consumers, output)
     for state in states:
         if state.fault:
             tell(f"{state.stream}: segment {state.base}: {state.fault}")
@@ -101,7 +103,8 @@ def list_(directory: str, output: str) -> None:
     from control.cli.output import tell
     from control.cli.tap_listing import consumer_states, print_consumers, stream_ends
 
-    states = consumer_states(directory, stream_ends(directory))
+    with reading(directory):
+        states = consumer_states(directory, stream_ends(directory))
     print_consumers(states, output, time.time_ns())
     if not states and output == "table":
         tell(f"{directory} has no consumers")
@@ -123,7 +126,8 @@ def remove(directory: str, name: str, yes: bool) -> None:
     from control.cli.tap_listing import consumer_states, stream_ends
     from proxy.tap.consumer import ConsumerInUseError, remove_consumer
 
-    known = {state.name: state for state in consumer_states(directory, stream_ends(directory))}
+    with reading(directory):
+        known = {state.name: state for state in consumer_states(directory, stream_ends(directory))}
     if name not in known:
         tell(f"{directory} has no consumer {name}; it has {', '.join(known) or 'none'}")
         sys.exit(_EXIT_NOT_FOUND)

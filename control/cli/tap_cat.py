@@ -1,7 +1,8 @@
 """``framegate tap cat`` and ``framegate tap follow``: the log's records as lines."""
 
+import contextlib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from control.cli.tap_cursor import Cursor
     from control.cli.tap_records import Entry, Frame, Trouble, Wanted
 
-__all__ = ["DIRECTORY", "EXIT_INCOMPLETE", "cat", "follow"]
+__all__ = ["DIRECTORY", "EXIT_INCOMPLETE", "cat", "follow", "reading"]
 
 DIRECTORY: Final = click.Path(exists=True, file_okay=False)
 EXIT_INCOMPLETE: Final = 1
@@ -21,6 +22,18 @@ EXIT_INCOMPLETE: Final = 1
 _CHUNK: Final = 1 << 16
 
 F = TypeVar("F", bound=Callable[..., object])
+
+
+@contextlib.contextmanager
+def reading(directory: str) -> Iterator[None]:
+    """What the operating system refuses is one line, and ends the process."""
+    from control.cli.output import tell
+
+    try:
+        yield
+    except OSError as error:
+        tell(f"{directory} cannot be read: {error}")
+        sys.exit(EXIT_INCOMPLETE)
 
 
 class _Api(click.ParamType[int]):
@@ -124,10 +137,11 @@ def cat(
     from control.cli.output import tell
     from control.cli.tap_cursor import merged
 
-    cursors = _cursors(directory, streams, since)
     writer = _Raw() if raw else _Lines(payload)
     wanted = _wanted(since, until, given)
-    cut = _show(merged(cursors, wanted), wanted, limit, writer)
+    with reading(directory):
+        cursors = _cursors(directory, streams, since)
+        cut = _show(merged(cursors, wanted), wanted, limit, writer)
     writer.end()
     if cut:
         tell(f"there are more; --limit is {limit}")
@@ -257,7 +271,8 @@ def follow(directory: str, since: int | None, streams: tuple[str, ...], limit: i
         return  # closed before we were started
     descriptor = sys.stdout.fileno()
     sink = Sink(descriptor, sys.stdout.encoding)
-    Follower(directory, _wanted(since, None, given), streams, since, payload, limit, sink, descriptor).run()
+    with reading(directory):
+        Follower(directory, _wanted(since, None, given), streams, since, payload, limit, sink, descriptor).run()
     sink.close()
     if sink.trouble:
         tell(f"the output cannot be written: {sink.trouble}")

@@ -270,4 +270,4 @@ def _end(root: str, stream: str) -> int:
     try:
         return end_offset(root, stream)
     except LogError:
-        return segments(root, stream)[-1].limit
+        return max((segment.limit for segment in segments(root, stream)), default=0)

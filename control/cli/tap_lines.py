@@ -1,6 +1,7 @@
 """One line for each record of the tap's log. What clients wrote is shown with its control characters escaped."""
 
 import datetime
+import functools
 from typing import Final
 
 from control.cli.output import counted, shown, size_text
@@ -31,12 +32,17 @@ _PRINTABLE: Final = bytes(byte if 0x20 <= byte < 0x7F else 0x2E for byte in rang
 
 def moment_text(ns: int) -> str:
     """Wall clock as RFC 3339, to the microsecond; what ``--since`` takes."""
-    seconds, rest = divmod(ns, _SECOND)
+    second = _second_text(ns // _SECOND)
+    return f"{second}.{ns % _SECOND // 1000:06d}Z" if second else f"{ns}ns"
+
+
+@functools.lru_cache(64)
+def _second_text(seconds: int) -> str:
+    """Empty for what no calendar has."""
     try:
-        second = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+        return f"{datetime.datetime.fromtimestamp(seconds, datetime.UTC):%Y-%m-%dT%H:%M:%S}"
     except (OverflowError, ValueError, OSError):
-        return f"{ns}ns"
-    return f"{second:%Y-%m-%dT%H:%M:%S}.{rest // 1000:06d}Z"
+        return ""
 
 
 def api_text(request: Request | None) -> str:

@@ -250,3 +250,19 @@ def test_no_standard_output_at_all_is_nobody_who_reads(log: Path, words: list[st
     command = f"exec {sys.executable} -m control.cli tap {' '.join(words)} {log} >&-"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("words", "code"), [(["cat"], 1), (["ls"], 1), (["follow"], 1), (["verify"], 2)])
+def test_a_file_that_may_not_be_read_is_one_line(capfd: pytest.CaptureFixture[str], words: list[str], code: int) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        FakeProcessor(Path(root)).block([b"x"])
+        (path,) = segment_files(Path(root))
+        for folder in (Path(root), path.parent):
+            folder.chmod(0o755)
+        path.chmod(0)
+        with unprivileged(), pytest.raises(SystemExit) as ended:
+            main(["tap", *words, root])
+        out, err = capfd.readouterr()
+    assert (ended.value.code, out) == (code, "")
+    assert err.startswith(f"framegate: {root} cannot be read: [Errno 13] Permission denied")
+    assert len(err.splitlines()) == 1
