@@ -31,7 +31,9 @@ def tap() -> None:
     """The tap's log on this machine: what is in it, what is missing, who reads it. Needs no running framegate."""
 
 
-@tap.command(epilog=example("framegate tap ls var/tap", "framegate tap ls var/tap --segments --output json"))
+@tap.command(
+    short_help="List the streams of the log.", epilog=example("framegate tap ls var/tap", "framegate tap ls var/tap --segments --output json")
+)
 @click.argument("directory", metavar="DIR", type=DIRECTORY)
 @click.option("--segments", "each", is_flag=True, help="A row for each segment, in place of one for each stream.")
 @output_option
@@ -88,7 +90,10 @@ def verify(directory: str, summary: bool | None, output: str) -> None:
         sys.exit(EXIT_INCOMPLETE)
 
 
-@tap.group(epilog=example("framegate tap consumers list var/tap", "framegate tap consumers remove var/tap tables"))
+@tap.group(
+    short_help="Who reads the log, and how far each has come.",
+    epilog=example("framegate tap consumers list var/tap", "framegate tap consumers remove var/tap tables"),
+)
 def consumers() -> None:
     """Who reads the log, and how far each has come: retention keeps what they need as long as the budget allows."""
 
@@ -110,7 +115,7 @@ def list_(directory: str, output: str) -> None:
         tell(f"{directory} has no consumers")
 
 
-@consumers.command(epilog=example("framegate tap consumers remove var/tap tables"))
+@consumers.command(short_help="Forget a consumer that will not come back.", epilog=example("framegate tap consumers remove var/tap tables"))
 @click.argument("directory", metavar="DIR", type=DIRECTORY)
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")

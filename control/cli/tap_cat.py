@@ -63,7 +63,7 @@ def _filters(function: F) -> F:
         click.option("--client", metavar="PATTERN", help="Only Kafka requests whose client.id is like that, as rdkafka*."),
         click.option("--min-size", type=SIZE, default=0, help="Only bodies of at least so many bytes."),
         click.option("--max-size", type=SIZE, help="Only bodies of at most so many bytes."),
-        click.option("--stream", "streams", multiple=True, metavar="PATTERN", help="Only streams of this name, as edge.0.*. May be repeated."),
+        click.option("--stream", "streams", multiple=True, metavar="PATTERN", help="Only these streams, as 'edge.0.*'. May be repeated."),
         click.option("--limit", type=click.IntRange(1), help="End after so many frames."),
         click.option("--payload", type=click.IntRange(0), default=16, show_default=True, help="Bytes of each body to show."),
         click.option("--totals", is_flag=True, help="Also how many frames were seen, by listener, direction and minute."),
