@@ -87,7 +87,9 @@ class Cursor:
     def blocks(self, limit: int | None = None) -> Iterator[BlockRef | Trouble]:
         """The blocks from ``offset`` on, and, once each, what cannot be read between them; ``offset`` moves behind one when the next is asked for."""
         self.tail = 0
-        listed = [item for item in segments(self._root, self.stream) if item.limit > self.offset or (item.sealed and item.base >= self.offset)]
+        listed = segments(self._root, self.stream)
+        while len(listed) > 1 and listed[1].base <= self.offset:
+            listed.pop(0)
         for index, segment in enumerate(listed):
             following = listed[index + 1].base if index + 1 < len(listed) else None
             if segment.base > self.offset:

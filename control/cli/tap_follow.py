@@ -113,6 +113,7 @@ class _Watch:
         self._looks = 0
         self._last: Segment | None = None
         self._limit = cursor.offset
+        self._tried = -1
 
     def due(self) -> bool:
         """Whether there may be something to read. Asks for the status of the folder and of the open file; lists only when the folder changed."""
@@ -126,7 +127,11 @@ class _Watch:
                 self._list()
             elif self._last is not None and not self._last.sealed:
                 self._limit = self._last.base + os.stat(self._last.path).st_size - SEGMENT_HEADER_BYTES
-        return self.behind() > 0 or self._looks > 0
+        return (self.behind() > 0 and self._limit != self._tried) or self._looks > 0
+
+    def looked(self) -> None:
+        """What is there was read. A tail that is no block is looked at again when the file has another size, and not each time."""
+        self._tried = self._limit if self.cursor.tail else -1
 
     def behind(self) -> int:
         """Bytes that were not read yet, as far as is known."""
@@ -202,6 +207,8 @@ class Follower:
         for watch in due:
             self._pass_over(watch, MAX_BEHIND // len(due))
         self._show(merged([watch.cursor for watch in due], self._wanted), live=True)
+        for watch in due:
+            watch.looked()
         self._tell_skipped()
 
     def _done(self) -> bool:

@@ -214,7 +214,11 @@ def test_a_torn_tail_whose_place_the_next_segment_took_is_no_loss(tmp_path: Path
     with files[0].open("ab") as file:
         file.write(b"torn" * 20)
     assert read(cursors(tmp_path)) == names("b0", *range(12))
-    assert segments(str(tmp_path), stream)[0].limit > segments(str(tmp_path), stream)[1].base
+    first, second, *_ = segments(str(tmp_path), stream)
+    assert first.limit > second.base
+    late = next(ref.header.end for ref in walk(str(tmp_path), stream, second.base))
+    chop(files[0], SEGMENT_HEADER_BYTES + late + 640)
+    assert all(isinstance(item, str) for item in read([Cursor(str(tmp_path), stream, late)])), "nor for who is past it"
 
 
 def test_the_tail_of_a_sealed_segment_of_version_2_is_told(tmp_path: Path) -> None:

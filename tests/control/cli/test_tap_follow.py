@@ -251,6 +251,29 @@ def test_a_torn_tail_is_told_once_it_cannot_be_a_block_any_more(tmp_path: Path, 
     assert "damaged (unknown)" in line
 
 
+def test_a_torn_tail_is_not_read_again_and_again(
+    tmp_path: Path, lines: Lines, following: Callable[..., Follower], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processor = FakeProcessor(tmp_path)
+    write(processor, 1)
+    follower = following(tmp_path)
+    (path,) = segment_files(tmp_path)
+    with path.open("ab") as file:
+        file.write(bytes(1000))
+    for _ in range(tap_follow._LOOKS + 1):
+        follower.look()
+    looked: list[str] = []
+    real = tap_follow.Cursor.blocks
+    monkeypatch.setattr(tap_follow.Cursor, "blocks", lambda cursor, limit=None: looked.append(cursor.stream) or real(cursor, limit))
+    for _ in range(10):
+        follower.look()
+    assert looked == []
+    with path.open("ab") as file:
+        file.write(b"more")
+    follower.look()
+    assert looked
+
+
 def test_a_sink_writes_in_order_and_all_before_it_ends() -> None:
     ours, theirs = os.pipe()
     sink = Sink(theirs)
