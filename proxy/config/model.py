@@ -377,6 +377,11 @@ def rule_from_wire(row: dict[str, Any]) -> TapRule:
     return TapRule(**{**row, **tuples})
 
 
+def rules_to_wire(rules: tuple[TapRule, ...]) -> list[dict[str, Any]]:
+    """Rules as JSON-ready values, as they are within ``to_wire``."""
+    return [dataclasses.asdict(rule) for rule in rules]
+
+
 def _tap(row: dict[str, Any]) -> TapConfig:
     return TapConfig(**{**row, "rules": tuple(rule_from_wire(rule) for rule in row["rules"])})
 

@@ -37,15 +37,15 @@ class _Pairs(PairOwner):
         super().__init__(counters.loop)
         self.open: dict[int, Pair] = {}
         self._watcher: Final = watcher
-        self._rules: Final = rules
+        self.rules: TapRules | None = rules
         self._writer: Final = writer
         self._starved: dict[Leg, None] = {}  # in the order in which they came
 
     def match(self, pair: Pair, direction: int) -> TapPoint | None:
         client = pair.client.channel
-        if self._rules is None or client is None:
+        if self.rules is None or client is None:
             return None
-        return self._rules.match(pair.route.listener, pair.route.protocol, direction, client.principal or None, client.peer, int(pair.id))
+        return self.rules.match(pair.route.listener, pair.route.protocol, direction, client.principal or None, client.peer, int(pair.id))
 
     def tap_full(self, leg: Leg) -> None:
         self._starved[leg] = None
@@ -88,6 +88,10 @@ class Relay(SelectorListener):
         self.pairs: Final = _Pairs(counters, watcher, rules, writer)
         self._ids: Final = ids
         self._watcher: Final = watcher
+
+    def retap(self, rules: TapRules) -> None:
+        """Put other rules in force."""
+        self.pairs.rules = rules
 
     def take_over(self, sock: socket.socket, route: Route, peer: str, accepted_ns: i64) -> Pair:
         """Begin a pair with an accepted connection.
