@@ -37,7 +37,7 @@ from control.processor import Processor
 from control.resolver import Resolver
 from control.slot import Slot
 from control.supervisor import Endpoints, Facts, Supervisor
-from control.taps import Pairs, Taps
+from control.taps import Rules, Taps
 from control.transactions import Transaction, Transactions
 from proxy.cells import CellReader
 from proxy.config.model import MAX_INT32, ListenerConfig, ProxyConfig, TapRule, whole_request
@@ -93,7 +93,7 @@ class Steering(ControlPlane):
         log: RowLog,
         events: Events,
         guard: Guard,
-        tapped: Callable[[Pairs], None] = lambda pairs: None,
+        tapped: Callable[[Rules], None] = lambda rules: None,
     ) -> None:
         self.resolver = resolver
         self._supervisor = supervisor

@@ -19,7 +19,7 @@ from control.supervisor import Facts, Supervisor
 from control.transactions import Transaction, Transactions
 from proxy.config.model import ProxyConfig, TapRule, rules_to_wire
 
-__all__ = ["KIND", "MAX_RULES", "STOPPED_EVENT", "Pairs", "Taps", "etag_of", "has_expired", "tapped_pairs"]
+__all__ = ["KIND", "MAX_RULES", "STOPPED_EVENT", "Rules", "Taps", "etag_of", "has_expired"]
 
 KIND: Final = "tap rule"
 MAX_RULES: Final = 256
@@ -27,7 +27,6 @@ MAX_RULES: Final = 256
 STOPPED_EVENT: Final = "tap_rule_off"
 """The row in which a processor says that a rule has turned itself off."""
 Rules = tuple[TapRule, ...]
-Pairs = list[tuple[str, str]]
 
 
 def etag_of(rule: TapRule) -> str:
@@ -41,20 +40,14 @@ def has_expired(rule: TapRule, now_ns: int) -> bool:
     return 0 < rule.expires_ns <= now_ns
 
 
-def tapped_pairs(config: ProxyConfig, rules: Rules) -> Pairs:
-    """What rules may record, of whatever connection: listeners and directions, sorted."""
-    names = [listener.name for listener in config.listeners]
-    return sorted({(listener, direction) for rule in rules for listener in rule.listeners or names for direction in rule.directions})
-
-
 class Taps:
     """Shows and changes the rules.
 
     Args:
-        tapped: is told what may be recorded: before a change is made, of the rules before and after it; once it is in force, of the new ones.
+        tapped: is told by which rules frames may be recorded: before a change is made, those before and after it; once it is in force, the new ones.
     """
 
-    def __init__(self, supervisor: Supervisor, transactions: Transactions, meters: Meters, tapped: Callable[[Pairs], None]) -> None:
+    def __init__(self, supervisor: Supervisor, transactions: Transactions, meters: Meters, tapped: Callable[[Rules], None]) -> None:
         self._supervisor = supervisor
         self._transactions = transactions
         self._meters = meters
@@ -90,7 +83,7 @@ class Taps:
         def edit(rules: Rules) -> Rules:
             index = _index(rules, rule.name)
             if index is not None and not has_expired(rules[index], time.time_ns()):
-                raise AlreadyExistsError(KIND, rule.name, "name")
+                raise AlreadyExistsError(KIND, rule.name, "tap_rule.name")
             return _placed(_without(rules, rule.name), rule, before)
 
         return _found(await self._change(rule.name, edit, validate_only=validate_only), rule.name)
@@ -153,13 +146,13 @@ class Taps:
                 nonlocal number
                 number = self._decided = self._decided + 1
                 assert facts.config.tap is not None, "it was looked at when the change began"
-                self._tapped(tapped_pairs(facts.config, (*facts.config.tap.rules, *after)))
+                self._tapped((*facts.config.tap.rules, *after))
                 facts.config = dataclasses.replace(facts.config, tap=dataclasses.replace(facts.config.tap, rules=after))
                 self._stops.pop(name, None)
 
             await self._supervisor.change(lambda slot: {"tap_rules": rules_to_wire(after)}, commit, check, transaction.decide)
             if number == self._decided:  # otherwise the next one is decided, and says so when nobody has these rules any more
-                self._tapped(tapped_pairs(self._config, after))
+                self._tapped(after)
             return [self._status(rule) for rule in after]
 
 

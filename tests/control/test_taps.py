@@ -12,11 +12,11 @@ import pytest
 
 from control import supervisor, two_phases
 from control.errors import AbortedError, AlreadyExistsError, EtagError, FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError
-from control.taps import MAX_RULES, etag_of, has_expired, tapped_pairs
+from control.taps import MAX_RULES, etag_of, has_expired
 from proxy.config.model import TapConfig, TapRule, rules_to_wire
 from tests.fakes.cancelling import at_every_turn
 from tests.fakes.cancelling import run as run_cancelling
-from tests.fakes.fleet import Fleet, fleet, fleet_config, until
+from tests.fakes.fleet import Fleet, fleet, until
 
 Scenario = Callable[[Fleet], Awaitable[None]]
 FIRST = TapRule(name="first", directions=("request",))
@@ -83,7 +83,7 @@ def test_rules_are_added_changed_moved_and_removed_everywhere() -> None:
 
 
 REFUSALS: list[tuple[str, Callable[[Any], Awaitable[Any]], type[Exception], str]] = [
-    ("name that is taken", lambda plane: plane.create_tap_rule(TapRule(name="first")), AlreadyExistsError, "name"),
+    ("name that is taken", lambda plane: plane.create_tap_rule(TapRule(name="first")), AlreadyExistsError, "tap_rule.name"),
     ("before nobody", lambda plane: plane.create_tap_rule(TapRule(name="x"), "none"), NotFoundError, "none"),
     ("name", lambda plane: plane.create_tap_rule(TapRule(name="X y")), InvalidArgumentError, "name"),
     ("listener", lambda plane: plane.create_tap_rule(TapRule(name="x", listeners=("a", "b"))), InvalidArgumentError, "listeners[1]"),
@@ -219,33 +219,22 @@ def test_a_time_is_over_from_its_first_nanosecond_on() -> None:
     assert not has_expired(FIRST, 2**62)
 
 
-def test_pairs_are_those_of_all_rules_once() -> None:
-    config = fleet_config(1)
-    assert tapped_pairs(config, ()) == []
-    assert tapped_pairs(config, (FIRST, TapRule(name="x", listeners=("a", "b"), directions=("request",)))) == [("a", "request"), ("b", "request")]
-    assert tapped_pairs(config, (FIRST, SECOND)) == [("a", "request"), ("a", "response")]
-
-
 def test_the_keeper_hears_of_both_before_a_change_and_of_the_new_ones_after_it() -> None:
-    request, response = ("a", "request"), ("a", "response")
+    answers = TapRule(name="answers", directions=("response",))
 
     async def scenario(made: Fleet) -> None:
-        plane = made.steering
-        await plane.create_tap_rule(TapRule(name="answers", directions=("response",)))
-        assert made.tapped == [[request, response], [request, response]]
+        await made.steering.create_tap_rule(answers)
+        assert made.tapped == [(FIRST, FIRST, answers), (FIRST, answers)]
         made.tapped.clear()
-        await plane.delete_tap_rule("first")
-        assert made.tapped == [[request, response], [response]]
-        made.tapped.clear()
-        await plane.delete_tap_rule("answers")
-        assert made.tapped == [[response], []]
+        await made.steering.delete_tap_rule("first")
+        assert made.tapped == [(FIRST, answers, answers), (answers,)]
 
     run(scenario, 1, tap=dataclasses.replace(TAP, rules=(FIRST,)))
 
 
 def test_the_keeper_hears_nothing_of_rules_that_are_not_the_last_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that goes on late, when the next change is made already, would take back what that one has said."""
-    request, response = ("a", "request"), ("a", "response")
+    both = TapRule(name="both")
 
     async def scenario(made: Fleet) -> None:
         late, change = asyncio.Event(), made.supervisor.change
@@ -258,10 +247,10 @@ def test_the_keeper_hears_nothing_of_rules_that_are_not_the_last_any_more(monkey
         monkeypatch.setattr(made.supervisor, "change", change_late)
         first = asyncio.ensure_future(made.steering.delete_tap_rule("first"))
         await until(lambda: made.tapped)
-        await made.steering.create_tap_rule(TapRule(name="both"))
+        await made.steering.create_tap_rule(both)
         late.set()
         await first
-        assert made.tapped == [[request], [request, response], [request, response]]
+        assert made.tapped == [(FIRST,), (both,), (both,)]
 
     run(scenario, 2, tap=dataclasses.replace(TAP, rules=(FIRST,)))
 
@@ -383,7 +372,7 @@ def test_a_change_that_is_not_confirmed_is_decided_and_the_keeper_is_told_of_bot
         os.kill(processor.pid, signal.SIGCONT)
         assert caught.value.reason == "CHANGE_PENDING"
         monkeypatch.undo()
-        assert made.tapped == [[("a", "request"), ("a", "response")]]
+        assert made.tapped == [(FIRST, SECOND, SECOND)]
         assert await names_in_force(made) == ["second"]
 
     run(scenario, 1)

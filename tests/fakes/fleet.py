@@ -20,7 +20,7 @@ from control.slot import Slot
 from control.slot_cells import Life
 from control.steering import Events, Steering
 from control.supervisor import Facts, Supervisor
-from control.taps import Pairs
+from control.taps import Rules
 from proxy.config.model import MIB, ListenerConfig, MemoryPoolConfig, ProxyConfig, TapConfig, UpstreamConfig
 
 __all__ = ["COMMAND", "Client", "Fleet", "MemoryLog", "fleet", "fleet_config", "until"]
@@ -116,7 +116,7 @@ class Fleet:
             command=command,
         )
         resolver = Resolver(Names(()), addresses, lambda: None, self.log)
-        self.tapped: list[Pairs] = []
+        self.tapped: list[Rules] = []
         self.steering = Steering(self.supervisor, self.acceptor, resolver, self.meters, self.log, events, self.guard, self.tapped.append)
         self._clients: list[Client] = []
 

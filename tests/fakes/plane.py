@@ -63,7 +63,7 @@ OPENED_NS = 1_800_000_000_500_000_000
 MIB = 1024 * 1024
 
 
-def fake_config(admin: str, health: str | None = "127.0.0.1:0") -> ProxyConfig:
+def fake_config(admin: str, health: str | None = "127.0.0.1:0", tap: TapConfig | None = None) -> ProxyConfig:
     """Two listeners, one upstream."""
     return ProxyConfig(
         node="edge-1",
@@ -76,7 +76,7 @@ def fake_config(admin: str, health: str | None = "127.0.0.1:0") -> ProxyConfig:
         admin=AdminConfig(address=admin),
         health=None if health is None else HealthConfig(address=health),
         memory_pool=MemoryPoolConfig(size=256 * MIB),
-        tap=TapConfig(directory="/nowhere", rules=(TapRule(name="all"),)),
+        tap=tap,
     )
 
 
@@ -371,7 +371,7 @@ class FakePlane(ControlPlane):
         self._fail()
         try:
             if not self._tap_rule(rule.name).expired:
-                raise AlreadyExistsError("tap rule", rule.name, "name")
+                raise AlreadyExistsError("tap rule", rule.name, "tap_rule.name")
         except NotFoundError:
             pass
         return self._put_tap_rule(rule, before, validate_only)
