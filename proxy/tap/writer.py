@@ -39,6 +39,7 @@ from proxy.tap.record import (
     CHUNK_ROW_BYTES,
     KIND_FRAMES,
     KIND_GAP,
+    KIND_RULES,
     REASON_CLOSED,
     REASON_DISK_ERROR,
     REASON_DISK_FULL,
@@ -47,6 +48,7 @@ from proxy.tap.record import (
     REASON_UNDELIVERED,
     stream_name,
 )
+from proxy.tap.rule_use import RuleUse
 from proxy.tap.segment import SegmentFiles, SegmentLog, reason_of
 
 NS_PER_MS: Final = 1_000_000
@@ -72,6 +74,7 @@ class TapWriter:
         dropped_queue_full, dropped_disk_full, dropped_disk_error, dropped_sampled, dropped_closed, dropped_undelivered: matched frames that
             are, or will be, in the log as a gap only, by reason.
         blocks_handed: blocks given to the thread.
+        watched: rules that are turned off when too much is lost of them, by name.
 
     Of the writer thread:
 
@@ -117,6 +120,7 @@ class TapWriter:
         self.dropped_closed: i64 = 0
         self.dropped_undelivered: i64 = 0
         self.blocks_handed: i64 = 0
+        self.watched: dict[str, RuleUse] = {}
         self.frames_flushed_request: i64 = 0
         self.frames_flushed_response: i64 = 0
         self.frames_gapped: i64 = 0
@@ -146,6 +150,9 @@ class TapWriter:
         self._runner: threading.Thread | None = None
         self._in_hand: Block | None = None
         self._give_up = threading.Event()
+        self._rules = ""
+        self._rules_ns: i64 = 0
+        self._rules_due = False
 
     # The loop thread
 
@@ -231,7 +238,30 @@ class TapWriter:
         fresh = gap.frames == 0 and gap.bytes == 0
         gap.add(frames, size)
         self._count_dropped(gap.reason, frames)
+        if self.watched:
+            use = self.watched.get(gap.rule or "")
+            if use is not None:
+                use.note_loss(gap.reason, frames)
         return self._remember(gap) if fresh else gap
+
+    def say_rules(self, text: str, now_ns: i64) -> None:
+        """From here on chunks are by these rules, JSON; the log says so before the next of them, and before all else in a new stream.
+
+        Args:
+            text: the rules in force.
+            now_ns: wall clock.
+        """
+        self._rules = text
+        self._rules_ns = now_ns
+        self._rules_due = True
+        if self.blocks_handed > 0 or self.builder.chunk_count > 0:
+            self.add_rules()
+
+    def add_rules(self) -> None:
+        """Put the rules in force into the block being built, when that is due. Whoever adds to a block for the first time asks."""
+        if self._rules_due:
+            self._rules_due = False
+            self.builder.add_rules(self._rules, self._rules_ns)
 
     def poll_due(self, now_ns: i64) -> i64:
         """Do what is due; the loop calls this once a poll, after the events.
@@ -319,6 +349,7 @@ class TapWriter:
         self._due_ns = 0
         builder = self.builder
         if len(self._gaps) > 0:
+            self.add_rules()
             now_ns: i64 = time.time_ns()
             for gap in self._gaps.take():
                 builder.add_gap(gap, now_ns)
@@ -365,6 +396,9 @@ class TapWriter:
             if gap is None:
                 gap = self._gap_of_row(block, at, codes, block.failure)
             gaps[key] = self.lose(gap, i64(read_i32_le(rows, at + 64)), read_i64_le(rows, at + 24))
+            return
+        if kind == KIND_RULES:
+            self._rules_due = True
             return
         if kind != KIND_GAP:
             return  # a piece: its frame counts when it is completed, or as a partial frame
