@@ -21,18 +21,24 @@ from librt.vecs import vec
 from mypy_extensions import i32, i64
 
 from proxy.network.run import Buffer
-from proxy.tap.gap import Gap
+from proxy.tap.gap import NO_CONNECTION, Gap
 from proxy.tap.record import (
     BLOCK_ALIGNMENT,
     BLOCK_HEADER_BYTES,
     BLOCK_PIECES,
+    BLOCK_REQUESTS,
+    BLOCK_TOTALS,
     CHUNK_ROW_BYTES,
     DIRECTION_REQUEST,
+    KIND_CLOCK,
     KIND_GAP,
+    KIND_RULES,
+    KIND_TOTALS,
     SECTION_ALIGNMENT,
     BlockHeader,
     padding,
 )
+from proxy.tap.redaction import Redactor
 
 # Payload under this is copied on the loop thread, into a buffer that is used again: the next read then gets the same warm memory from the
 # allocator, which was worth more than the copy for all sizes that a read of small frames gives (4 to 30 us of processor time per 64 KiB).
@@ -64,6 +70,7 @@ class Part:
         passed: how many have passed.
         withheld: the body carries credentials.
         digest: of the body so far, when that is what the log keeps.
+        redactor: replaces ranges of the body, when the rule says so.
         serial: number of the last block that knows it.
         lost: reason code for which the frame cannot be in the log any more; 0 while it can. Both threads may say so.
     """
@@ -78,6 +85,7 @@ class Part:
         self.stored: i64 = 0
         self.passed: i64 = 0
         self.digest: hashlib.blake2b | None = None
+        self.redactor: Redactor | None = None
         self.serial: i64 = -1
         self.lost: i64 = 0
 
@@ -97,6 +105,7 @@ class Block:
         weight: bytes it keeps in memory, for the bound of the queue.
         must_keep: a rule with ``on_full: mute`` put chunks in; a failed write is tried again, not dropped.
         parts: the frames of which it holds pieces.
+        flags: BLOCK_* of its header.
         failure: the reason code for which it was dropped; 0 while it was not.
     """
 
@@ -119,6 +128,7 @@ class Block:
         weight: i64,
         must_keep: bool,
         parts: list[Part],
+        flags: i64,
     ) -> None:
         self.strings = strings
         self.rows = rows
@@ -137,6 +147,7 @@ class Block:
         self.weight: i64 = weight
         self.must_keep = must_keep
         self.parts = parts
+        self.flags: i64 = flags
         self.failure: i64 = 0
 
     @property
@@ -188,7 +199,7 @@ class Layout:
         places = self._places
         return BlockHeader(
             BLOCK_HEADER_BYTES,
-            BLOCK_PIECES if block.parts else 0,
+            int(block.flags),
             block.chunk_count,
             int(self.block_len),
             int(offset),
@@ -207,7 +218,7 @@ class Layout:
             int(block.data_len),
             len(block.starts) // 4,
             len(block.sizes) // 4,
-            len(block.answers) // 8,
+            len(block.answers) // 16,
             body_crc,
         )
 
@@ -233,6 +244,8 @@ class BlockBuilder:
         self._rows = BytesWriter()
         self._keys = BytesWriter()
         self._latencies = BytesWriter()
+        self._request_sizes = BytesWriter()
+        self._correlation_ids = BytesWriter()
         self._spare: deque[io.BytesIO] = deque(maxlen=SPARE_BUFFERS)
         self._copied: io.BytesIO = io.BytesIO(bytes(room))
         self._reset()
@@ -256,6 +269,7 @@ class BlockBuilder:
         self._response_frames: i64 = 0
         self._lost_frames: i64 = 0
         self._parts: list[Part] = []
+        self._flags: i64 = 0
 
     def string(self, text: str | None) -> i32:
         """The index of ``text`` in this block's string table; -1 for None."""
@@ -291,29 +305,45 @@ class BlockBuilder:
         for piece in pieces:
             self.add_piece(piece)
 
-    def add_answers(self, keys: vec[i32], latencies: vec[i32]) -> None:
-        """Append to the answers section; both are equally long."""
+    def add_answers(self, keys: vec[i32], latencies: vec[i32], request_sizes: vec[i32] | None, correlation_ids: vec[i32] | None) -> None:
+        """Append to the answers section; all are equally long, -1 stands for None."""
         index: i64 = 0
         count: i64 = len(keys)
         while index < count:
             write_i32_le(self._keys, keys[index])
             write_i32_le(self._latencies, latencies[index])
             index += 1
+        index = 0
+        if request_sizes is None or correlation_ids is None:
+            while index < count:
+                write_i32_le(self._request_sizes, -1)
+                write_i32_le(self._correlation_ids, -1)
+                index += 1
+        else:
+            while index < count:
+                write_i32_le(self._request_sizes, request_sizes[index])
+                write_i32_le(self._correlation_ids, correlation_ids[index])
+                index += 1
         self.answers_count += count
-        self.weight += 8 * count
+        self._flags |= BLOCK_REQUESTS
+        self.weight += 16 * count
 
-    def add_answer(self, key: i32, latency_us: i32) -> None:
+    def add_answer(self, key: i32, latency_us: i32, request_size: i32, correlation_id: i32) -> None:
         """Append one frame's to the answers section."""
         write_i32_le(self._keys, key)
         write_i32_le(self._latencies, latency_us)
+        write_i32_le(self._request_sizes, request_size)
+        write_i32_le(self._correlation_ids, correlation_id)
         self.answers_count += 1
-        self.weight += 8
+        self._flags |= BLOCK_REQUESTS
+        self.weight += 16
 
     def add_part(self, part: Part) -> None:
         """Note that a piece of a frame, or the chunk that completes it, is in this block."""
         if part.serial != self.serial:
             part.serial = self.serial
             self._parts.append(part)
+            self._flags |= BLOCK_PIECES
 
     def add_frames_row(
         self,
@@ -371,25 +401,35 @@ class BlockBuilder:
             self._response_frames += frame_count
         self.weight += data_length + CHUNK_ROW_BYTES + (4 if sizes_index < 0 else 8) * frame_count
 
-    def add_gap(self, gap: Gap, capture_ns: i64) -> None:
-        """Add a gap chunk and mark the gap written.
+    def add_gap(self, gap: Gap) -> None:
+        """Add a gap chunk, as of when its last frame was lost or of ``last_ns``, and mark the gap written."""
+        self._lost_frames += gap.frames
+        self._add_row(gap, gap.until_ns, KIND_GAP, self.string(gap.rule))
 
-        Args:
-            capture_ns: now; raised to ``last_ns`` when that is later.
-        """
+    def add_totals(self, totals: Gap) -> None:
+        """Add a totals row; as ``add_gap``."""
+        self._flags |= BLOCK_TOTALS
+        self._add_row(totals, totals.until_ns, KIND_TOTALS, -1)
+
+    def add_clock(self, from_ns: i64, to_ns: i64) -> None:
+        """Say that the wall clock was set back; capture times go on from ``to_ns``."""
+        self.last_ns = to_ns
+        self._add_row(Gap(NO_CONNECTION, 0, 0, 0, 0, 0, None, None, None, None, -1, from_ns), to_ns, KIND_CLOCK, -1)
+
+    def _add_row(self, gap: Gap, capture_ns: i64, kind: i64, rule: i32) -> None:
+        """A row without frames and without data."""
         if capture_ns < self.last_ns:
             capture_ns = self.last_ns
         if self.chunk_count == 0:
             self._first_ns = capture_ns
         self.last_ns = capture_ns
         self.chunk_count += 1
-        self._lost_frames += gap.frames
         gap.written = True
         rows = self._rows
         write_i64_le(rows, capture_ns)
         write_i64_le(rows, gap.connection)
         write_i64_le(rows, gap.first_frame)
-        write_i64_le(rows, 0)
+        write_i64_le(rows, gap.until_ns)
         write_i64_le(rows, gap.frames)
         write_i64_le(rows, gap.bytes)
         write_i64_le(rows, gap.from_ns)
@@ -400,9 +440,13 @@ class BlockBuilder:
         write_i32_le(rows, self.string(gap.listener))
         write_i32_le(rows, self.string(gap.principal))
         write_i32_le(rows, self.string(gap.peer))
-        write_i32_le(rows, self.string(gap.rule))
-        write_i64_le(rows, pack_codes(gap.direction, KIND_GAP, gap.capture, gap.reason, gap.framing, gap.protocol, 0))
+        write_i32_le(rows, rule)
+        write_i64_le(rows, pack_codes(gap.direction, kind, gap.capture, gap.reason, gap.framing, gap.protocol, gap.flags))
         self.weight += CHUNK_ROW_BYTES
+
+    def add_rules(self, text: str) -> None:
+        """Say by which rules what follows is chosen, as of ``last_ns``; ``text``: the rules in force, as JSON."""
+        self._add_row(Gap(NO_CONNECTION, 0, 0, 0, 0, 0, None, None, None, None, -1, 0), self.last_ns, KIND_RULES, self.string(text))
 
     def finish(self) -> Block:
         """The block built so far; the builder starts the next one."""
@@ -419,7 +463,7 @@ class BlockBuilder:
             take(self._rows),
             take(self.starts),
             take(self.sizes),
-            take(self._keys) + take(self._latencies),
+            take(self._keys) + take(self._latencies) + take(self._request_sizes) + take(self._correlation_ids),
             pieces,
             self._copied if give else None,
             views,
@@ -432,6 +476,7 @@ class BlockBuilder:
             self.weight,
             self.must_keep,
             self._parts,
+            self._flags,
         )
         if give:
             self._copied = self._spare.pop() if self._spare else io.BytesIO(bytes(self._room))
