@@ -207,10 +207,14 @@ class BuildInfo:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TapStop:
-    """That a tap rule has turned itself off in a processor. ``reason`` as the processor says it; ``since_ns`` of CLOCK_REALTIME."""
+    """That a tap rule has turned itself off in a processor. ``cause`` is ``loss`` or ``cpu``, ``percent`` what that came to, and ``limit`` what it
+    might; ``since_ns`` is of CLOCK_REALTIME.
+    """
 
     slot: int
-    reason: str
+    cause: str
+    percent: float
+    limit: float
     since_ns: int
 
 

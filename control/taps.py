@@ -62,7 +62,7 @@ class Taps:
     def note(self, row: Row) -> None:
         """Look at an event row: a processor may tell that a rule has turned itself off there."""
         if row["event"] == STOPPED_EVENT:
-            stop = TapStop(slot=row["slot"], reason=row["reason"], since_ns=time.time_ns())
+            stop = TapStop(slot=row["slot"], cause=row["cause"], percent=row["percent"], limit=row["limit"], since_ns=time.time_ns())
             self._stops.setdefault(row["rule"], {})[stop.slot] = row["generation"], stop
 
     def rules(self) -> list[TapRuleStatus]:
@@ -150,7 +150,8 @@ class Taps:
                 facts.config = dataclasses.replace(facts.config, tap=dataclasses.replace(facts.config.tap, rules=after))
                 self._stops.pop(name, None)
 
-            await self._supervisor.change(lambda slot: {"tap_rules": rules_to_wire(after)}, commit, check, transaction.decide)
+            await self._supervisor.change(lambda slot: {"tap_rules": rules_to_wire(after), "tap_rule": name}, commit, check, transaction.decide)
+            self._stops.pop(name, None)  # it may have turned itself off between the phases
             if number == self._decided:  # otherwise the next one is decided, and says so when nobody has these rules any more
                 self._tapped(after)
             return [self._status(rule) for rule in after]

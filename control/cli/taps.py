@@ -297,4 +297,6 @@ def _state(rule: "pb2.TapRule") -> Iterator[str]:
     if rule.HasField("expire_time"):
         yield f"{'since' if rule.state == rule.STATE_EXPIRED else 'until'} {time_text(rule.expire_time.ToJsonString())}"
     for stop in rule.stops:
-        yield f"off in processor {stop.processor_slot} since {time_text(stop.stop_time.ToJsonString())}: {stop.reason}"
+        cause = word(stop.Cause.Name(stop.cause), "CAUSE_")
+        since = time_text(stop.stop_time.ToJsonString())
+        yield f"off in processor {stop.processor_slot} since {since}: {cause} {stop.percent:g} %, above {stop.limit_percent:g} %"

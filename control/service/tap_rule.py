@@ -50,7 +50,8 @@ def rule_message(status: TapRuleStatus) -> pb2.TapRule:
         else:
             setattr(message, name, _numbers(name, [value])[0] if name in _ENUMS else value)
     for stop in status.stops:
-        message.stops.add(processor_slot=stop.slot, reason=stop.reason, stop_time=timestamp(stop.since_ns))
+        cause = pb2.TapRuleStop.Cause.Value(f"CAUSE_{stop.cause.upper()}")
+        message.stops.add(processor_slot=stop.slot, cause=cause, percent=stop.percent, limit_percent=stop.limit, stop_time=timestamp(stop.since_ns))
     expired, stopped = pb2.TapRule.STATE_EXPIRED, pb2.TapRule.STATE_STOPPED
     message.state = expired if status.expired else stopped if status.stops else pb2.TapRule.STATE_ACTIVE
     return message

@@ -175,7 +175,7 @@ class Settings:
         """
         if self._prepared is not None:
             raise ChangeError(f"change {self._prepared[0]} is prepared and not decided")
-        unknown = set(change) - {"max_receive_size", "share", "endpoints", "tap_rules"}
+        unknown = set(change) - {"max_receive_size", "share", "endpoints", "tap_rules", "tap_rule"}
         if unknown:
             raise ChangeError(f"cannot change {', '.join(sorted(unknown))}")
         limits = {name: int(limit.value) for name, limit in self.limits.items()}
@@ -236,8 +236,11 @@ class Settings:
             self.pool.resize(change["share"])
         for name, endpoints in change["endpoints"].items():
             self.upstreams[name].replace(endpoints)
-        if change["tap_rules"] is not None and self._relay is not None:
-            self._relay.retap(change["tap_rules"])
+        rules = change["tap_rules"]
+        if rules is not None and self._relay is not None:
+            if self._relay.pairs.rules is not None:
+                rules.inherit(self._relay.pairs.rules, change.get("tap_rule", ""))
+            self._relay.retap(rules)
         return True
 
     def abort(self, change_id: int) -> None:

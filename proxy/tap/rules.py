@@ -115,6 +115,19 @@ class TapRules:
         in_force = [dataclasses.asdict(rule.rule) for rule in self._rules if not rule.is_off]
         return json.dumps(in_force, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
+    def inherit(self, before: "TapRules", changed: str) -> None:
+        """Have rules that are as they were stay off if they were off; before ``begin``.
+
+        Args:
+            before: the rules in force.
+            changed: the name of the rule that is meant by the change: it is on again, also when nothing in it is other than it was.
+        """
+        known = {rule.name: rule for rule in before._rules if rule.is_off and rule.name != changed}
+        for rule in self._rules:
+            was = known.get(rule.name)
+            if was is not None and was.rule == rule.rule:
+                rule.use = was.use
+
     def begin(self, now_ns: i64) -> None:
         """What is appended from here on is by these rules, and the log says so; ``now_ns``: wall clock."""
         watched: dict[str, RuleUse] = {}

@@ -259,16 +259,19 @@ def test_a_rule_that_turned_itself_off_is_shown_by_processor_until_it_is_changed
     async def scenario(made: Fleet) -> None:
         plane = made.steering
         doubtful = await plane.create_tap_rule(TapRule(name="doubtful", max_loss_percent=1.0))
+        await names_in_force(made)
         await until(lambda: len(made.log.events("tap_rule_off")) == 2)
         (status,) = [item for item in await plane.list_tap_rules() if item.stops]
-        assert [(stop.slot, stop.reason) for stop in status.stops] == [(slot, f"loses 7 % of 1 %, says {slot}") for slot in (0, 1)]
+        assert [(stop.slot, stop.cause, stop.percent, stop.limit) for stop in status.stops] == [(0, "loss", 7.5, 1.0), (1, "loss", 8.5, 1.0)]
         assert (status.rule, status.etag) == (doubtful.rule, doubtful.etag)
         assert abs(status.stops[0].since_ns - time.time_ns()) < HOUR_NS
+        os.environ["FAKE_PROCESSOR"] = ""
         made.supervisor.running[0].kill("died")
         await until(lambda: made.supervisor.slots[0].restarts == 1 and len(made.supervisor.running) == 2)
         assert [stop.slot for item in await plane.list_tap_rules() for stop in item.stops] == [1]
-        await plane.delete_tap_rule("doubtful")
         await plane.create_tap_rule(TapRule(name="other"))
+        assert [len(item.stops) for item in await plane.list_tap_rules()] == [0, 0, 1, 0]
+        await plane.delete_tap_rule("doubtful")
         assert [item.stops for item in await plane.list_tap_rules()] == [(), (), ()]
 
     run(scenario, 2, "off")

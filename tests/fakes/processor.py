@@ -14,7 +14,7 @@ partly          mutes, unmutes and closes all but one
 deaf            never answers mute, unmute, close and drain
 dying           dies when a change is prepared
 quitting        dies when a change is to be committed, before it has it
-off             says that the rule "doubtful" has turned itself off, when it has it
+off             says that the rule "doubtful" has turned itself off, when it has it and bytes come
 holding         says that each of its connections holds as many bytes as its number
 leaving         dies when it is asked who holds memory
 """
@@ -135,8 +135,9 @@ class FakeProcessor:
         """Why a change is refused; empty when it is not."""
         if self.prepared is not None:
             return f"change {self.prepared[0]} is prepared and not decided"
-        if set(change) - set(self.facts):
-            return f"cannot change {', '.join(sorted(set(change) - set(self.facts)))}"
+        unknown = set(change) - set(self.facts) - ({"tap_rule"} if "tap_rules" in self.facts else set())
+        if unknown:
+            return f"cannot change {', '.join(sorted(unknown))}"
         limits = {**self.facts["max_receive_size"], **change.get("max_receive_size", {})}
         if set(limits) != set(self.facts["max_receive_size"]) or not all(1 <= size <= MAX_INT32 for size in limits.values()):
             return f"max_receive_size {limits}"
@@ -170,14 +171,13 @@ class FakeProcessor:
         change = self.prepared[1]
         self.prepared = None
         for key, value in change.items():
+            if key == "tap_rule":
+                continue
             if isinstance(value, dict):
                 self.facts[key] = {**self.facts[key], **value}
             else:
                 self.facts[key] = value
         self.publish()
-        if self.mode == "off" and any(rule["name"] == "doubtful" for rule in change.get("tap_rules", [])):
-            fields = {"rule": "doubtful", "reason": f"loses 7 % of 1 %, says {self.slot}"}
-            self.send(type="log", level="warning", event="tap_rule_off", fields=fields)
         if self.mode != "unconfirmed" or 13 not in change.get("max_receive_size", {}).values():
             self.send(type="committed", id=message["id"])
 
@@ -290,6 +290,10 @@ class FakeProcessor:
             data = b""
         if data == b"die":
             os._exit(9)
+        if self.mode == "off" and any(rule["name"] == "doubtful" for rule in self.facts["tap_rules"]):
+            self.mode = ""
+            fields = {"rule": "doubtful", "cause": "loss", "percent": 7.5 + self.slot, "limit": 1.0}
+            self.send(type="log", level="warning", event="tap_rule_off", fields=fields)
         if data:
             connection.send(data)
         else:

@@ -97,7 +97,7 @@ def test_the_table_says_in_a_line_what_a_rule_does_and_how_it_is(cli: Cli) -> No
         TapRule(name="off", max_loss_percent=1.0),
         ALL,
     ]  # fmt: skip
-    cli.plane.tap_stops["off"] = TapStop(slot=1, reason="lost 7 %", since_ns=2 * 10**9)
+    cli.plane.tap_stops["off"] = TapStop(slot=1, cause="loss", percent=7.5, limit=1.0, since_ns=2 * 10**9)
     head, *lines = cli("taps", "list").stdout.splitlines()
     assert head.split("  ")[0] == "NAME"
     much, over, off, all_ = ([cell.strip() for cell in line.split("  ") if cell.strip()] for line in lines)
@@ -106,7 +106,7 @@ def test_the_table_says_in_a_line_what_a_rule_does_and_how_it_is(cli: Cli) -> No
         "active; until 2030-01-31 12:00:00 UTC",
     ]  # fmt: skip
     assert over == ["over", "all", "request,response", "all", "lengths", "all", "drop", "expired; since 1970-01-01 00:00:01 UTC"]
-    assert off[-1] == "stopped; off in processor 1 since 1970-01-01 00:00:02 UTC: lost 7 %"
+    assert off[-1] == "stopped; off in processor 1 since 1970-01-01 00:00:02 UTC: loss 7.5 %, above 1 %"
     assert all_ == ["all", "all", "request,response", "all", "full", "all", "drop", "active"]
 
 

@@ -106,7 +106,7 @@ def test_rules_are_listed_in_their_order_and_got() -> None:
     async def body(at: Serving) -> None:
         stub = TapServiceStub(at.channel)
         at.plane.tap_rules = [SECOND, TapRule(name="over", expires_ns=5), FIRST]
-        at.plane.tap_stops["second"] = TapStop(slot=1, reason="too much", since_ns=3 * 10**9)
+        at.plane.tap_stops["second"] = TapStop(slot=1, cause="cpu", percent=9.5, limit=5.0, since_ns=3 * 10**9)
         page = await stub.ListTapRules(pb2.ListTapRulesRequest(page_size=2))
         rest = await stub.ListTapRules(pb2.ListTapRulesRequest(page_size=2, page_token=page.next_page_token))
         assert [rule.name for rule in (*page.tap_rules, *rest.tap_rules)] == ["second", "over", "first"]
@@ -114,7 +114,8 @@ def test_rules_are_listed_in_their_order_and_got() -> None:
         states = [rule.state for rule in (*page.tap_rules, *rest.tap_rules)]
         assert states == [pb2.TapRule.STATE_STOPPED, pb2.TapRule.STATE_EXPIRED, pb2.TapRule.STATE_ACTIVE]
         (stop,) = page.tap_rules[0].stops
-        assert (stop.processor_slot, stop.reason, stop.stop_time) == (1, "too much", Timestamp(seconds=3))
+        assert (stop.processor_slot, stop.cause, stop.stop_time) == (1, pb2.TapRuleStop.CAUSE_CPU, Timestamp(seconds=3))
+        assert (stop.percent, stop.limit_percent) == (9.5, 5.0)
         assert (await stub.GetTapRule(pb2.GetTapRuleRequest(name="second"))).tap_rule == page.tap_rules[0]
         assert await refused(stub.GetTapRule(pb2.GetTapRuleRequest(name="none"))) == (grpc.StatusCode.NOT_FOUND, "TAP_RULE_NOT_FOUND", [])
         assert await refused(stub.GetTapRule(pb2.GetTapRuleRequest())) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT", ["name"])

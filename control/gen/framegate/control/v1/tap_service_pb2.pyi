@@ -291,13 +291,42 @@ class TapRuleStop(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    class _Cause:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _CauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[TapRuleStop._Cause.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        CAUSE_UNSPECIFIED: TapRuleStop._Cause.ValueType  # 0
+        """Not known."""
+        CAUSE_LOSS: TapRuleStop._Cause.ValueType  # 1
+        """`max_loss_percent`."""
+        CAUSE_CPU: TapRuleStop._Cause.ValueType  # 2
+        """`max_cpu_percent`."""
+
+    class Cause(_Cause, metaclass=_CauseEnumTypeWrapper):
+        """Which limit of its own it passed."""
+
+    CAUSE_UNSPECIFIED: TapRuleStop.Cause.ValueType  # 0
+    """Not known."""
+    CAUSE_LOSS: TapRuleStop.Cause.ValueType  # 1
+    """`max_loss_percent`."""
+    CAUSE_CPU: TapRuleStop.Cause.ValueType  # 2
+    """`max_cpu_percent`."""
+
     PROCESSOR_SLOT_FIELD_NUMBER: _builtins.int
-    REASON_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
+    PERCENT_FIELD_NUMBER: _builtins.int
+    LIMIT_PERCENT_FIELD_NUMBER: _builtins.int
     STOP_TIME_FIELD_NUMBER: _builtins.int
     processor_slot: _builtins.int
     """The slot of the processor, from 0."""
-    reason: _builtins.str
-    """Why, as the processor said it."""
+    cause: Global___TapRuleStop.Cause.ValueType
+    """Why."""
+    percent: _builtins.float
+    """What it came to."""
+    limit_percent: _builtins.float
+    """The limit then."""
     @_builtins.property
     def stop_time(self) -> _timestamp_pb2.Timestamp:
         """When control heard of it."""
@@ -306,12 +335,14 @@ class TapRuleStop(_message.Message):
         self,
         *,
         processor_slot: _builtins.int = ...,
-        reason: _builtins.str = ...,
+        cause: Global___TapRuleStop.Cause.ValueType = ...,
+        percent: _builtins.float = ...,
+        limit_percent: _builtins.float = ...,
         stop_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["stop_time", b"stop_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["processor_slot", b"processor_slot", "reason", b"reason", "stop_time", b"stop_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "limit_percent", b"limit_percent", "percent", b"percent", "processor_slot", b"processor_slot", "stop_time", b"stop_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
