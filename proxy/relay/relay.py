@@ -117,7 +117,13 @@ class Relay(SelectorListener):
         return pair
 
     def retap(self, rules: TapRules | None) -> None:
-        """Let other rules be in force, for open pairs too: from the next frame on, on each direction.
+        """Let other rules be in force, for open pairs too: from the next frame on, on each direction. Arguments and errors as ``put_rules``."""
+        self.put_rules(rules)
+        for pair in list(self.pairs.open.values()):
+            self.follow(pair)
+
+    def put_rules(self, rules: TapRules | None) -> None:
+        """Let other rules be in force for pairs that open from here on; those that are open are to ``follow``.
 
         Args:
             rules: with the writer that the relay was given; None: nothing is tapped.
@@ -131,11 +137,13 @@ class Relay(SelectorListener):
                 raise ValueError("the configuration has no tap section, so there is no log that rules could write to")
             rules.begin(pairs.selector.now_ns + pairs.wall_offset_ns)
         pairs.rules = rules
-        for pair in list(pairs.open.values()):
-            try:
-                pair.retap()
-            except Exception as error:  # the others are to follow
-                pair.crash(error, "tap")
+
+    def follow(self, pair: Pair) -> None:
+        """Have an open pair do as the rules in force say."""
+        try:
+            pair.retap()
+        except Exception as error:  # the others are to follow
+            pair.crash(error, "tap")
 
     def refuse(self, route: Route, cause: Cause) -> i64:
         """Count a connection that never became a pair; its id."""

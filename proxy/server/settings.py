@@ -203,9 +203,6 @@ class Settings:
             raise ChangeError("there is no tap")
         try:
             rules = tuple(rule_from_wire(row) for row in rows)
-            names = {rule.name for rule in rules}
-            if len(names) != len(rules):
-                raise ChangeError("two tap rules have one name")
             unknown = {listener for rule in rules for listener in rule.listeners} - set(self.limits)
             if unknown:
                 raise ChangeError(f"no listener {', '.join(sorted(unknown))}")
@@ -224,7 +221,7 @@ class Settings:
             raise ChangeError(f"the share of {share} bytes is below the max_receive_size of an upstream whose answers pass whole, {answer}")
 
     def commit(self, change_id: int) -> bool:
-        """Put the prepared change in force; False when it is not that one."""
+        """Put the prepared change in force; False when it is not that one. Of tap rules: for new pairs; the caller has the others follow."""
         if self._prepared is None or self._prepared[0] != change_id:
             return False
         change = self._prepared[1]
@@ -240,7 +237,7 @@ class Settings:
         if rules is not None and self._relay is not None:
             if self._relay.pairs.rules is not None:
                 rules.inherit(self._relay.pairs.rules, change.get("tap_rule", ""))
-            self._relay.retap(rules)
+            self._relay.put_rules(rules)
         return True
 
     def abort(self, change_id: int) -> None:

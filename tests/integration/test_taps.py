@@ -16,7 +16,7 @@ import pytest
 from control.gen.framegate.control.v1 import tap_service_pb2 as pb2
 from control.gen.framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
 from proxy.network.connection_id import format_connection_id
-from proxy.tap import log_reader
+from proxy.tap import completeness, log_reader
 from tests.fakes.framegate import Framegate
 from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
 
@@ -158,6 +158,9 @@ def check_whole(proxy: Framegate, rows: list[dict[str, Any]], known: set[str]) -
             assert len(numbers[key]) + sampled[key] == row["frames"][direction]
             assert max(numbers[key], default=-1) < row["frames"][direction]
     assert sum(sampled.values()) > 0
+    verdict = completeness.verify(directory)
+    assert {row.state for row in verdict.rows} == {"complete"}
+    assert sum(row.seen for row in verdict.rows) == sum(sum(row["frames"].values()) for row in rows)
     return rules
 
 

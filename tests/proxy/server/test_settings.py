@@ -258,7 +258,7 @@ def test_tap_rules_are_in_force_after_commit_and_not_before(tapped):
 @pytest.mark.parametrize(
     ("rows", "reason"),
     [
-        (rules_to_wire((TapRule(name="x"), TapRule(name="x"))), "two tap rules have one name"),
+        (rules_to_wire((TapRule(name="x"), TapRule(name="x"))), "tap rules that cannot be: x: is the name of two rules"),
         (rules_to_wire((TapRule(name="x", listeners=("a", "c")),)), "no listener c"),
         (rules_to_wire((TapRule(name="x", networks=("10.0.0.0/33",)),)), "tap rules that cannot be: .*10.0.0.0/33"),
         (rules_to_wire((TapRule(name="x", apis=("Fech",)),)), "tap rules that cannot be"),
