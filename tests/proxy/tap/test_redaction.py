@@ -1,4 +1,5 @@
 import hashlib
+import itertools
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +26,7 @@ def ranges(draw: st.DrawFn) -> tuple[list[tuple[int, int]], list[tuple[int, int]
     """Ranges that share no byte, some of them neighbours."""
     borders = sorted(draw(st.sets(st.integers(0, 90), max_size=10)))
     found: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
-    for start, end in zip(borders, borders[1:], strict=False):
+    for start, end in itertools.pairwise(borders):
         kind = draw(st.sampled_from([0, 1, 2]))
         if kind < 2:
             found[kind].append((start, end))
@@ -41,7 +42,7 @@ def test_a_body_is_stored_the_same_whatever_the_pieces(
     redactor = Redactor(Redaction(blank, hashed), len(kept))
     borders = sorted({0, len(body), *(cut for cut in cuts if cut < len(body))})
     given_at: list[bytes] = []
-    for start, end in zip(borders, borders[1:], strict=False):
+    for start, end in itertools.pairwise(borders):
         given_at.append(b"".join(redactor.feed([body[start:end]])))
     assert b"".join(given_at) == redacted(kept, blank, hashed)
     assert redactor.replaced == sum(len(kept[start:end]) for start, end in blank + hashed)
