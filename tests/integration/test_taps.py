@@ -206,7 +206,7 @@ def test_open_connections_follow_and_a_processor_that_starts_anew_has_the_rules(
         client.sendall(frame(b"three"))
         assert read_frame(client) == b"three"
     for pid in proxy.processors:
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, signal.SIGTERM)
     for slot in (0, 1):
         proxy.wait_row(lambda row, slot=slot: row["event"] == "processor_ready" and row["slot"] == slot and row["generation"] > first_of(proxy, slot))
     with proxy.connect("plain") as client:
