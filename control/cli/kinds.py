@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-__all__ = ["ADDRESS", "CHANNEL", "DURATION", "JAVA_HEAP", "MOMENT", "SIZE"]
+__all__ = ["ADDRESS", "CHANNEL", "DURATION", "JAVA_HEAP", "MOMENT", "SIZE", "Expiry"]
 
 LEAST_HEAP: Final = 512 << 20
 """Bytes; Spark refuses less than 450 MiB."""
@@ -43,6 +43,31 @@ class Duration(click.ParamType[int]):
 
         try:
             return parse_duration_ms(value)
+        except ValueError as error:
+            self.fail(f"{value!r} is {error}", param, ctx)
+
+
+class Expiry(click.ParamType[tuple[str, int]]):
+    """When something ends: ``("ttl", milliseconds)`` of ``10m``, ``("instant", nanoseconds since 1970)`` of ``2030-01-31T12:00:00Z``, whose 0 is
+    ``never``. A time from now stays one: the clock that counts is the one of the process that is asked.
+    """
+
+    name = "time"
+
+    def convert(self, value: "str | tuple[str, int]", param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
+        """Kind and number; what is converted stays."""
+        if isinstance(value, tuple):
+            return value
+        from control.configuration.units import parse_duration_ms, parse_instant_ns
+
+        if value == "never":
+            return "instant", 0
+        try:
+            left = parse_duration_ms(value)
+        except ValueError:
+            left = -1
+        try:
+            return ("ttl", left) if left > 0 else ("instant", parse_instant_ns(value, 0))
         except ValueError as error:
             self.fail(f"{value!r} is {error}", param, ctx)
 

@@ -18,7 +18,7 @@ from control.configuration.units import format_size
 from proxy.config.model import AdminConfig, Forwarding, ListenerConfig, MemoryPoolConfig, TapConfig, UpstreamConfig, whole_request, whole_response
 from proxy.config.selection import api_key, byte_range, overlap
 
-__all__ = ["apply_rules"]
+__all__ = ["apply_rules", "apply_tap_rules"]
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _NODE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -303,6 +303,11 @@ def _tap(document: Document, tap: object, listeners: dict[str, bool]) -> None:
     if not isinstance(tap, dict):
         return
     _tap_sizes(document, tap)
+    apply_tap_rules(document, tap, listeners)
+
+
+def apply_tap_rules(document: Document, tap: Values, listeners: dict[str, bool]) -> None:
+    """The part of ``apply_rules`` that is about the tap's rules; ``listeners``: by name, whether it speaks Kafka."""
     rules = tap.get("rules")
     originals = document.data["tap"].get("rules")
     if not isinstance(rules, list):

@@ -1,9 +1,9 @@
 """The configuration model: what a configuration file becomes, with units, ranges and defaults.
 
-Every size is in bytes, every time in milliseconds and every instant in nanoseconds since 1970; the unit ends the field's name unless the name is a byte
-size by nature (``max_receive_size``, ``budget``). Ranges are those of ``control.configuration.schema``, both ends included. ``control.configuration``
-reads a YAML file, validates it against these classes and reports every fault at once; a processor gets the finished model over its link (``to_wire``
-and ``from_wire``) and never sees a file.
+Every size is in bytes, every time in milliseconds, every instant in nanoseconds since 1970; the unit ends the field's name unless the name is a
+byte size by nature (``max_receive_size``, ``budget``). Ranges are those of ``control.configuration.schema``, both ends included.
+``control.configuration`` reads a YAML file, validates it against these classes and reports every fault at once; a processor gets the finished
+model over its link (``to_wire`` and ``from_wire``) and never sees a file.
 
 The keys of the file are the field names; a time is written with a unit there (``idle: 10m`` becomes ``idle_ms``), and so is a size (``100MiB``).
 """
@@ -375,6 +375,11 @@ def rule_from_wire(row: dict[str, Any]) -> TapRule:
     names = ("listeners", "directions", "principals", "networks", "apis", "clients", "blank", "hash")
     tuples: dict[str, Any] = {name: tuple(row[name]) for name in names}
     return TapRule(**{**row, **tuples})
+
+
+def rules_to_wire(rules: tuple[TapRule, ...]) -> list[dict[str, Any]]:
+    """Rules as JSON-ready values, as they are within ``to_wire``."""
+    return [dataclasses.asdict(rule) for rule in rules]
 
 
 def _tap(row: dict[str, Any]) -> TapConfig:
