@@ -3,14 +3,11 @@
 import fcntl
 import os
 import pathlib
-from typing import Final
 
 from control.errors import StartError
-from proxy.tap.record import FOLDER_MODE
+from proxy.tap.record import FOLDER_MODE, LOCK_NAME
 
 __all__ = ["DirectoryLock"]
-
-LOCK_NAME: Final = ".framegate.lock"
 
 
 class DirectoryLock:

@@ -93,7 +93,7 @@ class Steering(ControlPlane):
         log: RowLog,
         events: Events,
         guard: Guard,
-        tapped: Callable[[Rules], None] = lambda rules: None,
+        tapped: Callable[[Rules], None],
     ) -> None:
         self.resolver = resolver
         self._supervisor = supervisor

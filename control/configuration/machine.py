@@ -24,8 +24,8 @@ from control.configuration.places import (
     tap_bytes,
 )
 from control.configuration.units import format_size
-from control.instance import LOCK_NAME
 from proxy.config.model import MIB, ProxyConfig, TapConfig, largest_whole
+from proxy.tap.record import LOCK_NAME
 
 __all__ = ["apply_machine"]
 

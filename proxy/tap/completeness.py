@@ -5,10 +5,12 @@ part that cannot be read: it is a fault, and what totals say of it is missing.
 """
 
 import dataclasses
+import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from proxy.tap.ledger import Fate, Ledger, read_ledger
+from proxy.tap.ledger import Fate, Ledger, is_recovery, read_ledger
 from proxy.tap.log_block import GapRecord, LogBlock, TotalsRecord
 from proxy.tap.log_reader import (
     BlockRef,
@@ -29,6 +31,7 @@ from proxy.tap.record import (
     FLAG_WITHHELD,
     FRAME_HEADER_BYTES,
     KIND_FRAMES,
+    LOCK_NAME,
     REASON_PIECES_LOST,
     REASON_SAMPLED,
     REASONS,
@@ -42,6 +45,8 @@ __all__ = ["STATES", "Verdict", "WindowRow", "verify"]
 
 STATES: Final = ("complete", "cut", "open", "lost", "at_most", "unknown", "missing")
 """From good to bad. ``cut``: of the stream's oldest window retention took a part; ``open``: the stream is being written, totals are due."""
+LIVE_S: Final = 15.0
+"""How long ago the last sign of life of who writes may be; there is one each second."""
 MAX_SPAN: Final = 1440
 """A gap over more windows than these counts for the first and the last of them, and for those that have frames."""
 _WHOLE: Final = frozenset({"complete", "cut", "open"})
@@ -121,19 +126,15 @@ def verify(directory: str, progress: Callable[[int], object] = lambda size: None
         faults.append("there is no ledger: a stream that is gone cannot be told from one that never was")
     if ledger.damage:
         faults.append(f"the ledger is damaged: {ledger.damage}")
+    live = _is_written(directory)
     accounts: dict[str, _Account] = {}
     for name in names:
         account = accounts.setdefault(_owner(name, [*ledger.streams, *names]), _Account())
         _Reading(directory, name, ledger.streams.get(name), account, faults, progress).read()
-    faults += _gone(ledger, set(names))
-    rows = [row for name in sorted(accounts) for row in accounts[name].rows(name, _is_live(directory, name, ledger))]
+    faults += _gone(ledger, set(names), live)
+    rows = [row for name in sorted(accounts) for row in accounts[name].rows(name, live and _may_grow(directory, name, ledger))]
     sound = not faults and all(row.state in _WHOLE for row in rows)
     return Verdict(rows, faults, sound)
-
-
-def is_recovery(stream: str) -> bool:
-    """Whether control wrote it, for a stream of another."""
-    return stream.split(".")[-2:-1] == ["recovery"]
 
 
 def _owner(stream: str, known: Iterable[str]) -> str:
@@ -147,16 +148,26 @@ def _owner(stream: str, known: Iterable[str]) -> str:
     return stream
 
 
-def _gone(ledger: Ledger, names: set[str]) -> Iterator[str]:
-    """Streams of which nothing is left, though nobody says why."""
+def _gone(ledger: Ledger, names: set[str], live: bool) -> Iterator[str]:
+    """Streams of which nothing is left, or no end was written, though nobody says why."""
     for name, fate in ledger.streams.items():
+        if fate.end is None and not live:
+            yield f"{name} was being written when its framegate ended: the next start says what is missing"
         if name not in names and fate.end is not None and fate.end > fate.deleted_to:
             yield f"{name} is gone: it ended at {fate.end}, retention took no more than what lies before {fate.deleted_to}"
         elif fate.end is not None and not fate.settled and not fate.adopted:
             yield f"{name} ended, and what it lacks could not be written down"
 
 
-def _is_live(directory: str, stream: str, ledger: Ledger) -> bool:
+def _is_written(directory: str) -> bool:
+    """Whether a framegate writes to the directory now."""
+    try:
+        return abs(time.time() - os.stat(os.path.join(directory, LOCK_NAME)).st_mtime) < LIVE_S
+    except FileNotFoundError:
+        return False
+
+
+def _may_grow(directory: str, stream: str, ledger: Ledger) -> bool:
     """Whether more may come of a stream."""
     fate = ledger.streams.get(stream)
     if fate is not None:

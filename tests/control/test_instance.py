@@ -5,7 +5,8 @@ import stat
 import pytest
 
 from control.errors import StartError
-from control.instance import LOCK_NAME, DirectoryLock
+from control.instance import DirectoryLock
+from proxy.tap.record import LOCK_NAME
 
 
 def test_a_directory_belongs_to_one_until_it_is_released(tmp_path: pathlib.Path) -> None:

@@ -7,7 +7,8 @@ import pytest
 from control.cli import tap_listing
 from control.cli.tap_listing import SegmentState, list_segments, print_streams
 from proxy.tap.log_reader import segments
-from proxy.tap.recovery import record_death
+from proxy.tap.record import FLAG_AT_MOST, REASON_PROCESSOR_DIED
+from proxy.tap.settlement import Entry, write_settlement
 from tests.fakes.tap_files import as_version, chop, flip, segment_files
 from tests.fakes.tap_log import START_NS, FakeProcessor
 
@@ -48,7 +49,8 @@ def test_gaps_are_counted_by_what_is_known_of_them(tmp_path: Path) -> None:
 
 
 def test_what_control_wrote_for_a_dead_processor_is_counted(tmp_path: Path) -> None:
-    record_death(str(tmp_path), "edge", "b0", {"request": 7}, START_NS, START_NS + 5)
+    gap = Entry("main", "request", REASON_PROCESSOR_DIED, FLAG_AT_MOST, 7, 0, START_NS, START_NS + 5)
+    write_settlement(str(tmp_path), "edge.0.b0", [gap])
     (state,) = list_segments(str(tmp_path))
     assert state.lost + state.at_most == 7
 

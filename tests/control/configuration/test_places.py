@@ -22,7 +22,8 @@ from control.configuration.places import (
     socket_fault,
     tap_bytes,
 )
-from control.instance import LOCK_NAME, DirectoryLock
+from control.instance import DirectoryLock
+from proxy.tap.record import LOCK_NAME
 from tests.fakes.privileges import unprivileged
 
 

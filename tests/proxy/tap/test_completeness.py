@@ -1,6 +1,7 @@
 """``verify`` says "complete" when all of a log is there, and never when something is missing."""
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,11 @@ import pytest
 
 from proxy.config.model import TapRule
 from proxy.tap.block import BlockBuilder
-from proxy.tap.completeness import Verdict, WindowRow, verify
+from proxy.tap.completeness import LIVE_S, Verdict, WindowRow, verify
 from proxy.tap.gap import NO_CONNECTION, Gap
 from proxy.tap.ledger import LedgerWriter
 from proxy.tap.log_reader import end_offset, segments, walk
-from proxy.tap.record import FLAG_AT_MOST, FLAG_UNKNOWN, REASON_PROCESSOR_DIED, WINDOW_NS, stream_name
+from proxy.tap.record import FLAG_AT_MOST, FLAG_UNKNOWN, LOCK_NAME, REASON_PROCESSOR_DIED, WINDOW_NS, stream_name
 from proxy.tap.segment import SegmentLog
 from tests.fakes.runs import pieces_of
 from tests.fakes.tap_log import START_NS, FakeProcessor
@@ -28,6 +29,13 @@ class Tap:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.ledger = LedgerWriter(str(root))
+        self.beat()
+
+    def beat(self, ago_s: float = 0.0) -> None:
+        """Control's last sign of life."""
+        path = self.root / LOCK_NAME
+        path.touch()
+        os.utime(path, (time.time() - ago_s,) * 2)
 
     def begin(self, **facts: Any) -> FakeProcessor:
         processor = FakeProcessor(self.root, **facts)
@@ -118,6 +126,11 @@ def test_while_it_is_written_the_last_window_is_open(tap: Tap) -> None:
     processor.block([b"b"], at_ns=START + WINDOW_NS)
     verdict = tap.verify()
     assert (states(verdict), verdict.complete) == (["complete", "open"], True)
+    tap.beat(LIVE_S + 1)
+    verdict = tap.verify()
+    assert "was being written" in verdict.faults[0]
+    assert (states(verdict), verdict.complete) == (["complete", "missing"], False), "who wrote it is gone"
+    tap.beat()
     tap.ledger.ended(processor.stream, end_offset(str(tap.root), processor.stream), START, settled=True)
     assert states(tap.verify()) == ["complete", "missing"], "totals that will not come any more"
 
