@@ -13,6 +13,7 @@ from control.cli.local import check, demo, pipeline, serve
 from control.cli.options import EXIT_INTERRUPTED, example
 from control.cli.pools import pool
 from control.cli.proxies import drain, status
+from control.cli.tap import tap
 from control.cli.taps import taps
 from control.cli.upstreams import upstreams
 
@@ -71,5 +72,5 @@ def completion(shell: str) -> None:
     click.echo(kind(main, {}, "framegate", "_FRAMEGATE_COMPLETE").source())
 
 
-for _command in (check, serve, demo, pipeline, channels, limits, pool, listeners, upstreams, taps, status, drain, completion):
+for _command in (check, serve, demo, pipeline, channels, limits, pool, listeners, upstreams, tap, taps, status, drain, completion):
     main.add_command(_command)

@@ -2,11 +2,12 @@
 
 import os
 import re
+import time
 from typing import Final
 
 import click
 
-__all__ = ["ADDRESS", "CHANNEL", "DURATION", "JAVA_HEAP", "SIZE", "Expiry"]
+__all__ = ["ADDRESS", "CHANNEL", "DURATION", "JAVA_HEAP", "MOMENT", "SIZE", "Expiry"]
 
 LEAST_HEAP: Final = 512 << 20
 """Bytes; Spark refuses less than 450 MiB."""
@@ -89,6 +90,32 @@ class JavaHeap(click.ParamType[str]):
         return f"{size >> 20}m"
 
 
+class Moment(click.ParamType[int]):
+    """Nanoseconds since 1970 of ``2027-01-15T08:00:00Z``, or of so long ago: ``10m``."""
+
+    name = "time"
+
+    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Nanoseconds; a number is nanoseconds already."""
+        if isinstance(value, int):
+            return value
+        import datetime
+
+        from control.configuration.units import parse_duration_ms
+
+        try:
+            return time.time_ns() - parse_duration_ms(value) * 1_000_000
+        except ValueError:
+            pass
+        try:
+            moment = datetime.datetime.fromisoformat(value)
+        except ValueError:
+            self.fail(f"{value!r} is no time: write 2027-01-15T08:00:00Z, or 10m for ten minutes ago", param, ctx)
+        if moment.tzinfo is None:
+            self.fail(f"{value!r} has no time zone: write {value}Z for UTC", param, ctx)
+        return (moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) // datetime.timedelta(microseconds=1) * 1000
+
+
 class ChannelId(click.ParamType[str]):
     """``slot-generation-counter``."""
 
@@ -132,3 +159,4 @@ SIZE = Size()
 DURATION = Duration()
 JAVA_HEAP = JavaHeap()
 CHANNEL = ChannelId()
+MOMENT = Moment()

@@ -2,22 +2,39 @@
 
 A consumer says from where it will read after a restart. A file that is older than the truth keeps more than is needed, never less; so does
 one that cannot be read (``retention``).
+
+A name is one reader's. Who reads under it holds ``<name>.lock`` meanwhile (``claim_consumer``), and the file says who that is, as ``owner``: two
+that share a name would each tell retention that what the other needs may go.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from proxy.tap.record import CONSUMERS_FOLDER, FILE_MODE, FOLDER_MODE, FormatError
 
-__all__ = ["Consumers", "read_consumers", "write_consumer"]
+__all__ = [
+    "ConsumerInUseError",
+    "Consumers",
+    "claim_consumer",
+    "consumer_in_use",
+    "consumer_owner",
+    "read_consumers",
+    "remove_consumer",
+    "write_consumer",
+]
 
 CONSUMER_VERSION: Final = 1
 MAX_BYTES: Final = 4 << 20
 """Of a file that is read: some 50,000 streams."""
+
+
+class ConsumerInUseError(RuntimeError):
+    """Somebody else reads under this name. The message says who, as far as is known."""
 
 
 class Consumers(NamedTuple):
@@ -33,7 +50,7 @@ class Consumers(NamedTuple):
     unreadable: dict[str, str]
 
 
-def write_consumer(root: str, name: str, offsets: Mapping[str, int], now_ns: int) -> None:
+def write_consumer(root: str, name: str, offsets: Mapping[str, int], now_ns: int, owner: str = "") -> None:
     """Register a consumer, or say how far it has come: retention then deletes first what no consumer needs.
 
     The file is replaced at once or not at all, whatever stops us and the machine.
@@ -43,17 +60,16 @@ def write_consumer(root: str, name: str, offsets: Mapping[str, int], now_ns: int
         name: of the consumer; becomes a file name.
         offsets: for each stream the offset from which the consumer will read after a restart.
         now_ns: wall clock.
+        owner: what tells this consumer from another of its name, as a job's checkpoint does; "" tells nothing.
 
     Raises:
         ValueError: a name that is not a plain file name.
         OSError: the file stays as it was.
     """
-    if not name or name != os.path.basename(name) or name.startswith("."):
-        raise ValueError(f"not a consumer name: {name!r}")
-    folder = os.path.join(root, CONSUMERS_FOLDER)
-    os.makedirs(folder, FOLDER_MODE, exist_ok=True)
-    path = os.path.join(folder, name + ".json")
-    text = json.dumps({"version": CONSUMER_VERSION, "updated_ns": now_ns, "streams": dict(offsets)}, sort_keys=True)
+    path = _path(root, name)
+    os.makedirs(os.path.dirname(path), FOLDER_MODE, exist_ok=True)
+    record = {"version": CONSUMER_VERSION, "updated_ns": now_ns, "streams": dict(offsets), **({"owner": owner} if owner else {})}
+    text = json.dumps(record, sort_keys=True)
     temporary = f"{path}.{os.getpid()}.tmp"
     try:
         with open(temporary, "w", encoding="utf-8", opener=_private) as file:
@@ -65,6 +81,113 @@ def write_consumer(root: str, name: str, offsets: Mapping[str, int], now_ns: int
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def _path(root: str, name: str, suffix: str = ".json") -> str:
+    """Of a consumer's file.
+
+    Raises:
+        ValueError: a name that is not a plain file name.
+    """
+    if not name or name != os.path.basename(name) or name.startswith("."):
+        raise ValueError(f"not a consumer name: {name!r}")
+    return os.path.join(root, CONSUMERS_FOLDER, name + suffix)
+
+
+def remove_consumer(root: str, name: str) -> None:
+    """Forget a consumer: retention heeds it no more. One that is at work must not be removed; it would only come back.
+
+    Raises:
+        ValueError: a name that is not a plain file name.
+        FileNotFoundError: nobody is registered under it.
+        ConsumerInUseError: it is at work.
+        OSError: its file cannot be removed.
+    """
+    path = _path(root, name)
+    os.stat(path)
+    with claim_consumer(root, name):
+        os.unlink(path)
+        os.unlink(_path(root, name, ".lock"))
+
+
+@contextlib.contextmanager
+def claim_consumer(root: str, name: str, owner: str = "") -> Iterator[None]:
+    """Be the only one of this name, as long as the block goes on and this process lives.
+
+    Args:
+        root: the tap directory.
+        name: of the consumer.
+        owner: as for ``write_consumer``; with "" only those that are at work are heeded.
+
+    Raises:
+        ValueError: a name that is not a plain file name.
+        ConsumerInUseError: another process is at work under it, or the name was registered by another owner.
+        OSError: the folder cannot be written to.
+    """
+    path = _path(root, name, ".lock")
+    os.makedirs(os.path.dirname(path), FOLDER_MODE, exist_ok=True)
+    fd = _locked(path)
+    if fd < 0:
+        raise ConsumerInUseError(f"another process reads under the name {name}")
+    try:
+        registered = consumer_owner(root, name)
+        if owner and registered and registered != owner:
+            raise ConsumerInUseError(f"the name {name} is in use by {registered}")
+        yield
+    finally:
+        os.close(fd)
+
+
+def _locked(path: str) -> int:
+    """A descriptor that holds the lock; -1: another one does. A file that is removed while we wait at its door is no lock."""
+    while True:
+        fd = _private(path, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(fd).st_nlink:
+                return fd
+        except BlockingIOError:
+            os.close(fd)
+            return -1
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+
+
+def consumer_in_use(root: str, name: str) -> bool:
+    """Whether a process is at work under this name now.
+
+    Raises:
+        ValueError: a name that is not a plain file name.
+        OSError: its lock cannot be looked at.
+    """
+    try:
+        fd = os.open(_path(root, name, ".lock"), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def consumer_owner(root: str, name: str) -> str:
+    """Who registered a consumer; "" when nobody did, or it was not said, or its file cannot be believed.
+
+    Raises:
+        ValueError: a name that is not a plain file name.
+    """
+    path = _path(root, name)
+    try:
+        record = json.loads(_content(path))
+    except (OSError, ValueError, RecursionError):
+        return ""
+    owner = record.get("owner", "") if isinstance(record, dict) else ""
+    return owner if isinstance(owner, str) else ""
 
 
 def _private(path: str, flags: int) -> int:

@@ -3,7 +3,7 @@
 import click
 import pytest
 
-from control.cli.kinds import ADDRESS, CHANNEL, DURATION, JAVA_HEAP, SIZE, Expiry
+from control.cli.kinds import ADDRESS, CHANNEL, DURATION, JAVA_HEAP, MOMENT, SIZE, Expiry
 
 
 def test_units_are_understood() -> None:
@@ -27,6 +27,9 @@ def test_units_are_understood() -> None:
     [
         (SIZE, "much"),
         (DURATION, "30"),
+        (MOMENT, "yesterday"),
+        (MOMENT, "2027-01-15T08:00:00"),
+        (MOMENT, ""),
         (CHANNEL, "42"),
         (CHANNEL, "64-1-1"),
         (ADDRESS, "/run/a.sock"),
@@ -42,3 +45,11 @@ def test_what_they_do_not_understand_says_what_would_be_right(kind: click.ParamT
     with pytest.raises(click.BadParameter) as caught:
         kind.convert(text, None, None)
     assert text in caught.value.message
+
+
+def test_moments_are_times_or_so_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time_ns", lambda: 10**18)
+    assert MOMENT.convert("10m", None, None) == 10**18 - 600 * 10**9
+    assert MOMENT.convert("2001-09-09T01:46:40.000001Z", None, None) == 10**18 + 1000
+    assert MOMENT.convert("2001-09-09T03:46:40+02:00", None, None) == 10**18
+    assert MOMENT.convert(5, None, None) == 5

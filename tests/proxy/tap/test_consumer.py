@@ -1,10 +1,20 @@
+import fcntl
 import os
 import stat
 from pathlib import Path
 
 import pytest
 
-from proxy.tap.consumer import MAX_BYTES, read_consumers, write_consumer
+from proxy.tap.consumer import (
+    MAX_BYTES,
+    ConsumerInUseError,
+    claim_consumer,
+    consumer_in_use,
+    consumer_owner,
+    read_consumers,
+    remove_consumer,
+    write_consumer,
+)
 from proxy.tap.log_reader import streams
 
 
@@ -110,3 +120,72 @@ def test_consumer_files_are_for_owner_and_group(tmp_path: Path, no_umask: None) 
         write_consumer(str(tmp_path), "job", {"s": offset}, 5)
     assert stat.S_IMODE((tmp_path / "_consumers").stat().st_mode) == 0o750
     assert stat.S_IMODE((tmp_path / "_consumers" / "job.json").stat().st_mode) == 0o640
+
+
+def test_a_consumer_that_is_removed_is_heeded_no_more(tmp_path: Path) -> None:
+    root = str(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        remove_consumer(root, "tables")
+    assert not (tmp_path / "_consumers").exists(), "nothing is made for a name that is not known"
+    for name in ("tables", "other"):
+        write_consumer(root, name, {"s": 20}, 5)
+    remove_consumer(root, "tables")
+    assert read_consumers(root).offsets == {"other": {"s": 20}}
+    assert sorted(os.listdir(tmp_path / "_consumers")) == ["other.json"]
+
+
+def test_a_name_is_one_process_at_a_time(tmp_path: Path) -> None:
+    root = str(tmp_path)
+    write_consumer(root, "tables", {}, 5)
+    assert not consumer_in_use(root, "tables")
+    with claim_consumer(root, "tables"):
+        assert consumer_in_use(root, "tables")
+        with pytest.raises(ConsumerInUseError, match="another process reads under the name tables"), claim_consumer(root, "tables"):
+            pass
+        with pytest.raises(ConsumerInUseError):
+            remove_consumer(root, "tables")
+        with claim_consumer(root, "other"):
+            pass
+    assert not consumer_in_use(root, "tables")
+    with claim_consumer(root, "tables"):
+        pass
+    assert read_consumers(root).offsets == {"tables": {}}
+
+
+def test_a_name_is_one_owner_at_any_time(tmp_path: Path) -> None:
+    root = str(tmp_path)
+    write_consumer(root, "tables", {}, 5)
+    assert consumer_owner(root, "tables") == ""
+    with claim_consumer(root, "tables", "/out/_checkpoint"):
+        write_consumer(root, "tables", {}, 6, "/out/_checkpoint")
+    assert consumer_owner(root, "tables") == "/out/_checkpoint"
+    with claim_consumer(root, "tables", "/out/_checkpoint"):
+        pass
+    with pytest.raises(ConsumerInUseError, match="tables is in use by /out/_checkpoint"), claim_consumer(root, "tables", "/other"):
+        pass
+    remove_consumer(root, "tables")
+    with claim_consumer(root, "tables", "/other"):
+        pass
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"owner": 3}', "[" * 100_000])
+def test_a_file_that_cannot_be_believed_has_no_owner(tmp_path: Path, text: str) -> None:
+    write_consumer(str(tmp_path), "odd", {}, 5, "somebody")
+    (tmp_path / "_consumers" / "odd.json").write_text(text)
+    assert consumer_owner(str(tmp_path), "odd") == ""
+
+
+def test_a_lock_that_was_removed_while_it_was_taken_is_taken_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = tmp_path / "_consumers" / "tables.lock"
+    real, removed = fcntl.flock, []
+
+    def flock(fd: int, how: int) -> None:
+        real(fd, how)
+        if not removed:
+            lock.unlink()
+            removed.append(fd)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with claim_consumer(str(tmp_path), "tables"):
+        assert lock.exists()
+        assert consumer_in_use(str(tmp_path), "tables")
