@@ -156,7 +156,8 @@ class Proxy:
         self._undo += [supervisor.close, supervisor.stop]
         resolver = Resolver(names, first, self._addresses_asked, log)
         self._undo.append(resolver.stop)
-        steering = Steering(supervisor, acceptor, resolver, meters, log, events, guard)
+        tapped = self._keeper.tapped if self._keeper is not None else lambda rules: None
+        steering = Steering(supervisor, acceptor, resolver, meters, log, events, guard, tapped)
         self._steering = steering
         self._undo.append(steering.close)
         starting = asyncio.create_task(supervisor.start_slots(range(config.processors)))
