@@ -17,6 +17,7 @@ from control.gen.framegate.control.v1 import tap_service_pb2 as pb2
 from control.gen.framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
 from proxy.network.connection_id import format_connection_id
 from proxy.tap import completeness, log_reader
+from proxy.tap.ledger import read_ledger
 from tests.fakes.framegate import Framegate
 from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
 
@@ -215,6 +216,9 @@ def test_open_connections_follow_and_a_processor_that_starts_anew_has_the_rules(
     assert [rule["name"] for rule in said("list")] == ["sizes"]
     assert proxy.stop() == 0
     found = [(item.rule, item.direction, item.body) for item in log_reader.read_frames(str(proxy.folder / "tap"))]
+    fates = read_ledger(str(proxy.folder / "tap")).streams.values()
+    both, requests = [("plain", "request"), ("plain", "response")], [("plain", "request")]
+    assert sorted(sorted(fate.tapped) for fate in fates if not fate.recovery) == sorted([both, both, requests, requests])
     ours = "sizes", "request"
     expected = [("all", "response", b"two"), (*ours, b"two"), (*ours, b"three"), (*ours, b"four")]
     assert sorted(item for item in found if item[2]) == sorted(expected)
