@@ -1,9 +1,9 @@
 """The configuration model: what a configuration file becomes, with units, ranges and defaults.
 
-Every size is in bytes, every time in milliseconds and every instant in nanoseconds since 1970; the unit ends the field's name unless the name is a byte
-size by nature (``max_receive_size``, ``budget``). Ranges are those of ``control.configuration.schema``, both ends included. ``control.configuration``
-reads a YAML file, validates it against these classes and reports every fault at once; a processor gets the finished model over its link (``to_wire``
-and ``from_wire``) and never sees a file.
+Every size is in bytes, every time in milliseconds, every instant in nanoseconds since 1970; the unit ends the field's name unless the name is a
+byte size by nature (``max_receive_size``, ``budget``). Ranges are those of ``control.configuration.schema``, both ends included.
+``control.configuration`` reads a YAML file, validates it against these classes and reports every fault at once; a processor gets the finished
+model over its link (``to_wire`` and ``from_wire``) and never sees a file.
 
 The keys of the file are the field names; a time is written with a unit there (``idle: 10m`` becomes ``idle_ms``), and so is a size (``100MiB``).
 """

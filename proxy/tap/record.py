@@ -46,7 +46,7 @@ Chunk row (``CHUNK_FIELDS``; numpy: ``np.dtype({"names": …, "formats": …, "o
                               gap, totals: when the last one was lost, or seen (0 before version 3: at capture_ns or earlier)
      32 lost_frames     i64   gap: whole frames that were received and are not in the log; totals: frames that were seen, stored or not;
                               FLAG_PIECES: offset behind which the pieces lie
-     40 lost_bytes      i64   gap, totals: their bytes; frames: bytes cut or withheld from this chunk
+     40 lost_bytes      i64   gap, totals: their bytes; frames: bytes cut or withheld from this chunk, or (but with FLAG_PIECES) replaced
      48 lost_from_ns    i64   gap, totals: when the first one was lost, or seen; clock: the capture time before the step; frames: when the
                               first bytes of a frame that was cut through were received, else 0
      56 data_offset     i32   of the chunk's data within the data section
@@ -69,7 +69,8 @@ Chunk row (``CHUNK_FIELDS``; numpy: ``np.dtype({"names": …, "formats": …, "o
 
 A stored frame is the slice of its chunk's data from its start to the next start (the last one's: to data_length). It begins with the
 frame's own header as it passed: a big-endian int32 with the body's size *on the wire*; what follows is what was kept of the body: all of it
-(full), its first bytes (FLAG_TRUNCATED), nothing (lengths, or a frame withheld: FLAG_WITHHELD), or HASH_BYTES of BLAKE2b (hash).
+(full), its first bytes (FLAG_TRUNCATED), nothing (lengths, or a frame withheld: FLAG_WITHHELD), or HASH_BYTES of BLAKE2b (hash). With
+FLAG_REPLACED ranges of what was kept are zeros, or HASH_BYTES of BLAKE2b of the range, repeated or cut to its length.
 
 A frame that was cut through may lie in several blocks, and belongs to the chunk that completes it: a frames chunk of this one frame, with
 FLAG_PIECES, whose data is the stored frame's end, and the last data of its block. What comes before are rows of kind ``piece`` with the same
@@ -192,6 +193,7 @@ FLAG_ANSWERS: Final = 2  # the chunk has keys and latencies
 FLAG_TRUNCATED: Final = 4  # a body was cut at the rule's max_frame_bytes
 FLAG_WITHHELD: Final = 8  # a body was withheld because it carries credentials
 FLAG_PIECES: Final = 16  # the chunk's data is the end of its only frame; pieces hold what comes before
+FLAG_REPLACED: Final = 128  # bytes of a body are stored as zeros, or as their hash
 
 FLAG_AT_MOST: Final = 32  # gap: what is lost is at most lost_frames
 FLAG_UNKNOWN: Final = 64  # gap: nobody knows how much is lost; lost_frames is 0
