@@ -1,1 +1,4 @@
-"""The configuration model: ``model`` holds one frozen dataclass for each concern. Loading and validating live in ``control.configuration``."""
+"""The configuration model: ``model`` holds one frozen dataclass for each concern, ``selection`` says what the words of a tap rule mean.
+
+Loading and validating live in ``control.configuration``.
+"""

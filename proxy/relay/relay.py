@@ -62,8 +62,11 @@ class _Pairs(PairOwner):
 
     def tap_accepts(self) -> None:
         """Unmute what waits for the log, if it accepts."""
-        if not self._starved or self._writer is None or not self._writer.accepts():
-            return
+        if self._starved and self._writer is not None and self._writer.accepts():
+            self.ask_again()
+
+    def ask_again(self) -> None:
+        """Unmute what waits for the log: each is asked before it is read, and may be muted again."""
         starved = self._starved
         self._starved = {}
         for leg in starved:

@@ -293,11 +293,20 @@ class Loop:
         except Exception as error:
             self._selector.faults.note("tap", error)
             return timeout_ms
-        rules = self._relay.pairs.rules
-        if rules is not None:
-            for off in rules.take_turned_off(now_ns + self._relay.pairs.wall_offset_ns):
-                self.log("warning", "tap_rule_off", rule=off.rule, cause=off.cause, percent=round(off.percent, 1), limit=off.limit)
+        self._look_at_rules(now_ns + self._relay.pairs.wall_offset_ns)
         return timeout_ms if due_ns == 0 else min(timeout_ms, max((due_ns - now_ns) // 1_000_000, 0))
+
+    def _look_at_rules(self, wall_ns: i64) -> None:
+        """Say which rules turned themselves off; what waited for the log by a rule that is over goes on."""
+        rules = self._relay.pairs.rules
+        if rules is None:
+            return
+        over = rules.expire(wall_ns)
+        for off in rules.take_turned_off(wall_ns):
+            over = True
+            self.log("warning", "tap_rule_off", rule=off.rule, cause=off.cause, percent=round(off.percent, 1), limit=off.limit)
+        if over:
+            self._relay.pairs.ask_again()
 
     def _set_clock(self) -> None:
         self._relay.pairs.wall_offset_ns = i64(time.time_ns()) - i64(time.monotonic_ns())

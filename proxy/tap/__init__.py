@@ -1,8 +1,13 @@
 """The tap: a faithful record of the frames that passed, in a log of segments on local disk.
 
 - ``record``: the format on disk, drawn; constants, encode and decode.
-- ``rules``: which connections are tapped, and how.
-- ``point``: one direction of one connection as a rule taps it; what the relay calls.
+- ``rules``: which frames are tapped, and how; what a connection's tap is.
+- ``frame_tap``: one direction of one connection as rules tap it; what the relay calls.
+- ``point``: the same where one rule takes all of it.
+- ``selection``: the same where rules look at each frame.
+- ``request_facts``: API and client's name of requests, for rules that ask.
+- ``rule_use``: what a rule loses and costs, against its limits.
+- ``redaction``: ranges of bodies that are stored as zeros, or as a hash.
 - ``slicing``: ranges of a run: its frames, what is kept of them.
 - ``block``: chunks gathered for one write.
 - ``segment``: the files: append a block, cut a torn tail, seal.

@@ -71,7 +71,8 @@ Chunk row (``CHUNK_FIELDS``; numpy: ``np.dtype({"names": …, "formats": …, "o
 
 A stored frame is the slice of its chunk's data from its start to the next start (the last one's: to data_length). It begins with the
 frame's own header as it passed: a big-endian int32 with the body's size *on the wire*; what follows is what was kept of the body: all of it
-(full), its first bytes (FLAG_TRUNCATED), nothing (lengths, or a frame withheld: FLAG_WITHHELD), or HASH_BYTES of BLAKE2b (hash).
+(full), its first bytes (FLAG_TRUNCATED), nothing (lengths, or a frame withheld: FLAG_WITHHELD), or HASH_BYTES of BLAKE2b (hash). With
+FLAG_REPLACED ranges of what was kept are zeros, or HASH_BYTES of BLAKE2b of the range, repeated or cut to its length.
 
 A frame that was cut through may lie in several blocks, and belongs to the chunk that completes it: a frames chunk of this one frame, with
 FLAG_PIECES, whose data is the stored frame's end, and the last data of its block. What comes before are rows of kind ``piece`` with the same

@@ -39,6 +39,7 @@ class TurnedOff(NamedTuple):
     limit: float
 
 
+NEVER_NS: Final = (1 << 63) - 1
 KAFKA: Final = PROTOCOLS.index("kafka")
 
 
@@ -108,6 +109,9 @@ class TapRules:
         self._rules = [_compiled(rule) for rule in rules]
         self._writer = writer
         self._turned_off: list[RuleUse] = []
+        self._asks_address = any(rule.networks for rule in rules)
+        self._next_ns: i64 = 0
+        self.expire(0)
 
     @property
     def text(self) -> str:
@@ -137,6 +141,22 @@ class TapRules:
         self._writer.watched = watched
         self._writer.say_rules(self.text, now_ns)
 
+    def expire(self, now_ns: i64) -> bool:
+        """Look for rules that have expired; ``now_ns``: wall clock. Whether there are any since the last call."""
+        if now_ns < self._next_ns:
+            return False
+        found = False
+        self._next_ns = NEVER_NS
+        for rule in self._rules:
+            conditions = rule.conditions
+            if conditions.expires_ns == 0 or conditions.expired:
+                continue
+            if conditions.expires_ns <= now_ns:
+                conditions.expired = found = True
+            elif conditions.expires_ns < self._next_ns:
+                self._next_ns = conditions.expires_ns
+        return found
+
     def take_turned_off(self, now_ns: i64) -> list[TurnedOff]:
         """The rules that were turned off since the last call; the log says which are left. Empty, nearly always."""
         if not self._turned_off:
@@ -165,7 +185,7 @@ class TapRules:
             peer: the client's address as the connection row shows it: ``host:port``, ``[v6]:port``; anything else matches no network.
             connection: the pair's id.
         """
-        address = parse_address(peer)
+        address = parse_address(peer) if self._asks_address else None
         spoken = PROTOCOLS.index(protocol)
         candidates: list[Candidate] = []
         for rule in self._rules:

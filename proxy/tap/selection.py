@@ -51,6 +51,7 @@ class Conditions:
         clients: patterns, one of which is to match the client's name; None: whatever the name, known or not.
         sample_below: of ``SAMPLE_SCALE``, which share of frames is recorded.
         expires_ns: from when on the rule matches nothing; 0 never.
+        expired: that has come, as far as anybody looked.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Conditions:
         self.clients = clients
         self.sample_below: i64 = sample_below
         self.expires_ns: i64 = expires_ns
+        self.expired = False
 
     def takes_client(self, name: str | None) -> bool:
         """Whether frames of a client of that name match; None: it is not known."""
@@ -94,6 +96,12 @@ class Candidate:
         self.use = use
         self.live = True
         self.named = conditions.takes_client(None)
+
+    @property
+    def is_over(self) -> bool:
+        """The rule takes no frame any more, whether or not one has come since."""
+        use = self.use
+        return not self.live or self.conditions.expired or (use is not None and use.off)
 
 
 class SelectingTap(FrameTap):
@@ -314,7 +322,7 @@ class SelectingTap(FrameTap):
     def may_read(self) -> bool:
         may = True
         for candidate in self._candidates:
-            may &= not candidate.live or candidate.point.may_read()
+            may &= candidate.is_over or candidate.point.may_read()
         return may
 
     def drop(self, frame_count: i64, byte_count: i64, first_frame: i64, capture_ns: i64, run: Run | None = None) -> None:

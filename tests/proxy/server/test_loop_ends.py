@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from proxy.cells import CellWriter, State
+from proxy.config.model import TapRule
 from proxy.server.loop import LINK_CLOSE_MS
 from proxy.tap.rule_use import WINDOW_NS, RuleUse
+from proxy.tap.rules import TapRules
 from tests.fakes.disk import FakeDisk
 from tests.fakes.loop import Act, LoopBench
 
@@ -165,6 +167,37 @@ def test_a_rule_that_turned_itself_off_is_a_row(tmp_path: Path) -> None:
         bench.end()
         rows = [row for row in bench.of("log") if row["event"] == "tap_rule_off"]
     assert [(row["level"], row["fields"]) for row in rows] == [("warning", {"rule": "dear", "cause": "cpu", "percent": 50.0, "limit": 30.0})]
+
+
+def test_a_source_that_waits_for_the_log_goes_on_when_its_rule_has_expired(tmp_path: Path) -> None:
+    """The disk is full for good; the rule that mutes has an end."""
+    disk = FakeDisk(room=0)
+    with LoopBench(str(tmp_path), disk) as bench:
+        assert bench.tap is not None
+        tap, pairs = bench.tap, bench.relay.pairs
+        client = bench.connect()
+
+        def begin() -> None:
+            ends_ns = bench.selector.now_ns + pairs.wall_offset_ns + 300_000_000
+            bench.relay.retap(TapRules((TapRule(name="keep", on_full="mute", expires_ns=ends_ns),), tap))
+            client.sendall(bytes(4) * 10)
+            bench.when(lambda: bool(pairs._starved), lambda: client.sendall(bytes(4) * 7))
+            bench.when(lambda: not pairs._starved and received() == 17, stop)
+
+        def stop() -> None:
+            disk.room = None
+            bench.send(STOP)
+
+        def received() -> int:
+            return sum(int(pair.client.frames) for pair in pairs.open.values())
+
+        def fill() -> None:
+            tap._queue_size = 1  # as if much more was waiting
+            begin()
+
+        bench.when_open(1, fill)
+        assert bench.loop.run([])
+        assert tap.frames_matched_request == 10
 
 
 @pytest.mark.slow

@@ -187,6 +187,15 @@ def test_rules_that_change_begin_their_window_and_later_times_only(tmp_path: Pat
     assert len(rows) == 7
 
 
+def test_each_rule_expires_once(tmp_path: Path) -> None:
+    writer = TapWriter(TapConfig(directory=str(tmp_path)), "n", "0", "b")
+    rules = TapRules(
+        (TapRule(name="a", expires_ns=200), TapRule(name="b"), TapRule(name="c", expires_ns=100), TapRule(name="d", expires_ns=100)), writer
+    )
+    assert [rules.expire(now_ns) for now_ns in (1, 99, 100, 101, 199, 250, 251, 1 << 62)] == [False, False, True, False, False, True, False, False]
+    assert not TapRules((TapRule(name="b"),), writer).expire(1 << 62)
+
+
 def test_the_text_of_rules_is_canonical(tmp_path: Path) -> None:
     writer = TapWriter(TapConfig(directory=str(tmp_path)), "n", "0", "b")
     wanted = (TapRule(name="b", apis=("Fetch",), expires_ns=5), TapRule(name="a"))

@@ -13,6 +13,7 @@ from proxy.config.selection import api_key, byte_range
 from proxy.network.run import Run
 from proxy.relay.pairing import Pairing, PairingStats
 from proxy.tap import record
+from proxy.tap.completeness import verify
 from proxy.tap.frame_tap import FrameTap
 from proxy.tap.log_block import Frame, GapRecord
 from proxy.tap.log_reader import read_blocks, read_frames, read_gaps
@@ -105,7 +106,7 @@ class Connection:
                     left -= size
             self._append(direction, run_of(whole, head=fitting, behind=b"\0\0"))
         if cut is not None:
-            runs = pieces_of(cut, [max(16, size) for size in pieces])
+            runs = pieces_of(cut, [max(40, size) for size in pieces])
             for run in runs:
                 self._append_part(direction, run, len(cut) + 4, first=run is runs[0])
             self.counts[direction] += 1
@@ -142,7 +143,7 @@ class Connection:
             tap.append_part(run, number, self.now_ns, size, withheld, *(int(fact) for fact in facts))
 
     def read(self) -> tuple[list[Frame], list[GapRecord]]:
-        self.writer.flush_and_close(1000)
+        assert self.writer.flush_and_close(1000), self.writer.error
         return list(read_frames(self.folder)), list(read_gaps(self.folder))
 
 
@@ -224,7 +225,7 @@ def play(connection: Connection, turns: list[tuple[object, ...]]) -> None:
             connection.writer.write_queued()
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(rules=st.lists(RULES, min_size=1, max_size=4), turns=st.lists(TURNS, min_size=1, max_size=14))
 def test_every_frame_is_stored_or_counted_under_the_first_rule_that_takes_it(
     tmp_path_factory: pytest.TempPathFactory, rules: list[TapRule], turns: list[tuple[object, ...]]
@@ -243,6 +244,9 @@ def test_every_frame_is_stored_or_counted_under_the_first_rule_that_takes_it(
                 frame = mine.pop((direction, sent.number), None)
                 if frame is not None:
                     assert (frame.body, frame.size) == (stored_of(rule, sent), len(sent.body))
+                    if direction == RESPONSE:
+                        said = (frame.correlation_id, (frame.request_key or 0) >> 16)
+                        assert said == (int.from_bytes(sent.body[:4], "big"), sent.api)
             assert not mine
             missing = [gap for gap in gaps if (gap.rule, gap.direction) == (rule.name, word)]
             kept = sum(key[0] == direction and frame.rule == rule.name for key, frame in stored.items())
@@ -251,12 +255,22 @@ def test_every_frame_is_stored_or_counted_under_the_first_rule_that_takes_it(
             assert kept + sampled + lost == len(matched), (rule, word, missing)
             assert sum(gap.frames for gap in missing) == sampled + lost
             assert sampled == 0 or rule.sample_frames < 1
+            if missing:
+                left = {sent.number for sent in matched} - {number for way, number in stored if way == direction}
+                assert min(gap.first_frame for gap in missing) == min(left)
             assert rule.sample_frames > 0 or kept == 0
     seen = [sum(rule_of(named, sent) is not None for sent in connection.sent if sent.direction == direction) for direction in (0, 1)]
     assert [connection.writer.frames_matched_request, connection.writer.frames_matched_response] == seen
+    windows = verify(connection.folder).rows
+    assert [(window.direction, window.missing) for window in windows if window.missing] == []
+    assert sum(window.seen for window in windows) == sum(seen)
+    lengths = {rule.name for rule in named if rule.capture == "lengths"}
+    marked = {(sent.direction, sent.number) for sent in connection.sent if sent.withheld}
+    withheld = sum(key in marked and frame.rule not in lengths for key, frame in stored.items())
+    assert sum(window.withheld for window in windows) == withheld
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     asked=st.lists(st.tuples(st.sampled_from(APIS), st.sampled_from(NAMES), st.integers(0, 40)), min_size=2, max_size=30),
     cuts=st.lists(st.integers(1, 29), max_size=6),
@@ -430,6 +444,19 @@ def test_a_rule_that_costs_too_much_turns_itself_off(tmp_path: Path, monkeypatch
     assert off == TurnedOff("dear", "cpu", 37.5, 30.0)  # two pieces and a run: three eighths
     frames, _ = connection.read()
     assert [frame.number for frame in frames] == [0, 1, 2, 3]
+
+
+def test_a_source_that_waits_may_be_read_when_its_rule_is_over_though_no_frame_came(tmp_path: Path) -> None:
+    connection = Connection(tmp_path, (TapRule(name="keep", on_full="mute", expires_ns=START_NS + WINDOW_NS),))
+    tap = connection.taps[REQUEST]
+    assert tap is not None
+    for _ in range(5):
+        connection.requests([(1, b"a", 30_000)], [], [])
+    assert not tap.may_read()
+    assert not connection.rules.expire(START_NS + WINDOW_NS - 1)
+    assert not tap.may_read()
+    assert connection.rules.expire(START_NS + WINDOW_NS)
+    assert tap.may_read()
 
 
 def test_a_source_is_muted_only_while_a_live_rule_mutes(tmp_path: Path) -> None:
