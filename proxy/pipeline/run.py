@@ -23,6 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from proxy.pipeline.manifest import ManifestError, has_batches
 from proxy.pipeline.planner import Planner
 from proxy.pipeline.session import SparkMissingError, local_session, open_private, spark_errors
 from proxy.tap.record import FOLDER_MODE
@@ -43,7 +44,6 @@ LAG_S: Final = 1.0
 STOP_GRACE_S: Final = 30.0
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _LOCK: Final = "_lock"
-_BATCHES: Final = "*/batch_id=*"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ def run_pipeline(
             local_session("framegate pipeline", cores=settings.cores, memory=settings.memory, settings=settings.spark) as spark,
         ):
             return _run(spark, settings, emit, make_writer, stopping)
-    except (UsageError, SparkMissingError) as error:
+    except (UsageError, ManifestError, SparkMissingError) as error:
         return _say(str(error), EXIT_USAGE)
     except StoppedError:
         return _say(stopping.word, stopping.exit_code)
@@ -151,10 +151,10 @@ def _exclusive(settings: PipelineSettings) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UsageError(f"--output: another job writes to {settings.output}") from None
-        if any(settings.output.glob(_BATCHES)) and not (_checkpoint(settings) / "metadata").exists():
+        if has_batches(settings.output) and not (_checkpoint(settings) / "metadata").exists():
             raise UsageError(
                 f"--output: {settings.output} has batches, but there is no checkpoint at {_checkpoint(settings)}: a new query would count "
-                "its batches from 0 and overwrite them. Name the checkpoint they came from, or another output"
+                "its batches from 0. Name the checkpoint they came from, or another output"
             )
         yield
 
@@ -167,7 +167,7 @@ def _open_lock(output: Path) -> IO[str]:
     """
     try:
         output.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
-        ours = (output / _LOCK).exists() or any(output.glob(_BATCHES))
+        ours = (output / _LOCK).exists() or has_batches(output)
         strange = () if ours else sorted({path.name for path in output.iterdir()} - {"lost+found"})
         if strange:
             raise UsageError(f"--output: {output} holds something else ({strange[0]}); name a new folder")
@@ -248,7 +248,14 @@ def _run(
 ) -> int:
     from proxy.pipeline.tables import TableWriter
 
-    writer = (make_writer or TableWriter)(settings.output)
+    with contextlib.closing((make_writer or TableWriter)(settings.output)) as writer:
+        return _follow(spark, settings, emit, writer, stopping)
+
+
+def _follow(
+    spark: "SparkSession", settings: PipelineSettings, emit: Callable[[dict[str, Any]], None], writer: "TableWriter", stopping: _Stopping
+) -> int:
+    """The query from its start to its end."""
     stopping.in_order = True
     stopping.listen()
     query = start_query(spark, settings, writer)
