@@ -1,7 +1,7 @@
 """The command ``framegate``.
 
     commands    the group, and what each command is; bodies are loaded when they are called
-    local       check, serve, demo, pipeline run
+    local       check, serve, demo; ``pipeline`` run
     channels, limits, pools, listeners, upstreams, proxies   the commands that call the control plane
     client      the connection to it, and what its errors mean for the exit code; ``reach`` finds out why there is none
     output      tables and JSON

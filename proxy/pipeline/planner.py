@@ -21,8 +21,19 @@ from proxy.pipeline.position import Position
 from proxy.pipeline.vanished import Sight, look_for_gone
 from proxy.tap.consumer import write_consumer
 from proxy.tap.ledger import LEDGER_NAME, Ledger, read_ledger
-from proxy.tap.log_reader import BlockRef, DamagedBlockError, LogError, OffsetVanishedError, Segment, open_segment, segments, streams, walk
-from proxy.tap.record import REASON_DAMAGED, REASON_VANISHED, SEGMENT_HEADER_BYTES, FormatError, Seal, decode_seal
+from proxy.tap.log_reader import (
+    BlockRef,
+    DamagedBlockError,
+    LogError,
+    OffsetVanishedError,
+    Segment,
+    open_segment,
+    segment_seal,
+    segments,
+    streams,
+    walk,
+)
+from proxy.tap.record import REASON_DAMAGED, REASON_VANISHED, FormatError, Seal
 
 __all__ = ["DataLossError", "Part", "Planner", "Slice", "Target"]
 
@@ -188,6 +199,13 @@ class Planner:
                 size += found.header.block_len if isinstance(found, BlockRef) else 0
         return packed
 
+    def blocks(self, start: Mapping[str, int], end: Mapping[str, int]) -> Iterator[BlockRef]:
+        """The blocks between two positions that are there, stream by stream."""
+        for stream in sorted(end):
+            for found in self._walk(stream, start.get(stream, 0), end[stream], strict=False):
+                if isinstance(found, BlockRef):
+                    yield found
+
     def register(self, position: Position) -> None:
         """Tell retention that the consumer needs nothing before this position.
 
@@ -285,6 +303,7 @@ class Planner:
                 available, detail = fault.available, f"stream {fault}"
                 reason = REASON_DAMAGED if isinstance(fault, DamagedBlockError) else REASON_VANISHED
             except (LogError, FormatError) as fault:
+                available = next((segment.base for segment in segments(self._directory, stream) if segment.base > at), None)
                 detail, reason = f"stream {stream}: {fault}", REASON_DAMAGED
             if at < end:
                 if self._strict if strict is None else strict:
@@ -346,16 +365,8 @@ def _extent(segment: Segment) -> int:
 
 def _seal(segment: Segment) -> Seal | None:
     """How a segment says that it ends; None: it does not, or it cannot be read."""
-    try:
-        fd = open_segment(segment.path)
-    except FileNotFoundError:
-        return None
-    try:
-        header = os.pread(fd, SEGMENT_HEADER_BYTES, 0)
-    finally:
-        os.close(fd)
-    with contextlib.suppress(FormatError):
-        return decode_seal(header) if len(header) == SEGMENT_HEADER_BYTES else None
+    with contextlib.suppress(LogError):
+        return segment_seal(segment)
     return None
 
 

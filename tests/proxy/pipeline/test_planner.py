@@ -205,16 +205,6 @@ def test_a_hole_between_segments_is_a_loss(tmp_path: Path) -> None:
     assert (lost.from_ns, lost.until_ns, lost.reason) == (START_NS, START_NS, record.REASON_VANISHED)
 
 
-def test_a_loss_at_the_end_of_a_batch_does_not_hold_it_up(tmp_path: Path) -> None:
-    stream(tmp_path, A, 2, segment_size=1).close()
-    loose = new(tmp_path, strict=False)
-    end = loose.ends()[A]
-    files(tmp_path, A)[0].unlink()
-    position = loose.advance(at(), 1)
-    assert position == at({A: end})
-    assert [(loss.offset, loss.end) for loss in losses(loose.partitions(at(), position))] == [(0, end // 2)]
-
-
 def test_small_streams_share_a_partition(tmp_path: Path) -> None:
     for name in (A, B, C):
         stream(tmp_path, name, 2)

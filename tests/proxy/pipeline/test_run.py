@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import proxy
-from proxy.pipeline.run import EXIT_OK, EXIT_USAGE, PipelineSettings, StoppedError, _distance, _reason, _Stopping, run_pipeline, start_query
+from proxy.pipeline.run import EXIT_OK, EXIT_USAGE, StoppedError, _reason, _Stopping, run_pipeline, start_query
+from proxy.pipeline.settings import PipelineSettings
 from proxy.pipeline.tables import TABLE_SCHEMAS, TableWriter
 from proxy.tap import record
 from proxy.tap.consumer import read_consumers
@@ -191,10 +192,6 @@ def test_signal_handlers_are_put_back(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
     run_pipeline(PipelineSettings(source=tmp_path / "nowhere", output=tmp_path / "out"))
     assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_lag_is_what_no_offset_covers() -> None:
-    assert _distance({"a": 10, "gone": 5}, {"a": 25, "new": 7}) == 22
 
 
 def test_the_reason_of_a_failure_is_its_own_line() -> None:
