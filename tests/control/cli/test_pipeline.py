@@ -33,7 +33,7 @@ def test_every_setting_has_its_flag_and_every_flag_its_setting() -> None:
 
 def test_what_is_not_said_is_as_the_settings_have_it(asked: list[PipelineSettings]) -> None:
     assert run().exit_code == 7
-    assert asked == [PipelineSettings(source=pathlib.Path("tap"), output=pathlib.Path("tables"))]
+    assert asked == [PipelineSettings(source=pathlib.Path("tap"), output=pathlib.Path("tables"), memory="1024m")]
 
 
 def test_what_is_said_is_handed_on(asked: list[PipelineSettings]) -> None:
