@@ -41,6 +41,8 @@ CHUNK_DTYPE: Final = np.dtype(
 )
 INT32: Final = np.dtype(np.int32)
 _COUNTING: Final = (record.KIND_GAP, record.KIND_TOTALS)
+NOBODY: Final = "ANONYMOUS"
+"""What the proxy calls a client that did not say who it is. No certificate's name is spelled so."""
 _JOIN_BELOW: Final = 1 << 20
 
 
@@ -118,13 +120,13 @@ class _Group:
     def chunk_index(self) -> pa.Array:
         return pa.array(np.concatenate([np.arange(count, dtype="i4") for count in self.counts]))
 
-    def text(self, field: str) -> pa.Array:
-        """A column of strings that the rows name by index into their block's table; -1 is null."""
-        words: list[str] = []
+    def text(self, field: str, null: str | None = None) -> pa.Array:
+        """A column of strings that the rows name by index into their block's table; -1 is null, and so is the word ``null``."""
+        words: list[str | None] = []
         shifts = np.empty(len(self.blocks), dtype="i4")
         for position, block in enumerate(self.blocks):
             shifts[position] = len(words)
-            words.extend(block.strings)
+            words.extend(None if word == null else word for word in block.strings)
         index = self.rows[field]
         return pa.array(words, type=pa.string()).take(pa.array(index + np.repeat(shifts, self.counts), mask=index < 0))
 
@@ -295,7 +297,7 @@ _MAKERS: Final[dict[str, Callable[[_Group, pa.DataType], pa.Array]]] = {
     "capture_time": lambda group, kind: group.time("capture_ns"),
     "connection_id": lambda group, kind: group.number("connection", null_below_zero=True),
     "listener": lambda group, kind: group.text("listener"),
-    "principal": lambda group, kind: group.text("principal"),
+    "principal": lambda group, kind: group.text("principal", null=NOBODY),
     "peer": lambda group, kind: group.text("peer"),
     "rule": lambda group, kind: group.text("rule"),
     "direction": lambda group, kind: group.word("direction", record.DIRECTIONS),

@@ -30,7 +30,7 @@ _COLUMNS: Final[tuple[tuple[str, DataType, bool], ...]] = (
     ("capture_time", TimestampType(), False),  # wall clock of the read; decreases within a stream only behind a row of kind clock
     ("connection_id", LongType(), True),  # null: a gap over more than one connection, or no connection's
     ("listener", StringType(), True),
-    ("principal", StringType(), True),  # null: nobody
+    ("principal", StringType(), True),  # null: nobody said who it is
     ("peer", StringType(), True),  # the client, host:port
     ("rule", StringType(), True),  # the tap rule that matched; rules: those in force from here on, as JSON
     ("direction", StringType(), False),  # request (from the client), response

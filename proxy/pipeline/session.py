@@ -11,6 +11,7 @@ removed, at once.
 """
 
 import contextlib
+import fcntl
 import importlib.util
 import io
 import logging
@@ -126,6 +127,9 @@ class SparkLog:
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile("a+b", buffering=0)  # noqa: SIM115 - __exit__ closes it
+        fcntl.fcntl(
+            self._file, fcntl.F_SETFL, fcntl.fcntl(self._file, fcntl.F_GETFL) | os.O_APPEND
+        )  # who has it by another number goes on at its end
         self._handler = logging.StreamHandler(io.TextIOWrapper(self._file, encoding="utf-8", write_through=True))
         self._loggers = [logging.getLogger(name) for name in ("py4j", "DataFrameQueryContextLogger", "SQLQueryContextLogger")]
         self._before: list[bool] = []

@@ -10,7 +10,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, IntegerType, StructType
 
 from proxy.config.model import TapRule
-from proxy.pipeline.decode import Block, loss_batch, read_slice, record_batch, record_batches
+from proxy.network.authenticator import ANONYMOUS
+from proxy.pipeline.decode import NOBODY, Block, loss_batch, read_slice, record_batch, record_batches
 from proxy.pipeline.loss import DataLossError, Loss
 from proxy.pipeline.planner import Part, Planner, Slice
 from proxy.pipeline.position import Position
@@ -318,6 +319,16 @@ def test_strings_of_joined_blocks_keep_their_meaning(tmp_path: Path) -> None:
     for connection in (3, 1, 2):
         processor.block([b"x"], connection=connection)
     assert [row["peer"] for row in rows(tmp_path)] == ["10.0.0.1:3", "10.0.0.1:1", "10.0.0.1:2"]
+
+
+def test_a_client_that_nobody_named_has_no_principal(tmp_path: Path) -> None:
+    processor = FakeProcessor(tmp_path)
+    for connection, principal in enumerate((ANONYMOUS, "CN=a", None), 1):
+        processor.point(connection, "request", listener=ANONYMOUS, principal=principal)
+        processor.send([b"x"], connection=connection)
+    processor.flush()
+    assert [(row["principal"], row["listener"]) for row in rows(tmp_path)] == [(None, ANONYMOUS), ("CN=a", ANONYMOUS), (None, ANONYMOUS)]
+    assert NOBODY == ANONYMOUS
 
 
 def test_payload_of_a_block_is_not_copied(tmp_path: Path) -> None:
