@@ -20,7 +20,7 @@ import pytest
 
 import proxy
 from proxy.pipeline.run import EXIT_FAILED, EXIT_OK, EXIT_USAGE, StoppedError, _reason, _Stopping, run_pipeline, start_query
-from proxy.pipeline.settings import PipelineSettings, local_path
+from proxy.pipeline.settings import PipelineSettings
 from proxy.pipeline.tables import TABLE_SCHEMAS, TableWriter
 from proxy.tap import record
 from proxy.tap.consumer import claim_consumer, read_consumers, write_consumer
@@ -196,14 +196,6 @@ def test_a_tap_that_cannot_be_written_to_is_said_and_read(tmp_path: Path, unwrit
     assert (said["event"], said["consumer"]) == ("unregistered", "pipeline")
     assert said["reason"].startswith(str(tmp_path / "sealed" / "_consumers"))
     assert "Spark needs Java" in done.stderr, "it went on from there"
-
-
-def test_places_are_of_this_host_or_of_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert local_path("s3a://bucket/x") is None
-    assert local_path("out") == local_path(Path("out")) == local_path(f"file:{tmp_path}/out") == tmp_path / "out"
-    assert PipelineSettings(source=tmp_path, output="out").place_of_checkpoint == f"{tmp_path}/out/_checkpoint"
-    assert PipelineSettings(source=tmp_path, output="hdfs://n/out").place_of_checkpoint == "hdfs://n/out/_checkpoint"
 
 
 def test_an_output_that_holds_something_else_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
