@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 from proxy.pipeline.manifest import ManifestError, has_batches
 from proxy.pipeline.memory import Budget
@@ -86,21 +86,52 @@ def run_pipeline(
     stopping = _Stopping()
     with SparkLog() as log:
         try:
-            with contextlib.ExitStack() as held:
-                held.enter_context(_stop_signals(stopping))
-                plan = _judge(settings)
-                held.enter_context(_exclusive(settings))
-                registered = held.enter_context(_claimed(settings, emit))
-                told = {**plan.settings, **_format_settings(settings.format), **settings.spark}
-                spark = held.enter_context(local_session("framegate pipeline", cores=plan.cores, memory=settings.memory, settings=told, log=log))
-                settings = dataclasses.replace(settings, consumer=settings.consumer if registered else "")
-                return _run(spark, settings, emit, make_writer, stopping, log)
+            with contextlib.redirect_stderr(log.stream):  # PySpark's threads print what they meet when the JVM goes
+                ending = _job(settings, emit, make_writer, stopping, log)
         except (UsageError, SparkMissingError, ManifestError) as error:
             return _say(str(error), EXIT_USAGE)
         except StoppedError:
             return _say(stopping.word, stopping.exit_code)
         except spark_errors() as error:
-            return _fail(log, log.reason() or _reason(str(error)))
+            if not stopping.asked.is_set():
+                return _fail(log, log.reason() or _reason(str(error)))
+            ending = _stopped(settings, stopping, through=False)  # who stops us stopped Spark's processes, too
+        if ending.code == EXIT_FAILED:
+            return _fail(log, ending.text)
+        return _say(ending.text, ending.code) if ending.text else ending.code
+
+
+class _Ending(NamedTuple):
+    """An exit code, and what a person is told with it; "" for nothing."""
+
+    code: int
+    text: str = ""
+
+
+def _stopped(settings: PipelineSettings, stopping: "_Stopping", *, through: bool) -> _Ending:
+    """How a job ends that did not fail."""
+    if settings.available_now and not through:
+        return _Ending(stopping.exit_code, f"{stopping.word} before everything was read")
+    return _Ending(EXIT_OK)
+
+
+def _job(
+    settings: PipelineSettings,
+    emit: Callable[[dict[str, Any]], None],
+    make_writer: "Callable[[Path], TableWriter] | None",
+    stopping: "_Stopping",
+    log: SparkLog,
+) -> _Ending:
+    """``run_pipeline`` without what it says at its end."""
+    with contextlib.ExitStack() as held:
+        held.enter_context(_stop_signals(stopping))
+        plan = _judge(settings)
+        held.enter_context(_exclusive(settings))
+        registered = held.enter_context(_claimed(settings, emit))
+        told = {**plan.settings, **_format_settings(settings.format), **settings.spark}
+        spark = held.enter_context(local_session("framegate pipeline", cores=plan.cores, memory=settings.memory, settings=told, log=log))
+        settings = dataclasses.replace(settings, consumer=settings.consumer if registered else "")
+        return _run(spark, settings, emit, make_writer, stopping, log)
 
 
 def _judge(settings: PipelineSettings) -> Budget:
@@ -292,7 +323,7 @@ def _run(
     make_writer: "Callable[[Path], TableWriter] | None",
     stopping: _Stopping,
     log: SparkLog,
-) -> int:
+) -> _Ending:
     from proxy.pipeline import tables
 
     try:
@@ -315,7 +346,7 @@ def _follow(
     writer: "Writer",
     stopping: _Stopping,
     log: SparkLog,
-) -> int:
+) -> _Ending:
     """The query from its start to its end."""
     stopping.in_order = True
     stopping.listen()
@@ -331,13 +362,11 @@ def _follow(
     if failure is not None and not stopping.asked.is_set():  # who stops us may stop Spark's processes, too
         reason = log.reason() or _reason(str(failure))
         emit({"event": "failed", "reason": reason})
-        return _fail(log, reason)
+        return _Ending(EXIT_FAILED, reason)
     query.stop()
     reporter.report()
     emit({"event": "stopped", "total": writer.progress.total, "lag_bytes": reporter.lag_bytes()})
-    if settings.available_now and (not through or failure is not None):
-        return _say(f"{stopping.word} before everything was read", stopping.exit_code)
-    return EXIT_OK
+    return _stopped(settings, stopping, through=through and failure is None)
 
 
 def start_query(spark: "SparkSession", settings: PipelineSettings, writer: Callable[["DataFrame", int], None]) -> "StreamingQuery":

@@ -123,14 +123,19 @@ def _stdout_as_stderr(fd: int = 2) -> Iterator[None]:
 
 
 class SparkLog:
-    """What Spark prints, in a file without a name: the JVM, its Python workers, and PySpark in this process. A context manager."""
+    """What Spark prints, in a file without a name: the JVM, its Python workers, and PySpark in this process. A context manager.
+
+    Attributes:
+        stream: to write to.
+    """
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile("a+b", buffering=0)  # noqa: SIM115 - __exit__ closes it
         fcntl.fcntl(
             self._file, fcntl.F_SETFL, fcntl.fcntl(self._file, fcntl.F_GETFL) | os.O_APPEND
         )  # who has it by another number goes on at its end
-        self._handler = logging.StreamHandler(io.TextIOWrapper(self._file, encoding="utf-8", write_through=True))
+        self.stream: TextIO = io.TextIOWrapper(self._file, encoding="utf-8", errors="replace", write_through=True)
+        self._handler = logging.StreamHandler(self.stream)
         self._loggers = [logging.getLogger(name) for name in ("py4j", "DataFrameQueryContextLogger", "SQLQueryContextLogger")]
         self._before: list[bool] = []
 
@@ -150,7 +155,7 @@ class SparkLog:
         for logger, before in zip(self._loggers, self._before, strict=True):
             logger.removeHandler(self._handler)
             logger.propagate = before
-        self._handler.stream.close()
+        self.stream.close()
 
     def trim(self) -> None:
         """Begin anew when it has become large."""
