@@ -1,10 +1,12 @@
 """What the control plane refuses, and why.
 
     ControlError                  base: ``reason`` (UPPER_SNAKE, stable, unique here) and ``facts`` (strings for ErrorInfo.metadata)
-    ├── NotFoundError             the named listener, channel or upstream does not exist
+    ├── NotFoundError             the named listener, channel, upstream or tap rule does not exist
+    ├── AlreadyExistsError        something has the name that a new one is to have
     ├── InvalidArgumentError      a value is outside its range; ``violations`` names every field that is wrong
     ├── FailedPreconditionError   the value is good but the state does not allow it (a pool below the largest frame, draining)
     ├── AbortedError              a processor refused a change, or lived and was silent: no processor has it
+    ├── EtagError                 what is to be changed is not what the caller saw any more
     └── UnavailableError          no processor is there to answer, or not all have answered; the reason says what is known
 
 ``control.service`` maps each to one gRPC code, the command line to one exit code.
@@ -15,7 +17,9 @@ from collections.abc import Sequence
 
 __all__ = [
     "AbortedError",
+    "AlreadyExistsError",
     "ControlError",
+    "EtagError",
     "FailedPreconditionError",
     "InvalidArgumentError",
     "NotFoundError",
@@ -44,10 +48,28 @@ class ControlError(Exception):
 
 
 class NotFoundError(ControlError):
-    """Nothing has that name. ``kind`` is ``listener``, ``channel``, ``upstream``; ``name`` is what was asked for."""
+    """Nothing has that name. ``kind`` is ``listener``, ``channel``, ``upstream``, ``tap rule``; ``name`` is what was asked for."""
 
     def __init__(self, kind: str, name: str) -> None:
-        super().__init__(f"there is no {kind} {name!r}", reason=f"{kind.upper()}_NOT_FOUND", kind=kind, name=name)
+        super().__init__(f"there is no {kind} {name!r}", reason=f"{_upper(kind)}_NOT_FOUND", kind=kind, name=name)
+        self.kind = kind
+        self.name = name
+
+
+class AlreadyExistsError(ControlError):
+    """Something has that name. ``field`` is where the request has it; the others as of ``NotFoundError``."""
+
+    def __init__(self, kind: str, name: str, field: str) -> None:
+        super().__init__(f"there is a {kind} {name!r} already", reason=f"{_upper(kind)}_EXISTS", kind=kind, name=name, field=field)
+        self.kind = kind
+        self.name = name
+
+
+class EtagError(ControlError):
+    """The request names the state that it is meant for, and that has changed. Read again, and decide again."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(f"{kind} {name!r} is not as it was: somebody has changed it", reason="ETAG_MISMATCH", kind=kind, name=name)
         self.kind = kind
         self.name = name
 
@@ -75,3 +97,7 @@ class UnavailableError(ControlError):
 
 class StartError(ControlError):
     """The proxy cannot start: an address is taken, another instance holds the tap, the processors fail. The process exits with code 1."""
+
+
+def _upper(kind: str) -> str:
+    return kind.upper().replace(" ", "_")

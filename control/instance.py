@@ -16,6 +16,9 @@ LOCK_NAME: Final = ".framegate.lock"
 class DirectoryLock:
     """Holds a directory of the tap, made for its owner and the readers of its group when there is none, until ``release``. The lock's file stays.
 
+    Attributes:
+        last_ns: when its last holder, or this one, gave a sign of life (``beat``) before, wall clock.
+
     Raises:
         StartError: another instance holds it, or it cannot be used.
     """
@@ -35,8 +38,13 @@ class DirectoryLock:
             os.close(self._descriptor)
             text = f"another framegate (process {holder or 'unknown'}) uses the {what} {path}"
             raise StartError(text, reason="DIRECTORY_IN_USE", directory=directory, pid=holder) from error
+        self.last_ns = os.fstat(self._descriptor).st_mtime_ns
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def beat(self) -> None:
+        """Give a sign of life: whoever comes next sees when the last one was."""
+        os.utime(self._descriptor)
 
     def release(self) -> None:
         """Let others have it."""

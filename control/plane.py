@@ -1,8 +1,8 @@
 """The control plane as the gRPC service, the telemetry and the health listener see it.
 
 ``ControlPlane`` is the interface (tests give the service a fake one), ``control.steering`` the implementation over running processors.
-All methods belong to the control process' event loop unless their docstring says otherwise. A change of a limit or a pool returns when it is in
-force in every processor, or raises and none has it; or the reason is CHANGE_PENDING. Cancelled, it still ends decided: taken back, or completed
+All methods belong to the control process' event loop unless their docstring says otherwise. A change of a limit, a pool or tap rules returns when it
+is in force in every processor, or raises and none has it; or the reason is CHANGE_PENDING. Cancelled, it still ends decided: taken back, or completed
 in the background. Failures are the classes of ``control.errors``.
 
 A *row* is the JSON object of one pair, as the processors give it (``proxy.server``): ``id`` (int; text form by ``format_connection_id``),
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from proxy.cells import CellReader
-from proxy.config.model import Forwarding, ProxyConfig
+from proxy.config.model import Forwarding, ProxyConfig, TapRule
 
 __all__ = [
     "RETIRED",
@@ -35,6 +35,8 @@ __all__ = [
     "ProcessorStatus",
     "Row",
     "Subscriber",
+    "TapRuleStatus",
+    "TapStop",
     "UpstreamStatus",
 ]
 
@@ -203,6 +205,29 @@ class BuildInfo:
     modules: Mapping[str, str]
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TapStop:
+    """That a tap rule has turned itself off in a processor. ``cause`` is ``loss`` or ``cpu``, ``percent`` what that came to, and ``limit`` what it
+    might; ``since_ns`` is of CLOCK_REALTIME.
+    """
+
+    slot: int
+    cause: str
+    percent: float
+    limit: float
+    since_ns: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TapRuleStatus:
+    """One tap rule. ``etag`` stands for the rule as it is; ``expired``: its time is over, it goes with the next change; ``stops`` by slot."""
+
+    rule: TapRule
+    etag: str
+    expired: bool
+    stops: tuple[TapStop, ...] = ()
+
+
 class ControlPlane(abc.ABC):
     """Everything that may be asked of, or changed in, a running framegate."""
 
@@ -308,6 +333,46 @@ class ControlPlane(abc.ABC):
         """Start or drain and stop processors until ``count`` (1 to 64) run. Growing returns when the new ones are ready; shrinking when the drained
         ones are gone or their drain timeout closed what was left. Errors as ``set_pool_size``.
         """
+
+    @abc.abstractmethod
+    async def list_tap_rules(self) -> list[TapRuleStatus]:
+        """Every tap rule, in order; none without a tap."""
+
+    @abc.abstractmethod
+    async def create_tap_rule(self, rule: TapRule, before: str = "", *, validate_only: bool = False) -> TapRuleStatus:
+        """Put a new rule before the one that is named, or last. Connections that are open follow at once.
+
+        Args:
+            rule: is judged as one of a configuration file is.
+            before: the name of a rule; empty: none.
+            validate_only: only say whether it could be done, and what would be; nobody is asked.
+
+        Raises:
+            AlreadyExistsError: a rule has the name, and its time is not over. InvalidArgumentError: the rule cannot be; the violations' fields are
+                those of ``TapRule``, as in ``networks[0]``. NotFoundError: of ``before``. FailedPreconditionError: there is no tap (NO_TAP), or there
+                are too many rules (TOO_MANY_TAP_RULES). AbortedError: a processor refused; none has it. UnavailableError: it is decided, but not
+                confirmed everywhere.
+        """
+
+    @abc.abstractmethod
+    async def update_tap_rule(
+        self, name: str, changes: Mapping[str, Any], before: str | None = None, etag: str = "", *, validate_only: bool = False
+    ) -> TapRuleStatus:
+        """Change fields of a rule, or move it. What had turned itself off is on again.
+
+        Args:
+            name: of the rule; it keeps it.
+            changes: new values by the name of ``TapRule``'s field.
+            before: as of ``create_tap_rule``; None: it stays where it is.
+            etag: the change is for the rule as it was when it had this one; empty: for whatever it is.
+
+        Raises:
+            EtagError: it is another. NotFoundError: no rule has the name. Others as ``create_tap_rule``.
+        """
+
+    @abc.abstractmethod
+    async def delete_tap_rule(self, name: str, etag: str = "", *, validate_only: bool = False) -> None:
+        """Take a rule away. Arguments and errors as ``update_tap_rule``."""
 
     @abc.abstractmethod
     async def drain(self, timeout_ms: int | None = None, *, wait: bool = True) -> DrainResult:

@@ -7,14 +7,18 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from proxy.cells import CELL_SIZE, HEADER_SIZE, CellLayout, CellReader, create
+from proxy.cells import CELL_SIZE, HEADER_SIZE, TAP_DROP_REASONS, CellLayout, CellReader, State, create
 
 __all__ = ["Life", "SlotCells"]
 
 _MATCHED: Final = "framegate.tap.matched"
 _FLUSHED: Final = "framegate.tap.flushed"
-_FRAMES: Final = "framegate.frame.count"
-_SIDE_OF: Final = {"request": "downstream", "response": "upstream"}
+_SEEN: Final = "framegate.tap.seen"
+_RESERVED: Final = "framegate.tap.reserved"
+_DROPPED: Final = "framegate.tap.dropped"
+_DIRECTIONS: Final = ("request", "response")
+Pair = tuple[str, str]
+"""A listener's name and a direction."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -23,15 +27,24 @@ class Life:
 
     Attributes:
         connections: open at its end, by listener.
+        orderly: it came to its own end: its counts are the last ones.
         matched: frames that tap rules matched.
-        unproven: of those, the frames that no count shows in the log: an upper bound of what is lost.
-        frames: whole frames received, by direction.
+        seen: the same by listener and direction; of one that died, as last published.
+        reserved: what ``seen`` had not passed when it died, by listener and direction.
+        dropped: frames that the log has, or was to have, as a gap only, by reason.
     """
 
     connections: dict[str, int]
+    orderly: bool
     matched: int
-    unproven: int
-    frames: dict[str, int]
+    seen: dict[Pair, int]
+    reserved: dict[Pair, int]
+    dropped: dict[str, int]
+
+    @property
+    def bounds(self) -> dict[Pair, int]:
+        """How many frames rules matched, by listener and direction: exactly when it is ``orderly``, else at most."""
+        return self.seen if self.orderly else {pair: max(count, self.seen[pair]) for pair, count in self.reserved.items()}
 
 
 class SlotCells:
@@ -51,15 +64,12 @@ class SlotCells:
             os.close(self.descriptor)
             raise
         self._listeners = tuple(listeners)
-        self._matched_before = 0
-        self._flushed_before = 0
-        self._frames_before = {"request": 0, "response": 0}
+        self._pairs = [(listener, direction) for listener in listeners for direction in _DIRECTIONS]
+        self._before = self._counts()
 
     def begin(self) -> None:
         """Note the counters before a processor starts in the slot."""
-        self._matched_before = self._get(_MATCHED)
-        self._flushed_before = self._get(_FLUSHED)
-        self._frames_before = self._frames()
+        self._before = self._counts()
 
     def bury(self, cause: str = "processor_died") -> Life:
         """Take stock after the processor is dead and reaped, so that this process is the only writer: its open connections are counted as
@@ -71,20 +81,25 @@ class SlotCells:
             if count > 0:
                 connections[listener] = count
                 self._add(count, "framegate.connection.closed", listener, cause)
-        matched = self._get(_MATCHED) - self._matched_before
-        unproven = max(0, matched - (self._get(_FLUSHED) - self._flushed_before))
-        self._add(unproven, _FLUSHED)
+        orderly = self.reader.state == State.STOPPED  # that it left itself; and one that did not come to claiming the cells has counted nothing
+        counts = {key: value - self._before[key] for key, value in self._counts().items()}
+        matched = counts[_MATCHED,]
+        self._add(max(0, matched - counts[_FLUSHED,]), _FLUSHED)
         self.reader.zero_gauges()
-        frames = {direction: count - self._frames_before[direction] for direction, count in self._frames().items()}
-        return Life(connections, matched, unproven, frames)
+        seen, reserved = ({pair: counts[name, *pair] for pair in self._pairs} for name in (_SEEN, _RESERVED))
+        return Life(connections, orderly, matched, seen, reserved, {reason: counts[_DROPPED, reason] for reason in TAP_DROP_REASONS})
 
     def close(self) -> None:
         """Give the descriptor back, and the mapping of this end. That of ``reader`` goes with the last who holds it: another thread may just read."""
         self._mapping.close()
         os.close(self.descriptor)
 
-    def _frames(self) -> dict[str, int]:
-        return {direction: sum(self._get(_FRAMES, side, "receive", listener) for listener in self._listeners) for direction, side in _SIDE_OF.items()}
+    def _counts(self) -> dict[tuple[str, ...], int]:
+        """What is compared between a start and an end."""
+        names: list[tuple[str, ...]] = [(_MATCHED,), (_FLUSHED,)]
+        names += [(_DROPPED, reason) for reason in TAP_DROP_REASONS]
+        names += [(name, *pair) for name in (_SEEN, _RESERVED) for pair in self._pairs]
+        return {name: self._get(*name) for name in names}
 
     def _offset(self, name: str, *values: str) -> int:
         return HEADER_SIZE + self.layout.index(name, *values) * CELL_SIZE

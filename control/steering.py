@@ -29,6 +29,7 @@ from control.plane import (
     ProcessorStatus,
     Row,
     Subscriber,
+    TapRuleStatus,
     UpstreamStatus,
 )
 from control.pool import Pool, counted, too_small
@@ -36,9 +37,10 @@ from control.processor import Processor
 from control.resolver import Resolver
 from control.slot import Slot
 from control.supervisor import Endpoints, Facts, Supervisor
+from control.taps import Rules, Taps
 from control.transactions import Transaction, Transactions
 from proxy.cells import CellReader
-from proxy.config.model import MAX_INT32, ListenerConfig, ProxyConfig, whole_request
+from proxy.config.model import MAX_INT32, ListenerConfig, ProxyConfig, TapRule, whole_request
 from proxy.network.connection_id import format_connection_id
 
 __all__ = ["Events", "Steering"]
@@ -80,10 +82,18 @@ class Events:
 
 
 class Steering(ControlPlane):
-    """The one implementation. ``acceptor.listeners`` and ``supervisor.facts`` are the truth; nothing is kept twice."""
+    """The one implementation. ``acceptor.listeners`` and ``supervisor.facts`` are the truth; nothing is kept twice. ``tapped``: see ``Taps``."""
 
     def __init__(
-        self, supervisor: Supervisor, acceptor: Acceptor, resolver: Resolver, meters: Meters, log: RowLog, events: Events, guard: Guard
+        self,
+        supervisor: Supervisor,
+        acceptor: Acceptor,
+        resolver: Resolver,
+        meters: Meters,
+        log: RowLog,
+        events: Events,
+        guard: Guard,
+        tapped: Callable[[Rules], None] = lambda rules: None,
     ) -> None:
         self.resolver = resolver
         self._supervisor = supervisor
@@ -96,6 +106,8 @@ class Steering(ControlPlane):
         self._guard = guard
         self._transactions = Transactions(log)
         self.pool = Pool(supervisor, self._transactions, meters, log, guard)
+        self._taps = Taps(supervisor, self._transactions, meters, tapped)
+        events.subscribe(self._taps.note)
         self._ticker = asyncio.create_task(guard.job("loop", ALIVE_MS / 1000).keep_going(self._tick))
         meters.gauge("config.revision", lambda: float(supervisor.facts.revision))
 
@@ -355,6 +367,20 @@ class Steering(ControlPlane):
 
     async def set_processors(self, count: int) -> PoolStatus:
         return await self.pool.set_processors(count)
+
+    async def list_tap_rules(self) -> list[TapRuleStatus]:
+        return self._taps.rules()
+
+    async def create_tap_rule(self, rule: TapRule, before: str = "", *, validate_only: bool = False) -> TapRuleStatus:
+        return await self._taps.create(rule, before, validate_only=validate_only)
+
+    async def update_tap_rule(
+        self, name: str, changes: Mapping[str, Any], before: str | None = None, etag: str = "", *, validate_only: bool = False
+    ) -> TapRuleStatus:
+        return await self._taps.update(name, changes, before, etag, validate_only=validate_only)
+
+    async def delete_tap_rule(self, name: str, etag: str = "", *, validate_only: bool = False) -> None:
+        await self._taps.delete(name, etag, validate_only=validate_only)
 
     async def set_endpoints(self) -> None:
         """Give the resolver's addresses to every processor, unless they have them; logged, not raised, when one refuses: the next round tries

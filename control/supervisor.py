@@ -29,7 +29,7 @@ from control.slot import Slot
 from control.slot_cells import Life
 from control.two_phases import PATIENCE_S, Change, TwoPhases
 from proxy.cells import CellLayout, CellReader
-from proxy.config.model import ProxyConfig, to_wire
+from proxy.config.model import ProxyConfig, rules_to_wire, to_wire
 from proxy.network.connection_id import format_connection_id
 from proxy.server.link import decode_closed
 
@@ -48,7 +48,7 @@ class Facts:
     """What every processor must agree on.
 
     Attributes:
-        config: with the limits and the pool size in force.
+        config: with the limits, the pool size and the tap's rules in force.
         endpoints: addresses of each upstream, resolved.
         shares: bytes of the memory pool by slot.
         tls_files: certificates, keys and authorities, by path, as they were at the start of control (``control.configuration.tls_files``).
@@ -64,7 +64,8 @@ class Facts:
     def whole(self, slot: int) -> Change:
         """All of it as one change for one slot."""
         limits = {listener.name: listener.max_receive_size for listener in self.config.listeners}
-        return {"max_receive_size": limits, "share": self.shares[slot], "endpoints": self.endpoints}
+        tap = {} if self.config.tap is None else {"tap_rules": rules_to_wire(self.config.tap.rules)}
+        return {"max_receive_size": limits, "share": self.shares[slot], "endpoints": self.endpoints, **tap}
 
 
 class Supervisor:
@@ -74,7 +75,7 @@ class Supervisor:
         facts: changed in place by committed changes.
         acceptor: is told which processors take connections.
         guard: watches over what watches over the processors.
-        on_event: gets every row that others may see (``closed``, ``processor_died``, …).
+        on_event: gets every row that others may see (``closed``, ``processor_died``, …), and what processors log.
         on_begin, on_end: are called before a process starts in a slot, and after it ended in whatever way, before its successor starts.
     """
 
@@ -369,7 +370,9 @@ class Supervisor:
                 except Exception as error:
                     self._guard.failed("slot", error)
         elif kind == "log":
-            self._log.write(message["event"], level=message["level"], slot=processor.slot, **message["fields"])
+            row = {"slot": processor.slot, **message["fields"]}
+            self._log.write(message["event"], level=message["level"], **row)
+            self._on_event({"event": message["event"], "generation": processor.generation, **row})
         elif kind == "drained":
             slot = self.slots[processor.slot]
             if slot.drained is not None and not slot.drained.done():

@@ -1,38 +1,48 @@
-"""The tap's directory, as control keeps it: one instance's lock, the budget, and the accounts of processors that died.
+"""The tap's directory, as control keeps it: one instance's lock, the ledger, the budget, and the accounts of processors that ended.
 
-All work on the file system is done by one thread here: a sweep each second, and after a death a gap record in the recovery stream. A disk
-that hangs holds up that thread and nothing else.
+All work on the file system is done by one thread here: a sweep each second, and after the end of a processor what its stream lacks. A disk
+that hangs holds up that thread and nothing else. Only what the ledger says of a stream that is to be written is waited for, before its processor
+starts; on a disk that does not take the line in ``BORN_TIMEOUT_S``, the processor starts all the same.
 """
 
 import dataclasses
-import os
 import queue
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
+from control.errors import StartError
 from control.guard import Guard
 from control.instance import DirectoryLock
 from control.logs import RowLog
 from control.meters import Meters
+from control.reserve import Reserve
+from control.settlement import Case, Settlement
 from control.slot_cells import Life
-from proxy.config.model import ProxyConfig, TapConfig
-from proxy.tap.log_reader import LogError, first_offset, stream_totals
-from proxy.tap.record import stream_name
-from proxy.tap.recovery import record_death, seal_dead
+from proxy.config.model import ProxyConfig, TapConfig, TapRule
+from proxy.tap.ledger import LedgerWriter, Pair
+from proxy.tap.log_reader import LogError, Segment, segments, streams, walk_segment
+from proxy.tap.record import DIRECTIONS, stream_name
+from proxy.tap.recovery import ends_finally, seal_dead
 from proxy.tap.retention import Retention
 
-__all__ = ["Death", "TapKeeper", "split_missing"]
+__all__ = ["Death", "TapKeeper", "tapped_pairs"]
 
 SWEEP_INTERVAL_S: Final = 1.0
 STOP_TIMEOUT_S: Final = 5.0
+LAST_TRIES_S: Final = 4.0
+"""How long a disk that refuses is asked again at the end."""
+LAST_PAUSE_S: Final = 0.05
+BORN_TIMEOUT_S: Final = 0.5
+OUTLIVED_NS: Final = 7_000_000_000
+"""Processors may live so long after control's last sign of life: that is a second old at most, and they end 5 s after the link."""
 Job = Callable[[], None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Death:
-    """A processor that ended. ``started_ns`` is of the wall clock."""
+    """A processor that ended, in order or not. ``started_ns`` is of the wall clock."""
 
     slot: int
     boot_id: str
@@ -40,21 +50,15 @@ class Death:
     life: Life
 
 
-def split_missing(total: int, frames: dict[str, int], known: dict[str, int], directions: set[str]) -> dict[str, int]:
-    """Divide missing frames over the directions, in proportion to the frames received of which the log knows nothing.
-
-    The cells count what the rules matched, not in which direction; the sum is exact, the division an estimate.
-
-    Args:
-        total: frames missing.
-        frames: whole frames received, by direction.
-        known: of those, frames that the log has or already misses, by direction.
-        directions: that any rule records.
-    """
-    weights = {direction: max(0, count - known[direction]) if direction in directions else 0 for direction, count in frames.items()}
-    whole = sum(weights.values())
-    requests = total * weights["request"] // whole if whole else total if "request" in directions else 0
-    return {"request": requests, "response": total - requests}
+def tapped_pairs(listeners: Iterable[str], rules: Iterable[TapRule]) -> list[Pair]:
+    """The listeners and directions that any rule can match."""
+    rules = tuple(rules)
+    return [
+        (listener, direction)
+        for listener in listeners
+        for direction in DIRECTIONS
+        if any((not rule.listeners or listener in rule.listeners) and direction in rule.directions for rule in rules)
+    ]
 
 
 class TapKeeper:
@@ -76,36 +80,71 @@ class TapKeeper:
         self._node = config.node
         self._tap = tap
         self._log = log
+        self._listeners = [listener.name for listener in config.listeners]
+        self._tapped = tapped_pairs(self._listeners, tap.rules)
         # Shared with the thread as it is, never copied: a stream is added before its folder exists, so whoever lists a folder finds it here.
         self._live: set[str] = set()
+        self._wanted: dict[str, list[Pair]] = {}  # what the ledger is to say of streams that are being written
+        self._births = threading.Lock()
+        self._deleted: dict[str, int] = {}  # the same for what was deleted
         self._usage = 0
         self._errors: dict[str, str] = {}
         self._unreadable: dict[str, str] = {}
-        self._deaths: dict[str, tuple[Death, dict[str, int] | None]] = {}  # not recorded yet, by stream; with what the stream lacks, once counted
         self._lock = DirectoryLock(tap.directory, "tap directory")
-        self._retention = Retention(tap.directory, tap.budget, tap.max_age_ms)
-        self._directions: set[str] = {direction for rule in tap.rules for direction in rule.directions}
+        try:
+            self._ledger = LedgerWriter(tap.directory)
+        except OSError as error:
+            self._lock.release()
+            text = f"the tap directory {tap.directory} cannot be used: its ledger: {error.strerror or error}"
+            raise StartError(text, reason="DIRECTORY_UNUSABLE", directory=tap.directory) from error
+        self._reserve = Reserve(tap.directory)
+        self._settlement = Settlement(tap.directory, self._ledger, self._reserve, log)
+        self._retention = Retention(tap.directory, tap.budget, tap.max_age_ms, self._deleting)
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._jobs.put(self._seal)
+        self._jobs.put(self._begin)
         meters.gauge("tap.usage", lambda: float(self._usage))
         meters.gauge("tap.limit", lambda: float(tap.budget))
         meters.gauge("tap.consumer.unreadable", lambda: float(len(self._unreadable)))
         self._thread = threading.Thread(target=self._run, name="framegate-tap-keeper", daemon=True)
         self._thread.start()
 
+    # --- what happens to processors: any thread ----------------------------------------------------------------------------------
+
     def born(self, slot: int, boot_id: str) -> None:
-        """A processor will write this stream: it is not to be sealed, its folder is not to be removed."""
-        self._live.add(stream_name(self._node, str(slot), boot_id))
+        """A processor will write this stream: it is not to be sealed, its folder is not to be removed, and the ledger says that it was born."""
+        stream = stream_name(self._node, str(slot), boot_id)
+        self._live.add(stream)
+        self._wanted[stream] = self._tapped
+        self._tell_ledger()
+
+    def tapped(self, rules: Sequence[TapRule]) -> None:
+        """Other rules come into force: the ledger says what streams can have from now on."""
+        self._tapped = tapped_pairs(self._listeners, rules)
+        for stream, pairs in list(self._wanted.items()):
+            self._wanted[stream] = list(dict.fromkeys([*pairs, *self._tapped]))
+        self._tell_ledger()
+
+    def _tell_ledger(self) -> None:
+        writing = threading.Thread(target=self._write_births, name="framegate-tap-born", daemon=True)
+        writing.start()
+        writing.join(BORN_TIMEOUT_S)
 
     def died(self, death: Death) -> None:
-        """A processor ended, in whatever way: what its stream lacks is recorded, its files are sealed."""
-        self._jobs.put(lambda: self._settle(death))
+        """A processor ended, in whatever way: its files are sealed, and what its stream lacks is recorded."""
+        ended_ns = time.time_ns()
+        stream = stream_name(self._node, str(death.slot), death.boot_id)
+        self._jobs.put(lambda: self._settle(Case(stream, death.started_ns, ended_ns, self._tapped, death.life)))
 
     def stop(self) -> None:
-        """Finish what waits, then let others have the directory."""
+        """Finish what waits, say what could not be finished, then let others have the directory."""
         self._jobs.put(None)
         self._thread.join(STOP_TIMEOUT_S)
+        self._settlement.give_up(self._errors.get("settlement") or "the disk did not answer in time")
+        if not self._thread.is_alive():
+            self._ledger.close()
         self._lock.release()
+
+    # --- the thread --------------------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while True:
@@ -114,7 +153,8 @@ class TapKeeper:
             except queue.Empty:
                 job = self._look
             try:
-                (self._settle_deaths if job is None else job)()
+                self._lock.beat()
+                (self._finish if job is None else job)()
             except (OSError, LogError) as error:
                 self._complain("keeper", str(error))
             except Exception as error:
@@ -130,15 +170,92 @@ class TapKeeper:
 
     def _look(self) -> None:
         """What is due each second."""
-        if self._deaths:
-            self._settle_deaths()
+        self._write_births()
+        self._settle_all(last=False)
         if self._errors.get("seal"):
             self._seal()
         self._sweep()
+        self._take_reserve()
+        if self._ledger.large:
+            self._ledger.compact(self._retention.consumers, time.time_ns())
         self._complain("keeper", "")
+
+    def _finish(self) -> None:
+        """The last tries."""
+        until = time.monotonic() + LAST_TRIES_S
+        self._settle_all(last=True)
+        while self._settlement.cases and time.monotonic() < until:
+            time.sleep(LAST_PAUSE_S)
+            self._settle_all(last=True)
+
+    def _take_reserve(self) -> None:
+        try:
+            self._reserve.take()
+        except OSError as error:
+            if not self._errors.get("reserve"):
+                self._log.write("tap_reserve_missing", level="warning", directory=self._tap.directory, error=str(error))
+            self._errors["reserve"] = str(error)
+        else:
+            self._errors["reserve"] = ""
+
+    # --- the ledger --------------------------------------------------------------------------------------------------------------
+
+    def _write_births(self) -> None:
+        """What the ledger does not say yet of streams that are being written. Also on a thread of its own."""
+        error = ""
+        with self._births:
+            for stream, tapped in list(self._wanted.items()):
+                known = self._ledger.ledger.streams.get(stream)
+                try:
+                    if known is None:
+                        self._ledger.born(stream, tapped, time.time_ns())
+                    elif not set(tapped) <= set(known.tapped):
+                        self._ledger.tapped(stream, tapped, time.time_ns())
+                except OSError as problem:
+                    error = f"the ledger does not say what {stream} is: {problem}"
+            self._complain("born", error)
+
+    def _deleting(self, doomed: Sequence[Segment]) -> None:
+        """Retention is about to take these: the ledger says so, and what of them counts in an account that is not settled is kept in mind. A disk
+        that has no room for a line is no reason not to make room.
+        """
+        known = self._ledger.ledger.streams
+        for segment in doomed:
+            fate = known.get(segment.stream)
+            if fate is None or not fate.settled:
+                self._carry(segment)
+            self._deleted[segment.stream] = max(self._deleted.get(segment.stream, 0), segment.limit)
+        self._write_deleted()
+
+    def _carry(self, segment: Segment) -> None:
+        case = self._settlement.cases.get(segment.stream)
+        if case is not None and case.entries is not None:
+            return
+        sums = self._settlement.carry(segment.stream)
+        try:
+            for ref in walk_segment(segment, max(segment.base, sums.end)):
+                sums.add(ref)
+        except LogError as error:
+            self._complain("carry", str(error))
+
+    def _write_deleted(self) -> None:
+        known = self._ledger.ledger.streams
+        try:
+            for stream, to in list(self._deleted.items()):
+                if stream in known:
+                    self._ledger.deleted(stream, to, time.time_ns())
+                    del self._deleted[stream]
+        except OSError as error:
+            self._complain("deleted", f"the ledger does not say what was deleted: {error}")
+        else:
+            self._complain("deleted", "")
+
+    # --- sweeping and sealing ----------------------------------------------------------------------------------------------------
 
     def _sweep(self) -> None:
         sweep = self._retention.sweep(time.time_ns(), self._live)
+        if self._deleted:
+            self._write_deleted()
         self._usage = sweep.usage
         if sweep.deleted:
             level = "warning" if sweep.unread else "info"
@@ -153,53 +270,56 @@ class TapKeeper:
 
     def _seal(self) -> None:
         error = ""
-        for sealed in seal_dead(self._tap.directory, self._live):
+        for sealed in seal_dead(self._tap.directory, self._live, time.time_ns()):
             if sealed.error:
                 error = f"{sealed.stream}: {sealed.error}"
             else:
                 self._log.write("tap_sealed", stream=sealed.stream, base=sealed.base, cut_bytes=sealed.cut_bytes)
         self._complain("seal", error)
 
-    def _settle(self, death: Death) -> None:
-        self._deaths[stream_name(self._node, str(death.slot), death.boot_id)] = (death, None)
-        self._settle_deaths()
-        self._seal()
+    # --- what others left, and accounts --------------------------------------------------------------------------------------------
 
-    def _settle_deaths(self) -> None:
+    def _begin(self) -> None:
+        """What earlier runs left: every stream is sealed, known to the ledger, and settled as well as anybody can."""
+        self._take_reserve()
+        known = self._ledger.ledger.streams
+        strange = [stream for stream in streams(self._tap.directory) if stream not in known and stream not in self._live]
+        unsettled = {stream: fate for stream, fate in known.items() if not fate.settled and stream not in self._live}
+        left_open = {stream for stream in strange if any(not segment.sealed for segment in segments(self._tap.directory, stream))}
+        self._seal()
+        for stream, fate in unsettled.items():
+            if fate.recovery:
+                self._ledger.ended(stream, self._settlement.end(stream), time.time_ns(), settled=True)
+            else:
+                self._settlement.open(Case(stream, fate.born_ns, self._outlived(), fate.tapped, None))
+        for stream in strange:
+            self._ledger.adopted(stream, self._settlement.end(stream), time.time_ns())
+            if stream in left_open and not ends_finally(self._tap.directory, stream):
+                self._settlement.open(Case(stream, 0, self._outlived(), [], None))
+        self._settle_all(last=False)
+
+    def _outlived(self) -> int:
+        """When the processors of the control process before this one had all ended, at the latest."""
+        return min(self._lock.last_ns + OUTLIVED_NS, time.time_ns())
+
+    def _settle(self, case: Case) -> None:
+        self._live.discard(case.stream)
+        self._settlement.open(case)
+        self._seal()
+        self._write_births()
+        self._wanted.pop(case.stream, None)
+        self._settle_all(last=False)
+
+    def _settle_all(self, *, last: bool) -> None:
         """Record what the streams of the dead lack; what a full disk does not take waits for the next time."""
         error = ""
-        for stream, (death, known) in list(self._deaths.items()):
+        for stream, case in list(self._settlement.cases.items()):
             try:
-                missing = self._missing(stream, death) if known is None else known
-                self._deaths[stream] = (death, missing)  # counted once: retention may take some of the stream while the record waits
-                self._record(stream, death, missing)
-                del self._deaths[stream]
+                self._complain("missing", self._settlement.work(case, time.time_ns(), last=last))
             except (OSError, LogError) as problem:
                 error = f"what {stream} lacks is not recorded yet: {problem}"
             except Exception as problem:  # our bug; it may not keep the others from being recorded
                 error = f"what {stream} lacks is not recorded yet: {problem!r}"
-                if error != self._errors.get("death"):
+                if error != self._errors.get("settlement"):
                     self._guard.failed("tap_keeper", problem)
-            finally:
-                self._live.discard(stream)
-        self._complain("death", error)
-
-    def _record(self, stream: str, death: Death, missing: dict[str, int]) -> None:
-        if any(missing.values()):
-            recovery = record_death(self._tap.directory, self._node, death.boot_id, missing, death.started_ns, time.time_ns())
-            facts: dict[str, Any] = {"slot": death.slot, "stream": stream, "recovery": recovery, "frames": missing}
-            self._log.write("tap_gap", level="warning", reason="processor_died", **facts)
-
-    def _missing(self, stream: str, death: Death) -> dict[str, int]:
-        """By the log itself when all of the stream is still there; otherwise by the cells alone, whose bound is wider."""
-        known = {"request": 0, "response": 0}
-        total = death.life.unproven
-        if death.life.matched and os.path.isdir(os.path.join(self._tap.directory, stream)):
-            try:
-                if first_offset(self._tap.directory, stream) == 0:
-                    totals = stream_totals(self._tap.directory, stream)
-                    known = {direction: totals.stored[direction] + totals.missing[direction] for direction in known}
-                    total = max(0, death.life.matched - sum(known.values()))
-            except LogError as error:
-                self._complain("missing", str(error))
-        return split_missing(total, death.life.frames, known, self._directions)
+        self._complain("settlement", error)

@@ -7,7 +7,7 @@ import contextlib
 import getpass
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, cast
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # grpc's own lines on stderr would stand beside ours
@@ -23,7 +23,7 @@ from control.cli.reach import unreachable
 if TYPE_CHECKING:
     from control.gen.framegate.control.v1.channel_service_pb2 import ChannelSelector
 
-__all__ = ["CALL_TIMEOUT_S", "CLIENT_KEY", "EXIT_CODES", "EXIT_FAILED", "EXIT_NOT_FOUND", "calling", "metadata", "select"]
+__all__ = ["CALL_TIMEOUT_S", "CLIENT_KEY", "EXIT_CODES", "EXIT_FAILED", "EXIT_NOT_FOUND", "calling", "metadata", "names_from", "select"]
 
 CALL_TIMEOUT_S: Final = 10.0
 """Deadline of calls that do not wait for connections to end."""
@@ -65,6 +65,15 @@ def calling(address: str, *, change: bool = False) -> Iterator[grpc.Channel]:
     except KeyboardInterrupt:
         tell("interrupted" + (_UNKNOWN if change else ""))
         sys.exit(EXIT_INTERRUPTED)
+
+
+def names_from(address: str, ask: Callable[[grpc.Channel], list[str]]) -> list[str]:
+    """What ``ask`` finds out over a channel; nothing when it fails: a shell that completes a word has no use for a reason."""
+    try:
+        with grpc.insecure_channel(address) as channel:
+            return ask(channel)
+    except grpc.RpcError:
+        return []
 
 
 def metadata() -> tuple[tuple[str, str], ...]:

@@ -14,6 +14,8 @@ from control.cli.options import EXIT_INTERRUPTED, example
 from control.cli.pipeline import pipeline
 from control.cli.pools import pool
 from control.cli.proxies import drain, status
+from control.cli.tap import tap
+from control.cli.taps import taps
 from control.cli.upstreams import upstreams
 
 __all__ = ["main"]
@@ -71,5 +73,5 @@ def completion(shell: str) -> None:
     click.echo(kind(main, {}, "framegate", "_FRAMEGATE_COMPLETE").source())
 
 
-for _command in (check, serve, demo, pipeline, channels, limits, pool, listeners, upstreams, status, drain, completion):
+for _command in (check, serve, demo, pipeline, channels, limits, pool, listeners, upstreams, taps, tap, status, drain, completion):
     main.add_command(_command)

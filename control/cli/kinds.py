@@ -2,11 +2,12 @@
 
 import os
 import re
+import time
 from typing import Final
 
 import click
 
-__all__ = ["ADDRESS", "CHANNEL", "DURATION", "JAVA_HEAP", "SIZE"]
+__all__ = ["ADDRESS", "CHANNEL", "DURATION", "JAVA_HEAP", "MOMENT", "SIZE", "Expiry"]
 
 LEAST_HEAP: Final = 512 << 20
 """Bytes; Spark refuses less than 450 MiB."""
@@ -46,6 +47,31 @@ class Duration(click.ParamType[int]):
             self.fail(f"{value!r} is {error}", param, ctx)
 
 
+class Expiry(click.ParamType[tuple[str, int]]):
+    """When something ends: ``("ttl", milliseconds)`` of ``10m``, ``("instant", nanoseconds since 1970)`` of ``2030-01-31T12:00:00Z``, whose 0 is
+    ``never``. A time from now stays one: the clock that counts is the one of the process that is asked.
+    """
+
+    name = "time"
+
+    def convert(self, value: "str | tuple[str, int]", param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
+        """Kind and number; what is converted stays."""
+        if isinstance(value, tuple):
+            return value
+        from control.configuration.units import parse_duration_ms, parse_instant_ns
+
+        if value == "never":
+            return "instant", 0
+        try:
+            left = parse_duration_ms(value)
+        except ValueError:
+            left = -1
+        try:
+            return ("ttl", left) if left > 0 else ("instant", parse_instant_ns(value, 0))
+        except ValueError as error:
+            self.fail(f"{value!r} is {error}", param, ctx)
+
+
 class JavaHeap(click.ParamType[str]):
     """The heap of the Java virtual machine that runs Spark: a size, also as Java writes it (``1g``, ``512m``). The value is Java's."""
 
@@ -62,6 +88,32 @@ class JavaHeap(click.ParamType[str]):
         if size < LEAST_HEAP:
             self.fail(f"{value!r} is too small: Spark needs 512m", param, ctx)
         return f"{size >> 20}m"
+
+
+class Moment(click.ParamType[int]):
+    """Nanoseconds since 1970 of ``2027-01-15T08:00:00Z``, or of so long ago: ``10m``."""
+
+    name = "time"
+
+    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Nanoseconds; a number is nanoseconds already."""
+        if isinstance(value, int):
+            return value
+        import datetime
+
+        from control.configuration.units import parse_duration_ms
+
+        try:
+            return time.time_ns() - parse_duration_ms(value) * 1_000_000
+        except ValueError:
+            pass
+        try:
+            moment = datetime.datetime.fromisoformat(value)
+        except ValueError:
+            self.fail(f"{value!r} is no time: write 2027-01-15T08:00:00Z, or 10m for ten minutes ago", param, ctx)
+        if moment.tzinfo is None:
+            self.fail(f"{value!r} has no time zone: write {value}Z for UTC", param, ctx)
+        return (moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) // datetime.timedelta(microseconds=1) * 1000
 
 
 class ChannelId(click.ParamType[str]):
@@ -107,3 +159,4 @@ SIZE = Size()
 DURATION = Duration()
 JAVA_HEAP = JavaHeap()
 CHANNEL = ChannelId()
+MOMENT = Moment()

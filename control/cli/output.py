@@ -8,7 +8,7 @@ import codecs
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 if TYPE_CHECKING:
@@ -23,10 +23,13 @@ __all__ = [
     "print_json",
     "print_line",
     "print_table",
+    "shown",
     "size_text",
     "tell",
     "time_text",
     "word",
+    "write_bytes",
+    "write_text",
 ]
 
 EXIT_BROKEN_PIPE: Final = 141
@@ -38,20 +41,31 @@ _WIDE: Final = 100_000
 def tell(text: str) -> None:
     """One line on standard error."""
     if sys.stderr is not None:
-        print(f"framegate: {_shown(text)}", file=sys.stderr)
+        print(f"framegate: {shown(text)}", file=sys.stderr)
 
 
 def print_line(text: str) -> None:
     """One line on standard output."""
-    _write(f"{_shown(text)}\n")
+    write_text(f"{shown(text)}\n")
 
 
-def _write(text: str) -> None:
-    """All of a command's output goes through here. Ends the process when nobody reads it any more, or it cannot be written."""
+def write_text(text: str) -> None:
+    """Text as it is; all of a command's output goes through here. Ends the process when nobody reads it any more, or it cannot be written."""
     if sys.stdout is None:
         return  # closed before we were started
+    _written(lambda: sys.stdout.write(text))
+
+
+def write_bytes(data: "bytes | memoryview") -> None:
+    """Bytes as they are, in place of text. Ends the process as ``write_text``."""
+    if sys.stdout is None:
+        return
+    _written(lambda: sys.stdout.buffer.write(data))
+
+
+def _written(write: Callable[[], object]) -> None:
     try:
-        sys.stdout.write(text)
+        write()
         sys.stdout.flush()
     except BrokenPipeError:
         _give_up(EXIT_BROKEN_PIPE)
@@ -68,7 +82,7 @@ def _give_up(code: int) -> NoReturn:
     sys.exit(code)
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """A value for a terminal, on one line."""
     text = str(value)
     return text if text.isprintable() else "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
@@ -108,7 +122,7 @@ def _numbers(message: "Message", data: dict[str, Any]) -> dict[str, Any]:
 def print_json(value: Any) -> None:
     """One JSON document, indented; in ASCII where standard output is not UTF-8."""
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
-    _write(json.dumps(value, indent=2, ensure_ascii=codecs.lookup(encoding).name != "utf-8") + "\n")
+    write_text(json.dumps(value, indent=2, ensure_ascii=codecs.lookup(encoding).name != "utf-8") + "\n")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -116,7 +130,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    lines = [[_shown(cell) for cell in row] for row in rows]
+    lines = [[shown(cell) for cell in row] for row in rows]
     if not lines:
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -128,14 +142,14 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     console = Console(width=_WIDE, highlight=False, markup=False)
     with console.capture() as captured:
         console.print(table)
-    _write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+    write_text("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
 def print_fields(fields: Iterable[tuple[str, Any]]) -> None:
     """Names and values, one pair on each line."""
-    pairs = [(name, _shown(value)) for name, value in fields]
+    pairs = [(name, shown(value)) for name, value in fields]
     width = max((len(name) for name, _ in pairs), default=0)
-    _write("".join(f"{name:<{width}}  {value}\n" for name, value in pairs))
+    write_text("".join(f"{name:<{width}}  {value}\n" for name, value in pairs))
 
 
 def word(name: str, prefix: str) -> str:

@@ -5,8 +5,10 @@ They work on converted values in which what was already found wrong is missing, 
 
 import ipaddress
 import re
+import time
 import urllib.parse
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 from control.configuration.address import Address, parse_address
 from control.configuration.capacity import cpu_limit, processor_count
@@ -14,14 +16,16 @@ from control.configuration.document import Document, Path, key_of
 from control.configuration.files import authority_fault, identity_fault, readable_fault, validity_warning
 from control.configuration.units import format_size
 from proxy.config.model import AdminConfig, Forwarding, ListenerConfig, MemoryPoolConfig, TapConfig, UpstreamConfig, whole_request, whole_response
+from proxy.config.selection import api_key, byte_range, overlap
 
-__all__ = ["apply_rules"]
+__all__ = ["apply_rules", "apply_tap_rules"]
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _NODE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _DEFAULT_MAX_RECEIVE: Final = int(ListenerConfig(name="", address="", upstream="").max_receive_size)
 _DEFAULT_MAX_ANSWER: Final = int(UpstreamConfig(name="", endpoints=()).max_receive_size)
 Values = dict[str, Any]
+Found = TypeVar("Found")
 
 
 def apply_rules(document: Document, values: Values) -> list[tuple[Path, Address]]:
@@ -42,7 +46,7 @@ def apply_rules(document: Document, values: Values) -> list[tuple[Path, Address]
         _upstream_tls(document, (*path, "tls"), upstream.get("tls"))
     _pool(document, values, listeners, upstreams)
     _guaranteed(document, values.get("memory_pool"), listeners)
-    _tap(document, values.get("tap"), {str(item.get("name")) for _, item in listeners})
+    _tap(document, values.get("tap"), {str(item.get("name")): item.get("protocol", "framed") == "kafka" for _, item in listeners})
     _telemetry(document, values.get("telemetry"))
     return bound
 
@@ -294,10 +298,16 @@ def _guaranteed(document: Document, pool: object, listeners: list[tuple[Path, Va
         document.warn(base, "has no effect: there is one listener, and the whole pool is its own")
 
 
-def _tap(document: Document, tap: object, listeners: set[str]) -> None:
+def _tap(document: Document, tap: object, listeners: dict[str, bool]) -> None:
+    """``listeners``: by name, whether it speaks Kafka."""
     if not isinstance(tap, dict):
         return
     _tap_sizes(document, tap)
+    apply_tap_rules(document, tap, listeners)
+
+
+def apply_tap_rules(document: Document, tap: Values, listeners: dict[str, bool]) -> None:
+    """The part of ``apply_rules`` that is about the tap's rules; ``listeners``: by name, whether it speaks Kafka."""
     rules = tap.get("rules")
     originals = document.data["tap"].get("rules")
     if not isinstance(rules, list):
@@ -309,7 +319,7 @@ def _tap(document: Document, tap: object, listeners: set[str]) -> None:
         _tap_rule(document, path, rule, listeners)
 
 
-def _tap_rule(document: Document, path: Path, rule: Values, listeners: set[str]) -> None:
+def _tap_rule(document: Document, path: Path, rule: Values, listeners: dict[str, bool]) -> None:
     for index, name in enumerate(rule.get("listeners") or ()):
         if name not in listeners:
             document.add((*path, "listeners", index), f"is not the name of a listener; there are: {', '.join(sorted(listeners)) or 'none'}")
@@ -320,8 +330,45 @@ def _tap_rule(document: Document, path: Path, rule: Values, listeners: set[str])
             document.add((*path, "networks", index), f"is not a network: {error}")
     if rule.get("directions") == []:
         document.add((*path, "directions"), "needs request, response or both")
-    if rule.get("max_frame_bytes") and rule.get("capture", "full") in ("lengths", "hash"):
-        document.warn((*path, "max_frame_bytes"), f"has no effect: capture is {rule['capture']}, which keeps no bytes of bodies")
+    for key in ("max_frame_bytes", "blank", "hash"):
+        if rule.get(key) and rule.get("capture", "full") in ("lengths", "hash"):
+            document.warn((*path, key), f"has no effect: capture is {rule['capture']}, which keeps no bytes of bodies")
+    if rule.get("max_loss_percent") and rule.get("on_full") == "mute":
+        document.warn((*path, "max_loss_percent"), "has no effect: on_full is mute, which loses nothing")
+    _selection(document, path, rule, listeners)
+    _body_ranges(document, path, rule)
+
+
+def _selection(document: Document, path: Path, rule: Values, listeners: dict[str, bool]) -> None:
+    """What a rule demands of each frame can be met."""
+    smallest, largest = rule.get("min_size") or 0, rule.get("max_size") or 0
+    if isinstance(smallest, int) and isinstance(largest, int) and 0 < largest < smallest:
+        document.add((*path, "min_size"), f"is above max_size ({format_size(largest)}), so no frame matches", format_size(smallest))
+    _each(document, (*path, "apis"), rule.get("apis"), api_key)
+    names = rule.get("listeners") or sorted(listeners)
+    if names and not any(listeners.get(name, True) for name in names):
+        for key in ("apis", "clients"):
+            if rule.get(key):
+                document.warn((*path, key), "matches nothing: no listener of the rule has protocol kafka")
+    if (expires := rule.get("expires_ns")) and expires <= time.time_ns():
+        document.warn((*path, "expires"), "has passed: the rule matches nothing")
+
+
+def _body_ranges(document: Document, path: Path, rule: Values) -> None:
+    ranges = [item for key in ("blank", "hash") for item in _each(document, (*path, key), rule.get(key), byte_range)]
+    if overlap(ranges):
+        document.add((*path, "hash" if rule.get("hash") else "blank"), "has bytes that are in two ranges of the rule, of blank and hash together")
+
+
+def _each(document: Document, path: Path, texts: object, meaning: Callable[[str], Found]) -> list[Found]:
+    """What each of a list's texts means; faults for those that mean nothing."""
+    found = []
+    for index, text in enumerate(texts if isinstance(texts, list) else ()):
+        try:
+            found.append(meaning(str(text)))
+        except ValueError as error:
+            document.add((*path, index), f"is {error}")
+    return found
 
 
 def _tap_sizes(document: Document, tap: Values) -> None:

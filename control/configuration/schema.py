@@ -7,25 +7,28 @@ checks ranges; then pydantic's TypeAdapter over the same stdlib dataclasses judg
 import dataclasses
 import difflib
 import functools
+import time
 import types
 import typing
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from control.configuration.document import Document, Path, show
-from control.configuration.units import format_duration_ms, format_size, parse_duration_ms, parse_size
+from control.configuration.units import format_duration_ms, format_size, parse_duration_ms, parse_instant_ns, parse_size
 from proxy.config.model import GIB, KIB, MAX_INT32, ProxyConfig
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-__all__ = ["RANGES", "SIZES", "build", "convert", "range_text"]
+__all__ = ["RANGES", "SIZES", "build", "convert", "file_key", "range_text"]
 
 _MINUTE: Final = 60_000
 _HOUR: Final = 60 * _MINUTE
 _DAY: Final = 24 * _HOUR
 _TIB: Final = 1024 * GIB
 
-SIZES: Final = frozenset({"size", "max_receive_size", "budget", "segment_size", "flush_size", "queue_size", "max_frame_bytes", "min_rate"})
+SIZES: Final = frozenset(
+    {"size", "max_receive_size", "budget", "segment_size", "flush_size", "queue_size", "max_frame_bytes", "min_rate", "min_size", "max_size"}
+)
 RANGES: Final[dict[tuple[str, str], tuple[float, float]]] = {
     ("ProxyConfig", "processors"): (0, 64),
     ("ListenerTimeouts", "handshake_ms"): (100, 10 * _MINUTE),
@@ -39,7 +42,12 @@ RANGES: Final[dict[tuple[str, str], tuple[float, float]]] = {
     ("UpstreamTimeouts", "connect_ms"): (10, 10 * _MINUTE),
     ("UpstreamConfig", "max_receive_size"): (1, MAX_INT32),
     ("TapRule", "max_frame_bytes"): (0, MAX_INT32),
+    ("TapRule", "min_size"): (0, MAX_INT32),
+    ("TapRule", "max_size"): (0, MAX_INT32),
     ("TapRule", "sample_connections"): (0.0, 1.0),
+    ("TapRule", "sample_frames"): (0.0, 1.0),
+    ("TapRule", "max_loss_percent"): (0.0, 100.0),
+    ("TapRule", "max_cpu_percent"): (0.0, 100.0),
     ("TapConfig", "budget"): (KIB * KIB, 1024 * _TIB),
     ("TapConfig", "max_age_ms"): (0, 3650 * _DAY),
     ("TapConfig", "segment_size"): (64 * KIB, 4 * GIB),
@@ -57,8 +65,8 @@ _MISSING: Final = object()
 
 
 def file_key(field: str) -> str:
-    """The key in the file of a field: a time is written with its unit, so ``idle_ms`` is ``idle`` there."""
-    return field.removesuffix("_ms")
+    """The key in the file of a field: a time is written with its unit, so ``idle_ms`` is ``idle`` there, and ``expires_ns`` is ``expires``."""
+    return field.removesuffix("_ms").removesuffix("_ns")
 
 
 @functools.cache
@@ -134,6 +142,8 @@ def _scalar(document: Document, model: type, field: str, hint: Any, value: Any, 
     try:
         if field.endswith("_ms"):
             value = parse_duration_ms(document.texts.get(path, ""))
+        elif field.endswith("_ns"):
+            value = parse_instant_ns(document.texts.get(path, ""), time.time_ns())
         elif field in SIZES and not isinstance(value, int):
             value = parse_size(document.texts.get(path, ""))
         elif isinstance(value, str):

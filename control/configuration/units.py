@@ -1,9 +1,10 @@
-"""Sizes and times with units, as people write them: ``100MiB``, ``64KB``, ``250ms``, ``1.5s``, ``1h30m``."""
+"""Sizes and times with units, as people write them: ``100MiB``, ``64KB``, ``250ms``, ``1.5s``, ``1h30m``; and instants."""
 
+import datetime
 import re
 from typing import Final
 
-__all__ = ["format_duration_ms", "format_size", "parse_duration_ms", "parse_size"]
+__all__ = ["format_duration_ms", "format_instant_ns", "format_size", "parse_duration_ms", "parse_instant_ns", "parse_size"]
 
 _SIZE_UNITS: Final = {
     "": 1,
@@ -23,6 +24,9 @@ _SIZE_UNITS: Final = {
 }
 _DURATION_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MICROSECOND: Final = datetime.timedelta(microseconds=1)
+_MAX_NS: Final = 2**63 - 1
 _DURATION_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
 
@@ -76,3 +80,36 @@ def format_duration_ms(duration_ms: int) -> str:
         if duration_ms and duration_ms % factor == 0:
             return f"{duration_ms // factor}{unit}"
     return f"{duration_ms}ms"
+
+
+def parse_instant_ns(text: str, now_ns: int) -> int:
+    """Nanoseconds since 1970 of ``2026-12-31T23:59:00Z`` (RFC 3339), or of a time from now, ``90m``; ``0`` stays 0, no instant.
+
+    Raises ValueError with a sentence that says what would be right.
+    """
+    compact = text.strip()
+    try:
+        ahead_ms = parse_duration_ms(compact)
+        found = now_ns + ahead_ms * 1_000_000 if ahead_ms else 0
+    except ValueError:
+        found = _instant_ns(compact)
+    if not 0 <= found <= _MAX_NS:
+        raise ValueError("not an instant: it must be after 1970 and before 2262")
+    return found
+
+
+def _instant_ns(text: str) -> int:
+    try:
+        instant = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        instant = datetime.datetime.min
+    if instant.tzinfo is None:
+        raise ValueError("not an instant: write it with its zone, as in 2026-12-31T23:59:00Z, or a time from now, as in 90m")
+    return (instant - _EPOCH) // _MICROSECOND * 1000
+
+
+def format_instant_ns(instant_ns: int) -> str:
+    """``2026-12-31T23:59:00Z``; as many digits behind the seconds as are needed, at most six; ``0`` for no instant."""
+    if instant_ns == 0:
+        return "0"
+    return (_EPOCH + instant_ns // 1000 * _MICROSECOND).isoformat().replace("+00:00", "Z")

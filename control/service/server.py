@@ -30,6 +30,8 @@ from control.gen.framegate.control.v1 import (
     pool_service_pb2_grpc,
     proxy_service_pb2,
     proxy_service_pb2_grpc,
+    tap_service_pb2,
+    tap_service_pb2_grpc,
     upstream_service_pb2,
     upstream_service_pb2_grpc,
 )
@@ -42,6 +44,7 @@ from control.service.limits import Limits
 from control.service.listeners import Listeners
 from control.service.pools import Pools
 from control.service.proxies import Proxies
+from control.service.taps import TapRules
 from control.service.upstreams import Upstreams
 from proxy.config.model import ProxyConfig
 
@@ -49,7 +52,15 @@ __all__ = ["SERVICE_NAMES", "Service", "start"]
 
 SERVICE_NAMES: Final = tuple(
     service.full_name
-    for module in (channel_service_pb2, limit_service_pb2, listener_service_pb2, pool_service_pb2, proxy_service_pb2, upstream_service_pb2)
+    for module in (
+        channel_service_pb2,
+        limit_service_pb2,
+        listener_service_pb2,
+        pool_service_pb2,
+        proxy_service_pb2,
+        tap_service_pb2,
+        upstream_service_pb2,
+    )
     for service in module.DESCRIPTOR.services_by_name.values()
 )
 _UNIX: Final = "unix:"
@@ -130,6 +141,7 @@ def _api_server(plane: ControlPlane, closed: ClosedChannels, observe: CallObserv
     listener_service_pb2_grpc.add_ListenerServiceServicer_to_server(Listeners(plane), server)
     pool_service_pb2_grpc.add_PoolServiceServicer_to_server(Pools(plane), server)
     proxy_service_pb2_grpc.add_ProxyServiceServicer_to_server(Proxies(plane), server)
+    tap_service_pb2_grpc.add_TapServiceServicer_to_server(TapRules(plane), server)
     upstream_service_pb2_grpc.add_UpstreamServiceServicer_to_server(Upstreams(plane), server)
     reflection.enable_server_reflection([*SERVICE_NAMES, reflection.SERVICE_NAME], server)
     return server

@@ -13,7 +13,9 @@ from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-unty
 
 from control.errors import (
     AbortedError,
+    AlreadyExistsError,
     ControlError,
+    EtagError,
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
@@ -30,6 +32,8 @@ RETRY_DELAY_MS: Final = 1_000
 
 CODES: Final[dict[type[ControlError], grpc.StatusCode]] = {
     NotFoundError: grpc.StatusCode.NOT_FOUND,
+    AlreadyExistsError: grpc.StatusCode.ALREADY_EXISTS,
+    EtagError: grpc.StatusCode.ABORTED,
     InvalidArgumentError: grpc.StatusCode.INVALID_ARGUMENT,
     FailedPreconditionError: grpc.StatusCode.FAILED_PRECONDITION,
     AbortedError: grpc.StatusCode.ABORTED,
@@ -52,7 +56,7 @@ def _details(error: ControlError) -> list[Message]:
         case InvalidArgumentError():
             violations = [error_details_pb2.BadRequest.FieldViolation(field=item.field, description=item.description) for item in error.violations]
             return [error_details_pb2.BadRequest(field_violations=violations)]
-        case NotFoundError():
+        case NotFoundError() | AlreadyExistsError() | EtagError():
             return [error_details_pb2.ResourceInfo(resource_type=f"{DOMAIN}/{error.kind}", resource_name=error.name, description=error.message)]
         case FailedPreconditionError():
             violation = error_details_pb2.PreconditionFailure.Violation(type=error.reason, subject=DOMAIN, description=error.message)

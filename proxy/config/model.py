@@ -1,9 +1,9 @@
 """The configuration model: what a configuration file becomes, with units, ranges and defaults.
 
-Every size is in bytes and every time in milliseconds; the unit ends the field's name unless the name is a byte size by nature
-(``max_receive_size``, ``budget``). Ranges are those of ``control.configuration.schema``, both ends included. ``control.configuration`` reads a YAML
-file, validates it against these classes and reports every fault at once; a processor gets the finished model over its link (``to_wire`` and
-``from_wire``) and never sees a file.
+Every size is in bytes, every time in milliseconds, every instant in nanoseconds since 1970; the unit ends the field's name unless the name is a
+byte size by nature (``max_receive_size``, ``budget``). Ranges are those of ``control.configuration.schema``, both ends included.
+``control.configuration`` reads a YAML file, validates it against these classes and reports every fault at once; a processor gets the finished
+model over its link (``to_wire`` and ``from_wire``) and never sees a file.
 
 The keys of the file are the field names; a time is written with a unit there (``idle: 10m`` becomes ``idle_ms``), and so is a size (``100MiB``).
 """
@@ -160,7 +160,7 @@ class UpstreamConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TapRule:
-    """Which frames the tap records, and how. The first rule that matches a connection's direction decides.
+    """Which frames the tap records, and how. The first rule that matches a frame decides; a frame that none matches is not seen.
 
     Attributes:
         name: unique among rules.
@@ -168,9 +168,22 @@ class TapRule:
         directions: ``request`` (from the client), ``response`` (from the upstream).
         principals: exact principals of the client; empty matches all.
         networks: CIDR networks of the client's address; empty matches all.
+        min_size: the smallest body that matches; 0B to 2147483647B.
+        max_size: the largest body that matches; 0 is unlimited; 0B to 2147483647B.
+        apis: Kafka's APIs, by name or key; of answers, that of the request. Empty matches all, else only frames whose API is known match.
+        clients: patterns (``*``, ``?``, ``[...]``) of the client's own name, ``client.id`` of Kafka's requests; of answers, the name that the
+            connection's requests had last. Empty matches all, else only where a name is known.
         capture: ``full`` bytes, ``lengths`` only, or ``hash`` (16 bytes of BLAKE2b for each body).
         max_frame_bytes: body bytes kept of each frame under ``full``; 0 keeps all; 0B to 2147483647B.
+        blank: ranges of body bytes, the first and the last as in ``0-15``, or ``64-``, that are stored as zeros under ``full``.
+        hash: ranges of body bytes that are stored as their 16 bytes of BLAKE2b, repeated or cut to the range's length, under ``full``. No byte
+            is in two ranges of a rule.
         sample_connections: share of connections recorded, by a hash of the id; 0.0 to 1.0.
+        sample_frames: share of frames recorded, by a hash of connection, direction and the frame's number; 0.0 to 1.0.
+        expires_ns: from this instant on, in nanoseconds since 1970, the rule matches nothing; 0 never. A file has an instant or a time from now.
+        max_loss_percent: a processor in which the log refuses more than this share of what the rule would record, over 10 s, turns the rule off; 0
+            never does; 0.0 to 100.0.
+        max_cpu_percent: one in which recording for the rule takes more than this share of a core, over 10 s, does, too; 0 never does; 0.0 to 100.0.
         on_full: what happens when the log cannot keep up or its disk is full: ``drop`` the frames and record a gap, or ``mute`` the source.
     """
 
@@ -179,10 +192,20 @@ class TapRule:
     directions: tuple[Direction, ...] = ("request", "response")
     principals: tuple[str, ...] = ()
     networks: tuple[str, ...] = ()
+    min_size: int = 0
+    max_size: int = 0
+    apis: tuple[str, ...] = ()
+    clients: tuple[str, ...] = ()
     capture: Capture = "full"
     max_frame_bytes: int = 0
+    blank: tuple[str, ...] = ()
+    hash: tuple[str, ...] = ()
     sample_connections: float = 1.0
+    sample_frames: float = 1.0
+    expires_ns: int = 0
     on_full: OnFull = "drop"
+    max_loss_percent: float = 0.0
+    max_cpu_percent: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -347,14 +370,20 @@ def _upstream(row: dict[str, Any]) -> UpstreamConfig:
     )
 
 
-def _rule(row: dict[str, Any]) -> TapRule:
-    names = ("listeners", "directions", "principals", "networks")
+def rule_from_wire(row: dict[str, Any]) -> TapRule:
+    """A rule out of JSON-ready values, the inverse of ``dataclasses.asdict``; see ``from_wire``."""
+    names = ("listeners", "directions", "principals", "networks", "apis", "clients", "blank", "hash")
     tuples: dict[str, Any] = {name: tuple(row[name]) for name in names}
     return TapRule(**{**row, **tuples})
 
 
+def rules_to_wire(rules: tuple[TapRule, ...]) -> list[dict[str, Any]]:
+    """Rules as JSON-ready values, as they are within ``to_wire``."""
+    return [dataclasses.asdict(rule) for rule in rules]
+
+
 def _tap(row: dict[str, Any]) -> TapConfig:
-    return TapConfig(**{**row, "rules": tuple(_rule(rule) for rule in row["rules"])})
+    return TapConfig(**{**row, "rules": tuple(rule_from_wire(rule) for rule in row["rules"])})
 
 
 def from_wire(row: dict[str, Any]) -> ProxyConfig:

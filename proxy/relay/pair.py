@@ -42,8 +42,9 @@ from proxy.relay.pairing import MAX_OPEN, Pairing
 from proxy.relay.route import Route
 from proxy.relay.state import PairEvent, PairState
 from proxy.relay.upstream import Attempt, Endpoint, Tried
-from proxy.tap.point import TapPoint
+from proxy.tap.frame_tap import FrameTap
 from proxy.tap.record import DIRECTION_REQUEST, DIRECTION_RESPONSE, REASON_PARTIAL_FRAME
+from proxy.tap.request_facts import RequestFacts
 
 __all__ = ["LINGER_NS", "Leg", "Pair", "PairOwner"]
 
@@ -103,8 +104,8 @@ class PairOwner(abc.ABC):
         self._selector = selector
 
     @abc.abstractmethod
-    def match(self, pair: "Pair", direction: int) -> TapPoint | None:
-        """The tap of one direction of a pair whose client is READY, or None."""
+    def match(self, pair: "Pair", direction: int) -> FrameTap | None:
+        """The tap of one direction of a pair whose client is READY, or None, by the rules that are in force."""
 
     @abc.abstractmethod
     def tap_full(self, leg: "Leg") -> None:
@@ -128,6 +129,7 @@ class Leg:
         channel: the client's, or the upstream attempt's; None before the first attempt.
         forward_to: where runs go without another look; None when somebody looks, or nothing is forwarded.
         tap: of the runs that this channel receives.
+        next_tap: while ``changes_tap``, of what comes behind the frame that is cut through now.
         frames, bytes: whole frames received, each passed on or dropped; counted only while somebody looks.
         gone: its channel is closed, and that was told; or there is none.
         ended: the peer sends no more.
@@ -144,7 +146,9 @@ class Leg:
         self.is_client: Final[bool] = is_client
         self.channel: Channel | None = None
         self.forward_to: Channel | None = None
-        self.tap: TapPoint | None = None
+        self.tap: FrameTap | None = None
+        self.next_tap: FrameTap | None = None
+        self.changes_tap: bool = False
         self.frames: i64 = 0
         self.bytes: i64 = 0
         self.gone: bool = True
@@ -347,6 +351,7 @@ class Pair:
         self._match(self.upstream, channel, DIRECTION_RESPONSE)
         if self.route.kafka:
             self.pairing = Pairing(self.route.counters.pairing)
+            self._share_facts()
         else:
             if self.client.tap is None:
                 self.client.forward_to = channel
@@ -354,10 +359,65 @@ class Pair:
                 self.upstream.forward_to = client
         client.unmute(PEER)
 
+    # Taps.
+
     def _match(self, leg: Leg, channel: Channel, direction: int) -> None:
         """Ask whether a leg is tapped."""
         leg.tap = self._owner.match(self, direction)
         channel.gated = leg.tap is not None and leg.tap.mutes
+
+    def retap(self) -> None:
+        """The rules have changed: ask again, for what comes from here on. A frame that is cut through ends as it began."""
+        if self.state is CLOSING or self.state is CLOSED:
+            return
+        for leg, direction in ((self.client, DIRECTION_REQUEST), (self.upstream, DIRECTION_RESPONSE)):
+            channel = leg.channel
+            if channel is None or channel.ready_ns == 0:
+                continue
+            fresh = self._owner.match(self, direction)
+            if leg.tap is not None and leg.tap.is_within:
+                leg.changes_tap = True
+                leg.next_tap = fresh
+            else:
+                self._set_tap(leg, channel, fresh)
+
+    def _set_tap(self, leg: Leg, channel: Channel, tap: FrameTap | None) -> None:
+        """Let a leg have another tap, or none, at the border of two frames, or within one that the tap before did not see."""
+        if leg.tap is None and self.pairing is None:  # nobody has counted
+            leg.frames = channel.frames_received
+            leg.bytes = channel.bytes_received - channel.staged
+        leg.tap = tap
+        leg.next_tap = None
+        leg.changes_tap = False
+        self._share_facts()
+        channel.gated = tap is not None and tap.mutes
+        if not channel.gated:
+            channel.unmute(TAP)
+        looks = tap is not None or self.pairing is not None
+        upstream = self.upstream.channel
+        passes = (self.state is OPEN or self.state is HALF_CLOSED) and upstream is not None and upstream.ready_ns != 0
+        leg.forward_to = leg.other.channel if passes and not looks else None
+
+    def _end_tap_change(self, leg: Leg) -> None:
+        """The frame that was cut through when the rules changed is over."""
+        if leg.changes_tap and leg.channel is not None and leg.tap is not None and not leg.tap.is_within:
+            self._set_tap(leg, leg.channel, leg.next_tap)
+
+    def _share_facts(self) -> None:
+        """Have the pairing note of requests what a tap asks for."""
+        pairing = self.pairing
+        if pairing is None:
+            return
+        client, upstream = self.client.tap, self.upstream.tap
+        asked = (client is not None and client.asks) or (upstream is not None and upstream.asks)
+        if not asked:
+            pairing.facts = None
+        elif pairing.facts is None:
+            pairing.facts = RequestFacts()
+        if client is not None:
+            client.facts = pairing.facts
+        if upstream is not None:
+            upstream.facts = pairing.facts
 
     def _attempt_failed(self, channel: Channel) -> None:
         """An upstream's channel closed before it was READY."""
@@ -389,7 +449,7 @@ class Pair:
             if run.part != 0:
                 self._drop_part(leg, channel, run)
             else:
-                self._drop(leg, run.frames, run.size)
+                self._drop(leg, run.frames, run.size, run)
             channel.discard(run)
             return
         now_ns = self._owner.selector.read_clock()  # not the poll's: an answer can come within the poll that passed its request on
@@ -422,7 +482,12 @@ class Pair:
                 pairing.request_part(run, now_ns)
             else:
                 pairing.answer_part(run, now_ns)
-        return leg.tap is None or self._append_part(leg.tap, leg, run, now_ns)
+        if leg.tap is None:
+            return True
+        accepted = self._append_part(leg.tap, leg, run, now_ns)
+        if leg.changes_tap:
+            self._end_tap_change(leg)
+        return accepted
 
     def room_for(self, leg: Leg) -> tuple[i64, bool]:
         """How many bytes of a leg's runs the other side takes at once, and whether nothing waits there; what is dropped needs no room."""
@@ -438,11 +503,11 @@ class Pair:
             channel.mute(PEER)
             out.want_room(channel.booked_begun)
 
-    def _drop(self, leg: Leg, frames: i64, size: i64) -> None:
+    def _drop(self, leg: Leg, frames: i64, size: i64, run: Run | None) -> None:
         """Count whole frames that were received and are not passed on."""
         leg.dropped_bytes += size
         if leg.tap is not None:
-            leg.tap.drop(frames, size, leg.frames, self._wall_ns())
+            leg.tap.drop(frames, size, leg.frames, self._wall_ns(), run)
         leg.frames += frames
         leg.bytes += size
 
@@ -451,7 +516,7 @@ class Pair:
         if run.part & PART_FIRST:
             leg.drops_frame = True
         if leg.drops_frame:
-            self._drop(leg, run.frames, run.size)
+            self._drop(leg, run.frames, run.size, run)
         else:
             self._cut_short(leg, channel, max(channel.cut_at, run.size))
             leg.dropped_bytes += run.size
@@ -465,6 +530,7 @@ class Pair:
         channel.cut_frame_short(passed)
         if leg.tap is not None:
             leg.tap.cut_short(self._wall_ns())
+            self._end_tap_change(leg)
 
     def _wall_ns(self) -> i64:
         """The time of day, as of this poll."""
@@ -483,7 +549,7 @@ class Pair:
         if self.pairing is not None:
             self._hold(self.pairing, leg)
 
-    def _append_part(self, tap: TapPoint, leg: Leg, run: Run, now_ns: i64) -> bool:
+    def _append_part(self, tap: FrameTap, leg: Leg, run: Run, now_ns: i64) -> bool:
         pairing = self.pairing
         if run.part & PART_FIRST:
             leg.part_size = HEADER + i64(read_i32_be(run.prefix(HEADER), 0))
@@ -493,9 +559,19 @@ class Pair:
         withheld = bool(run.part & PART_FIRST) and len(pairing.sensitive) != 0
         if leg.is_client:
             return tap.append_part(run, leg.frames, capture_ns, leg.part_size, withheld, None, None)
-        return tap.append_part(run, leg.frames, capture_ns, leg.part_size, withheld, int(pairing.part_key), int(pairing.part_latency_us))
+        return tap.append_part(
+            run,
+            leg.frames,
+            capture_ns,
+            leg.part_size,
+            withheld,
+            int(pairing.keys[0]),
+            int(pairing.latencies[0]),
+            int(pairing.request_sizes[0]),
+            int(pairing.correlation_ids[0]),
+        )
 
-    def _append(self, tap: TapPoint, leg: Leg, run: Run, now_ns: i64) -> bool:
+    def _append(self, tap: FrameTap, leg: Leg, run: Run, now_ns: i64) -> bool:
         pairing = self.pairing
         sensitive: vec[i32] | None = None
         capture_ns = now_ns + self._owner.wall_offset_ns
@@ -505,7 +581,7 @@ class Pair:
             sensitive = pairing.sensitive
         if leg.is_client:
             return tap.append(run, leg.frames, capture_ns, sensitive)
-        return tap.append(run, leg.frames, capture_ns, sensitive, pairing.keys, pairing.latencies)
+        return tap.append(run, leg.frames, capture_ns, sensitive, pairing.keys, pairing.latencies, pairing.request_sizes, pairing.correlation_ids)
 
     def _hold(self, pairing: Pairing, leg: Leg) -> None:
         """Mute a client with too many open requests; unmute it when half are answered; end a half-closed pair with none."""
@@ -732,7 +808,7 @@ class Pair:
         """Count the run that an error of ours, on its way here, kept from being passed on."""
         looked_at = self.pairing is not None or leg.tap is not None
         if looked_at and leg.frames != channel.frames_received:
-            self._drop(leg, channel.frames_received - leg.frames, channel.bytes_received - channel.lost_bytes - leg.bytes)
+            self._drop(leg, channel.frames_received - leg.frames, channel.bytes_received - channel.lost_bytes - leg.bytes, None)
 
     def _count_cut_short(self, leg: Leg) -> None:
         """A frame that was cut through and never came to its end counts for the side that it was passed to as well."""

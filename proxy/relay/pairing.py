@@ -5,7 +5,8 @@ ordinary frames, in their answers, and after SaslHandshake v0 in frames that are
 
 Rules:
 - Brokers answer in order. Each pair keeps one FIFO of open requests in native arrays: the header's key, version and correlation id as the
-  one int64 that they are on the wire, and the time of the run that brought it. An answer must have the id of the head, and takes it.
+  one int64 that they are on the wire, the body's size, and the time of the run that brought it. An answer must have the id of the head, and
+  takes it.
 - A Produce with acks=0 has no answer and is not queued. One whose acks cannot be found might be such; queued it would stay open for ever, and a
   client that sends nothing else would wait at ``MAX_OPEN``.
 - So that, and any answer without its request, turns pairing off for the connection and counts ``lost``; nothing ever closes it.
@@ -24,6 +25,7 @@ from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
 from proxy.network.run import Run
+from proxy.tap.request_facts import RequestFacts
 
 __all__ = ["MAX_OPEN", "Pairing", "PairingStats", "produce_acks"]
 
@@ -37,6 +39,7 @@ _SMALL: Final = 16
 _KEEP: Final = 256
 _MAX_I32: Final = 2147483647
 _ID: Final = 0xFFFFFFFF  # of an entry's bits, those of the correlation id
+_HALF: Final = 1 << 31
 _HEADER: Final = 12  # size, key, version, correlation id
 _PREFIX: Final = 512  # of a frame in pieces; enough for what client id and transactional id usually are before acks
 _LONG_PREFIX: Final = 131072  # and for the longest legal ones, 32767 bytes each, and as many of tagged fields
@@ -62,6 +65,15 @@ def _is_sasl(key: i64) -> bool:
 def _zeros(count: i64) -> "vec[i64]":
     out = vec[i64](capacity=count)
     zero: i64 = 0
+    while count > 0:
+        out = append(out, zero)
+        count -= 1
+    return out
+
+
+def _small_zeros(count: i64) -> "vec[i32]":
+    out = vec[i32](capacity=count)
+    zero: i32 = 0
     while count > 0:
         out = append(out, zero)
         count -= 1
@@ -151,7 +163,8 @@ class Pairing:
         sensitive: indexes, within the run, of the frames whose bodies must be withheld from the tap; empty for nearly all.
         keys: after ``answers`` with ``keep``: request key and version of each frame, -1 unknown.
         latencies: likewise, microseconds, -1 unknown.
-        part_key, part_latency_us: of the answer whose first piece ``answer_part`` saw; -1 unknown.
+        request_sizes, correlation_ids: likewise, body bytes and correlation id of the request, -1 unknown.
+        facts: while a tap asks for them, what the requests say of themselves; else None.
     """
 
     def __init__(self, stats: PairingStats) -> None:
@@ -160,13 +173,15 @@ class Pairing:
         self.sensitive: vec[i32] = vec[i32]()
         self.keys: vec[i32] = vec[i32]()
         self.latencies: vec[i32] = vec[i32]()
-        self.part_key: i64 = -1
-        self.part_latency_us: i64 = -1
+        self.request_sizes: vec[i32] = vec[i32]()
+        self.correlation_ids: vec[i32] = vec[i32]()
+        self.facts: RequestFacts | None = None
         self._stats = stats
         self._counted: i64 = 0
         self._head: i64 = 0
         self._mask: i64 = _SMALL - 1
         self._entries: vec[i64] = _zeros(_SMALL)  # key, version, correlation id; 0 for a raw token
+        self._sizes: vec[i32] = _small_zeros(_SMALL)  # of the body
         self._times: vec[i64] = _zeros(_SMALL)  # when it came, inverted (so below 0) for a raw token
         self._authenticated: bool = False
         self._raw: bool = False
@@ -183,10 +198,13 @@ class Pairing:
         if len(self.sensitive):
             self.sensitive = vec[i32]()
         self._frames = 0
+        facts = self.facts
+        if facts is not None:
+            facts.begin(run.frames)
         if run.head is not None:
             head = run.prefix(_PREFIX)
             size = i64(read_i32_be(head, 0))
-            if not self._has_acks(head, size):
+            if facts is not None or not self._has_acks(head, size):
                 head = run.prefix(_LONG_PREFIX)
             self._request(head, 0, min(i64(len(head)), 4 + size), size, now_ns)
         data = run.data
@@ -203,6 +221,8 @@ class Pairing:
         if len(self.sensitive):
             self.sensitive = vec[i32]()
         self._frames = 0
+        if self.facts is not None:
+            self.facts.begin(1)
         head = run.prefix(_LONG_PREFIX)
         self._request(head, 0, i64(len(head)), i64(read_i32_be(head, 0)), now_ns)
         self._count_open()
@@ -218,16 +238,16 @@ class Pairing:
         index = self._frames
         self._frames = index + 1
         if size < 8:
-            self._odd_request(index, now_ns)
+            self._odd_request(index, size, now_ns)
             return
         api = i64(read_i32_be(data, pos + 4))
         key = api >> 16
         version = api & 0xFFFF
-        if self._raw:
-            if not self._raw_answered or key < 0 or key >= _PLAUSIBLE_KEY or version >= _PLAUSIBLE_VERSION:
-                self._odd_request(index, now_ns)
-                return
-            self._raw = False
+        if self._raw and not self._ends_raw(key, version):
+            self._odd_request(index, size, now_ns)
+            return
+        if self.facts is not None:
+            self.facts.add(api, data, pos, end)
         if _is_sasl(key):
             self.sensitive = append(self.sensitive, i32(index))
             self._authenticated = True
@@ -243,32 +263,41 @@ class Pairing:
             if acks == _NO_ACKS_FIELD:
                 self.lose()
                 return
-        self._push(read_i64_be(data, pos + 4), now_ns)
+        self._push(read_i64_be(data, pos + 4), size, now_ns)
 
-    def _odd_request(self, index: i64, now_ns: i64) -> None:
+    def _ends_raw(self, key: i64, version: i64) -> bool:
+        """Whether a frame that comes while raw tokens do is a request again."""
+        self._raw = not self._raw_answered or key < 0 or key >= _PLAUSIBLE_KEY or version >= _PLAUSIBLE_VERSION
+        return not self._raw
+
+    def _odd_request(self, index: i64, size: i64, now_ns: i64) -> None:
         """A frame without a request header: a raw token, or no Kafka at all."""
+        if self.facts is not None:
+            self.facts.add(-1, b"", 0, 0)
         if self._raw:
             self.sensitive = append(self.sensitive, i32(index))
             if not self.lost:
-                self._push(0, ~now_ns)
+                self._push(0, size, ~now_ns)
         else:
             self.lose()
 
-    def _push(self, entry: i64, time_ns: i64) -> None:
+    def _push(self, entry: i64, size: i64, time_ns: i64) -> None:
         if self.open > self._mask:
             self._resize((self._mask + 1) * 2)
         slot = (self._head + self.open) & self._mask
         self._entries[slot] = entry
+        self._sizes[slot] = i32(size)
         self._times[slot] = time_ns
         self.open += 1
 
     def _resize(self, capacity: i64) -> None:
-        entries, times = _zeros(capacity), _zeros(capacity)
+        entries, sizes, times = _zeros(capacity), _small_zeros(capacity), _zeros(capacity)
         for index in range(self.open):
             slot = (self._head + index) & self._mask
             entries[index] = self._entries[slot]
+            sizes[index] = self._sizes[slot]
             times[index] = self._times[slot]
-        self._entries, self._times = entries, times
+        self._entries, self._sizes, self._times = entries, sizes, times
         self._head = 0
         self._mask = capacity - 1
 
@@ -278,13 +307,15 @@ class Pairing:
         Args:
             run: the frames.
             now_ns: time of the run, of the same clock as the requests'.
-            keep: also note ``keys`` and ``latencies``, because a tap will take them.
+            keep: also note ``keys``, ``latencies``, ``request_sizes`` and ``correlation_ids``, because a tap will take them.
         """
         if len(self.sensitive):
             self.sensitive = vec[i32]()
         if keep:
             self.keys = vec[i32](capacity=run.frames)
             self.latencies = vec[i32](capacity=run.frames)
+            self.request_sizes = vec[i32](capacity=run.frames)
+            self.correlation_ids = vec[i32](capacity=run.frames)
         self._frames = 0
         if run.head is not None:
             head = run.prefix(_HEADER)
@@ -301,47 +332,53 @@ class Pairing:
             self._resize(_SMALL)
 
     def answer_part(self, run: Run, now_ns: i64) -> None:
-        """The first piece of an answer that is cut through; sets ``sensitive``, ``part_key`` and ``part_latency_us``."""
+        """The first piece of an answer that is cut through; sets ``sensitive``, and what is noted with ``keep``, index 0."""
         if len(self.sensitive):
             self.sensitive = vec[i32]()
         self.keys = vec[i32]()
         self.latencies = vec[i32]()
+        self.request_sizes = vec[i32]()
+        self.correlation_ids = vec[i32]()
         self._frames = 0
         head = run.prefix(_HEADER)
         self._answer(head, 0, i64(read_i32_be(head, 0)), now_ns, keep=True)
-        self.part_key = i64(self.keys[0])
-        self.part_latency_us = i64(self.latencies[0])
         self._count_open()
 
     def _answer(self, data: bytes, pos: i64, size: i64, now_ns: i64, keep: bool) -> None:
         if not self.lost and self._take(data, pos, size):
             slot = self._head
             time_ns = self._times[slot]
-            api = self._entries[slot] >> 32
+            size_asked = i64(self._sizes[slot])
+            entry = self._entries[slot]
+            api = entry >> 32
+            correlation = entry
             self._drop_head()
             self._stats.answered += 1
             if time_ns < 0:
                 api = -1
+                correlation = -1
                 time_ns = ~time_ns
                 self._raw_answered = True
                 self._withhold()
             elif _is_sasl(api >> 16):
                 self._withhold()
             if keep:
-                self._keep(api, (now_ns - time_ns) // 1000)
+                self._keep(api, (now_ns - time_ns) // 1000, size_asked, correlation)
         else:
             if self._authenticated:
                 self._raw_answered = True
                 self._withhold()
             if keep:
-                self._keep(-1, -1)
+                self._keep(-1, -1, -1, -1)
         self._frames += 1
 
-    def _keep(self, api: i64, latency_us: i64) -> None:
+    def _keep(self, api: i64, latency_us: i64, size: i64, correlation: i64) -> None:
         if latency_us > _MAX_I32:
             latency_us = _MAX_I32
         self.keys = append(self.keys, i32(api))
         self.latencies = append(self.latencies, i32(latency_us))
+        self.request_sizes = append(self.request_sizes, i32(size))
+        self.correlation_ids = append(self.correlation_ids, i32(correlation - ((correlation + _HALF) & ~_ID)))
 
     def _withhold(self) -> None:
         self.sensitive = append(self.sensitive, i32(self._frames))
@@ -374,7 +411,7 @@ class Pairing:
         self._count_open()
         self._head = 0
         self._mask = _SMALL - 1
-        self._entries, self._times = _zeros(_SMALL), _zeros(_SMALL)
+        self._entries, self._sizes, self._times = _zeros(_SMALL), _small_zeros(_SMALL), _zeros(_SMALL)
 
     def _count_open(self) -> None:
         """Bring the listener's count of open requests up to date; once a run, not once a request."""

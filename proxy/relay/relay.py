@@ -20,7 +20,7 @@ from proxy.relay.pair import Leg, Pair, PairOwner
 from proxy.relay.route import Route
 from proxy.relay.upstream import Endpoint
 from proxy.relay.watcher import PairWatcher
-from proxy.tap.point import TapPoint
+from proxy.tap.frame_tap import FrameTap
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter
 
@@ -31,21 +31,31 @@ TAP: Final = mute.TAP
 
 
 class _Pairs(PairOwner):
-    """The pairs, and what they ask for."""
+    """The pairs, and what they ask for.
+
+    Attributes:
+        open: those that are not CLOSED, by id, oldest first.
+        rules: of the tap, those in force; None: there is no tap.
+    """
 
     def __init__(self, counters: Counters, watcher: PairWatcher, rules: TapRules | None, writer: TapWriter | None) -> None:
         super().__init__(counters.loop)
         self.open: dict[int, Pair] = {}
         self._watcher: Final = watcher
-        self._rules: Final = rules
+        self.rules = rules
         self._writer: Final = writer
         self._starved: dict[Leg, None] = {}  # in the order in which they came
 
-    def match(self, pair: Pair, direction: int) -> TapPoint | None:
+    def match(self, pair: Pair, direction: int) -> FrameTap | None:
         client = pair.client.channel
-        if self._rules is None or client is None:
+        if self.rules is None or client is None:
             return None
-        return self._rules.match(pair.route.listener, pair.route.protocol, direction, client.principal or None, client.peer, int(pair.id))
+        return self.rules.match(pair.route.listener, pair.route.protocol, direction, client.principal or None, client.peer, int(pair.id))
+
+    @property
+    def has_log(self) -> bool:
+        """Whether there is a log for frames to go to."""
+        return self._writer is not None
 
     def tap_full(self, leg: Leg) -> None:
         self._starved[leg] = None
@@ -105,6 +115,35 @@ class Relay(SelectorListener):
         pairs.open[int(pair.id)] = pair
         pair.start(channel)
         return pair
+
+    def retap(self, rules: TapRules | None) -> None:
+        """Let other rules be in force, for open pairs too: from the next frame on, on each direction. Arguments and errors as ``put_rules``."""
+        self.put_rules(rules)
+        for pair in list(self.pairs.open.values()):
+            self.follow(pair)
+
+    def put_rules(self, rules: TapRules | None) -> None:
+        """Let other rules be in force for pairs that open from here on; those that are open are to ``follow``.
+
+        Args:
+            rules: with the writer that the relay was given; None: nothing is tapped.
+
+        Raises:
+            ValueError: there is no tap, so there is no log to write to.
+        """
+        pairs = self.pairs
+        if rules is not None:
+            if not pairs.has_log:
+                raise ValueError("the configuration has no tap section, so there is no log that rules could write to")
+            rules.begin(pairs.selector.now_ns + pairs.wall_offset_ns)
+        pairs.rules = rules
+
+    def follow(self, pair: Pair) -> None:
+        """Have an open pair do as the rules in force say."""
+        try:
+            pair.retap()
+        except Exception as error:  # the others are to follow
+            pair.crash(error, "tap")
 
     def refuse(self, route: Route, cause: Cause) -> i64:
         """Count a connection that never became a pair; its id."""

@@ -9,6 +9,7 @@ import resource
 import signal
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -88,11 +89,13 @@ def _build(message: Message, slot: int, cells_fd: int, sockets: tuple[socket.soc
         tap_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         tap = TapWriter(config.tap, config.node, str(slot), message["boot_id"], wakeup_fd=tap_fd, reserve=CellReserve(cells, base))
         rules = TapRules(config.tap.rules, tap)
+        rules.begin(time.time_ns())
         tap.start()
     watcher = Watcher()
     relay = Relay(ConnectionIds(slot, message["generation"]), settings.counters, watcher, rules, tap)
     selector = Selector(clock, pool, relay)
     relay.pairs.attach(selector)
+    settings.attach(relay, tap)
     drain = Drain(selector, clock, relay.pairs.open, watcher, config.drain.quiet_ms * 1_000_000)
     command, handover, wakeup = sockets
     return Loop(

@@ -3,7 +3,7 @@
 Messages and answers (``id`` is repeated in the answer; ``refused`` and ``error`` carry a text)::
 
     prepare {change}                          prepared | refused {reason}
-    commit | abort                            committed, aborted | refused {reason}
+    commit | abort                            committed, aborted | refused {reason}   committed: when open connections follow
     list {after, limit, listener|null}        result {rows, next}            next: 0 when that was all
     describe {connection}                     result {row|null}
     mute | unmute | close {connections | listener, reason}
@@ -226,6 +226,30 @@ class _Bulk(_Job):
         return self.result()
 
 
+class _Follow(_Job):
+    """Have each pair that was open when a change was committed follow the tap's rules."""
+
+    def __init__(self, message: Message, relay: Relay) -> None:
+        super().__init__(message)
+        self._relay = relay
+        self._ids = deque(relay.pairs.open)
+
+    def step(self) -> bool:
+        for _ in range(STEP):
+            if not self._ids:
+                return True
+            pair = self._relay.pairs.open.get(self._ids.popleft())
+            if pair is not None:
+                self._relay.follow(pair)
+        return False
+
+    def result(self) -> Message:
+        return {"type": "committed", "id": self.id}
+
+    def cut(self) -> Message:
+        return self.result()  # the pairs that have not followed end
+
+
 def _has_ended(pair: Pair) -> bool:
     """Its cause is known: nothing that is asked for now changes its end."""
     return pair.state is PairState.CLOSING or pair.state is PairState.CLOSED
@@ -243,6 +267,7 @@ class Commands:
     """
 
     def __init__(self, relay: Relay, settings: Settings, drain: Callable[[int], None], reply: Reply, stop: Callable[[], None]) -> None:
+        self._relay: Final = relay
         self._pairs: Final = relay.pairs
         self._faults: Final = relay.pairs.selector.faults
         self._settings: Final = settings
@@ -347,10 +372,13 @@ class Commands:
             self._answer(message, "prepared")
 
     def _commit(self, message: Message) -> None:
-        if self._settings.commit(message["id"]):
+        rules = self._pairs.rules
+        if not self._settings.commit(message["id"]):
+            self._answer(message, "refused", reason="that change is not prepared")
+        elif self._pairs.rules is rules:
             self._answer(message, "committed")
         else:
-            self._answer(message, "refused", reason="that change is not prepared")
+            self._jobs.appendleft(_Follow(message, self._relay))  # before lists and the like: who changes something holds up the next change
 
     def _abort(self, message: Message) -> None:
         self._settings.abort(message["id"])

@@ -293,6 +293,10 @@ class Loop:
         except Exception as error:
             self._selector.faults.note("tap", error)
             return timeout_ms
+        rules = self._relay.pairs.rules
+        if rules is not None:
+            for off in rules.take_turned_off(now_ns + self._relay.pairs.wall_offset_ns):
+                self.log("warning", "tap_rule_off", rule=off.rule, cause=off.cause, percent=round(off.percent, 1), limit=off.limit)
         return timeout_ms if due_ns == 0 else min(timeout_ms, max((due_ns - now_ns) // 1_000_000, 0))
 
     def _set_clock(self) -> None:

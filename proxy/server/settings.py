@@ -1,22 +1,35 @@
 """What the ``start`` message becomes: routes with their limits, TLS contexts and endpoints, and the changes that may be made to them.
 
 A change is prepared (judged against what is in force now), then committed or aborted; one at a time. Everything it may name exists from the
-start: limits, the pool's share, endpoints.
+start: limits, the pool's share, endpoints, the tap.
 """
 
 import ipaddress
 import socket
 from typing import Any, Final
 
-from proxy.config.model import CUT_ABOVE, Forward, ListenerConfig, ProxyConfig, UpstreamConfig, from_wire, largest_whole, whole_request
+from proxy.config.model import (
+    CUT_ABOVE,
+    Forward,
+    ListenerConfig,
+    ProxyConfig,
+    UpstreamConfig,
+    from_wire,
+    largest_whole,
+    rule_from_wire,
+    whole_request,
+)
 from proxy.errors import ConfigError
 from proxy.network.framing import HEADER
 from proxy.network.memory_pool import MemoryPool
 from proxy.network.options import ChannelOptions, TlsSettings
 from proxy.network.receive import FIRST_PIECE, NEVER_CUT, ReceiveLimit
 from proxy.relay.counters import Counters
+from proxy.relay.relay import Relay
 from proxy.relay.route import Route
 from proxy.relay.upstream import Endpoint, Upstream
+from proxy.tap.rules import TapRules
+from proxy.tap.writer import TapWriter
 
 __all__ = ["ChangeError", "Settings"]
 
@@ -83,7 +96,14 @@ class Settings:
         self.routes: Final = {item.name: self._route(item) for item in self.config.listeners}
         self.limits: Final = {name: route.options.limit for name, route in self.routes.items()}
         self._prepared: tuple[int, Message] | None = None
+        self._relay: Relay | None = None
+        self._tap: TapWriter | None = None
         self._set_largest()
+
+    def attach(self, relay: Relay, tap: TapWriter | None) -> None:
+        """Name those whose rules may change, and the log of what they record; without a log rules cannot change."""
+        self._relay = relay
+        self._tap = tap
 
     def _route(self, listener: ListenerConfig) -> Route:
         counters = self.counters.listeners[listener.name]
@@ -155,7 +175,7 @@ class Settings:
         """
         if self._prepared is not None:
             raise ChangeError(f"change {self._prepared[0]} is prepared and not decided")
-        unknown = set(change) - {"max_receive_size", "share", "endpoints"}
+        unknown = set(change) - {"max_receive_size", "share", "endpoints", "tap_rules", "tap_rule"}
         if unknown:
             raise ChangeError(f"cannot change {', '.join(sorted(unknown))}")
         limits = {name: int(limit.value) for name, limit in self.limits.items()}
@@ -174,7 +194,21 @@ class Settings:
             fresh = {name: _endpoints(self._upstream_configs[name], rows) for name, rows in endpoints.items()}
         except ConfigError as error:
             raise ChangeError(str(error)) from error
-        self._prepared = change_id, {**change, "endpoints": fresh}
+        rules = self._rules(change["tap_rules"]) if "tap_rules" in change else None
+        self._prepared = change_id, {**change, "endpoints": fresh, "tap_rules": rules}
+
+    def _rules(self, rows: list[Message]) -> TapRules:
+        """The tap's rules, ready to be asked."""
+        if self._tap is None:
+            raise ChangeError("there is no tap")
+        try:
+            rules = tuple(rule_from_wire(row) for row in rows)
+            unknown = {listener for rule in rules for listener in rule.listeners} - set(self.limits)
+            if unknown:
+                raise ChangeError(f"no listener {', '.join(sorted(unknown))}")
+            return TapRules(rules, self._tap)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ChangeError(f"tap rules that cannot be: {error}") from error
 
     def _judge_share(self, share: int, limits: dict[str, int]) -> None:
         """A share holds each frame that passes whole."""
@@ -187,7 +221,7 @@ class Settings:
             raise ChangeError(f"the share of {share} bytes is below the max_receive_size of an upstream whose answers pass whole, {answer}")
 
     def commit(self, change_id: int) -> bool:
-        """Put the prepared change in force; False when it is not that one."""
+        """Put the prepared change in force; False when it is not that one. Of tap rules: for new pairs; the caller has the others follow."""
         if self._prepared is None or self._prepared[0] != change_id:
             return False
         change = self._prepared[1]
@@ -199,6 +233,11 @@ class Settings:
             self.pool.resize(change["share"])
         for name, endpoints in change["endpoints"].items():
             self.upstreams[name].replace(endpoints)
+        rules = change["tap_rules"]
+        if rules is not None and self._relay is not None:
+            if self._relay.pairs.rules is not None:
+                rules.inherit(self._relay.pairs.rules, change.get("tap_rule", ""))
+            self._relay.put_rules(rules)
         return True
 
     def abort(self, change_id: int) -> None:

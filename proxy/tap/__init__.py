@@ -13,7 +13,8 @@
 - ``consumer``: who reads, and where each stands.
 - ``ledger``: which streams there were, and what became of each.
 - ``retention``: what is deleted when.
-- ``recovery``: what a dead processor left: seal its files, record its gap.
+- ``recovery``: seal the files that a dead processor left.
+- ``sums``, ``settlement``: what the stream of a processor that ended has, what it lacks, and how the log is told.
 
 Nothing is re-exported: the pipeline may import the record, the log reader, the consumers and the ledger.
 """

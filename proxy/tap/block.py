@@ -26,16 +26,19 @@ from proxy.tap.record import (
     BLOCK_ALIGNMENT,
     BLOCK_HEADER_BYTES,
     BLOCK_PIECES,
+    BLOCK_REQUESTS,
     BLOCK_TOTALS,
     CHUNK_ROW_BYTES,
     DIRECTION_REQUEST,
     KIND_CLOCK,
     KIND_GAP,
+    KIND_RULES,
     KIND_TOTALS,
     SECTION_ALIGNMENT,
     BlockHeader,
     padding,
 )
+from proxy.tap.redaction import Redactor
 
 # Payload under this is copied on the loop thread, into a buffer that is used again: the next read then gets the same warm memory from the
 # allocator, which was worth more than the copy for all sizes that a read of small frames gives (4 to 30 us of processor time per 64 KiB).
@@ -67,6 +70,7 @@ class Part:
         passed: how many have passed.
         withheld: the body carries credentials.
         digest: of the body so far, when that is what the log keeps.
+        redactor: replaces ranges of the body, when the rule says so.
         serial: number of the last block that knows it.
         lost: reason code for which the frame cannot be in the log any more; 0 while it can. Both threads may say so.
     """
@@ -81,6 +85,7 @@ class Part:
         self.stored: i64 = 0
         self.passed: i64 = 0
         self.digest: hashlib.blake2b | None = None
+        self.redactor: Redactor | None = None
         self.serial: i64 = -1
         self.lost: i64 = 0
 
@@ -213,7 +218,7 @@ class Layout:
             int(block.data_len),
             len(block.starts) // 4,
             len(block.sizes) // 4,
-            len(block.answers) // 8,
+            len(block.answers) // 16,
             body_crc,
         )
 
@@ -239,6 +244,8 @@ class BlockBuilder:
         self._rows = BytesWriter()
         self._keys = BytesWriter()
         self._latencies = BytesWriter()
+        self._request_sizes = BytesWriter()
+        self._correlation_ids = BytesWriter()
         self._spare: deque[io.BytesIO] = deque(maxlen=SPARE_BUFFERS)
         self._copied: io.BytesIO = io.BytesIO(bytes(room))
         self._reset()
@@ -298,23 +305,38 @@ class BlockBuilder:
         for piece in pieces:
             self.add_piece(piece)
 
-    def add_answers(self, keys: vec[i32], latencies: vec[i32]) -> None:
-        """Append to the answers section; both are equally long."""
+    def add_answers(self, keys: vec[i32], latencies: vec[i32], request_sizes: vec[i32] | None, correlation_ids: vec[i32] | None) -> None:
+        """Append to the answers section; all are equally long, -1 stands for None."""
         index: i64 = 0
         count: i64 = len(keys)
         while index < count:
             write_i32_le(self._keys, keys[index])
             write_i32_le(self._latencies, latencies[index])
             index += 1
+        index = 0
+        if request_sizes is None or correlation_ids is None:
+            while index < count:
+                write_i32_le(self._request_sizes, -1)
+                write_i32_le(self._correlation_ids, -1)
+                index += 1
+        else:
+            while index < count:
+                write_i32_le(self._request_sizes, request_sizes[index])
+                write_i32_le(self._correlation_ids, correlation_ids[index])
+                index += 1
         self.answers_count += count
-        self.weight += 8 * count
+        self._flags |= BLOCK_REQUESTS
+        self.weight += 16 * count
 
-    def add_answer(self, key: i32, latency_us: i32) -> None:
+    def add_answer(self, key: i32, latency_us: i32, request_size: i32, correlation_id: i32) -> None:
         """Append one frame's to the answers section."""
         write_i32_le(self._keys, key)
         write_i32_le(self._latencies, latency_us)
+        write_i32_le(self._request_sizes, request_size)
+        write_i32_le(self._correlation_ids, correlation_id)
         self.answers_count += 1
-        self.weight += 8
+        self._flags |= BLOCK_REQUESTS
+        self.weight += 16
 
     def add_part(self, part: Part) -> None:
         """Note that a piece of a frame, or the chunk that completes it, is in this block."""
@@ -422,6 +444,10 @@ class BlockBuilder:
         write_i64_le(rows, pack_codes(gap.direction, kind, gap.capture, gap.reason, gap.framing, gap.protocol, gap.flags))
         self.weight += CHUNK_ROW_BYTES
 
+    def add_rules(self, text: str) -> None:
+        """Say by which rules what follows is chosen, as of ``last_ns``; ``text``: the rules in force, as JSON."""
+        self._add_row(Gap(NO_CONNECTION, 0, 0, 0, 0, 0, None, None, None, None, -1, 0), self.last_ns, KIND_RULES, self.string(text))
+
     def finish(self) -> Block:
         """The block built so far; the builder starts the next one."""
         # A buffer with much room left stays here, so that a queue of many small blocks does not consist of room.
@@ -437,7 +463,7 @@ class BlockBuilder:
             take(self._rows),
             take(self.starts),
             take(self.sizes),
-            take(self._keys) + take(self._latencies),
+            take(self._keys) + take(self._latencies) + take(self._request_sizes) + take(self._correlation_ids),
             pieces,
             self._copied if give else None,
             views,

@@ -37,7 +37,7 @@ from typing import Any, Final
 
 from proxy.tap.record import FILE_MODE
 
-__all__ = ["LEDGER_NAME", "Fate", "Ledger", "LedgerWriter", "Pair", "read_ledger"]
+__all__ = ["LEDGER_NAME", "RECOVERY", "Fate", "Ledger", "LedgerWriter", "Pair", "is_recovery", "read_ledger"]
 
 LEDGER_NAME: Final = "_ledger.jsonl"
 COMPACT_BYTES: Final = 1 << 20
@@ -157,10 +157,10 @@ class _State:
         if event == "kept":
             self.streams[stream] = _kept(record, stream)
         elif event == "born":
-            fate = known or Fate(number, _integer(record, "ns"), [], recovery=_is_recovery(stream))
+            fate = known or Fate(number, _integer(record, "ns"), [], recovery=is_recovery(stream))
             self.streams[stream] = dataclasses.replace(fate, tapped=_union(fate.tapped, _pairs(record)))
         elif event == "adopted":
-            fate = known or Fate(number, 0, [], recovery=_is_recovery(stream), adopted=True)
+            fate = known or Fate(number, 0, [], recovery=is_recovery(stream), adopted=True)
             self.streams[stream] = dataclasses.replace(fate, end=_integer(record, "end"), settled=True)
         elif known is None:
             raise _DamageError(f"{event}, but never born: {stream}")
@@ -221,7 +221,7 @@ def _kept(record: Mapping[str, Any], stream: str) -> Fate:
         end=None if record.get("end") is None else _integer(record, "end"),
         settled=record.get("settled") is True,
         deleted_to=_integer(record, "deleted_to"),
-        recovery=_is_recovery(stream),
+        recovery=is_recovery(stream),
         adopted=record.get("adopted") is True,
     )
 
@@ -235,7 +235,8 @@ def _union(left: Iterable[Pair], right: Iterable[Pair]) -> list[Pair]:
     return list(dict.fromkeys([*left, *right]))
 
 
-def _is_recovery(stream: str) -> bool:
+def is_recovery(stream: str) -> bool:
+    """Whether control writes this stream, to settle another one."""
     return stream.rsplit(".", 2)[-2:-1] == [RECOVERY]
 
 
@@ -267,7 +268,8 @@ def read_ledger(directory: str) -> Ledger:
 class LedgerWriter:
     """Adds lines. Thread safe: each call holds a lock for its write and its fsync.
 
-    What cannot be written raises OSError, leaves no part of a line that a reader would believe, and changes nothing of what ``ledger`` says.
+    What cannot be written raises OSError, and a line about a stream that was never born ValueError. That leaves no part of a line that a reader would
+    believe, and changes nothing of what ``ledger`` says.
 
     Args:
         directory: of the tap; the caller holds its lock. What a crash tore off the last line is cut away before the first append.
@@ -356,6 +358,8 @@ class LedgerWriter:
 
     def _append(self, members: dict[str, Any], now_ns: int) -> None:
         with self._lock:
+            if members["event"] in ("tapped", "ended", "deleted") and members["stream"] not in self._state.streams:
+                raise ValueError(f"{members['event']}, but never born: {members['stream']}")
             record = {"n": self._state.last + 1, "ns": now_ns, **members}
             line = _encode(record)
             if not self._sound:

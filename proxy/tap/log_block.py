@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from proxy.tap.pieces import chunk_rows
 from proxy.tap.record import (
+    BLOCK_REQUESTS,
     DIRECTIONS,
     FLAG_ANSWERS,
     FLAG_SIZES,
@@ -34,6 +35,8 @@ class Frame:
         body: what was kept of it: all, a part, nothing, or a hash.
         request_key: ``api key << 16 | version`` of the request that this answers; -1 unknown, None not paired.
         latency_us: from request to answer, its first byte; -1 unknown, None not paired.
+        request_size: bytes of the request's body; -1 unknown, None not paired, or an older log.
+        correlation_id: of the request; likewise.
         transfer_us: of a frame that was cut through: from its first bytes to its last; None: it came whole.
         flags: of the chunk.
     """
@@ -53,6 +56,8 @@ class Frame:
     latency_us: int | None
     transfer_us: int | None
     flags: int
+    request_size: int | None = None
+    correlation_id: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -132,6 +137,14 @@ class LogBlock:
         keys = self._ints(self.header.answers_at, row.answers_index, row.frame_count)
         return keys, self._ints(self.header.answers_at + 4 * self.header.answers_count, row.answers_index, row.frame_count)
 
+    def requests(self, row: ChunkRow) -> tuple[memoryview, memoryview] | None:
+        """Body sizes and correlation ids of the requests that a chunk's frames answer; None when the chunk has none."""
+        if not row.flags & FLAG_ANSWERS or not self.header.flags & BLOCK_REQUESTS:
+            return None
+        section = 4 * self.header.answers_count
+        sizes = self._ints(self.header.answers_at + 2 * section, row.answers_index, row.frame_count)
+        return sizes, self._ints(self.header.answers_at + 3 * section, row.answers_index, row.frame_count)
+
     def chunk_data(self, row: ChunkRow) -> memoryview:
         """A chunk's stored bytes."""
         start = self.header.data_at + row.data_offset
@@ -183,6 +196,7 @@ class LogBlock:
         data = self.chunk_data(row)
         ends = [*self.starts(row)[1:], row.data_length]
         answers = self.answers(row)
+        requests = self.requests(row)
         for index, (start, end) in enumerate(zip(self.starts(row), ends, strict=True)):
             yield Frame(
                 stream=self.stream,
@@ -200,6 +214,8 @@ class LogBlock:
                 latency_us=None if answers is None else answers[1][index],
                 transfer_us=(row.capture_ns - row.lost_from_ns) // 1000 if row.lost_from_ns else None,
                 flags=row.flags,
+                request_size=None if requests is None else requests[0][index],
+                correlation_id=None if requests is None else requests[1][index],
             )
 
     def _ints(self, section: int, index: int, count: int) -> memoryview:

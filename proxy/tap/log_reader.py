@@ -237,8 +237,8 @@ def walk(root: str, stream: str, offset: int = START, limit: int | None = None) 
     listed = segments(root, stream)
     if not listed or listed[0].base > offset:
         listed = segments(root, stream)
-    while listed and listed[0].limit <= offset and len(listed) > 1 and listed[1].base <= offset:
-        listed.pop(0)
+    while len(listed) > 1 and listed[1].base <= offset:
+        listed.pop(0)  # however long: what lies behind the next one's beginning is no part of the log
     for index, segment in enumerate(listed):
         following = listed[index + 1].base if index + 1 < len(listed) else None
         if segment.base > offset:

@@ -8,12 +8,14 @@ from mypy_extensions import i32, i64
 
 from proxy.network.run import PART_FIRST, PART_LAST, Run
 from proxy.tap.block import BlockBuilder, Part, pack_codes
+from proxy.tap.frame_tap import FrameTap
 from proxy.tap.gap import Gap, Tally
 from proxy.tap.record import (
     CAPTURE_FULL,
     CAPTURE_HASH,
     FLAG_ANSWERS,
     FLAG_PIECES,
+    FLAG_REPLACED,
     FLAG_SIZES,
     FLAG_TRUNCATED,
     FLAG_WITHHELD,
@@ -32,16 +34,15 @@ from proxy.tap.record import (
     REASON_WITHHELD,
     WINDOW_NS,
 )
-from proxy.tap.slicing import PieceCursor, find_frames, hash_body, new_digest, write_starts
+from proxy.tap.redaction import Redaction, Redactor, new_digest
+from proxy.tap.slicing import PieceCursor, find_frames, hash_body, write_redacted, write_starts
 from proxy.tap.writer import TapWriter
 
 MAX_I32: Final = (1 << 31) - 1
 
 
-class TapPoint:
-    """Appends the runs of one direction of one connection to the log. Loop thread only.
-
-    Made by ``TapRules.match`` when the connection is READY and kept by the relay beside the channel.
+class TapPoint(FrameTap):
+    """Appends the runs of one direction of one connection to the log, all of them by one rule. Loop thread only.
 
     Attributes:
         mutes: a full log is to stop the source: ask ``may_read`` before each read.
@@ -61,6 +62,7 @@ class TapPoint:
         max_frame_bytes: i64,
         mutes: bool,
         sampled_out: bool,
+        redaction: Redaction | None = None,
     ) -> None:
         """What ``TapRules.match`` found.
 
@@ -71,7 +73,9 @@ class TapPoint:
             max_frame_bytes: body bytes kept of each frame under full capture; 0 keeps all.
             mutes: the rule says ``on_full: mute``.
             sampled_out: the rule's share of connections leaves this one out; its frames are only counted, as a gap.
+            redaction: ranges of bodies that full capture does not store as they passed.
         """
+        super().__init__(mutes and not sampled_out, asks=False)
         self._writer = writer
         self._tally: Tally = writer.tally(listener, direction)
         self._builder: BlockBuilder = writer.builder
@@ -84,9 +88,9 @@ class TapPoint:
         self._connection: i64 = connection
         self._capture: i64 = capture
         self._max_frame_bytes: i64 = max_frame_bytes
-        self.mutes: bool = mutes and not sampled_out
         self._sampled_out = sampled_out
-        self._whole = capture == CAPTURE_FULL and max_frame_bytes == 0
+        self._redaction = redaction if capture == CAPTURE_FULL else None
+        self._whole = capture == CAPTURE_FULL and max_frame_bytes == 0 and redaction is None
         self._codes: i64 = pack_codes(direction, KIND_FRAMES, capture, REASON_NONE, FRAMING_INT32, protocol, 0)
         self._part: Part | None = None
         self._serial: i64 = -1
@@ -95,6 +99,11 @@ class TapPoint:
         self._peer_index: i32 = -1
         self._rule_index: i32 = -1
         self._gap: Gap | None = None
+        self._leaves_out = False
+
+    @property
+    def is_within(self) -> bool:
+        return self._part is not None
 
     def append(
         self,
@@ -104,27 +113,14 @@ class TapPoint:
         sensitive: vec[i32] | None = None,
         keys: vec[i32] | None = None,
         latencies: vec[i32] | None = None,
+        request_sizes: vec[i32] | None = None,
+        correlation_ids: vec[i32] | None = None,
     ) -> bool:
-        """Take one run of whole frames.
-
-        Args:
-            run: the frames as they passed. Its bytes are kept by reference until they are on disk, and must never change.
-            first_frame: how many frames passed on this connection and direction before these, tapped or not.
-            capture_ns: wall clock; one reading for all runs of a poll is fine.
-            sensitive: ascending indexes of the frames whose bodies carry credentials and must not be kept; None or empty: no frame.
-            keys: for answers: the request's ``api key << 16 | version`` for each frame, -1 unknown; None: not paired.
-            latencies: with keys: microseconds from request to answer, -1 unknown.
-
-        Returns:
-            True: go on. False (only under ``on_full: mute``): the run was taken, and the source is to be muted for ``tap`` until
-            ``TapWriter.accepts`` says yes.
-
-        Raises:
-            ValueError: keys and latencies are not as many as the frames; nothing was appended.
-        """
         frame_count = run.frames
         if keys is not None and (len(keys) != frame_count or latencies is None or len(latencies) != frame_count):
             raise ValueError(f"keys and latencies of {len(keys)} answers with {frame_count} frames")
+        if request_sizes is not None and (len(request_sizes) != frame_count or correlation_ids is None or len(correlation_ids) != frame_count):
+            raise ValueError(f"requests of {len(request_sizes)} answers with {frame_count} frames")
         writer = self._writer
         if capture_ns < self._builder.last_ns or capture_ns >= writer.window_end_ns:
             capture_ns = writer.turn(capture_ns)
@@ -133,7 +129,7 @@ class TapPoint:
             self._match(frame_count, run.size)
             self._lose(refusal, frame_count, run.size, first_frame, capture_ns)
             return True
-        self._add(run, first_frame, capture_ns, sensitive, keys, latencies)
+        self._add(run, first_frame, capture_ns, sensitive, keys, latencies, request_sizes, correlation_ids)
         self._match(frame_count, run.size)
         writer.added()
         return not self.mutes or writer.keeps_up()
@@ -147,56 +143,44 @@ class TapPoint:
         withheld: bool,
         key: int | None,
         latency_us: int | None,
+        request_size: int = -1,
+        correlation_id: int = -1,
     ) -> bool:
-        """Take one piece of a frame that is cut through. What is kept of it goes to the log as it passes; the frame counts, and becomes a chunk, with
-        its last piece.
-
-        Args:
-            run: the piece, ``run.part`` says which. Kept by reference as in ``append``.
-            frame_number: of the frame, as ``first_frame`` in ``append``. This and what follows, but the time, is the same for all of its pieces.
-            capture_ns: wall clock.
-            frame_size: of the whole frame, header included.
-            withheld: the body carries credentials and must not be kept.
-            key: for an answer: the request's ``api key << 16 | version``, -1 unknown; None: not paired.
-            latency_us: with key: microseconds from request to the answer's first byte, -1 unknown; above int32, its largest value is kept.
-
-        Returns:
-            As ``append``: the piece was taken, or needs not be; False: the source is to be muted.
-        """
         part = self._part
         if run.part & PART_FIRST != 0:
             part = self._part = self._begin(frame_number, capture_ns, frame_size, withheld)
-        assert part is not None, "the pieces of a frame begin with its first"
+        if part is None:
+            return True
         part.passed += run.size
         if run.part & PART_LAST == 0:
             self._pass(part, run, capture_ns)
         else:
             self._part = None
-            self._complete(part, run, capture_ns, key, latency_us)
+            self._complete(part, run, capture_ns, key, latency_us, request_size, correlation_id)
         return not self.mutes or self._writer.keeps_up()
 
+    def leave_out(self) -> None:
+        """Of the frame that begins with the next piece nothing is taken: the rule's share of frames leaves it out."""
+        self._leaves_out = True
+
     def cut_short(self, capture_ns: i64) -> None:
-        """The frame whose pieces were appended will never be completed: a gap without frames. Nothing when there is no such frame."""
         part = self._part
         if part is not None:
             self._part = None
             self.lose(REASON_PARTIAL_FRAME, 0, int(part.passed), int(part.number), int(capture_ns))
 
     def may_read(self) -> bool:
-        """Whether the source may be read: only under ``on_full: mute`` it may not, while the log is full. After False: as after ``append``."""
         return not self.mutes or self._writer.keeps_up()
 
-    def drop(self, frame_count: i64, byte_count: i64, first_frame: i64, capture_ns: i64) -> None:
-        """Count whole frames that were received and are not passed on: matched, and in the log as a gap.
+    def drop(self, frame_count: i64, byte_count: i64, first_frame: i64, capture_ns: i64, run: Run | None = None) -> None:
+        self.miss(REASON_UNDELIVERED, frame_count, byte_count, first_frame, capture_ns)
 
-        Args:
-            frame_count, byte_count: how much, headers included.
-            first_frame, capture_ns: as in ``append``.
-        """
+    def miss(self, reason: i64, frame_count: i64, byte_count: i64, first_frame: i64, capture_ns: i64) -> None:
+        """Count frames that the rule matched and that are in the log as a gap only, for a reason; see ``drop``."""
         if capture_ns < self._builder.last_ns or capture_ns >= self._writer.window_end_ns:
             capture_ns = self._writer.turn(capture_ns)
         self._match(frame_count, byte_count)
-        self._lose(REASON_SAMPLED if self._sampled_out else REASON_UNDELIVERED, frame_count, byte_count, first_frame, capture_ns)
+        self._lose(REASON_SAMPLED if self._sampled_out else reason, frame_count, byte_count, first_frame, capture_ns)
 
     def _match(self, frame_count: i64, byte_count: i64) -> None:
         """Count frames as seen, before they are sent on."""
@@ -207,13 +191,6 @@ class TapPoint:
             self._writer.reserve(tally)
 
     def lose(self, reason: int, frame_count: int, byte_count: int, first_frame: int, capture_ns: int) -> None:
-        """Say that frames, or bytes of a frame that never became whole, will never come: a gap chunk.
-
-        Args:
-            reason: ``REASON_PARTIAL_FRAME`` with no frames, for a frame that its sender did not finish.
-            frame_count, byte_count: how much.
-            first_frame, capture_ns: as in ``append``. The frames are not counted as matched: the caller says they never passed.
-        """
         gap = self._new_gap(reason, first_frame, capture_ns)
         self._writer.lose(gap, frame_count, byte_count, capture_ns)
 
@@ -225,6 +202,8 @@ class TapPoint:
         sensitive: vec[i32] | None,
         keys: vec[i32] | None,
         latencies: vec[i32] | None,
+        request_sizes: vec[i32] | None,
+        correlation_ids: vec[i32] | None,
     ) -> None:
         builder = self._prepared()
         data_offset = builder.data_len
@@ -240,15 +219,20 @@ class TapPoint:
             builder.add_piece(run.tail())
         else:
             sizes_index = builder.sizes_count
-            flags = self._add_cut(builder, run, sensitive)
-            lost_bytes = self._cut_bytes(run, builder.data_len - data_offset)
+            redaction = self._redaction
+            if redaction is not None:
+                flags, replaced = write_redacted(redaction, builder, run, sensitive, self._cap(run.size))
+                lost_bytes = run.size - (builder.data_len - data_offset) + replaced
+            else:
+                flags = self._add_cut(builder, run, sensitive)
+                lost_bytes = self._cut_bytes(run, builder.data_len - data_offset)
             codes |= (_cut_reason(run.size, lost_bytes, flags) << 24) | ((flags | FLAG_SIZES) << 48)
             builder.sizes_count += run.frames
         builder.starts_count += run.frames
         if keys is not None and latencies is not None:
             answers_index = builder.answers_count
             codes |= FLAG_ANSWERS << 48
-            builder.add_answers(keys, latencies)
+            builder.add_answers(keys, latencies, request_sizes, correlation_ids)
         builder.add_frames_row(
             capture_ns,
             self._connection,
@@ -327,8 +311,11 @@ class TapPoint:
         part = Part(number, size, first_ns, self._writer.bytes_flushed, room, withheld)
         if self._capture == CAPTURE_HASH and not withheld and size <= MAX_CHUNK_BYTES:
             part.digest = new_digest()
-        if self._sampled_out:
+        if self._sampled_out or self._leaves_out:
             part.lost = REASON_SAMPLED
+        elif self._redaction is not None and room > FRAME_HEADER_BYTES:
+            part.redactor = Redactor(self._redaction, room - FRAME_HEADER_BYTES)
+        self._leaves_out = False
         return part
 
     def _refused(self, part: Part) -> bool:
@@ -347,11 +334,15 @@ class TapPoint:
         offset = builder.data_len
         begin = part.stored
         self._keep(builder, part, run)
+        if part.stored == begin:
+            return  # a hash is known when its range has passed
         self._add_part_row(part, capture_ns, begin, 0, offset, -1, -1, self._codes | (KIND_PIECE << 8))
         builder.add_part(part)
         self._writer.added()
 
-    def _complete(self, part: Part, run: Run, capture_ns: i64, key: int | None, latency_us: int | None) -> None:
+    def _complete(
+        self, part: Part, run: Run, capture_ns: i64, key: int | None, latency_us: int | None, request_size: int, correlation_id: int
+    ) -> None:
         """Make a chunk of a frame whose last piece came, or a gap."""
         if capture_ns < self._builder.last_ns or capture_ns >= self._writer.window_end_ns:
             capture_ns = self._writer.turn(capture_ns)
@@ -373,9 +364,14 @@ class TapPoint:
         if key is not None and latency_us is not None:
             answers_index = builder.answers_count
             flags |= FLAG_ANSWERS
-            builder.add_answer(i32(key), i32(min(latency_us, MAX_I32)))
+            builder.add_answer(i32(key), i32(min(latency_us, MAX_I32)), i32(request_size), i32(correlation_id))
         self._keep_rest(builder, part, run)
         lost_bytes = part.size - (FRAME_HEADER_BYTES if self._capture == CAPTURE_HASH else part.stored)
+        redactor = part.redactor
+        if redactor is not None and redactor.replaced > 0:
+            flags |= FLAG_REPLACED
+            if flags & FLAG_PIECES == 0:
+                lost_bytes += redactor.replaced
         sizes_index = builder.sizes_count
         write_i32_le(builder.starts, 0)
         write_i32_le(builder.sizes, i32(part.size - FRAME_HEADER_BYTES))
@@ -390,6 +386,17 @@ class TapPoint:
 
     def _keep(self, builder: BlockBuilder, part: Part, run: Run) -> None:
         """Append the bytes of a piece for which the frame has room."""
+        redactor = part.redactor
+        if redactor is not None:
+            start: i64 = FRAME_HEADER_BYTES if run.part & PART_FIRST != 0 else 0
+            cursor = PieceCursor(run.pieces())
+            if start > 0:
+                cursor.copy(0, start, builder)
+                part.stored += start
+            for piece in redactor.feed(cursor.parts(start, run.size)):
+                builder.add_piece(piece)
+                part.stored += i64(len(piece))
+            return
         count = part.room - part.stored
         if count > run.size:
             count = run.size
@@ -456,6 +463,7 @@ class TapPoint:
 
     def _intern(self, builder: BlockBuilder) -> None:
         """Look this point's strings up in the block being built."""
+        self._writer.add_rules()
         self._serial = builder.serial
         self._listener_index = builder.string(self._listener)
         self._principal_index = builder.string(self._principal)
@@ -491,4 +499,4 @@ def _cut_reason(byte_count: i64, lost_bytes: i64, flags: i64) -> i64:
         return REASON_OVERSIZE
     if flags & FLAG_WITHHELD:
         return REASON_WITHHELD
-    return REASON_CAPTURE if lost_bytes > 0 else REASON_NONE
+    return REASON_CAPTURE if lost_bytes > 0 or flags & FLAG_REPLACED else REASON_NONE

@@ -46,7 +46,7 @@ Chunk row (``CHUNK_FIELDS``; numpy: ``np.dtype({"names": …, "formats": …, "o
                               gap, totals: when the last one was lost, or seen (0 before version 3: at capture_ns or earlier)
      32 lost_frames     i64   gap: whole frames that were received and are not in the log; totals: frames that were seen, stored or not;
                               FLAG_PIECES: offset behind which the pieces lie
-     40 lost_bytes      i64   gap, totals: their bytes; frames: bytes cut or withheld from this chunk
+     40 lost_bytes      i64   gap, totals: their bytes; frames: bytes cut or withheld from this chunk, or (but with FLAG_PIECES) replaced
      48 lost_from_ns    i64   gap, totals: when the first one was lost, or seen; clock: the capture time before the step; frames: when the
                               first bytes of a frame that was cut through were received, else 0
      56 data_offset     i32   of the chunk's data within the data section
@@ -192,6 +192,7 @@ FLAG_ANSWERS: Final = 2  # the chunk has keys and latencies
 FLAG_TRUNCATED: Final = 4  # a body was cut at the rule's max_frame_bytes
 FLAG_WITHHELD: Final = 8  # a body was withheld because it carries credentials
 FLAG_PIECES: Final = 16  # the chunk's data is the end of its only frame; pieces hold what comes before
+FLAG_REPLACED: Final = 128  # bytes of a body are stored as zeros, or as their hash
 
 FLAG_AT_MOST: Final = 32  # gap: what is lost is at most lost_frames
 FLAG_UNKNOWN: Final = 64  # gap: nobody knows how much is lost; lost_frames is 0

@@ -1,119 +1,28 @@
-"""What control does for a processor that died: seal its files, and say in the log what never reached it.
+"""What control does for the files of a processor that is gone: seal what it left open, so that readers know the end, and retention may take it."""
 
-A processor that dies takes with it the frames it had matched and not yet flushed. The shared cells still hold how many were matched; the
-log itself says how many it has, and how many its gaps already miss. The difference is written as a gap with the reason
-``processor_died`` into a stream of its own, ``<node>.recovery.<boot-id>``, because nobody ever appends to another's stream. It is an upper
-bound: cells may be a millisecond late the other way, and a frame may have been matched without having been sent on.
-"""
-
+import contextlib
 import dataclasses
 import os
-from collections.abc import Mapping, Set
-from typing import Final
+from collections.abc import Set
 
-from proxy.tap.block import BlockBuilder
-from proxy.tap.gap import NO_CONNECTION, Gap
-from proxy.tap.log_reader import DamagedBlockError, LogError, Segment, read_raw, segments, stream_totals, streams, walk_segment
+from proxy.tap.ledger import is_recovery
+from proxy.tap.log_reader import DamagedBlockError, LogError, Segment, read_raw, segments, streams, walk_segment
 from proxy.tap.record import (
-    CAPTURE_FULL,
-    DIRECTIONS,
-    FRAMING_INT32,
     OPEN_SUFFIX,
-    PROTOCOL_FRAMED,
-    REASON_PROCESSOR_DIED,
+    SEAL_AT,
+    SEAL_CUT,
+    SEAL_FINAL,
+    SEALED_SINCE,
     SEALED_SUFFIX,
     SEGMENT_HEADER_BYTES,
-    stream_name,
+    FormatError,
+    Seal,
+    decode_seal,
+    decode_segment_header,
+    encode_seal,
 )
-from proxy.tap.segment import SegmentFiles, SegmentLog
 
-RECOVERY_SLOT: Final = "recovery"
-
-
-def missing_frames(directory: str, stream: str, matched: Mapping[str, int]) -> dict[str, int]:
-    """How many matched frames a dead processor's stream does not account for.
-
-    Args:
-        directory: of the tap.
-        stream: the dead processor's.
-        matched: frames matched in that processor's life, by direction (``request``, ``response``).
-
-    Returns:
-        By direction, at least 0.
-
-    Raises:
-        LogError: the stream cannot be read; the caller may then assume all of ``matched``.
-    """
-    totals = stream_totals(directory, stream)
-    return {direction: max(0, count - totals.stored[direction] - totals.missing[direction]) for direction, count in matched.items()}
-
-
-def record_death(
-    directory: str,
-    node: str,
-    boot_id: str,
-    missing: Mapping[str, int],
-    from_ns: int,
-    now_ns: int,
-    files: SegmentFiles | None = None,
-) -> str | None:
-    """Write the gap record of a dead processor.
-
-    Args:
-        directory: of the tap.
-        node: this proxy's name.
-        boot_id: the dead processor's; used once, but for another try after an error.
-        missing: frames by direction.
-        from_ns: wall clock; the earliest time at which a missing frame can have passed.
-        now_ns: wall clock.
-        files: the system calls under the record.
-
-    Returns:
-        The recovery stream's name; None when nothing is missing, and nothing was written.
-
-    Raises:
-        OSError: the disk did not take all of it; to be called again.
-    """
-    builder = BlockBuilder()
-    for direction, frames in missing.items():
-        if frames > 0:
-            code = DIRECTIONS.index(direction)
-            gap = Gap(
-                NO_CONNECTION,
-                code,
-                REASON_PROCESSOR_DIED,
-                FRAMING_INT32,
-                PROTOCOL_FRAMED,
-                CAPTURE_FULL,
-                None,
-                None,
-                None,
-                None,
-                -1,
-                from_ns,
-            )
-            gap.add(frames, 0, now_ns)
-            builder.add_gap(gap)
-    if builder.chunk_count == 0:
-        return None
-    stream = stream_name(node, RECOVERY_SLOT, boot_id)
-    if _is_recorded(directory, stream, missing):
-        return stream
-    for left in segments(directory, stream):
-        os.unlink(left.path)
-    facts: dict[str, str | int] = {"node": node, "slot": RECOVERY_SLOT, "stream": stream, "boot_id": boot_id}
-    log = SegmentLog(os.path.join(directory, stream), facts, 1 << 20, 1 << 62, files)
-    log.append(builder.finish(), 0)
-    log.seal()
-    return stream
-
-
-def _is_recorded(directory: str, stream: str, missing: Mapping[str, int]) -> bool:
-    """Whether an earlier try wrote the record, and could only not rename its file."""
-    try:
-        return stream_totals(directory, stream).missing == {**dict.fromkeys(DIRECTIONS, 0), **missing}
-    except LogError:
-        return False
+__all__ = ["Sealed", "ends_finally", "seal_dead", "seal_stream"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -132,37 +41,83 @@ class Sealed:
     error: str = ""
 
 
-def seal_dead(directory: str, live: Set[str]) -> list[Sealed]:
-    """Seal the open segments of streams that nobody writes any more, so that retention may take them; a torn tail is cut off. One that cannot be
-    sealed is told as such, and keeps none of the others from it.
+def seal_dead(directory: str, live: Set[str], now_ns: int) -> list[Sealed]:
+    """Seal the open segments of streams that nobody writes any more; a torn tail is cut off. One that cannot be sealed is told as such, and keeps
+    none of the others from it.
 
     Args:
         directory: of the tap; the caller holds its lock.
         live: streams that a running processor writes.
+        now_ns: wall clock.
     """
-    dead = [stream for stream in streams(directory) if stream not in live]
-    return [_seal(segment) for stream in dead for segment in segments(directory, stream) if not segment.sealed]
+    return [sealed for stream in streams(directory) if stream not in live for sealed in seal_stream(directory, stream, now_ns)]
 
 
-def _seal(segment: Segment) -> Sealed:
+def seal_stream(directory: str, stream: str, now_ns: int) -> list[Sealed]:
+    """``seal_dead`` for one stream."""
+    return [_seal(segment, now_ns) for segment in segments(directory, stream) if not segment.sealed]
+
+
+def ends_finally(directory: str, stream: str) -> bool:
+    """Whether the stream's last seal says that its processor ended in order, and that all of it is accounted for."""
+    listed = segments(directory, stream)
+    if not listed or not listed[-1].sealed:
+        return False
     try:
-        return Sealed(segment.stream, segment.base, segment.limit - _cut_and_rename(segment))
-    except (OSError, LogError) as error:
+        seal = decode_seal(_head(listed[-1].path))
+    except (OSError, FormatError):
+        return False
+    return seal is not None and bool(seal.flags & SEAL_FINAL)
+
+
+def _head(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(SEGMENT_HEADER_BYTES)
+
+
+def _seal(segment: Segment, now_ns: int) -> Sealed:
+    try:
+        return Sealed(segment.stream, segment.base, segment.limit - _cut_and_rename(segment, now_ns))
+    except (OSError, LogError, FormatError) as error:
         return Sealed(segment.stream, segment.base, 0, str(error))
 
 
-def _cut_and_rename(segment: Segment) -> int:
-    """Give a segment its final name, and return the offset of its end; one without a sound block is removed."""
-    end = segment.base
-    for ref in walk_segment(segment, segment.base):
+def _cut_and_rename(segment: Segment, now_ns: int) -> int:
+    """Give a segment its seal and its final name, and return the offset of its end; one without a sound block is removed."""
+    head = _head(segment.path)
+    with contextlib.suppress(FormatError):
+        if decode_seal(head) is not None:  # its writer could not rename it, no more
+            os.rename(segment.path, _final_name(segment))
+            return segment.limit
+    seal = _seal_of(segment, now_ns)
+    if seal.end == segment.base:
+        os.unlink(segment.path)
+        return seal.end
+    fd = os.open(segment.path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.ftruncate(fd, seal.end - segment.base + SEGMENT_HEADER_BYTES)
+        if int(decode_segment_header(head)["version"]) >= SEALED_SINCE:
+            os.pwrite(fd, encode_seal(seal), SEAL_AT)
+    finally:
+        os.close(fd)
+    os.rename(segment.path, _final_name(segment))
+    return seal.end
+
+
+def _final_name(segment: Segment) -> str:
+    return segment.path.removesuffix(OPEN_SUFFIX) + SEALED_SUFFIX
+
+
+def _seal_of(segment: Segment, now_ns: int) -> Seal:
+    """The seal for what is sound of a segment. A settlement is one block, so when it is there it is all."""
+    end, blocks, requests, responses, lost = segment.base, 0, 0, 0, 0
+    for ref in walk_segment(segment, segment.base) if segment.size > SEGMENT_HEADER_BYTES else ():
         try:
             read_raw(ref)
         except DamagedBlockError:
             break
-        end = ref.header.end
-    if end == segment.base:
-        os.unlink(segment.path)
-    else:
-        os.truncate(segment.path, end - segment.base + SEGMENT_HEADER_BYTES)
-        os.rename(segment.path, segment.path.removesuffix(OPEN_SUFFIX) + SEALED_SUFFIX)
-    return end
+        header = ref.header
+        end, blocks = header.end, blocks + 1
+        requests, responses, lost = requests + header.request_frames, responses + header.response_frames, lost + header.lost_frames
+    flags = (SEAL_CUT if end < segment.limit else 0) | (SEAL_FINAL if is_recovery(segment.stream) else 0)
+    return Seal(end, blocks, requests, responses, lost, now_ns, flags)

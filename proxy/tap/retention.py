@@ -12,7 +12,7 @@ Writers do not wait for a sweep, so each one leaves room for as much as the log 
 
 import dataclasses
 import os
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 
 from proxy.tap.consumer import read_consumers
 from proxy.tap.log_reader import START, Segment, segments, streams
@@ -46,19 +46,26 @@ class Sweep:
 class Retention:
     """Keeps one tap directory within budget and age. Not thread safe; blocks on the file system."""
 
-    def __init__(self, directory: str, budget: int, max_age_ms: int) -> None:
+    def __init__(self, directory: str, budget: int, max_age_ms: int, on_delete: Callable[[Sequence[Segment]], None] = lambda segments: None) -> None:
         """Nothing is touched before ``sweep``.
 
         Args:
             directory: of the tap.
             budget: bytes of all segments together.
             max_age_ms: since a sealed segment was last written; 0 for no bound.
+            on_delete: is told of the segments that a sweep is about to delete, in each stream in order.
         """
         self._directory = directory
         self._budget = budget
         self._max_age_ns = max_age_ms * NS_PER_MS
+        self._on_delete = on_delete
         self._usage: int | None = None
         self._known: dict[str, dict[str, int]] = {}
+
+    @property
+    def consumers(self) -> Mapping[str, Mapping[str, int]]:
+        """Where each consumer stood at the last sweep."""
+        return self._known
 
     def sweep(self, now_ns: int, live: Set[str] = frozenset()) -> Sweep:
         """Delete what is due.
@@ -75,7 +82,10 @@ class Retention:
         error = ""
         deleted: list[Segment] = []
         unread = 0
-        for segment in self._due(listed, consumers, usage - target, now_ns):
+        due = self._due(listed, consumers, usage - target, now_ns)
+        if due:
+            self._on_delete(due)
+        for segment in due:
             try:
                 os.unlink(segment.path)
             except FileNotFoundError:

@@ -1,30 +1,52 @@
-"""Which connections are tapped, and how: asked once for each direction of a connection that becomes READY.
+"""Which frames are tapped, and how: asked once for each direction of a connection that becomes READY, and again when rules change.
 
-The first rule that matches decides. No rule: None, and the relay never calls the tap for that direction.
+The first rule that matches decides. No rule: None, and the relay never calls the tap for that direction. A rule that takes all of a connection's
+direction needs no look at frames; where one that does may match, or comes before it, ``selection`` finds the rule of each frame.
 """
 
+import dataclasses
+import fnmatch
 import ipaddress
-from typing import Final
+import json
+import re
+from typing import Final, NamedTuple
 
 from mypy_extensions import i64
 
-from proxy.config.model import TapRule
+from proxy.config.model import MAX_INT32, TapRule
+from proxy.config.selection import api_key, byte_range, overlap
+from proxy.tap.frame_tap import FrameTap
 from proxy.tap.point import TapPoint
-from proxy.tap.record import CAPTURES, DIRECTIONS, PROTOCOLS
+from proxy.tap.record import CAPTURE_FULL, CAPTURES, DIRECTIONS, PROTOCOLS
+from proxy.tap.redaction import Redaction
+from proxy.tap.rule_use import RuleUse
+from proxy.tap.selection import SAMPLE_SCALE, Candidate, Conditions, SelectingTap
 from proxy.tap.writer import TapWriter
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-SAMPLE_SCALE: Final = 1 << 32
 # 2^64 divided by the golden ratio: multiplying by it spreads consecutive ids evenly (Knuth's multiplicative hash).
 HASH_FACTOR: Final = 0x9E3779B97F4A7C15
+
+
+class TurnedOff(NamedTuple):
+    """A rule that passed a limit of its own and matches nothing any more: ``cause`` is ``loss`` or ``cpu``."""
+
+    rule: str
+    cause: str
+    percent: float
+    limit: float
+
+
+KAFKA: Final = PROTOCOLS.index("kafka")
 
 
 class CompiledRule:
     """One rule, ready to be asked."""
 
     def __init__(self, rule: TapRule) -> None:
+        self.rule = rule
         self.name = rule.name
         self.capture: i64 = CAPTURES.index(rule.capture)
         self.max_frame_bytes: i64 = rule.max_frame_bytes
@@ -34,9 +56,23 @@ class CompiledRule:
         self._principals = frozenset(rule.principals)
         self._networks: list[Network] = [ipaddress.ip_network(network, strict=False) for network in rule.networks]
         self._sample_below = round(rule.sample_connections * SAMPLE_SCALE)
+        self._reads_kafka = bool(rule.apis or rule.clients)
+        self.redaction = _redaction(rule)
+        self.conditions = _conditions(rule)
+        self.use: RuleUse | None = None
+        if rule.max_loss_percent > 0 or rule.max_cpu_percent > 0:
+            self.use = RuleUse(rule.name, rule.max_loss_percent, rule.max_cpu_percent)
+        self.takes_all = self.use is None and _takes_all(rule)
 
-    def matches(self, listener: str, direction: int, principal: str | None, address: Address | None) -> bool:
-        """Whether the rule holds for one direction of a connection; ``address`` is None for a client without an IP address."""
+    @property
+    def is_off(self) -> bool:
+        """The rule passed a limit of its own."""
+        return self.use is not None and self.use.off
+
+    def matches(self, listener: str, protocol: i64, direction: int, principal: str | None, address: Address | None) -> bool:
+        """Whether the rule may hold for frames of one direction of a connection; ``address`` is None for a client without an IP address."""
+        if self.is_off or (self._reads_kafka and protocol != KAFKA):
+            return False
         if self._listeners and listener not in self._listeners:
             return False
         if direction not in self._directions:
@@ -53,17 +89,62 @@ class CompiledRule:
 
 
 class TapRules:
-    """The rules of a configuration, in order."""
+    """Rules in order: those of a configuration, or those that were set since."""
 
     def __init__(self, rules: tuple[TapRule, ...], writer: TapWriter) -> None:
-        """Compile the rules.
+        """Compile the rules; nothing is by them before ``begin``, or before a connection is matched.
 
         Args:
-            rules: validated; a wrong network raises ValueError.
+            rules: as the configuration has them.
             writer: where matched frames go.
+
+        Raises:
+            ValueError: a rule that cannot be: a wrong network, API or range, ranges that overlap, a name used twice.
         """
-        self._rules = [CompiledRule(rule) for rule in rules]
+        names = [rule.name for rule in rules]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"{name}: is the name of two rules")
+        self._rules = [_compiled(rule) for rule in rules]
         self._writer = writer
+        self._turned_off: list[RuleUse] = []
+
+    @property
+    def text(self) -> str:
+        """The rules in force as the log says them: a JSON array of objects, keys sorted, every field of ``TapRule``."""
+        in_force = [dataclasses.asdict(rule.rule) for rule in self._rules if not rule.is_off]
+        return json.dumps(in_force, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+    def inherit(self, before: "TapRules", changed: str) -> None:
+        """Have rules that are as they were stay off if they were off; before ``begin``.
+
+        Args:
+            before: the rules in force.
+            changed: the name of the rule that is meant by the change: it is on again, also when nothing in it is other than it was.
+        """
+        known = {rule.name: rule for rule in before._rules if rule.is_off and rule.name != changed}
+        for rule in self._rules:
+            was = known.get(rule.name)
+            if was is not None and was.rule == rule.rule:
+                rule.use = was.use
+
+    def begin(self, now_ns: i64) -> None:
+        """What is appended from here on is by these rules, and the log says so; ``now_ns``: wall clock."""
+        watched: dict[str, RuleUse] = {}
+        for rule in self._rules:
+            if rule.use is not None:
+                watched[rule.name] = rule.use
+        self._writer.watched = watched
+        self._writer.say_rules(self.text, now_ns)
+
+    def take_turned_off(self, now_ns: i64) -> list[TurnedOff]:
+        """The rules that were turned off since the last call; the log says which are left. Empty, nearly always."""
+        if not self._turned_off:
+            return []
+        found = [TurnedOff(use.rule, use.cause, use.percent, use.limit) for use in self._turned_off]
+        self._turned_off.clear()
+        self._writer.say_rules(self.text, now_ns)
+        return found
 
     def match(
         self,
@@ -73,8 +154,8 @@ class TapRules:
         principal: str | None,
         peer: str | None,
         connection: int,
-    ) -> TapPoint | None:
-        """The point through which one direction of a connection is tapped; None: it is not.
+    ) -> FrameTap | None:
+        """Where the frames of one direction of a connection are told; None: it is not tapped.
 
         Args:
             listener: its name.
@@ -85,13 +166,15 @@ class TapRules:
             connection: the pair's id.
         """
         address = parse_address(peer)
+        spoken = PROTOCOLS.index(protocol)
+        candidates: list[Candidate] = []
         for rule in self._rules:
-            if rule.matches(listener, direction, principal, address):
-                return TapPoint(
+            if rule.matches(listener, spoken, direction, principal, address):
+                point = TapPoint(
                     self._writer,
                     rule.name,
                     listener,
-                    PROTOCOLS.index(protocol),
+                    spoken,
                     direction,
                     principal,
                     peer,
@@ -100,8 +183,53 @@ class TapRules:
                     rule.max_frame_bytes,
                     rule.mutes,
                     not rule.samples(connection),
+                    rule.redaction,
                 )
+                if rule.takes_all and not candidates:
+                    return point
+                candidates.append(Candidate(point, rule.conditions, rule.use))
+                if rule.takes_all:
+                    break
+        return SelectingTap(candidates, connection, direction, self._turned_off) if candidates else None
+
+
+def _compiled(rule: TapRule) -> CompiledRule:
+    try:
+        return CompiledRule(rule)
+    except ValueError as error:
+        raise ValueError(f"{rule.name}: {error}") from error
+
+
+def _takes_all(rule: TapRule) -> bool:
+    """Whether no look at frames is needed, as long as the rule is in force."""
+    if rule.min_size > 0 or rule.max_size > 0 or rule.expires_ns != 0:
+        return False
+    return rule.sample_frames >= 1.0 and not rule.apis and not rule.clients
+
+
+def _conditions(rule: TapRule) -> Conditions:
+    apis: bytes | None = None
+    if rule.apis:
+        keys = {api_key(api) for api in rule.apis}
+        apis = bytes(1 if key in keys else 0 for key in range(max(keys) + 1))
+    clients: list[re.Pattern[str]] | None = None
+    if rule.clients:
+        clients = [re.compile(fnmatch.translate(pattern)) for pattern in rule.clients]
+    if 0 < rule.max_size < rule.min_size:
+        raise ValueError("min_size is above max_size")
+    sample_below = round(rule.sample_frames * SAMPLE_SCALE)
+    return Conditions(rule.min_size, rule.max_size or MAX_INT32, apis, clients, sample_below, rule.expires_ns)
+
+
+def _redaction(rule: TapRule) -> Redaction | None:
+    """The ranges of bodies that the rule replaces; None: it keeps bodies as they are, or does not keep them."""
+    blank = [byte_range(text) for text in rule.blank]
+    hashed = [byte_range(text) for text in rule.hash]
+    if overlap(blank + hashed):
+        raise ValueError("bytes are in two ranges of blank and hash together")
+    if not (blank or hashed) or CAPTURES.index(rule.capture) != CAPTURE_FULL:
         return None
+    return Redaction([(item.start, item.end) for item in blank], [(item.start, item.end) for item in hashed])
 
 
 def parse_address(peer: str | None) -> Address | None:

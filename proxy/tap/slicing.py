@@ -8,7 +8,8 @@ from mypy_extensions import i32, i64
 
 from proxy.network.run import PART_FIRST, Buffer, Run
 from proxy.tap.block import BlockBuilder
-from proxy.tap.record import FRAME_HEADER_BYTES, HASH_BYTES
+from proxy.tap.record import FLAG_REPLACED, FLAG_TRUNCATED, FLAG_WITHHELD, FRAME_HEADER_BYTES
+from proxy.tap.redaction import Redaction, Redactor, new_digest
 
 if TYPE_CHECKING:
     import hashlib
@@ -52,13 +53,6 @@ class PieceCursor:
         return state.digest()
 
 
-def new_digest() -> "hashlib.blake2b":
-    """Of a body of which nothing was hashed yet."""
-    import hashlib  # here: it loads OpenSSL, and only a rule that hashes needs it
-
-    return hashlib.blake2b(digest_size=HASH_BYTES)
-
-
 def hash_body(digest: "hashlib.blake2b", run: Run) -> None:
     """Add a piece of a frame, without the frame's header."""
     start: i64 = FRAME_HEADER_BYTES if run.part & PART_FIRST != 0 else 0
@@ -89,3 +83,47 @@ def find_frames(run: Run) -> "vec[i64]":
         positions = append(positions, run.head_size + position)
         position += FRAME_HEADER_BYTES + i64(read_i32_be(run.data, position))
     return append(positions, run.size)
+
+
+def write_redacted(redaction: Redaction, builder: BlockBuilder, run: Run, sensitive: "vec[i32] | None", cap: i64) -> tuple[i64, i64]:
+    """Append what is kept of each frame under a rule that replaces ranges of bodies, with starts and sizes.
+
+    Args:
+        redaction: of the rule.
+        builder: whose counts of starts and sizes are the caller's to raise.
+        run: the frames.
+        sensitive: as in ``FrameTap.append``.
+        cap: body bytes kept of each frame.
+
+    Returns:
+        The chunk's flags, and how many bytes are stored that are not those that passed.
+    """
+    positions = find_frames(run)
+    cursor = PieceCursor(run.pieces())
+    masks = i64(len(sensitive)) if sensitive is not None else 0
+    masked: i64 = 0
+    flags: i64 = 0
+    stored: i64 = 0
+    replaced: i64 = 0
+    index: i64 = 0
+    while index < run.frames:
+        start = positions[index]
+        size = positions[index + 1] - start - FRAME_HEADER_BYTES
+        keep = size if size < cap else cap
+        if sensitive is not None and masked < masks and i64(sensitive[masked]) == index:
+            masked += 1
+            keep = 0
+            flags |= FLAG_WITHHELD
+        elif keep < size and cap > 0:
+            flags |= FLAG_TRUNCATED
+        write_i32_le(builder.starts, i32(stored))
+        write_i32_le(builder.sizes, i32(size))
+        body = start + FRAME_HEADER_BYTES
+        cursor.copy(start, body, builder)
+        redactor = Redactor(redaction, keep)
+        for piece in redactor.feed(cursor.parts(body, body + keep)):
+            builder.add_piece(piece)
+        replaced += redactor.replaced
+        stored += FRAME_HEADER_BYTES + keep
+        index += 1
+    return (flags | FLAG_REPLACED if replaced > 0 else flags), replaced

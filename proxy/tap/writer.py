@@ -48,6 +48,7 @@ from proxy.tap.record import (
     KIND_CLOCK,
     KIND_FRAMES,
     KIND_GAP,
+    KIND_RULES,
     KIND_TOTALS,
     PROTOCOL_FRAMED,
     REASON_CLOSED,
@@ -59,6 +60,7 @@ from proxy.tap.record import (
     WINDOW_NS,
     stream_name,
 )
+from proxy.tap.rule_use import RuleUse
 from proxy.tap.segment import SegmentFiles, SegmentLog, reason_of
 
 NS_PER_MS: Final = 1_000_000
@@ -100,6 +102,7 @@ class TapWriter:
         dropped_queue_full, dropped_disk_full, dropped_disk_error, dropped_sampled, dropped_closed, dropped_undelivered: matched frames that
             are, or will be, in the log as a gap only, by reason.
         blocks_handed: blocks given to the thread.
+        watched: rules that are turned off when too much is lost of them, by name.
 
     Of the writer thread:
 
@@ -146,6 +149,7 @@ class TapWriter:
         self.dropped_closed: i64 = 0
         self.dropped_undelivered: i64 = 0
         self.blocks_handed: i64 = 0
+        self.watched: dict[str, RuleUse] = {}
         self.frames_flushed_request: i64 = 0
         self.frames_flushed_response: i64 = 0
         self.frames_gapped: i64 = 0
@@ -186,6 +190,8 @@ class TapWriter:
         self._runner: threading.Thread | None = None
         self._in_hand: Block | None = None
         self._give_up = threading.Event()
+        self._rules = ""
+        self._rules_due = False
 
     # The loop thread
 
@@ -374,7 +380,33 @@ class TapWriter:
         fresh = gap.frames == 0 and gap.bytes == 0
         gap.add(frames, size, until_ns)
         self._count_dropped(gap.reason, frames)
+        if self.watched:
+            use = self.watched.get(gap.rule or "")
+            if use is not None:
+                use.note_loss(gap.reason, frames)
         return self._remember(gap) if fresh else gap
+
+    def say_rules(self, text: str, now_ns: i64) -> None:
+        """From here on chunks are by these rules, JSON; the log says so before the next of them, and before all else in a new stream.
+
+        Args:
+            text: the rules in force.
+            now_ns: wall clock.
+        """
+        self._rules = text
+        self._rules_due = True
+        builder = self.builder
+        if self.blocks_handed > 0 or builder.chunk_count > 0:
+            if now_ns < builder.last_ns or now_ns >= self.window_end_ns:
+                now_ns = self.turn(now_ns)
+            builder.last_ns = now_ns
+            self.add_rules()
+
+    def add_rules(self) -> None:
+        """Put the rules in force into the block being built, when that is due. Whoever adds to a block for the first time asks."""
+        if self._rules_due:
+            self._rules_due = False
+            self.builder.add_rules(self._rules)
 
     def poll_due(self, now_ns: i64) -> i64:
         """Do what is due; the loop calls this once a poll, after the events.
@@ -473,6 +505,8 @@ class TapWriter:
         if self._clock_from_ns != 0:
             builder.add_clock(self._clock_from_ns, builder.last_ns)
             self._clock_from_ns = 0
+        if len(self._gaps) > 0 or len(self._totals) > 0:
+            self.add_rules()
         for gap in self._gaps.take():
             builder.add_gap(gap)
         for totals in self._totals.take():
@@ -523,6 +557,8 @@ class TapWriter:
             gaps[key] = self.lose(gap, i64(read_i32_le(rows, at + 64)), read_i64_le(rows, at + 24), capture_ns)
         elif kind == KIND_CLOCK:
             self._clock_from_ns = read_i64_le(rows, at + 48)
+        elif kind == KIND_RULES:
+            self._rules_due = True
         elif kind in (KIND_GAP, KIND_TOTALS):
             gap = self._gap_of_row(block, at, codes, (codes >> 24) & 0xFF)
             gap.from_ns = read_i64_le(rows, at + 48)

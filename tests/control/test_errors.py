@@ -1,4 +1,14 @@
-from control.errors import AbortedError, ControlError, InvalidArgumentError, NotFoundError, StartError, UnavailableError, Violation
+from control.errors import (
+    AbortedError,
+    AlreadyExistsError,
+    ControlError,
+    EtagError,
+    InvalidArgumentError,
+    NotFoundError,
+    StartError,
+    UnavailableError,
+    Violation,
+)
 
 
 def test_not_found_says_what_and_which() -> None:
@@ -6,6 +16,15 @@ def test_not_found_says_what_and_which() -> None:
     assert str(error) == "there is no listener 'kafka'"
     assert error.reason == "LISTENER_NOT_FOUND"
     assert error.facts == {"kind": "listener", "name": "kafka"}
+
+
+def test_a_name_that_is_taken_says_where_it_stands_and_an_old_etag_what_it_was_of() -> None:
+    taken = AlreadyExistsError("tap rule", "all", "tap_rule.name")
+    assert (str(taken), taken.reason) == ("there is a tap rule 'all' already", "TAP_RULE_EXISTS")
+    assert taken.facts == {"kind": "tap rule", "name": "all", "field": "tap_rule.name"}
+    old = EtagError("tap rule", "all")
+    assert (str(old), old.reason) == ("tap rule 'all' is not as it was: somebody has changed it", "ETAG_MISMATCH")
+    assert NotFoundError("tap rule", "all").reason == "TAP_RULE_NOT_FOUND"
 
 
 def test_an_invalid_argument_names_every_violation() -> None:

@@ -33,3 +33,16 @@ def test_the_directory_is_for_owner_and_group_and_the_lock_for_its_owner(tmp_pat
     DirectoryLock(str(tmp_path / "tap"), "tap directory").release()
     assert stat.S_IMODE((tmp_path / "tap").stat().st_mode) == 0o750
     assert stat.S_IMODE((tmp_path / "tap" / LOCK_NAME).stat().st_mode) == 0o600
+
+
+def test_who_comes_next_sees_when_the_last_holder_was_alive(tmp_path: pathlib.Path) -> None:
+    first = DirectoryLock(str(tmp_path), "tap directory")
+    os.utime(tmp_path / LOCK_NAME, ns=(5, 5))
+    first.release()
+    second = DirectoryLock(str(tmp_path), "tap directory")
+    assert second.last_ns == 5
+    assert (tmp_path / LOCK_NAME).stat().st_mtime_ns > 5, "it is alive itself"
+    os.utime(tmp_path / LOCK_NAME, ns=(6, 6))
+    second.beat()
+    assert (tmp_path / LOCK_NAME).stat().st_mtime_ns > 6
+    second.release()

@@ -23,28 +23,47 @@ def publish(cells: SlotCells, values: dict[tuple[str, ...], int]) -> None:
 
 def test_a_dead_processors_connections_and_frames_are_accounted_for() -> None:
     cells = SlotCells(0, LAYOUT, ["a", "b"])
-    publish(cells, {("tap.matched",): 100, ("tap.flushed",): 100, ("frame.count", "downstream", "receive", "a"): 50})
+    publish(cells, {("tap.matched",): 100, ("tap.flushed",): 100, ("tap.seen", "a", "request"): 90, ("tap.reserved", "a", "request"): 154})
     cells.begin()
     publish(
         cells,
         {
             ("tap.matched",): 130,
             ("tap.flushed",): 120,
-            ("frame.count", "downstream", "receive", "a"): 60,
-            ("frame.count", "upstream", "receive", "b"): 7,
+            ("tap.seen", "a", "request"): 110,
+            ("tap.reserved", "a", "request"): 200,
+            ("tap.seen", "b", "response"): 10,
+            ("tap.dropped", "disk_full"): 3,
             ("connection.active", "downstream", "a"): 3,
             ("connection.active", "upstream", "a"): 3,
         },
     )
     life = cells.bury()
     assert life.connections == {"a": 3}
-    assert (life.matched, life.unproven) == (30, 10)
-    assert life.frames == {"request": 10, "response": 7}
+    assert (life.matched, life.orderly) == (30, False)
+    nothing = {(listener, direction): 0 for listener in "ab" for direction in ("request", "response")}
+    assert life.seen == {**nothing, ("a", "request"): 20, ("b", "response"): 10}
+    assert life.reserved == {**nothing, ("a", "request"): 46}
+    assert life.bounds == {**nothing, ("a", "request"): 46, ("b", "response"): 10}
+    assert life.dropped["disk_full"] == 3
     reader = cells.reader
     assert reader.cell("framegate.connection.closed", "a", "processor_died") == 3
     assert reader.cell("framegate.connection.active", "downstream", "a") == 0
     assert reader.cell("framegate.tap.flushed") == 130
     assert reader.state == State.STOPPED
+    cells.close()
+
+
+def test_an_end_is_orderly_when_the_processor_said_so_itself() -> None:
+    cells = SlotCells(0, LAYOUT, ["a", "b"])
+    for orderly in (True, False, True):
+        cells.begin()
+        publish(cells, {("tap.seen", "a", "request"): cells.reader.cell("framegate.tap.seen", "a", "request") + 5})
+        if orderly:
+            CellWriter(cells.descriptor, LAYOUT).state(State.STOPPED)
+        life = cells.bury()
+        assert life.orderly == orderly
+        assert life.bounds["a", "request"] == 5
     cells.close()
 
 
@@ -70,5 +89,5 @@ def test_a_processor_that_left_nothing_behind_changes_nothing() -> None:
     cells.begin()
     publish(cells, {("tap.matched",): 5, ("tap.flushed",): 5})
     life = cells.bury()
-    assert (life.connections, life.matched, life.unproven) == ({}, 5, 0)
+    assert (life.connections, life.matched) == ({}, 5)
     cells.close()

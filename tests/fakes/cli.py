@@ -16,12 +16,14 @@ import grpc
 from click.testing import CliRunner, Result
 
 from control.cli import main
+from proxy.config.model import TapConfig, TapRule
 from tests.fakes.plane import FakePlane
 from tests.fakes.serving import serving
 
-__all__ = ["VERBS", "Answering", "Cli", "answering", "run_cli", "served", "start_cli"]
+__all__ = ["TAP", "VERBS", "Answering", "Cli", "answering", "run_cli", "served", "start_cli"]
 
 ROOT: Final = Path(__file__).parents[2]
+TAP: Final = TapConfig(directory="/nowhere", rules=(TapRule(name="all"),))
 VERBS: Final = (
     ("status",),
     ("drain", "--no-wait"),
@@ -39,8 +41,12 @@ VERBS: Final = (
     ("pool", "set", "--processors", "1"),
     ("listeners", "list"),
     ("upstreams", "list"),
+    ("taps", "list"),
+    ("taps", "add", "new", "--before", "all"),
+    ("taps", "set", "all", "--capture", "hash"),
+    ("taps", "remove", "all", "--validate-only"),
 )
-"""Every command that asks the control plane."""
+"""Every command that asks the control plane; some need ``TAP``."""
 
 
 def start_cli(*words: str, **options: Any) -> "subprocess.Popen[str]":
@@ -112,14 +118,14 @@ class Cli:
 
 
 @contextlib.contextmanager
-def served() -> Iterator[Cli]:
+def served(tap: TapConfig | None = None) -> Iterator[Cli]:
     """A service for the length of a test."""
     ready, done = threading.Event(), asyncio.Event()
     found: list[Cli] = []
     loop = asyncio.new_event_loop()
 
     async def body() -> None:
-        async with serving() as at_hand:
+        async with serving(tap=tap) as at_hand:
             found.append(Cli(at_hand.plane, at_hand.service.address))
             ready.set()
             await done.wait()

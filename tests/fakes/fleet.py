@@ -20,7 +20,8 @@ from control.slot import Slot
 from control.slot_cells import Life
 from control.steering import Events, Steering
 from control.supervisor import Facts, Supervisor
-from proxy.config.model import MIB, ListenerConfig, MemoryPoolConfig, ProxyConfig, UpstreamConfig
+from control.taps import Rules
+from proxy.config.model import MIB, ListenerConfig, MemoryPoolConfig, ProxyConfig, TapConfig, UpstreamConfig
 
 __all__ = ["COMMAND", "Client", "Fleet", "MemoryLog", "fleet", "fleet_config", "until"]
 
@@ -54,13 +55,14 @@ class MemoryLog(RowLog):
         return [row for row in self.rows if row["event"] == event]
 
 
-def fleet_config(processors: int, **listener: Any) -> ProxyConfig:
+def fleet_config(processors: int, tap: TapConfig | None = None, **listener: Any) -> ProxyConfig:
     return ProxyConfig(
         node="test",
         processors=processors,
         listeners=(ListenerConfig(**{"name": "a", "address": "127.0.0.1:0", "upstream": "u", "max_receive_size": MIB, **listener}),),
         upstreams=(UpstreamConfig(name="u", endpoints=("127.0.0.1:1",)),),
         memory_pool=MemoryPoolConfig(size=12 * MIB),
+        tap=tap,
     )
 
 
@@ -86,7 +88,9 @@ class Client:
 
 
 class Fleet:
-    """What a test gets. ``ends`` holds slot and life of every processor that ended, ``events`` what subscribers saw."""
+    """What a test gets. ``ends`` holds slot and life of every processor that ended, ``events`` what subscribers saw, ``tapped`` what the tap's
+    keeper was told.
+    """
 
     def __init__(self, config: ProxyConfig, *, command: tuple[str, ...] = COMMAND, endpoint: tuple[str, int] = ("127.0.0.1", 1)) -> None:
         self.log = MemoryLog()
@@ -112,7 +116,8 @@ class Fleet:
             command=command,
         )
         resolver = Resolver(Names(()), addresses, lambda: None, self.log)
-        self.steering = Steering(self.supervisor, self.acceptor, resolver, self.meters, self.log, events, self.guard)
+        self.tapped: list[Rules] = []
+        self.steering = Steering(self.supervisor, self.acceptor, resolver, self.meters, self.log, events, self.guard, self.tapped.append)
         self._clients: list[Client] = []
 
     def _ended(self, slot: Slot, life: Life) -> None:

@@ -217,9 +217,16 @@ class Witness:
         assert self._failure is None, repr(self._failure)
         assert self.count >= before + 3, "the other connection's frames stand still"
 
+    def stop(self) -> None:
+        """Send no more; what was sent has come back, once checked."""
+        self.check()
+        self._stop.set()
+        self._thread.join(10)
+        assert self._failure is None, repr(self._failure)
+
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
-            if kind is None:
+            if kind is None and not self._stop.is_set():
                 self.check()
         finally:
             self._stop.set()

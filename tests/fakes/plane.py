@@ -2,10 +2,23 @@
 the suite ``tests/integration/test_plane_contract.py``.
 """
 
+import dataclasses
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from control.errors import AbortedError, ControlError, FailedPreconditionError, InvalidArgumentError, NotFoundError, Violation
+from control.configuration.tap_rule import tap_rule_faults
+from control.errors import (
+    AbortedError,
+    AlreadyExistsError,
+    ControlError,
+    EtagError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    Violation,
+)
 from control.plane import (
     RETIRED,
     Attributes,
@@ -23,6 +36,8 @@ from control.plane import (
     ProcessorStatus,
     Row,
     Subscriber,
+    TapRuleStatus,
+    TapStop,
     UpstreamStatus,
 )
 from control.pool import MAX_PROCESSORS, equal_shares, too_small
@@ -34,6 +49,8 @@ from proxy.config.model import (
     ListenerConfig,
     MemoryPoolConfig,
     ProxyConfig,
+    TapConfig,
+    TapRule,
     UpstreamConfig,
     largest_whole,
     whole_request,
@@ -46,7 +63,7 @@ OPENED_NS = 1_800_000_000_500_000_000
 MIB = 1024 * 1024
 
 
-def fake_config(admin: str, health: str | None = "127.0.0.1:0") -> ProxyConfig:
+def fake_config(admin: str, health: str | None = "127.0.0.1:0", tap: TapConfig | None = None) -> ProxyConfig:
     """Two listeners, one upstream."""
     return ProxyConfig(
         node="edge-1",
@@ -59,6 +76,7 @@ def fake_config(admin: str, health: str | None = "127.0.0.1:0") -> ProxyConfig:
         admin=AdminConfig(address=admin),
         health=None if health is None else HealthConfig(address=health),
         memory_pool=MemoryPoolConfig(size=256 * MIB),
+        tap=tap,
     )
 
 
@@ -132,6 +150,8 @@ class FakePlane(ControlPlane):
         self.limits = {listener.name: listener.max_receive_size for listener in config.listeners}
         self.pool = config.memory_pool.size
         self.processors = config.processors
+        self.tap_rules = [] if config.tap is None else list(config.tap.rules)
+        self.tap_stops: dict[str, TapStop] = {}
         self.accepting = True
         self.started = True
         self.alive = True
@@ -312,6 +332,66 @@ class FakePlane(ControlPlane):
         self._check_share(self.pool, count, self._largest())
         self.processors = count
         return await self.get_pool()
+
+    def _tap_status(self, rule: TapRule) -> TapRuleStatus:
+        stops = (self.tap_stops[rule.name],) if rule.name in self.tap_stops else ()
+        return TapRuleStatus(rule=rule, etag=f"{hash(rule):x}", expired=0 < rule.expires_ns <= time.time_ns(), stops=stops)
+
+    async def list_tap_rules(self) -> list[TapRuleStatus]:
+        return [self._tap_status(rule) for rule in self.tap_rules]
+
+    def _tap_rule(self, name: str, etag: str = "") -> TapRuleStatus:
+        found = [self._tap_status(rule) for rule in self.tap_rules if rule.name == name]
+        if self._config.tap is None:
+            raise FailedPreconditionError("there is no tap", reason="NO_TAP")
+        if not found:
+            raise NotFoundError("tap rule", name)
+        if etag not in ("", found[0].etag):
+            raise EtagError("tap rule", name)
+        return found[0]
+
+    def _put_tap_rule(self, rule: TapRule, before: str, validate_only: bool) -> TapRuleStatus:
+        rest = [item for item in self.tap_rules if item.name != rule.name]
+        names = [item.name for item in rest]
+        if before and before not in names:
+            raise NotFoundError("tap rule", before)
+        faults = tap_rule_faults(rule, {item.name: item.protocol == "kafka" for item in self._config.listeners})
+        if faults:
+            raise InvalidArgumentError([Violation(*fault) for fault in faults])
+        if not validate_only:
+            rest.insert(names.index(before) if before else len(rest), rule)
+            self._keep_tap_rules(rest, rule.name)
+        return self._tap_status(rule)
+
+    def _keep_tap_rules(self, rules: list[TapRule], changed: str) -> None:
+        self.tap_rules = [rule for rule in rules if rule.name == changed or not self._tap_status(rule).expired]
+        self.tap_stops.pop(changed, None)
+
+    async def create_tap_rule(self, rule: TapRule, before: str = "", *, validate_only: bool = False) -> TapRuleStatus:
+        self._fail()
+        try:
+            if not self._tap_rule(rule.name).expired:
+                raise AlreadyExistsError("tap rule", rule.name, "tap_rule.name")
+        except NotFoundError:
+            pass
+        return self._put_tap_rule(rule, before, validate_only)
+
+    async def update_tap_rule(
+        self, name: str, changes: Mapping[str, Any], before: str | None = None, etag: str = "", *, validate_only: bool = False
+    ) -> TapRuleStatus:
+        self._fail()
+        rule = dataclasses.replace(self._tap_rule(name, etag).rule, **changes)
+        if before in (None, name):
+            names = [item.name for item in self.tap_rules] + [""]
+            before = names[names.index(name) + 1]
+        assert before is not None
+        return self._put_tap_rule(rule, before, validate_only)
+
+    async def delete_tap_rule(self, name: str, etag: str = "", *, validate_only: bool = False) -> None:
+        self._fail()
+        self._tap_rule(name, etag)
+        if not validate_only:
+            self._keep_tap_rules([rule for rule in self.tap_rules if rule.name != name], name)
 
     async def drain(self, timeout_ms: int | None = None, *, wait: bool = True) -> DrainResult:
         self.asked.append(("drain", timeout_ms, wait))

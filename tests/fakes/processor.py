@@ -12,11 +12,15 @@ slow_start      is ready after 300 ms
 down            leaves an endpoint out
 partly          mutes, unmutes and closes all but one
 deaf            never answers mute, unmute, close and drain
+dying           dies when a change is prepared
+quitting        dies when a change is to be committed, before it has it
+off             says that the rule "doubtful" has turned itself off, when it has it and bytes come
 holding         says that each of its connections holds as many bytes as its number
 leaving         dies when it is asked who holds memory
 """
 
 import argparse
+import ipaddress
 import os
 import selectors
 import socket
@@ -26,7 +30,7 @@ from array import array
 from typing import Any
 
 from proxy.cells import CellLayout, CellWriter, State
-from proxy.config.model import from_wire, largest_whole, whole_request
+from proxy.config.model import from_wire, largest_whole, rule_from_wire, whole_request
 from proxy.network.connection_id import ConnectionIds
 from proxy.server.link import Handover, LinkReader, encode, encode_closed, receive_handover
 
@@ -86,6 +90,8 @@ class FakeProcessor:
             "share": message["share"],
             "endpoints": message["endpoints"],
         }
+        if config.tap is not None:
+            self.facts["tap_rules"] = message["config"]["tap"]["rules"]
         self.writer = CellWriter(self.cells, CellLayout.of(config))
         self.image = array("q", self.writer.start(os.getpid(), message["generation"], time.monotonic_ns()))
         self.publish()
@@ -113,6 +119,8 @@ class FakeProcessor:
     def on_prepare(self, message: dict[str, Any]) -> None:
         if self.mode == "silent":
             return
+        if self.mode == "dying":
+            os._exit(9)
         if self.mode == "refuse":
             self.send(type="refused", id=message["id"], reason="the fake was told to")
             return
@@ -127,8 +135,9 @@ class FakeProcessor:
         """Why a change is refused; empty when it is not."""
         if self.prepared is not None:
             return f"change {self.prepared[0]} is prepared and not decided"
-        if set(change) - set(self.facts):
-            return f"cannot change {', '.join(sorted(set(change) - set(self.facts)))}"
+        unknown = set(change) - set(self.facts) - ({"tap_rule"} if "tap_rules" in self.facts else set())
+        if unknown:
+            return f"cannot change {', '.join(sorted(unknown))}"
         limits = {**self.facts["max_receive_size"], **change.get("max_receive_size", {})}
         if set(limits) != set(self.facts["max_receive_size"]) or not all(1 <= size <= MAX_INT32 for size in limits.values()):
             return f"max_receive_size {limits}"
@@ -137,15 +146,33 @@ class FakeProcessor:
             return "the share is below a max_receive_size"
         if set(change.get("endpoints", {})) - set(self.facts["endpoints"]):
             return "no such upstream"
+        return self.judge_rules(change.get("tap_rules", []))
+
+    def judge_rules(self, rows: list[dict[str, Any]]) -> str:
+        """The same, of tap rules."""
+        try:
+            rules = [rule_from_wire(row) for row in rows]
+            for network in (network for rule in rules for network in rule.networks):
+                ipaddress.ip_network(network, strict=False)
+        except (KeyError, TypeError, ValueError) as error:
+            return f"tap rules that cannot be: {error}"
+        if len({rule.name for rule in rules}) != len(rules):
+            return "two tap rules have one name"
+        if {listener for rule in rules for listener in rule.listeners} - set(self.facts["max_receive_size"]):
+            return "no such listener"
         return ""
 
     def on_commit(self, message: dict[str, Any]) -> None:
+        if self.mode == "quitting":
+            os._exit(9)
         if self.mode == "broken" or self.prepared is None or self.prepared[0] != message["id"]:
             self.send(type="refused", id=message["id"], reason="that change is not prepared")
             return
         change = self.prepared[1]
         self.prepared = None
         for key, value in change.items():
+            if key == "tap_rule":
+                continue
             if isinstance(value, dict):
                 self.facts[key] = {**self.facts[key], **value}
             else:
@@ -263,6 +290,10 @@ class FakeProcessor:
             data = b""
         if data == b"die":
             os._exit(9)
+        if self.mode == "off" and any(rule["name"] == "doubtful" for rule in self.facts["tap_rules"]):
+            self.mode = ""
+            fields = {"rule": "doubtful", "cause": "loss", "percent": 7.5 + self.slot, "limit": 1.0}
+            self.send(type="log", level="warning", event="tap_rule_off", fields=fields)
         if data:
             connection.send(data)
         else:

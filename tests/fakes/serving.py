@@ -12,6 +12,7 @@ import grpc
 
 from control.service import Service, start
 from control.service.interceptor import CallObserver
+from proxy.config.model import TapConfig
 from tests.fakes.plane import FakePlane, fake_config
 
 __all__ = ["Serving", "run", "serving"]
@@ -29,9 +30,9 @@ class Serving:
 
 
 @contextlib.asynccontextmanager
-async def serving(observe: CallObserver | None = None) -> AsyncIterator[Serving]:
+async def serving(observe: CallObserver | None = None, tap: TapConfig | None = None) -> AsyncIterator[Serving]:
     folder = Path(tempfile.mkdtemp(prefix="fg"))
-    plane = FakePlane(fake_config(f"unix:{folder}/admin.sock"))
+    plane = FakePlane(fake_config(f"unix:{folder}/admin.sock", tap=tap))
     try:
         service = await start(plane, plane.config, observe)
         try:
@@ -45,11 +46,11 @@ async def serving(observe: CallObserver | None = None) -> AsyncIterator[Serving]
         shutil.rmtree(folder)
 
 
-def run(body: Callable[[Serving], Awaitable[T]], observe: CallObserver | None = None) -> T:
+def run(body: Callable[[Serving], Awaitable[T]], observe: CallObserver | None = None, tap: TapConfig | None = None) -> T:
     """Run the body of a test with a service at hand."""
 
     async def main() -> T:
-        async with serving(observe) as at_hand:
+        async with serving(observe, tap) as at_hand:
             return await asyncio.wait_for(body(at_hand), 20)
 
     return asyncio.run(main())

@@ -11,7 +11,7 @@ from mypy_extensions import i32
 
 from proxy.config.model import TapConfig, TapRule
 from proxy.network.run import Run
-from proxy.tap.point import TapPoint
+from proxy.tap.frame_tap import FrameTap
 from proxy.tap.record import DIRECTIONS
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter
@@ -56,9 +56,9 @@ class FakeProcessor:
         self.stream = self.writer.stream
         self.sent: dict[tuple[int, str], int] = {}
         self._rules = TapRules((rule or TapRule(name="all"),), self.writer)
-        self._points: dict[tuple[int, str], TapPoint] = {}
+        self._points: dict[tuple[int, str], FrameTap] = {}
 
-    def point(self, connection: int, direction: str, *, listener: str = "main", protocol: str = "framed", principal: str | None = "CN=a") -> TapPoint:
+    def point(self, connection: int, direction: str, *, listener: str = "main", protocol: str = "framed", principal: str | None = "CN=a") -> FrameTap:
         """The tap of one direction of a connection."""
         key = (connection, direction)
         if key not in self._points:

@@ -11,6 +11,7 @@ import pytest
 from control.gen.framegate.control.v1 import channel_service_pb2 as channels_pb2
 from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 from proxy.tap import log_reader
+from proxy.tap.completeness import verify
 from tests.fakes.framegate import Framegate, Witness
 from tests.fakes.upstream import frame, read_frame
 
@@ -72,7 +73,6 @@ def test_a_killed_processor_takes_only_its_own_connections_and_is_replaced(tmp_p
             assert slot_of[victim] != slot_of[witness.sock]
             slot = slot_of[victim]
             pid = proxy.wait_row(lambda row: row["event"] == "processor_ready" and row["slot"] == slot)["pid"]
-            time.sleep(0.1)  # the counters reach the cells within a millisecond or two of the frames
             os.kill(pid, signal.SIGKILL)
             row = proxy.closed_row(victim)
             assert victim.recv(1) == b""
@@ -83,7 +83,10 @@ def test_a_killed_processor_takes_only_its_own_connections_and_is_replaced(tmp_p
         ready = proxy.wait_row(lambda row: row["event"] == "processor_ready" and row["slot"] == slot and row["pid"] != pid)
         assert ready["generation"] > died["generation"]
         gap = proxy.wait_row(lambda row: row["event"] == "tap_gap")
-        assert gap["frames"] == {"request": 10, "response": 10} == gaps(tmp_path / "tap")
+        assert gap["frames"] == gaps(tmp_path / "tap")
+        assert all(10 <= count <= 10 + 64 for count in gap["frames"].values()), (
+            "an upper bound, though no counter had to be published before the kill"
+        )
         assert proxy.metric("framegate_connection_closed_total", framegate_cause="processor_died") == 1
         assert proxy.metric("framegate_worker_restarts_total") == 1
         assert proxy.closed_cause(row["id"]) == "processor_died"
@@ -114,6 +117,61 @@ def test_processors_leave_no_orphan_when_control_is_killed(tmp_path: Path, plain
     assert sum(total.stored["response"] for total in totals) == 10
     with Framegate(tmp_path, {**plain, "tap": tap}) as successor, Witness(successor, "plain") as witness:
         witness.check()
+
+
+def kill_all(proxy: Framegate) -> None:
+    """SIGKILL to control and its processors, as when the kernel takes the whole pod: they stand still first, so that none outlives another."""
+    pids = [proxy.process.pid, *proxy.processors]
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            os.kill(pid, number)
+    proxy.wait()
+    wait_until(lambda: not any(alive(pid) for pid in pids[1:]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("left", ["open", "sealed", "nothing"])
+def test_what_went_with_control_and_processors_together_is_unknown_and_said_to_be(tmp_path: Path, plain: dict[str, Any], left: str) -> None:
+    """Whatever the stream has: a segment that was being written, only sealed ones, or no file at all."""
+    directory = tmp_path / "tap"
+    tap = {"directory": "tap", "segment_age": "1s", "rules": [{"name": "all"}]}
+    if left == "nothing":
+        tap |= {"flush": "10s", "flush_size": "4MiB"}
+    proxy = Framegate(tmp_path, {**plain, "tap": tap})
+    before_ns = time.time_ns()
+    with proxy.connect("plain") as client:
+
+        def exchange(count: int) -> None:
+            for number in range(count):
+                client.sendall(frame(b"%d" % number))
+                assert read_frame(client) == b"%d" % number
+
+        exchange(20)
+        if left == "sealed":
+            wait_until(lambda: list(directory.rglob("*.seg")) and not list(directory.rglob("*.open")))
+        elif left == "open":
+            wait_until(lambda: list(directory.rglob("*.open")))
+        kill_all(proxy)
+    killed_ns = time.time_ns()
+    assert bool(list(directory.rglob("*.seg"))) == (left == "sealed")
+    with Framegate(tmp_path, {**plain, "tap": tap}) as successor:
+        row = successor.wait_row(lambda row: row["event"] == "tap_gap")
+        assert (row["certainty"], row["reason"]) == ("unknown", "processor_died")
+    gaps_found = [gap for gap in log_reader.read_gaps(str(directory)) if gap.stream == row["recovery"]]
+    assert {(gap.listener, gap.direction, gap.frames, gap.certainty) for gap in gaps_found} == {
+        ("plain", "request", 0, "unknown"),
+        ("plain", "response", 0, "unknown"),
+    }
+    for gap in gaps_found:
+        assert before_ns - 10_000_000_000 < gap.from_ns <= killed_ns < gap.until_ns + 1_000_000_000
+    verdict = verify(str(directory))
+    assert not verdict.complete
+    assert verdict.faults == []
+    mine = [found for found in verdict.rows if found.stream == row["stream"]]
+    assert {found.direction for found in mine if found.unknown} == {"request", "response"}
+    assert sum(found.seen - found.accounted for found in mine) == 0, "what is in the log is stated"
+    stored = sum(found.stored for found in mine)
+    assert {"open": stored <= 40, "sealed": 0 < stored <= 40, "nothing": stored == 0}[left]
 
 
 @pytest.mark.slow

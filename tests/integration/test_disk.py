@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from proxy.tap import log_reader
+from proxy.tap.completeness import verify
 from tests.fakes.framegate import Framegate, Witness
 from tests.fakes.upstream import frame, read_frame
 
@@ -18,11 +20,11 @@ MNT_DETACH = 2
 
 
 @contextlib.contextmanager
-def tiny_disk(folder: Path) -> Iterator[bool]:
-    """Mount 1 MiB on the folder; False when that is not allowed here. By the system call: a bare machine has no ``mount``."""
+def tiny_disk(folder: Path, mebibytes: int = 1) -> Iterator[bool]:
+    """Mount a small disk on the folder; False when that is not allowed here. By the system call: a bare machine has no ``mount``."""
     folder.mkdir()
     libc = ctypes.CDLL(None, use_errno=True)
-    mounted = libc.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", ctypes.c_ulong(0), b"size=1m") == 0
+    mounted = libc.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", ctypes.c_ulong(0), b"size=%dm" % mebibytes) == 0
     try:
         yield mounted
     finally:
@@ -64,3 +66,50 @@ def test_a_full_disk_costs_the_log_and_not_the_traffic(tmp_path: Path, plain: di
                 assert sum(total.missing[direction] for total in totals) > 0
                 accounted = sum(total.stored[direction] + total.missing[direction] for total in totals)
                 assert accounted == witness.count + 1
+
+
+def fill(path: Path) -> None:
+    """Take all that is left of a disk."""
+    with open(path, "ab", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ["in order", "killed"])
+def test_what_a_disk_that_was_full_to_the_end_did_not_take_is_counted_in_the_log(tmp_path: Path, plain: dict[str, Any], end: str) -> None:
+    directory = tmp_path / "tap"
+    tap = {"directory": str(directory), "budget": "64MiB", "segment_size": "8MiB", "rules": [{"name": "all"}]}
+    with tiny_disk(directory, 4) as mounted:
+        if not mounted:
+            pytest.skip("no disk can be mounted here")
+        with Framegate(tmp_path / "framegate", {**plain, "tap": tap}) as proxy, Witness(proxy, "plain", size=20_000) as witness:
+            witness.check()
+            fill(directory / "ballast")
+            deadline = time.monotonic() + 20
+            while dropped(proxy) < 40:
+                witness.check()
+                assert time.monotonic() < deadline, "the disk is not full"
+            fill(directory / "ballast")
+            if end == "killed":
+                witness.stop()
+                os.kill(proxy.processors[0], signal.SIGKILL)
+                proxy.wait_row(lambda row: row["event"] == "tap_gap")
+        assert proxy.process.returncode == 0
+        assert not [row for row in proxy.rows if row["event"] == "tap_incomplete" and "frames" in row]
+        assert (directory / "ballast").stat().st_size > 1 << 20, "no room was made by anybody else"
+        verdict = verify(str(directory))
+        assert verdict.faults == []
+        assert not verdict.complete
+        for direction in ("request", "response"):
+            rows = [row for row in verdict.rows if row.direction == direction]
+            assert {row.state for row in rows} <= {"complete", "lost", "at_most"}
+            stored, most = sum(row.stored for row in rows), max(row.shared for row in rows) + max(row.at_most for row in rows)
+            lost = sum(row.lost for row in rows)
+            if end == "killed":
+                assert stored + lost <= witness.count <= stored + lost + most
+            else:
+                assert stored + lost + most == sum(row.seen for row in rows) == witness.count
+            assert lost + most >= 10
+        row = next(row for row in proxy.rows if row["event"] == "tap_gap")
+        assert (row["certainty"], row["reason"]) == (("exact", "disk_full") if end == "in order" else ("at_most", "processor_died"))

@@ -6,13 +6,14 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from control.processor import COMMAND
 from proxy.cells import CellLayout, CellReader, create
-from proxy.config.model import MIB, to_wire
+from proxy.config.model import MIB, ProxyConfig, TapConfig, TapRule, rules_to_wire, to_wire
 from proxy.network.connection_id import format_connection_id
 from proxy.server.link import Handover, LinkReader, decode_closed, encode, send_handover
 from tests.fakes import fleet
@@ -28,7 +29,8 @@ REFUSED = "refused"
 class Processor:
     """One process and control's ends of what connects it. ``notices`` holds what answered nothing, ``closed`` the closed rows."""
 
-    def __init__(self, command: tuple[str, ...], upstream: ScriptedUpstream) -> None:
+    def __init__(self, command: tuple[str, ...], upstream: ScriptedUpstream, config: ProxyConfig = CONFIG) -> None:
+        self.config = config
         self.handover, handover = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.commands, commands = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self.cells = create(LAYOUT)
@@ -87,7 +89,7 @@ class Processor:
         self.post(
             {
                 "type": "start",
-                "config": to_wire(CONFIG),
+                "config": to_wire(self.config),
                 "slot": 3,
                 "generation": 7,
                 "boot_id": "b",
@@ -189,11 +191,40 @@ def test_an_abort_that_follows_at_once_leaves_nothing_prepared(processor: Proces
         {"share": MIB - 1},
         {"endpoints": {"none": []}},
         {"colour": "red"},
+        {"tap_rules": []},
     ],
 )
 def test_what_cannot_be_is_refused_and_not_kept(processor: Processor, change: Row) -> None:
     assert processor.prepare(**change)[1] == REFUSED
     assert processor.prepare(share=2 * MIB)[1] == "prepared"
+
+
+RULE = TapRule(name="requests", directions=("request",))
+BAD_RULES = {
+    "network": [TapRule(name="x", networks=("10.0.0.0/33",))],
+    "listener": [TapRule(name="x", listeners=("none",))],
+    "name": [RULE, RULE],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tap_rules_are_judged_kept_and_put_in_force(kind: str, upstream: ScriptedUpstream, tmp_path: Path) -> None:
+    processor = Processor(KINDS[kind], upstream, fleet.fleet_config(1, TapConfig(directory=str(tmp_path), rules=(RULE,))))
+    try:
+        processor.start()
+        for rules in BAD_RULES.values():
+            assert processor.prepare(tap_rules=rules_to_wire(tuple(rules)))[1] == REFUSED
+        assert processor.prepare(tap_rules=[{"name": "half of a rule"}])[1] == REFUSED
+        number, answer = processor.prepare(tap_rules=rules_to_wire((TapRule(name="x", apis=("Fetch",), sample_frames=0.5), RULE)))
+        assert (answer, processor.decide("abort", number)) == ("prepared", "aborted")
+        for some in ((), (TapRule(name="x", listeners=("a",)), RULE)):
+            number, answer = processor.prepare(tap_rules=rules_to_wire(some))
+            assert (answer, processor.decide("commit", number)) == ("prepared", "committed")
+            processor.connect()
+        number, answer = processor.prepare(tap_rules=rules_to_wire((RULE,)), share=3 * MIB)
+        assert (answer, processor.decide("commit", number)) == ("prepared", "committed")
+    finally:
+        processor.close()
 
 
 @pytest.mark.parametrize(

@@ -5,24 +5,26 @@ same. One process serves all tests of a kind; each leaves it as it was.
 import asyncio
 import contextlib
 import socket
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
 
-from control.errors import ControlError, FailedPreconditionError, InvalidArgumentError, NotFoundError
+from control.errors import AlreadyExistsError, ControlError, EtagError, FailedPreconditionError, InvalidArgumentError, NotFoundError
 from control.plane import ControlPlane
 from control.processor import COMMAND
-from proxy.config.model import MIB, Forwarding
+from proxy.config.model import MIB, Forwarding, TapConfig, TapRule
 from tests.fakes.fleet import Fleet, fleet_config, until
 from tests.fakes.plane import FakePlane, channel_row
 from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
 
 UNKNOWN = (3 << 57) + 5
+ALL = TapRule(name="all")
 
 
 class Kind:
-    """A plane with two processors, the listener ``a`` and a pool of 12 MiB; ``connect`` opens a channel."""
+    """A plane with two processors, the listener ``a``, a pool of 12 MiB and a tap with the rule ``all``; ``connect`` opens a channel."""
 
     def __init__(self, plane: ControlPlane, connect: Callable[[], Awaitable[None]]) -> None:
         self.plane = plane
@@ -40,7 +42,7 @@ class Kind:
 
 @contextlib.asynccontextmanager
 async def fake() -> AsyncIterator[Kind]:
-    plane = FakePlane(fleet_config(2))
+    plane = FakePlane(fleet_config(2, TapConfig(directory="/nowhere", rules=(ALL,))))
     opened = 0
 
     async def connect() -> None:
@@ -57,7 +59,8 @@ async def fake() -> AsyncIterator[Kind]:
 @contextlib.asynccontextmanager
 async def real() -> AsyncIterator[Kind]:
     upstream = ScriptedUpstream()
-    made = Fleet(fleet_config(2), command=COMMAND, endpoint=("127.0.0.1", upstream.port))
+    folder = tempfile.TemporaryDirectory()
+    made = Fleet(fleet_config(2, TapConfig(directory=folder.name, rules=(ALL,))), command=COMMAND, endpoint=("127.0.0.1", upstream.port))
     clients: list[socket.socket] = []
 
     def open_one() -> None:
@@ -77,6 +80,7 @@ async def real() -> AsyncIterator[Kind]:
             client.close()
         await made.close()
         upstream.close()
+        folder.cleanup()
 
 
 class Stage:
@@ -118,7 +122,8 @@ def test_what_there_is(stage: Stage) -> None:
         plane = kind.plane
         assert [(item.listener, item.max_receive_size) for item in await plane.get_limits()] == [("a", MIB)]
         pool = await plane.get_pool()
-        assert (pool.tap_limit, dict(pool.guaranteed), [item.usage for item in pool.shares][2:]) == (0, {}, [])
+        assert (pool.tap_limit, dict(pool.guaranteed), [item.usage for item in pool.shares][2:]) == (16 * MIB, {}, [])
+        assert [(item.rule, item.expired, item.stops) for item in await plane.list_tap_rules()] == [(ALL, False, ())]
         assert await plane.top_holders(100) == []
         assert (pool.size, pool.processors, [(item.slot, item.share) for item in pool.shares]) == (12 * MIB, 2, [(0, 6 * MIB), (1, 6 * MIB)])
         assert [(item.slot, item.state) for item in await plane.status()] == [(0, "running"), (1, "running")]
@@ -177,6 +182,15 @@ REFUSALS: list[tuple[str, Callable[[ControlPlane], Awaitable[Any]], type[Control
     ("no processors", lambda plane: plane.set_processors(0), InvalidArgumentError),
     ("too many processors", lambda plane: plane.set_processors(65), InvalidArgumentError),
     ("more processors than the pool allows", lambda plane: plane.set_processors(13), FailedPreconditionError),
+    ("tap rule with a name that is taken", lambda plane: plane.create_tap_rule(ALL), AlreadyExistsError),
+    ("tap rule before nobody", lambda plane: plane.create_tap_rule(TapRule(name="x"), "none"), NotFoundError),
+    ("tap rule of an unknown listener", lambda plane: plane.create_tap_rule(TapRule(name="x", listeners=("none",))), InvalidArgumentError),
+    ("tap rule of no network", lambda plane: plane.update_tap_rule("all", {"networks": ("10.0.0.1/8",)}), InvalidArgumentError),
+    ("tap rule out of range", lambda plane: plane.update_tap_rule("all", {"sample_frames": 2.0}), InvalidArgumentError),
+    ("change of no tap rule", lambda plane: plane.update_tap_rule("none", {}), NotFoundError),
+    ("change of another tap rule", lambda plane: plane.update_tap_rule("all", {}, None, "beef"), EtagError),
+    ("end of no tap rule", lambda plane: plane.delete_tap_rule("none"), NotFoundError),
+    ("end of another tap rule", lambda plane: plane.delete_tap_rule("all", "beef"), EtagError),
     ("drain in the past", lambda plane: plane.drain(-1), InvalidArgumentError),
 ]
 
@@ -188,6 +202,7 @@ def test_what_is_refused_changes_nothing(stage: Stage, call: Callable[[ControlPl
             await call(kind.plane)
         assert (await kind.plane.get_limits("a"))[0].max_receive_size == MIB
         assert ((await kind.plane.get_pool()).size, (await kind.plane.get_pool()).processors) == (12 * MIB, 2)
+        assert [item.rule for item in await kind.plane.list_tap_rules()] == [ALL]
         assert kind.plane.health().ready
 
     stage.run(body)
@@ -223,6 +238,35 @@ def test_limits_and_pool_are_what_they_were_set_to(stage: Stage) -> None:
         assert (pool.size, [item.share for item in pool.shares]) == (9 * MIB + 1, [9 * MIB // 2 + 1, 9 * MIB // 2])
         assert (await plane.set_pool_size(12 * MIB)) == await plane.get_pool()
         assert (await plane.set_limit("a", MIB)).max_receive_size == MIB
+
+    stage.run(body)
+
+
+def test_tap_rules_are_what_they_were_set_to(stage: Stage) -> None:
+    async def body(kind: Kind) -> None:
+        plane = kind.plane
+
+        async def names() -> list[str]:
+            return [item.rule.name for item in await plane.list_tap_rules()]
+
+        await kind.ids(2)
+        first = await plane.create_tap_rule(TapRule(name="first", listeners=("a",), capture="hash"), "all")
+        assert (first.rule.capture, await names()) == ("hash", ["first", "all"])
+        assert (await plane.update_tap_rule("first", {"capture": "lengths"}, validate_only=True)).rule.capture == "lengths"
+        assert (await plane.list_tap_rules())[0] == first
+        changed = await plane.update_tap_rule("first", {"capture": "lengths"}, None, first.etag)
+        assert ((await plane.list_tap_rules())[0], changed.rule.listeners, await names()) == (changed, ("a",), ["first", "all"])
+        with pytest.raises(EtagError):
+            await plane.update_tap_rule("first", {"capture": "full"}, None, first.etag)
+        await plane.update_tap_rule("first", {}, "")
+        assert await names() == ["all", "first"]
+        await plane.update_tap_rule("first", {"expires_ns": 5})
+        assert [item.expired for item in await plane.list_tap_rules()] == [False, True]
+        await plane.create_tap_rule(TapRule(name="second"), "first")
+        assert await names() == ["all", "second"]
+        await plane.delete_tap_rule("second", validate_only=True)
+        await plane.delete_tap_rule("second")
+        assert await names() == ["all"]
 
     stage.run(body)
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 import control
 from control.cli import main
-from tests.fakes.cli import VERBS, served
+from tests.fakes.cli import TAP, VERBS, served
 from tests.fakes.plane import channel_row
 
 
@@ -67,7 +67,7 @@ def test_an_unknown_command_is_wrong_usage() -> None:
 
 @pytest.mark.parametrize("words", VERBS, ids=" ".join)
 def test_every_verb_prints_one_document_of_json_and_nothing_besides(words: tuple[str, ...]) -> None:
-    with served() as cli:
+    with served(TAP) as cli:
         cli.plane.add(channel_row("0-1-7"))
         result = cli(*words, "--output", "json")
         assert (result.exit_code, result.stderr) == (0, "")

@@ -3,7 +3,7 @@
 import click
 import pytest
 
-from control.cli.kinds import ADDRESS, CHANNEL, DURATION, JAVA_HEAP, SIZE
+from control.cli.kinds import ADDRESS, CHANNEL, DURATION, JAVA_HEAP, MOMENT, SIZE, Expiry
 
 
 def test_units_are_understood() -> None:
@@ -11,6 +11,13 @@ def test_units_are_understood() -> None:
     assert (DURATION.convert("1m30s", None, None), DURATION.convert(5, None, None)) == (90_000, 5)
     assert [JAVA_HEAP.convert(text, None, None) for text in ("1g", "512m", "1.5GiB", "600000k")] == ["1024m", "512m", "1536m", "585m"]
     assert CHANNEL.convert("0-1-42", None, None) == "0-1-42"
+    assert [Expiry().convert(text, None, None) for text in ("10m", "1ms", "never", "0")] == [
+        ("ttl", 600_000),
+        ("ttl", 1),
+        ("instant", 0),
+        ("instant", 0),
+    ]
+    assert Expiry().convert("2030-01-31T12:00:00+01:00", None, None) == ("instant", 1_896_087_600 * 10**9)
     for text in ("unix:/run/a.sock", "unix:a.sock", "unix:///run/a.sock", "127.0.0.1:9", "[::1]:9", "localhost:9"):
         assert ADDRESS.convert(text, None, None) == text
 
@@ -20,15 +27,29 @@ def test_units_are_understood() -> None:
     [
         (SIZE, "much"),
         (DURATION, "30"),
+        (MOMENT, "yesterday"),
+        (MOMENT, "2027-01-15T08:00:00"),
+        (MOMENT, ""),
         (CHANNEL, "42"),
         (CHANNEL, "64-1-1"),
         (ADDRESS, "/run/a.sock"),
         (ADDRESS, "host"),
         (JAVA_HEAP, "lots"),
         (JAVA_HEAP, "100m"),
+        (Expiry(), "soon"),
+        (Expiry(), "2030-01-31T12:00:00"),
+        (Expiry(), "-5m"),
     ],
 )
 def test_what_they_do_not_understand_says_what_would_be_right(kind: click.ParamType[object], text: str) -> None:
     with pytest.raises(click.BadParameter) as caught:
         kind.convert(text, None, None)
     assert text in caught.value.message
+
+
+def test_moments_are_times_or_so_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time_ns", lambda: 10**18)
+    assert MOMENT.convert("10m", None, None) == 10**18 - 600 * 10**9
+    assert MOMENT.convert("2001-09-09T01:46:40.000001Z", None, None) == 10**18 + 1000
+    assert MOMENT.convert("2001-09-09T03:46:40+02:00", None, None) == 10**18
+    assert MOMENT.convert(5, None, None) == 5

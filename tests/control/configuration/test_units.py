@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control.configuration.units import format_duration_ms, format_size, parse_duration_ms, parse_size
+from control.configuration.units import format_duration_ms, format_instant_ns, format_size, parse_duration_ms, parse_instant_ns, parse_size
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,28 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 def test_sizes_and_times_read_back_what_was_shown(value: int) -> None:
     assert parse_size(format_size(value)) == value
     assert parse_duration_ms(format_duration_ms(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "instant_ns"),
+    [
+        ("0", 0),
+        ("90m", 5_400_000_000_007),
+        ("1970-01-01T00:00:01Z", 1_000_000_000),
+        ("2026-12-31T23:59:00.25+02:00", 1_798_754_340_250_000_000),
+        (" 2026-12-31t21:59:00Z ", 1_798_754_340_000_000_000),
+    ],
+)
+def test_an_instant_has_its_zone_or_is_a_time_from_now(text: str, instant_ns: int) -> None:
+    assert parse_instant_ns(text, 7) == instant_ns
+
+
+@pytest.mark.parametrize("text", ["", "tomorrow", "2026-12-31", "2026-12-31T23:59:00", "5", "-5m", "1969-12-31T00:00:00Z", "2300-01-01T00:00:00Z"])
+def test_what_is_no_instant_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^not an instant"):
+        parse_instant_ns(text, 7)
+
+
+@given(st.integers(min_value=0, max_value=2**53))
+def test_an_instant_reads_back_what_was_shown(microseconds: int) -> None:
+    assert parse_instant_ns(format_instant_ns(microseconds * 1000), 7) == microseconds * 1000

@@ -17,6 +17,8 @@ def test_every_error_class_has_a_code() -> None:
     ("error", "detail", "code"),
     [
         (errors.NotFoundError("listener", "x"), error_details_pb2.ResourceInfo, grpc.StatusCode.NOT_FOUND),
+        (errors.AlreadyExistsError("tap rule", "x", "name"), error_details_pb2.ResourceInfo, grpc.StatusCode.ALREADY_EXISTS),
+        (errors.EtagError("tap rule", "x"), error_details_pb2.ResourceInfo, grpc.StatusCode.ABORTED),
         (errors.InvalidArgumentError([errors.Violation("a", "is bad")]), error_details_pb2.BadRequest, grpc.StatusCode.INVALID_ARGUMENT),
         (errors.FailedPreconditionError("no", reason="WHY"), error_details_pb2.PreconditionFailure, grpc.StatusCode.FAILED_PRECONDITION),
         (errors.AbortedError("no", reason="WHY", slot="1"), error_details_pb2.RetryInfo, grpc.StatusCode.ABORTED),

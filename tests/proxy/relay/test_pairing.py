@@ -7,6 +7,7 @@ import pytest
 
 from proxy.network.run import Run
 from proxy.relay.pairing import MAX_OPEN, Pairing, PairingStats, produce_acks
+from proxy.tap.request_facts import RequestFacts
 from tests.fakes import kafka_frames
 from tests.fakes.kafka_frames import framed as frame
 
@@ -307,3 +308,55 @@ def test_without_a_tap_nothing_is_gathered(kafka):
     kafka.pairing.answers(run_of(answer(1)), 0, False)
     assert len(kafka.pairing.keys) == 0
     assert kafka.stats.answered == 1
+
+
+def asked(kafka: Exchange) -> list[tuple[int, int]]:
+    return list(zip(kafka.pairing.request_sizes, kafka.pairing.correlation_ids, strict=True))
+
+
+def test_an_answer_gets_size_and_correlation_id_of_its_request(kafka):
+    ids = [5, -1, -(2**31), 2**31 - 1, 0]
+    kafka.ask(*(request(3, 9, number, b"x" * index) for index, number in enumerate(ids)))
+    kafka.reply(*(answer(number) for number in ids))
+    small = len(request(3, 9, 0)) - 4
+    assert asked(kafka) == [(small + index, number) for index, number in enumerate(ids)]
+
+
+def test_sizes_stay_with_their_requests_when_the_queue_grows_and_turns(kafka):
+    for number in range(10):
+        kafka.ask(request(3, 9, number))
+        kafka.reply(answer(number))
+    kafka.ask(*(request(3, 9, number, bytes(number)) for number in range(100)))
+    kafka.reply(*(answer(number) for number in range(100)))
+    small = len(request(3, 9, 0)) - 4
+    assert asked(kafka) == [(small + number, number) for number in range(100)]
+
+
+def test_of_a_raw_token_only_the_size_is_known_and_of_an_answer_without_request_nothing(kafka):
+    kafka.ask(request(17, 0, 1))
+    kafka.reply(answer(1))
+    kafka.ask(b"\0\0\0\x05token")
+    kafka.reply(b"\0\0\0\x05reply")
+    assert (list(kafka.pairing.keys), asked(kafka)) == ([-1], [(5, -1)])
+    kafka.reply(answer(77))
+    assert (list(kafka.pairing.keys), asked(kafka)) == ([-1], [(-1, -1)])
+
+
+def test_facts_are_noted_only_while_somebody_asks(kafka):
+    pairing = kafka.pairing
+    kafka.ask(request(3, 9, 1))
+    pairing.facts = facts = RequestFacts()
+    named = request(3, 9, 2)[4:12] + b"\0\3app"
+    pairing.requests(split(struct.pack(">i", 13) + named, 3, 9), 0)
+    assert (list(facts.keys), facts.names) == ([3 << 16 | 9], [None, "app"])
+    kafka.ask(request(17, 0, 3), b"\0\0\0\x05token")
+    assert (list(facts.keys), facts.name) == ([17 << 16, -1], "producer")
+    pairing.request_part(split(struct.pack(">i", 600) + named + bytes(587), 3), 0)
+    assert list(facts.keys) == [-1], "a token, whatever it looks like, until a token was answered"
+
+
+def test_a_long_name_in_a_split_frame_is_read(kafka):
+    kafka.pairing.facts = facts = RequestFacts()
+    data = request(3, 9, 2)[4:12] + struct.pack(">h", 32000) + b"n" * 32000
+    kafka.pairing.requests(split(struct.pack(">i", len(data)) + data, 5, 700), 0)
+    assert facts.name == "n" * 32000

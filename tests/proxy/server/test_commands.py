@@ -2,12 +2,14 @@
 
 import pytest
 
-from proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig, to_wire
+from proxy.config.model import ListenerConfig, ProxyConfig, TapConfig, TapRule, UpstreamConfig, rules_to_wire, to_wire
 from proxy.network import mute
 from proxy.network.cause import Cause
 from proxy.network.memory_pool import MemoryPool
 from proxy.server.commands import Commands, _Job
 from proxy.server.settings import Settings
+from proxy.tap.rules import TapRules
+from proxy.tap.writer import TapWriter
 from tests.fakes.world import SECOND, World, frame
 
 CONFIG = ProxyConfig(
@@ -16,16 +18,19 @@ CONFIG = ProxyConfig(
     upstreams=(UpstreamConfig(name="u", endpoints=("127.0.0.1:1",)),),
 )
 
+ALL = TapRule(name="all")
+
 
 class Steered:
     """A world with the commands of a processor."""
 
-    def __init__(self) -> None:
-        self.world = World()
+    def __init__(self, tap: TapWriter | None = None) -> None:
+        self.world = World(rules=None if tap is None else TapRules((ALL,), tap), writer=tap)
         self.answers: list[dict] = []
         self.drains: list[int] = []
         self.stops = 0
         self.settings = Settings({"config": to_wire(CONFIG)}, MemoryPool(1 << 30, lambda: 0))
+        self.settings.attach(self.world.relay, tap)
         self.commands = Commands(self.world.relay, self.settings, self.drains.append, self.answers.append, self.stop)
 
     def stop(self) -> None:
@@ -363,3 +368,55 @@ def test_endpoints_that_are_left_out_are_told(steered):
     upstream.failed(upstream.begin(None, 0), Cause.TLS_FAILED, "no", 5)
     row = {"upstream": "u", "endpoint": "127.0.0.1:1", "failures": 1, "reason": "tls", "detail": "no", "backoff_ms": 1000}
     assert steered.ask("upstreams") == {"type": "result", "rows": [row]}
+
+
+@pytest.fixture
+def tapped(tmp_path):
+    """With a tap and the rule all."""
+    steered = Steered(TapWriter(TapConfig(directory=str(tmp_path)), "n", "0", "b"))
+    yield steered
+    steered.world.close()
+
+
+def put_rules(steered, number: int, *rules: TapRule) -> None:
+    """Prepare rules and ask for the commit; nothing has been worked on."""
+    steered.commands.handle({"type": "prepare", "id": number, "change": {"tap_rules": rules_to_wire(rules)}})
+    assert steered.answers.pop() == {"type": "prepared", "id": number}
+    steered.commands.handle({"type": "commit", "id": number})
+
+
+def gated(pairs) -> list[bool]:
+    """Whose client is not read while the log is full: what a rule with ``on_full: mute`` asks for."""
+    return [pair.client.channel.gated for pair in pairs]
+
+
+def test_open_pairs_follow_the_taps_rules_in_slices_and_the_commit_is_answered_after_the_last(tapped):
+    pairs = [tapped.world.pair()[2] for _ in range(20)]
+    tapped.commands.handle({"type": "list", "id": 1, "after": 0, "limit": 100, "listener": None})
+    put_rules(tapped, 2, TapRule(name="some", on_full="mute"))
+    late = tapped.world.pair()[2]
+    assert gated([*pairs, late]) == [False] * 20 + [True]
+    tapped.commands.work(0, lambda: 1)
+    assert (gated(pairs), tapped.answers) == ([True] * 8 + [False] * 12, [])
+    pairs.pop(15).end(Cause.ADMIN, "", "internal")
+    tapped.commands.work(0, lambda: 1)
+    tapped.commands.work(0, lambda: 1)
+    assert (gated(pairs), tapped.answers) == ([True] * 19, [{"type": "committed", "id": 2}])
+    tapped.work()
+    assert [answer["id"] for answer in tapped.answers] == [2, 1]
+
+
+def test_the_end_of_the_processor_answers_a_commit_whose_pairs_have_not_all_followed(tapped):
+    for _ in range(20):
+        tapped.world.pair()
+    put_rules(tapped, 2)
+    tapped.commands.work(0, lambda: 1)
+    tapped.commands.end()
+    assert tapped.answers == [{"type": "committed", "id": 2}]
+
+
+def test_a_change_without_rules_is_committed_at_once(tapped):
+    tapped.commands.handle({"type": "prepare", "id": 3, "change": {"share": 1 << 29}})
+    tapped.commands.handle({"type": "commit", "id": 3})
+    assert [answer["type"] for answer in tapped.answers] == ["prepared", "committed"]
+    assert not tapped.commands.busy

@@ -9,6 +9,7 @@ import pytest
 
 from proxy.cells import CellWriter, State
 from proxy.server.loop import LINK_CLOSE_MS
+from proxy.tap.rule_use import WINDOW_NS, RuleUse
 from tests.fakes.disk import FakeDisk
 from tests.fakes.loop import Act, LoopBench
 
@@ -144,6 +145,26 @@ def test_a_link_that_is_behind_gets_every_row_and_every_count_at_the_end(tmp_pat
         assert bench.cells.cell("framegate.connection.active", "downstream", "plain") == 0
         assert bench.cells.cell("framegate.tap.matched") == 30
         assert bench.cells.state == State.STOPPED
+
+
+def test_a_rule_that_turned_itself_off_is_a_row(tmp_path: Path) -> None:
+    use = RuleUse("dear", 0.0, 30.0)
+    use.judge(1)
+    use.spent_ns = WINDOW_NS // 2
+    assert use.judge(1 + WINDOW_NS)
+    with LoopBench(str(tmp_path)) as bench:
+        rules = bench.relay.pairs.rules
+        assert rules is not None
+
+        def turn_off() -> None:
+            rules._turned_off.append(use)
+            bench.when(lambda: not rules._turned_off, lambda: bench.send(STOP))
+
+        bench.when(lambda: True, turn_off)
+        assert bench.loop.run([])
+        bench.end()
+        rows = [row for row in bench.of("log") if row["event"] == "tap_rule_off"]
+    assert [(row["level"], row["fields"]) for row in rows] == [("warning", {"rule": "dear", "cause": "cpu", "percent": 50.0, "limit": 30.0})]
 
 
 @pytest.mark.slow

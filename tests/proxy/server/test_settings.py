@@ -1,6 +1,7 @@
 """What the start message becomes, and changes to it."""
 
 import dataclasses
+import json
 import socket
 from pathlib import Path
 
@@ -13,15 +14,21 @@ from proxy.config.model import (
     ListenerTls,
     MemoryPoolConfig,
     ProxyConfig,
+    TapConfig,
+    TapRule,
     UpstreamConfig,
     UpstreamTimeouts,
     UpstreamTls,
+    rules_to_wire,
     to_wire,
 )
 from proxy.errors import ConfigError
 from proxy.network.memory_pool import MemoryPool
 from proxy.server.settings import ChangeError, Settings
+from proxy.tap.rules import TapRules
+from proxy.tap.writer import TapWriter
 from tests.fakes.tls import TlsWorld
+from tests.fakes.world import World
 
 CONFIG = ProxyConfig(
     node="n",
@@ -116,6 +123,7 @@ def test_an_aborted_change_leaves_nothing():
         ({"endpoints": {"w": []}}, "no upstream w"),
         ({"endpoints": {"u": [["elsewhere", 2, "10.0.0.1", 1]]}}, "no endpoint with the host 'elsewhere'"),
         ({"colour": "red"}, "cannot change colour"),
+        ({"tap_rules": []}, "there is no tap"),
     ],
 )
 def test_a_bad_change_is_refused_in_words(change, reason):
@@ -198,3 +206,87 @@ def test_tls_is_made_of_what_control_sent_not_of_the_files(tmp_path):
     assert settings_of(config, files=files).routes["a"].options.tls is not None
     with pytest.raises(ConfigError, match="was not sent"):
         settings_of(config, files={})
+
+
+class Tapped:
+    """Settings with the tap and the relay of a processor, and the rules a and b in force."""
+
+    def __init__(self, folder: Path) -> None:
+        self.rules = (TapRule(name="a", max_loss_percent=1.0), TapRule(name="b", max_cpu_percent=1.0))
+        config = TapConfig(directory=str(folder), rules=self.rules)
+        self.tap = TapWriter(config, "n", "0", "b")
+        first = TapRules(config.rules, self.tap)
+        first.begin(1)
+        self.world = World(rules=first, writer=self.tap)
+        self.settings = settings_of(dataclasses.replace(CONFIG, tap=config))
+        self.settings.attach(self.world.relay, self.tap)
+
+    def change(self, *rules: TapRule, changed: str = "") -> None:
+        self.settings.prepare(1, {"tap_rules": rules_to_wire(rules), "tap_rule": changed})
+        assert self.settings.commit(1)
+
+    def turn_off(self, name: str) -> None:
+        """What happens to a rule that passes a limit of its own."""
+        self.tap.watched[name].off = True
+
+    @property
+    def in_force(self) -> list[str]:
+        """The names of the rules that match."""
+        return [row["name"] for row in json.loads(self.world.relay.pairs.rules.text)]
+
+
+@pytest.fixture
+def tapped(tmp_path):
+    made = Tapped(tmp_path)
+    yield made
+    made.world.close()
+
+
+def test_tap_rules_are_in_force_after_commit_and_not_before(tapped):
+    before = tapped.world.relay.pairs.rules
+    tapped.settings.prepare(1, {"tap_rules": rules_to_wire((TapRule(name="c", listeners=("b",)),))})
+    assert tapped.world.relay.pairs.rules is before
+    tapped.settings.abort(1)
+    assert not tapped.settings.commit(1)
+    assert tapped.world.relay.pairs.rules is before
+    tapped.change(TapRule(name="c", listeners=("b",)))
+    assert tapped.in_force == ["c"]
+    tapped.change()
+    assert tapped.in_force == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        (rules_to_wire((TapRule(name="x"), TapRule(name="x"))), "tap rules that cannot be: x: is the name of two rules"),
+        (rules_to_wire((TapRule(name="x", listeners=("a", "c")),)), "no listener c"),
+        (rules_to_wire((TapRule(name="x", networks=("10.0.0.0/33",)),)), "tap rules that cannot be: .*10.0.0.0/33"),
+        (rules_to_wire((TapRule(name="x", apis=("Fech",)),)), "tap rules that cannot be"),
+        (rules_to_wire((TapRule(name="x", blank=("0-3",), hash=("3-",)),)), "tap rules that cannot be"),
+        ([{"name": "x"}], "tap rules that cannot be"),
+        ([{**rules_to_wire((TapRule(name="x"),))[0], "colour": "red"}], "tap rules that cannot be"),
+    ],
+)
+def test_tap_rules_that_cannot_be_are_refused_in_words_and_those_before_stay(tapped, rows, reason):
+    with pytest.raises(ChangeError, match=reason):
+        tapped.settings.prepare(1, {"tap_rules": rows, "max_receive_size": {"a": 5}})
+    assert not tapped.settings.commit(1)
+    assert (tapped.in_force, tapped.settings.limits["a"].value) == (["a", "b"], MIB)
+
+
+def test_a_rule_that_turned_itself_off_stays_so_until_it_is_meant_by_a_change(tapped):
+    tapped.turn_off("a")
+    tapped.turn_off("b")
+    a, b = tapped.rules
+    tapped.change(a, b, TapRule(name="c"), changed="c")
+    assert tapped.in_force == ["c"]
+    tapped.change(a, b, TapRule(name="c"))
+    assert tapped.in_force == ["c"]
+    tapped.change(a, b, changed="a")
+    assert tapped.in_force == ["a"]
+    tapped.change(a, dataclasses.replace(b, max_cpu_percent=50.0))
+    assert tapped.in_force == ["a", "b"]
+    tapped.turn_off("a")
+    tapped.change(b)
+    tapped.change(a, b, changed="a")
+    assert tapped.in_force == ["a", "b"]

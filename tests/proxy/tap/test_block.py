@@ -97,7 +97,7 @@ def test_a_block_keeps_no_more_than_it_counts(payloads: list[tuple[Buffer, ...]]
             builder.add_piece(piece)
             builder.starts.write(bytes(4))
             builder.sizes.write(bytes(4))
-            builder.add_answers(ints([1]), ints([2]))
+            builder.add_answers(ints([1]), ints([2]), ints([3]), ints([4]))
             builder.add_frames_row(1, 1, 0, len(piece), 0, offset, 1, 0, 0, 0, -1, -1, -1, -1, 0)
     before = builder.weight
     data = b"".join(bytes(piece) for pieces in payloads for piece in pieces)

@@ -307,3 +307,16 @@ def test_counts_and_totals_by_direction(tmp_path: Path) -> None:
     assert stream_totals(str(tmp_path), one.stream).stored == {"request": 2, "response": 1}
     assert stream_totals(str(tmp_path), two.stream).stored == {"request": 0, "response": 0}
     assert stream_totals(str(tmp_path), two.stream).missing == {"request": 0, "response": 5}
+
+
+def test_a_damaged_segment_that_runs_into_the_next_does_not_stand_in_its_way(tmp_path: Path) -> None:
+    stream = write(tmp_path, 9, seal=True, segment_size=1200).stream
+    first, second, *_ = segments(str(tmp_path), stream)
+    with open(first.path, "r+b") as file:
+        file.seek(20)
+        file.write(b"!")
+        file.truncate(first.size + 5000)
+    with pytest.raises(DamagedBlockError) as caught:
+        list(walk(str(tmp_path), stream))
+    assert caught.value.available == second.base
+    assert next(walk(str(tmp_path), stream, second.base)).header.offset == second.base

@@ -1,68 +1,20 @@
 import os
+import zlib
 from pathlib import Path
 
 import pytest
 
-from proxy.config.model import TapRule
-from proxy.tap.log_reader import LogError, read_frames, read_gaps, segment_facts, segments, streams
-from proxy.tap.recovery import Sealed, missing_frames, record_death, seal_dead
-from tests.fakes.disk import FakeDisk
+from proxy.tap.log_reader import read_frames, segments
+from proxy.tap.record import SEAL_CUT, SEAL_FINAL, SEGMENT_HEADER, SEGMENT_HEADER_BYTES, Seal, decode_seal, decode_segment_header
+from proxy.tap.recovery import Sealed, ends_finally, seal_dead, seal_stream
 from tests.fakes.tap_log import FakeProcessor
 
-
-def test_a_dead_processors_missing_frames_are_a_gap_in_a_stream_of_their_own(tmp_path: Path) -> None:
-    processor = FakeProcessor(tmp_path)
-    processor.block([b"kept"] * 3)
-    processor.send([b"lost"] * 4)
-    processor.send([b"lost too"], direction="response")
-    missing = missing_frames(str(tmp_path), processor.stream, {"request": 7, "response": 1})
-    assert missing == {"request": 4, "response": 1}
-    stream = record_death(str(tmp_path), "edge", "b0", missing, 100, 900)
-    assert stream == "edge.recovery.b0"
-    assert streams(str(tmp_path)) == ["edge.0.b0", stream]
-    found = list(read_gaps(str(tmp_path), stream))
-    assert [(gap.direction, gap.frames, gap.reason, gap.from_ns, gap.capture_ns) for gap in found] == [
-        ("request", 4, "processor_died", 100, 900),
-        ("response", 1, "processor_died", 100, 900),
-    ]
-    assert {(gap.connection, gap.listener, gap.rule) for gap in found} == {(-1, None, None)}
-    (segment,) = segments(str(tmp_path), stream)
-    assert segment.sealed
-    assert segment_facts(segment.path)["slot"] == "recovery"
+NOW = 1_700_000_000_000_000_000
 
 
-def test_what_the_stream_already_says_is_missing_is_not_missing_twice(tmp_path: Path) -> None:
-    processor = FakeProcessor(tmp_path, rule=TapRule(name="none", sample_connections=0.0))
-    processor.send([b"out"] * 5)
-    processor.close()
-    assert missing_frames(str(tmp_path), processor.stream, {"request": 5, "response": 0}) == {"request": 0, "response": 0}
-
-
-def test_cells_that_are_behind_the_log_miss_nothing(tmp_path: Path) -> None:
-    processor = FakeProcessor(tmp_path)
-    processor.block([b"kept"] * 3)
-    assert missing_frames(str(tmp_path), processor.stream, {"request": 2}) == {"request": 0}
-
-
-def test_a_processor_that_wrote_nothing_misses_all(tmp_path: Path) -> None:
-    assert missing_frames(str(tmp_path), "edge.0.b9", {"request": 2}) == {"request": 2}
-
-
-@pytest.mark.parametrize("failing", [{"write"}, {"rename"}, {"write", "remove", "truncate"}, {"create"}])
-def test_a_record_that_the_disk_did_not_take_is_written_at_the_next_try_and_once(tmp_path: Path, failing: set[str]) -> None:
-    disk = FakeDisk()
-    disk.failing = failing
-    missing = {"request": 3, "response": 0}
-    for _ in range(2):
-        with pytest.raises(OSError, match="Input/output"):
-            record_death(str(tmp_path), "edge", "b0", missing, 100, 900, disk)
-        if failing == {"rename"}:
-            break
-    disk.failing = set()
-    stream = record_death(str(tmp_path), "edge", "b0", missing, 100, 900, disk)
-    assert [gap.frames for gap in read_gaps(str(tmp_path), stream)] == [3]
-    assert [sealed.error for sealed in seal_dead(str(tmp_path), set())] == [""] * (failing == {"rename"})
-    assert [listed.sealed for listed in segments(str(tmp_path), str(stream))] == [True]
+def seal_in(path: str) -> Seal | None:
+    with open(path, "rb") as file:
+        return decode_seal(file.read(SEGMENT_HEADER_BYTES))
 
 
 def test_a_segment_that_cannot_be_sealed_keeps_no_other_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,40 +28,31 @@ def test_a_segment_that_cannot_be_sealed_keeps_no_other_from_it(tmp_path: Path, 
         real(source, target)
 
     monkeypatch.setattr(os, "rename", rename)
-    sealed = seal_dead(str(tmp_path), set())
+    sealed = seal_dead(str(tmp_path), set(), NOW)
     assert [(item.stream, "Input" in item.error) for item in sealed] == [("edge.0.b0", False), ("edge.0.b1", True), ("edge.0.b2", False)]
     monkeypatch.undo()
-    assert [(item.stream, item.error) for item in seal_dead(str(tmp_path), set())] == [("edge.0.b1", "")]
-
-
-def test_nothing_missing_writes_nothing(tmp_path: Path) -> None:
-    assert record_death(str(tmp_path), "edge", "b0", {"request": 0, "response": 0}, 1, 2) is None
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_stream_with_a_hole_cannot_say(tmp_path: Path) -> None:
-    processor = FakeProcessor(tmp_path, segment_size=1000)
-    for _ in range(5):
-        processor.block([bytes(600)])
-    os.unlink(segments(str(tmp_path), processor.stream)[1].path)
-    with pytest.raises(LogError):
-        missing_frames(str(tmp_path), processor.stream, {"request": 5})
+    assert [(item.stream, item.error) for item in seal_dead(str(tmp_path), set(), NOW + 1)] == [("edge.0.b1", "")]
+    found = seal_in(segments(str(tmp_path), "edge.0.b1")[0].path)
+    assert found is not None
+    assert found.sealed_ns == NOW, "it had its seal, and lacked its name only"
 
 
 def test_open_segments_of_dead_streams_are_sealed_and_their_torn_tails_cut(tmp_path: Path) -> None:
     torn = FakeProcessor(tmp_path, boot_id="torn")
-    torn.block([b"whole"])
+    torn.block([b"whole", b"wholly"])
+    torn.block([b"answer"], direction="response")
     (segment,) = segments(str(tmp_path), torn.stream)
     with open(segment.path, "ab") as file:
         file.write(b"x" * 77)
     live = FakeProcessor(tmp_path, boot_id="live")
     live.block([b"live"])
-    assert seal_dead(str(tmp_path), {live.stream}) == [Sealed(torn.stream, 0, 77)]
+    assert seal_dead(str(tmp_path), {live.stream}, NOW) == [Sealed(torn.stream, 0, 77)]
     (sealed,) = segments(str(tmp_path), torn.stream)
     assert (sealed.sealed, sealed.size) == (True, segment.size)
+    assert seal_in(sealed.path) == Seal(sealed.limit, 2, 2, 1, 0, NOW, SEAL_CUT)
     assert not segments(str(tmp_path), live.stream)[0].sealed
-    assert [frame.body for frame in read_frames(str(tmp_path))] == [b"live", b"whole"]
-    assert seal_dead(str(tmp_path), {live.stream}) == []
+    assert sorted(frame.body for frame in read_frames(str(tmp_path))) == [b"answer", b"live", b"whole", b"wholly"]
+    assert seal_dead(str(tmp_path), {live.stream}, NOW) == []
 
 
 def test_a_last_block_that_a_power_loss_left_unsound_is_cut(tmp_path: Path) -> None:
@@ -122,15 +65,60 @@ def test_a_last_block_that_a_power_loss_left_unsound_is_cut(tmp_path: Path) -> N
         file.seek(-100, os.SEEK_END)
         file.write(b"\xff" * 100)
     assert [frame.body for frame in read_frames(str(tmp_path))] == [b"good"]
-    (sealed,) = seal_dead(str(tmp_path), set())
+    (sealed,) = seal_stream(str(tmp_path), processor.stream, NOW)
     assert sealed.cut_bytes == segment.size - before.size
-    assert segments(str(tmp_path), processor.stream)[0].size == before.size
+    assert [frame.body for frame in read_frames(str(tmp_path))] == [b"good"]
+    found = seal_in(segments(str(tmp_path), processor.stream)[0].path)
+    assert found is not None
+    assert (found.end, found.flags) == (before.limit, SEAL_CUT)
 
 
-def test_an_open_segment_without_a_block_is_removed(tmp_path: Path) -> None:
+def test_a_segment_without_a_sound_block_is_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "edge.0.b0"
+    folder.mkdir()
+    (folder / f"{0:020d}.open").write_bytes(b"half a header")
+    assert seal_dead(str(tmp_path), set(), NOW) == [Sealed("edge.0.b0", 0, 0)]
+    assert list(folder.iterdir()) == []
+
+
+def test_a_segment_from_before_there_were_seals_gets_none(tmp_path: Path) -> None:
     processor = FakeProcessor(tmp_path)
-    processor.block([b"whole"])
+    processor.block([b"old"])
     (segment,) = segments(str(tmp_path), processor.stream)
-    os.truncate(segment.path, 4096)
-    seal_dead(str(tmp_path), set())
-    assert segments(str(tmp_path), processor.stream) == []
+    with open(segment.path, "r+b") as file:
+        head = file.read(SEGMENT_HEADER_BYTES)
+        text = b'{"base": 0, "version": 2}'.ljust(len(head[SEGMENT_HEADER.size :].rstrip(b"\0")))
+        file.seek(0)
+        file.write(SEGMENT_HEADER.pack(b"FGTAPLOG", 2, len(text), zlib.crc32(text)) + text)
+    assert decode_segment_header(Path(segment.path).read_bytes())["version"] == 2
+    assert [item.error for item in seal_dead(str(tmp_path), set(), NOW)] == [""]
+    (sealed,) = segments(str(tmp_path), processor.stream)
+    assert sealed.sealed
+    assert seal_in(sealed.path) is None
+    assert not ends_finally(str(tmp_path), processor.stream)
+
+
+def test_only_the_seal_of_an_orderly_end_is_final(tmp_path: Path) -> None:
+    orderly, killed = FakeProcessor(tmp_path, boot_id="orderly"), FakeProcessor(tmp_path, boot_id="killed")
+    for processor in (orderly, killed):
+        processor.block([b"x"])
+        assert not ends_finally(str(tmp_path), processor.stream)
+    orderly.close()
+    seal_dead(str(tmp_path), set(), NOW)
+    assert ends_finally(str(tmp_path), orderly.stream)
+    assert not ends_finally(str(tmp_path), killed.stream)
+    assert not ends_finally(str(tmp_path), "edge.0.never")
+    (segment,) = segments(str(tmp_path), orderly.stream)
+    with open(segment.path, "r+b") as file:
+        file.seek(3970)
+        file.write(b"\xff")
+    assert not ends_finally(str(tmp_path), orderly.stream), "a damaged seal says nothing"
+
+
+def test_a_settlement_that_could_not_be_renamed_is_final(tmp_path: Path) -> None:
+    FakeProcessor(tmp_path, boot_id="b1").block([b"x"])
+    os.rename(tmp_path / "edge.0.b1", tmp_path / "edge.recovery.b1")
+    seal_dead(str(tmp_path), set(), NOW)
+    found = seal_in(segments(str(tmp_path), "edge.recovery.b1")[0].path)
+    assert found is not None
+    assert found.flags == SEAL_FINAL

@@ -1,10 +1,11 @@
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from proxy.tap.consumer import write_consumer
-from proxy.tap.log_reader import segments, streams
+from proxy.tap.log_reader import Segment, segments, streams
 from proxy.tap.retention import Retention
 from tests.fakes.tap_log import FakeProcessor
 
@@ -172,3 +173,18 @@ def test_a_real_log_is_kept_within_its_budget(tmp_path: Path) -> None:
         processor.block([bytes(9000)])
         assert retention.sweep(2**62, {processor.stream}).usage <= 200_000
     assert len(segments(str(tmp_path), processor.stream)) > 3
+
+
+def test_what_is_to_be_deleted_is_told_while_it_is_still_there(tmp_path: Path) -> None:
+    told: list[list[str]] = []
+
+    def on_delete(doomed: Sequence[Segment]) -> None:
+        assert all(os.path.exists(segment.path) for segment in doomed)
+        told.append([f"{segment.stream}/{segment.base}" for segment in doomed])
+
+    make(tmp_path, "a", 50, 40, 30)
+    make(tmp_path, "b", 45)
+    retention = Retention(str(tmp_path), 2 * MB, 0, on_delete)
+    retention.sweep(10**20)
+    retention.sweep(10**20)
+    assert [sorted(doomed) for doomed in told] == [["a/0", "b/0"]], "and of nothing nobody is told"

@@ -1,16 +1,22 @@
+import dataclasses
 import ipaddress
+import json
 import tempfile
+from pathlib import Path
 
 import pytest
 
 from proxy.config.model import TapConfig, TapRule
-from proxy.tap.point import TapPoint
-from proxy.tap.record import DIRECTION_REQUEST, DIRECTION_RESPONSE
+from proxy.tap.frame_tap import FrameTap
+from proxy.tap.log_reader import read_blocks
+from proxy.tap.record import DIRECTION_REQUEST, DIRECTION_RESPONSE, KINDS
 from proxy.tap.rules import CompiledRule, TapRules, parse_address
 from proxy.tap.writer import TapWriter
+from tests.fakes.disk import FakeDisk
+from tests.fakes.runs import run_of
 
 
-def match(*rules: TapRule, direction: int = DIRECTION_REQUEST, principal: str | None = "CN=a", peer: str | None = "10.1.2.3:55") -> TapPoint | None:
+def match(*rules: TapRule, direction: int = DIRECTION_REQUEST, principal: str | None = "CN=a", peer: str | None = "10.1.2.3:55") -> FrameTap | None:
     writer = TapWriter(TapConfig(directory=tempfile.gettempdir()), "n", "0", "b")
     return TapRules(rules, writer).match("main", "framed", direction, principal, peer, 7)
 
@@ -77,3 +83,114 @@ def test_sampling_takes_its_share_of_consecutive_connections_and_always_the_same
 def test_a_wrong_network_is_refused() -> None:
     with pytest.raises(ValueError, match="banana"):
         CompiledRule(TapRule(name="r", networks=("banana",)))
+
+
+@pytest.mark.parametrize(
+    ("rules", "part"),
+    [
+        ((TapRule(name="r", apis=("Fetsch",)),), "r: not a Kafka API"),
+        ((TapRule(name="r", blank=("5-4",)),), "r: not a range of bytes"),
+        ((TapRule(name="r", blank=("0-9",), hash=("9-10",)),), "r: bytes are in two ranges"),
+        ((TapRule(name="r", min_size=2, max_size=1),), "r: min_size is above max_size"),
+        ((TapRule(name="r", networks=("banana",)),), "r: 'banana'"),
+        ((TapRule(name="r"), TapRule(name="s"), TapRule(name="r")), "r: is the name of two rules"),
+    ],
+)
+def test_rules_that_cannot_be_are_refused_by_name_before_they_do_anything(rules: tuple[TapRule, ...], part: str) -> None:
+    writer = TapWriter(TapConfig(directory=tempfile.gettempdir()), "n", "0", "b")
+    with pytest.raises(ValueError, match=part):
+        TapRules(rules, writer)
+    assert (writer.watched, writer.builder.chunk_count) == ({}, 0)
+
+
+START_NS = 1_700_000_000_000_000_000
+
+
+def kinds(folder: Path) -> list[tuple[str, str | None]]:
+    """Kind and rule of every row; of a rules row, the names."""
+    found: list[tuple[str, str | None]] = []
+    for block in read_blocks(str(folder), "n.0.b"):
+        for row in block.rows:
+            word = block.word(row.rule)
+            if KINDS[row.kind] == "rules":
+                word = ",".join(rule["name"] for rule in json.loads(word or ""))
+                assert (row.frame_count, row.lost_frames, row.data_length, row.connection, row.listener) == (0, 0, 0, -1, -1)
+            found.append((KINDS[row.kind], word))
+    return found
+
+
+def append(rules: TapRules, number: int, at_ns: int = START_NS) -> None:
+    tap = rules.match("main", "framed", DIRECTION_REQUEST, None, None, 7)
+    assert tap is not None
+    tap.append(run_of([b"x"]), number, at_ns)
+
+
+def test_a_stream_begins_with_its_rules_and_no_stream_does_for_rules_alone(tmp_path: Path) -> None:
+    writer = TapWriter(TapConfig(directory=str(tmp_path)), "n", "0", "b")
+    rules = TapRules((TapRule(name="a"), TapRule(name="b", directions=("response",))), writer)
+    rules.begin(START_NS + 5)
+    assert writer.poll_due(1) == 0
+    append(rules, 0)
+    append(rules, 1)
+    assert writer.flush_and_close(1000)
+    assert kinds(tmp_path) == [("rules", "a,b"), ("frames", "a"), ("frames", "a"), ("totals", None)]
+    times = [row.capture_ns for block in read_blocks(str(tmp_path), "n.0.b") for row in block.rows]
+    assert times == sorted(times)
+    quiet = TapWriter(TapConfig(directory=str(tmp_path / "quiet")), "n", "0", "b")
+    TapRules((TapRule(name="a"),), quiet).begin(START_NS)
+    assert quiet.flush_and_close(1000)
+    assert not (tmp_path / "quiet").exists()
+
+
+def test_a_stream_of_which_all_was_lost_begins_with_its_rules(tmp_path: Path) -> None:
+    writer = TapWriter(TapConfig(directory=str(tmp_path)), "n", "0", "b")
+    rules = TapRules((TapRule(name="a", sample_connections=0.0),), writer)
+    rules.begin(START_NS)
+    append(rules, 0)
+    assert writer.flush_and_close(1000)
+    assert kinds(tmp_path) == [("rules", "a"), ("gap", "a"), ("totals", None)]
+
+
+def test_rules_whose_row_the_disk_refused_are_said_again(tmp_path: Path) -> None:
+    disk = FakeDisk()
+    writer = TapWriter(TapConfig(directory=str(tmp_path), flush_size=4096), "n", "0", "b", disk)
+    rules = TapRules((TapRule(name="a"),), writer)
+    rules.begin(START_NS)
+    append(rules, 0)
+    disk.broken = 28
+    writer.poll_due(1)
+    writer.poll_due(1 << 60)
+    writer.write_queued()
+    disk.broken = 0
+    writer.poll_due(1 << 61)
+    writer.poll_due(1 << 62)
+    writer.write_queued()
+    append(rules, 1)
+    assert writer.flush_and_close(1000)
+    said = kinds(tmp_path)
+    assert said[0] == ("rules", "a")
+    assert sorted({item for item in said[1:] if item[0] != "totals"}) == [("frames", "a"), ("gap", "a")]
+
+
+def test_rules_that_change_begin_their_window_and_later_times_only(tmp_path: Path) -> None:
+    minute = 60_000_000_000
+    writer = TapWriter(TapConfig(directory=str(tmp_path)), "n", "0", "b")
+    rules = TapRules((TapRule(name="a"),), writer)
+    rules.begin(START_NS)
+    append(rules, 0, START_NS + 10)
+    TapRules((), writer).begin(START_NS + 5)  # a clock that was set back a little
+    rules.begin(START_NS + minute)
+    append(rules, 1, START_NS + minute)
+    assert writer.flush_and_close(1000)
+    rows = [(row.capture_ns - START_NS, KINDS[row.kind]) for block in read_blocks(str(tmp_path), "n.0.b") for row in block.rows]
+    assert [item for item in rows if item[1] != "totals"] == [(10, "rules"), (10, "frames"), (10, "rules"), (minute, "rules"), (minute, "frames")]
+    assert len(rows) == 7
+
+
+def test_the_text_of_rules_is_canonical(tmp_path: Path) -> None:
+    writer = TapWriter(TapConfig(directory=str(tmp_path)), "n", "0", "b")
+    wanted = (TapRule(name="b", apis=("Fetch",), expires_ns=5), TapRule(name="a"))
+    text = TapRules(wanted, writer).text
+    assert [rule["name"] for rule in json.loads(text)] == ["b", "a"]
+    assert json.loads(text)[0].keys() == {field.name for field in dataclasses.fields(TapRule)}
+    assert text == json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"))

@@ -1,0 +1,279 @@
+"""``framegate tap cat`` and ``framegate tap follow``: the log's records as lines."""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from control.cli.kinds import CHANNEL, MOMENT, SIZE
+from control.cli.options import example
+
+if TYPE_CHECKING:
+    from control.cli.tap_cursor import Cursor
+    from control.cli.tap_records import Entry, Frame, Trouble, Wanted
+
+__all__ = ["DIRECTORY", "EXIT_INCOMPLETE", "cat", "follow", "reading"]
+
+DIRECTORY: Final = click.Path(exists=True, file_okay=False)
+EXIT_INCOMPLETE: Final = 1
+"""What is wanted of the log is not all there, or cannot be read."""
+_CHUNK: Final = 1 << 16
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+@contextlib.contextmanager
+def reading(directory: str) -> Iterator[None]:
+    """What the operating system refuses is one line, and ends the process."""
+    from control.cli.output import tell
+
+    try:
+        yield
+    except OSError as error:
+        tell(f"{directory} cannot be read: {error}")
+        sys.exit(EXIT_INCOMPLETE)
+
+
+class _Api(click.ParamType[int]):
+    """A Kafka API: its name or its key."""
+
+    name = "api"
+
+    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The key."""
+        if isinstance(value, int):
+            return value
+        from proxy.config.selection import api_key
+
+        try:
+            return api_key(value)
+        except ValueError as error:
+            self.fail(f"{value!r} is {error}", param, ctx)
+
+
+def _filters(function: F) -> F:
+    """Which records."""
+    options = (
+        click.option("--connection", "connections", multiple=True, type=CHANNEL, help="Only this connection, as 0-1-42. May be repeated."),
+        click.option("--listener", "listeners", multiple=True, help="Only this listener. May be repeated."),
+        click.option("--direction", type=click.Choice(["request", "response"]), help="Only from clients, or only to them."),
+        click.option("--api", "apis", multiple=True, type=_Api(), help="Only this Kafka API, by name or key. May be repeated."),
+        click.option("--client", metavar="PATTERN", help="Only Kafka requests whose client.id is like that, as rdkafka*."),
+        click.option("--min-size", type=SIZE, default=0, help="Only bodies of at least so many bytes."),
+        click.option("--max-size", type=SIZE, help="Only bodies of at most so many bytes."),
+        click.option("--stream", "streams", multiple=True, metavar="PATTERN", help="Only these streams, as 'edge.0.*'. May be repeated."),
+        click.option("--limit", type=click.IntRange(1), help="End after so many frames."),
+        click.option("--payload", type=click.IntRange(0), default=16, show_default=True, help="Bytes of each body to show."),
+        click.option("--totals", is_flag=True, help="Also how many frames were seen, by listener, direction and minute."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def _wanted(since: int | None, until: int | None, given: dict[str, Any]) -> "Wanted":
+    from control.cli.tap_records import Wanted
+    from proxy.network.connection_id import parse_connection_id
+
+    return Wanted(
+        since_ns=since,
+        until_ns=until,
+        connections=frozenset(parse_connection_id(text) for text in given["connections"]),
+        listeners=frozenset(given["listeners"]),
+        direction=given["direction"],
+        apis=frozenset(given["apis"]),
+        client=given["client"],
+        min_size=given["min_size"],
+        max_size=given["max_size"],
+        totals=given["totals"],
+    )
+
+
+def _cursors(directory: str, patterns: tuple[str, ...], since: int | None) -> "list[Cursor]":
+    """One for each stream; ends the process when a pattern fits none."""
+    import fnmatch
+
+    from control.cli.output import tell
+    from control.cli.tap_cursor import Cursor, start_offset
+    from proxy.tap.log_reader import streams
+
+    there = streams(directory)
+    for pattern in patterns:
+        if not fnmatch.filter(there, pattern):
+            tell(f"{directory} has no stream {pattern} (framegate tap ls {directory})")
+            sys.exit(_EXIT_NOT_FOUND)
+    wanted = [name for name in there if not patterns or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
+    return [Cursor(directory, name, start_offset(directory, name, since)) for name in wanted]
+
+
+_EXIT_NOT_FOUND: Final = 3
+
+
+@click.command(
+    short_help="Show the frames of the log.",
+    epilog=example(
+        "framegate tap cat var/tap --since 10m --listener kafka --api Produce",
+        "framegate tap cat var/tap --connection 0-1-42 --direction request --raw > bodies",
+    ),
+)
+@click.argument("directory", metavar="DIR", type=DIRECTORY)
+@click.option("--since", type=MOMENT, help="Captured at this time or later: 2027-01-15T08:00:00Z, or 10m for ten minutes ago.")
+@click.option("--until", type=MOMENT, help="Captured before this time.")
+@_filters
+@click.option("--raw", is_flag=True, help="Write the bodies, one behind the other, and no lines; only those that the log has all of.")
+def cat(
+    directory: str, since: int | None, until: int | None, streams: tuple[str, ...], limit: int | None, payload: int, raw: bool, **given: Any
+) -> None:
+    """Show the frames of a tap's log, a line for each, in order of time.
+
+    A line has the time, the connection, the direction, the listener, the body's size in bytes, what Kafka's header says (API, version, correlation
+    id, client), the latency from request to answer, the rule, and the body's first bytes. What is missing has lines of its own, which begin with --:
+    gaps, and blocks that are damaged or gone. Needs no running framegate, and only reads.
+
+    Exit codes: 0 good, with or without gaps; 1 something could not be read; 3 there is no such stream.
+    """
+    from control.cli.output import tell
+    from control.cli.tap_cursor import merged
+
+    writer = _Raw() if raw else _Lines(payload)
+    wanted = _wanted(since, until, given)
+    with reading(directory):
+        cursors = _cursors(directory, streams, since)
+        cut = _show(merged(cursors, wanted), wanted, limit, writer)
+    writer.end()
+    if cut:
+        tell(f"there are more; --limit is {limit}")
+    for cursor in cursors:
+        if cursor.tail and not cut:
+            tell(f"{cursor.stream}: {cursor.tail:,} bytes at its end are no whole block: being written, or torn")
+    if writer.trouble:
+        sys.exit(EXIT_INCOMPLETE)
+
+
+def _show(items: "Iterable[Entry | Trouble]", wanted: "Wanted", limit: int | None, writer: "_Lines | _Raw") -> bool:
+    """Write records; True: there is a frame more than the limit."""
+    from control.cli.tap_records import Trouble, frames_of
+    from proxy.tap.record import KIND_FRAMES
+
+    left = limit
+    for item in items:
+        if isinstance(item, Trouble):
+            writer.cannot(item)
+        elif item.row.kind != KIND_FRAMES:
+            writer.entry(item)
+        else:
+            for frame in frames_of(item.block, item.row, wanted):
+                if left is not None:
+                    if not left:
+                        return True
+                    left -= 1
+                writer.frame(frame)
+    return False
+
+
+class _Lines:
+    """Lines on standard output. ``trouble``: something could not be read."""
+
+    def __init__(self, payload: int) -> None:
+        self.trouble = False
+        self._payload = payload
+        self._waiting: list[str] = []
+        self._size = 0
+
+    def frame(self, frame: "Frame") -> None:
+        from control.cli.tap_lines import frame_line
+
+        self._add(frame_line(frame, self._payload))
+
+    def entry(self, entry: "Entry") -> None:
+        from control.cli.tap_lines import entry_line
+
+        self._add(entry_line(entry))
+
+    def cannot(self, trouble: "Trouble") -> None:
+        from control.cli.tap_lines import trouble_line
+
+        self.trouble = True
+        self._add(trouble_line(trouble))
+
+    def _add(self, line: str) -> None:
+        self._waiting.append(line)
+        self._size += len(line)
+        if self._size >= _CHUNK:
+            self.end()
+
+    def end(self) -> None:
+        from control.cli.output import write_text
+
+        if self._waiting:
+            write_text("\n".join(self._waiting) + "\n")
+        self._waiting.clear()
+        self._size = 0
+
+
+class _Raw:
+    """Bodies on standard output, all else on standard error. ``trouble``: something could not be read, or is not in the log as a whole."""
+
+    def __init__(self) -> None:
+        self.trouble = False
+        self._partial = 0
+
+    def frame(self, frame: "Frame") -> None:
+        from control.cli.output import write_bytes
+        from control.cli.tap_lines import is_whole
+
+        if is_whole(frame):
+            write_bytes(frame.kept)
+        else:
+            self._partial += 1
+
+    def entry(self, entry: "Entry") -> None:
+        from control.cli.output import tell
+        from control.cli.tap_lines import entry_line
+
+        tell(entry_line(entry).removeprefix("-- "))
+
+    def cannot(self, trouble: "Trouble") -> None:
+        from control.cli.output import tell
+        from control.cli.tap_lines import trouble_line
+
+        self.trouble = True
+        tell(trouble_line(trouble).removeprefix("-- "))
+
+    def end(self) -> None:
+        from control.cli.output import counted, tell
+
+        if self._partial:
+            self.trouble = True
+            tell(f"{counted(self._partial, 'frame')} not written: the log does not have all of their bodies")
+
+
+@click.command(
+    short_help="Show frames as they are captured.",
+    epilog=example("framegate tap follow var/tap --listener kafka", "framegate tap follow var/tap --since 1m --api Fetch --payload 64"),
+)
+@click.argument("directory", metavar="DIR", type=DIRECTORY)
+@click.option("--since", type=MOMENT, help="Begin with what was captured at this time or later.  [default: with what comes]")
+@_filters
+def follow(directory: str, since: int | None, streams: tuple[str, ...], limit: int | None, payload: int, **given: Any) -> None:
+    """Show frames as they are captured, those of new streams too, until Ctrl-C, or until nobody reads the output any more.
+
+    Lines are those of `tap cat`. What the terminal cannot take in time is left out, and a line says how much: the log has it, `tap cat` shows it.
+
+    Exit codes: 0 nobody reads any more, or --limit is reached; 1 the output cannot be written; 130 after Ctrl-C.
+    """
+    from control.cli.output import tell
+    from control.cli.tap_follow import Follower, Sink
+
+    if sys.stdout is None:
+        return  # closed before we were started
+    descriptor = sys.stdout.fileno()
+    sink = Sink(descriptor, sys.stdout.encoding)
+    with reading(directory):
+        Follower(directory, _wanted(since, None, given), streams, since, payload, limit, sink, descriptor).run()
+    sink.close()
+    if sink.trouble:
+        tell(f"the output cannot be written: {sink.trouble}")
+        sys.exit(EXIT_INCOMPLETE)

@@ -1,0 +1,140 @@
+"""One line for each record of the tap's log. What clients wrote is shown with its control characters escaped."""
+
+import datetime
+import functools
+from typing import Final
+
+from control.cli.output import counted, shown, size_text
+from control.cli.tap_records import Entry, Frame, Request, Trouble
+from proxy.config.selection import KAFKA_APIS
+from proxy.network.connection_id import format_connection_id
+from proxy.tap.record import (
+    CAPTURE_FULL,
+    CAPTURE_HASH,
+    DIRECTIONS,
+    FLAG_WITHHELD,
+    HASH_BYTES,
+    KIND_CLOCK,
+    KIND_GAP,
+    KIND_TOTALS,
+    REASON_PIECES_LOST,
+    REASON_SAMPLED,
+    REASONS,
+    ChunkRow,
+    certainty,
+)
+
+__all__ = ["api_text", "entry_line", "frame_line", "is_whole", "moment_text", "not_shown_line", "trouble_line"]
+
+_SECOND: Final = 1_000_000_000
+_PRINTABLE: Final = bytes(byte if 0x20 <= byte < 0x7F else 0x2E for byte in range(256))
+
+
+def moment_text(ns: int) -> str:
+    """Wall clock as RFC 3339, to the microsecond; what ``--since`` takes."""
+    second = _second_text(ns // _SECOND)
+    return f"{second}.{ns % _SECOND // 1000:06d}Z" if second else f"{ns}ns"
+
+
+@functools.lru_cache(64)
+def _second_text(seconds: int) -> str:
+    """Empty for what no calendar has."""
+    try:
+        return f"{datetime.datetime.fromtimestamp(seconds, datetime.UTC):%Y-%m-%dT%H:%M:%S}"
+    except (OverflowError, ValueError, OSError):
+        return ""
+
+
+def api_text(request: Request | None) -> str:
+    """``Produce v9 #17 client``; ``-`` where nothing is known."""
+    if request is None:
+        return "-"
+    words = [KAFKA_APIS.get(request.api, f"api-{request.api}"), f"v{request.version}"]
+    if request.correlation is not None:
+        words.append(f"#{request.correlation}")
+    if request.client:
+        words.append(request.client)
+    return " ".join(words)
+
+
+def frame_line(frame: Frame, payload: int) -> str:
+    """Time, connection, direction, listener, size, API, latency, rule, and of the body's first bytes at most ``payload``."""
+    row, word = frame.row, frame.block.word
+    latency = "-" if frame.latency_us is None else f"{frame.latency_us / 1000:.3f}ms"
+    fields = (
+        f"{moment_text(row.capture_ns)} {format_connection_id(row.connection):<10} {DIRECTIONS[row.direction]:<8} {word(row.listener) or '-':<8}"
+        f" {frame.size:>8} {api_text(frame.request):<20} {latency:>9} {word(row.rule) or '-'}"
+    )
+    return shown(f"{fields}  {_body_text(frame, payload)}").rstrip()
+
+
+def is_whole(frame: Frame) -> bool:
+    """Whether all of the body is in the log."""
+    return frame.row.capture == CAPTURE_FULL and len(frame.kept) == frame.size
+
+
+def _body_text(frame: Frame, payload: int) -> str:
+    row, kept = frame.row, frame.kept
+    if row.flags & FLAG_WITHHELD and not kept:
+        return "(withheld)" if frame.size else ""
+    if row.capture == CAPTURE_HASH and len(kept) == HASH_BYTES:
+        return f"(hash {kept.hex()})"
+    first = bytes(kept[:payload])
+    text = f"{first.hex(' ')} |{first.translate(_PRINTABLE).decode()}|" if first else ""
+    if len(kept) == frame.size:
+        return text
+    why = ", pieces_lost" if row.reason == REASON_PIECES_LOST else ""
+    return f"{text} ({len(kept)} of {frame.size} B kept{why})".lstrip()
+
+
+def entry_line(entry: Entry) -> str:
+    """A gap, totals, or what else happened, as a line of its own."""
+    row = entry.row
+    if row.kind == KIND_GAP:
+        text = f"{_lost_text(row)}, {size_text(row.lost_bytes)}, {_span_text(row)}{_who(entry)}"
+    elif row.kind == KIND_TOTALS:
+        text = f"{counted(row.lost_frames, 'frame')} seen, {size_text(row.lost_bytes)}, {_span_text(row)}{_who(entry)}"
+    elif row.kind == KIND_CLOCK:
+        text = f"the clock was set back from {moment_text(row.lost_from_ns)} to {moment_text(row.capture_ns)}"
+    else:
+        text = f"{moment_text(row.capture_ns)} rules from here on: {entry.block.word(row.rule) or '-'}"
+    return shown(f"-- {text}")
+
+
+def _lost_text(row: ChunkRow) -> str:
+    sure = certainty(row.flags)
+    count = {"exact": counted(row.lost_frames, "frame"), "at_most": f"at most {counted(row.lost_frames, 'frame')}", "unknown": "unknown frames"}[sure]
+    return f"{count} {'left out' if row.reason == REASON_SAMPLED else 'lost'}: {REASONS[row.reason]} ({sure})"
+
+
+def _span_text(row: ChunkRow) -> str:
+    """From the first to the last; before version 3 the last is at most as late as the row."""
+    start, end = row.lost_from_ns or row.capture_ns, row.original_bytes or row.capture_ns
+    return moment_text(start) if start == end else f"{moment_text(start)} to {moment_text(end)}"
+
+
+def _who(entry: Entry) -> str:
+    row, word = entry.row, entry.block.word
+    connection = f" {format_connection_id(row.connection)}" if row.connection >= 0 and row.kind == KIND_GAP else ""
+    listener = word(row.listener)
+    rule = word(row.rule)
+    return f",{connection} {DIRECTIONS[row.direction]}{f' {listener}' if listener else ''}{f' {rule}' if rule else ''}"
+
+
+def trouble_line(trouble: Trouble) -> str:
+    """What cannot be read."""
+    what = "vanished" if trouble.vanished else "damaged"
+    going = "nothing behind it can be read" if trouble.available is None else f"the log goes on at {trouble.available}"
+    return shown(f"-- unknown frames lost: {what} (unknown), {trouble.stream} at {trouble.offset}: {trouble.detail}; {going}")
+
+
+def not_shown_line(frames: int, lost: int, *, bound: bool) -> str:
+    """What a reader that fell behind left out, and how many lost frames are told of there.
+
+    Args:
+        frames: how many.
+        lost: the gaps' sums.
+        bound: the frames were not looked at, so some may not have been wanted.
+    """
+    besides = f", and {lost:,} lost among them" if lost else ""
+    return f"-- {'at most ' if bound else ''}{counted(frames, 'frame')} not shown{besides}"

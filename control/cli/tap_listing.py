@@ -1,0 +1,289 @@
+"""What ``framegate tap ls`` and ``tap consumers`` show: streams and segments by their headers, and how far each consumer has come."""
+
+import dataclasses
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from control.cli.output import age_text, print_json, print_table, size_text
+from control.cli.tap_lines import moment_text
+from proxy.tap.consumer import consumer_in_use, consumer_owner, read_consumers
+from proxy.tap.log_reader import (
+    BlockRef,
+    DamagedBlockError,
+    OffsetVanishedError,
+    Segment,
+    UnknownVersionError,
+    read_raw,
+    segment_seal,
+    segments,
+    streams,
+    walk_segment,
+)
+from proxy.tap.record import CONSUMERS_FOLDER, KIND_GAP, REASON_SAMPLED, SEAL_FINAL, certainty
+
+__all__ = ["ConsumerState", "SegmentState", "consumer_states", "list_segments", "print_consumers", "print_segments", "print_streams"]
+
+
+@dataclasses.dataclass(slots=True)
+class SegmentState:
+    """One segment, or what several hold together.
+
+    Attributes:
+        stream: the folder's name.
+        base: of the (first) segment; ``end``: behind the last whole block.
+        size: of the files, bytes.
+        state: ``open``, ``sealed``, ``final`` (the stream ends here, accounted for), ``damaged``.
+        fault: why damaged.
+        segments, blocks: how many.
+        first_ns, last_ns: capture time; None without a block.
+        requests, responses: frames stored.
+        lost, at_most, sampled: frames that gaps miss, by their certainty; sampled: left out by a rule. unknown: gaps without a count.
+    """
+
+    stream: str
+    base: int
+    end: int
+    size: int
+    state: str
+    fault: str = ""
+    segments: int = 1
+    blocks: int = 0
+    first_ns: int | None = None
+    last_ns: int | None = None
+    requests: int = 0
+    responses: int = 0
+    lost: int = 0
+    at_most: int = 0
+    unknown: int = 0
+    sampled: int = 0
+
+    def add(self, ref: BlockRef) -> None:
+        """Count a block: by its header; its body is read when there are gaps in it."""
+        header = ref.header
+        self.end = header.end
+        self.blocks += 1
+        self.first_ns = header.first_ns if self.first_ns is None else min(self.first_ns, header.first_ns)
+        self.last_ns = header.last_ns if self.last_ns is None else max(self.last_ns, header.last_ns)
+        self.requests += header.request_frames
+        self.responses += header.response_frames
+        if header.lost_frames or not header.request_frames + header.response_frames:
+            self._add_gaps(ref)
+
+    def _add_gaps(self, ref: BlockRef) -> None:
+        for row in read_raw(ref).rows:
+            if row.kind != KIND_GAP:
+                continue
+            sure = certainty(row.flags)
+            if row.reason == REASON_SAMPLED:
+                self.sampled += row.lost_frames
+            elif sure == "unknown":
+                self.unknown += 1
+            elif sure == "at_most":
+                self.at_most += row.lost_frames
+            else:
+                self.lost += row.lost_frames
+
+    def join(self, later: "SegmentState") -> None:
+        """Add the next segment of the same stream."""
+        for name in ("size", "segments", "blocks", "requests", "responses", "lost", "at_most", "unknown", "sampled"):
+            setattr(self, name, getattr(self, name) + getattr(later, name))
+        firsts = [ns for ns in (self.first_ns, later.first_ns) if ns is not None]
+        lasts = [ns for ns in (self.last_ns, later.last_ns) if ns is not None]
+        self.first_ns, self.last_ns = min(firsts, default=None), max(lasts, default=None)
+        self.end = later.end
+        self.fault = self.fault or later.fault
+        self.state = "damaged" if self.fault else later.state
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON; times as RFC 3339."""
+        data = dataclasses.asdict(self)
+        for key, name in (("first_ns", "first_time"), ("last_ns", "last_time")):
+            ns = data.pop(key)
+            data[name] = None if ns is None else moment_text(ns)
+        return data
+
+
+def list_segments(root: str) -> list[SegmentState]:
+    """Every segment of every stream, in order. One that retention deletes meanwhile is not listed."""
+    return [state for stream in streams(root) for state in _states(segments(root, stream))]
+
+
+def _states(listed: list[Segment]) -> Iterator[SegmentState]:
+    for index, segment in enumerate(listed):
+        state = SegmentState(segment.stream, segment.base, segment.base, segment.size, "sealed" if segment.sealed else "open")
+        try:
+            _fill(state, segment, listed[index + 1].base if index + 1 < len(listed) else None)
+        except OffsetVanishedError:
+            continue
+        yield state
+
+
+def _fill(state: SegmentState, segment: Segment, following: int | None) -> None:
+    """Count what is in a segment, and judge its end.
+
+    Raises:
+        OffsetVanishedError: it was deleted.
+    """
+    seal = None
+    try:
+        seal = segment_seal(segment)
+        for ref in walk_segment(segment, segment.base):
+            state.add(ref)
+    except DamagedBlockError as damage:
+        state.fault = damage.detail
+    except UnknownVersionError as error:
+        state.fault = str(error)
+    left = segment.limit - state.end
+    if not state.fault and seal is None and left > 0 and state.end != following and (segment.sealed or following is not None):
+        state.fault = f"{left} bytes behind its last whole block are none"
+    if state.fault:
+        state.state = "damaged"
+    elif seal is not None and segment.sealed and seal.flags & SEAL_FINAL:
+        state.state = "final"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ConsumerState:
+    """One registered consumer.
+
+    Attributes:
+        name: its.
+        owner: who registered it, as far as it said; "".
+        working: a process reads under the name now; None: that cannot be told here.
+        behind: bytes that it has not read, by stream; of streams that are there.
+        updated_ns: when it last said how far it has come, wall clock.
+        fault: why its file cannot be believed; then it may need everything.
+    """
+
+    name: str
+    owner: str
+    working: bool | None
+    behind: dict[str, int]
+    updated_ns: int
+    fault: str = ""
+
+
+def consumer_states(root: str, ends: dict[str, tuple[int, int]]) -> list[ConsumerState]:
+    """The consumers, by name.
+
+    Args:
+        root: the tap's directory.
+        ends: of each stream where it begins and ends.
+    """
+    found, unreadable = read_consumers(root)
+    states = []
+    for name in sorted({*found, *unreadable}):
+        offsets = found.get(name, {})
+        behind = {stream: max(0, end - max(first, offsets.get(stream, 0))) for stream, (first, end) in ends.items()}
+        states.append(ConsumerState(name, consumer_owner(root, name), _working(root, name), behind, _updated(root, name), unreadable.get(name, "")))
+    return states
+
+
+def _working(root: str, name: str) -> bool | None:
+    try:
+        return consumer_in_use(root, name)
+    except OSError:
+        return None
+
+
+def _updated(root: str, name: str) -> int:
+    """The file is replaced whenever a consumer says something; 0: it is gone."""
+    try:
+        return os.stat(os.path.join(root, CONSUMERS_FOLDER, name + ".json")).st_mtime_ns
+    except OSError:
+        return 0
+
+
+def stream_ends(root: str) -> dict[str, tuple[int, int]]:
+    """Where each stream begins, and where its files end."""
+    listed = {stream: segments(root, stream) for stream in streams(root)}
+    return {stream: (found[0].base, found[-1].limit) for stream, found in listed.items() if found}
+
+
+def _joined(states: Iterable[SegmentState]) -> list[SegmentState]:
+    whole: dict[str, SegmentState] = {}
+    for state in states:
+        if state.stream in whole:
+            whole[state.stream].join(state)
+        else:
+            whole[state.stream] = dataclasses.replace(state)
+    return list(whole.values())
+
+
+def _time(ns: int | None) -> str:
+    return "-" if ns is None else moment_text(ns)[:19].replace("T", " ") + " UTC"
+
+
+def _lost(state: SegmentState) -> str:
+    parts = [f"{state.lost:,}" if state.lost else "", f"at most {state.at_most:,}" if state.at_most else "", "unknown" if state.unknown else ""]
+    return ", ".join(part for part in parts if part) or "0"
+
+
+def print_streams(states: list[SegmentState], consumers: list[ConsumerState], output: str) -> None:
+    """One row for each stream."""
+    rows = _joined(states)
+    behind = {row.stream: {state.name: state.behind.get(row.stream, 0) for state in consumers} for row in rows}
+    if output == "json":
+        parts = {row.stream: [part.as_dict() for part in states if part.stream == row.stream] for row in rows}
+        print_json([{**row.as_dict(), "behind": behind[row.stream], "files": parts[row.stream]} for row in rows])
+        return
+    print_table(
+        ("STREAM", "STATE", "SEGMENTS", "SIZE", "FROM", "TO", "REQUESTS", "RESPONSES", "LOST", "SAMPLED", "BEHIND"),
+        (
+            (
+                row.stream, row.state, row.segments, size_text(row.size), _time(row.first_ns), _time(row.last_ns),
+                row.requests, row.responses, _lost(row), row.sampled,
+                ", ".join(f"{name} {size_text(size)}" for name, size in behind[row.stream].items()) or "-",
+            )
+            for row in rows
+        ),
+    )  # fmt: skip
+
+
+def print_segments(states: list[SegmentState], output: str) -> None:
+    """One row for each segment."""
+    if output == "json":
+        print_json([state.as_dict() for state in states])
+        return
+    print_table(
+        ("STREAM", "BASE", "STATE", "BLOCKS", "SIZE", "FROM", "TO", "REQUESTS", "RESPONSES", "LOST", "SAMPLED"),
+        (
+            (
+                row.stream, row.base, row.state, row.blocks, size_text(row.size), _time(row.first_ns), _time(row.last_ns),
+                row.requests, row.responses, _lost(row), row.sampled,
+            )
+            for row in states
+        ),
+    )  # fmt: skip
+
+
+def print_consumers(states: list[ConsumerState], output: str, now_ns: int) -> None:
+    """One row for each consumer."""
+    if output == "json":
+        print_json(
+            [
+                {
+                    "name": state.name,
+                    "owner": state.owner,
+                    "working": state.working,
+                    "behind_bytes": sum(state.behind.values()),
+                    "behind": state.behind,
+                    "update_time": moment_text(state.updated_ns),
+                    "fault": state.fault,
+                }
+                for state in states
+            ]
+        )
+        return
+    words = {True: "yes", False: "no", None: "?"}
+    print_table(
+        ("NAME", "AT WORK", "STREAMS", "BEHIND", "UPDATED", "OWNER", "FAULT"),
+        (
+            (
+                state.name, words[state.working], sum(size > 0 for size in state.behind.values()), size_text(sum(state.behind.values())),
+                f"{age_text((now_ns - state.updated_ns) / 1e9)} ago", state.owner or "-", state.fault or "-",
+            )
+            for state in states
+        ),
+    )  # fmt: skip

@@ -1,0 +1,101 @@
+"""What ``framegate tap verify`` shows of a verdict."""
+
+import collections
+import dataclasses
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from control.cli.output import counted, print_json, print_line, print_table, size_text, tell
+from control.cli.tap_lines import moment_text
+from proxy.tap.log_reader import LogError, segments, streams
+from proxy.tap.record import FormatError
+
+if TYPE_CHECKING:
+    from proxy.tap.completeness import Verdict, WindowRow
+
+__all__ = ["Progress", "check", "print_verdict"]
+
+MANY_ROWS: Final = 50
+_EVERY_S: Final = 0.25
+_COLUMNS: Final = (
+    "STREAM", "LISTENER", "DIRECTION", "WINDOW", "SEEN", "STORED", "WITHHELD", "SAMPLED", "LOST", "AT MOST", "UNKNOWN", "SHARED", "MISSING", "STATE",
+)  # fmt: skip
+
+
+class Progress:
+    """How much of the log was read, on one line of a terminal that is written again and again; elsewhere nothing."""
+
+    def __init__(self, size: int) -> None:
+        """``size``: bytes to read."""
+        self._size = size
+        self._read = 0
+        self._shown_at = time.monotonic()
+        self._shown = False
+        self._terminal = sys.stderr is not None and sys.stderr.isatty()
+
+    def __call__(self, size: int) -> None:
+        """Count bytes as read."""
+        self._read += size
+        now = time.monotonic()
+        if self._terminal and now - self._shown_at >= _EVERY_S:
+            self._shown_at, self._shown = now, True
+            percent = min(100, 100 * self._read // max(1, self._size))
+            click.echo(f"\rframegate: read {size_text(self._read)} of {size_text(self._size)}, {percent} %\x1b[K", nl=False, err=True)
+
+    def end(self) -> None:
+        """Take the line away."""
+        if self._shown:
+            click.echo("\r\x1b[K", nl=False, err=True)
+
+
+def check(directory: str) -> "Verdict | None":
+    """The verdict; None: it cannot be had, and standard error says why."""
+    from proxy.tap.completeness import verify
+
+    try:
+        progress = Progress(sum(segment.size for stream in streams(directory) for segment in segments(directory, stream)))
+        try:
+            return verify(directory, progress)
+        finally:
+            progress.end()
+    except (OSError, LogError, FormatError) as error:
+        tell(f"{directory} cannot be read: {error}")
+        return None
+
+
+def print_verdict(verdict: "Verdict", summary: bool | None, output: str) -> None:
+    """Faults first, then windows, and last what it comes to."""
+    if output == "json":
+        print_json({"complete": verdict.complete, "faults": verdict.faults, "windows": [_json(row) for row in verdict.rows]})
+        return
+    for fault in verdict.faults:
+        print_line(f"fault: {fault}")
+    if summary is None:
+        summary = len(verdict.rows) > MANY_ROWS and sys.stdout is not None and sys.stdout.isatty()
+    print_table(_COLUMNS, (_cells(row) for row in verdict.rows if not summary or row.state != "complete"))
+    print_line(_conclusion(verdict))
+
+
+def _conclusion(verdict: "Verdict") -> str:
+    states = collections.Counter(row.state for row in verdict.rows)
+    order = ["complete", *sorted(states.keys() - {"complete"})]
+    windows = ", ".join(f"{states[state]:,} {state}" for state in order if states[state]) or "none"
+    faults = f"{counted(len(verdict.faults), 'fault')}; " if verdict.faults else ""
+    return f"{'complete' if verdict.complete else 'not complete'}: {faults}windows: {windows}"
+
+
+def _json(row: "WindowRow") -> dict[str, Any]:
+    data: dict[str, Any] = dataclasses.asdict(row)
+    data["window"] = moment_text(data.pop("window_ns"))
+    return data
+
+
+def _cells(row: "WindowRow") -> tuple[Any, ...]:
+    window = moment_text(row.window_ns)[:16].replace("T", " ")
+    return (
+        row.stream, row.listener or "-", row.direction, window, row.seen, row.stored, row.withheld, row.sampled, row.lost, row.at_most, row.unknown,
+        row.shared, row.missing, row.state,
+    )  # fmt: skip

@@ -1,0 +1,302 @@
+"""``framegate taps``: the rules of the tap."""
+
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from control.cli.kinds import SIZE, Expiry
+from control.cli.options import DEFAULT_ADDRESS, admin_options, example
+
+if TYPE_CHECKING:
+    import grpc
+
+    from control.gen.framegate.control.v1 import tap_service_pb2 as pb2
+
+__all__ = ["taps"]
+
+_COMPLETION_TIMEOUT_S = 1.0
+_DIRECTIONS = ("request", "response")
+_CAPTURES = ("full", "lengths", "hash")
+_ON_FULL = ("drop", "mute")
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def _complete(ask: "Callable[[grpc.Channel], list[str]]", ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+    from control.cli.client import names_from
+
+    address = ctx.params.get("address") or os.environ.get("FRAMEGATE_ADDRESS") or DEFAULT_ADDRESS
+    return [CompletionItem(name) for name in names_from(address, ask) if name.startswith(incomplete)]
+
+
+def _complete_rule(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return _complete(lambda channel: [rule.name for rule in _listed(channel, _COMPLETION_TIMEOUT_S)], ctx, incomplete)
+
+
+def _complete_listener(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    def ask(channel: "grpc.Channel") -> list[str]:
+        from control.gen.framegate.control.v1 import listener_service_pb2
+        from control.gen.framegate.control.v1.listener_service_pb2_grpc import ListenerServiceStub
+
+        page = ListenerServiceStub(channel).ListListeners(listener_service_pb2.ListListenersRequest(), timeout=_COMPLETION_TIMEOUT_S)
+        return [item.name for item in page.listeners]
+
+    return _complete(ask, ctx, incomplete)
+
+
+def _rule_options(function: F) -> F:
+    """What a rule may say; each option has the name of its field in the configuration."""
+    share = click.FloatRange(0.0, 1.0)
+    percent = click.FloatRange(0.0, 100.0)
+    options = (
+        click.option(
+            "--listener", "listeners", multiple=True, shell_complete=_complete_listener, help="Frames of this listener; all of them by default."
+        ),
+        click.option("--direction", "directions", multiple=True, type=click.Choice(_DIRECTIONS), help="Frames of this direction; both by default."),
+        click.option("--principal", "principals", multiple=True, help="Frames of this client's connections."),
+        click.option("--network", "networks", multiple=True, help="Frames of clients in this network, as 10.0.0.0/8."),
+        click.option("--min-size", "min_size_bytes", type=SIZE, help="Frames with at least so large a body, as 1KiB."),
+        click.option("--max-size", "max_size_bytes", type=SIZE, help="Frames with at most so large a body; 0 is unlimited."),
+        click.option("--api", "apis", multiple=True, help="Frames of this Kafka API, as Produce, and their answers."),
+        click.option("--client", "clients", multiple=True, help="Frames of Kafka's clients whose client.id is like this pattern, as 'billing-*'."),
+        click.option("--capture", type=click.Choice(_CAPTURES), help="What is kept of each frame; full by default."),
+        click.option("--max-frame-bytes", "max_frame_bytes", type=SIZE, help="Body bytes kept of each frame; 0 keeps all."),
+        click.option("--blank", multiple=True, help="Body bytes stored as zeros, as 0-15 or 64-."),
+        click.option("--hash", "hash", multiple=True, help="Body bytes stored as a hash of them, as 0-15 or 64-."),
+        click.option("--sample-connections", type=share, help="The share of connections recorded, 0 to 1."),
+        click.option("--sample-frames", type=share, help="The share of frames recorded, 0 to 1."),
+        click.option(
+            "--expires", type=Expiry(), help="When the rule ends: a time from now, as 10m, or an instant, as 2030-01-31T12:00:00Z; or never."
+        ),
+        click.option("--on-full", type=click.Choice(_ON_FULL), help="When the log cannot keep up: drop (a gap says how much), or mute the client."),
+        click.option("--max-loss-percent", type=percent, help="The rule turns itself off when it loses more than this; 0 never does."),
+        click.option("--max-cpu-percent", type=percent, help="The rule turns itself off when it takes more than this of a core; 0 never does."),
+        click.option("--validate-only", is_flag=True, help="Only say whether it could be done."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def _before_option(text: str) -> Callable[[F], F]:
+    return click.option("--before", shell_complete=_complete_rule, help=text)
+
+
+@click.group(epilog=example("framegate taps add debug --listener kafka --api Produce --client 'billing-*' --expires 10m"))
+def taps() -> None:
+    """Which frames the tap records, and how: the first rule that matches a frame decides."""
+
+
+@taps.command("list", epilog=example("framegate taps list --output json"))
+@admin_options
+def list_(address: str, output: str) -> None:
+    """List the rules, in their order."""
+    from control.cli.client import CALL_TIMEOUT_S, calling
+    from control.cli.output import tell
+
+    with calling(address) as channel:
+        found = _listed(channel, CALL_TIMEOUT_S)
+    _print(found, output)
+    if not found and output == "table":
+        tell("there are no tap rules")
+
+
+def _listed(channel: "grpc.Channel", timeout_s: float) -> "list[pb2.TapRule]":
+    from control.gen.framegate.control.v1 import tap_service_pb2 as pb2
+    from control.gen.framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
+
+    found: list[pb2.TapRule] = []
+    token, more = "", True
+    while more:
+        page = TapServiceStub(channel).ListTapRules(pb2.ListTapRulesRequest(page_size=1000, page_token=token), timeout=timeout_s)
+        found.extend(page.tap_rules)
+        token = page.next_page_token
+        more = bool(token)
+    return found
+
+
+@taps.command(
+    epilog=example("framegate taps add sizes --capture lengths", "framegate taps add debug --sample-frames 0.01 --expires 10m --before sizes")
+)
+@click.argument("name")
+@_rule_options
+@_before_option("The rule that it is to stand before; it is the last otherwise.")
+@admin_options
+def add(name: str, before: str | None, validate_only: bool, address: str, output: str, **values: Any) -> None:
+    """Add a rule, in every processor or in none; returns when it is in force, for open connections as well."""
+    from control.cli.client import CALL_TIMEOUT_S, calling, metadata
+    from control.gen.framegate.control.v1 import tap_service_pb2 as pb2
+    from control.gen.framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
+
+    rule, _ = _rule(name, values)
+    request = pb2.CreateTapRuleRequest(tap_rule=rule, before=before or "", validate_only=validate_only)
+    with calling(address, change=not validate_only) as channel:
+        answer = TapServiceStub(channel).CreateTapRule(request, timeout=CALL_TIMEOUT_S, metadata=metadata())
+    _print([answer.tap_rule], output)
+
+
+@taps.command(
+    "set",
+    short_help="Change a rule, or move it.",
+    epilog=example("framegate taps set debug --sample-frames 0.1 --expires 1h", "framegate taps set debug --last --clear listeners"),
+)
+@click.argument("name", shell_complete=_complete_rule)
+@_rule_options
+@click.option("--clear", multiple=True, help="What is to be as if nobody had said it, by its name in the configuration, as networks.")
+@_before_option("Move the rule: it is to stand before this one.")
+@click.option("--last", is_flag=True, help="Move the rule behind all others.")
+@click.option("--etag", default="", help="Change the rule only if this is still its etag, as JSON shows it.")
+@admin_options
+def set_(
+    name: str, clear: tuple[str, ...], before: str | None, last: bool, etag: str, validate_only: bool, address: str, output: str, **values: Any
+) -> None:
+    """Change what is named of a rule and nothing else, in every processor or in none; returns when it is in force."""
+    from control.cli.client import CALL_TIMEOUT_S, calling, metadata
+    from control.gen.framegate.control.v1 import tap_service_pb2 as pb2
+    from control.gen.framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
+
+    if before and last:
+        raise click.UsageError("--before and --last say two things")
+    rule, paths = _rule(name, values)
+    paths += [_cleared(word) for word in clear]
+    if len(set(paths)) != len(paths):
+        raise click.UsageError("--clear names what another option sets")
+    if not paths and not before and not last:
+        raise click.UsageError("name what is to change")
+    rule.etag = etag
+    request = pb2.UpdateTapRuleRequest(tap_rule=rule, validate_only=validate_only)
+    request.update_mask.paths.extend(paths)
+    if before or last:
+        request.before = before or ""
+    with calling(address, change=not validate_only) as channel:
+        answer = TapServiceStub(channel).UpdateTapRule(request, timeout=CALL_TIMEOUT_S, metadata=metadata())
+    _print([answer.tap_rule], output)
+
+
+@taps.command(epilog=example("framegate taps remove debug"))
+@click.argument("name", shell_complete=_complete_rule)
+@click.option("--etag", default="", help="Remove the rule only if this is still its etag, as JSON shows it.")
+@click.option("--validate-only", is_flag=True, help="Only say whether it could be done.")
+@admin_options
+def remove(name: str, etag: str, validate_only: bool, address: str, output: str) -> None:
+    """Remove a rule, in every processor or in none; the rules that are left are shown."""
+    from control.cli.client import CALL_TIMEOUT_S, calling, metadata
+    from control.gen.framegate.control.v1 import tap_service_pb2 as pb2
+    from control.gen.framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
+
+    request = pb2.DeleteTapRuleRequest(name=name, etag=etag, validate_only=validate_only)
+    with calling(address, change=not validate_only) as channel:
+        TapServiceStub(channel).DeleteTapRule(request, timeout=CALL_TIMEOUT_S, metadata=metadata())
+        left = _listed(channel, CALL_TIMEOUT_S)
+    _print(left, output)
+
+
+def _cleared(word: str) -> str:
+    """The field of a message by its name in a configuration."""
+    from control.gen.framegate.control.v1.tap_service_pb2 import TapRule
+
+    path = {"min_size": "min_size_bytes", "max_size": "max_size_bytes", "expires": "expire_time"}.get(word, word)
+    known = {field.name for field in TapRule.DESCRIPTOR.fields} - {"name", "etag", "state", "stops", "ttl"}
+    if path not in known:
+        words = sorted(name.removesuffix("_bytes") if name.endswith("size_bytes") else name for name in known - {"expire_time"} | {"expires"})
+        raise click.BadParameter(f"{word!r} is nothing that a rule says; known are {', '.join(words)}", param_hint="--clear")
+    return path
+
+
+def _rule(name: str, values: dict[str, Any]) -> "tuple[pb2.TapRule, list[str]]":
+    """The message of what was given on the command line, and which fields that is."""
+    from control.gen.framegate.control.v1 import tap_service_pb2 as pb2
+
+    enums: dict[str, Any] = {"directions": pb2.TapRule.Direction, "capture": pb2.TapRule.Capture, "on_full": pb2.TapRule.OnFull}
+    prefixes = {"directions": "DIRECTION_", "capture": "CAPTURE_", "on_full": "ON_FULL_"}
+    rule = pb2.TapRule(name=name)
+    paths = []
+    for field, value in values.items():
+        if value is None or value == ():
+            continue
+        if field == "expires":
+            paths.append(_expire(rule, value))
+            continue
+        paths.append(field)
+        if field in enums:
+            numbers = [enums[field].Value(f"{prefixes[field]}{word.upper()}") for word in ([value] if isinstance(value, str) else value)]
+            value = numbers[0] if isinstance(value, str) else numbers
+        if isinstance(value, (list, tuple)):
+            getattr(rule, field).extend(value)
+        else:
+            setattr(rule, field, value)
+    return rule, paths
+
+
+def _expire(rule: "pb2.TapRule", value: tuple[str, int]) -> str:
+    kind, number = value
+    if kind == "ttl":
+        rule.ttl.FromMilliseconds(number)
+        return "ttl"
+    if number:
+        rule.expire_time.FromNanoseconds(number)
+    return "expire_time"
+
+
+def _print(found: "list[pb2.TapRule]", output: str) -> None:
+    from control.cli.output import as_dict, print_json, print_table
+
+    if output == "json":
+        print_json([as_dict(rule) for rule in found])
+        return
+    print_table(("NAME", "LISTENERS", "DIRECTIONS", "MATCHES", "CAPTURE", "SAMPLED", "WHEN FULL", "STATE"), map(_cells, found))
+
+
+def _cells(rule: "pb2.TapRule") -> tuple[str, ...]:
+    from control.cli.output import word
+
+    directions = ",".join(word(rule.Direction.Name(item), "DIRECTION_") for item in rule.directions)
+    return (
+        rule.name, ",".join(rule.listeners) or "all", directions, " ".join(_conditions(rule)) or "all", " ".join(_kept(rule)),
+        " ".join(_sampled(rule)) or "all", word(rule.OnFull.Name(rule.on_full), "ON_FULL_"), "; ".join(_state(rule)),
+    )  # fmt: skip
+
+
+def _conditions(rule: "pb2.TapRule") -> Iterator[str]:
+    """What is demanded of a frame besides its way."""
+    from control.cli.output import size_text
+
+    for name, entries in (("principal", rule.principals), ("network", rule.networks), ("api", rule.apis), ("client", rule.clients)):
+        if entries:
+            yield f"{name}={','.join(entries)}"
+    if rule.min_size_bytes:
+        yield f"size>={size_text(rule.min_size_bytes)}"
+    if rule.max_size_bytes:
+        yield f"size<={size_text(rule.max_size_bytes)}"
+
+
+def _kept(rule: "pb2.TapRule") -> Iterator[str]:
+    from control.cli.output import size_text, word
+
+    yield word(rule.Capture.Name(rule.capture), "CAPTURE_")
+    if rule.max_frame_bytes:
+        yield f"first {size_text(rule.max_frame_bytes)}"
+    for name, entries in (("blank", rule.blank), ("hash", rule.hash)):
+        if entries:
+            yield f"{name} {','.join(entries)}"
+
+
+def _sampled(rule: "pb2.TapRule") -> Iterator[str]:
+    if rule.sample_connections != 1:
+        yield f"{rule.sample_connections:g} of connections"
+    if rule.sample_frames != 1:
+        yield f"{rule.sample_frames:g} of frames"
+
+
+def _state(rule: "pb2.TapRule") -> Iterator[str]:
+    from control.cli.output import time_text, word
+
+    yield word(rule.State.Name(rule.state), "STATE_")
+    if rule.HasField("expire_time"):
+        yield f"{'since' if rule.state == rule.STATE_EXPIRED else 'until'} {time_text(rule.expire_time.ToJsonString())}"
+    for stop in rule.stops:
+        cause = word(stop.Cause.Name(stop.cause), "CAUSE_")
+        since = time_text(stop.stop_time.ToJsonString())
+        yield f"off in processor {stop.processor_slot} since {since}: {cause} {stop.percent:g} %, above {stop.limit_percent:g} %"

@@ -1,0 +1,153 @@
+"""Tap rules as messages of the API, and back: one table of fields for both ways.
+
+A field of the model has the message's name unless ``NAMES`` says otherwise. What a message does not set is as in a configuration file that does
+not; so is a list without an entry, of which nothing can be said but that.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any, Final
+
+from google.protobuf.field_mask_pb2 import FieldMask
+
+from control.errors import InvalidArgumentError, Violation
+from control.gen.framegate.control.v1 import tap_service_pb2 as pb2
+from control.plane import TapRuleStatus
+from control.service.convert import timestamp
+from control.service.validate import Violations
+from proxy.config.model import TapRule
+
+__all__ = ["FIELDS", "MAX_ENTRIES", "changed_paths", "new_values", "renamed", "rule_message", "rule_row"]
+
+MAX_ENTRIES: Final = 1_000
+_MAX_TEXT: Final = 256
+_MAX_NS: Final = 2**63 - 1
+_DEFAULTS: Final = TapRule(name="")
+_MESSAGE_NAMES: Final = {"min_size": "min_size_bytes", "max_size": "max_size_bytes", "expires_ns": "expire_time"}
+FIELDS: Final = {_MESSAGE_NAMES.get(field.name, field.name): field.name for field in dataclasses.fields(TapRule) if field.name != "name"}
+"""What of a rule may be changed: the message's fields, and the model's. ``ttl`` is another way to write ``expire_time``."""
+_TTL: Final = "ttl"
+_ENUMS: Final[dict[str, Any]] = {"directions": pb2.TapRule.Direction, "capture": pb2.TapRule.Capture, "on_full": pb2.TapRule.OnFull}
+_PREFIXES: Final = {"directions": "DIRECTION_", "capture": "CAPTURE_", "on_full": "ON_FULL_"}
+_LISTS: Final = frozenset(name for name, field in FIELDS.items() if isinstance(getattr(_DEFAULTS, field), tuple))
+
+
+def _numbers(name: str, words: Iterable[str]) -> list[int]:
+    return [_ENUMS[name].Value(f"{_PREFIXES[name]}{word.upper()}") for word in words]
+
+
+def rule_message(status: TapRuleStatus) -> pb2.TapRule:
+    """A rule with all its fields set, but those that mean "all" or "never"."""
+    rule = status.rule
+    message = pb2.TapRule(name=rule.name, etag=status.etag)
+    for name, field in FIELDS.items():
+        value = getattr(rule, field)
+        if name == "expire_time":
+            if value:
+                message.expire_time.CopyFrom(timestamp(value))
+        elif name in _LISTS:
+            getattr(message, name).extend(_numbers(name, value) if name in _ENUMS else value)
+        else:
+            setattr(message, name, _numbers(name, [value])[0] if name in _ENUMS else value)
+    for stop in status.stops:
+        cause = pb2.TapRuleStop.Cause.Value(f"CAUSE_{stop.cause.upper()}")
+        message.stops.add(processor_slot=stop.slot, cause=cause, percent=stop.percent, limit_percent=stop.limit, stop_time=timestamp(stop.since_ns))
+    expired, stopped = pb2.TapRule.STATE_EXPIRED, pb2.TapRule.STATE_STOPPED
+    message.state = expired if status.expired else stopped if status.stops else pb2.TapRule.STATE_ACTIVE
+    return message
+
+
+def rule_row(rule: TapRule) -> dict[str, Any]:
+    """A rule for an audit row: what is not as it would be without a word of it."""
+    row = dataclasses.asdict(rule)
+    return {name: value for name, value in row.items() if name == "name" or value != getattr(_DEFAULTS, name)}
+
+
+def _is_set(message: pb2.TapRule, name: str) -> bool:
+    if name in _LISTS:
+        return len(getattr(message, name)) > 0
+    if name in _ENUMS:
+        return int(getattr(message, name)) != 0
+    return message.HasField(name)  # type: ignore[arg-type]  # the stubs list names
+
+
+def changed_paths(message: pb2.TapRule, mask: FieldMask, violations: Violations) -> set[str]:
+    """The message's fields that an update is about (AIP-134): those of the mask, or those that are set when it is empty; ``*`` is all."""
+    known = {*FIELDS, _TTL}
+    for path in mask.paths:
+        if path != "*" and path not in known:
+            violations.add("update_mask", f"has the unknown path {path!r}; known are {', '.join(sorted(known))} and *")
+    if not mask.paths:
+        return {name for name in known if _is_set(message, name)}
+    return set(FIELDS) if "*" in mask.paths else set(mask.paths) & known
+
+
+def new_values(message: pb2.TapRule, paths: Iterable[str], now_ns: int, violations: Violations) -> dict[str, Any]:
+    """The values of these fields, by the model's names: those of the message, or the default of what it does not set.
+
+    Args:
+        paths: fields of the message.
+        now_ns: from when on ``ttl`` counts, wall clock.
+        violations: gets what cannot be a value of its field at all. Whether the rule can be is judged elsewhere.
+    """
+    values: dict[str, Any] = {}
+    for path in sorted(paths):
+        if path in ("expire_time", _TTL):
+            values["expires_ns"] = _expires_ns(message, now_ns, violations)
+        elif not _is_set(message, path):
+            values[FIELDS[path]] = getattr(_DEFAULTS, FIELDS[path])
+        else:
+            values[FIELDS[path]] = _value(message, path, violations)
+    return values
+
+
+def _value(message: pb2.TapRule, name: str, violations: Violations) -> Any:
+    value = getattr(message, name)
+    if name not in _LISTS:
+        return _word(name, int(value), f"tap_rule.{name}", violations) if name in _ENUMS else value
+    if len(value) > MAX_ENTRIES:
+        violations.add(f"tap_rule.{name}", f"must have at most {MAX_ENTRIES} entries, not {len(value)}")
+        return ()
+    if name in _ENUMS:
+        return tuple(dict.fromkeys(_word(name, number, f"tap_rule.{name}[{index}]", violations) for index, number in enumerate(value)))
+    for index, text in enumerate(value):
+        if not 1 <= len(text) <= _MAX_TEXT:
+            violations.add(f"tap_rule.{name}[{index}]", f"must have 1 to {_MAX_TEXT} characters, not {len(text)}")
+    return tuple(value)
+
+
+def _word(name: str, number: int, field: str, violations: Violations) -> str:
+    if number == 0 or number not in _ENUMS[name].values():
+        violations.add(field, f"must be one of {', '.join(_ENUMS[name].keys()[1:])}")
+        return ""
+    return str(_ENUMS[name].Name(number)).removeprefix(_PREFIXES[name]).lower()
+
+
+def _expires_ns(message: pb2.TapRule, now_ns: int, violations: Violations) -> int:
+    match message.WhichOneof("expiration"):
+        case "expire_time":
+            return _ns(message.expire_time, 0, "tap_rule.expire_time", violations)
+        case "ttl":
+            return _ns(message.ttl, now_ns, "tap_rule.ttl", violations)
+        case _:
+            return 0
+
+
+def _ns(moment: Any, base_ns: int, field: str, violations: Violations) -> int:
+    """What a Timestamp or a Duration makes, from a base on."""
+    length_ns = int(moment.seconds) * 10**9 + int(moment.nanos)
+    if not 0 <= moment.nanos < 10**9 or length_ns < 10**6 or base_ns + length_ns > _MAX_NS:
+        violations.add(field, "must be at least 1 ms, and end before 2262")
+        return 0
+    return base_ns + length_ns
+
+
+def renamed(error: InvalidArgumentError) -> InvalidArgumentError:
+    """The same, with the message's names for the fields of the model."""
+    names: dict[str, str] = {field: name for name, field in FIELDS.items()}
+
+    def path(field: str) -> str:
+        head = field.partition("[")[0]
+        return f"tap_rule.{names.get(head, head)}{field[len(head) :]}"
+
+    return InvalidArgumentError([Violation(path(item.field), item.description) for item in error.violations])

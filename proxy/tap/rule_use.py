@@ -1,0 +1,73 @@
+"""What one rule does in this processor, and costs: for rules that are to be turned off when that is too much."""
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from proxy.tap.record import REASON_DISK_ERROR, REASON_DISK_FULL, REASON_QUEUE_FULL
+
+__all__ = ["WINDOW_NS", "RuleUse"]
+
+WINDOW_NS: Final = 10_000_000_000
+"""Over which a rule is judged, of capture time."""
+
+
+class RuleUse:
+    """The counts of one rule over one window. Loop thread only.
+
+    Attributes:
+        rule: its name.
+        wanted: frames that it would record: those that it matched and its shares did not leave out.
+        lost: frames of them that the log refused, or its disk.
+        spent_ns: processor time that recording took in the loop.
+        timed: that is to be measured.
+        off: the rule matches nothing any more; ``cause`` says why, ``percent`` how much it was, ``limit`` how much it might have been.
+    """
+
+    def __init__(self, rule: str, max_loss_percent: float, max_cpu_percent: float) -> None:
+        self.rule = rule
+        self.wanted: i64 = 0
+        self.lost: i64 = 0
+        self.spent_ns: i64 = 0
+        self.timed: bool = max_cpu_percent > 0
+        self.off: bool = False
+        self.cause: str = ""
+        self.percent: float = 0.0
+        self.limit: float = 0.0
+        self._max_loss = max_loss_percent
+        self._max_cpu = max_cpu_percent
+        self._since_ns: i64 = 0
+
+    def note_loss(self, reason: i64, frames: i64) -> None:
+        """Frames of the rule became a gap."""
+        if reason in (REASON_QUEUE_FULL, REASON_DISK_FULL, REASON_DISK_ERROR):
+            self.lost += frames
+
+    def judge(self, now_ns: i64) -> bool:
+        """Judge the rule if a window is over; True: it has just been turned off."""
+        elapsed = now_ns - self._since_ns
+        if self._since_ns == 0 or elapsed < 0:
+            self._begin(now_ns)
+            return False
+        if elapsed < WINDOW_NS or self.off:
+            return False
+        loss = 100.0 * float(self.lost) / float(max(self.wanted, 1))
+        cpu = 100.0 * float(self.spent_ns) / float(elapsed)
+        if 0 < self._max_loss < loss:
+            self._turn_off("loss", min(loss, 100.0), self._max_loss)
+        elif 0 < self._max_cpu < cpu:
+            self._turn_off("cpu", cpu, self._max_cpu)
+        self._begin(now_ns)
+        return self.off
+
+    def _begin(self, now_ns: i64) -> None:
+        self._since_ns = now_ns
+        self.wanted = 0
+        self.lost = 0
+        self.spent_ns = 0
+
+    def _turn_off(self, cause: str, percent: float, limit: float) -> None:
+        self.off = True
+        self.cause = cause
+        self.percent = percent
+        self.limit = limit

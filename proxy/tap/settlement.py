@@ -1,0 +1,204 @@
+"""Settles the account of a stream whose processor has ended: what is missing, and what was seen in windows of which no totals speak.
+
+``reckon`` compares what is known to have been seen, at least as a bound, with what the stream says of itself (``sums``); ``write_settlement`` puts
+the difference into a stream of its own, ``<node>.recovery.<boot-id>``, because nobody ever appends to another's stream. It is one block, so it is
+there or it is not, and a stream that has one is settled.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from proxy.tap.block import BlockBuilder
+from proxy.tap.gap import NO_CONNECTION, Gap
+from proxy.tap.ledger import RECOVERY, Pair
+from proxy.tap.log_reader import end_offset, segments
+from proxy.tap.record import (
+    CAPTURE_FULL,
+    DIRECTIONS,
+    FLAG_AT_MOST,
+    FLAG_UNKNOWN,
+    FRAMING_INT32,
+    PROTOCOL_FRAMED,
+    REASON_NONE,
+    WINDOW_NS,
+    stream_name,
+)
+from proxy.tap.segment import SegmentFiles, SegmentLog
+from proxy.tap.sums import PairSums
+
+__all__ = ["Bound", "Entry", "reckon", "recovery_stream", "settled_end", "write_settlement"]
+
+SEGMENT_SIZE: Final = 1 << 20
+NEVER_NS: Final = 1 << 62
+
+
+class Bound(NamedTuple):
+    """What is known of how many frames a processor saw.
+
+    Attributes:
+        frames: of one listener and direction; None: nobody knows.
+        exact: it is that many, not at most that many.
+        reason: code of ``record``, for what is missing.
+        from_ns, until_ns: when the processor lived, wall clock.
+    """
+
+    frames: int | None
+    exact: bool
+    reason: int
+    from_ns: int
+    until_ns: int
+
+
+class Entry(NamedTuple):
+    """A row of a settlement: a gap; or totals, with the reason ``REASON_NONE``.
+
+    Attributes:
+        listener, direction: words.
+        reason: code of ``record``.
+        flags: FLAG_AT_MOST, FLAG_UNKNOWN or 0.
+        frames, bytes: missing, or seen; bytes of missing frames are not known.
+        from_ns, until_ns: between these times; totals: in one window.
+    """
+
+    listener: str
+    direction: str
+    reason: int
+    flags: int
+    frames: int
+    bytes: int
+    from_ns: int
+    until_ns: int
+
+    @property
+    def is_gap(self) -> bool:
+        """Not totals."""
+        return self.reason != REASON_NONE
+
+
+def reckon(pair: Pair, sums: PairSums, bound: Bound) -> list[Entry]:
+    """What the log has to be told of one listener and direction of a stream that has ended.
+
+    Where totals say that more was seen in a window than the stream has of it, that much is missing there. What is missing beyond that lies between
+    the last that the stream can be sure of and the end.
+    """
+    entries: list[Entry] = []
+    missing = None if bound.frames is None else max(0, bound.frames - sums.frames)
+    short = 0
+    for number, count in _short(sums, missing):
+        entries.append(Entry(*pair, bound.reason, 0, count, 0, number * WINDOW_NS, (number + 1) * WINDOW_NS - 1))
+        short += count
+    from_ns = _unsure_from(sums, bound)
+    rest = 0 if missing is None else missing - short
+    if missing is None:
+        entries.append(Entry(*pair, bound.reason, FLAG_UNKNOWN, 0, 0, from_ns, max(from_ns, bound.until_ns)))
+    elif rest:
+        entries.append(Entry(*pair, bound.reason, 0 if bound.exact else FLAG_AT_MOST, rest, 0, from_ns, max(from_ns, bound.until_ns)))
+    return entries + _unstated(pair, sums, short, rest if bound.exact else 0, from_ns, bound.until_ns)
+
+
+def _short(sums: PairSums, most: int | None) -> list[tuple[int, int]]:
+    """Windows of which less is there than was seen, and by how much. Gaps over several windows may be what is lacking; then nobody can tell."""
+    found: list[tuple[int, int]] = []
+    for number, window in [] if sums.shared else sorted(sums.windows.items()):
+        count = window.stated - window.frames
+        count = count if most is None else min(count, most - sum(taken for _, taken in found))
+        if count > 0:
+            found.append((number, count))
+    return found
+
+
+def _unsure_from(sums: PairSums, bound: Bound) -> int:
+    """From when on frames may be missing: nothing is in windows with totals that are all there."""
+    unstated = [window.from_ns for window in sums.windows.values() if window.frames > window.stated]
+    return min([*unstated, sums.last_ns]) if sums.last_ns else bound.from_ns
+
+
+def _unstated(pair: Pair, sums: PairSums, short: int, lost: int, lost_from_ns: int, until_ns: int) -> list[Entry]:
+    """Totals for what is in the log, or is going to be as an exact gap, and in no totals yet."""
+    entries: list[Entry] = []
+    left = sums.frames + short + lost - sums.stated
+    for number, window in sorted(sums.windows.items()):
+        count = min(left, window.frames - window.stated)
+        if count > 0:
+            size = max(0, window.bytes - window.stated_bytes)
+            last_ns = max(window.from_ns, min((number + 1) * WINDOW_NS - 1, until_ns))
+            entries.append(Entry(*pair, REASON_NONE, 0, count, size, window.from_ns, last_ns))
+            left -= count
+    if left > 0:
+        at_ns = lost_from_ns if lost else sums.shared_until_ns
+        entries.append(Entry(*pair, REASON_NONE, 0, left, 0, at_ns, at_ns))
+    return entries
+
+
+def recovery_stream(stream: str) -> str:
+    """The stream in which another one is settled."""
+    node, _, boot_id = stream.rsplit(".", 2)
+    return stream_name(node, RECOVERY, boot_id)
+
+
+def settled_end(directory: str, stream: str) -> int | None:
+    """Where the settlement of a stream ends; None: it was not written.
+
+    Raises:
+        LogError: it cannot be read.
+    """
+    end = end_offset(directory, recovery_stream(stream))
+    return end or None
+
+
+def write_settlement(directory: str, stream: str, entries: Sequence[Entry], files: SegmentFiles | None = None) -> int:
+    """Write what was reckoned for a stream; nothing, when it was written before.
+
+    Args:
+        directory: of the tap; the caller holds its lock.
+        stream: whose settlement it is; its processor has ended.
+        entries: at least one.
+        files: the system calls under the record.
+
+    Returns:
+        Where the recovery stream ends.
+
+    Raises:
+        OSError: the disk did not take all of it; to be called again.
+        LogError: what an earlier call left cannot be read.
+    """
+    end = settled_end(directory, stream)
+    if end is not None:
+        return end  # its file could not be renamed; that is made up for by ``recovery.seal_dead``
+    recovery = recovery_stream(stream)
+    for left in segments(directory, recovery):
+        os.unlink(left.path)
+    node, slot, boot_id = recovery.rsplit(".", 2)
+    facts: dict[str, str | int] = {"node": node, "slot": slot, "stream": recovery, "boot_id": boot_id}
+    log = SegmentLog(os.path.join(directory, recovery), facts, SEGMENT_SIZE, NEVER_NS, files)
+    builder = BlockBuilder()
+    for entry in sorted(entries, key=lambda entry: not entry.is_gap):
+        row = _row(entry)
+        if entry.is_gap:
+            builder.add_gap(row)
+        else:
+            builder.add_totals(row)
+    log.append(builder.finish(), 0)
+    log.seal(final=True)
+    return int(log.offset)
+
+
+def _row(entry: Entry) -> Gap:
+    row = Gap(
+        NO_CONNECTION,
+        DIRECTIONS.index(entry.direction),
+        entry.reason,
+        FRAMING_INT32,
+        PROTOCOL_FRAMED,
+        CAPTURE_FULL,
+        entry.listener or None,
+        None,
+        None,
+        None,
+        -1,
+        entry.from_ns,
+    )
+    row.add(entry.frames, entry.bytes, entry.until_ns)
+    row.flags = entry.flags
+    return row

@@ -1,0 +1,179 @@
+"""What a stream says of itself, added up: frames that are stored or in gaps, and frames that totals say were seen, by listener, direction and window.
+
+For who settles a stream's account (``recovery``). From the blocks' tables alone: payload is not read, so a body's CRC is not checked here.
+"""
+
+import dataclasses
+import json
+import os
+
+from proxy.tap.ledger import Pair
+from proxy.tap.log_reader import BlockRef, DamagedBlockError, LogError, OffsetVanishedError, first_offset, open_segment, walk
+from proxy.tap.pieces import chunk_rows
+from proxy.tap.record import CHUNK_ROW_BYTES, DIRECTIONS, KIND_FRAMES, KIND_GAP, KIND_TOTALS, WINDOW_NS, ChunkRow
+
+__all__ = ["PairSums", "StreamSums", "WindowSums", "sum_stream"]
+
+
+@dataclasses.dataclass(slots=True)
+class WindowSums:
+    """Of one listener and direction in one window of capture time.
+
+    Attributes:
+        frames, bytes: stored, or in gaps that lie within the window; headers included.
+        stated, stated_bytes: seen, as totals say.
+        from_ns: the earliest time of the frames; 0: there are none.
+    """
+
+    frames: int = 0
+    bytes: int = 0
+    stated: int = 0
+    stated_bytes: int = 0
+    from_ns: int = 0
+
+
+@dataclasses.dataclass(slots=True)
+class PairSums:
+    """Of one listener and direction.
+
+    Attributes:
+        windows: by number, capture time over ``WINDOW_NS``.
+        shared, shared_bytes: in gaps that lie in several windows.
+        shared_until_ns: when the last of those was lost.
+        last_ns: the latest time of which any row speaks.
+    """
+
+    windows: dict[int, WindowSums] = dataclasses.field(default_factory=dict)
+    shared: int = 0
+    shared_bytes: int = 0
+    shared_until_ns: int = 0
+    last_ns: int = 0
+
+    @property
+    def frames(self) -> int:
+        """Stored, or in gaps."""
+        return self.shared + sum(window.frames for window in self.windows.values())
+
+    @property
+    def stated(self) -> int:
+        """Seen, as totals say."""
+        return sum(window.stated for window in self.windows.values())
+
+    def window(self, at_ns: int) -> WindowSums:
+        """That of a time."""
+        return self.windows.setdefault(at_ns // WINDOW_NS, WindowSums())
+
+
+class StreamSums:
+    """Of one stream, as far as its blocks were added. A gap without a listener counts for the listener ``""``.
+
+    Attributes:
+        pairs: by listener and direction.
+        end: the logical offset behind the last block that was added.
+    """
+
+    def __init__(self) -> None:
+        self.end = 0
+        self.pairs: dict[Pair, PairSums] = {}
+
+    def of(self, pair: Pair) -> PairSums:
+        """Those of a listener and direction; empty ones when nothing is known."""
+        return self.pairs.get(pair) or PairSums()
+
+    def add(self, ref: BlockRef) -> None:
+        """Add a block.
+
+        Raises:
+            OffsetVanishedError: its segment was deleted since the walk.
+            DamagedBlockError: its tables are none.
+        """
+        header = ref.header
+        data = _tables(ref)
+        try:
+            strings: list[str] = json.loads(bytes(data[header.header_len : header.header_len + header.strings_len]) or b"[]")
+            rows = [(_pair(row, strings), row) for row in chunk_rows(header, data) if row.kind in (KIND_FRAMES, KIND_GAP, KIND_TOTALS)]
+        except (ValueError, LookupError) as error:
+            raise DamagedBlockError(ref.stream, header.offset, None, f"its tables cannot be read: {error}") from error
+        for pair, row in rows:
+            self._add_row(self.pairs.setdefault(pair, PairSums()), row)
+        self.end = header.end
+
+    @staticmethod
+    def _add_row(sums: PairSums, row: ChunkRow) -> None:
+        if row.kind == KIND_FRAMES:
+            sums.last_ns = max(sums.last_ns, row.capture_ns)
+            _count(sums.window(row.capture_ns), row.frame_count, row.original_bytes, row.capture_ns)
+            return
+        from_ns, until_ns = row.lost_from_ns, row.original_bytes or row.capture_ns
+        sums.last_ns = max(sums.last_ns, until_ns)
+        if row.kind == KIND_TOTALS:
+            window = sums.window(from_ns)
+            window.stated += row.lost_frames
+            window.stated_bytes += row.lost_bytes
+        elif row.lost_frames and from_ns // WINDOW_NS != until_ns // WINDOW_NS:
+            sums.shared += row.lost_frames
+            sums.shared_bytes += row.lost_bytes
+            sums.shared_until_ns = max(sums.shared_until_ns, until_ns)
+        elif row.lost_frames:
+            _count(sums.window(from_ns), row.lost_frames, row.lost_bytes, from_ns)
+
+
+def _pair(row: ChunkRow, strings: list[str]) -> Pair:
+    return "" if row.listener < 0 else strings[row.listener], DIRECTIONS[row.direction]
+
+
+def _count(window: WindowSums, frames: int, size: int, at_ns: int) -> None:
+    window.frames += frames
+    window.bytes += size
+    window.from_ns = min(window.from_ns or at_ns, at_ns)
+
+
+def _tables(ref: BlockRef) -> memoryview:
+    """A block up to the end of its chunk table."""
+    try:
+        fd = open_segment(ref.path)
+    except FileNotFoundError:
+        raise OffsetVanishedError(ref.stream, ref.header.offset, None) from None
+    try:
+        length = ref.header.chunks_at + ref.header.chunk_count * CHUNK_ROW_BYTES
+        data = os.pread(fd, length, ref.position)
+    finally:
+        os.close(fd)
+    if len(data) != length:
+        raise DamagedBlockError(ref.stream, ref.header.offset, None, "it is cut short")
+    return memoryview(data)
+
+
+def sum_stream(root: str, stream: str, sums: StreamSums | None = None) -> tuple[StreamSums, str]:
+    """Add up what a stream has, as far as it can be read; what is damaged, or was deleted, is passed over.
+
+    Args:
+        root: the tap directory.
+        stream: a stream's name.
+        sums: of blocks that were deleted before; they are added to.
+
+    Returns:
+        The sums, and what was passed over, in words; empty: nothing was.
+    """
+    sums = sums or StreamSums()
+    trouble: list[str] = []
+    at: int | None = max(first_offset(root, stream), sums.end)
+    while at is not None:
+        try:
+            for ref in walk(root, stream, at):
+                _add(sums, ref, trouble)
+            at = None
+        except (OffsetVanishedError, DamagedBlockError) as error:
+            trouble.append(str(error))
+            at = error.available
+        except LogError as error:
+            trouble.append(str(error))
+            at = None
+    return sums, trouble[0] if trouble else ""
+
+
+def _add(sums: StreamSums, ref: BlockRef, trouble: list[str]) -> None:
+    try:
+        sums.add(ref)
+    except LogError as error:
+        trouble.append(str(error))

@@ -1,0 +1,268 @@
+"""``framegate tap cat``, and what ``tap follow`` asks for."""
+
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from control.cli import main
+from proxy.config.model import TapRule
+from proxy.tap.consumer import write_consumer
+from proxy.tap.log_reader import walk
+from tests.fakes.cli import run_cli, start_cli
+from tests.fakes.privileges import unprivileged
+from tests.fakes.tap_files import as_version, chop, flip, segment_files
+from tests.fakes.tap_log import START_NS, FakeProcessor
+
+SECOND = 1_000_000_000
+CONNECTION = (1 << 29) | 5
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(main, ["tap", "cat", *words])
+
+
+def produce(correlation: int, client: bytes = b"app") -> bytes:
+    return struct.pack(">hhih", 0, 9, correlation, len(client)) + client + bytes(10)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Two processors: Kafka on one, plain frames on the other."""
+    root = tmp_path / "tap"
+    kafka, plain = FakeProcessor(root, boot_id="k"), FakeProcessor(root, boot_id="p", slot=1)
+    for number in range(3):
+        at = START_NS + 2 * number * SECOND
+        kafka.send([produce(number)], connection=CONNECTION, protocol="kafka", at_ns=at)
+        kafka.send(
+            [struct.pack(">i", number)], connection=CONNECTION, direction="response", protocol="kafka", at_ns=at + 5000, keys=[9], latencies=[2500]
+        )
+        kafka.flush()
+        plain.block([b"p" * (100 * (number + 1))], at_ns=at + SECOND)
+    kafka.close()
+    return root
+
+
+def lines(result: Result) -> list[str]:
+    assert result.exit_code == 0, result.output
+    return result.stdout.splitlines()
+
+
+def test_frames_are_lines_in_order_of_time(log: Path) -> None:
+    shown = lines(run(str(log)))
+    assert [line.split()[0] for line in shown] == sorted(line.split()[0] for line in shown)
+    assert [line.split()[2] for line in shown] == ["request", "response", "request"] * 3
+    assert shown[0].split()[:9] == ["2023-11-14T22:13:20.000000Z", "0-1-5", "request", "main", "23", "Produce", "v9", "#0", "app"]
+    assert shown[1].split()[3:8] == ["main", "4", "Produce", "v9", "#0"]
+    assert shown[1].split()[8] == "2.500ms"
+
+
+@pytest.mark.parametrize(
+    ("words", "sizes"),
+    [
+        (["--connection", "0-1-5"], [23, 4, 23, 4, 23, 4]),
+        (["--connection", "0-1-5", "--connection", "0-0-1", "--min-size", "23"], [23, 100, 23, 200, 23, 300]),
+        (["--listener", "other"], []),
+        (["--listener", "main", "--listener", "other", "--direction", "response"], [4, 4, 4]),
+        (["--api", "produce"], [23, 4, 23, 4, 23, 4]),
+        (["--api", "0", "--direction", "request"], [23, 23, 23]),
+        (["--api", "api-1"], []),
+        (["--client", "a*"], [23, 23, 23]),
+        (["--client", "b*"], []),
+        (["--min-size", "150", "--max-size", "200"], [200]),
+        (["--max-size", "4"], [4, 4, 4]),
+        (["--stream", "edge.1.*"], [100, 200, 300]),
+        (["--stream", "edge.1.p", "--stream", "edge.0.k", "--max-size", "100"], [23, 4, 100, 23, 4, 23, 4]),
+        (["--since", "2023-11-14T22:13:23Z"], [200, 23, 4, 300]),
+        (["--until", "2023-11-14T22:13:21.000001Z"], [23, 4, 100]),
+        (["--since", "2023-11-14T23:13:22+01:00", "--until", "2023-11-14T22:13:23Z"], [23, 4]),
+        (["--since", "10m"], []),
+    ],
+)
+def test_each_filter_shows_what_it_says(log: Path, words: list[str], sizes: list[int]) -> None:
+    assert [int(line.split()[4]) for line in lines(run(str(log), *words)) if not line.startswith("--")] == sizes
+
+
+def test_the_limit_says_that_there_is_more(log: Path) -> None:
+    result = run(str(log), "--limit", "2")
+    assert (len(lines(result)), result.stderr) == (2, "framegate: there are more; --limit is 2\n")
+    assert run(str(log), "--limit", "9").stderr == ""
+
+
+def test_the_payload_is_as_long_as_asked(log: Path) -> None:
+    assert lines(run(str(log), "--payload", "2", "--limit", "1"))[0].endswith("all  00 00 |..|")
+    assert "|" not in run(str(log), "--payload", "0").stdout
+
+
+def test_totals_are_shown_when_asked_for(log: Path) -> None:
+    assert not [line for line in lines(run(str(log))) if "seen" in line]
+    seen = [line for line in lines(run(str(log), "--totals")) if "seen" in line]
+    assert [re.match(r"-- (\d+) frames seen", line)[1] for line in seen] == ["3", "3"]  # type: ignore[index]
+    assert {line.split(", ")[-1] for line in seen} == {"request main", "response main"}
+
+
+def test_gaps_are_lines_of_their_own(tmp_path: Path) -> None:
+    lost = FakeProcessor(tmp_path, flush_size=64 << 10, queue_size=64 << 10)
+    lost.send([b"kept"], connection=CONNECTION)
+    for _ in range(4):
+        lost.send([bytes(40_000)], connection=CONNECTION, at_ns=START_NS + SECOND)
+    lost.flush()
+    lost.close()
+    gaps = [line for line in lines(run(str(tmp_path), "--connection", "0-1-5")) if line.startswith("--")]
+    assert gaps
+    assert all(re.match(r"-- \d+ frames? lost: queue_full \(exact\), .* 2023-11-14T22:13:21.000000Z, 0-1-5 request main all$", gap) for gap in gaps)
+    assert not [line for line in lines(run(str(tmp_path), "--connection", "0-1-6")) if line.startswith("--")]
+
+
+def test_what_is_wrong_with_the_words_is_usage(log: Path) -> None:
+    for words in (["--api", "Nonsense"], ["--since", "yesterday"], ["--since", "2023-11-14T22:13:23"], ["--connection", "7"], ["--limit", "0"]):
+        assert run(str(log), *words).exit_code == 2, words
+    assert "write 2023-11-14T22:13:23Z" in run(str(log), "--since", "2023-11-14T22:13:23").stderr
+    assert run(str(log / "none")).exit_code == 2
+    result = run(str(log), "--stream", "edge.7.*")
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert "no stream edge.7.*" in result.stderr
+
+
+def test_an_empty_directory_shows_nothing(tmp_path: Path) -> None:
+    assert lines(run(str(tmp_path))) == []
+
+
+def test_raw_writes_bodies_and_nothing_besides(log: Path) -> None:
+    result = run(str(log), "--raw", "--stream", "edge.1.p")
+    assert (result.exit_code, result.stdout_bytes, result.stderr) == (0, b"p" * 600, "")
+
+
+def test_raw_leaves_out_what_the_log_has_not_all_of(tmp_path: Path) -> None:
+    processor = FakeProcessor(tmp_path, rule=TapRule(name="cut", max_frame_bytes=4))
+    processor.block([b"abcd", b"abcde"])
+    result = run(str(tmp_path), "--raw")
+    assert (result.exit_code, result.stdout_bytes) == (1, b"abcd")
+    assert result.stderr == "framegate: 1 frame not written: the log does not have all of their bodies\n"
+
+
+def test_damage_is_a_line_in_its_place_and_the_rest_is_shown(log: Path) -> None:
+    (path,) = segment_files(log, "edge.0.k")
+    refs = list(walk(str(log), "edge.0.k"))
+    flip(path, refs[1].position + 150)
+    result = run(str(log), "--stream", "edge.0.k")
+    shown = result.stdout.splitlines()
+    assert result.exit_code == 1
+    assert [line.split()[0] == "--" for line in shown] == [False, False, True, False, False]
+    assert f"edge.0.k at {refs[1].header.offset}: its body's CRC does not fit; the log goes on at {refs[1].header.end}" in shown[2]
+    raw = run(str(log), "--stream", "edge.0.k", "--raw")
+    assert (raw.exit_code, raw.stdout_bytes) == (1, produce(0) + struct.pack(">i", 0) + produce(2) + struct.pack(">i", 2))
+    assert "CRC does not fit" in raw.stderr
+
+
+def test_a_log_of_version_2_is_read(log: Path) -> None:
+    for path in segment_files(log):
+        as_version(path, 2)
+    assert len(lines(run(str(log)))) == 9
+
+
+def test_a_torn_tail_is_said(log: Path) -> None:
+    (path,) = segment_files(log, "edge.1.p")
+    chop(path, path.stat().st_size - 7)
+    result = run(str(log))
+    assert len(lines(result)) == 8
+    assert re.search(r"edge.1.p: [\d,]+ bytes at its end are no whole block: being written, or torn", result.stderr)
+
+
+def test_a_frame_that_was_cut_through_is_one_line(tmp_path: Path) -> None:
+    processor = FakeProcessor(tmp_path)
+    body = bytes(range(65, 91)) * 100
+    processor.parts(body, [500, 700], flush=True)
+    processor.flush()
+    (line,) = lines(run(str(tmp_path)))
+    assert line.split()[4] == str(len(body))
+    assert run(str(tmp_path), "--raw").stdout_bytes == body
+
+
+def test_a_directory_that_may_not_be_written_is_enough(log: Path) -> None:
+    commands = (["cat"], ["ls"], ["consumers", "list"], ["verify"])
+    write_consumer(str(log), "tables", {}, 1)
+    as_root = [CliRunner().invoke(main, ["tap", *words, str(log)]) for words in commands]
+    with tempfile.TemporaryDirectory() as open_to_all:  # pytest's own are for their owner
+        copy = Path(open_to_all) / "tap"
+        shutil.copytree(log, copy)
+        for path in [copy.parent, copy, *copy.rglob("*")]:
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        with unprivileged():
+            with pytest.raises(PermissionError):
+                (copy / "x").touch()
+            for words, expected in zip(commands, as_root, strict=True):
+                result = CliRunner().invoke(main, ["tap", *words, str(copy)])
+                assert (result.exit_code, result.stdout.splitlines()[:3]) == (expected.exit_code, expected.stdout.splitlines()[:3])
+            refused = CliRunner().invoke(main, ["tap", "consumers", "remove", str(copy), "tables", "--yes"])
+        assert (refused.exit_code, "cannot be removed" in refused.stderr) == (1, True)
+        for path in [copy.parent, copy, *copy.rglob("*")]:
+            path.chmod(0o755)
+
+
+def test_a_reader_that_has_enough_ends_it(log: Path) -> None:
+    processor = FakeProcessor(log, boot_id="many", segment_size=1 << 24)
+    for _ in range(20):
+        processor.block([bytes(40)] * 1000)
+    with start_cli("tap", "cat", str(log)) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(20) == 141
+        assert process.stderr.read() == ""
+
+
+@pytest.mark.slow
+def test_a_long_log_is_shown_in_little_memory(tmp_path: Path) -> None:
+    processor = FakeProcessor(tmp_path, segment_size=1 << 24)
+    for _ in range(50):
+        processor.block([bytes(200)] * 1000)
+    program = (
+        "import sys, resource; from control.cli import main; from control.cli.tap_cat import cat\n"
+        "try: main(sys.argv[1:])\n"
+        "finally: print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)"
+    )
+    peaks: list[int] = []
+    for limit in ("1000", "50000"):
+        command = [sys.executable, "-c", program, "tap", "cat", str(tmp_path), "--limit", limit]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert len(done.stdout.splitlines()) == int(limit)
+        peaks.append(int(done.stderr.split()[-1]))
+    assert peaks[1] - peaks[0] < 8 << 10, "KiB; the log has 10 MB"
+
+
+@pytest.mark.parametrize("command", ["cat", "follow"])
+def test_a_disk_that_is_full_is_told(log: Path, command: str) -> None:
+    with open("/dev/full", "w") as full:
+        result = run_cli("tap", command, str(log), "--since", "2020-01-01T00:00:00Z", stdout=full)
+    assert result == (1, "", "framegate: the output cannot be written: No space left on device\n")
+
+
+@pytest.mark.parametrize("words", [["cat"], ["cat", "--raw"], ["follow"]])
+def test_no_standard_output_at_all_is_nobody_who_reads(log: Path, words: list[str]) -> None:
+    command = f"exec {sys.executable} -m control.cli tap {' '.join(words)} {log} >&-"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("words", "code"), [(["cat"], 1), (["ls"], 1), (["follow"], 1), (["verify"], 2)])
+def test_a_file_that_may_not_be_read_is_one_line(capfd: pytest.CaptureFixture[str], words: list[str], code: int) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        FakeProcessor(Path(root)).block([b"x"])
+        (path,) = segment_files(Path(root))
+        for folder in (Path(root), path.parent):
+            folder.chmod(0o755)
+        path.chmod(0)
+        with unprivileged(), pytest.raises(SystemExit) as ended:
+            main(["tap", *words, root])
+        out, err = capfd.readouterr()
+    assert (ended.value.code, out) == (code, "")
+    assert err.startswith(f"framegate: {root} cannot be read: [Errno 13] Permission denied")
+    assert len(err.splitlines()) == 1

@@ -1,0 +1,384 @@
+"""What is appended, live."""
+
+import array
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import termios
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from control.cli import tap_follow
+from control.cli.tap_follow import Follower, Sink
+from control.cli.tap_records import Wanted
+from tests.fakes.cli import start_cli
+from tests.fakes.tap_files import segment_files
+from tests.fakes.tap_log import START_NS, FakeProcessor
+
+ALL = Wanted()
+
+
+class Lines:
+    """Takes lines as long as there is room."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.room = 1 << 30
+        self.gone = threading.Event()
+        self.waited = 0
+
+    def full(self) -> bool:
+        return len(self.lines) >= self.room
+
+    def put(self, line: str) -> None:
+        self.lines.append(line)
+
+    def wait_for_room(self) -> None:
+        self.waited += self.full()
+        self.room = max(self.room, len(self.lines) + 1)
+
+    def take(self) -> list[str]:
+        """What came since, as numbers of frames, or as it is."""
+        taken, self.lines = self.lines, []
+        return [line if line.startswith("--") else line.partition("|")[2].partition("|")[0] for line in taken]
+
+
+@pytest.fixture
+def lines() -> Lines:
+    return Lines()
+
+
+@pytest.fixture
+def following(lines: Lines) -> Iterator[Callable[..., Follower]]:
+    """Builds followers whose output is ``lines``; somebody reads it."""
+    ours, theirs = os.pipe()
+
+    def build(root: Path, wanted: Wanted = ALL, **given: Any) -> Follower:
+        facts = {"patterns": (), "since_ns": None, "payload": 16, "limit": None, **given}
+        return Follower(str(root), wanted, sink=lines, descriptor=theirs, **facts)  # type: ignore[arg-type]
+
+    yield build
+    for descriptor in (ours, theirs):
+        os.close(descriptor)
+
+
+def write(processor: FakeProcessor, *numbers: int, size: int = 0) -> None:
+    for number in numbers:
+        processor.block([f"{number:<16}".encode() + bytes(size)], at_ns=START_NS + number)
+
+
+def numbers(taken: list[str]) -> list[int]:
+    return [int(text) for text in taken]
+
+
+def test_only_what_is_appended_is_shown(tmp_path: Path, lines: Lines, following: Callable[..., Follower]) -> None:
+    processor = FakeProcessor(tmp_path)
+    write(processor, 1, 2)
+    follower = following(tmp_path)
+    follower.look()
+    assert lines.take() == []
+    write(processor, 3, 4)
+    follower.look()
+    assert numbers(lines.take()) == [3, 4]
+    follower.look()
+    assert lines.take() == []
+
+
+def test_what_is_appended_long_after_the_file_was_made_is_shown(tmp_path: Path, lines: Lines, following: Callable[..., Follower]) -> None:
+    processor = FakeProcessor(tmp_path)
+    write(processor, 1)
+    follower = following(tmp_path)
+    for _ in range(tap_follow._LOOKS + 5):
+        follower.look()
+    write(processor, 2)
+    follower.look()
+    assert numbers(lines.take()) == [2]
+    processor.close()
+    follower.look()
+    other = FakeProcessor(tmp_path, boot_id="b1")
+    write(other, 3)
+    follower.look()
+    assert numbers(lines.take()) == [3]
+
+
+def test_new_streams_and_rolled_segments_are_shown_from_their_beginning(tmp_path: Path, lines: Lines, following: Callable[..., Follower]) -> None:
+    follower = following(tmp_path)
+    follower.look()
+    processor = FakeProcessor(tmp_path, segment_size=1500)
+    write(processor, *range(12), size=300)
+    assert len(segment_files(tmp_path)) >= 3
+    follower.look()
+    assert numbers(lines.take()) == list(range(12))
+    write(processor, *range(12, 24), size=300)
+    processor.close()
+    follower.look()
+    assert numbers(lines.take()) == list(range(12, 24))
+
+
+def test_streams_are_merged_and_chosen_by_name(tmp_path: Path, lines: Lines, following: Callable[..., Follower]) -> None:
+    follower = following(tmp_path, patterns=("edge.0.*", "edge.1.*"))
+    processors = [FakeProcessor(tmp_path, slot=slot) for slot in (0, 1, 2)]
+    for number in range(9):
+        write(processors[number % 3], number)
+    follower.look()
+    assert numbers(lines.take()) == [0, 1, 3, 4, 6, 7]
+
+
+def test_since_shows_what_was_there_and_waits_for_its_reader(tmp_path: Path, lines: Lines, following: Callable[..., Follower]) -> None:
+    processor = FakeProcessor(tmp_path)
+    write(processor, *range(20))
+    lines.room = 2
+    lines.gone.wait = lambda timeout=None: True  # type: ignore[method-assign]
+    follower = following(tmp_path, Wanted(since_ns=START_NS + 5), since_ns=START_NS + 5, limit=15)
+    follower.run()
+    assert numbers(lines.take()) == list(range(5, 20))
+    assert lines.waited >= 13
+
+
+def test_the_limit_ends_it(tmp_path: Path, lines: Lines, following: Callable[..., Follower]) -> None:
+    follower = following(tmp_path, limit=3)
+    write(FakeProcessor(tmp_path), *range(10))
+    follower.run()
+    assert numbers(lines.take()) == [0, 1, 2]
+
+
+def test_filters_hold(tmp_path: Path, lines: Lines, following: Callable[..., Follower]) -> None:
+    follower = following(tmp_path, Wanted(connections=frozenset([2])))
+    processor = FakeProcessor(tmp_path)
+    processor.block([b"1"], connection=1)
+    processor.block([b"2"], connection=2)
+    follower.look()
+    assert numbers(lines.take()) == [2]
+
+
+@pytest.mark.parametrize(("wanted", "word"), [(ALL, "-- "), (Wanted(min_size=1), "-- at most ")])
+def test_what_there_is_no_room_for_is_counted_and_told_first(
+    tmp_path: Path, lines: Lines, following: Callable[..., Follower], wanted: Wanted, word: str
+) -> None:
+    follower = following(tmp_path, wanted)
+    processor = FakeProcessor(tmp_path)
+    write(processor, *range(10))
+    processor.block([b"x"] * 1230)
+    lines.room = 4
+    follower.look()
+    assert numbers(lines.take()) == [0, 1, 2, 3]
+    write(processor, 10)
+    follower.look()
+    assert lines.take() == [f"{word}1,236 frames not shown", f"{10:<16}"]
+    lines.room = 0
+    write(processor, 11)
+    follower.look()
+    lines.room = 1
+    follower.look()
+    assert lines.take() == [f"{word}1 frame not shown"], "told even when nothing else comes"
+
+
+def test_a_log_that_is_too_far_ahead_is_passed_over_by_its_headers(
+    tmp_path: Path, lines: Lines, following: Callable[..., Follower], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tap_follow, "MAX_BEHIND", 5000)
+    follower = following(tmp_path)
+    processor = FakeProcessor(tmp_path, segment_size=65536)
+    write(processor, *range(100), size=1000)
+    follower.look()
+    told, *shown = lines.take()
+    assert numbers(shown) == list(range(100 - len(shown), 100))
+    assert told == f"-- {100 - len(shown)} frames not shown"
+    assert 2 <= len(shown) <= 5
+
+
+def test_a_stream_that_is_deleted_unread_is_told_and_one_that_was_read_is_not(
+    tmp_path: Path, lines: Lines, following: Callable[..., Follower]
+) -> None:
+    read, unread = FakeProcessor(tmp_path, boot_id="read"), FakeProcessor(tmp_path, boot_id="unread")
+    follower = following(tmp_path)
+    write(read, 1)
+    write(unread, 2)
+    read.close()
+    for _ in range(2):
+        follower.look()
+    assert sorted(numbers(lines.take())) == [1, 2]
+    for processor in (read, unread):
+        shutil.rmtree(tmp_path / processor.stream)
+    follower.look()
+    (line,) = lines.take()
+    assert line.startswith(f"-- unknown frames lost: vanished (unknown), {unread.stream} at ")
+    follower.look()
+    assert lines.take() == []
+
+
+def test_segments_that_go_unread_are_told(tmp_path: Path, lines: Lines, following: Callable[..., Follower]) -> None:
+    processor = FakeProcessor(tmp_path, segment_size=1500)
+    write(processor, 0, size=300)
+    follower = following(tmp_path)
+    write(processor, *range(1, 12), size=300)
+    files = segment_files(tmp_path)
+    for path in files[:-1]:
+        path.unlink()
+    follower.look()
+    told, *shown = lines.take()
+    assert "vanished (unknown)" in told
+    assert numbers(shown) == list(range(12 - len(shown), 12))
+    follower.look()
+    assert lines.take() == []
+
+
+def test_a_torn_tail_is_told_once_it_cannot_be_a_block_any_more(tmp_path: Path, lines: Lines, following: Callable[..., Follower]) -> None:
+    processor = FakeProcessor(tmp_path)
+    write(processor, 1)
+    follower = following(tmp_path)
+    write(processor, 2)
+    (path,) = segment_files(tmp_path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-10])
+    follower.look()
+    assert lines.take() == [], "it may be being written"
+    path.write_bytes(whole)
+    follower.look()
+    assert numbers(lines.take()) == [2]
+    path.write_bytes(whole + bytes(100))
+    path.rename(path.with_suffix(".seg"))
+    follower.look()
+    follower.look()
+    (line,) = lines.take()
+    assert "damaged (unknown)" in line
+
+
+def test_a_torn_tail_is_not_read_again_and_again(
+    tmp_path: Path, lines: Lines, following: Callable[..., Follower], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processor = FakeProcessor(tmp_path)
+    write(processor, 1)
+    follower = following(tmp_path)
+    (path,) = segment_files(tmp_path)
+    with path.open("ab") as file:
+        file.write(bytes(1000))
+    for _ in range(tap_follow._LOOKS + 1):
+        follower.look()
+    looked: list[str] = []
+    real = tap_follow.Cursor.blocks
+    monkeypatch.setattr(tap_follow.Cursor, "blocks", lambda cursor, limit=None: looked.append(cursor.stream) or real(cursor, limit))
+    for _ in range(10):
+        follower.look()
+    assert looked == []
+    with path.open("ab") as file:
+        file.write(b"more")
+    follower.look()
+    assert looked
+
+
+def test_a_sink_writes_in_order_and_all_before_it_ends() -> None:
+    ours, theirs = os.pipe()
+    sink = Sink(theirs)
+    for number in range(1000):
+        sink.put(f"{number} é")
+    sink.close()
+    os.close(theirs)
+    with open(ours, encoding="utf-8") as file:
+        assert file.read().splitlines() == [f"{number} é" for number in range(1000)]
+
+
+def test_a_sink_without_a_letter_writes_an_escape() -> None:
+    ours, theirs = os.pipe()
+    sink = Sink(theirs, "ascii")
+    sink.put("é")
+    sink.close()
+    assert os.read(ours, 100) == b"\\xe9\n"
+    os.close(ours)
+    os.close(theirs)
+
+
+def test_a_reader_that_stands_still_fills_it_and_one_that_goes_ends_it() -> None:
+    ours, theirs = os.pipe()
+    sink = Sink(theirs)
+    put = 0
+    while not sink.full():
+        sink.put("x" * 9999)
+        put += 10_000
+    assert put < tap_follow.MAX_WAITING + (1 << 20), "what waits is bounded"
+    os.read(ours, 65536)
+    waiting = threading.Thread(target=sink.wait_for_room)
+    waiting.start()
+    os.close(ours)
+    assert sink.gone.wait(5)
+    waiting.join(5)
+    assert not waiting.is_alive()
+    sink.close()
+    os.close(theirs)
+
+
+def begin(root: Path, *words: str, **options: Any) -> "subprocess.Popen[str]":
+    """A process that follows, and has shown that it does."""
+    process = start_cli("tap", "follow", str(root), *words, **options)
+    assert process.stdout is not None
+    marker = FakeProcessor(root, boot_id=f"marker{time.monotonic_ns()}")
+    deadline = time.monotonic() + 20
+    seen = threading.Event()
+    first: list[str] = []
+
+    def read() -> None:
+        first.append(process.stdout.readline())
+        seen.set()
+
+    threading.Thread(target=read, daemon=True).start()
+    while not seen.is_set() and time.monotonic() < deadline:
+        marker.block([b"marker"])
+        seen.wait(0.1)
+    assert "|marker|" in first[0]
+    return process
+
+
+@pytest.mark.slow
+def test_a_line_comes_within_a_tenth_of_a_second_and_ctrl_c_is_130(tmp_path: Path) -> None:
+    with begin(tmp_path, "--stream", "edge.0.*") as process:
+        assert process.stdout is not None
+        processor = FakeProcessor(tmp_path)
+        times = []
+        for number in range(10):
+            write(processor, number)
+            appended = time.monotonic()
+            while f"|{number:<16}|" not in process.stdout.readline():
+                pass
+            times.append(time.monotonic() - appended)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=10)
+        assert (process.returncode, err) == (130, "framegate: interrupted\n")
+    assert min(times) <= 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("traffic", [False, True])
+def test_when_nobody_reads_any_more_it_ends_in_order(tmp_path: Path, traffic: bool) -> None:
+    with begin(tmp_path) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        if traffic:
+            write(FakeProcessor(tmp_path, boot_id="late"), 1)
+        assert process.wait(10) == 0
+        assert process.stderr.read() == ""
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_it_though_the_terminal_stands_still(tmp_path: Path) -> None:
+    with begin(tmp_path) as process:
+        processor = FakeProcessor(tmp_path, boot_id="many", segment_size=1 << 24)
+        for _ in range(40):
+            processor.block([bytes(64)] * 1000)
+        assert process.stdout is not None
+        deadline = time.monotonic() + 10
+        waiting = array.array("i", [0])
+        while time.monotonic() < deadline and waiting[0] < 60_000:  # of the 64 KiB that a pipe takes
+            time.sleep(0.02)
+            fcntl.ioctl(process.stdout, termios.FIONREAD, waiting)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+        assert process.stderr is not None
+        assert process.stderr.read() == "framegate: interrupted\n"

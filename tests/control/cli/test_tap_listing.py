@@ -1,0 +1,101 @@
+"""Streams and segments by their headers."""
+
+from pathlib import Path
+
+import pytest
+
+from control.cli import tap_listing
+from control.cli.tap_listing import SegmentState, list_segments, print_streams
+from proxy.tap.log_reader import segments
+from proxy.tap.recovery import record_death
+from tests.fakes.tap_files import as_version, chop, flip, segment_files
+from tests.fakes.tap_log import START_NS, FakeProcessor
+
+
+def write(root: Path, count: int = 12, *, seal: bool = True) -> str:
+    processor = FakeProcessor(root, segment_size=1500)
+    for number in range(count):
+        processor.block([bytes(300)], at_ns=START_NS + number)
+    if seal:
+        processor.close()
+    return processor.stream
+
+
+def states(root: Path) -> list[str]:
+    return [state.state for state in list_segments(str(root))]
+
+
+def test_counts_are_those_of_the_blocks(tmp_path: Path) -> None:
+    write(tmp_path)
+    found = list_segments(str(tmp_path))
+    assert sum(state.requests for state in found) == 12
+    assert [state.first_ns for state in found] == sorted(state.first_ns or 0 for state in found)
+    assert (found[0].first_ns, found[-1].last_ns) == (START_NS, START_NS + 11)
+    assert [left.end for left in found[:-1]] == [right.base for right in found[1:]]
+
+
+def test_gaps_are_counted_by_what_is_known_of_them(tmp_path: Path) -> None:
+    lossy = FakeProcessor(tmp_path, flush_size=64 << 10, queue_size=64 << 10)
+    lossy.send([b"kept"])
+    for _ in range(4):
+        lossy.send([bytes(40_000)])
+    lossy.flush()
+    lossy.close()
+    (state,) = list_segments(str(tmp_path))
+    assert state.requests + state.lost == 5
+    assert state.lost > 0
+    assert (state.at_most, state.unknown, state.sampled) == (0, 0, 0)
+
+
+def test_what_control_wrote_for_a_dead_processor_is_counted(tmp_path: Path) -> None:
+    record_death(str(tmp_path), "edge", "b0", {"request": 7}, START_NS, START_NS + 5)
+    (state,) = list_segments(str(tmp_path))
+    assert state.lost + state.at_most == 7
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_the_state_says_how_a_segment_ends(tmp_path: Path, version: int) -> None:
+    write(tmp_path)
+    for path in segment_files(tmp_path):
+        if version == 2:
+            as_version(path, 2)
+    sound = states(tmp_path)
+    assert sound == ["sealed"] * (len(sound) - 1) + ["final" if version == 3 else "sealed"]
+    chop(segment_files(tmp_path)[-1], segment_files(tmp_path)[-1].stat().st_size - 10)
+    assert states(tmp_path) == [*sound[:-1], "damaged"]
+
+
+def test_an_open_tail_may_be_torn_and_a_sealed_one_not(tmp_path: Path) -> None:
+    write(tmp_path, 2, seal=False)
+    (path,) = segment_files(tmp_path)
+    chop(path, path.stat().st_size - 10)
+    assert states(tmp_path) == ["open"]
+
+
+def test_a_damaged_segment_hides_no_other(tmp_path: Path) -> None:
+    write(tmp_path)
+    count = len(segment_files(tmp_path))
+    flip(segment_files(tmp_path)[1], 20)
+    as_version(segment_files(tmp_path)[2], 9)
+    found = list_segments(str(tmp_path))
+    assert [state.state for state in found[:3]] == ["sealed", "damaged", "damaged"]
+    assert "damaged" in found[1].fault
+    assert "version 9" in found[2].fault
+    assert len(found) == count
+
+
+def test_a_segment_that_goes_meanwhile_is_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = write(tmp_path)
+    listed = segments(str(tmp_path), stream)
+    segment_files(tmp_path)[0].unlink()
+    monkeypatch.setattr(tap_listing, "segments", lambda root, name: listed)
+    assert [state.base for state in list_segments(str(tmp_path))] == [segment.base for segment in listed[1:]]
+
+
+def test_what_is_not_known_exactly_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    first = SegmentState("s", 0, 64, 100, "sealed", lost=3)
+    second = SegmentState("s", 64, 128, 100, "open", at_most=5000, unknown=1, sampled=9, first_ns=START_NS, last_ns=START_NS)
+    print_streams([first, second], [], "table")
+    row = capsys.readouterr().out.splitlines()[1]
+    assert "3, at most 5,000, unknown" in row
+    assert row.split()[:4] == ["s", "open", "2", "200"]

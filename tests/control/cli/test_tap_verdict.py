@@ -1,0 +1,102 @@
+"""What verify shows."""
+
+import io
+import json
+import sys
+
+import pytest
+
+from control.cli import tap_verdict
+from control.cli.tap_verdict import Progress, print_verdict
+from proxy.tap.completeness import Verdict, WindowRow
+from tests.fakes.tap_log import START_NS
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def verdict(*states: str, faults: tuple[str, ...] = ()) -> Verdict:
+    rows = [WindowRow("s", "main", "request", START_NS + index * 60_000_000_000, seen=index, state=state) for index, state in enumerate(states)]
+    return Verdict(rows, list(faults), not faults and set(states) <= {"complete", "open", "cut"})
+
+
+def test_faults_come_first_and_the_conclusion_last(capsys: pytest.CaptureFixture[str]) -> None:
+    print_verdict(verdict("complete", "lost", "complete", faults=("s is \x1b gone",)), None, "table")
+    fault, head, *rows, last = capsys.readouterr().out.splitlines()
+    assert fault == "fault: s is \\x1b gone"
+    assert head.split()[:4] == ["STREAM", "LISTENER", "DIRECTION", "WINDOW"]
+    assert [row.split()[-1] for row in rows] == ["complete", "lost", "complete"]
+    assert rows[1].split()[:6] == ["s", "main", "request", "2023-11-14", "22:14", "1"]
+    assert last == "not complete: 1 fault; windows: 2 complete, 1 lost"
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (verdict("complete", "open"), "complete: windows: 1 complete, 1 open"),
+        (verdict(), "complete: windows: none"),
+        (verdict(faults=("a", "b")), "not complete: 2 faults; windows: none"),
+        (verdict(*["complete"] * 1234), "complete: windows: 1,234 complete"),
+    ],
+)
+def test_the_conclusion_says_what_it_comes_to(capsys: pytest.CaptureFixture[str], given: Verdict, text: str) -> None:
+    print_verdict(given, True, "table")
+    assert capsys.readouterr().out.splitlines()[-1] == text
+
+
+def test_a_summary_has_what_is_not_complete(capsys: pytest.CaptureFixture[str]) -> None:
+    print_verdict(verdict("complete", "at_most", "open", "cut"), True, "table")
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()[1:-1]] == ["at_most", "open", "cut"]
+
+
+@pytest.mark.parametrize(("rows", "terminal", "shown"), [(51, True, 0), (50, True, 50), (51, False, 51)])
+def test_many_rows_on_a_terminal_are_summed_up(monkeypatch: pytest.MonkeyPatch, rows: int, terminal: bool, shown: int) -> None:
+    out = Terminal() if terminal else io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    print_verdict(verdict(*["complete"] * rows), None, "table")
+    assert len(out.getvalue().splitlines()) == shown + 1 + (shown > 0)
+
+
+def test_json_has_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    given = verdict("complete", "missing", faults=("f",))
+    given.rows[1].listener = None
+    print_verdict(given, True, "json")
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["complete"], shown["faults"]) == (False, ["f"])
+    assert [row["state"] for row in shown["windows"]] == ["complete", "missing"]
+    assert shown["windows"][1] == {
+        "stream": "s", "listener": None, "direction": "request", "window": "2023-11-14T22:14:20.000000Z", "seen": 1, "stored": 0, "withheld": 0,
+        "sampled": 0, "lost": 0, "at_most": 0, "unknown": 0, "shared": 0, "missing": 0, "state": "missing",
+    }  # fmt: skip
+
+
+def test_progress_is_shown_on_a_terminal_and_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    err = Terminal()
+    monkeypatch.setattr(sys, "stderr", err)
+    now = [100.0]
+    monkeypatch.setattr(tap_verdict.time, "monotonic", lambda: now[0])
+    progress = Progress(4 << 30)
+    progress(1 << 30)
+    assert err.getvalue() == ""
+    now[0] += 1
+    progress(1 << 30)
+    assert "read 2 GiB of 4 GiB, 50 %" in err.getvalue()
+    before = len(err.getvalue())
+    progress(1 << 30)
+    assert len(err.getvalue()) == before, "not for every block"
+    progress.end()
+    assert err.getvalue().endswith("\r\x1b[K")
+
+
+def test_nobody_is_shown_progress_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    err = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", err)
+    monkeypatch.setattr(tap_verdict, "_EVERY_S", 0)
+    progress = Progress(10)
+    progress(5)
+    progress.end()
+    monkeypatch.setattr(sys, "stderr", None)
+    Progress(10)(5)
+    assert err.getvalue() == ""

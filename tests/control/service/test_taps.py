@@ -1,0 +1,299 @@
+"""TapService over a real socket."""
+
+import time
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.field_mask_pb2 import FieldMask
+from google.protobuf.timestamp_pb2 import Timestamp
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from control.gen.framegate.control.v1 import tap_service_pb2 as pb2
+from control.gen.framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
+from control.plane import TapStop
+from control.service.tap_rule import FIELDS, MAX_ENTRIES
+from proxy.config.model import TapConfig, TapRule
+from tests.fakes.serving import Serving, run
+
+FIRST = TapRule(name="first", listeners=("kafka",))
+SECOND = TapRule(name="second", capture="hash")
+TAP = TapConfig(directory="/nowhere", rules=(FIRST, SECOND))
+WHOLE = TapRule(
+    name="whole",
+    listeners=("kafka",),
+    directions=("response",),
+    principals=("CN=x",),
+    networks=("10.0.0.0/8",),
+    min_size=1,
+    max_size=2,
+    apis=("Fetch",),
+    clients=("billing-*",),
+    capture="lengths",
+    max_frame_bytes=3,
+    blank=("0-1",),
+    hash=("2-",),
+    sample_connections=0.25,
+    sample_frames=0.5,
+    expires_ns=2_000_000_000_000_000_000,
+    on_full="mute",
+    max_loss_percent=4.0,
+    max_cpu_percent=5.0,
+)
+WHOLE_MESSAGE: dict[str, Any] = {
+    "name": "whole",
+    "listeners": ["kafka"],
+    "directions": [pb2.TapRule.DIRECTION_RESPONSE],
+    "principals": ["CN=x"],
+    "networks": ["10.0.0.0/8"],
+    "min_size_bytes": 1,
+    "max_size_bytes": 2,
+    "apis": ["Fetch"],
+    "clients": ["billing-*"],
+    "capture": pb2.TapRule.CAPTURE_LENGTHS,
+    "max_frame_bytes": 3,
+    "blank": ["0-1"],
+    "hash": ["2-"],
+    "sample_connections": 0.25,
+    "sample_frames": 0.5,
+    "expire_time": Timestamp(seconds=2_000_000_000),
+    "on_full": pb2.TapRule.ON_FULL_MUTE,
+    "max_loss_percent": 4.0,
+    "max_cpu_percent": 5.0,
+}
+
+
+async def refused(call: Any) -> tuple[grpc.StatusCode, str, list[str]]:
+    """Code, reason and the fields that are wrong."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    status = rpc_status.from_call(caught.value)  # type: ignore[arg-type]
+    assert status is not None
+    info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
+    assert status.details[0].Unpack(info)
+    fields = [item.field for item in bad.field_violations] if status.details[1].Unpack(bad) else []
+    return caught.value.code(), info.reason, fields
+
+
+def test_every_field_of_the_model_is_one_of_the_message_and_comes_back_as_it_went() -> None:
+    async def body(at: Serving) -> None:
+        stub = TapServiceStub(at.channel)
+        created = (await stub.CreateTapRule(pb2.CreateTapRuleRequest(tap_rule=pb2.TapRule(**WHOLE_MESSAGE)))).tap_rule
+        assert at.plane.tap_rules == [FIRST, SECOND, WHOLE]
+        assert created.state == pb2.TapRule.STATE_ACTIVE
+        created.ClearField("etag")
+        created.ClearField("state")
+        assert created == pb2.TapRule(**WHOLE_MESSAGE)
+        assert {field.name for field in pb2.TapRule.DESCRIPTOR.fields} == {*FIELDS, "name", "ttl", "etag", "state", "stops"}
+
+    run(body, tap=TAP)
+
+
+def test_a_rule_of_which_nothing_is_said_is_as_in_a_file_that_says_nothing() -> None:
+    async def body(at: Serving) -> None:
+        request = pb2.CreateTapRuleRequest(tap_rule=pb2.TapRule(name="new"), before="second")
+        created = (await TapServiceStub(at.channel).CreateTapRule(request)).tap_rule
+        assert at.plane.tap_rules == [FIRST, TapRule(name="new"), SECOND]
+        assert (created.sample_frames, created.capture, created.HasField("expire_time")) == (1.0, pb2.TapRule.CAPTURE_FULL, False)
+        assert list(created.directions) == [pb2.TapRule.DIRECTION_REQUEST, pb2.TapRule.DIRECTION_RESPONSE]
+
+    run(body, tap=TAP)
+
+
+def test_rules_are_listed_in_their_order_and_got() -> None:
+    async def body(at: Serving) -> None:
+        stub = TapServiceStub(at.channel)
+        at.plane.tap_rules = [SECOND, TapRule(name="over", expires_ns=5), FIRST]
+        at.plane.tap_stops["second"] = TapStop(slot=1, cause="cpu", percent=9.5, limit=5.0, since_ns=3 * 10**9)
+        page = await stub.ListTapRules(pb2.ListTapRulesRequest(page_size=2))
+        rest = await stub.ListTapRules(pb2.ListTapRulesRequest(page_size=2, page_token=page.next_page_token))
+        assert [rule.name for rule in (*page.tap_rules, *rest.tap_rules)] == ["second", "over", "first"]
+        assert rest.next_page_token == ""
+        states = [rule.state for rule in (*page.tap_rules, *rest.tap_rules)]
+        assert states == [pb2.TapRule.STATE_STOPPED, pb2.TapRule.STATE_EXPIRED, pb2.TapRule.STATE_ACTIVE]
+        (stop,) = page.tap_rules[0].stops
+        assert (stop.processor_slot, stop.cause, stop.stop_time) == (1, pb2.TapRuleStop.CAUSE_CPU, Timestamp(seconds=3))
+        assert (stop.percent, stop.limit_percent) == (9.5, 5.0)
+        assert (await stub.GetTapRule(pb2.GetTapRuleRequest(name="second"))).tap_rule == page.tap_rules[0]
+        assert await refused(stub.GetTapRule(pb2.GetTapRuleRequest(name="none"))) == (grpc.StatusCode.NOT_FOUND, "TAP_RULE_NOT_FOUND", [])
+        assert await refused(stub.GetTapRule(pb2.GetTapRuleRequest())) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT", ["name"])
+        assert at.plane.audits == []
+
+    run(body, tap=TAP)
+
+
+def test_an_update_changes_what_is_named_and_nothing_else() -> None:
+    async def body(at: Serving) -> None:
+        stub = TapServiceStub(at.channel)
+
+        async def update(*paths: str, **values: Any) -> TapRule:
+            request = pb2.UpdateTapRuleRequest(tap_rule=pb2.TapRule(name="whole", **values), update_mask=FieldMask(paths=paths))
+            await stub.UpdateTapRule(request)
+            return at.plane.tap_rules[0]
+
+        at.plane.tap_rules = [WHOLE]
+        changes = {**WHOLE_MESSAGE, "listeners": ["plain"], "sample_frames": 0.75}
+        del changes["name"]
+        rule = await update(sample_frames=0.75)
+        assert rule == TapRule(**{**as_row(WHOLE), "sample_frames": 0.75})
+        rule = await update("listeners", "min_size_bytes", listeners=["plain"], sample_frames=0.1)
+        assert rule == TapRule(**{**as_row(WHOLE), "sample_frames": 0.75, "listeners": ("plain",), "min_size": 0})
+        assert await update("networks", "expire_time", "directions") == TapRule(
+            **{**as_row(rule), "networks": (), "expires_ns": 0, "directions": ("request", "response")}
+        )
+        assert await update("*", capture=pb2.TapRule.CAPTURE_HASH) == TapRule(name="whole", capture="hash")
+        assert await update("*", **changes) == TapRule(**{**as_row(WHOLE), "sample_frames": 0.75, "listeners": ("plain",)})
+
+    run(body, tap=TAP)
+
+
+def as_row(rule: TapRule) -> dict[str, Any]:
+    return {name: getattr(rule, name) for name in TapRule.__dataclass_fields__}
+
+
+@pytest.mark.parametrize("paths", [(), ("ttl",), ("expire_time",)])
+def test_a_time_to_live_becomes_an_instant_when_it_comes(paths: tuple[str, ...]) -> None:
+    async def body(at: Serving) -> None:
+        before = time.time_ns()
+        request = pb2.UpdateTapRuleRequest(tap_rule=pb2.TapRule(name="first", ttl=Duration(seconds=60)), update_mask=FieldMask(paths=paths))
+        updated = (await TapServiceStub(at.channel).UpdateTapRule(request)).tap_rule
+        expires = at.plane.tap_rules[0].expires_ns
+        assert before <= expires - 60 * 10**9 <= time.time_ns()
+        assert (updated.WhichOneof("expiration"), updated.expire_time.ToNanoseconds()) == ("expire_time", expires)
+
+    run(body, tap=TAP)
+
+
+def test_a_rule_is_moved_with_and_without_a_change() -> None:
+    async def body(at: Serving) -> None:
+        stub = TapServiceStub(at.channel)
+        await stub.UpdateTapRule(pb2.UpdateTapRuleRequest(tap_rule=pb2.TapRule(name="second"), before="first"))
+        assert at.plane.tap_rules == [SECOND, FIRST]
+        moved = pb2.TapRule(name="second", capture=pb2.TapRule.CAPTURE_FULL)
+        await stub.UpdateTapRule(pb2.UpdateTapRuleRequest(tap_rule=moved, before=""))
+        assert at.plane.tap_rules == [FIRST, TapRule(name="second")]
+
+    run(body, tap=TAP)
+
+
+def test_an_etag_of_before_changes_nothing() -> None:
+    async def body(at: Serving) -> None:
+        stub = TapServiceStub(at.channel)
+        etag = (await stub.GetTapRule(pb2.GetTapRuleRequest(name="first"))).tap_rule.etag
+        change = pb2.UpdateTapRuleRequest(tap_rule=pb2.TapRule(name="first", etag=etag, capture=pb2.TapRule.CAPTURE_HASH))
+        after = (await stub.UpdateTapRule(change)).tap_rule.etag
+        assert after != etag
+        stale = (grpc.StatusCode.ABORTED, "ETAG_MISMATCH", [])
+        assert await refused(stub.UpdateTapRule(change)) == stale
+        assert await refused(stub.DeleteTapRule(pb2.DeleteTapRuleRequest(name="first", etag=etag))) == stale
+        assert [rule.name for rule in at.plane.tap_rules] == ["first", "second"]
+        await stub.DeleteTapRule(pb2.DeleteTapRuleRequest(name="first", etag=after))
+        assert at.plane.tap_rules == [SECOND]
+
+    run(body, tap=TAP)
+
+
+def test_each_change_has_an_audit_row_and_one_that_is_only_validated_says_so() -> None:
+    async def body(at: Serving) -> None:
+        stub = TapServiceStub(at.channel)
+        new = pb2.TapRule(name="new", sample_frames=0.5)
+        await stub.CreateTapRule(pb2.CreateTapRuleRequest(tap_rule=new, validate_only=True))
+        await stub.CreateTapRule(pb2.CreateTapRuleRequest(tap_rule=new, before="first"))
+        await stub.UpdateTapRule(pb2.UpdateTapRuleRequest(tap_rule=pb2.TapRule(name="first", capture=pb2.TapRule.CAPTURE_LENGTHS)))
+        await stub.DeleteTapRule(pb2.DeleteTapRuleRequest(name="first", validate_only=True))
+        await stub.DeleteTapRule(pb2.DeleteTapRuleRequest(name="first"))
+        await refused(stub.DeleteTapRule(pb2.DeleteTapRuleRequest(name="first")))
+        row, kafka, two = {"name": "new", "sample_frames": 0.5}, {"name": "first", "listeners": ("kafka",)}, ["first", "second"]
+        lengths = {**kafka, "capture": "lengths"}
+        assert [(item["method"].rpartition("/")[2], item["before"], item["after"], item["result"], item["error"]) for item in at.plane.audits] == [
+            ("CreateTapRule", {"rule": None, "order": two}, None, "OK", ""),
+            ("CreateTapRule", {"rule": None, "order": two}, {"rule": row, "order": ["new", *two]}, "OK", ""),
+            ("UpdateTapRule", {"rule": kafka, "order": ["new", *two]}, {"rule": lengths, "order": ["new", *two]}, "OK", ""),
+            ("DeleteTapRule", {"rule": lengths, "order": ["new", *two]}, None, "OK", ""),
+            ("DeleteTapRule", {"rule": lengths, "order": ["new", *two]}, {"rule": None, "order": ["new", "second"]}, "OK", ""),
+            ("DeleteTapRule", {"rule": None, "order": ["new", "second"]}, None, "NOT_FOUND", "TAP_RULE_NOT_FOUND"),
+        ]  # fmt: skip
+        assert [item["request"].get("validate_only", False) for item in at.plane.audits] == [True, False, False, True, False, False]
+
+    run(body, tap=TAP)
+
+
+INVALID, BAD = grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT"
+BAD_RULES: list[tuple[dict[str, Any], list[str]]] = [
+    ({"name": ""}, ["tap_rule.name"]),
+    ({"name": "Bad Name"}, ["tap_rule.name"]),
+    ({"listeners": ["kafka", "none"]}, ["tap_rule.listeners[1]"]),
+    ({"networks": ["10.0.0.1/8", "x"]}, ["tap_rule.networks[0]", "tap_rule.networks[1]"]),
+    ({"directions": [0]}, ["tap_rule.directions[0]"]),
+    ({"directions": [1, 9]}, ["tap_rule.directions[1]"]),
+    ({"capture": 9}, ["tap_rule.capture"]),
+    ({"on_full": 9}, ["tap_rule.on_full"]),
+    ({"min_size_bytes": -1}, ["tap_rule.min_size_bytes"]),
+    ({"min_size_bytes": 5, "max_size_bytes": 4}, ["tap_rule.min_size_bytes"]),
+    ({"max_size_bytes": 2**31}, ["tap_rule.max_size_bytes"]),
+    ({"max_frame_bytes": 2**31}, ["tap_rule.max_frame_bytes"]),
+    ({"apis": ["Fech"]}, ["tap_rule.apis[0]"]),
+    ({"blank": ["7"], "hash": ["8-7"]}, ["tap_rule.blank[0]", "tap_rule.hash[0]"]),
+    ({"sample_connections": -0.1, "sample_frames": float("inf")}, ["tap_rule.sample_connections", "tap_rule.sample_frames"]),
+    ({"max_loss_percent": 101.0, "max_cpu_percent": -1.0}, ["tap_rule.max_cpu_percent", "tap_rule.max_loss_percent"]),
+    ({"principals": [""]}, ["tap_rule.principals[0]"]),
+    ({"principals": ["x" * 257]}, ["tap_rule.principals[0]"]),
+    ({"principals": ["x"] * (MAX_ENTRIES + 1)}, ["tap_rule.principals"]),
+    ({"clients": ["a\0b"]}, ["tap_rule.clients[0]"]),
+    ({"expire_time": Timestamp(seconds=-5)}, ["tap_rule.expire_time"]),
+    ({"expire_time": Timestamp(seconds=10**10)}, ["tap_rule.expire_time"]),
+    ({"ttl": Duration()}, ["tap_rule.ttl"]),
+    ({"ttl": Duration(seconds=-1)}, ["tap_rule.ttl"]),
+    ({"ttl": Duration(seconds=10**10)}, ["tap_rule.ttl"]),
+]
+
+
+@pytest.mark.parametrize(("values", "fields"), BAD_RULES, ids=[", ".join(fields) for _, fields in BAD_RULES])
+def test_a_rule_that_cannot_be_is_refused_with_its_fields(values: dict[str, Any], fields: list[str]) -> None:
+    async def body(at: Serving) -> None:
+        stub = TapServiceStub(at.channel)
+        code, _, named = await refused(stub.CreateTapRule(pb2.CreateTapRuleRequest(tap_rule=pb2.TapRule(**{"name": "new", **values}))))
+        assert (code, sorted(named)) == (INVALID, fields)
+        if "name" not in values:
+            code, _, named = await refused(stub.UpdateTapRule(pb2.UpdateTapRuleRequest(tap_rule=pb2.TapRule(**{"name": "second", **values}))))
+            assert (code, sorted(named)) == (INVALID, fields)
+        assert at.plane.tap_rules == [FIRST, SECOND]
+
+    run(body, tap=TAP)
+
+
+def test_what_else_is_refused() -> None:
+    async def body(at: Serving) -> None:
+        stub = TapServiceStub(at.channel)
+        create, update = pb2.CreateTapRuleRequest, pb2.UpdateTapRuleRequest
+        first, none = pb2.TapRule(name="first"), pb2.TapRule(name="none", capture=pb2.TapRule.CAPTURE_FULL)
+        colour, name = FieldMask(paths=["colour"]), FieldMask(paths=["name"])
+        for call, expected in [
+            (stub.CreateTapRule(create(tap_rule=first)), (grpc.StatusCode.ALREADY_EXISTS, "TAP_RULE_EXISTS", [])),
+            (stub.CreateTapRule(create(tap_rule=none, before="nobody")), (grpc.StatusCode.NOT_FOUND, "TAP_RULE_NOT_FOUND", [])),
+            (stub.UpdateTapRule(update(tap_rule=none)), (grpc.StatusCode.NOT_FOUND, "TAP_RULE_NOT_FOUND", [])),
+            (stub.UpdateTapRule(update(tap_rule=first)), (INVALID, BAD, ["tap_rule"])),
+            (stub.UpdateTapRule(update(tap_rule=first, update_mask=colour, before="second")), (INVALID, BAD, ["update_mask"])),
+            (stub.UpdateTapRule(update(tap_rule=first, update_mask=name)), (INVALID, BAD, ["tap_rule", "update_mask"])),
+            (stub.UpdateTapRule(update()), (INVALID, BAD, ["tap_rule", "tap_rule.name"])),
+            (stub.DeleteTapRule(pb2.DeleteTapRuleRequest()), (INVALID, BAD, ["name"])),
+        ]:
+            code, reason, fields = await refused(call)
+            assert (code, reason, sorted(fields)) == expected
+        at.plane.failure = at.plane.aborted()
+        assert await refused(stub.DeleteTapRule(pb2.DeleteTapRuleRequest(name="first"))) == (grpc.StatusCode.ABORTED, "PROCESSOR_SILENT", [])
+        assert at.plane.tap_rules == [FIRST, SECOND]
+
+    run(body, tap=TAP)
+
+
+def test_without_a_tap_there_are_no_rules() -> None:
+    async def body(at: Serving) -> None:
+        stub = TapServiceStub(at.channel)
+        assert list((await stub.ListTapRules(pb2.ListTapRulesRequest())).tap_rules) == []
+        request = pb2.CreateTapRuleRequest(tap_rule=pb2.TapRule(name="new"))
+        assert await refused(stub.CreateTapRule(request)) == (grpc.StatusCode.FAILED_PRECONDITION, "NO_TAP", [])
+
+    run(body)

@@ -1,0 +1,41 @@
+"""Files of the tap's log, changed as disks, people and older versions change them."""
+
+import json
+import os
+import struct
+import zlib
+from pathlib import Path
+
+from proxy.tap.record import SEGMENT_HEADER, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC
+
+__all__ = ["as_version", "chop", "flip", "segment_files"]
+
+
+def segment_files(root: Path, stream: str = "*") -> list[Path]:
+    """Of a stream, or of all, in order."""
+    return sorted(path for path in root.glob(f"{stream}/*") if path.suffix in (".seg", ".open"))
+
+
+def flip(path: Path, position: int, bits: int = 0x40) -> None:
+    """Change one byte."""
+    with path.open("r+b") as file:
+        file.seek(position)
+        (byte,) = file.read(1)
+        file.seek(position)
+        file.write(bytes([byte ^ bits]))
+
+
+def chop(path: Path, size: int) -> None:
+    """Cut a file to a size."""
+    os.truncate(path, size)
+
+
+def as_version(path: Path, version: int) -> None:
+    """Have a segment say that it is of an older version: without a seal. (Its blocks are of ours; those of version 2 have fewer rows.)"""
+    with path.open("r+b") as file:
+        head = file.read(SEGMENT_HEADER_BYTES)
+        (length,) = struct.unpack_from("<I", head, 12)
+        facts = json.loads(head[SEGMENT_HEADER.size : SEGMENT_HEADER.size + length])
+        body = json.dumps({**facts, "version": version}, sort_keys=True).encode()
+        file.seek(0)
+        file.write((SEGMENT_HEADER.pack(SEGMENT_MAGIC, version, len(body), zlib.crc32(body)) + body).ljust(SEGMENT_HEADER_BYTES, b"\0"))

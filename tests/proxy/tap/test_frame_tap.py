@@ -1,0 +1,64 @@
+from pathlib import Path
+
+import pytest
+
+from proxy.config.model import TapConfig, TapRule
+from proxy.tap.frame_tap import FrameTap
+from proxy.tap.log_reader import read_frames, read_gaps
+from proxy.tap.record import DIRECTION_RESPONSE, REASON_PARTIAL_FRAME
+from proxy.tap.rules import TapRules
+from proxy.tap.writer import TapWriter
+from tests.fakes.runs import pieces_of, run_of
+from tests.fakes.tap_log import ints
+
+START_NS = 1_700_000_000_000_000_000
+NEVER_NS = 1 << 62
+
+
+def tell(tap: FrameTap) -> None:
+    """All that a relay may tell."""
+    assert tap.may_read()
+    assert tap.append(run_of([b"a", b"secret"], head=[2]), 0, START_NS, ints([1]), ints([5, -1]), ints([7, -1]), ints([9, -1]), ints([3, -1]))
+    for run in pieces_of(bytes(300), [100, 100]):
+        assert tap.append_part(run, 2, START_NS, 304, False, 5, 6, 7, 8)
+    first, _, _ = pieces_of(bytes(300), [100, 100])
+    assert tap.append_part(first, 3, START_NS, 304, False, None, None)
+    assert tap.is_within
+    tap.cut_short(START_NS)
+    assert not tap.is_within
+    tap.drop(1, 5, 3, START_NS, run_of([b"x"]))
+    tap.drop(2, 500, 4, START_NS)
+    tap.lose(REASON_PARTIAL_FRAME, 0, 3, 6, START_NS)
+
+
+@pytest.mark.parametrize("capture", ["full", "lengths", "hash"])
+@pytest.mark.parametrize("share", [1.0, 0.0])
+def test_a_tap_that_looks_at_frames_and_one_that_does_not_say_the_same(tmp_path: Path, capture: str, share: float) -> None:
+    found = []
+    for folder, expires_ns in (("plain", 0), ("looking", NEVER_NS)):
+        writer = TapWriter(TapConfig(directory=str(tmp_path / folder)), "n", "0", "b")
+        rule = TapRule(name="r", capture=capture, sample_connections=share, expires_ns=expires_ns)  # type: ignore[arg-type]
+        tap = TapRules((rule,), writer).match("main", "kafka", DIRECTION_RESPONSE, None, "10.0.0.1:5", 77)
+        assert tap is not None
+        tell(tap)
+        assert writer.flush_and_close(1000)
+        found.append((type(tap).__name__, list(read_frames(writer_folder(tmp_path, folder))), list(read_gaps(writer_folder(tmp_path, folder)))))
+    assert [item[0] for item in found] == ["TapPoint", "SelectingTap"]
+    assert found[0][1:] == found[1][1:]
+    assert (len(found[0][1]) == 3) is (share > 0)
+
+
+def writer_folder(path: Path, folder: str) -> str:
+    return str(path / folder)
+
+
+@pytest.mark.parametrize("expires_ns", [0, NEVER_NS])
+def test_what_is_said_of_answers_is_for_as_many_as_there_are_frames(tmp_path: Path, expires_ns: int) -> None:
+    writer = TapWriter(TapConfig(directory=str(tmp_path)), "n", "0", "b")
+    tap = TapRules((TapRule(name="r", expires_ns=expires_ns),), writer).match("main", "kafka", DIRECTION_RESPONSE, None, None, 77)
+    assert tap is not None
+    one, two = ints([1]), ints([1, 2])
+    for said in ((one, one, one, two), (one, one, two, two), (one, two, one, one), (one, None, one, one), (one, one, one, None)):
+        with pytest.raises(ValueError, match="answers with 1 frames"):
+            tap.append(run_of([b"x"]), 0, START_NS, None, *said)
+    assert writer.frames_matched == 0

@@ -1,0 +1,121 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from proxy.config.model import TapRule
+from proxy.tap import sums as module
+from proxy.tap.block import BlockBuilder
+from proxy.tap.gap import Gap
+from proxy.tap.log_reader import segments, walk_segment
+from proxy.tap.record import CHUNK_ROW_BYTES, REASON_DISK_FULL, WINDOW_NS
+from proxy.tap.segment import SegmentLog
+from proxy.tap.sums import PairSums, StreamSums, WindowSums, sum_stream
+from tests.fakes.tap_log import START_NS, FakeProcessor
+
+MINUTE = START_NS // WINDOW_NS
+REQUEST, RESPONSE = ("main", "request"), ("main", "response")
+
+
+def test_frames_are_added_up_by_listener_direction_and_window(tmp_path: Path) -> None:
+    processor = FakeProcessor(tmp_path)
+    processor.send([b"one", b"two"])
+    processor.send([b"three"], direction="response", at_ns=START_NS + 5)
+    processor.flush()
+    processor.send([b"four"], at_ns=START_NS + WINDOW_NS)
+    processor.flush()
+    sums, trouble = sum_stream(str(tmp_path), processor.stream)
+    assert trouble == ""
+    assert set(sums.pairs) == {REQUEST, RESPONSE}
+    assert sums.of(REQUEST).windows == {
+        MINUTE: WindowSums(2, 14, 2, 14, START_NS),
+        MINUTE + 1: WindowSums(1, 8, 0, 0, START_NS + WINDOW_NS),
+    }
+    assert (sums.of(REQUEST).frames, sums.of(REQUEST).stated, sums.of(REQUEST).last_ns) == (3, 2, START_NS + WINDOW_NS)
+    assert sums.of(RESPONSE).windows == {MINUTE: WindowSums(1, 9, 1, 9, START_NS + 5)}
+    assert sums.of(("other", "request")) == PairSums()
+
+
+def test_gaps_count_where_they_lie_and_those_over_windows_for_none(tmp_path: Path) -> None:
+    processor = FakeProcessor(tmp_path, rule=TapRule(name="none", sample_connections=0.0))
+    processor.send([b"out"] * 5)
+    processor.close()
+    sums, _ = sum_stream(str(tmp_path), processor.stream)
+    assert sums.of(REQUEST).windows == {MINUTE: WindowSums(5, 35, 5, 35, START_NS)}
+    assert sums.of(REQUEST).shared == 0
+    log = SegmentLog(str(tmp_path / "edge.0.b1"), {}, 1 << 20, 1 << 62)
+    builder = BlockBuilder()
+    gap = Gap(-1, 0, REASON_DISK_FULL, 0, 0, 0, "main", None, None, None, -1, START_NS)
+    gap.add(7, 70, START_NS + WINDOW_NS)
+    partial = Gap(3, 1, REASON_DISK_FULL, 0, 0, 0, "main", None, None, None, 3, START_NS)
+    partial.add(0, 12, START_NS + 1)
+    builder.add_gap(gap)
+    builder.add_gap(partial)
+    log.append(builder.finish(), 0)
+    sums, _ = sum_stream(str(tmp_path), "edge.0.b1")
+    assert sums.of(REQUEST) == PairSums({}, 7, 70, START_NS + WINDOW_NS, START_NS + WINDOW_NS)
+    assert sums.of(RESPONSE).frames == 0, "of a frame that never was whole none is counted"
+
+
+def test_what_was_added_before_it_was_deleted_counts_and_counts_once(tmp_path: Path) -> None:
+    processor = FakeProcessor(tmp_path, segment_size=1000)
+    for _ in range(4):
+        processor.block([bytes(600)])
+    first = segments(str(tmp_path), processor.stream)[0]
+    carried = StreamSums()
+    for ref in walk_segment(first, first.base):
+        carried.add(ref)
+    assert carried.end == first.limit
+    assert sum_stream(str(tmp_path), processor.stream, carried)[0].of(REQUEST).frames == 4, "it could not be deleted after all"
+    carried = StreamSums()
+    for ref in walk_segment(first, first.base):
+        carried.add(ref)
+    os.unlink(first.path)
+    assert sum_stream(str(tmp_path), processor.stream, carried)[0].of(REQUEST).frames == 4
+    assert sum_stream(str(tmp_path), processor.stream)[0].of(REQUEST).frames == 3
+
+
+def test_a_hole_is_passed_over_and_told(tmp_path: Path) -> None:
+    processor = FakeProcessor(tmp_path, segment_size=1000)
+    for _ in range(5):
+        processor.block([bytes(600)])
+    os.unlink(segments(str(tmp_path), processor.stream)[1].path)
+    sums, trouble = sum_stream(str(tmp_path), processor.stream)
+    assert sums.of(REQUEST).frames == 4
+    assert "is gone" in trouble
+
+
+def test_tables_that_cannot_be_read_count_for_nothing(tmp_path: Path) -> None:
+    processor = FakeProcessor(tmp_path)
+    for body in (b"one", b"two", b"three"):
+        processor.block([body])
+    (segment,) = segments(str(tmp_path), processor.stream)
+    refs = list(walk_segment(segment, segment.base))
+    with open(segment.path, "r+b") as file:
+        file.seek(refs[1].position + refs[1].header.header_len)
+        file.write(b"\xff\xff")
+        file.seek(refs[2].position + refs[2].header.chunks_at + 80)
+        file.write(b"\x7f")
+    sums, trouble = sum_stream(str(tmp_path), processor.stream)
+    assert sums.of(REQUEST).frames == 1, "a frame that cannot be told to be there is no frame that is there"
+    assert "tables" in trouble
+
+
+def test_payload_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    processor = FakeProcessor(tmp_path)
+    processor.block([bytes(100_000)])
+    lengths: list[int] = []
+    real = os.pread
+
+    def pread(fd: int, length: int, position: int) -> bytes:
+        lengths.append(length)
+        return real(fd, length, position)
+
+    monkeypatch.setattr(module.os, "pread", pread)
+    assert sum_stream(str(tmp_path), processor.stream)[0].of(REQUEST).frames == 1
+    assert max(lengths) < 4096 + 10 * CHUNK_ROW_BYTES
+
+
+def test_a_stream_that_does_not_exist_has_nothing(tmp_path: Path) -> None:
+    sums, trouble = sum_stream(str(tmp_path), "edge.0.b9")
+    assert (sums.pairs, sums.end, trouble) == ({}, 0, "")
