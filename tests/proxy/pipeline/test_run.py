@@ -285,6 +285,7 @@ def test_the_job_follows_the_log_says_so_and_stops_on_sigterm(tmp_path: Path, no
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_frames_too_large_for_the_heap_are_cut_and_said_and_come_again_the_same(tmp_path: Path) -> None:
     """Four frames of 100 MB, and the heap that a job has when nobody says otherwise."""
     log, output = tmp_path / "log", tmp_path / "out"
@@ -338,6 +339,7 @@ def test_a_job_that_is_stopped_says_nothing(tmp_path: Path, number: int, busy: b
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_job_that_fails_says_why_first_and_last_and_goes_on_with_a_gap_when_told_to(tmp_path: Path) -> None:
     log, output = tmp_path / "log", tmp_path / "out"
     processor = FakeProcessor(log, segment_size=1)
