@@ -9,8 +9,9 @@ import click
 from control.cli.channels import channels
 from control.cli.limits import limits
 from control.cli.listeners import listeners
-from control.cli.local import check, demo, pipeline, serve
+from control.cli.local import check, demo, serve
 from control.cli.options import EXIT_INTERRUPTED, example
+from control.cli.pipeline import pipeline
 from control.cli.pools import pool
 from control.cli.proxies import drain, status
 from control.cli.tap import tap

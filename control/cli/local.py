@@ -1,4 +1,4 @@
-"""The commands that need no running framegate: check, serve, demo, pipeline run."""
+"""The commands that need no running framegate: check, serve, demo."""
 
 import pathlib
 import sys
@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from control.cli.kinds import DURATION, JAVA_HEAP, SIZE
 from control.cli.options import example, output_option
 
 if TYPE_CHECKING:
     from control.demo.run import Upstream
 
-__all__ = ["check", "demo", "pipeline", "serve"]
+__all__ = ["check", "demo", "serve"]
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=pathlib.Path)
 
@@ -74,46 +73,3 @@ def demo(seconds: float, rate: int, connections: int, upstream: "Upstream", dire
     from control.demo.run import run
 
     sys.exit(run(seconds=seconds, rate=rate, connections=connections, upstream=upstream, directory=directory, plain_view=plain))
-
-
-@click.group(epilog=example("framegate pipeline run --source var/tap --output var/tables --available-now"))
-def pipeline() -> None:
-    """The Spark side of the tap."""
-
-
-@pipeline.command(epilog=example("framegate pipeline run --source var/tap --output var/tables --available-now"))
-@click.option("--source", type=click.Path(file_okay=False, path_type=pathlib.Path), required=True, help="The tap's directory.")
-@click.option("--output", type=click.Path(file_okay=False, path_type=pathlib.Path), required=True, help="The folder of the tables.")
-@click.option("--available-now", is_flag=True, help="Read what is there, then end; otherwise go on until stopped.")
-@click.option("--trigger", type=DURATION, default="1s", show_default=True, help="Between the starts of two batches.")
-@click.option("--max-bytes-per-trigger", type=SIZE, default="128MiB", show_default=True, help="Of the log, in one batch.")
-@click.option("--checkpoint", type=click.Path(file_okay=False, path_type=pathlib.Path), help="Spark's own log.  [default: OUTPUT/_checkpoint]")
-@click.option("--from-latest", is_flag=True, help="Begin with what is written from now on; only with a new checkpoint.")
-@click.option("--memory", type=JAVA_HEAP, default="1g", show_default=True, help="Heap of the Java virtual machine.")
-def run(
-    source: pathlib.Path,
-    output: pathlib.Path,
-    available_now: bool,
-    trigger: int,
-    max_bytes_per_trigger: int,
-    checkpoint: pathlib.Path | None,
-    from_latest: bool,
-    memory: str,
-) -> None:
-    """Read the tap's log into tables: frames, traffic by minute, requests. Prints JSON rows."""
-    try:
-        from proxy.pipeline.run import PipelineSettings, run_pipeline
-    except ImportError as error:
-        click.echo(f"framegate: the pipeline needs {error.name}, which is not installed: pip install 'framegate[spark]'", err=True)
-        sys.exit(2)
-    settings = PipelineSettings(
-        source=source,
-        output=output,
-        available_now=available_now,
-        trigger_ms=trigger,
-        max_bytes_per_trigger=max_bytes_per_trigger,
-        checkpoint=checkpoint,
-        from_latest=from_latest,
-        memory=memory,
-    )
-    sys.exit(run_pipeline(settings))

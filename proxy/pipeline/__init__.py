@@ -2,14 +2,19 @@
 
 schema.py            the columns of a chunk row, and their projection through a user's schema
 decode.py            blocks of the tap's log as Arrow record batches, without copying payload
-planner.py           offsets over all streams of a log: what is there, what a batch may take, how it is cut into partitions
+position.py          where a query stands in a log, as its checkpoint keeps it
+planner.py           positions over all streams of a log: what is there, what a batch may take, how it is cut into partitions
+loss.py              what a log lacks that was to be read; vanished.py: which streams are gone, judged from the tap's ledger
+options.py           the options of the source, judged
 source.py            the Python Data Source ``framegate``, for streams and batches
 pyspark_framegate.py what Spark finds by itself; the wheel installs it at its top
 transforms.py        DataFrame to DataFrame: chunks to frames, traffic, requests, gaps
 tables.py            micro-batches to Parquet tables that a replay replaces; the views over them
 session.py           the Spark session with the settings that this pipeline wants
-run.py               the job behind ``framegate pipeline run``
+memory.py            what the job's heap has room for
+settings.py          what the job is told
+run.py               the job behind ``framegate pipeline run``; report.py: the events it prints
 
-Only this room imports pyspark, pyarrow and numpy; of the rooms below it knows the tap's record and log reader only. Nothing is
+Only this room imports pyspark, pyarrow and numpy; of the rooms below it knows the tap's record, log reader, ledger and consumers only. Nothing is
 re-exported here, so that importing one module costs no more than that module needs.
 """

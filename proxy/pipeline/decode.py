@@ -4,9 +4,12 @@ The chunk table of a block is a numpy array over the file's bytes, and ``data`` 
 of the block: chunks lie back to back, so their offsets are all it takes. Blocks that are small (a quiet proxy flushes every 20 ms) are joined
 until a batch is worth its fixed cost of some 46 microseconds; joining copies their payload once. So does making anew a block that holds pieces
 of frames that were cut through: the chunk that completes one holds all of it then, and pieces are no rows.
+
+Where only a part of the payload is wanted, frames are cut here, so that Spark never sees the rest; their sizes stay those on the wire.
 """
 
 import dataclasses
+import functools
 import json
 import mmap
 import os
@@ -17,14 +20,16 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from proxy.pipeline.planner import DataLossError, Slice
+from proxy.pipeline.loss import DataLossError, Loss, pairs_of
+from proxy.pipeline.planner import Slice
 from proxy.tap import record
+from proxy.tap.ledger import read_ledger
 from proxy.tap.log_reader import BlockRef, Joiner, open_segment
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Block", "read_slice", "record_batch", "record_batches"]
+__all__ = ["Block", "loss_batch", "read_slice", "record_batch", "record_batches"]
 
 CHUNK_DTYPE: Final = np.dtype(
     {
@@ -35,6 +40,9 @@ CHUNK_DTYPE: Final = np.dtype(
     }
 )
 INT32: Final = np.dtype(np.int32)
+_COUNTING: Final = (record.KIND_GAP, record.KIND_TOTALS)
+NOBODY: Final = "ANONYMOUS"
+"""What the proxy calls a client that did not say who it is. No certificate's name is spelled so."""
 _JOIN_BELOW: Final = 1 << 20
 
 
@@ -75,13 +83,33 @@ class Block:
 class _Group:
     """Some neighbouring blocks of one stream, their tables joined, from which each column is made on demand."""
 
-    def __init__(self, stream: str, blocks: Sequence[Block]) -> None:
+    def __init__(self, stream: str, blocks: Sequence[Block], keep: int | None = None) -> None:
+        """``keep``: bytes of each body to keep; None: all."""
         self.stream = stream
         self.blocks = blocks
+        self._keep = keep
         self.counts = np.array([block.header.chunk_count for block in blocks], dtype="i8")
         tables = [block.chunks for block in blocks]
         self.rows = tables[0] if len(tables) == 1 else np.concatenate(tables)
         self.flags = self.rows["flags"]
+
+    @functools.cached_property
+    def cut(self) -> "_Cut | None":
+        """The payload, cut; None: nothing is longer than is to be kept."""
+        if self._keep is None or int(self.rows["data_length"].max(initial=0)) <= self._keep:
+            return None
+        starts = self.ints(lambda b: b.ints(b.header.starts_at, b.header.starts_count))
+        made = _Cut(self.rows, starts, self.payload(), self._keep)
+        return made if made.shorter else None
+
+    def ints(self, values: "Callable[[Block], NDArray[np.int32]]") -> "NDArray[np.int32]":
+        """A section of all blocks."""
+        sections = [values(block) for block in self.blocks]
+        return sections[0] if len(sections) == 1 else np.concatenate(sections)
+
+    def payload(self) -> pa.Buffer:
+        """The data sections of all blocks."""
+        return pa.py_buffer(self.blocks[0].data if len(self.blocks) == 1 else b"".join(block.data for block in self.blocks))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -92,13 +120,13 @@ class _Group:
     def chunk_index(self) -> pa.Array:
         return pa.array(np.concatenate([np.arange(count, dtype="i4") for count in self.counts]))
 
-    def text(self, field: str) -> pa.Array:
-        """A column of strings that the rows name by index into their block's table; -1 is null."""
-        words: list[str] = []
+    def text(self, field: str, null: str | None = None) -> pa.Array:
+        """A column of strings that the rows name by index into their block's table; -1 is null, and so is the word ``null``."""
+        words: list[str | None] = []
         shifts = np.empty(len(self.blocks), dtype="i4")
         for position, block in enumerate(self.blocks):
             shifts[position] = len(words)
-            words.extend(block.strings)
+            words.extend(None if word == null else word for word in block.strings)
         index = self.rows[field]
         return pa.array(words, type=pa.string()).take(pa.array(index + np.repeat(shifts, self.counts), mask=index < 0))
 
@@ -112,10 +140,31 @@ class _Group:
         values = np.ascontiguousarray(self.rows[field])
         return pa.array(values, mask=values < 0 if null_below_zero else None)
 
-    def time(self, field: str, kind: int | None = None) -> pa.Array:
-        """Nanoseconds as microseconds, rounded down, UTC. With ``kind``: of such chunks only, and null at 0."""
+    def time(self, field: str, kinds: Sequence[int] = ()) -> pa.Array:
+        """Nanoseconds as microseconds, rounded down, UTC. With ``kinds``: of such rows only, and null at 0."""
         values = self.rows[field]
-        return pa.array(values // 1000, type=pa.timestamp("us", tz="UTC"), mask=None if kind is None else (values == 0) | (self.rows["kind"] != kind))
+        return pa.array(values // 1000, type=pa.timestamp("us", tz="UTC"), mask=(values == 0) | ~self.is_of(*kinds) if kinds else None)
+
+    def until(self) -> pa.Array:
+        """When the last frame of a gap was lost, or of totals seen; before version 3 a gap knew only when it was written."""
+        values = np.where(self.rows["original_bytes"] == 0, self.rows["capture_ns"], self.rows["original_bytes"])
+        return pa.array(values // 1000, type=pa.timestamp("us", tz="UTC"), mask=~self.is_of(*_COUNTING))
+
+    def is_of(self, *kinds: int) -> "NDArray[np.bool_]":
+        """Which rows are of these kinds."""
+        return np.isin(self.rows["kind"], kinds)
+
+    def count(self, field: str, *kinds: int) -> pa.Array:
+        """A number that means what its column says in rows of these kinds; 0 in others."""
+        return pa.array(np.where(self.is_of(*kinds), self.rows[field], 0))
+
+    def seen(self, field: str) -> pa.Array:
+        """A number of totals; null in other rows."""
+        return pa.array(np.ascontiguousarray(self.rows[field]), mask=~self.is_of(record.KIND_TOTALS))
+
+    def certainty(self) -> pa.Array:
+        codes = np.where(self.flags & record.FLAG_UNKNOWN, 2, np.where(self.flags & record.FLAG_AT_MOST, 1, 0)).astype("i4")
+        return pa.array(record.CERTAINTIES, type=pa.string()).take(pa.array(codes, mask=~self.is_of(record.KIND_GAP)))
 
     def transfer(self) -> pa.Array:
         """Microseconds from a frame's first bytes to its last, for chunks of a frame that was cut through."""
@@ -124,6 +173,8 @@ class _Group:
 
     def data(self, kind: pa.DataType) -> pa.Array:
         """The payload: Arrow offsets over the data section itself (over its copy when several blocks are joined)."""
+        if self.cut is not None:
+            return pa.Array.from_buffers(kind, len(self), [None, pa.py_buffer(self.cut.offsets), self.cut.data])
         lengths = self.rows["data_length"]
         offsets = _offsets(lengths)
         sections = [block.data for block in self.blocks]
@@ -131,25 +182,35 @@ class _Group:
         _expect_dense(self.rows["data_offset"], offsets, np.repeat(begins[:-1], self.counts), lengths > 0, "data")
         if int(offsets[-1]) != sum(len(section) for section in sections):
             raise record.FormatError("the chunks of a block do not fill its data section")
-        buffer = pa.py_buffer(sections[0]) if len(sections) == 1 else pa.py_buffer(b"".join(sections))
-        return pa.Array.from_buffers(kind, len(self), [None, pa.py_buffer(offsets), buffer])
+        return pa.Array.from_buffers(kind, len(self), [None, pa.py_buffer(offsets), self.payload()])
 
     def starts(self, kind: pa.DataType) -> pa.Array:
+        if self.cut is not None:
+            return _list_array(kind, len(self), None, _offsets(self.rows["frame_count"]), self.cut.starts)
         return self._lists(
             kind, self.rows["frame_count"], "starts_index", lambda b: b.ints(b.header.starts_at, b.header.starts_count), nullable=False
         )
 
     def sizes(self, kind: pa.DataType) -> pa.Array:
+        if self.cut is not None:
+            stored = self.ints(lambda b: b.ints(b.header.sizes_at, b.header.sizes_count))
+            frames = self.rows["frame_count"]
+            has = np.repeat(self.flags & record.FLAG_SIZES != 0, frames)
+            sizes = self.cut.sizes.copy()
+            sizes[has] = stored
+            return _list_array(kind, len(self), frames > 0, _offsets(frames), sizes)
         return self._lists(kind, self._flagged(record.FLAG_SIZES), "sizes_index", lambda b: b.ints(b.header.sizes_at, b.header.sizes_count))
 
-    def answers(self, kind: pa.DataType, half: int) -> pa.Array:
-        """``half`` 0: keys; 1: latencies."""
+    def answers(self, kind: pa.DataType, part: int) -> pa.Array:
+        """``part`` 0: keys; 1: latencies; 2: request sizes; 3: correlation ids. The last two are in blocks with BLOCK_REQUESTS only."""
+        has = [part < 2 or bool(block.header.flags & record.BLOCK_REQUESTS) for block in self.blocks]
 
         def values(block: Block) -> "NDArray[np.int32]":
-            count = block.header.answers_count
-            return block.ints(block.header.answers_at + 4 * half * count, count)
+            count = block.header.answers_count if part < 2 or block.header.flags & record.BLOCK_REQUESTS else 0
+            return block.ints(block.header.answers_at + 4 * part * count, count)
 
-        return self._lists(kind, self._flagged(record.FLAG_ANSWERS), "answers_index", values)
+        lengths = np.where(np.repeat(has, self.counts), self._flagged(record.FLAG_ANSWERS), np.int32(-1))
+        return self._lists(kind, lengths, "answers_index", values)
 
     def _flagged(self, flag: int) -> "NDArray[np.int32]":
         """Frame counts of the chunks with the flag, -1 for the others."""
@@ -171,11 +232,49 @@ class _Group:
         _expect_dense(self.rows[index], offsets, np.repeat(begins[:-1], self.counts), lengths > 0, index)
         if offsets[-1] != begins[-1]:
             raise record.FormatError(f"{index}: the chunks name {offsets[-1]} entries of {begins[-1]}")
-        valid = None
-        if nullable and bool((lengths < 0).any()):
-            valid = pa.py_buffer(np.packbits(lengths >= 0, bitorder="little"))
-        child = pa.array(sections[0] if len(sections) == 1 else np.concatenate(sections), type=pa.int32())
-        return pa.ListArray.from_buffers(kind, len(self), [valid, pa.py_buffer(offsets)], children=[child])
+        valid = lengths >= 0 if nullable and bool((lengths < 0).any()) else None
+        return _list_array(kind, len(self), valid, offsets, sections[0] if len(sections) == 1 else np.concatenate(sections))
+
+
+class _Cut:
+    """The payload of some chunks, of each frame its header and at most so many bytes.
+
+    Attributes:
+        shorter: something was cut; otherwise nothing else is here.
+        data: what is kept.
+        offsets: of the chunks in it.
+        starts: of the frames, each relative to its chunk.
+        sizes: of the bodies as stored before.
+    """
+
+    def __init__(self, rows: "NDArray[Any]", starts: "NDArray[np.int32]", data: pa.Buffer, keep: int) -> None:
+        frames = rows["frame_count"]
+        chunks = _offsets(rows["data_length"])
+        begins = starts + np.repeat(chunks[:-1], frames)
+        firsts = _offsets(frames)
+        ends = np.append(begins[1:], np.int32(0))
+        ends[firsts[1:][frames > 0] - 1] = chunks[1:][frames > 0]
+        kept = np.minimum(ends - begins, np.int32(min(keep, record.MAX_CHUNK_BYTES)) + record.FRAME_HEADER_BYTES)
+        self.shorter = bool((kept < ends - begins).any())
+        if not self.shorter:
+            return
+        # kept and dropped alternate: the kept ones are every other value
+        edges = np.empty(2 * len(begins) + 1, dtype="i4")
+        edges[0:-1:2], edges[1::2], edges[-1] = begins, begins + kept, ends[-1]
+        every_other = pa.array(np.arange(0, 2 * len(begins), 2, dtype="i4"))
+        found = pa.Array.from_buffers(pa.binary(), 2 * len(begins), [None, pa.py_buffer(edges), data]).take(every_other)
+        moved = _offsets(kept)
+        self.data: pa.Buffer = found.buffers()[2]
+        self.offsets: NDArray[np.int32] = moved[firsts]
+        self.starts: NDArray[np.int32] = moved[:-1] - np.repeat(self.offsets[:-1], frames)
+        self.sizes: NDArray[np.int32] = ends - begins - record.FRAME_HEADER_BYTES
+
+
+def _list_array(
+    kind: pa.DataType, length: int, valid: "NDArray[np.bool_] | None", offsets: "NDArray[np.int32]", values: "NDArray[np.int32]"
+) -> pa.Array:
+    bits = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.ListArray.from_buffers(kind, length, [bits, pa.py_buffer(offsets)], children=[pa.array(values, type=pa.int32())])
 
 
 def _offsets(lengths: "NDArray[Any]") -> "NDArray[np.int32]":
@@ -198,30 +297,37 @@ _MAKERS: Final[dict[str, Callable[[_Group, pa.DataType], pa.Array]]] = {
     "capture_time": lambda group, kind: group.time("capture_ns"),
     "connection_id": lambda group, kind: group.number("connection", null_below_zero=True),
     "listener": lambda group, kind: group.text("listener"),
-    "principal": lambda group, kind: group.text("principal"),
+    "principal": lambda group, kind: group.text("principal", null=NOBODY),
     "peer": lambda group, kind: group.text("peer"),
     "rule": lambda group, kind: group.text("rule"),
     "direction": lambda group, kind: group.word("direction", record.DIRECTIONS),
     "protocol": lambda group, kind: group.word("protocol", record.PROTOCOLS),
+    "framing": lambda group, kind: group.word("framing", record.FRAMINGS),
     "kind": lambda group, kind: group.word("kind", record.KINDS),
     "capture": lambda group, kind: group.word("capture", record.CAPTURES),
     "first_sequence": lambda group, kind: group.number("first_frame", null_below_zero=True),
     "frame_count": lambda group, kind: group.number("frame_count"),
-    "original_bytes": lambda group, kind: group.number("original_bytes"),
+    "original_bytes": lambda group, kind: group.count("original_bytes", record.KIND_FRAMES),
     "reason": lambda group, kind: group.word("reason", record.REASONS),
-    "lost_frames": lambda group, kind: group.number("lost_frames"),
-    "lost_bytes": lambda group, kind: group.number("lost_bytes"),
-    "lost_from": lambda group, kind: group.time("lost_from_ns", record.KIND_GAP),
+    "lost_frames": lambda group, kind: group.count("lost_frames", record.KIND_GAP),
+    "lost_bytes": lambda group, kind: group.count("lost_bytes", record.KIND_FRAMES, record.KIND_GAP),
+    "lost_from": lambda group, kind: group.time("lost_from_ns", (*_COUNTING, record.KIND_CLOCK)),
+    "lost_until": lambda group, kind: group.until(),
+    "certainty": lambda group, kind: group.certainty(),
+    "seen_frames": lambda group, kind: group.seen("lost_frames"),
+    "seen_bytes": lambda group, kind: group.seen("lost_bytes"),
     "data": lambda group, kind: group.data(kind),
     "starts": lambda group, kind: group.starts(kind),
     "sizes": lambda group, kind: group.sizes(kind),
     "request_key": lambda group, kind: group.answers(kind, 0),
     "latency_us": lambda group, kind: group.answers(kind, 1),
+    "request_size": lambda group, kind: group.answers(kind, 2),
+    "correlation_id": lambda group, kind: group.answers(kind, 3),
     "transfer_us": lambda group, kind: group.transfer(),
 }
 
 
-def read_slice(part: Slice, *, fail_on_data_loss: bool = True, joiner: Joiner | None = None) -> Iterator[Block]:
+def read_slice(part: Slice, *, fail_on_data_loss: bool = True, joiner: Joiner | None = None) -> Iterator[Block | Loss]:
     """The blocks of a slice, mapped, each CRC checked, their frames whole.
 
     Args:
@@ -230,21 +336,18 @@ def read_slice(part: Slice, *, fail_on_data_loss: bool = True, joiner: Joiner | 
         joiner: who joined the slices before this one, if somebody did.
 
     Raises:
-        DataLossError: a block is damaged, or the segment is gone; with ``fail_on_data_loss`` false it is left out, and what follows a damaged
-            header in its segment too, for nobody can say where the next block begins.
+        DataLossError: a block or the segment's header is damaged, or the segment is gone; with ``fail_on_data_loss`` false there is a loss instead,
+            to the end of the slice where a header is damaged, for nobody can say where the next block begins.
     """
     at = part.start
     joiner = joiner or Joiner()
     try:
-        fd = open_segment(part.path)
-    except FileNotFoundError as gone:
-        if fail_on_data_loss:
-            raise DataLossError(f"stream {part.stream}: {part.path} was deleted before offsets {at} to {part.end} were read") from gone
+        view, modified_ns = _mapped(part)
+    except (FileNotFoundError, record.FormatError) as fault:
+        gone = isinstance(fault, FileNotFoundError)
+        detail = f"{part.path} was deleted before offsets {at} to {part.end} were read" if gone else f"{part.path}: {fault}"
+        yield _lost(part, at, part.end, record.REASON_VANISHED if gone else record.REASON_DAMAGED, detail, fail=fail_on_data_loss)
         return
-    try:
-        view = memoryview(mmap.mmap(fd, 0, prot=mmap.PROT_READ))
-    finally:
-        os.close(fd)
     while at < part.end:
         position = at - part.base + record.SEGMENT_HEADER_BYTES
         try:
@@ -252,43 +355,103 @@ def read_slice(part: Slice, *, fail_on_data_loss: bool = True, joiner: Joiner | 
             if header.offset != at or position + header.block_len > len(view):
                 raise record.FormatError(f"a block of {header.block_len} bytes that says it is at {header.offset}")
         except record.FormatError as fault:
-            if fail_on_data_loss:
-                raise DataLossError(f"stream {part.stream}: damaged at offset {at} of {part.path}: {fault}") from fault
+            detail = f"damaged at offset {at} of {part.path}: {fault}"
+            yield _lost(part, at, part.end, record.REASON_DAMAGED, detail, until_ns=modified_ns, fail=fail_on_data_loss)
             return
         body = view[position : position + header.block_len]
         at += header.block_len
         if zlib.crc32(body[header.header_len :]) == header.body_crc:
             yield Block(*joiner.join(BlockRef(part.stream, part.path, part.base, position, header), body))
-        elif fail_on_data_loss:
-            raise DataLossError(f"stream {part.stream}: the block at offset {header.offset} of {part.path} is damaged: its CRC does not fit")
+            continue
+        detail = f"the block at offset {header.offset} of {part.path} is damaged: its CRC does not fit"
+        times = {"from_ns": header.first_ns, "until_ns": header.last_ns}
+        yield _lost(part, header.offset, at, record.REASON_DAMAGED, detail, **times, fail=fail_on_data_loss)
 
 
-def record_batch(stream: str, blocks: Sequence[Block], schema: pa.Schema) -> pa.RecordBatch:
+def _mapped(part: Slice) -> tuple[memoryview, int]:
+    """The bytes of a segment, and when it was last written.
+
+    Raises:
+        FileNotFoundError: it was deleted.
+        FormatError: this is no segment that we can read.
+    """
+    fd = open_segment(part.path)
+    try:
+        status = os.fstat(fd)
+        if status.st_size < record.SEGMENT_HEADER_BYTES:
+            raise record.FormatError(f"a segment of {status.st_size} bytes")
+        view = memoryview(mmap.mmap(fd, 0, prot=mmap.PROT_READ))
+    finally:
+        os.close(fd)
+    facts = record.decode_segment_header(bytes(view[: record.SEGMENT_HEADER_BYTES]))
+    if facts["base"] != part.base:
+        raise record.FormatError(f"a segment that begins at {facts['base']}, under a name that says {part.base}")
+    return view, status.st_mtime_ns
+
+
+def _lost(part: Slice, offset: int, end: int, reason: int, detail: str, *, from_ns: int = 0, until_ns: int = 0, fail: bool) -> Loss:
+    """A loss within a slice.
+
+    Raises:
+        DataLossError: it is not accepted.
+    """
+    if fail:
+        raise DataLossError(f"stream {part.stream}: {detail}")
+    ledger = read_ledger(os.path.dirname(os.path.dirname(part.path)))
+    return Loss(part.stream, offset, end, reason, from_ns, until_ns, pairs_of(ledger, part.stream))
+
+
+def record_batch(stream: str, blocks: Sequence[Block], schema: pa.Schema, *, keep: int | None = None) -> pa.RecordBatch:
     """The chunks of some neighbouring blocks, one row each.
 
     Args:
         stream: whose blocks they are.
         blocks: at least one, in order; together under 2 GiB of data.
         schema: columns of ``schema.CHUNK_SCHEMA`` as Spark spells them in Arrow; only these are made, payload is not touched unless asked for.
+        keep: bytes of each body to keep; None: all. Without the column data nothing is cut.
 
     Raises:
         FormatError: a block's table contradicts its sections.
     """
-    group = _Group(stream, blocks)
+    group = _Group(stream, blocks, keep if "data" in schema.names else None)
     return pa.RecordBatch.from_arrays([_MAKERS[field.name](group, field.type) for field in schema], schema=schema)
 
 
-def record_batches(stream: str, blocks: Iterable[Block], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Record batches over all the blocks; small neighbours share one."""
+def loss_batch(loss: Loss, schema: pa.Schema) -> pa.RecordBatch:
+    """A loss as gaps, one for each listener and direction that it may be about."""
+    count = len(loss.pairs)
+    times = {"capture_time": loss.until_ns or loss.from_ns, "lost_from": loss.from_ns or None, "lost_until": loss.until_ns or None}
+    values: dict[str, Any] = {name: None if ns is None else ns // 1000 for name, ns in times.items()}
+    values |= {"stream": loss.stream, "offset": loss.offset, "reason": record.REASONS[loss.reason], "certainty": record.CERTAINTIES[2]}
+    values |= {"protocol": record.PROTOCOLS[0], "framing": record.FRAMINGS[0], "kind": record.KINDS[record.KIND_GAP], "capture": record.CAPTURES[0]}
+    values |= {"frame_count": 0, "original_bytes": 0, "lost_frames": 0, "lost_bytes": 0, "data": b"", "starts": []}
+    columns: dict[str, list[Any]] = {
+        "chunk_index": list(range(count)),
+        "listener": [listener for listener, _ in loss.pairs],
+        "direction": [direction for _, direction in loss.pairs],
+    }
+    return pa.RecordBatch.from_arrays(
+        [pa.array(columns.get(field.name, [values.get(field.name)] * count), type=field.type) for field in schema], schema=schema
+    )
+
+
+def record_batches(stream: str, blocks: Iterable[Block | Loss], schema: pa.Schema, *, keep: int | None = None) -> Iterator[pa.RecordBatch]:
+    """Record batches over all the blocks; small neighbours share one. A loss is one of its own."""
     group: list[Block] = []
     size = 0
     for block in blocks:
+        if isinstance(block, Loss):
+            if group:
+                yield record_batch(stream, group, schema, keep=keep)
+            group, size = [], 0
+            yield loss_batch(block, schema)
+            continue
         if block.header.chunk_count == 0:
             continue  # it had pieces only
         if group and size + len(block.body) > _JOIN_BELOW:
-            yield record_batch(stream, group, schema)
+            yield record_batch(stream, group, schema, keep=keep)
             group, size = [], 0
         group.append(block)
         size += len(block.body)
     if group:
-        yield record_batch(stream, group, schema)
+        yield record_batch(stream, group, schema, keep=keep)

@@ -1,7 +1,7 @@
 """Asks an output folder's tables in SQL, for callers that have no Spark of their own.
 
 ``python -m proxy.pipeline.query DIR`` reads a JSON object of names and SELECT statements from standard input and writes one of names and
-rows, each an object, to standard output. The views are those of ``tables.register_views``.
+rows, each an object, to standard output. The views are those of ``views.register_views``.
 """
 
 import json
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from proxy.pipeline.session import local_session
-from proxy.pipeline.tables import register_views
+from proxy.pipeline.views import register_views
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

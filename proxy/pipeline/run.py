@@ -14,6 +14,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -21,62 +22,32 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
-from proxy.pipeline.planner import Planner
-from proxy.pipeline.session import SparkMissingError, local_session, open_private, spark_errors
+from proxy.pipeline.manifest import ManifestError, has_batches
+from proxy.pipeline.memory import Budget
+from proxy.pipeline.options import CONSUMER_NAME, parse_time
+from proxy.pipeline.report import Reporter
+from proxy.pipeline.session import SparkLog, SparkMissingError, local_session, open_private, require_packages, spark_errors
+from proxy.pipeline.settings import PipelineSettings, local_path
+from proxy.tap.consumer import ConsumerInUseError, claim_consumer
 from proxy.tap.record import FOLDER_MODE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from proxy.pipeline.tables import TableWriter
+    from proxy.pipeline.tables import TableWriter, Writer
 
-__all__ = ["EXIT_FAILED", "EXIT_OK", "EXIT_USAGE", "PipelineSettings", "run_pipeline", "start_query"]
+__all__ = ["EXIT_FAILED", "EXIT_OK", "EXIT_USAGE", "run_pipeline", "start_query"]
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 POLL_S: Final = 0.2
-LAG_S: Final = 1.0
 STOP_GRACE_S: Final = 30.0
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _LOCK: Final = "_lock"
-_BATCHES: Final = "*/batch_id=*"
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineSettings:
-    """What the job is told.
-
-    Attributes:
-        source: the tap's directory; must exist.
-        output: the folder of the tables, on a file system of this host; created when missing.
-        available_now: read what is there, then end; otherwise go on until stopped.
-        trigger_ms: a batch begins this long after the one before began, at the earliest; 0: at once.
-        max_bytes_per_trigger: bytes of log in a batch; it bounds the memory of the job.
-        checkpoint: Spark's own log; ``<output>/_checkpoint`` when None. Belongs to the output: neither is of use without the other.
-        consumer: the name under which retention knows the job; "" keeps it unknown.
-        from_latest: begin with what is written from now on; only for a new checkpoint.
-        fail_on_data_loss: fail when frames are gone before they were read.
-        memory: heap of the JVM, as Java writes it: ``512m``, ``1g``.
-        cores: task slots; all when None.
-        spark: Spark settings over the job's own.
-    """
-
-    source: Path
-    output: Path
-    available_now: bool = False
-    trigger_ms: int = 1000
-    max_bytes_per_trigger: int = 128 << 20
-    checkpoint: Path | None = None
-    consumer: str = "pipeline"
-    from_latest: bool = False
-    fail_on_data_loss: bool = True
-    memory: str = "1g"
-    cores: int | None = None
-    spark: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 class UsageError(ValueError):
@@ -104,28 +75,131 @@ def run_pipeline(
     Args:
         settings: what to read and where to write.
         emit: takes the events.
-        make_writer: makes the function that writes batches; ``TableWriter`` unless a test wraps it.
+        make_writer: makes the function that writes batches; ``tables.make_writer`` unless a test wraps it.
 
     Returns:
         An exit code: 0; 1 when the query failed; 2 when it could not begin: no Java or PySpark, no source, an output that cannot be written to,
-        holds something else, is in use or whose checkpoint is missing; 128 and the number of the signal that ended it before it had done what
-        it should: while Spark started, for the second time, or before an available-now job was through. What went wrong is one line on standard
-        error.
+        holds something else, is in use or whose checkpoint is missing, a consumer's name that another job has, a heap that is too small; 128 and
+        the number of the signal that ended it before it had done what it should: while Spark started, for the second time, or before an
+        available-now job was through. What went wrong is one line on standard error.
     """
     stopping = _Stopping()
+    with SparkLog() as log:
+        try:
+            with contextlib.redirect_stderr(log.stream):  # PySpark's threads print what they meet when the JVM goes
+                ending = _job(settings, emit, make_writer, stopping, log)
+        except (UsageError, SparkMissingError, ManifestError) as error:
+            return _say(str(error), EXIT_USAGE)
+        except StoppedError:
+            return _say(stopping.word, stopping.exit_code)
+        except spark_errors() as error:
+            if not stopping.asked.is_set():
+                return _fail(log, log.reason() or _reason(str(error)))
+            ending = _stopped(settings, stopping, through=False)  # who stops us stopped Spark's processes, too
+        if ending.code == EXIT_FAILED:
+            return _fail(log, ending.text)
+        return _say(ending.text, ending.code) if ending.text else ending.code
+
+
+class _Ending(NamedTuple):
+    """An exit code, and what a person is told with it; "" for nothing."""
+
+    code: int
+    text: str = ""
+
+
+def _stopped(settings: PipelineSettings, stopping: "_Stopping", *, through: bool) -> _Ending:
+    """How a job ends that did not fail."""
+    if settings.available_now and not through:
+        return _Ending(stopping.exit_code, f"{stopping.word} before everything was read")
+    return _Ending(EXIT_OK)
+
+
+def _job(
+    settings: PipelineSettings,
+    emit: Callable[[dict[str, Any]], None],
+    make_writer: "Callable[[Path], TableWriter] | None",
+    stopping: "_Stopping",
+    log: SparkLog,
+) -> _Ending:
+    """``run_pipeline`` without what it says at its end."""
+    with contextlib.ExitStack() as held:
+        held.enter_context(_stop_signals(stopping))
+        plan = _judge(settings)
+        held.enter_context(_exclusive(settings))
+        registered = held.enter_context(_claimed(settings, emit))
+        told = {**plan.settings, **_format_settings(settings.format), **settings.spark}
+        spark = held.enter_context(local_session("framegate pipeline", cores=plan.cores, memory=settings.memory, settings=told, log=log))
+        settings = dataclasses.replace(settings, consumer=settings.consumer if registered else "")
+        return _run(spark, settings, emit, make_writer, stopping, log)
+
+
+def _judge(settings: PipelineSettings) -> Budget:
+    """Look at what can be judged without touching anything.
+
+    Raises:
+        UsageError: it cannot be.
+    """
     try:
-        with (
-            _stop_signals(stopping),
-            _exclusive(settings),
-            local_session("framegate pipeline", cores=settings.cores, memory=settings.memory, settings=settings.spark) as spark,
-        ):
-            return _run(spark, settings, emit, make_writer, stopping)
-    except (UsageError, SparkMissingError) as error:
-        return _say(str(error), EXIT_USAGE)
-    except StoppedError:
-        return _say(stopping.word, stopping.exit_code)
-    except spark_errors() as error:
-        return _say(_reason(str(error)), EXIT_FAILED)
+        if settings.start_from not in ("earliest", "latest"):
+            parse_time(settings.start_from)
+        if settings.consumer and not re.fullmatch(CONSUMER_NAME, settings.consumer):
+            raise UsageError(f"--consumer: letters, digits, dot, dash and underscore, not {settings.consumer}")
+        return settings.budget()
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def _format_settings(name: str) -> dict[str, str]:
+    """What Spark must be told for the tables' format.
+
+    Raises:
+        UsageError: the Spark that is here cannot write it.
+    """
+    if name == "parquet":
+        return {}
+    require_packages()
+    from proxy.pipeline.tables import spark_settings
+
+    try:
+        return spark_settings(name)
+    except ValueError as error:
+        raise UsageError(f"--format: {error}") from error
+
+
+@contextlib.contextmanager
+def _claimed(settings: PipelineSettings, emit: Callable[[dict[str, Any]], None]) -> Iterator[bool]:
+    """Hold the consumer's name; gives whether retention can be told. A tap that is mounted read-only is read all the same.
+
+    Raises:
+        UsageError: another job has the name.
+    """
+    if not settings.consumer:
+        yield False
+        return
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(claim_consumer(str(settings.source), settings.consumer, settings.place_of_checkpoint))
+            registered = True
+        except ConsumerInUseError as error:
+            raise UsageError(
+                f"--consumer: {error}. Name another, or, when that job is no more: framegate tap consumers remove {settings.consumer}"
+            ) from error
+        except OSError as error:
+            registered = False
+            reason = f"{error.filename or settings.source}: {error.strerror}"
+            emit({"event": "unregistered", "consumer": settings.consumer, "reason": reason})
+        yield registered
+
+
+def _fail(log: SparkLog, reason: str) -> int:
+    """Say why, show what Spark said, and say why again, where a person looks."""
+    _say(reason, EXIT_FAILED)
+    shown = log.tail()
+    if shown:
+        sys.stderr.write(shown)
+        _say(reason, EXIT_FAILED)
+    return EXIT_FAILED
 
 
 def _say(text: str, code: int) -> int:
@@ -146,15 +220,22 @@ def _exclusive(settings: PipelineSettings) -> Iterator[None]:
         raise UsageError(f"--source: no directory {settings.source}")
     if not os.access(settings.source, os.R_OK | os.X_OK):
         raise UsageError(f"--source: {settings.source} cannot be read: {os.strerror(errno.EACCES)}")
-    with _open_lock(settings.output) as lock:
+    output = local_path(settings.output)
+    if output is None:
+        if settings.format == "parquet":
+            raise UsageError(f"--output: {settings.output} is no folder of this host; only --format delta writes elsewhere")
+        yield
+        return
+    with _open_lock(output) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UsageError(f"--output: another job writes to {settings.output}") from None
-        if any(settings.output.glob(_BATCHES)) and not (_checkpoint(settings) / "metadata").exists():
+        checkpoint = local_path(settings.place_of_checkpoint)
+        if has_batches(output) and checkpoint is not None and not (checkpoint / "metadata").exists():
             raise UsageError(
-                f"--output: {settings.output} has batches, but there is no checkpoint at {_checkpoint(settings)}: a new query would count "
-                "its batches from 0 and overwrite them. Name the checkpoint they came from, or another output"
+                f"--output: {settings.output} has batches, but there is no checkpoint at {settings.place_of_checkpoint}: a new query would count "
+                "its batches from 0. Name the checkpoint they came from, or another output"
             )
         yield
 
@@ -167,17 +248,13 @@ def _open_lock(output: Path) -> IO[str]:
     """
     try:
         output.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
-        ours = (output / _LOCK).exists() or any(output.glob(_BATCHES))
+        ours = (output / _LOCK).exists() or has_batches(output)
         strange = () if ours else sorted({path.name for path in output.iterdir()} - {"lost+found"})
         if strange:
             raise UsageError(f"--output: {output} holds something else ({strange[0]}); name a new folder")
         return open_private(output / _LOCK)
     except OSError as error:
         raise UsageError(f"--output: {output} cannot be written to: {error.strerror}") from error
-
-
-def _checkpoint(settings: PipelineSettings) -> Path:
-    return settings.checkpoint or settings.output / "_checkpoint"
 
 
 class _Stopping:
@@ -245,30 +322,51 @@ def _run(
     emit: Callable[[dict[str, Any]], None],
     make_writer: "Callable[[Path], TableWriter] | None",
     stopping: _Stopping,
-) -> int:
-    from proxy.pipeline.tables import TableWriter
+    log: SparkLog,
+) -> _Ending:
+    from proxy.pipeline import tables
 
-    writer = (make_writer or TableWriter)(settings.output)
+    try:
+        output = local_path(settings.output)
+        if make_writer is not None and output is not None:
+            writer: tables.Writer = make_writer(output)
+        else:
+            more = {"compact_ms": settings.compact_ms, "expire_after_s": settings.expire_after_s}
+            writer = tables.make_writer(output or settings.output, format=settings.format, **more)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise UsageError(f"--output: {error}") from error
+    with contextlib.closing(writer):
+        return _follow(spark, settings, emit, writer, stopping, log)
+
+
+def _follow(
+    spark: "SparkSession",
+    settings: PipelineSettings,
+    emit: Callable[[dict[str, Any]], None],
+    writer: "Writer",
+    stopping: _Stopping,
+    log: SparkLog,
+) -> _Ending:
+    """The query from its start to its end."""
     stopping.in_order = True
     stopping.listen()
     query = start_query(spark, settings, writer)
-    reporter = _Reporter(settings, writer, query, emit)
+    reporter = Reporter(settings, writer, query, emit)
     emit({"event": "started", "pid": os.getpid(), "source": str(settings.source), "output": str(settings.output), "total": writer.progress.total})
     while query.isActive and not stopping.asked.wait(POLL_S):
         reporter.report()
+        log.trim()
     _finish_batch(query)
     through = not query.isActive
     failure = query.exception() if through else None
-    query.stop()
-    if failure is not None:
-        reason = _reason(str(failure))
+    if failure is not None and not stopping.asked.is_set():  # who stops us may stop Spark's processes, too
+        reason = log.reason() or _reason(str(failure))
         emit({"event": "failed", "reason": reason})
-        return _say(reason, EXIT_FAILED)
+        return _Ending(EXIT_FAILED, reason)
+    query.stop()
     reporter.report()
     emit({"event": "stopped", "total": writer.progress.total, "lag_bytes": reporter.lag_bytes()})
-    if settings.available_now and not through:
-        return _say(f"{stopping.word} before everything was read", stopping.exit_code)
-    return EXIT_OK
+    return _stopped(settings, stopping, through=through and failure is None)
 
 
 def start_query(spark: "SparkSession", settings: PipelineSettings, writer: Callable[["DataFrame", int], None]) -> "StreamingQuery":
@@ -276,18 +374,21 @@ def start_query(spark: "SparkSession", settings: PipelineSettings, writer: Calla
 
     Args:
         spark: a session that knows the source (``pyspark_framegate.register``).
-        settings: memory, cores and spark are the session's affair.
-        writer: takes each micro-batch: a ``TableWriter`` of the settings' output.
+        settings: memory, cores and spark are the session's affair; what there is room for is derived from them.
+        writer: takes each micro-batch: a ``Writer`` of the settings' output.
     """
+    plan = settings.budget()
     options = {
-        "startingOffsets": "latest" if settings.from_latest else "earliest",
-        "maxBytesPerTrigger": str(settings.max_bytes_per_trigger),
+        "startingOffsets": settings.start_from,
+        "maxBytesPerTrigger": str(plan.batch),
+        "maxPartitionBytes": str(plan.partition),
+        "payload": str(plan.frame) if plan.frame else "none",
         "failOnDataLoss": str(settings.fail_on_data_loss).lower(),
-        **({"consumer": settings.consumer} if settings.consumer else {}),
-        **({"parallelism": str(settings.cores)} if settings.cores else {}),
+        "parallelism": str(plan.cores),
+        **({"consumer": settings.consumer, "owner": settings.place_of_checkpoint} if settings.consumer else {}),
     }
     chunks = spark.readStream.format("framegate").options(**options).load(str(settings.source.resolve()))
-    query = chunks.writeStream.foreachBatch(writer).option("checkpointLocation", str(_checkpoint(settings).resolve()))
+    query = chunks.writeStream.foreachBatch(writer).option("checkpointLocation", settings.place_of_checkpoint)
     if settings.available_now:
         return query.trigger(availableNow=True).start()
     return query.trigger(processingTime=f"{settings.trigger_ms} milliseconds").start()
@@ -307,70 +408,3 @@ def _reason(message: str) -> str:
     lines = [line for line in stripped if line and not line.startswith("An error occurred while calling")]
     errors = [line for line in lines if line.split(":")[0].endswith("Error") and not line.startswith(("at ", "Py4J"))]
     return (errors or lines or ["unknown"])[-1 if errors else 0]
-
-
-class _Reporter:
-    """Turns Spark's progress and the log's growth into events. Reports a batch once, after Spark committed it."""
-
-    def __init__(self, settings: PipelineSettings, writer: "TableWriter", query: "StreamingQuery", emit: Callable[[dict[str, Any]], None]) -> None:
-        self._writer = writer
-        self._query = query
-        self._emit = emit
-        self._planner = Planner(settings.source, parallelism=1, fail_on_data_loss=False)
-        self._read: dict[str, int] = {}
-        self._last_batch = -1
-        self._last_lag = -1
-        self._lag_due = 0.0
-
-    def report(self) -> None:
-        """Emit what is new."""
-        for progress in self._fresh():
-            source = progress["sources"][0]
-            before, self._read = _streams(source["startOffset"]), _streams(source["endOffset"])
-            self._last_lag = self.lag_bytes()
-            self._emit(
-                {
-                    "event": "batch",
-                    "batch": progress["batchId"],
-                    "rows": self._writer.rows_of.get(progress["batchId"], {}),
-                    "total": self._writer.progress.total,
-                    "bytes": _distance(before, self._read),
-                    "lag_bytes": self._last_lag,
-                    "duration_ms": progress["batchDuration"],
-                    "at": progress["timestamp"],
-                }
-            )
-        now = time.monotonic()
-        if now >= self._lag_due:
-            self._lag_due = now + LAG_S
-            lag = self.lag_bytes()
-            if lag != self._last_lag:
-                self._last_lag = lag
-                self._emit({"event": "lag", "lag_bytes": lag})
-
-    def lag_bytes(self) -> int:
-        """Bytes of log that no committed batch has."""
-        return _distance(self._read, self._planner.ends())
-
-    def _fresh(self) -> list[dict[str, Any]]:
-        """Progress of the batches since the last call, oldest first. Spark keeps the last 100, and repeats the last one while idle."""
-        last = self._query.lastProgress
-        if last is None or int(last["batchId"]) <= self._last_batch:
-            return []
-        fresh = [json.loads(progress.json) for progress in self._query.recentProgress]
-        done = [progress for progress in fresh if progress["batchId"] > self._last_batch and "addBatch" in progress["durationMs"]]
-        if done:
-            self._last_batch = done[-1]["batchId"]
-        return done
-
-
-def _streams(offset: Any) -> dict[str, int]:
-    """The offsets in Spark's progress: an object, or its text."""
-    found = json.loads(offset) if isinstance(offset, str) else offset
-    streams: dict[str, int] = found["streams"] if found else {}
-    return streams
-
-
-def _distance(start: dict[str, int], end: dict[str, int]) -> int:
-    """Bytes between two offsets; a stream that ``start`` does not name begins at 0."""
-    return sum(max(0, offset - start.get(stream, 0)) for stream, offset in end.items())

@@ -27,28 +27,35 @@ _COLUMNS: Final[tuple[tuple[str, DataType, bool], ...]] = (
     ("stream", StringType(), False),  # <node>.<slot>.<boot-id>
     ("offset", LongType(), False),  # logical offset of the block in its stream; with chunk_index a row's key for ever
     ("chunk_index", IntegerType(), False),  # position among the chunks of the block
-    ("capture_time", TimestampType(), False),  # wall clock of the read; never decreases within a stream
-    ("connection_id", LongType(), True),  # null: a gap over more than one connection
+    ("capture_time", TimestampType(), False),  # wall clock of the read; decreases within a stream only behind a row of kind clock
+    ("connection_id", LongType(), True),  # null: a gap over more than one connection, or no connection's
     ("listener", StringType(), True),
-    ("principal", StringType(), True),  # null: nobody
+    ("principal", StringType(), True),  # null: nobody said who it is
     ("peer", StringType(), True),  # the client, host:port
-    ("rule", StringType(), True),  # the tap rule that matched
+    ("rule", StringType(), True),  # the tap rule that matched; rules: those in force from here on, as JSON
     ("direction", StringType(), False),  # request (from the client), response
     ("protocol", StringType(), False),  # framed, kafka
-    ("kind", StringType(), False),  # frames, gap
+    ("framing", StringType(), False),  # int32
+    ("kind", StringType(), False),  # frames, gap, totals, clock, rules
     ("capture", StringType(), False),  # full, lengths, hash
     ("first_sequence", LongType(), True),  # number of the first frame on its connection and direction, from 0; null: unknown
-    ("frame_count", IntegerType(), False),  # 0: a gap
+    ("frame_count", IntegerType(), False),  # 0: other kinds than frames
     ("original_bytes", LongType(), False),  # the frames' bytes on the wire, headers included
     ("reason", StringType(), False),  # why bytes or frames are missing; none
     ("lost_frames", LongType(), False),  # gap: frames that passed and are not in the log
-    ("lost_bytes", LongType(), False),  # gap: their bytes; frames: bytes cut, withheld or lost
-    ("lost_from", TimestampType(), True),  # gap: when the first one was lost
-    ("data", BinaryType(), False),  # the frames as they passed, each behind its int32 header
+    ("lost_bytes", LongType(), False),  # gap: their bytes; frames: bytes that the log does not have, cut, withheld or lost
+    ("lost_from", TimestampType(), True),  # gap: when the first one was lost; totals: seen; clock: the time before the step
+    ("lost_until", TimestampType(), True),  # gap: when the last one was lost, or earlier; totals: seen
+    ("certainty", StringType(), True),  # gap: exact; at_most: an upper bound; unknown: no count, lost_frames is 0
+    ("seen_frames", LongType(), True),  # totals: frames that a rule matched, stored or not, between lost_from and lost_until
+    ("seen_bytes", LongType(), True),  # totals: their bytes
+    ("data", BinaryType(), False),  # the frames as they passed, each behind its int32 header, as far as the option payload keeps them
     ("starts", _INTS, False),  # where in data each frame begins
     ("sizes", _INTS, True),  # body sizes on the wire; null: as stored
     ("request_key", _INTS, True),  # kafka answers: api key << 16 | version for each frame, -1 unknown
     ("latency_us", _INTS, True),  # kafka answers: time since the request, to the first byte; -1 unknown
+    ("request_size", _INTS, True),  # kafka answers: body size of the request; -1 unknown; null as a whole in logs before version 3
+    ("correlation_id", _INTS, True),  # kafka answers: of request and answer; null as a whole in logs before version 3
     ("transfer_us", LongType(), True),  # a frame that was cut through, alone in its chunk: from its first byte to its last; null: all came whole
 )
 

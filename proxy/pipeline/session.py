@@ -11,7 +11,10 @@ removed, at once.
 """
 
 import contextlib
+import fcntl
 import importlib.util
+import io
+import logging
 import os
 import re
 import shutil
@@ -29,11 +32,13 @@ from proxy.tap.record import FILE_MODE, FOLDER_MODE
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SparkMissingError", "local_session", "open_private", "remove_leftovers", "require_java", "require_packages", "spark_errors"]
+__all__ = ["SparkLog", "SparkMissingError", "local_session", "open_private", "remove_leftovers", "require_java", "require_packages", "spark_errors"]
 
 MINIMUM_JAVA: Final = 17
 PRIVATE: Final = "/tmp/framegate-spark-"
 UMASK: Final = 0o777 & ~FOLDER_MODE
+LOG_BYTES: Final = 8 << 20
+TAIL_BYTES: Final = 64 << 10
 _JAVA_HINT: Final = "install openjdk-17-jre-headless (or newer), or set JAVA_HOME"
 
 
@@ -103,16 +108,70 @@ def _private_folder() -> str:
 
 
 @contextlib.contextmanager
-def _stdout_as_stderr() -> Iterator[None]:
-    """Processes started meanwhile get standard error for both: what a JVM prints must not mix with this process's own output."""
+def _stdout_as_stderr(fd: int = 2) -> Iterator[None]:
+    """Processes started meanwhile get ``fd`` for standard output and error: what a JVM prints must not mix with this process's own output."""
     sys.stdout.flush()
-    kept = os.dup(1)
+    kept = {number: os.dup(number) for number in (1, 2)}
     try:
-        os.dup2(2, 1)
+        for number in kept:
+            os.dup2(fd, number)
         yield
     finally:
-        os.dup2(kept, 1)
-        os.close(kept)
+        for number, before in kept.items():
+            os.dup2(before, number)
+            os.close(before)
+
+
+class SparkLog:
+    """What Spark prints, in a file without a name: the JVM, its Python workers, and PySpark in this process. A context manager.
+
+    Attributes:
+        stream: to write to.
+    """
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile("a+b", buffering=0)  # noqa: SIM115 - __exit__ closes it
+        fcntl.fcntl(
+            self._file, fcntl.F_SETFL, fcntl.fcntl(self._file, fcntl.F_GETFL) | os.O_APPEND
+        )  # who has it by another number goes on at its end
+        self.stream: TextIO = io.TextIOWrapper(self._file, encoding="utf-8", errors="replace", write_through=True)
+        self._handler = logging.StreamHandler(self.stream)
+        self._loggers = [logging.getLogger(name) for name in ("py4j", "DataFrameQueryContextLogger", "SQLQueryContextLogger")]
+        self._before: list[bool] = []
+
+    @property
+    def fd(self) -> int:
+        """To write to."""
+        return self._file.fileno()
+
+    def __enter__(self) -> "SparkLog":
+        self._before = [logger.propagate for logger in self._loggers]
+        for logger in self._loggers:
+            logger.addHandler(self._handler)
+            logger.propagate = False
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for logger, before in zip(self._loggers, self._before, strict=True):
+            logger.removeHandler(self._handler)
+            logger.propagate = before
+        self.stream.close()
+
+    def trim(self) -> None:
+        """Begin anew when it has become large."""
+        if os.fstat(self.fd).st_size > LOG_BYTES:
+            os.ftruncate(self.fd, 0)
+
+    def tail(self) -> str:
+        """The last lines."""
+        size = os.fstat(self.fd).st_size
+        shown = os.pread(self.fd, TAIL_BYTES, max(0, size - TAIL_BYTES)).decode(errors="replace")
+        return shown if not shown or shown.endswith("\n") else shown + "\n"
+
+    def reason(self) -> str:
+        """Why a JVM died that cannot say so itself any more; "" when it did not."""
+        found = re.search(r"java\.lang\.OutOfMemoryError: [^\n]*", self.tail())
+        return f"{found[0].strip()}: more --memory, fewer --cores or a smaller --payload" if found else ""
 
 
 def open_private(path: Path) -> TextIO:
@@ -170,7 +229,9 @@ def _ended(process: int) -> bool:
 
 
 @contextlib.contextmanager
-def local_session(name: str, *, cores: int | None = None, memory: str = "1g", settings: Mapping[str, str] | None = None) -> Iterator["SparkSession"]:
+def local_session(
+    name: str, *, cores: int | None = None, memory: str = "1g", settings: Mapping[str, str] | None = None, log: SparkLog | None = None
+) -> Iterator["SparkSession"]:
     """A session in this process's own JVM, with ``format("framegate")`` registered; stopped and cleaned up behind the block, however that ends.
 
     Args:
@@ -178,6 +239,7 @@ def local_session(name: str, *, cores: int | None = None, memory: str = "1g", se
         cores: task slots and shuffle partitions; all that this process may use when None.
         memory: heap of the JVM. Arrow and the Python workers come on top: about 1.1 GB altogether at 512m.
         settings: Spark settings over the ones chosen here.
+        log: gets what the JVM prints; None: standard error does.
 
     Raises:
         SparkMissingError: before anything is started.
@@ -202,6 +264,7 @@ def local_session(name: str, *, cores: int | None = None, memory: str = "1g", se
         "spark.local.dir": private,
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.unix.domain.socket.dir": private,
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.sql.artifact.isolation.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(slots),
@@ -213,7 +276,7 @@ def local_session(name: str, *, cores: int | None = None, memory: str = "1g", se
     builder = SparkSession.builder.appName(name).master(f"local[{slots}]")
     before = set(_descendants())
     try:
-        with _started(builder, chosen) as spark:
+        with _started(builder, chosen, 2 if log is None else log.fd) as spark:
             pyspark_framegate.register(spark)
             yield spark
     except Exception:
@@ -226,9 +289,9 @@ def local_session(name: str, *, cores: int | None = None, memory: str = "1g", se
 
 
 @contextlib.contextmanager
-def _started(builder: "SparkSession.Builder", settings: Mapping[str, str]) -> Iterator["SparkSession"]:
+def _started(builder: "SparkSession.Builder", settings: Mapping[str, str], fd: int) -> Iterator["SparkSession"]:
     """The session, stopped in order behind the block, but not when that was interrupted: then the JVM may be in the middle of an answer."""
-    with _restricted() as umask, _stdout_as_stderr():
+    with _restricted() as umask, _stdout_as_stderr(fd):
         for key, value in {"spark.hadoop.fs.permissions.umask-mode": umask, **settings}.items():
             builder = builder.config(key, value)
         spark = builder.getOrCreate()

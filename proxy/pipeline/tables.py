@@ -1,79 +1,99 @@
-"""Micro-batches to Parquet tables that a replay replaces, and the views over them.
+"""The tables: which there are, and the writers that turn micro-batches into them. The page to begin with.
 
-Layout of the output folder::
+    frames             a row for each captured frame
+    requests           a row for each Kafka answer whose request is known
+    gaps               a row for each gap
+    traffic_by_minute  partial sums by minute, listener, principal and direction
+    completeness       partial sums by stream, listener, direction and minute of what was seen, and what became of it
 
-    <output>/<table>/batch_id=<N>/part-….parquet   what micro-batch N added to a table; readers see batch_id as a column
-    <output>/_staging/<table>/                     a batch being written; never read
-    <output>/_progress.json                        the last published batch and the row counts so far
-    <output>/_checkpoint/                          Spark's log of offsets and commits (unless the job was told another place)
-
-Folders are made 0750 and files 0640, as the log is whose frames they hold.
+Two layouts, one interface (``Writer``, made by ``make_writer``): Parquet files with a manifest on a local disk (``layout``; the default), and
+Delta Lake tables wherever Spark can write (``delta``). ``views`` reads both.
 
 Exactly once. Spark logs the offsets of batch N, hands the batch over, and logs its commit; after a crash in between it hands over the same
-offsets as the same N again. So a batch is not appended but *is* the folder ``batch_id=N`` of each table: writing it twice is writing it once.
+offsets as the same N again. What was published is published in one piece, under its number: a batch that is there already is passed over.
 
-What a reader sees. All tables of a batch are first written to ``_staging``; then each is renamed into place, which is atomic. So a reader
-sees a batch of a table whole or not at all, at any moment and after any crash: SIGKILL while staging leaves nothing visible, between two
-renames it leaves the batch in some tables and not yet in others until the replay, a few seconds after the job's next start. In a replay the
-old folder goes the moment before the new one takes its name: a query that listed the old files then fails with a missing file and is to be
-repeated. Who needs all tables at one batch, crash or not, reads ``batch_id <= `` the one in ``_progress.json``: it is written after the last
-rename (``register_views(..., published_only=True)`` does that).
-
-``traffic_by_minute`` holds partial sums, one row for a minute and batch: nothing waits for a watermark, nothing late is dropped. Its view
-adds them up.
+Nothing waits for a watermark and nothing late is dropped: the tables by minute hold partial sums, and their views add them up.
 """
 
 import contextlib
 import dataclasses
 import json
-import os
-import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from pyspark.sql import Observation
 from pyspark.sql import functions as f
 
-from proxy.pipeline import transforms
+from proxy.pipeline import completeness, transforms
+from proxy.pipeline.compaction import Compactor, Rules
+from proxy.pipeline.layout import ParquetStore
+from proxy.pipeline.manifest import Manifest, ManifestError, read_manifest, reason_for_refusal
 from proxy.pipeline.session import open_private
-from proxy.tap.record import FOLDER_MODE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["TABLE_SCHEMAS", "Progress", "TableWriter", "register_views", "view_statements"]
+__all__ = [
+    "FORMATS",
+    "PARTITIONS",
+    "TABLE_SCHEMAS",
+    "TIME_COLUMNS",
+    "BatchError",
+    "Progress",
+    "TableWriter",
+    "Writer",
+    "derived",
+    "make_writer",
+    "query_id",
+    "spark_settings",
+]
 
-STAGING: Final = "_staging"
+FORMATS: Final = ("parquet", "delta")
 PROGRESS: Final = "_progress.json"
 KEPT_RESULTS: Final = 100
+COMPACT_MS: Final = 60_000
+GRACE_S: Final = 900.0
+_NOT_ITS_OWN: Final = "the checkpoint is not the one they came from"
+PARTITIONS: Final = "date date, hour int"
 _PLACE: Final = (
-    "stream string, offset bigint, chunk_index int, capture_time timestamp, connection_id bigint, listener string, principal string, "
-    "peer string, direction string"
+    "stream string, offset bigint, chunk_index int, capture_time timestamp, connection string, connection_id bigint, listener string, "
+    "principal string, peer string, rule string, protocol string, framing string, direction string"
 )
-# Columns as the files have them, so that an empty table can be read; Spark adds batch_id, from the folders' names.
+# Columns as the files have them; Spark adds date and hour, from the folders' names (``PARTITIONS``).
 TABLE_SCHEMAS: Final = {
-    "frames": f"{_PLACE}, capture string, transfer_us bigint, frame_index int, sequence bigint, size int, payload binary, latency_us int, "
-    "kept_size int, api_key int, api_version int",
+    "frames": f"{_PLACE}, capture string, reason string, transfer_us bigint, frame_index int, sequence bigint, size int, kept_size int, "
+    "payload binary, api_key int, api_version int, latency_us int, request_size int, correlation_id int",
     "traffic_by_minute": "minute timestamp, listener string, principal string, direction string, frames bigint, bytes bigint, "
     "cut_bytes bigint, lost_frames bigint, lost_bytes bigint",
-    "requests": f"{_PLACE}, frame_index int, sequence bigint, api_key int, api_version int, latency_us int, transfer_us bigint, size int",
-    "gaps": f"{_PLACE}, rule string, first_sequence bigint, lost_from timestamp, lost_frames bigint, lost_bytes bigint, reason string",
+    "requests": f"{_PLACE}, frame_index int, sequence bigint, api_key int, api_version int, correlation_id int, request_time timestamp, "
+    "request_size int, answer_size int, latency_us int, transfer_us bigint",
+    "gaps": f"{_PLACE}, first_sequence bigint, lost_from timestamp, lost_until timestamp, lost_frames bigint, lost_bytes bigint, "
+    "reason string, certainty string",
+    "completeness": completeness.SCHEMA,
 }
-TRAFFIC_VIEW: Final = """
-CREATE OR REPLACE TEMPORARY VIEW traffic_by_minute AS
-SELECT minute, listener, principal, direction, sum(frames) AS frames, sum(bytes) AS bytes, sum(cut_bytes) AS cut_bytes,
-       sum(lost_frames) AS lost_frames, sum(lost_bytes) AS lost_bytes
-FROM traffic_by_minute_parts
-GROUP BY minute, listener, principal, direction
-"""
-REQUESTS_VIEW: Final = f"""
-CREATE OR REPLACE TEMPORARY VIEW requests_by_api AS
-SELECT listener, api_key, {transforms.api_name()} AS api, api_version, count(*) AS requests,
-       percentile_approx(latency_us, 0.5) AS latency_us_p50, percentile_approx(latency_us, 0.99) AS latency_us_p99,
-       max(latency_us) AS latency_us_max, sum(size) AS answer_bytes
-FROM requests
-GROUP BY listener, api_key, api_version
-"""
+TIME_COLUMNS: Final = {
+    "frames": "capture_time",
+    "traffic_by_minute": "minute",
+    "requests": "capture_time",
+    "gaps": "capture_time",
+    "completeness": "minute",
+}
+_TRAFFIC_SUMS: Final = dict.fromkeys(("frames", "bytes", "cut_bytes", "lost_frames", "lost_bytes"), "sum")
+_RULES: Final = {
+    table: Rules(column, {"traffic_by_minute": _TRAFFIC_SUMS, "completeness": completeness.SUMS}.get(table, {}), ("payload",))
+    for table, column in TIME_COLUMNS.items()
+}
+# Timestamps that everybody reads, with the statistics by which files are left out; a batch over several hours is not sorted for it.
+_WRITE_SETTINGS: Final = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.maxConcurrentOutputFileWriters": "24",
+}
+
+
+class BatchError(RuntimeError):
+    """A batch that is not the next one: output and checkpoint do not belong together. The message is one line."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,7 +103,7 @@ class Progress:
     Attributes:
         batch: the last batch; -1 before the first.
         rows: rows of that batch by table.
-        total: rows of all batches by table.
+        total: rows of all batches by table, whatever has expired since.
     """
 
     batch: int
@@ -92,116 +112,189 @@ class Progress:
 
     @classmethod
     def read(cls, output: Path) -> "Progress":
-        """What ``output`` says; nothing published when it says nothing."""
-        try:
-            return cls(**json.loads((output / PROGRESS).read_text()))
-        except FileNotFoundError:
-            nothing = dict.fromkeys(TABLE_SCHEMAS, 0)
-            return cls(-1, nothing, dict(nothing))
+        """What the manifest of ``output`` says; nothing published when there is none."""
+        return cls.of(read_manifest(output))
 
-    def then(self, batch: int, rows: dict[str, int]) -> "Progress":
-        """Progress behind ``batch``, which may be the last one once more: then its rows replace, they do not add."""
-        again = self.rows if batch == self.batch else dict.fromkeys(rows, 0)
-        return Progress(batch, rows, {table: self.total[table] - again[table] + count for table, count in rows.items()})
+    @classmethod
+    def of(cls, manifest: Manifest) -> "Progress":
+        """What a manifest says."""
+        nothing = dict.fromkeys(TABLE_SCHEMAS, 0)
+        return cls(manifest.batch, {**nothing, **manifest.rows}, {**nothing, **manifest.total})
 
     def write(self, output: Path) -> None:
-        """Replace what ``output`` says, at once or not at all."""
+        """Replace ``_progress.json`` in ``output``, at once or not at all. The manifest is what counts; this is for people, and for ``jq``."""
         fresh = output / f"{PROGRESS}.new"
         with open_private(fresh) as file:
             file.write(json.dumps(dataclasses.asdict(self), sort_keys=True))
         fresh.replace(output / PROGRESS)
 
 
-class TableWriter:
-    """Writes micro-batches; the ``foreachBatch`` function of the job. One at a time on an output folder.
-
-    The source is read once for a batch: while frames are written, chunks are counted on the way; traffic and requests come from the Parquet
-    just written, of which Spark reads the narrow columns only, and gaps cost a second look at the source in the rare batch that has some.
-    Measured on two cores with 64 MB batches at 100 B and 1 KB: 1.18 and 0.75 s, against 1.75 and 1.43 s with the chunks persisted and
-    1.56 and 1.97 s with the source read for every table.
+class Writer(Protocol):
+    """Writes micro-batches; the ``foreachBatch`` function of the job. One at a time on an output.
 
     Attributes:
         progress: what has been published.
         rows_of: rows by table of the last batches that this object wrote.
     """
 
-    def __init__(self, output: Path) -> None:
-        self.progress = Progress.read(output)
-        self.rows_of: dict[int, dict[str, int]] = {}
-        self._output = output
-        self._staging = output / STAGING
+    progress: Progress
+    rows_of: dict[int, dict[str, int]]
 
     def __call__(self, chunks: "DataFrame", batch: int) -> None:
-        """Make ``batch`` consist of exactly these chunks, in every table."""
-        shutil.rmtree(self._staging, ignore_errors=True)
-        rows = self._stage(chunks)
-        for table in TABLE_SCHEMAS:
-            self._publish(table, batch)
-        self.progress = self.progress.then(batch, rows)
-        self.progress.write(self._output)
-        self.rows_of[batch] = rows
-        self.rows_of.pop(batch - KEPT_RESULTS, None)
+        """Add a batch of chunk rows to every table, unless it is there already."""
 
-    def _stage(self, chunks: "DataFrame") -> dict[str, int]:
-        """Write every table's part; tables without rows get none. Returns the rows of each."""
-        seen = Observation()
-        counts = (f.count_if(f.col("kind") == "gap").alias("gaps"), f.count("request_key").alias("answers"))
-        rows = dict.fromkeys(TABLE_SCHEMAS, 0)
-        rows["frames"] = self._write("frames", transforms.frames(chunks.observe(seen, *counts)))
-        frames = self._staged(chunks.sparkSession, "frames")
-        gaps = None
-        if seen.get["gaps"]:
-            rows["gaps"] = self._write("gaps", transforms.gaps(chunks).coalesce(1))
-            gaps = self._staged(chunks.sparkSession, "gaps")
-        rows["traffic_by_minute"] = self._write("traffic_by_minute", transforms.traffic(frames, gaps).coalesce(1))
-        if seen.get["answers"]:
-            rows["requests"] = self._write("requests", transforms.requests(frames))
-        return rows
-
-    def _write(self, table: str, df: "DataFrame") -> int:
-        counted = Observation()
-        df.observe(counted, f.count(f.lit(1)).alias("rows")).write.mode("overwrite").parquet(str(self._staging / table))
-        rows = int(counted.get["rows"] or 0)
-        if rows == 0 and table != "frames":
-            shutil.rmtree(self._staging / table)
-        return rows
-
-    def _staged(self, spark: "SparkSession", table: str) -> "DataFrame":
-        return spark.read.schema(TABLE_SCHEMAS[table]).parquet(str(self._staging / table))
-
-    def _publish(self, table: str, batch: int) -> None:
-        """Put the staged part, or nothing, where the table's part of ``batch`` is."""
-        part = self._output / table / f"batch_id={batch}"
-        part.parent.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(part)
-        with contextlib.suppress(FileNotFoundError):
-            os.rename(self._staging / table, part)
+    def close(self) -> None:
+        """End what works beside the stream; at most seconds. The tables are whole at any moment, so a job that is killed does without."""
 
 
-def register_views(spark: "SparkSession", output: str | Path, *, published_only: bool = False) -> None:
-    """Make the tables of an output folder known to a session as views; call again to see later batches.
-
-    ``frames``, ``requests``, ``gaps`` and ``traffic_by_minute_parts`` are the tables; ``traffic_by_minute`` has one row for a minute,
-    listener, principal and direction; ``requests_by_api`` counts requests and gives their latency by listener, API and version.
+def make_writer(
+    output: str | Path,
+    *,
+    format: str = "parquet",
+    compact_ms: int = COMPACT_MS,
+    expire_after_s: float | None = None,
+    grace_s: float = GRACE_S,
+) -> Writer:
+    """The writer of an output.
 
     Args:
-        spark: any session that can read the folder.
-        output: as given to the job.
-        published_only: only batches of which every table is in place, as ``_progress.json`` says now.
+        output: parquet: a folder on a local disk, which exists; delta: that, or any path of Spark's (``s3a://…``, ``hdfs://…``).
+        format: one of ``FORMATS``.
+        compact_ms: small files are looked for this often; 0: never.
+        expire_after_s: hours that ended longer ago than this are deleted; None: never.
+        grace_s: what is in no table any more stays on the disk this long, for readers that began before.
+
+    Raises:
+        ValueError: the output cannot be used: damaged, or of an earlier layout. One line.
+        OSError: it cannot be written to.
     """
-    last = Progress.read(Path(output)).batch if published_only else None
-    for statement in view_statements(output, last_batch=last):
-        spark.sql(statement)
+    if format == "delta":
+        from proxy.pipeline.delta import DeltaWriter
+
+        return DeltaWriter(str(output), compact_ms=compact_ms, expire_after_s=expire_after_s, grace_s=grace_s)
+    return TableWriter(Path(output), compact_ms=compact_ms, expire_after_s=expire_after_s, grace_s=grace_s)
 
 
-def view_statements(output: str | Path, *, last_batch: int | None = None) -> list[str]:
-    """The SQL of ``register_views``; later batches than ``last_batch`` are left out when it is given."""
-    folder = str(Path(output).resolve()).replace("'", "\\'")
-    where = "" if last_batch is None else f" WHERE batch_id <= {last_batch}"
-    statements = []
-    for table, columns in TABLE_SCHEMAS.items():
-        files = f"CREATE OR REPLACE TEMPORARY VIEW {table}_files ({columns}, batch_id bigint) USING parquet OPTIONS (path '{folder}/{table}')"
-        view = f"{table}_parts" if table == "traffic_by_minute" else table
-        statements += [files, f"CREATE OR REPLACE TEMPORARY VIEW {view} AS SELECT * FROM {table}_files{where}"]
-    return [*statements, TRAFFIC_VIEW, REQUESTS_VIEW]
+def spark_settings(format: str) -> dict[str, str]:
+    """What the session must be told for tables of a format, besides what it is told anyway.
+
+    Raises:
+        ValueError: the Spark that is installed cannot write them. One line, which says what to install.
+    """
+    if format == "delta":
+        from proxy.pipeline.delta import delta_settings
+
+        return delta_settings()
+    return {}
+
+
+def query_id(spark: "SparkSession") -> str:
+    """The id of the streaming query that runs in this thread, which stays the same as long as its checkpoint; "" outside of one."""
+    return spark.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
+
+
+class TableWriter:
+    """The writer of Parquet tables.
+
+    The source is read once for a batch: while frames are written, chunks are counted on the way; traffic, requests and completeness come from the
+    Parquet just written, of which Spark reads the narrow columns only, and gaps and totals cost a second look at the source in batches that have
+    some. Measured on two cores with 64 MB batches at 100 B and 1 KB: 1.18 and 0.75 s, against 1.75 and 1.43 s with the chunks persisted and
+    1.56 and 1.97 s with the source read for every table.
+    """
+
+    def __init__(self, output: Path, *, compact_ms: int = COMPACT_MS, expire_after_s: float | None = None, grace_s: float = GRACE_S) -> None:
+        """Take over the output; arguments as of ``make_writer``."""
+        refused = reason_for_refusal(output)
+        if refused:
+            raise ManifestError(refused)
+        self._output = output
+        self._store = ParquetStore(output, TABLE_SCHEMAS)
+        self._compactor = Compactor(self._store, _RULES, every_s=compact_ms / 1000, expire_after_s=expire_after_s, grace_s=grace_s)
+        self.progress = Progress.of(self._store.manifest)
+        self.progress.write(output)
+        self.rows_of: dict[int, dict[str, int]] = {}
+        self._compactor.start()
+
+    def __call__(self, chunks: "DataFrame", batch: int) -> None:
+        """Add a batch, unless it is there.
+
+        Raises:
+            BatchError: it is another query's, or one that came before the last.
+        """
+        self._compactor.check()
+        state = self._store.manifest
+        query = query_id(chunks.sparkSession)
+        if state.query and query and state.query != query:
+            raise BatchError(f"{self._output} has the batches of another query ({state.query}): {_NOT_ITS_OWN}")
+        if batch < state.batch:
+            raise BatchError(f"{self._output} has batches up to {state.batch}, and batch {batch} comes again: {_NOT_ITS_OWN}")
+        if batch > state.batch:
+            self._store.clear_staging()
+            self._stage(chunks)
+            self._publish(batch, query or state.query)
+        self.rows_of[batch] = self.progress.rows
+        self.rows_of.pop(batch - KEPT_RESULTS, None)
+
+    def close(self) -> None:
+        """End compaction and let go of the manifest."""
+        self._compactor.close()
+        self._store.close()
+
+    def _publish(self, batch: int, query: str) -> None:
+        self._store.publish(batch, query, TIME_COLUMNS)
+        self.progress = Progress.of(self._store.manifest)
+        self.progress.write(self._output)
+        self._store.clear_staging()
+
+    def _stage(self, chunks: "DataFrame") -> None:
+        """Write every table's rows to the staging folder; tables without rows get none."""
+        spark = chunks.sparkSession
+        for key, value in _WRITE_SETTINGS.items():
+            spark.conf.set(key, value)
+        seen = Observation()
+        counts = (f.count_if(f.col("kind").isin("gap", "totals")).alias("facts"), f.count("request_key").alias("answers"))
+        self._write("frames", transforms.frames(chunks.observe(seen, *counts)))
+        frames = self._staged(spark, "frames")
+        with _facts(chunks, int(seen.get["facts"] or 0)) as facts:
+            for table, rows in derived(frames, facts).items():
+                if table != "requests" or seen.get["answers"]:
+                    self._write(table, rows)
+
+    def _write(self, table: str, rows: "DataFrame") -> None:
+        split = transforms.with_hour(rows, TIME_COLUMNS[table])
+        split.write.mode("overwrite").partitionBy("date", "hour").parquet(str(self._store.staging / table))
+
+    def _staged(self, spark: "SparkSession", table: str) -> "DataFrame":
+        return spark.read.schema(f"{TABLE_SCHEMAS[table]}, {PARTITIONS}").parquet(str(self._store.staging / table)).drop("date", "hour")
+
+
+@contextlib.contextmanager
+def _facts(chunks: "DataFrame", count: int) -> "Iterator[DataFrame | None]":
+    """The gaps and totals among the chunks, kept while they are needed; None when there are none."""
+    if not count:
+        yield None
+        return
+    kept = chunks.where("kind in ('gap', 'totals')").drop("data", "starts", "sizes").persist()
+    try:
+        yield kept
+    finally:
+        kept.unpersist()
+
+
+def derived(frames: "DataFrame", facts: "DataFrame | None") -> "dict[str, DataFrame]":
+    """The rows of the other tables.
+
+    Args:
+        frames: rows of the table ``frames``; the payload is not touched.
+        facts: chunk rows of the kinds gap and totals; None: there are none.
+    """
+    found = {"requests": transforms.requests(frames)}
+    parts = completeness.of_frames(frames)
+    gaps = None
+    if facts is not None:
+        facts = transforms.with_all_columns(facts)
+        gaps = found["gaps"] = transforms.gaps(facts).coalesce(1)
+        parts = parts.unionByName(completeness.of_facts(facts))
+    found["traffic_by_minute"] = transforms.traffic(frames, gaps).coalesce(1)
+    found["completeness"] = parts.coalesce(1)
+    return found

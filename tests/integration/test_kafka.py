@@ -20,7 +20,8 @@ from control.demo.stage import Serving, Stage
 from control.demo.steering import Steering
 from control.demo.workspace import Workspace
 from proxy.pipeline.query import ask
-from proxy.pipeline.run import PipelineSettings, start_query
+from proxy.pipeline.run import start_query
+from proxy.pipeline.settings import PipelineSettings
 from proxy.pipeline.tables import TableWriter
 from proxy.tap.log_block import Frame
 from proxy.tap.log_reader import read_frames

@@ -83,17 +83,3 @@ def test_demo_hands_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch, "control.demo.run", run=lambda **given: asked.append(given) or 0)
     assert run("demo", "--seconds", "20", "--upstream", "kafka", "--plain").exit_code == 0
     assert asked == [{"seconds": 20.0, "rate": 20_000, "connections": 32, "upstream": "kafka", "directory": None, "plain_view": True}]
-
-
-def test_pipeline_run_hands_its_options_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    asked: list[dict[str, object]] = []
-    stand_in(monkeypatch, "proxy.pipeline.run", PipelineSettings=dict, run_pipeline=lambda settings: asked.append(settings) or 1)
-    assert run("pipeline", "run", "--source", str(tmp_path), "--output", str(tmp_path / "out"), "--available-now").exit_code == 1
-    (settings,) = asked
-    assert (settings["source"], settings["available_now"], settings["trigger_ms"]) == (tmp_path, True, 1000)
-
-
-def test_the_pipeline_without_spark_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "proxy.pipeline.run", None)
-    result = run("pipeline", "run", "--source", str(tmp_path), "--output", str(tmp_path))
-    assert (result.exit_code, "framegate[spark]" in result.stderr) == (2, True)

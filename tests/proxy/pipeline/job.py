@@ -11,8 +11,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from proxy.pipeline.run import PipelineSettings, run_pipeline
+from proxy.pipeline.run import run_pipeline
 from proxy.pipeline.session import local_session
+from proxy.pipeline.settings import PipelineSettings
 from proxy.pipeline.tables import TableWriter
 
 if TYPE_CHECKING:

@@ -10,8 +10,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, IntegerType, StructType
 
 from proxy.config.model import TapRule
-from proxy.pipeline.decode import Block, read_slice, record_batch, record_batches
-from proxy.pipeline.planner import DataLossError, Planner, Slice
+from proxy.network.authenticator import ANONYMOUS
+from proxy.pipeline.decode import NOBODY, Block, loss_batch, read_slice, record_batch, record_batches
+from proxy.pipeline.loss import DataLossError, Loss
+from proxy.pipeline.planner import Part, Planner, Slice
+from proxy.pipeline.position import Position
 from proxy.pipeline.schema import CHUNK_SCHEMA
 from proxy.tap import record
 from proxy.tap.log_reader import Joiner
@@ -24,11 +27,20 @@ METADATA_V9 = 3 << 16 | 9
 
 def slices(directory: Path) -> list[Slice]:
     planner = Planner(directory, parallelism=1)
-    return [part for parts in planner.partitions(planner.starts(), planner.ends()) for part in parts]
+    return whole(planner.partitions(Position(planner.starts()), Position(planner.ends())))
+
+
+def whole(planned: list[list[Part]]) -> list[Slice]:
+    return [part for parts in planned for part in parts if isinstance(part, Slice)]
 
 
 def blocks(directory: Path) -> list[Block]:
-    return [block for part in slices(directory) for block in read_slice(part)]
+    return [block for part in slices(directory) for block in read_slice(part) if isinstance(block, Block)]
+
+
+def datas(part: Slice) -> list[bytes | Loss]:
+    """What is in a slice for who goes on."""
+    return [block if isinstance(block, Loss) else bytes(block.data) for block in read_slice(part, fail_on_data_loss=False)]
 
 
 def rows(directory: Path) -> list[dict[str, object]]:
@@ -58,6 +70,7 @@ def test_a_chunk_row_says_all_that_the_log_knows(tmp_path: Path) -> None:
         "rule": "all",
         "direction": "request",
         "protocol": "framed",
+        "framing": "int32",
         "kind": "frames",
         "capture": "full",
         "first_sequence": 0,
@@ -67,11 +80,17 @@ def test_a_chunk_row_says_all_that_the_log_knows(tmp_path: Path) -> None:
         "lost_frames": 0,
         "lost_bytes": 0,
         "lost_from": None,
+        "lost_until": None,
+        "certainty": None,
+        "seen_frames": None,
+        "seen_bytes": None,
         "data": framed([b"body one", b""]),
         "starts": [0, 12],
         "sizes": None,
         "request_key": None,
         "latency_us": None,
+        "request_size": None,
+        "correlation_id": None,
         "transfer_us": None,
     }
 
@@ -108,6 +127,191 @@ def test_a_gap_is_a_row_without_frames(tmp_path: Path) -> None:
     assert (row["kind"], row["reason"], row["frame_count"], row["lost_frames"], row["lost_bytes"]) == ("gap", "queue_full", 0, 5, 500)
     assert (row["data"], row["starts"], row["first_sequence"]) == (b"", [], 1)
     assert row["lost_from"] == datetime.datetime.fromtimestamp(START_NS // 10**9, datetime.UTC)
+    assert row["certainty"] == "exact"
+    assert row["lost_until"] is not None
+
+
+START = datetime.datetime.fromtimestamp(START_NS // 10**9, datetime.UTC)
+SECOND = datetime.timedelta(seconds=1)
+
+
+def remade(block: Block, index: int, **fields: int) -> Block:
+    """The block with another row in the place of one."""
+    body = bytearray(block.body)
+    at = block.header.chunks_at + index * record.CHUNK_ROW_BYTES
+    row = record.ChunkRow(*record.CHUNK_ROW.unpack_from(body, at))
+    record.CHUNK_ROW.pack_into(body, at, *row._replace(**fields))
+    return Block(block.header, memoryview(body))
+
+
+def a_gap(directory: Path) -> Block:
+    processor = FakeProcessor(directory)
+    processor.block([b"before"])
+    processor.point(1, "request").lose(record.REASON_QUEUE_FULL, 5, 500, 1, START_NS)
+    processor.close()
+    return next(block for block in blocks(directory) if block.chunks["kind"][0] == record.KIND_GAP)
+
+
+def row_of(block: Block) -> dict[str, object]:
+    found: dict[str, object] = record_batch("s", [block], SCHEMA).to_pylist()[0]
+    return found
+
+
+def test_a_gap_says_until_when_and_how_far_it_can_be_believed(tmp_path: Path) -> None:
+    gap = a_gap(tmp_path)
+    until = {"original_bytes": START_NS + 2 * 10**9}
+    at_most = row_of(remade(gap, 0, flags=record.FLAG_AT_MOST, **until))
+    assert (at_most["certainty"], at_most["lost_from"], at_most["lost_until"], at_most["original_bytes"]) == ("at_most", START, START + 2 * SECOND, 0)
+    assert row_of(remade(gap, 0, flags=record.FLAG_UNKNOWN))["certainty"] == "unknown"
+    old = row_of(remade(gap, 0, original_bytes=0, capture_ns=START_NS + 10**9))
+    assert old["lost_until"] == old["capture_time"] == START + SECOND, "before version 3 a gap knew when it was written only"
+
+
+def test_totals_say_what_was_seen_and_lose_nothing(tmp_path: Path) -> None:
+    row = row_of(remade(a_gap(tmp_path), 0, kind=record.KIND_TOTALS, reason=0, original_bytes=START_NS + 10**9))
+    assert (row["kind"], row["seen_frames"], row["seen_bytes"], row["lost_frames"], row["lost_bytes"]) == ("totals", 5, 500, 0, 0)
+    assert (row["lost_from"], row["lost_until"], row["certainty"], row["original_bytes"]) == (START, START + SECOND, None, 0)
+
+
+def test_clock_and_rules_are_rows(tmp_path: Path) -> None:
+    gap = a_gap(tmp_path)
+    clock = row_of(remade(gap, 0, kind=record.KIND_CLOCK, reason=0, lost_frames=0, lost_bytes=0))
+    assert (clock["kind"], clock["lost_from"], clock["lost_until"], clock["lost_frames"], clock["certainty"]) == ("clock", START, None, 0, None)
+    rules = row_of(remade(gap, 0, kind=record.KIND_RULES, reason=0, lost_frames=0, lost_bytes=0, lost_from_ns=0))
+    assert (rules["kind"], rules["rule"], rules["lost_from"], rules["seen_frames"]) == ("rules", "all", None, None)
+
+
+def with_requests(block: Block, sizes: list[int], ids: list[int]) -> Block:
+    """The block with the requests of its answers."""
+    header = block.header
+    end = header.answers_at + 8 * header.answers_count
+    more = b"".join(number.to_bytes(4, "little", signed=True) for number in sizes + ids)
+    body = bytes(block.body[:end]) + more + bytes(block.body[header.data_at : header.data_at + header.data_len])
+    fresh = header._replace(flags=header.flags | record.BLOCK_REQUESTS, data_at=end + len(more))
+    return Block(fresh, memoryview(body))
+
+
+def test_answers_of_version_3_know_their_requests_and_older_ones_do_not(tmp_path: Path) -> None:
+    processor = FakeProcessor(tmp_path)
+    for number in range(3):
+        processor.send([b"question"], protocol="kafka")
+        processor.send([b"a", b"b"], direction="response", protocol="kafka", keys=[METADATA_V9, -1], latencies=[number, -1])
+        processor.send([b"c"], direction="response", protocol="kafka", keys=[METADATA_V9], latencies=[9])
+        processor.flush()
+    first, second, third = blocks(tmp_path)
+    found = record_batch("s", [first, with_requests(second, [100, -1, 7], [41, -1, 42]), third], SCHEMA)
+    found.validate(full=True)
+    assert [(row["latency_us"], row["request_size"], row["correlation_id"]) for row in found.to_pylist()] == [
+        (None, None, None), ([0, -1], None, None), ([9], None, None),
+        (None, None, None), ([1, -1], [100, -1], [41, -1]), ([9], [7], [42]),
+        (None, None, None), ([2, -1], None, None), ([9], None, None),
+    ]  # fmt: skip
+
+
+# Payload that is cut on the way
+
+
+@pytest.mark.parametrize("keep", [0, 1, 3, 5, 1000])
+def test_of_a_payload_that_is_cut_sizes_stay_right(tmp_path: Path, keep: int) -> None:
+    bodies = [b"12345", b"", b"123", b"1234567"]
+    processor = FakeProcessor(tmp_path)
+    processor.send(bodies)
+    processor.send(bodies[:1], connection=2)
+    processor.flush()
+    processor.point(2, "request").lose(record.REASON_QUEUE_FULL, 5, 500, 1, START_NS)
+    short = FakeProcessor(tmp_path, boot_id="b1", rule=TapRule(name="short", max_frame_bytes=4))
+    short.send(bodies)
+    short.flush()
+    processor.close()
+    found = record_batch("s", blocks(tmp_path), SCHEMA, keep=keep)
+    found.validate(full=True)
+    for row in found.to_pylist():
+        if row["kind"] != "frames":
+            assert (row["data"], row["starts"], row["sizes"]) == (b"", [], None)
+            continue
+        expected = bodies if row["frame_count"] == 4 else bodies[:1]
+        room = min(keep, 4) if row["rule"] == "short" else keep
+        stored = [len(body).to_bytes(4, "big") + body[:room] for body in expected]
+        assert row["data"] == b"".join(stored)
+        assert row["starts"] == [sum(map(len, stored[:index])) for index in range(len(stored))]
+        assert (row["sizes"] or [len(body) for body in expected]) == [len(body) for body in expected]
+        assert row["original_bytes"] == sum(len(body) + 4 for body in expected)
+
+
+def test_what_is_short_enough_is_not_copied(tmp_path: Path) -> None:
+    FakeProcessor(tmp_path).block([b"x" * 1000])
+    (block,) = blocks(tmp_path)
+    batch = record_batch("s", [block], SCHEMA, keep=1000)
+    assert batch.column("data").buffers()[2].address == np.frombuffer(block.data, "u1").ctypes.data
+
+
+def test_without_the_payload_nothing_is_cut(tmp_path: Path) -> None:
+    FakeProcessor(tmp_path).block([b"12345", b"123"])
+    wanted = to_arrow_schema(StructType().add("starts", ArrayType(IntegerType())), timezone="UTC")
+    assert record_batch("s", blocks(tmp_path), wanted, keep=0).to_pylist() == [{"starts": [0, 9]}]
+
+
+def test_a_frame_that_was_cut_through_is_cut_as_one_that_came_whole(tmp_path: Path) -> None:
+    in_pieces(tmp_path)
+    batch = record_batch("s", [block for block in blocks(tmp_path) if block.header.chunk_count], SCHEMA, keep=300)
+    found = [row for row in batch.to_pylist() if row["connection_id"] != 3]
+    assert [row["data"] for row in found] == [framed([BODY])[:304]] * 2
+    assert [row["sizes"] for row in found] == [[len(BODY)]] * 2
+
+
+# What cannot be read
+
+
+def test_a_loss_is_a_row_for_each_listener_and_direction() -> None:
+    pairs = (("main", "request"), ("main", "response"), (None, "request"))
+    batch = loss_batch(Loss("edge.0.a", 640, 1280, record.REASON_VANISHED, START_NS, START_NS + 10**9, pairs), SCHEMA)
+    batch.validate(full=True)
+    found = batch.to_pylist()
+    assert [(row["listener"], row["direction"]) for row in found] == list(pairs)
+    assert [row["chunk_index"] for row in found] == [0, 1, 2]
+    for row in found:
+        assert (row["stream"], row["offset"], row["kind"], row["reason"], row["certainty"]) == ("edge.0.a", 640, "gap", "vanished", "unknown")
+        assert (row["lost_from"], row["lost_until"], row["capture_time"]) == (START, START + SECOND, START + SECOND)
+        assert (row["lost_frames"], row["lost_bytes"], row["frame_count"], row["data"], row["starts"]) == (0, 0, 0, b"", [])
+        assert (row["principal"], row["rule"], row["connection_id"], row["seen_frames"]) == (None, None, None, None)
+
+
+def test_a_loss_of_which_no_time_is_known_has_none() -> None:
+    (row,) = loss_batch(Loss("a", 0, -1, record.REASON_DAMAGED, 0, 0, ((None, "request"),)), SCHEMA).to_pylist()
+    assert (row["lost_from"], row["lost_until"], row["capture_time"]) == (None, None, datetime.datetime.fromtimestamp(0, datetime.UTC))
+
+
+def test_a_loss_comes_between_what_is_before_and_behind_it(tmp_path: Path) -> None:
+    (part,) = damage(lambda block: block.header.data_at, tmp_path)
+    batches = list(record_batches("s", read_slice(part, fail_on_data_loss=False), SCHEMA))
+    assert [[row["kind"] for row in batch.to_pylist()] for batch in batches] == [["frames"], ["gap", "gap"], ["frames"]]
+    places = [row["offset"] for batch in batches for row in batch.to_pylist()]
+    assert places == sorted(places)
+    gap = batches[1].to_pylist()[0]
+    assert (gap["reason"], gap["lost_from"], gap["lost_until"]) == ("damaged", START, START)
+
+
+@pytest.mark.parametrize("content", [b"", b"x", bytes(4096), b"FGTAPLOG" + (99).to_bytes(4, "little") + bytes(5000)])
+def test_a_segment_that_is_none_any_more_is_damaged_and_no_fault_of_the_program(tmp_path: Path, content: bytes) -> None:
+    FakeProcessor(tmp_path).block([b"abc"])
+    (part,) = slices(tmp_path)
+    segment(tmp_path).write_bytes(content)
+    with pytest.raises(DataLossError, match=str(segment(tmp_path))):
+        list(read_slice(part))
+    (lost,) = datas(part)
+    assert isinstance(lost, Loss)
+    assert lost[:4] == (part.stream, part.start, part.end, record.REASON_DAMAGED)
+
+
+def test_a_segment_under_another_ones_name_is_damaged(tmp_path: Path) -> None:
+    processor = FakeProcessor(tmp_path, segment_size=1)
+    for _ in range(2):
+        processor.block([b"abc"])
+    first, second = sorted(tmp_path.glob("*/*"))
+    planned = slices(tmp_path)
+    second.write_bytes(first.read_bytes())
+    with pytest.raises(DataLossError, match="under a name that says"):
+        list(read_slice(planned[1]))
 
 
 def test_strings_of_joined_blocks_keep_their_meaning(tmp_path: Path) -> None:
@@ -115,6 +319,16 @@ def test_strings_of_joined_blocks_keep_their_meaning(tmp_path: Path) -> None:
     for connection in (3, 1, 2):
         processor.block([b"x"], connection=connection)
     assert [row["peer"] for row in rows(tmp_path)] == ["10.0.0.1:3", "10.0.0.1:1", "10.0.0.1:2"]
+
+
+def test_a_client_that_nobody_named_has_no_principal(tmp_path: Path) -> None:
+    processor = FakeProcessor(tmp_path)
+    for connection, principal in enumerate((ANONYMOUS, "CN=a", None), 1):
+        processor.point(connection, "request", listener=ANONYMOUS, principal=principal)
+        processor.send([b"x"], connection=connection)
+    processor.flush()
+    assert [(row["principal"], row["listener"]) for row in rows(tmp_path)] == [(None, ANONYMOUS), ("CN=a", ANONYMOUS), (None, ANONYMOUS)]
+    assert NOBODY == ANONYMOUS
 
 
 def test_payload_of_a_block_is_not_copied(tmp_path: Path) -> None:
@@ -170,14 +384,20 @@ def test_a_block_whose_crc_does_not_fit_is_an_error(tmp_path: Path) -> None:
     (part,) = damage(lambda block: block.header.data_at, tmp_path)
     with pytest.raises(DataLossError, match="its CRC does not fit"):
         list(read_slice(part))
-    assert [bytes(block.data) for block in read_slice(part, fail_on_data_loss=False)] == [framed([b"one"]), framed([b"three"])]
+    one, lost, three = datas(part)
+    assert (one, three) == (framed([b"one"]), framed([b"three"]))
+    assert isinstance(lost, Loss)
+    assert (lost.end - lost.offset, lost.from_ns, lost.reason) == (lost.offset, START_NS, record.REASON_DAMAGED)
 
 
 def test_nothing_is_read_behind_a_damaged_header(tmp_path: Path) -> None:
     (part,) = damage(lambda _: 20, tmp_path)
     with pytest.raises(DataLossError, match="damaged at offset"):
         list(read_slice(part))
-    assert [bytes(block.data) for block in read_slice(part, fail_on_data_loss=False)] == [framed([b"one"])]
+    one, lost = datas(part)
+    assert one == framed([b"one"])
+    assert isinstance(lost, Loss)
+    assert (lost.end, lost.until_ns) == (part.end, segment(tmp_path).stat().st_mtime_ns)
 
 
 def test_a_segment_sealed_since_it_was_planned_is_found(tmp_path: Path) -> None:
@@ -194,7 +414,8 @@ def test_a_segment_deleted_since_it_was_planned_is_an_error(tmp_path: Path) -> N
     segment(tmp_path).unlink()
     with pytest.raises(DataLossError, match="was deleted before"):
         list(read_slice(part))
-    assert list(read_slice(part, fail_on_data_loss=False)) == []
+    (lost,) = datas(part)
+    assert lost == Loss(part.stream, part.start, part.end, record.REASON_VANISHED, 0, 0, ((None, "request"), (None, "response")))
 
 
 def test_a_table_that_contradicts_its_sections_is_refused(tmp_path: Path) -> None:
@@ -246,7 +467,7 @@ def test_any_cut_of_the_log_into_partitions_gives_the_same_rows(tmp_path: Path, 
         (stream,) = planner.ends()
         joiner = Joiner()
         found: list[dict[str, object]] = []
-        for part in (part for parts in planner.partitions({stream: start}, {stream: end}) for part in parts):
+        for part in whole(planner.partitions(Position({stream: start}), Position({stream: end}))):
             for batch in record_batches("s", read_slice(part, joiner=joiner), SCHEMA):
                 batch.validate(full=True)
                 found += batch.to_pylist()

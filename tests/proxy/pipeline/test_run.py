@@ -19,11 +19,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import proxy
-from proxy.pipeline.run import EXIT_OK, EXIT_USAGE, PipelineSettings, StoppedError, _distance, _reason, _Stopping, run_pipeline, start_query
+from proxy.pipeline.run import EXIT_FAILED, EXIT_OK, EXIT_USAGE, StoppedError, _reason, _Stopping, run_pipeline, start_query
+from proxy.pipeline.settings import PipelineSettings
 from proxy.pipeline.tables import TABLE_SCHEMAS, TableWriter
 from proxy.tap import record
-from proxy.tap.consumer import read_consumers
+from proxy.tap.consumer import claim_consumer, read_consumers, write_consumer
 from proxy.tap.log_reader import count_frames
+from tests.fakes.runs import pieces_of
 from tests.fakes.tap_log import START_NS, FakeProcessor, demo_body
 
 if TYPE_CHECKING:
@@ -153,6 +155,49 @@ def unwritable(tmp_path: Path) -> Iterator[list[str]]:
     yield words
 
 
+@pytest.mark.parametrize(
+    ("told", "fault"),
+    [
+        ({"start_from": "yesterday"}, "startingOffsets: earliest, latest or a time like"),
+        ({"payload": "some"}, "payload: none, full or bytes"),
+        ({"consumer": "../x"}, "--consumer: letters, digits"),
+        ({"payload": "1g"}, "--memory: "),
+        ({"cores": 64}, "--memory: 64 tasks at once"),
+        ({"memory": "much"}, "not a heap as Java writes it"),
+        ({"output": "s3a://bucket/tables"}, "--output: s3a://bucket/tables is no folder of this host"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_exit_2(tmp_path: Path, told: dict[str, Any], fault: str, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = PipelineSettings(**{"source": tmp_path, "output": tmp_path / "out", **told})
+    assert run_pipeline(settings) == EXIT_USAGE
+    said = capsys.readouterr().err
+    assert said.startswith(f"framegate pipeline: {fault}")
+    assert said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_consumer_is_one_job_of_the_tap(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_consumer(str(tmp_path), "pipeline", {}, 1, "/elsewhere/_checkpoint")
+    assert run_pipeline(PipelineSettings(source=tmp_path, output=tmp_path / "out")) == EXIT_USAGE
+    said = capsys.readouterr().err
+    assert "--consumer: the name pipeline is in use by /elsewhere/_checkpoint" in said
+    assert "framegate tap consumers remove pipeline" in said
+    with claim_consumer(str(tmp_path), "mine"):
+        assert run_pipeline(PipelineSettings(source=tmp_path, output=tmp_path / "out", consumer="mine")) == EXIT_USAGE
+    assert "another process reads under the name mine" in capsys.readouterr().err
+
+
+def test_a_tap_that_cannot_be_written_to_is_said_and_read(tmp_path: Path, unwritable: list[str]) -> None:
+    told = {"source": str(tmp_path / "sealed"), "output": str(tmp_path / "out")}
+    command = [*unwritable, sys.executable, str(JOB), json.dumps(told)]
+    no_java = {**environment(), "JAVA_HOME": str(tmp_path / "no-java")}
+    done = subprocess.run(command, env=no_java, capture_output=True, text=True, check=False)
+    (said,) = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (said["event"], said["consumer"]) == ("unregistered", "pipeline")
+    assert said["reason"].startswith(str(tmp_path / "sealed" / "_consumers"))
+    assert "Spark needs Java" in done.stderr, "it went on from there"
+
+
 def test_an_output_that_holds_something_else_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "thesis.txt").touch()
     assert run_pipeline(PipelineSettings(source=tmp_path, output=tmp_path)) == EXIT_USAGE
@@ -191,10 +236,6 @@ def test_signal_handlers_are_put_back(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
     run_pipeline(PipelineSettings(source=tmp_path / "nowhere", output=tmp_path / "out"))
     assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_lag_is_what_no_offset_covers() -> None:
-    assert _distance({"a": 10, "gone": 5}, {"a": 25, "new": 7}) == 22
 
 
 def test_the_reason_of_a_failure_is_its_own_line() -> None:
@@ -240,6 +281,87 @@ def test_the_job_follows_the_log_says_so_and_stops_on_sigterm(tmp_path: Path, no
     assert list(read_consumers(str(log)).offsets) == ["pipeline"]
     assert modes(output) == {("folder", 0o750), ("file", 0o640)}
     assert modes(log / record.CONSUMERS_FOLDER) == {("folder", 0o750), ("file", 0o640)}
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_frames_too_large_for_the_heap_are_cut_and_said_and_come_again_the_same(tmp_path: Path) -> None:
+    """Four frames of 100 MB, and the heap that a job has when nobody says otherwise."""
+    log, output = tmp_path / "log", tmp_path / "out"
+    size = 100_000_000
+    processor = FakeProcessor(log)
+    body = memoryview(bytes(1 << 20) * (size // (1 << 20) + 1))[:size]
+    for connection in range(1, 5):
+        for run in pieces_of(bytes(body), [1 << 20] * (size >> 20)):
+            processor.part(run, size, connection=connection)
+            processor.flush()
+        processor.block([b"small"], connection=9)
+    processor.close()
+    with running(source=str(log), output=str(output), available_now=True, cores=2) as job:
+        out, said = job.communicate(timeout=WAIT_S * 2)
+        assert job.returncode == EXIT_OK, said
+    assert said == ""
+    events = [json.loads(line) for line in out.splitlines()]
+    cut = [event for event in events if event["event"] == "cut"]
+    assert sum(event["frames"] for event in cut) == 4
+    assert {event["largest"] for event in cut} == {size}
+    kept = cut[0]["kept"]
+    names = ("size", "kept_size")
+    assert sorted(tuple(row[name] for name in names) for row in narrow(output, names)) == [(5, 5)] * 4 + [(size, kept)] * 4
+
+
+def narrow(output: Path, columns: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Some columns of the table ``frames``, read without Spark."""
+    return [row for file in (output / "frames").rglob("*.parquet") for row in pq.ParquetFile(file).read(columns=list(columns)).to_pylist()]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_job_that_is_stopped_says_nothing(tmp_path: Path, number: int, busy: bool) -> None:
+    log, marker = tmp_path / "log", tmp_path / "marker"
+    processor = FakeProcessor(log)
+    processor.block([b"one"])
+    paused = {"pause_from": 0, "pause_at": "begun", "marker": str(marker), "pause_s": 1.0} if busy else {}
+    with running(source=str(log), output=str(tmp_path / "out"), **paused) as job:
+        assert job.stdout is not None
+        if busy:
+            until(marker.exists, "batch", job)
+        else:
+            assert any(json.loads(line)["event"] == "batch" for line in job.stdout)
+        os.kill(job.pid, number)
+        out, said = job.communicate(timeout=WAIT_S)
+    assert (job.returncode, said) == (EXIT_OK, "")
+    assert json.loads(out.splitlines()[-1])["event"] == "stopped"
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_job_that_fails_says_why_first_and_last_and_goes_on_with_a_gap_when_told_to(tmp_path: Path) -> None:
+    log, output = tmp_path / "log", tmp_path / "out"
+    processor = FakeProcessor(log, segment_size=1)
+    for number in range(3):
+        processor.block([b"%d" % number])
+    processor.close()
+    sorted((log / processor.stream).iterdir())[1].unlink()
+    told = {"source": str(log), "output": str(output), "available_now": True}
+    with running(**told) as job:
+        out, said = job.communicate(timeout=WAIT_S)
+    assert job.returncode == EXIT_FAILED
+    lines = said.splitlines()
+    assert lines[0] == lines[-1]
+    assert lines[0].startswith("framegate pipeline: proxy.pipeline.loss.DataLossError: stream ")
+    assert len(lines) > 2
+    assert json.loads(out.splitlines()[-1])["reason"] == lines[0].removeprefix("framegate pipeline: ")
+    with running(**told, fail_on_data_loss=False) as job:
+        out, said = job.communicate(timeout=WAIT_S)
+    assert (job.returncode, said) == (EXIT_OK, "")
+    assert sorted(row["payload"] for row in narrow(output, ("payload",))) == [b"0", b"2"]
+    gaps = [row for file in (output / "gaps").rglob("*.parquet") for row in pq.ParquetFile(file).read().to_pylist()]
+    assert {(row["reason"], row["certainty"], row["lost_frames"]) for row in gaps} == {("vanished", "unknown", 0)}
 
 
 def in_session(leader: int) -> list[str]:

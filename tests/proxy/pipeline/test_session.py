@@ -1,4 +1,5 @@
 import importlib.util
+import logging
 import os
 import stat
 import subprocess
@@ -8,7 +9,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from proxy.pipeline import session
-from proxy.pipeline.session import SparkMissingError, _restricted, _stdout_as_stderr, local_session, open_private, require_java, require_packages
+from proxy.pipeline.session import (
+    SparkLog,
+    SparkMissingError,
+    _restricted,
+    _stdout_as_stderr,
+    local_session,
+    open_private,
+    require_java,
+    require_packages,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,6 +70,27 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path, monkeypatch: pyte
     assert fresh.name.startswith(f"spark-{os.getpid()}-")
 
 
+def test_what_java_prints_can_go_to_a_file_and_its_reason_is_found(capfd: pytest.CaptureFixture[str]) -> None:
+    with SparkLog() as log:
+        assert (log.tail(), log.reason()) == ("", "")
+        with _stdout_as_stderr(log.fd):
+            subprocess.run(["sh", "-c", "echo from a child; echo java.lang.OutOfMemoryError: Java heap space >&2"], check=True)
+        logging.getLogger("py4j.clientserver").error("from a thread")
+        assert log.tail().splitlines() == ["from a child", "java.lang.OutOfMemoryError: Java heap space", "from a thread"]
+        assert log.reason() == "java.lang.OutOfMemoryError: Java heap space: more --memory, fewer --cores or a smaller --payload"
+        log.trim()
+        assert log.tail(), "what is small stays"
+        os.ftruncate(log.fd, session.LOG_BYTES + 1)
+        assert len(log.tail()) == session.TAIL_BYTES + 1
+        log.trim()
+        assert log.tail() == ""
+        with _stdout_as_stderr(log.fd):
+            subprocess.run(["echo", "again"], check=True)
+        assert log.tail() == "again\n"
+    assert logging.getLogger("py4j").propagate
+    assert capfd.readouterr() == ("", "")
+
+
 def test_what_java_prints_goes_to_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
     with _stdout_as_stderr():
         subprocess.run(["echo", "from a child"], check=True)
@@ -72,6 +103,7 @@ def test_what_java_prints_goes_to_standard_error(capfd: pytest.CaptureFixture[st
 def test_the_session_has_the_settings_that_a_python_source_wants(spark: "SparkSession") -> None:
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+    assert spark.conf.get("spark.sql.parquet.outputTimestampType") == "TIMESTAMP_MICROS"
     context = spark.sparkContext.getConf()
     assert context.get("spark.python.unix.domain.socket.enabled") == "true"
     sockets = context.get("spark.python.unix.domain.socket.dir")

@@ -11,9 +11,10 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
+from proxy.pipeline.options import OptionError
 from proxy.pipeline.pyspark_framegate import register
 from proxy.pipeline.schema import CHUNK_SCHEMA
-from proxy.pipeline.source import BatchReader, FramegateDataSource, OptionError, SourceOptions, StreamReader
+from proxy.pipeline.source import BatchReader, FramegateDataSource, StreamReader
 from proxy.pipeline.transforms import explode_frames
 from proxy.tap.consumer import read_consumers
 from proxy.tap.log_reader import count_frames
@@ -38,29 +39,6 @@ def fill(directory: Path, boot_id: str = "b0", blocks: int = 3, segment_size: in
     for number in range(blocks):
         processor.block([b"%d" % number, bytes(500)])
     return processor
-
-
-@pytest.mark.parametrize(
-    ("options", "fault"),
-    [
-        ({}, "path"),
-        ({"startingoffsets": "middle"}, "startingOffsets: earliest or latest, not middle"),
-        ({"failondataloss": "perhaps"}, "failOnDataLoss"),
-        ({"consumer": "../x"}, "consumer"),
-        ({"maxbytespertrigger": "0"}, "maxBytesPerTrigger"),
-        ({"maxbytespertrigger": "a lot"}, "maxBytesPerTrigger"),
-        ({"parallelism": "0"}, "parallelism"),
-    ],
-)
-def test_an_option_that_cannot_be_is_named(options: dict[str, str], fault: str) -> None:
-    path = {} if fault == "path" else {"path": "/tap"}
-    with pytest.raises(OptionError, match=fault):
-        SourceOptions.parse({**path, **options})
-
-
-@pytest.mark.parametrize(("text", "size"), [("1", 1), ("64m", 64 << 20), ("64MiB", 64 << 20), ("2 KB", 2048), ("1g", 1 << 30), ("10b", 10)])
-def test_sizes_are_read_as_spark_writes_them(text: str, size: int) -> None:
-    assert SourceOptions.parse({"path": "/tap", "maxbytespertrigger": text}).max_bytes_per_trigger == size
 
 
 def test_offsets_have_sorted_keys_and_are_equal_as_text(tmp_path: Path) -> None:
@@ -90,8 +68,8 @@ def test_a_directory_that_is_not_there_is_an_error_not_an_empty_table(tmp_path: 
 
 
 def test_a_checkpoint_of_a_later_version_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="version 2"):
-        reader(tmp_path).partitions({"streams": {}, "version": 2}, {"streams": {}, "version": 2})
+    with pytest.raises(OptionError, match="version 3"):
+        reader(tmp_path).partitions({"streams": {}, "version": 3}, {"streams": {}, "version": 3})
 
 
 def test_the_limit_is_the_option_unless_spark_overrides_it(tmp_path: Path) -> None:
@@ -132,6 +110,34 @@ def test_retention_learns_where_the_query_stands(tmp_path: Path) -> None:
     assert read_consumers(str(tmp_path)).offsets == {"job": end["streams"]}
     reader(tmp_path).commit(end)
     assert list(read_consumers(str(tmp_path)).offsets) == ["job"]
+
+
+def test_where_retention_cannot_be_told_that_is_said_once_and_the_query_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(tmp_path)
+    (tmp_path / "_consumers").write_text("no folder")
+    one = reader(tmp_path, consumer="job")
+    first = one.initialOffset()
+    one.commit(one.latestOffset(first, ReadAllAvailable()))
+    said = capsys.readouterr().err
+    assert said.startswith("framegate: retention is not told how far job has read: ")
+    assert said.count("\n") == 1
+
+
+def test_what_a_query_goes_on_without_is_rows_of_its_batch(tmp_path: Path) -> None:
+    fill(tmp_path, segment_size=1)
+    loose = reader(tmp_path, failondataloss="false")
+    first, end = loose.initialOffset(), loose.reportLatestOffset()
+    sorted((tmp_path / "edge.0.b0").iterdir())[1].unlink()
+    planned = loose.partitions(first, end)
+    rows = [row for part in planned for batch in loose.read(part) for row in batch.to_pylist()]
+    assert [(row["kind"], row["reason"], row["certainty"]) for row in rows] == [
+        ("frames", "none", None),
+        ("gap", "vanished", "unknown"),
+        ("gap", "vanished", "unknown"),
+        ("frames", "none", None),
+    ]
+    again = reader(tmp_path, failondataloss="false")
+    assert [row for part in again.partitions(first, end) for batch in again.read(part) for row in batch.to_pylist()] == rows
 
 
 def test_a_batch_reader_plans_all_there_is(tmp_path: Path) -> None:

@@ -1,0 +1,115 @@
+"""The table ``completeness``: for each stream, listener, direction and minute what was seen, and what became of it (``proxy/tap/COMPLETENESS.md``).
+
+The table holds partial sums, as many rows for a minute as micro-batches have something to say of it. The view ``completeness`` adds them up, puts
+what control wrote for a dead processor (``<node>.recovery.<boot-id>``) to that processor's stream, and judges each minute by the equation
+``seen = stored + withheld + sampled + lost``. ``framegate tap verify`` does the same from the log itself, and knows more: the seals, the CRCs and
+the ledger. Here a stream that vanished whole before it was read has no rows, unless the job went on without it and its gap says so.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as f
+
+from proxy.pipeline.transforms import minute
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["KEYS", "SCHEMA", "STATES", "SUMS", "VIEW", "of_facts", "of_frames"]
+
+KEYS: Final = ("stream", "listener", "direction", "minute")
+# How partial sums of each column are put together.
+SUMS: Final = {
+    "totals": "sum",  # totals rows of the log: how often the tally was stated
+    "seen": "sum",  # frames that a rule matched, as the totals say
+    "stored": "sum",  # frames whose bytes, a part, a hash or their length is in the log
+    "withheld": "sum",  # frames that are in the log as their length, because of credentials
+    "sampled": "sum",  # frames that a rule left out
+    "lost": "sum",  # frames that gaps count exactly
+    "at_most": "sum",  # frames that gaps count as an upper bound
+    "unknown": "sum",  # gaps without a count
+    "shared": "sum",  # frames of gaps over several minutes, counted in each
+    "first_offset": "min",  # of blocks with frames, gaps or totals of the minute
+    "last_offset": "max",
+}
+SCHEMA: Final = "stream string, listener string, direction string, minute timestamp, " + ", ".join(f"{name} bigint" for name in SUMS)
+STATES: Final = ("complete", "lost", "at_most", "unknown", "open", "cut", "missing")
+_COUNTS: Final = tuple(name for name, how in SUMS.items() if how == "sum")
+
+# stream: <node>.<slot>.<boot-id>; run: without the slot, what a processor's stream and its recovery have in common.
+# A tally is stated behind its minute's last frame, so the last minute of a stream is open until then; of the first one nobody can say how much
+# was in blocks that retention took, or that lie before where the job began to read.
+VIEW: Final = f"""
+CREATE OR REPLACE TEMPORARY VIEW completeness AS
+WITH parts AS (
+  SELECT *, regexp_replace(stream, '[.][^.]+([.][^.]+)$', '$1') AS run, stream RLIKE '[.]recovery[.][^.]+$' AS recovered
+  FROM completeness_parts
+), sums AS (
+  SELECT run, listener, direction, minute, {", ".join(f"sum({name}) AS {name}" for name in _COUNTS)},
+         max(stream) FILTER (WHERE NOT recovered) AS own, max(stream) AS any_stream,
+         min(first_offset) FILTER (WHERE NOT recovered) AS first_offset, max(last_offset) FILTER (WHERE NOT recovered) AS last_offset
+  FROM parts
+  GROUP BY run, listener, direction, minute
+), placed AS (
+  SELECT *, seen - stored - withheld - sampled - lost AS missing, stored + withheld + sampled + lost AS accounted,
+         coalesce(max(own) OVER (PARTITION BY run), max(any_stream) OVER (PARTITION BY run)) AS stream,
+         min(IF(first_offset IS NULL, NULL, struct(first_offset, minute))) OVER (PARTITION BY run) AS first,
+         max(IF(last_offset IS NULL, NULL, struct(last_offset, minute))) OVER (PARTITION BY run) AS last
+  FROM sums
+)
+SELECT stream, listener, direction, minute, {", ".join(name for name in _COUNTS if name != "totals")}, missing,
+       CASE
+         WHEN minute <=> last.minute AND (missing < 0 OR (totals = 0 AND accounted > 0)) THEN 'open'
+         WHEN missing <> 0 AND minute <=> first.minute AND first.first_offset > 0 THEN 'cut'
+         WHEN missing < 0 OR missing > shared THEN 'missing'
+         WHEN unknown > 0 THEN 'unknown'
+         WHEN at_most > 0 OR shared > 0 THEN 'at_most'
+         WHEN lost > 0 THEN 'lost'
+         ELSE 'complete'
+       END AS state
+FROM placed
+"""
+
+
+def of_frames(frames: "DataFrame") -> "DataFrame":
+    """Partial sums of rows of the table ``frames``; the payload is not touched."""
+    withheld = "reason = 'withheld' and capture in ('full', 'hash') and kept_size = 0 and size > 0"
+    return _sums(
+        frames.withColumn("minute", minute("capture_time")),
+        stored=f.count_if(~f.expr(withheld)),
+        withheld=f.count_if(f.expr(withheld)),
+    )
+
+
+def of_facts(rows: "DataFrame") -> "DataFrame":
+    """Partial sums of chunk rows of the kinds ``gap`` and ``totals``; other kinds say nothing.
+
+    A gap counts in each minute from ``lost_from`` to ``lost_until``: where those are several, an exact one as ``shared``.
+    """
+    begun, ended = "coalesce(lost_from, capture_time)", "coalesce(lost_until, capture_time)"
+    first, last = minute(f"least({begun}, {ended})"), minute(f"greatest({begun}, {ended})")
+    spread = rows.where("kind in ('gap', 'totals')").withColumns(
+        {"minute": f.explode(f.sequence(first, last, f.expr("interval 1 minute"))), "one": first == last, "is_gap": f.expr("kind = 'gap'")}
+    )
+    exact = "is_gap and coalesce(certainty, 'exact') = 'exact'"
+    return _sums(
+        spread,
+        totals=f.count_if(~f.col("is_gap")),
+        seen=f.sum("seen_frames"),
+        sampled=_sum_where(f"{exact} and one and reason = 'sampled'"),
+        lost=_sum_where(f"{exact} and one and reason <> 'sampled'"),
+        at_most=_sum_where("is_gap and certainty = 'at_most'"),
+        unknown=f.count_if(f.expr("is_gap and certainty = 'unknown'")),
+        shared=_sum_where(f"{exact} and not one"),
+    )
+
+
+def _sum_where(condition: str) -> "Column":
+    return f.sum(f.expr(f"if({condition}, lost_frames, 0)"))
+
+
+def _sums(rows: "DataFrame", **sums: "Column") -> "DataFrame":
+    """Rows of the table; what is not given is 0."""
+    columns = {name: f.coalesce(sums[name].cast("long"), f.lit(0).cast("long")) if name in sums else f.lit(0).cast("long") for name in _COUNTS}
+    offsets = (f.min("offset").alias("first_offset"), f.max("offset").alias("last_offset"))
+    return rows.groupBy(*KEYS).agg(*(column.alias(name) for name, column in columns.items()), *offsets)

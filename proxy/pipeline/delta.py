@@ -1,0 +1,182 @@
+"""The tables as Delta Lake tables, wherever Spark can write: ``<output>/<table>``, partitioned by date and hour.
+
+Exactly once: each table's append names the streaming query and the batch (``txnAppId``, ``txnVersion``), and Delta passes over what it has. The
+tables of a batch are committed one after the other: a job that is killed in between leaves the batch in some tables and not yet in others until the
+replay. Readers see each table's version whole, and pick one by Delta's own means.
+
+Compaction is OPTIMIZE of the partitions that are over or have many files, expiry a DELETE of whole partitions, and VACUUM removes what neither needs,
+behind the grace time: all in a thread of the job. Renaming is Delta's affair: nothing here touches a file.
+
+Delta Lake follows Spark release by release: what fits is looked up in ``PACKAGES``, and said before anything starts.
+"""
+
+import importlib.metadata
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as f
+
+from proxy.pipeline import tables, transforms
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["PACKAGES", "DeltaMissingError", "DeltaWriter", "delta_settings"]
+
+# The Delta Lake that was tried with a release of Spark. With 4.3 none works yet: 4.4.0 fails in LogicalRDD (NoSuchMethodError).
+PACKAGES: Final = {"4.2": "io.delta:delta-spark_4.2_2.13:4.4.0"}
+_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
+_CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+_HOUR_S: Final = 3600
+
+
+class DeltaMissingError(ValueError):
+    """Delta Lake cannot work here. The message is one line and says what to install."""
+
+
+def delta_settings(spark_version: str | None = None) -> dict[str, str]:
+    """The settings of a session with Delta Lake, whose jars Spark takes from Maven Central, or from ``spark.jars`` if the user names them there.
+
+    Args:
+        spark_version: of PySpark; the installed one when None.
+
+    Raises:
+        DeltaMissingError: no Delta Lake works with it.
+    """
+    version = spark_version or importlib.metadata.version("pyspark")
+    release = ".".join(version.split(".")[:2])
+    if release not in PACKAGES:
+        fits = " or ".join(f"Spark {known} (pip install 'pyspark=={known}.*') with {package}" for known, package in PACKAGES.items())
+        raise DeltaMissingError(f"--format delta does not work with Spark {version}: it needs {fits}")
+    return {"spark.jars.packages": PACKAGES[release], "spark.sql.extensions": _EXTENSION, "spark.sql.catalog.spark_catalog": _CATALOG}
+
+
+class DeltaWriter:
+    """The writer of Delta tables; an interface as ``tables.Writer``.
+
+    A batch reads its source twice, and a third time when it has gaps or totals: once for the frames with their payload, once for all that is made of
+    the frames without it.
+    """
+
+    def __init__(self, output: str, *, compact_ms: int, expire_after_s: float | None, grace_s: float, clock: Callable[[], float] = time.time) -> None:
+        """Nothing is read or written yet; arguments as of ``tables.make_writer``."""
+        nothing = dict.fromkeys(tables.TABLE_SCHEMAS, 0)
+        self.progress = tables.Progress(-1, nothing, dict(nothing))
+        self.rows_of: dict[int, dict[str, int]] = {}
+        self._output = output.rstrip("/")
+        self._compact_s = compact_ms / 1000
+        self._expire_after_s = expire_after_s
+        self._grace_h = grace_s / _HOUR_S
+        self._clock = clock
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._fault: BaseException | None = None
+
+    def __call__(self, chunks: "DataFrame", batch: int) -> None:
+        """Add a batch to every table that has it not yet.
+
+        Raises:
+            DeltaMissingError: the session has no Delta Lake.
+        """
+        if self._fault is not None:
+            raise self._fault
+        spark = chunks.sparkSession
+        if self.progress.batch < 0:
+            self._begin(spark)
+        rows = self._append_all(spark, chunks, batch)
+        total = {table: self.progress.total[table] + count for table, count in rows.items()}
+        self.progress = tables.Progress(batch, rows, total)
+        self.rows_of[batch] = rows
+        self.rows_of.pop(batch - tables.KEPT_RESULTS, None)
+
+    def close(self) -> None:
+        """End compaction behind the table in hand."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def path(self, table: str) -> str:
+        """Where a table is."""
+        return f"{self._output}/{table}"
+
+    def _begin(self, spark: "SparkSession") -> None:
+        """Make the tables, count what is there, start compaction."""
+        if spark.conf.get("spark.sql.catalog.spark_catalog", "") != _CATALOG:
+            raise DeltaMissingError(f"the session has no Delta Lake: spark.sql.catalog.spark_catalog is not {_CATALOG}")
+        total = {}
+        for table, columns in tables.TABLE_SCHEMAS.items():
+            spark.sql(f"CREATE TABLE IF NOT EXISTS {self._name(table)} ({columns}, {tables.PARTITIONS}) USING delta PARTITIONED BY (date, hour)")
+            total[table] = self._count(spark, table)
+        self.progress = tables.Progress(-1, dict.fromkeys(total, 0), total)
+        if self._compact_s > 0:
+            self._thread = threading.Thread(target=self._run, args=(spark,), name="compaction", daemon=True)
+            self._thread.start()
+
+    def _name(self, table: str) -> str:
+        return f"delta.`{self.path(table)}`"
+
+    def _count(self, spark: "SparkSession", table: str) -> int:
+        return int(spark.sql(f"SELECT count(*) FROM {self._name(table)}").collect()[0][0])
+
+    def _append_all(self, spark: "SparkSession", chunks: "DataFrame", batch: int) -> dict[str, int]:
+        application = tables.query_id(spark) or "framegate"
+        rows = dict.fromkeys(tables.TABLE_SCHEMAS, 0)
+        frames = transforms.frames(chunks)
+        rows["frames"] = self._append("frames", frames, application, batch)
+        kept = frames.drop("payload").persist()
+        facts = chunks.where("kind in ('gap', 'totals')").drop("data", "starts", "sizes").persist()
+        try:
+            for table, part in tables.derived(kept, facts if facts.head(1) else None).items():
+                rows[table] = self._append(table, part, application, batch)
+        finally:
+            kept.unpersist()
+            facts.unpersist()
+        return rows
+
+    def _append(self, table: str, rows: "DataFrame", application: str, batch: int) -> int:
+        """Append to a table, unless it has the batch. Returns how many rows that were."""
+        spark = rows.sparkSession
+        before = self._version(spark, table)
+        split = transforms.with_hour(rows, tables.TIME_COLUMNS[table]).withColumn("hour", f.col("hour").cast("int"))
+        options = {"txnAppId": f"framegate/{application}", "txnVersion": str(batch)}
+        split.write.format("delta").mode("append").options(**options).save(self.path(table))
+        return sum(
+            int(step["operationMetrics"].get("numOutputRows", 0)) for step in self._steps(spark, table, before) if step["operation"] == "WRITE"
+        )
+
+    def _version(self, spark: "SparkSession", table: str) -> int:
+        return int(spark.sql(f"DESCRIBE HISTORY {self._name(table)} LIMIT 1").collect()[0]["version"])
+
+    def _steps(self, spark: "SparkSession", table: str, behind: int) -> list[Any]:
+        """What was done to a table since a version of it."""
+        return [step for step in spark.sql(f"DESCRIBE HISTORY {self._name(table)} LIMIT 20").collect() if step["version"] > behind]
+
+    def compact(self, spark: "SparkSession") -> None:
+        """One pass over all tables: expire, OPTIMIZE what is not yet, VACUUM."""
+        for table in tables.TABLE_SCHEMAS:
+            if self._stop.is_set():
+                return
+            if self._expire_after_s is not None:
+                end = int(self._clock() - self._expire_after_s) // _HOUR_S  # hours of the epoch before this one have ended so long ago
+                spark.sql(f"DELETE FROM {self._name(table)} WHERE date < {_date(end)} OR (date = {_date(end)} AND hour < {end % 24})")
+            spark.sql(f"OPTIMIZE {self._name(table)}")
+            if self._grace_h > 0:
+                spark.sql(f"VACUUM {self._name(table)} RETAIN {self._grace_h:.4f} HOURS")
+
+    def _run(self, spark: "SparkSession") -> None:
+        session = spark.newSession()
+        session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+        while not self._stop.wait(self._compact_s):
+            try:
+                self.compact(session)
+            except Exception as error:
+                if not self._stop.is_set():
+                    sys.stderr.write(f"framegate pipeline: compaction waits: {str(error).splitlines()[0]}\n")
+
+
+def _date(hours: int) -> str:
+    """SQL for the date of an hour of the epoch."""
+    return f"date_from_unix_date({hours // 24})"

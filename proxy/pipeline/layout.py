@@ -1,0 +1,245 @@
+"""Where the Parquet files of the tables are, and how they get there and away again.
+
+Layout of an output folder::
+
+    <output>/<table>/date=YYYY-MM-DD/hour=HH/<name>.parquet   what is in the table now: for who reads folders (DuckDB, pandas, pyarrow)
+    <output>/_files/<table>/date=…/hour=…/<name>.parquet      the same files by a second name (hard links), and for a while those that compaction
+                                                              or expiry took out of the tables: for who reads by the manifest
+    <output>/_manifest                                        which files are the tables (``manifest``)
+    <output>/_staging/, _merging/                             being written; never read
+    <output>/_progress.json                                   the last published batch and the row counts so far; for people
+    <output>/_checkpoint/                                     Spark's log of offsets and commits (unless the job was told another place)
+
+Date and hour are UTC, of ``capture_time`` (of the minute in tables by minute). Folders are made 0750 and files 0640, as the log is whose frames
+they hold.
+
+Who reads by the manifest (``views``) sees a batch in all tables or in none, and each row once, at any moment and after any crash: files are on
+the disk, under their name in ``_files``, before the line of the manifest that names them, and stay there for a grace time behind the line that
+does not any more. Who reads the tables' folders sees whole files only, and each row once, but for the milliseconds in which the names there
+follow the manifest: meanwhile a batch may be there in part, and rows that are being compacted twice. A crash can stretch those milliseconds
+until the job starts again and sets the folders right. A file may vanish between listing and opening; then the query fails, and is to be
+repeated.
+"""
+
+import contextlib
+import os
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pyarrow.parquet as pq
+
+from proxy.pipeline.manifest import DataFile, Manifest, ManifestError, ManifestLog, sync_folders
+from proxy.tap.record import FILE_MODE, FOLDER_MODE
+
+__all__ = ["FILES", "MERGING", "STAGING", "ParquetStore", "data_file"]
+
+FILES: Final = "_files"
+STAGING: Final = "_staging"
+MERGING: Final = "_merging"
+_SUFFIX: Final = ".parquet"
+
+
+class ParquetStore:
+    """The files of one output folder; one writer at a time, ``publish`` in one thread and ``replace`` and ``sweep`` in another.
+
+    Attributes:
+        output: the folder.
+        staging: where a batch may be written, as ``<table>/date=…/hour=…/….parquet``; empty behind ``clear_staging``.
+        merging: the same for compaction.
+    """
+
+    def __init__(self, output: Path, tables: Iterable[str], *, now_ns: Callable[[], int] = time.time_ns) -> None:
+        """Take over the folder: what a crash has left half done is undone, or done.
+
+        Args:
+            output: must exist.
+            tables: their names; the folders are made.
+            now_ns: wall clock.
+
+        Raises:
+            ManifestError: the manifest is damaged, or names a file that is gone.
+            OSError: the folder cannot be written to, or its file system has no hard links.
+        """
+        self.output = output
+        self.staging = output / STAGING
+        self.merging = output / MERGING
+        self._files = output / FILES
+        self._tables = tuple(tables)
+        self._now_ns = now_ns
+        self._folders = threading.Lock()  # nobody removes an empty folder between its making and its first file
+        self._log = ManifestLog(output)
+        self._recover()
+
+    @property
+    def manifest(self) -> Manifest:
+        """What is in the tables now."""
+        return self._log.state
+
+    def clear_staging(self) -> None:
+        """Forget what was staged."""
+        shutil.rmtree(self.staging, ignore_errors=True)
+
+    def publish(self, batch: int, query: str, time_columns: dict[str, str]) -> dict[str, int]:
+        """Make what is staged the rows of a batch, in every table at once.
+
+        Args:
+            batch: its number; above the manifest's.
+            query: whose batch it is.
+            time_columns: by table, the column with the rows' time.
+
+        Returns:
+            The rows of each table.
+        """
+        added = [file for table, column in time_columns.items() for file in self._take(self.staging / table, table, batch, column)]
+        rows = dict.fromkeys(self._tables, 0)
+        for file in added:
+            rows[file.table] += file.rows
+        before = self.manifest.total
+        total = {table: before.get(table, 0) + count for table, count in rows.items()}
+        self._log.commit(batch=batch, query=query, rows=rows, total=total, add=added)
+        self._show(added)
+        return rows
+
+    def replace(self, old: Iterable[DataFile], new: Iterable[Path], table: str, column: str, *, level: int = 0) -> None:
+        """Put files of ``merging`` in the place of others; without new ones those just go.
+
+        Args:
+            old: files of the table, all of one date and hour where there are new ones.
+            new: under ``merging``; have all rows of the old ones.
+            table: whose files they are.
+            column: the one with the rows' time.
+            level: of the new files.
+        """
+        files = list(old)
+        added = []
+        for path in new:
+            file = data_file(path, f"{files[0].folder}/{_name('c')}", max(file.batch for file in files), column, level=level)
+            added.append(self._adopt(path, file))
+        self._sync(added)
+        self._log.commit(add=added, remove=[file.path for file in files], at=self._now_ns())
+        self._show(added)
+        self._hide(file.path for file in files)
+
+    def sweep(self, grace_ns: int) -> int:
+        """Delete the files that were removed longer ago than ``grace_ns``. Returns how many."""
+        limit = self._now_ns() - grace_ns
+        due = [path for path, removed_ns in self.manifest.removed.items() if removed_ns <= limit]
+        for path in due:
+            self.file(path).unlink(missing_ok=True)
+        if due:
+            self._log.commit(gone=due)
+            self._prune(self._files, due)
+        return len(due)
+
+    def file(self, path: str) -> Path:
+        """Where a file of the manifest is for who reads by the manifest."""
+        return self._files / path
+
+    def close(self) -> None:
+        """Nothing is to be written any more."""
+        self._log.close()
+
+    def _take(self, folder: Path, table: str, batch: int, column: str) -> list[DataFile]:
+        """Give the staged files of a table their place; nobody sees them yet."""
+        added = []
+        for path in sorted(folder.glob(f"date=*/hour=*/*{_SUFFIX}")):
+            place = f"{table}/{path.parent.parent.name}/{path.parent.name}/{_name('b')}"
+            added.append(self._adopt(path, data_file(path, place, batch, column)))
+        self._sync(added)
+        return added
+
+    def _adopt(self, path: Path, file: DataFile) -> DataFile:
+        """Rename a finished file into ``_files``, its bytes on the disk."""
+        with open(path, "rb") as opened:
+            os.fsync(opened.fileno())
+        target = self.file(file.path)
+        with self._folders:
+            target.parent.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+            os.rename(path, target)
+        return file
+
+    def _sync(self, files: Iterable[DataFile]) -> None:
+        """Make the files' names survive a power cut."""
+        folders = {self.file(file.path).parent for file in files}
+        above = {ancestor for folder in folders for ancestor in folder.parents if ancestor.is_relative_to(self._files)}
+        sync_folders(sorted(folders | above))
+
+    def _show(self, files: Iterable[DataFile]) -> None:
+        """Give files their names in the tables' folders."""
+        for file in files:
+            name = self.output / file.path
+            with self._folders, contextlib.suppress(FileExistsError):
+                name.parent.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+                os.link(self.file(file.path), name)
+
+    def _hide(self, paths: Iterable[str]) -> None:
+        """Take names out of the tables' folders."""
+        gone = list(paths)
+        for path in gone:
+            (self.output / path).unlink(missing_ok=True)
+        self._prune(self.output, gone)
+
+    def _prune(self, root: Path, paths: Iterable[str]) -> None:
+        """Remove the folders of hours and dates that have become empty."""
+        for hour in {(root / path).parent for path in paths}:
+            for folder in (hour, hour.parent):
+                with self._folders, contextlib.suppress(OSError):  # it is not empty, or gone
+                    folder.rmdir()
+
+    def _recover(self) -> None:
+        """Bring folders and manifest together: the manifest is right."""
+        self.clear_staging()
+        shutil.rmtree(self.merging, ignore_errors=True)
+        state = self.manifest
+        for folder in (self._files, *(root / table for root in (self.output, self._files) for table in self._tables)):
+            folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+        stored, shown = set(self._walk(self._files)), set(self._walk(self.output))
+        for path in stored - state.files.keys() - state.removed.keys():
+            self.file(path).unlink()
+        for path in shown & (state.files.keys() - stored):  # somebody deleted _files
+            self.file(path).parent.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+            os.link(self.output / path, self.file(path))
+        lost = sorted(state.files.keys() - stored - shown)
+        if lost:
+            raise ManifestError(f"{self.output}: {len(lost)} files of the tables are gone: {lost[0]}")
+        self._hide(shown - state.files.keys())
+        self._show(state.files[path] for path in state.files.keys() - shown)
+
+    def _walk(self, root: Path) -> Iterator[str]:
+        """The Parquet files of the tables below a root, as the manifest names them."""
+        for table in self._tables:
+            for path in (root / table).glob(f"date=*/hour=*/*{_SUFFIX}"):
+                yield str(path.relative_to(root))
+
+
+def _name(kind: str) -> str:
+    """A file name that never was before: by when and by chance."""
+    return f"{kind}{time.time_ns():019d}-{secrets.token_hex(4)}{_SUFFIX}"
+
+
+def data_file(path: Path, place: str, batch: int, column: str, *, level: int = 0) -> DataFile:
+    """What the manifest says of a finished file; makes it readable for its group.
+
+    Args:
+        path: where it is.
+        place: where it will be, as in ``DataFile.path``.
+        batch: the last one of which it has rows.
+        column: the one with the rows' time; a timestamp in microseconds with statistics.
+        level: how often its rows were compacted.
+
+    Raises:
+        ValueError: the file has no statistics of the column.
+    """
+    os.chmod(path, FILE_MODE)
+    footer = pq.read_metadata(path)
+    index = footer.schema.names.index(column)
+    bounds = [footer.row_group(group).column(index).statistics for group in range(footer.num_row_groups)]
+    if not bounds or any(bound is None or not bound.has_min_max for bound in bounds):
+        raise ValueError(f"{path}: no statistics of the column {column}")
+    first, last = min(bound.min_raw for bound in bounds), max(bound.max_raw for bound in bounds)
+    return DataFile(place, footer.num_rows, path.stat().st_size, first, last, batch, level)

@@ -1,0 +1,144 @@
+"""What a job's Java heap has room for: batches, partitions, and the largest frame.
+
+A frame passes the heap whole, and more than once at the same time: as Arrow's value, in the chunk's row, in its own row, and in the Parquet writer's
+page before and behind compression, where buffers grow by doubling; and each task may have one. A frame for which the heap has no such room is cut in
+Python, before Spark sees it, and its size stays what it was: one legal frame must not kill a job, and then again after every restart.
+"""
+
+import itertools
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from proxy.pipeline.planner import Planner
+from proxy.tap.log_reader import LogError, read_raw
+from proxy.tap.record import BLOCK_PIECES, FLAG_PIECES, FRAME_HEADER_BYTES, KIND_FRAMES, ChunkRow
+
+__all__ = ["Budget", "HeapError", "LargeFrames", "budget", "heap_bytes", "large_frames", "slots"]
+
+BASE_BYTES: Final = 256 << 20
+"""Of heap that Spark itself takes."""
+COPIES: Final = 14
+"""Of a large frame on its way, at the same moment."""
+SLOT_BYTES: Final = 256 << 20
+"""Of heap for each task slot, when nobody said how many slots there are."""
+MAX_BATCH_BYTES: Final = 128 << 20
+MIN_BATCH_BYTES: Final = 8 << 20
+MAX_ROW_GROUP_BYTES: Final = 32 << 20
+MIN_ROW_GROUP_BYTES: Final = 4 << 20
+LEAST_FRAME_BYTES: Final = 1 << 20
+"""What there must be room for at least."""
+_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+class HeapError(ValueError):
+    """The heap has no room for what was asked. The message is one line, with the sum and what to change."""
+
+
+class Budget(NamedTuple):
+    """How a heap is shared out; bytes.
+
+    Attributes:
+        heap: all of it.
+        cores: tasks at once.
+        batch: of log in a batch.
+        partition: of log in a task.
+        frame: of a frame's body at most; what is larger is cut.
+        row_group: that a Parquet writer gathers.
+    """
+
+    heap: int
+    cores: int
+    batch: int
+    partition: int
+    frame: int
+    row_group: int
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What Spark's Parquet writers must be told: they would gather a hundred rows before they look how large they are."""
+        return {
+            "spark.hadoop.parquet.block.size": str(self.row_group),
+            "spark.hadoop.parquet.page.size.row.check.min": "1",
+            "spark.hadoop.parquet.page.size.row.check.max": "1000",
+        }
+
+
+def heap_bytes(text: str) -> int:
+    """Bytes of a heap as Java writes it: 512m, 1g.
+
+    Raises:
+        ValueError: it is none.
+    """
+    found = re.fullmatch(r"(\d+)([kmgt]?)", text.strip().lower())
+    if found is None:
+        raise ValueError(f"not a heap as Java writes it, like 512m or 1g: {text}")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def slots(heap: int, processors: int) -> int:
+    """Task slots when nobody said how many: one for each processor, as far as the heap goes."""
+    return max(1, min(processors, heap // SLOT_BYTES))
+
+
+def budget(heap: int, cores: int, *, batch: int | None = None, keep: int | None = None) -> Budget:
+    """Share out a heap.
+
+    Args:
+        heap: bytes.
+        cores: tasks at once.
+        batch: bytes of log in a batch, when somebody said so.
+        keep: bytes of each body that were asked for; None: as many as there is room for.
+
+    Raises:
+        HeapError: there is no room for that.
+    """
+    row_group = min(max(heap // (16 * cores), MIN_ROW_GROUP_BYTES), MAX_ROW_GROUP_BYTES)
+    room = (heap - BASE_BYTES) // cores - 2 * row_group
+    frame = room // COPIES
+    wanted = LEAST_FRAME_BYTES if keep is None else keep
+    if frame < wanted:
+        needed = BASE_BYTES + cores * (COPIES * wanted + 2 * row_group)
+        raise HeapError(
+            f"--memory: {cores} tasks at once, each with {COPIES} copies of a frame of {_mib(wanted)} and {_mib(2 * row_group)} to write, beside "
+            f"{_mib(BASE_BYTES)} for Spark, take {_mib(needed)}, and the heap has {_mib(heap)}: more --memory, fewer --cores or a smaller --payload"
+        )
+    chosen = batch or min(max(heap // 8, MIN_BATCH_BYTES), MAX_BATCH_BYTES)
+    if chosen > 4 * heap:
+        raise HeapError(f"--max-bytes-per-trigger: a batch of {_mib(chosen)} is more than four times the heap of {_mib(heap)}: more --memory")
+    partition = max(min(chosen, heap // (2 * cores)), MIN_BATCH_BYTES)
+    return Budget(heap, cores, chosen, partition, frame if keep is None else keep, row_group)
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1 << 20):.0f} MiB"
+
+
+class LargeFrames(NamedTuple):
+    """Frames that were cut: how many, and the size of the largest body."""
+
+    frames: int
+    largest: int
+
+
+def large_frames(planner: Planner, start: Mapping[str, int], end: Mapping[str, int], limit: int) -> LargeFrames:
+    """The frames between two positions of which more than ``limit`` bytes of body are in the log. Looks into blocks that can have some only."""
+    sizes: list[int] = []
+    for ref in planner.blocks(start, end):
+        if ref.header.data_len <= limit and not ref.header.flags & BLOCK_PIECES:
+            continue
+        try:
+            block = read_raw(ref)
+        except LogError:
+            continue  # its reader says so
+        for row in block.rows:
+            if row.kind == KIND_FRAMES and _stored(row) > limit:
+                edges = [0, row.original_bytes] if row.flags & FLAG_PIECES else [*block.starts(row), row.data_length]
+                sizes += [right - left - FRAME_HEADER_BYTES for left, right in itertools.pairwise(edges)]
+    large = [size for size in sizes if size > limit]
+    return LargeFrames(len(large), max(large, default=0))
+
+
+def _stored(row: ChunkRow) -> int:
+    """Bytes of a chunk's frames that the log has."""
+    return row.original_bytes - row.lost_bytes if row.flags & FLAG_PIECES else row.data_length

@@ -1,0 +1,68 @@
+"""Where a query stands in a log: the offsets that Spark keeps in its checkpoint, as JSON.
+
+``{"streams": {name: logical offset}, "version": 1}``, and where the tap has a ledger, or something was lost, version 2 with also
+
+- ``ledger``: every stream that was born up to this line is among the streams, or was done with,
+- ``born``: but for these, which have nothing yet,
+- ``lost``: what the batch that ends here goes on without, ``[offset, end, from_ns, until_ns]`` by stream; so a replay finds the same,
+- ``damage``: of the ledger, that was said.
+
+Spark compares offsets as text: keys are sorted, and what is empty is left out.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Final
+
+__all__ = ["OFFSET_VERSIONS", "Lost", "Position", "PositionError"]
+
+OFFSET_VERSIONS: Final = (1, 2)
+Lost = tuple[int, int, int, int]
+"""Where it begins, where it ends (``UNKNOWN_END``), between which capture times (0: unknown)."""
+
+
+class PositionError(ValueError):
+    """A checkpoint that this version cannot read."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Position:
+    """The offsets, decoded; the module's docstring says what each is.
+
+    Attributes:
+        streams: for each stream the logical offset behind the last block read.
+        ledger: None: of a tap without one, or of a checkpoint of version 1.
+        born: sorted.
+        lost: by stream; under ``_ledger`` that the ledger itself no longer tells what came and went.
+        damage: "" for none.
+    """
+
+    streams: Mapping[str, int]
+    ledger: int | None = None
+    born: tuple[str, ...] = ()
+    lost: Mapping[str, Lost] = dataclasses.field(default_factory=dict)
+    damage: str = ""
+
+    def encode(self) -> dict[str, Any]:
+        """As Spark keeps it."""
+        more: dict[str, Any] = {
+            "born": list(self.born),
+            "damage": self.damage,
+            "lost": {stream: list(self.lost[stream]) for stream in sorted(self.lost)},
+        }
+        facts = {name: value for name, value in more.items() if value} | ({} if self.ledger is None else {"ledger": self.ledger})
+        streams = {name: self.streams[name] for name in sorted(self.streams)}
+        whole = {**facts, "streams": streams, "version": OFFSET_VERSIONS[1 if facts else 0]}
+        return {name: whole[name] for name in sorted(whole)}
+
+    @classmethod
+    def decode(cls, offset: Mapping[str, Any]) -> "Position":
+        """Of what Spark kept.
+
+        Raises:
+            PositionError: a later version wrote it.
+        """
+        if offset.get("version") not in OFFSET_VERSIONS or not isinstance(offset.get("streams"), dict):
+            raise PositionError(f"checkpoint with offsets of version {offset.get('version')}, this source knows up to {OFFSET_VERSIONS[-1]}")
+        lost = {stream: (int(first), int(end), int(since), int(until)) for stream, (first, end, since, until) in offset.get("lost", {}).items()}
+        return cls(offset["streams"], offset.get("ledger"), tuple(offset.get("born", ())), lost, offset.get("damage", ""))

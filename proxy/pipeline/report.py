@@ -1,0 +1,97 @@
+"""What the job says of its batches: Spark's progress and the log's growth as events."""
+
+import json
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from proxy.pipeline.memory import large_frames
+from proxy.pipeline.options import parse_payload
+from proxy.pipeline.planner import Planner
+from proxy.pipeline.settings import PipelineSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from proxy.pipeline.tables import Writer
+
+__all__ = ["Reporter", "distance", "streams_of"]
+
+LAG_S: Final = 1.0
+
+
+class Reporter:
+    """Turns Spark's progress and the log's growth into events. Reports a batch once, after Spark committed it."""
+
+    def __init__(self, settings: PipelineSettings, writer: "Writer", query: "StreamingQuery", emit: Callable[[dict[str, Any]], None]) -> None:
+        self._writer = writer
+        self._query = query
+        self._emit = emit
+        self._planner = Planner(settings.source, parallelism=1, fail_on_data_loss=False)
+        plan = settings.budget()
+        self._limit = plan.frame if parse_payload(settings.payload) is None else None
+        self._read: dict[str, int] = {}
+        self._last_batch = -1
+        self._last_lag = -1
+        self._lag_due = 0.0
+
+    def report(self) -> None:
+        """Emit what is new."""
+        for progress in self._fresh():
+            source = progress["sources"][0]
+            before, self._read = streams_of(source["startOffset"]), streams_of(source["endOffset"])
+            self._report_cut(progress["batchId"], before)
+            self._last_lag = self.lag_bytes()
+            self._emit(
+                {
+                    "event": "batch",
+                    "batch": progress["batchId"],
+                    "rows": self._writer.rows_of.get(progress["batchId"], {}),
+                    "total": self._writer.progress.total,
+                    "bytes": distance(before, self._read),
+                    "lag_bytes": self._last_lag,
+                    "duration_ms": progress["batchDuration"],
+                    "at": progress["timestamp"],
+                }
+            )
+        now = time.monotonic()
+        if now >= self._lag_due:
+            self._lag_due = now + LAG_S
+            lag = self.lag_bytes()
+            if lag != self._last_lag:
+                self._last_lag = lag
+                self._emit({"event": "lag", "lag_bytes": lag})
+
+    def _report_cut(self, batch: int, before: dict[str, int]) -> None:
+        """Say which frames of a batch were too large for the heap."""
+        if self._limit is not None:
+            cut = large_frames(self._planner, before, self._read, self._limit)
+            if cut.frames:
+                self._emit({"event": "cut", "batch": batch, "frames": cut.frames, "largest": cut.largest, "kept": self._limit})
+
+    def lag_bytes(self) -> int:
+        """Bytes of log that no committed batch has."""
+        return distance(self._read, self._planner.ends())
+
+    def _fresh(self) -> list[dict[str, Any]]:
+        """Progress of the batches since the last call, oldest first. Spark keeps the last 100, and repeats the last one while idle."""
+        last = self._query.lastProgress
+        if last is None or int(last["batchId"]) <= self._last_batch:
+            return []
+        fresh = [json.loads(progress.json) for progress in self._query.recentProgress]
+        done = [progress for progress in fresh if progress["batchId"] > self._last_batch and "addBatch" in progress["durationMs"]]
+        if done:
+            self._last_batch = done[-1]["batchId"]
+        return done
+
+
+def streams_of(offset: Any) -> dict[str, int]:
+    """The offsets in Spark's progress: an object, or its text."""
+    found = json.loads(offset) if isinstance(offset, str) else offset
+    streams: dict[str, int] = found["streams"] if found else {}
+    return streams
+
+
+def distance(start: dict[str, int], end: dict[str, int]) -> int:
+    """Bytes between two offsets; a stream that ``start`` does not name begins at 0."""
+    return sum(max(0, offset - start.get(stream, 0)) for stream, offset in end.items())

@@ -1,0 +1,76 @@
+"""What the job behind ``framegate pipeline run`` is told. Each field has its flag there."""
+
+import dataclasses
+import os
+from pathlib import Path
+
+from proxy.pipeline.memory import Budget, budget, heap_bytes, slots
+from proxy.pipeline.options import parse_payload
+
+__all__ = ["PipelineSettings", "local_path"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSettings:
+    """What the job is told.
+
+    Attributes:
+        source: the tap's directory; must exist.
+        output: the folder of the tables, on a file system of this host; created when missing. For format delta also any path of Spark's.
+        available_now: read what is there, then end; otherwise go on until stopped.
+        trigger_ms: a batch begins this long after the one before began, at the earliest; 0: at once.
+        max_bytes_per_trigger: bytes of log in a batch; None: as the heap allows.
+        payload: ``full``, as far as the heap allows; ``none``; or so many bytes of each frame's body (``64``, ``4k``).
+        format: of the tables: parquet, delta.
+        compact_ms: small files of the tables are looked for this often; 0: never.
+        expire_after_s: hours of the tables that ended longer ago than this are deleted; None: never.
+        checkpoint: Spark's own log; ``<output>/_checkpoint`` when None. Belongs to the output: neither is of use without the other.
+        consumer: the name under which retention knows the job, and no other job of this tap; "" keeps it unknown.
+        start_from: where a new checkpoint begins: ``earliest``, ``latest``, or a time (RFC 3339).
+        fail_on_data_loss: fail when something is gone before it was read; otherwise go on, with a gap in its place.
+        memory: heap of the JVM, as Java writes it: ``512m``, ``1g``.
+        cores: task slots; as many as processors, as far as the heap goes, when None.
+        spark: Spark settings over the job's own.
+    """
+
+    source: Path
+    output: Path | str
+    available_now: bool = False
+    trigger_ms: int = 1000
+    max_bytes_per_trigger: int | None = None
+    payload: str = "full"
+    format: str = "parquet"
+    compact_ms: int = 60_000
+    expire_after_s: float | None = None
+    checkpoint: Path | str | None = None
+    consumer: str = "pipeline"
+    start_from: str = "earliest"
+    fail_on_data_loss: bool = True
+    memory: str = "1g"
+    cores: int | None = None
+    spark: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def budget(self) -> Budget:
+        """How the heap is shared out.
+
+        Raises:
+            ValueError: it has no room for what was asked, or what was asked is nothing.
+        """
+        heap = heap_bytes(self.memory)
+        cores = self.cores or slots(heap, len(os.sched_getaffinity(0)))
+        return budget(heap, cores, batch=self.max_bytes_per_trigger, keep=parse_payload(self.payload))
+
+    @property
+    def place_of_checkpoint(self) -> str:
+        """Where Spark keeps its log, as it is given the place; tells this job from another, for a checkpoint has one query."""
+        place = self.checkpoint or f"{self.output}/_checkpoint"
+        found = local_path(place)
+        return str(place) if found is None else str(found)
+
+
+def local_path(place: Path | str) -> Path | None:
+    """A path of this host, whole; None: it is one of Spark's, with a scheme, and elsewhere."""
+    text = str(place)
+    if isinstance(place, str) and "://" in text:
+        return None
+    return Path(text.removeprefix("file:") if isinstance(place, str) else text).resolve()

@@ -1,0 +1,127 @@
+"""Which streams a query was to read and cannot, because they are gone: judged from the ledger, and from what the planner itself saw.
+
+A stream that is gone was read when the ledger says that it ended at or before the query's offset. One that was born behind the query's last line of
+the ledger, and is gone, was never read at all. Without a ledger only what this process saw itself counts: a sealed end that was reached.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Set
+from typing import Final
+
+from proxy.pipeline.loss import UNKNOWN_END
+from proxy.pipeline.position import Lost, Position
+from proxy.tap.ledger import LEDGER_NAME, Fate, Ledger
+
+__all__ = ["LEDGER_STREAM", "Gone", "Sight", "look_for_gone"]
+
+LEDGER_STREAM: Final = LEDGER_NAME.partition(".")[0]
+"""Stands for all streams that nobody knows of any more. No stream is called so."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sight:
+    """What a look at a tap directory found. The folders were listed before the ledger was read, so what is gone has its line.
+
+    Attributes:
+        ends: of the streams that have segments.
+        folders: streams that have a folder at least.
+        ledger: as it is now.
+        reached: sealed ends that were seen before, of any stream.
+        registered: the ledger forgets first what this reader has read.
+        now_ns: wall clock.
+    """
+
+    ends: Mapping[str, int]
+    folders: Set[str]
+    ledger: Ledger
+    reached: Mapping[str, int]
+    registered: bool
+    now_ns: int
+
+
+@dataclasses.dataclass(slots=True)
+class Gone:
+    """The judgement on all streams without segments.
+
+    Attributes:
+        streams: those that may still go on, and where.
+        born: those that have nothing yet.
+        lost: what was to be read, as in ``Position``.
+        words: what to say of each that is lost.
+    """
+
+    streams: dict[str, int] = dataclasses.field(default_factory=dict)
+    born: list[str] = dataclasses.field(default_factory=list)
+    lost: dict[str, Lost] = dataclasses.field(default_factory=dict)
+    words: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def lose(self, stream: str, lost: Lost, words: str) -> None:
+        """Note a loss."""
+        self.lost[stream] = lost
+        self.words[stream] = words
+
+
+def look_for_gone(start: Position, sight: Sight, last: int) -> Gone:
+    """Judge what has no segments: the streams of ``start``, and those that were born since, up to the ledger's line ``last``."""
+    gone = Gone()
+    _judge_ledger(start, sight, gone)
+    base = last if start.ledger is None else start.ledger if start.ledger <= sight.ledger.last else 0
+    since = {stream for stream, fate in sight.ledger.streams.items() if base < fate.born <= last}
+    for stream in sorted((since | set(start.born) | start.streams.keys()) - sight.ends.keys()):
+        _judge(start, sight, stream, gone)
+    return gone
+
+
+def _judge_ledger(start: Position, sight: Sight, gone: Gone) -> None:
+    """Whether the ledger still tells of everything that was born since."""
+    if start.ledger is None:
+        return
+    ledger = sight.ledger
+    words = ""
+    if not ledger.present:
+        words = "the tap's ledger is gone"
+    elif ledger.damage and ledger.damage != start.damage:
+        words = f"the tap's ledger is damaged, {ledger.damage}"
+    elif ledger.forgotten > start.ledger:
+        words = f"the tap's ledger has forgotten streams up to line {ledger.forgotten}, this query knows those up to {start.ledger}"
+    if words:
+        lost = (start.ledger, max(ledger.last, start.ledger), 0, sight.now_ns)
+        gone.lose(LEDGER_STREAM, lost, f"{words}: whether streams came and went unread, nobody knows")
+
+
+def _judge(start: Position, sight: Sight, stream: str, gone: Gone) -> None:
+    offset = start.streams.get(stream, 0)
+    fate = sight.ledger.streams.get(stream)
+    if fate is None:
+        _judge_unknown(start, sight, stream, offset, gone)
+    elif fate.end is not None:
+        if fate.end > offset:
+            _lose(sight, stream, fate, offset, fate.end, gone)
+    elif fate.deleted_to > offset:
+        _lose(sight, stream, fate, offset, fate.deleted_to, gone)
+        gone.streams[stream] = fate.deleted_to
+    elif stream not in start.streams:
+        gone.born.append(stream)
+    elif stream in sight.folders:
+        gone.streams[stream] = offset  # retention took all that there was, and more will come
+    else:
+        _lose(sight, stream, fate, offset, UNKNOWN_END, gone)
+
+
+def _judge_unknown(start: Position, sight: Sight, stream: str, offset: int, gone: Gone) -> None:
+    """A stream of which no ledger tells."""
+    reached = sight.reached.get(stream)
+    if stream in sight.folders:
+        gone.streams[stream] = offset
+    elif reached is not None and reached <= offset:
+        return
+    elif start.ledger is not None and sight.ledger.present and sight.registered and not sight.ledger.forgotten:
+        return  # the ledger knew it, and forgets only what every consumer has read
+    else:
+        _lose(sight, stream, None, offset, UNKNOWN_END if reached is None else reached, gone)
+
+
+def _lose(sight: Sight, stream: str, fate: Fate | None, offset: int, end: int, gone: Gone) -> None:
+    what = "unknown" if end == UNKNOWN_END else str(end)
+    words = f"stream {stream} is gone, it was read up to {offset}, its end is {what}"
+    gone.lose(stream, (offset, end, 0 if fate is None else fate.born_ns, sight.now_ns), words)

@@ -1,0 +1,131 @@
+"""Reading the tables with Spark: opened from the manifest, in a moment, however many files there are.
+
+A table is opened as the list of its files that the manifest has at that moment: no folder is listed. When compaction takes files out of the table
+meanwhile, they stay on the disk for the grace time (15 minutes unless the job was told otherwise). Then, and to see later batches, open it again.
+
+What leaves files unread: ``since`` and ``until`` take only files with rows of that time, before Spark sees any. A predicate on ``date`` and ``hour``
+(partition columns, UTC) leaves files out while Spark plans. One on ``capture_time`` or ``minute`` alone reads every file's footer, and then only the
+row groups with such times; a day has some hundred footers behind compaction. ``date = '2026-11-22' AND hour = 7 AND capture_time >= …`` is best.
+"""
+
+import contextlib
+import datetime
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as f
+
+from proxy.pipeline import completeness, transforms
+from proxy.pipeline.layout import FILES
+from proxy.pipeline.manifest import MANIFEST, Manifest, read_manifest
+from proxy.pipeline.tables import PARTITIONS, TABLE_SCHEMAS, TIME_COLUMNS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["read_table", "register_views"]
+
+TRAFFIC_VIEW: Final = """
+CREATE OR REPLACE TEMPORARY VIEW traffic_by_minute AS
+SELECT minute, listener, principal, direction, sum(frames) AS frames, sum(bytes) AS bytes, sum(cut_bytes) AS cut_bytes,
+       sum(lost_frames) AS lost_frames, sum(lost_bytes) AS lost_bytes
+FROM traffic_by_minute_parts
+GROUP BY minute, listener, principal, direction
+"""
+REQUESTS_VIEW: Final = f"""
+CREATE OR REPLACE TEMPORARY VIEW requests_by_api AS
+SELECT listener, api_key, {transforms.api_name()} AS api, api_version, count(*) AS requests,
+       percentile_approx(latency_us, 0.5) AS latency_us_p50, percentile_approx(latency_us, 0.99) AS latency_us_p99,
+       max(latency_us) AS latency_us_max, sum(request_size) AS request_bytes, sum(answer_size) AS answer_bytes
+FROM requests
+GROUP BY listener, api_key, api_version
+"""
+_VIEWS: Final = {"traffic_by_minute": "traffic_by_minute_parts", "completeness": "completeness_parts"}
+_LISTING: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+def register_views(
+    spark: "SparkSession", output: str | Path, *, since: datetime.datetime | None = None, until: datetime.datetime | None = None
+) -> None:
+    """Make the tables of an output known to a session as views, all as of the same batch; call again to see later ones.
+
+    ``frames``, ``requests``, ``gaps``, ``traffic_by_minute_parts`` and ``completeness_parts`` are the tables. ``traffic_by_minute`` has one row for a
+    minute, listener, principal and direction; ``completeness`` one for a stream, listener, direction and minute, with its ``state``;
+    ``requests_by_api`` counts requests and gives their latency by listener, API and version.
+
+    Args:
+        spark: any session that can read the output; for Delta tables one that has Delta Lake.
+        output: as given to the job.
+        since, until: rows of ``[since, until)`` only, with a time zone. ``completeness`` has all minutes nevertheless: its judgement needs them.
+
+    Raises:
+        ManifestError: the manifest is damaged.
+        ValueError: a time without a zone.
+    """
+    manifest = _manifest(output)
+    for table in TABLE_SCHEMAS:
+        bounds = (None, None) if table == "completeness" else (since, until)
+        _open(spark, output, manifest, table, *bounds).createOrReplaceTempView(_VIEWS.get(table, table))
+    for statement in (TRAFFIC_VIEW, REQUESTS_VIEW, completeness.VIEW):
+        spark.sql(statement)
+
+
+def read_table(
+    spark: "SparkSession", output: str | Path, table: str, *, since: datetime.datetime | None = None, until: datetime.datetime | None = None
+) -> "DataFrame":
+    """The rows of one table, with the columns ``date`` and ``hour``, as of now; arguments and errors as of ``register_views``."""
+    return _open(spark, output, _manifest(output), table, since, until)
+
+
+def _manifest(output: str | Path) -> Manifest | None:
+    """None for Delta tables, which have a log of their own."""
+    if "://" in str(output) or (not Path(output, MANIFEST).exists() and Path(output, "frames", "_delta_log").exists()):
+        return None
+    return read_manifest(output)
+
+
+def _open(
+    spark: "SparkSession", output: str | Path, manifest: Manifest | None, table: str, since: datetime.datetime | None, until: datetime.datetime | None
+) -> "DataFrame":
+    columns = f"{TABLE_SCHEMAS[table]}, {PARTITIONS}"
+    since_us, until_us = _micros(since), _micros(until)
+    if manifest is None:
+        rows = spark.read.format("delta").load(f"{output}/{table}")
+    else:
+        folder = Path(output).resolve() / FILES
+        paths = [str(folder / file.path) for file in manifest.of(table, since_us, until_us)]
+        if not paths:
+            return spark.createDataFrame([], columns)
+        with _listed_here(spark, len(paths)):
+            rows = spark.read.schema(columns).option("basePath", str(folder / table)).parquet(*paths)
+    time = TIME_COLUMNS[table]
+    for bound, sign in ((since_us, ">="), (until_us, "<")):
+        if bound is not None:
+            rows = rows.where(f.expr(f"{time} {sign} timestamp_micros({bound})"))
+    return rows
+
+
+def _micros(time: datetime.datetime | None) -> int | None:
+    """Microseconds of the epoch.
+
+    Raises:
+        ValueError: a time without a zone.
+    """
+    if time is None:
+        return None
+    if time.tzinfo is None:
+        raise ValueError(f"{time.isoformat()} has no time zone")
+    return (time - _EPOCH) // datetime.timedelta(microseconds=1)
+
+
+@contextlib.contextmanager
+def _listed_here(spark: "SparkSession", count: int) -> Iterator[None]:
+    """Spark looks at so many paths by itself; a job of tasks for it takes longer."""
+    before = spark.conf.get(_LISTING)
+    spark.conf.set(_LISTING, str(count + 1))
+    try:
+        yield
+    finally:
+        spark.conf.set(_LISTING, str(before))

@@ -1,0 +1,13 @@
+from proxy.pipeline.loss import DataLossError, pairs_of
+from proxy.tap.ledger import Fate, Ledger
+
+
+def test_a_loss_is_about_what_was_tapped_or_about_anything() -> None:
+    ledger = Ledger(True, 2, "", {"a": Fate(1, 5, [("main", "request")]), "b": Fate(2, 6, [])})
+    assert pairs_of(ledger, "a") == (("main", "request"),)
+    assert pairs_of(ledger, "b") == pairs_of(ledger, "nobody") == ((None, "request"), (None, "response"))
+
+
+def test_the_error_says_how_to_go_on() -> None:
+    assert "--go-on" in str(DataLossError("stream a is gone"))
+    assert str(DataLossError("stream a is gone")).startswith("stream a is gone. ")

@@ -1,0 +1,40 @@
+import pytest
+
+from proxy.pipeline.options import OptionError, SourceOptions
+from tests.fakes.tap_log import START_NS
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({}, "path"),
+        ({"startingoffsets": "middle"}, "startingOffsets: earliest, latest or a time like .*, not middle"),
+        ({"startingoffsets": "2026-05-01T08:00:00"}, "startingOffsets"),
+        ({"payload": "some"}, "payload: none, full or bytes like 64 or 4k, not some"),
+        ({"maxpartitionbytes": "x"}, "maxPartitionBytes"),
+        ({"failondataloss": "perhaps"}, "failOnDataLoss"),
+        ({"consumer": "../x"}, "consumer"),
+        ({"maxbytespertrigger": "0"}, "maxBytesPerTrigger"),
+        ({"maxbytespertrigger": "a lot"}, "maxBytesPerTrigger"),
+        ({"parallelism": "0"}, "parallelism"),
+    ],
+)
+def test_an_option_that_cannot_be_is_named(options: dict[str, str], fault: str) -> None:
+    path = {} if fault == "path" else {"path": "/tap"}
+    with pytest.raises(OptionError, match=fault):
+        SourceOptions.parse({**path, **options})
+
+
+@pytest.mark.parametrize(("text", "size"), [("1", 1), ("64m", 64 << 20), ("64MiB", 64 << 20), ("2 KB", 2048), ("1g", 1 << 30), ("10b", 10)])
+def test_sizes_are_read_as_spark_writes_them(text: str, size: int) -> None:
+    assert SourceOptions.parse({"path": "/tap", "maxbytespertrigger": text}).max_bytes_per_trigger == size
+
+
+@pytest.mark.parametrize(("text", "keep"), [("full", None), ("none", 0), ("64", 64), ("4k", 4096)])
+def test_payload_is_all_or_nothing_or_bytes(text: str, keep: int | None) -> None:
+    assert SourceOptions.parse({"path": "/tap", "payload": text}).keep == keep
+
+
+@pytest.mark.parametrize("text", ["2023-11-14T22:13:20.000001Z", "2023-11-15T00:13:20.000001+02:00"])
+def test_a_time_is_one_of_the_wall_clock(text: str) -> None:
+    assert SourceOptions.parse({"path": "/tap", "startingoffsets": text}).since_ns == START_NS + 1000

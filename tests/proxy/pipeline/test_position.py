@@ -1,0 +1,33 @@
+import json
+from typing import Any
+
+import pytest
+
+from proxy.pipeline.position import Position, PositionError
+
+WHOLE = Position({"b": 2, "a": 1}, 7, ("c",), {"z": (1, -1, 0, 5), "y": (0, 3, 4, 5)}, "line 3: torn")
+
+
+@pytest.mark.parametrize("position", [Position({}), Position({"a": 1}, 0), WHOLE])
+def test_what_is_encoded_is_decoded(position: Position) -> None:
+    assert Position.decode(json.loads(json.dumps(position.encode()))) == position
+
+
+def test_keys_are_sorted_and_what_is_empty_is_left_out() -> None:
+    assert json.dumps(WHOLE.encode()) == (
+        '{"born": ["c"], "damage": "line 3: torn", "ledger": 7, "lost": {"y": [0, 3, 4, 5], "z": [1, -1, 0, 5]}, '
+        '"streams": {"a": 1, "b": 2}, "version": 2}'
+    )
+    assert Position({"a": 1}, 0).encode() == {"ledger": 0, "streams": {"a": 1}, "version": 2}
+
+
+def test_a_tap_without_a_ledger_has_offsets_of_version_1() -> None:
+    old = {"streams": {"a": 1}, "version": 1}
+    assert Position.decode(old) == Position({"a": 1})
+    assert Position({"a": 1}).encode() == old
+
+
+@pytest.mark.parametrize("offset", [{"streams": {}, "version": 3}, {"streams": {}}, {"streams": [], "version": 1}, {"version": 2}])
+def test_what_another_version_wrote_is_refused(offset: dict[str, Any]) -> None:
+    with pytest.raises(PositionError, match="this source knows up to 2"):
+        Position.decode(offset)
