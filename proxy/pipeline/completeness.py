@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["KEYS", "SCHEMA", "STATES", "SUMS", "VIEW", "of_facts", "of_frames"]
 
-KEYS: Final = ("stream", "listener", "direction", "minute")
+# until: the last minute, where a gap lies over several; else the minute itself.
+KEYS: Final = ("stream", "listener", "direction", "minute", "until")
 # How partial sums of each column are put together.
 SUMS: Final = {
     "totals": "sum",  # totals rows of the log: how often the tally was stated
@@ -32,7 +33,7 @@ SUMS: Final = {
     "first_offset": "min",  # of blocks with frames, gaps or totals of the minute
     "last_offset": "max",
 }
-SCHEMA: Final = "stream string, listener string, direction string, minute timestamp, " + ", ".join(f"{name} bigint" for name in SUMS)
+SCHEMA: Final = "stream string, listener string, direction string, minute timestamp, until timestamp, " + ", ".join(f"{name} bigint" for name in SUMS)
 STATES: Final = ("complete", "lost", "at_most", "unknown", "open", "cut", "missing")
 _COUNTS: Final = tuple(name for name, how in SUMS.items() if how == "sum")
 
@@ -42,14 +43,16 @@ _COUNTS: Final = tuple(name for name, how in SUMS.items() if how == "sum")
 VIEW: Final = f"""
 CREATE OR REPLACE TEMPORARY VIEW completeness AS
 WITH parts AS (
-  SELECT *, regexp_replace(stream, '[.][^.]+([.][^.]+)$', '$1') AS run, stream RLIKE '[.]recovery[.][^.]+$' AS recovered
+  SELECT *, regexp_replace(stream, '[.][^.]+([.][^.]+)$', '$1') AS run, stream RLIKE '[.]recovery[.][^.]+$' AS recovered,
+         explode(sequence(minute, until, INTERVAL 1 MINUTE)) AS each_minute
   FROM completeness_parts
 ), sums AS (
-  SELECT run, listener, direction, minute, {", ".join(f"sum({name}) AS {name}" for name in _COUNTS)},
+  SELECT run, listener, direction, each_minute AS minute, {", ".join(f"sum({name}) AS {name}" for name in _COUNTS)},
          max(stream) FILTER (WHERE NOT recovered) AS own, max(stream) AS any_stream,
-         min(first_offset) FILTER (WHERE NOT recovered) AS first_offset, max(last_offset) FILTER (WHERE NOT recovered) AS last_offset
+         min(first_offset) FILTER (WHERE NOT recovered AND minute = until) AS first_offset,
+         max(last_offset) FILTER (WHERE NOT recovered AND minute = until) AS last_offset
   FROM parts
-  GROUP BY run, listener, direction, minute
+  GROUP BY run, listener, direction, each_minute
 ), placed AS (
   SELECT *, seen - stored - withheld - sampled - lost AS missing, stored + withheld + sampled + lost AS accounted,
          coalesce(max(own) OVER (PARTITION BY run), max(any_stream) OVER (PARTITION BY run)) AS stream,
@@ -75,7 +78,7 @@ def of_frames(frames: "DataFrame") -> "DataFrame":
     """Partial sums of rows of the table ``frames``; the payload is not touched."""
     withheld = "reason = 'withheld' and capture in ('full', 'hash') and kept_size = 0 and size > 0"
     return _sums(
-        frames.withColumn("minute", minute("capture_time")),
+        frames.withColumns({"minute": minute("capture_time"), "until": minute("capture_time")}),
         stored=f.count_if(~f.expr(withheld)),
         withheld=f.count_if(f.expr(withheld)),
     )
@@ -84,16 +87,17 @@ def of_frames(frames: "DataFrame") -> "DataFrame":
 def of_facts(rows: "DataFrame") -> "DataFrame":
     """Partial sums of chunk rows of the kinds ``gap`` and ``totals``; other kinds say nothing.
 
-    A gap counts in each minute from ``lost_from`` to ``lost_until``: where those are several, an exact one as ``shared``.
+    A gap counts in each minute from ``lost_from`` to ``lost_until``: where those are several, an exact one as ``shared``. It is one row here, for
+    a gap may be months long; the view makes a row of each minute.
     """
     begun, ended = "coalesce(lost_from, capture_time)", "coalesce(lost_until, capture_time)"
     first, last = minute(f"least({begun}, {ended})"), minute(f"greatest({begun}, {ended})")
-    spread = rows.where("kind in ('gap', 'totals')").withColumns(
-        {"minute": f.explode(f.sequence(first, last, f.expr("interval 1 minute"))), "one": first == last, "is_gap": f.expr("kind = 'gap'")}
+    facts = rows.where("kind in ('gap', 'totals')").withColumns(
+        {"minute": first, "until": last, "one": first == last, "is_gap": f.expr("kind = 'gap'")}
     )
     exact = "is_gap and coalesce(certainty, 'exact') = 'exact'"
     return _sums(
-        spread,
+        facts,
         totals=f.count_if(~f.col("is_gap")),
         seen=f.sum("seen_frames"),
         sampled=_sum_where(f"{exact} and one and reason = 'sampled'"),
