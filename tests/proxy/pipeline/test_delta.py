@@ -116,15 +116,16 @@ class TestForReal:
     ) -> None:
         output = str(tmp_path / "out")
         append = DeltaWriter._append
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
 
-            def crash(self: DeltaWriter, table: str, *facts: object) -> int:
-                if table != "frames":
-                    raise KeyboardInterrupt
-                return append(self, table, *facts)  # type: ignore[arg-type]
+        def crash(self: DeltaWriter, table: str, *facts: object) -> int:
+            if table != "frames":
+                raise KeyboardInterrupt
+            return append(self, table, *facts)  # type: ignore[arg-type]
 
+        with monkeypatch.context() as patch:
             patch.setattr(DeltaWriter, "_append", crash)
-            self.write(lake, log, output, 0)
+            with pytest.raises(KeyboardInterrupt):
+                self.write(lake, log, output, 0)
         assert read_table(lake, output, "frames").count() == 4
         assert read_table(lake, output, "requests").count() == 0
         self.write(lake, log, output, 0)

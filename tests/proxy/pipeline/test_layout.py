@@ -163,48 +163,62 @@ def test_whatever_moment_a_job_is_killed_at_readers_see_whole_batches_once(tmp_p
 
 
 CHILD = """
-import sys
+import importlib.machinery, importlib.util, os, sys
+spec = importlib.machinery.ModuleSpec("tests", None, is_package=True)
+spec.submodule_search_locations = [sys.argv[2]]
+sys.modules["tests"] = importlib.util.module_from_spec(spec)
 from pathlib import Path
 from tests.fakes.table_files import RULES, publish, store_of
 from proxy.pipeline.compaction import Compactor
 
-store = store_of(Path(sys.argv[1]))
-compactor = Compactor(store, RULES, every_s=0.001, expire_after_s=None, grace_s=60)
-compactor.start()
-print("going", flush=True)
-batch = store.manifest.batch
-while True:
-    batch += 1
-    publish(store, batch, files=2)
-    print(batch, flush=True)
+def job():
+    store = store_of(Path(sys.argv[1]))
+    Compactor(store, RULES, every_s=0.001, expire_after_s=None, grace_s=60).start()
+    batch = store.manifest.batch
+    while True:
+        batch += 1
+        publish(store, batch, files=2)
+        print(batch, flush=True)
+
+told, tell = os.pipe()
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        os.read(told, 1)
+        job()
+    print(child, flush=True)
+    os.write(tell, b"x")
+    os.waitpid(child, 0)
+    print("gone", flush=True)
 """
 
 
 @pytest.mark.slow
 def test_25_kills_of_a_job_that_writes_and_compacts(tmp_path: Path) -> None:
-    """The reader reads all the time, killed or not; the kill comes behind so many batches, wherever the two threads are then."""
-    root = Path(__file__).resolve().parents[3]
+    """The kill comes behind so many batches, wherever the job's two threads are then; a reader reads meanwhile and behind it; 25 take time."""
     output = tmp_path / "out"
-    program = f"import importlib.machinery, importlib.util, sys\nspec = importlib.machinery.ModuleSpec('tests', None, is_package=True)\nspec.submodule_search_locations = [{str(root / 'tests')!r}]\nsys.modules['tests'] = importlib.util.module_from_spec(spec)\n{CHILD}"
-    for kill in range(25):
-        child = subprocess.Popen([sys.executable, "-c", program, str(output)], stdout=subprocess.PIPE, text=True)
-        assert child.stdout is not None
-        try:
-            assert child.stdout.readline() == "going\n"
+    tests = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-c", CHILD, str(output), str(tests)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        for kill in range(25):
+            parent.stdin.write("go\n")
+            parent.stdin.flush()
+            child = int(parent.stdout.readline())
             said = -1
             for _ in range(1 + kill % 5):
-                said = int(child.stdout.readline())
+                said = int(parent.stdout.readline())
                 rows, frames = by_manifest(output)
-                seen = len(rows) // 3
-                assert (rows, frames) == rows_of(seen)
-                assert seen > said
-        finally:
-            child.send_signal(signal.SIGKILL)
-            child.wait()
-            child.stdout.close()
-        seen = read_manifest(output).batch + 1
-        assert by_manifest(output) == rows_of(seen)
-        assert seen > said
+                assert (rows, frames) == rows_of(len(rows) // 3)
+                assert len(rows) // 3 > said
+            os.kill(child, signal.SIGKILL)
+            while parent.stdout.readline() != "gone\n":
+                pass
+            seen = read_manifest(output).batch + 1
+            assert by_manifest(output) == rows_of(seen)
+            assert seen > said
+        parent.stdin.close()
     store_of(output).close()
     assert by_folders(output) == by_manifest(output)
     assert max(file.level for file in read_manifest(output).files.values()) >= 1, "it was compacted meanwhile"

@@ -110,9 +110,10 @@ def test_a_change_that_could_not_be_written_is_not_in_force(tmp_path: Path, monk
         write(fd, data[: len(data) // 2])
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+    with monkeypatch.context() as patch:
         patch.setattr(module.os, "write", half)
-        commit(log, 1)
+        with pytest.raises(OSError, match="No space"):
+            commit(log, 1)
     assert log.state == read_manifest(tmp_path) == before
     assert commit(log, 1) == read_manifest(tmp_path)
 

@@ -119,13 +119,14 @@ class TestWithSpark:
     ) -> None:
         output = tmp_path / "out"
         self.write(spark, log, output, 0)
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
 
-            def crash(*_: object, **__: object) -> None:
-                raise KeyboardInterrupt
+        def crash(*_: object, **__: object) -> None:
+            raise KeyboardInterrupt
 
+        with monkeypatch.context() as patch:
             patch.setattr(ManifestLog, "commit", crash)
-            self.write(spark, log, output, 1)
+            with pytest.raises(KeyboardInterrupt):
+                self.write(spark, log, output, 1)
         assert len(list((output / "_files").rglob("*.parquet"))) > len(read_manifest(output).files)
         assert self.rows(spark, output, "select count(*) from frames") == [(3,)]
         self.write(spark, log, output, 1)

@@ -85,9 +85,10 @@ class TestWithSpark:
         assert files_of(read_table(spark, day, "frames")) == 24 * FILES_AN_HOUR
         rows = read_table(spark, day, "frames", since=since, until=until)
         assert files_of(rows) == 2
-        found = [time.replace(tzinfo=datetime.UTC) for (time,) in rows.select("capture_time").collect()]
-        everything = read_table(spark, day, "frames").where("date = '2026-11-22' and hour = 7").select("capture_time").collect()
-        assert sorted(found) == sorted(time.replace(tzinfo=datetime.UTC) for (time,) in everything if since <= time.replace(tzinfo=datetime.UTC) < until)
+        found = [micros for (micros,) in rows.selectExpr("unix_micros(capture_time) as at").orderBy("at").collect()]
+        hour = read_table(spark, day, "frames").where("date = '2026-11-22' and hour = 7").selectExpr("unix_micros(capture_time) as at")
+        first, last = since.timestamp() * 1e6, until.timestamp() * 1e6
+        assert found == sorted(micros for (micros,) in hour.collect() if first <= micros < last)
         assert len(found) > 300
         assert read_table(spark, day, "frames", until=DAY).collect() == []
 
