@@ -31,6 +31,7 @@ PACKAGES: Final = {"4.2": "io.delta:delta-spark_4.2_2.13:4.4.0"}
 _EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
 _CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 _HOUR_S: Final = 3600
+_STOP_S: Final = 10.0
 
 
 class DeltaMissingError(ValueError):
@@ -73,7 +74,6 @@ class DeltaWriter:
         self._clock = clock
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._fault: BaseException | None = None
 
     def __call__(self, chunks: "DataFrame", batch: int) -> None:
         """Add a batch to every table that has it not yet.
@@ -81,8 +81,6 @@ class DeltaWriter:
         Raises:
             DeltaMissingError: the session has no Delta Lake.
         """
-        if self._fault is not None:
-            raise self._fault
         spark = chunks.sparkSession
         if self.progress.batch < 0:
             self._begin(spark)
@@ -93,10 +91,10 @@ class DeltaWriter:
         self.rows_of.pop(batch - tables.KEPT_RESULTS, None)
 
     def close(self) -> None:
-        """End compaction behind the table in hand."""
+        """End compaction behind the statement in hand, which is Spark's; the session's end breaks it off, and nothing is lost by that."""
         self._stop.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(_STOP_S)
 
     def path(self, table: str) -> str:
         """Where a table is."""

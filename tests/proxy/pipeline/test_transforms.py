@@ -96,8 +96,8 @@ def test_a_request_has_its_own_size_time_and_number(spark: "SparkSession") -> No
     columns = (
         "stream string, offset bigint, chunk_index int, capture_time timestamp, connection_id bigint, listener string, principal string, "
         "peer string, rule string, direction string, protocol string, capture string, first_sequence bigint, original_bytes bigint, reason string, "
-        "data binary, starts array<int>, sizes array<int>, request_key array<int>, latency_us array<int>, request_size array<int>, correlation_id array<int>, "
-        "transfer_us bigint, framing string"
+        "data binary, starts array<int>, sizes array<int>, request_key array<int>, latency_us array<int>, request_size array<int>, "
+        "correlation_id array<int>, transfer_us bigint, framing string"
     )
     at = datetime.datetime(2026, 11, 22, 7, 0, 1)
 
