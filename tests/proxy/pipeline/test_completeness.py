@@ -84,8 +84,10 @@ def test_every_state(spark: "SparkSession") -> None:
     log.stream("n.0.withheld").stored(0, 2, reason="withheld", kept=0).stored(0, 1, reason="withheld").totals(0, 3)
     log.stream("n.0.lengths").stored(0, 2, capture="lengths", reason="capture", kept=0).totals(0, 2)
     log.stream("n.0.empty").stored(0, 2, reason="withheld", kept=0, size=0).totals(0, 2)
-    log.stream("n.0.missing").stored(0, 3).totals(0, 5).stored(1, 1).stored(2, 1).totals(2, 1)
-    log.stream("n.0.more").stored(0, 3).totals(0, 2).stored(1, 1).totals(1, 1)
+    log.stream("n.0.missing").stored(0, 3).totals(0, 5).stored(1, 1).stored(3, 1).totals(3, 1)
+    log.stream("n.0.more").stored(0, 3).totals(0, 2).stored(3, 1).totals(3, 1)
+    log.stream("n.0.pieces").stored(0, 2).stored(0, 1, reason="pieces_lost").totals(0, 3)
+    log.stream("n.0.version2").stored(0, 1).stored(9, 1)
     log.stream("n.0.cut", offset=640).stored(0, 3).totals(0, 5).stored(1, 3).totals(1, 5).stored(2, 1).totals(2, 1)
     log.stream("n.0.shared").stored(0, 3).totals(0, 5).stored(1, 3).totals(1, 8).gap(0.5, 4, until=1.5)
     log.stream("n.0.old").stored(0, 1).gap(0, 2, certainty=None).totals(0, 3)
@@ -99,10 +101,12 @@ def test_every_state(spark: "SparkSession") -> None:
         "n.0.withheld": [(0, 3, 1, 2, 0, 0, 0, "complete")],
         "n.0.lengths": [(0, 2, 2, 0, 0, 0, 0, "complete")],
         "n.0.empty": [(0, 2, 2, 0, 0, 0, 0, "complete")],
-        "n.0.missing": [(0, 5, 3, 0, 0, 0, 2, "missing"), (1, 0, 1, 0, 0, 0, -1, "missing"), (2, 1, 1, 0, 0, 0, 0, "complete")],
-        "n.0.more": [(0, 2, 3, 0, 0, 0, -1, "missing"), (1, 1, 1, 0, 0, 0, 0, "complete")],
+        "n.0.missing": [(0, 5, 3, 0, 0, 0, 2, "missing"), (1, 0, 1, 0, 0, 0, -1, "missing"), (3, 1, 1, 0, 0, 0, 0, "complete")],
+        "n.0.more": [(0, 2, 3, 0, 0, 0, -1, "missing"), (3, 1, 1, 0, 0, 0, 0, "complete")],
+        "n.0.pieces": [(0, 3, 2, 0, 0, 1, 0, "lost")],
+        "n.0.version2": [(0, 0, 1, 0, 0, 0, -1, "unknown"), (9, 0, 1, 0, 0, 0, -1, "open")],
         "n.0.cut": [(0, 5, 3, 0, 0, 0, 2, "cut"), (1, 5, 3, 0, 0, 0, 2, "missing"), (2, 1, 1, 0, 0, 0, 0, "complete")],
-        "n.0.shared": [(0, 5, 3, 0, 0, 0, 2, "at_most"), (1, 8, 3, 0, 0, 0, 5, "missing")],
+        "n.0.shared": [(0, 5, 3, 0, 0, 0, 0, "lost"), (1, 8, 3, 0, 0, 0, 5, "missing")],
         "n.0.old": [(0, 3, 1, 0, 0, 2, 0, "lost")],
     }
 
@@ -120,9 +124,15 @@ def test_what_control_wrote_counts_for_the_dead_stream(spark: "SparkSession") ->
     }
 
 
+def test_a_gap_of_months_does_not_make_rows_of_every_minute(spark: "SparkSession") -> None:
+    log = Log().stream("n.0.b").stored(0, 1).totals(0, 1).stored(7, 1).totals(7, 1)
+    log.stream("n.recovery.b").gap(0, 0, until=100_000, certainty="unknown")
+    assert [row[0] for row in judged(spark, log)["n.0.b"]] == [0, 7, 100_000]
+
+
 def test_the_table_has_its_columns(spark: "SparkSession") -> None:
     log = Log().stream("n.0.b").stored(0, 1).gap(0, 1, until=9)
     empty = spark.createDataFrame([], SCHEMA)
     for rows in (completeness.of_frames(spark.createDataFrame(log.frames, FRAME)), completeness.of_facts(spark.createDataFrame(log.facts, FACT))):
         assert [(field.name, field.dataType) for field in rows.schema] == [(field.name, field.dataType) for field in empty.schema]
-    assert set(SUMS.values()) == {"sum", "min", "max"}
+    assert set(SUMS.values()) == {"sum", "min"}
