@@ -165,6 +165,7 @@ class Metric:
             the attribute is absent.
         bounds: of a histogram, ascending upper bounds in ``unit``; one more bucket is unbounded.
         source: who counts it.
+        exported: others than control see it; snapshots leave out what nobody else does.
     """
 
     name: str
@@ -174,6 +175,7 @@ class Metric:
     attributes: tuple[tuple[str, tuple[str, ...]], ...] = ()
     bounds: tuple[float, ...] = ()
     source: Source = "processor"
+    exported: bool = True
 
     @property
     def scale(self) -> float:
@@ -188,6 +190,10 @@ class Metric:
 
 def _metric(name: str, kind: Kind, unit: str, description: str, *attributes: tuple[str, tuple[str, ...]], bounds: tuple[float, ...] = ()) -> Metric:
     return Metric(name=f"{PREFIX}.{name}", kind=kind, unit=unit, description=description, attributes=attributes, bounds=bounds)
+
+
+def _internal(name: str, description: str, *attributes: tuple[str, tuple[str, ...]]) -> Metric:
+    return Metric(name=f"{PREFIX}.{name}", kind="counter", unit="{frame}", description=description, attributes=attributes, exported=False)
 
 
 def _control(name: str, kind: Kind, unit: str, description: str, *attributes: tuple[str, tuple[str, ...]]) -> Metric:
@@ -279,6 +285,11 @@ METRICS: Final = (
     _control("log.dropped", "counter", "{row}", "Rows that stdout did not take in time."),
     _control("config.changes", "counter", "{change}", "Changes asked for.", (ERROR_TYPE, ("", "refused", "invalid"))),
 )
+INTERNAL: Final = (
+    _internal("tap.seen", "Frames that a tap rule matched.", _LISTENER, _TAP_DIRECTION),
+    _internal("tap.reserved", "What tap.seen has not passed, whenever the processor dies.", _LISTENER, _TAP_DIRECTION),
+)
+"""Counts that control needs when a processor has ended; laid out behind the metrics."""
 
 
 class _Named(Protocol):
@@ -345,7 +356,7 @@ class CellLayout:
 
 def _rows(names: dict[str, tuple[str, ...]]) -> Iterator[Row]:
     index = 0
-    for metric in METRICS:
+    for metric in METRICS + INTERNAL:
         if metric.source != "processor":
             continue
         count = len(metric.bounds) + 2 if metric.kind == "histogram" else 1
@@ -388,6 +399,7 @@ class CellWriter:
         self._bytes = memoryview(self._mapping)
         self._header = self._bytes[:HEADER_SIZE].cast("q")
         self._cells = self._bytes[HEADER_SIZE:]
+        self._values = self._cells.cast("q")
 
     def start(self, pid: int, generation: int, now_ns: int) -> list[int]:
         """Claims the cells for a new processor; gauges become 0.
@@ -395,7 +407,7 @@ class CellWriter:
         Returns:
             The values to count on from, one for each cell.
         """
-        values = self._cells.cast("q").tolist()
+        values = self._values.tolist()
         for row in self.layout.rows:
             if row.metric.kind == "gauge":
                 values[row.index] = 0
@@ -407,6 +419,10 @@ class CellWriter:
     def publish(self, image: Any) -> None:
         """Stores all cells with one copy. ``image``: a contiguous buffer of ``layout.count`` native 64-bit values."""
         self._cells[:] = memoryview(image).cast("B")
+
+    def put(self, index: int, value: int) -> None:
+        """Stores one cell, ahead of the image that brings it, too."""
+        self._values[index] = value
 
     def beat(self, now_ns: int) -> None:
         """Stores the heartbeat."""
@@ -495,6 +511,8 @@ class CellReader:
         cells = struct.unpack_from(f"={self.layout.count}q", self._mapping, HEADER_SIZE)
         values: Snapshot = {}
         for row in self.layout.rows:
+            if not row.metric.exported:
+                continue
             scale = row.metric.scale
             if row.metric.kind == "histogram":
                 end = row.index + row.count - 1

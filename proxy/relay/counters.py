@@ -28,7 +28,9 @@ from proxy.network.memory_pool import MemoryPool
 from proxy.network.receive import ReceiveLimit
 from proxy.network.stats import SideStats
 from proxy.relay.pairing import PairingStats
-from proxy.tap.writer import TapWriter
+from proxy.tap.gap import Tally
+from proxy.tap.record import DIRECTIONS
+from proxy.tap.writer import Reserve, TapWriter
 
 __all__ = ["Counters", "Histogram", "ListenerCounters", "LoopCounters", "Publisher", "UpstreamCounters"]
 
@@ -203,6 +205,32 @@ class _LoopCells:
         self.queue: i64 = index("framegate.queue.usage", "tap")
 
 
+class CellReserve(Reserve):
+    """Stores what tallies reserve in their cells, at once.
+
+    Args:
+        writer: of the cells.
+        base: the cells' values when this processor started.
+    """
+
+    def __init__(self, writer: CellWriter, base: list[int]) -> None:
+        self._writer = writer
+        self._base = base
+
+    def reserve(self, tally: Tally) -> None:
+        index = self._writer.layout.index("framegate.tap.reserved", tally.listener, DIRECTIONS[tally.direction])
+        self._writer.put(index, self._base[index] + int(tally.reserved))
+
+
+class _TallyCells:
+    """Where one tally of the tap has its cells."""
+
+    def __init__(self, layout: CellLayout, tally: Tally) -> None:
+        direction = DIRECTIONS[tally.direction]
+        self.seen: i64 = layout.index("framegate.tap.seen", tally.listener, direction)
+        self.reserved: i64 = layout.index("framegate.tap.reserved", tally.listener, direction)
+
+
 class Publisher:
     """Copies counters into the cells: fills an image of all cells, then stores it with one copy.
 
@@ -225,6 +253,7 @@ class Publisher:
         self._loop = counters.loop
         self._pool = pool
         self._tap = tap
+        self._tally_cells: list[_TallyCells] = []
         self._loop_cells = _LoopCells(layout)
         names = list(counters.listeners)
         self._listeners = [counters.listeners[name] for name in names]
@@ -345,7 +374,13 @@ class Publisher:
         self._put(cells.wait, pool.wait_ns)
 
     def _fill_tap(self, tap: TapWriter, cells: _LoopCells) -> None:
-        self._put(cells.matched, tap.frames_matched_request + tap.frames_matched_response)
+        for number in range(i64(len(tap.tallies))):
+            tally = tap.tallies[number]
+            if number == i64(len(self._tally_cells)):
+                self._tally_cells.append(_TallyCells(self._writer.layout, tally))
+            self._put(self._tally_cells[number].seen, tally.frames)
+            self._put(self._tally_cells[number].reserved, tally.reserved)
+        self._put(cells.matched, tap.frames_matched)
         self._put(cells.flushed, tap.frames_flushed_request + tap.frames_flushed_response + tap.frames_gapped)
         self._put(cells.frames, tap.frames_flushed_request)
         self._put(cells.frames + 1, tap.frames_flushed_response)

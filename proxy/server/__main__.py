@@ -17,7 +17,7 @@ from proxy.clock import MonotonicClock
 from proxy.network.connection_id import ConnectionIds
 from proxy.network.memory_pool import MemoryPool
 from proxy.network.selector import Selector
-from proxy.relay.counters import Publisher
+from proxy.relay.counters import CellReserve, Publisher
 from proxy.relay.drain import Drain
 from proxy.relay.relay import Relay
 from proxy.server.heap import Heap
@@ -86,7 +86,7 @@ def _build(message: Message, slot: int, cells_fd: int, sockets: tuple[socket.soc
     tap_fd = -1
     if config.tap is not None:
         tap_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        tap = TapWriter(config.tap, config.node, str(slot), message["boot_id"], wakeup_fd=tap_fd)
+        tap = TapWriter(config.tap, config.node, str(slot), message["boot_id"], wakeup_fd=tap_fd, reserve=CellReserve(cells, base))
         rules = TapRules(config.tap.rules, tap)
         tap.start()
     watcher = Watcher()

@@ -309,6 +309,8 @@ class Loop:
         if tap is not None and tap.failures != self._tap_failures:
             self._tap_failures = tap.failures
             faults.note_text("tap", tap.failure)
+        if tap is not None:
+            tap.settle_reserved(now_ns)
         loop.faults = faults.counts
         if faults.untold and now_ns - self._told_ns >= FAULTS_NS:
             self._told_ns = now_ns

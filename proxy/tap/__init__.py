@@ -11,8 +11,9 @@
 - ``log_reader``: streams, segments, blocks and frames for readers.
 - ``pieces``: frames that were cut through, joined again for readers.
 - ``consumer``: who reads, and where each stands.
+- ``ledger``: which streams there were, and what became of each.
 - ``retention``: what is deleted when.
 - ``recovery``: what a dead processor left: seal its files, record its gap.
 
-Nothing is re-exported: the pipeline may import the record and the log reader only.
+Nothing is re-exported: the pipeline may import the record, the log reader, the consumers and the ledger.
 """

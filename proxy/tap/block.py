@@ -21,14 +21,17 @@ from librt.vecs import vec
 from mypy_extensions import i32, i64
 
 from proxy.network.run import Buffer
-from proxy.tap.gap import Gap
+from proxy.tap.gap import NO_CONNECTION, Gap
 from proxy.tap.record import (
     BLOCK_ALIGNMENT,
     BLOCK_HEADER_BYTES,
     BLOCK_PIECES,
+    BLOCK_TOTALS,
     CHUNK_ROW_BYTES,
     DIRECTION_REQUEST,
+    KIND_CLOCK,
     KIND_GAP,
+    KIND_TOTALS,
     SECTION_ALIGNMENT,
     BlockHeader,
     padding,
@@ -97,6 +100,7 @@ class Block:
         weight: bytes it keeps in memory, for the bound of the queue.
         must_keep: a rule with ``on_full: mute`` put chunks in; a failed write is tried again, not dropped.
         parts: the frames of which it holds pieces.
+        flags: BLOCK_* of its header.
         failure: the reason code for which it was dropped; 0 while it was not.
     """
 
@@ -119,6 +123,7 @@ class Block:
         weight: i64,
         must_keep: bool,
         parts: list[Part],
+        flags: i64,
     ) -> None:
         self.strings = strings
         self.rows = rows
@@ -137,6 +142,7 @@ class Block:
         self.weight: i64 = weight
         self.must_keep = must_keep
         self.parts = parts
+        self.flags: i64 = flags
         self.failure: i64 = 0
 
     @property
@@ -188,7 +194,7 @@ class Layout:
         places = self._places
         return BlockHeader(
             BLOCK_HEADER_BYTES,
-            BLOCK_PIECES if block.parts else 0,
+            int(block.flags),
             block.chunk_count,
             int(self.block_len),
             int(offset),
@@ -256,6 +262,7 @@ class BlockBuilder:
         self._response_frames: i64 = 0
         self._lost_frames: i64 = 0
         self._parts: list[Part] = []
+        self._flags: i64 = 0
 
     def string(self, text: str | None) -> i32:
         """The index of ``text`` in this block's string table; -1 for None."""
@@ -314,6 +321,7 @@ class BlockBuilder:
         if part.serial != self.serial:
             part.serial = self.serial
             self._parts.append(part)
+            self._flags |= BLOCK_PIECES
 
     def add_frames_row(
         self,
@@ -371,25 +379,35 @@ class BlockBuilder:
             self._response_frames += frame_count
         self.weight += data_length + CHUNK_ROW_BYTES + (4 if sizes_index < 0 else 8) * frame_count
 
-    def add_gap(self, gap: Gap, capture_ns: i64) -> None:
-        """Add a gap chunk and mark the gap written.
+    def add_gap(self, gap: Gap) -> None:
+        """Add a gap chunk, as of when its last frame was lost or of ``last_ns``, and mark the gap written."""
+        self._lost_frames += gap.frames
+        self._add_row(gap, gap.until_ns, KIND_GAP, self.string(gap.rule))
 
-        Args:
-            capture_ns: now; raised to ``last_ns`` when that is later.
-        """
+    def add_totals(self, totals: Gap) -> None:
+        """Add a totals row; as ``add_gap``."""
+        self._flags |= BLOCK_TOTALS
+        self._add_row(totals, totals.until_ns, KIND_TOTALS, -1)
+
+    def add_clock(self, from_ns: i64, to_ns: i64) -> None:
+        """Say that the wall clock was set back; capture times go on from ``to_ns``."""
+        self.last_ns = to_ns
+        self._add_row(Gap(NO_CONNECTION, 0, 0, 0, 0, 0, None, None, None, None, -1, from_ns), to_ns, KIND_CLOCK, -1)
+
+    def _add_row(self, gap: Gap, capture_ns: i64, kind: i64, rule: i32) -> None:
+        """A row without frames and without data."""
         if capture_ns < self.last_ns:
             capture_ns = self.last_ns
         if self.chunk_count == 0:
             self._first_ns = capture_ns
         self.last_ns = capture_ns
         self.chunk_count += 1
-        self._lost_frames += gap.frames
         gap.written = True
         rows = self._rows
         write_i64_le(rows, capture_ns)
         write_i64_le(rows, gap.connection)
         write_i64_le(rows, gap.first_frame)
-        write_i64_le(rows, 0)
+        write_i64_le(rows, gap.until_ns)
         write_i64_le(rows, gap.frames)
         write_i64_le(rows, gap.bytes)
         write_i64_le(rows, gap.from_ns)
@@ -400,8 +418,8 @@ class BlockBuilder:
         write_i32_le(rows, self.string(gap.listener))
         write_i32_le(rows, self.string(gap.principal))
         write_i32_le(rows, self.string(gap.peer))
-        write_i32_le(rows, self.string(gap.rule))
-        write_i64_le(rows, pack_codes(gap.direction, KIND_GAP, gap.capture, gap.reason, gap.framing, gap.protocol, 0))
+        write_i32_le(rows, rule)
+        write_i64_le(rows, pack_codes(gap.direction, kind, gap.capture, gap.reason, gap.framing, gap.protocol, gap.flags))
         self.weight += CHUNK_ROW_BYTES
 
     def finish(self) -> Block:
@@ -432,6 +450,7 @@ class BlockBuilder:
             self.weight,
             self.must_keep,
             self._parts,
+            self._flags,
         )
         if give:
             self._copied = self._spare.pop() if self._spare else io.BytesIO(bytes(self._room))

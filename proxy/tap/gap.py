@@ -1,13 +1,18 @@
-"""What is missing from the log, until the log can say so.
+"""What is missing from the log, and how much was seen at all, until the log can say so.
 
-Frames that a rule matched and the log did not take are gathered in one ``Gap`` for each connection, direction and reason; the writer puts
-them into the first block that the disk accepts. While the log refuses for long, connections come and go: past ``MAX_PENDING_GAPS`` the
-gaps of one listener, direction and reason are folded into one that names no connection, so that memory stays bounded.
+Frames that a rule matched and the log did not take are gathered in one ``Gap`` for each connection, direction, reason and window of capture time;
+the writer puts them into the first block that the disk accepts. While the log refuses for long, connections come and go: past
+``MAX_PENDING_GAPS`` the gaps of one listener, direction, reason and window are folded into one that names no connection, and when that is
+not enough, those of all windows into one, so that memory stays bounded.
+
+A statement of totals (``Tally``) is a ``Gap`` without a reason: what was seen, in place of what was lost. It waits in the same way.
 """
 
 from typing import Final
 
 from mypy_extensions import i64
+
+from proxy.tap.record import REASON_NONE, WINDOW_NS
 
 MAX_PENDING_GAPS: Final = 4096
 NO_CONNECTION: Final = -1
@@ -24,8 +29,9 @@ class Gap:
         peer: the client's address; None for unknown, or folded.
         rule: name of the rule that matched.
         first_frame: number of the first lost frame on this connection and direction; -1 when folded.
-        from_ns: when the first frame was lost, wall clock.
+        from_ns, until_ns: when the first and the last frame were lost, wall clock.
         frames, bytes: how much was lost, headers included.
+        flags: FLAG_AT_MOST, FLAG_UNKNOWN or 0.
         written: the gap is in a block, or counted into another gap; losses from now on need a new one.
     """
 
@@ -56,18 +62,28 @@ class Gap:
         self.rule = rule
         self.first_frame: i64 = first_frame
         self.from_ns: i64 = from_ns
+        self.until_ns: i64 = from_ns
         self.frames: i64 = 0
         self.bytes: i64 = 0
+        self.flags: i64 = 0
         self.written = False
 
-    def add(self, frames: i64, size: i64) -> None:
-        """Count frames, and their bytes, as lost."""
+    @property
+    def window(self) -> i64:
+        """Number of the window in which the first frame was lost."""
+        return self.from_ns // WINDOW_NS
+
+    def add(self, frames: i64, size: i64, until_ns: i64) -> None:
+        """Count frames, and their bytes, as lost at ``until_ns`` or before."""
         self.frames += frames
         self.bytes += size
+        if until_ns > self.until_ns:
+            self.until_ns = until_ns
 
     def merge(self, other: "Gap") -> None:
         """Count another gap of the same connection, direction and reason into this one; the other is done."""
-        self.add(other.frames, other.bytes)
+        self.add(other.frames, other.bytes, other.until_ns)
+        self.flags |= other.flags
         if other.from_ns < self.from_ns:
             self.from_ns = other.from_ns
         if other.first_frame < self.first_frame:
@@ -75,11 +91,42 @@ class Gap:
         other.written = True
 
 
+class Tally:
+    """How many frames of one listener and direction rules have matched, whatever became of them.
+
+    Attributes:
+        listener: its name.
+        direction: code of ``record``.
+        frames, bytes: since the processor started, headers included.
+        stated, stated_bytes: of these, those of which the log says in totals that they were seen, or will.
+        reserved: ``frames`` never is above this without somebody being told first (``TapWriter.reserve``).
+    """
+
+    def __init__(self, listener: str, direction: i64) -> None:
+        self.listener = listener
+        self.direction: i64 = direction
+        self.frames: i64 = 0
+        self.bytes: i64 = 0
+        self.stated: i64 = 0
+        self.stated_bytes: i64 = 0
+        self.reserved: i64 = 0
+
+    def statement(self, framing: i64, protocol: i64, from_ns: i64, until_ns: i64) -> Gap | None:
+        """What was seen since the last statement, all of it between two times of one window; None: nothing was."""
+        if self.frames == self.stated:
+            return None
+        totals = Gap(NO_CONNECTION, self.direction, REASON_NONE, framing, protocol, 0, self.listener, None, None, None, -1, from_ns)
+        totals.add(self.frames - self.stated, self.bytes - self.stated_bytes, until_ns)
+        self.stated = self.frames
+        self.stated_bytes = self.bytes
+        return totals
+
+
 class PendingGaps:
     """Gaps that wait for the log to accept them, in the order they began; at most ``MAX_PENDING_GAPS``."""
 
     def __init__(self) -> None:
-        self._gaps: dict[tuple[int, int, int, str, str], Gap] = {}
+        self._gaps: dict[tuple[int, int, int, str, str, int], Gap] = {}
 
     def __len__(self) -> int:
         return len(self._gaps)
@@ -96,7 +143,9 @@ class PendingGaps:
             return waiting
         self._gaps[_key(gap)] = gap
         if len(self._gaps) > MAX_PENDING_GAPS:
-            self._fold()
+            self._fold(False)
+            if len(self._gaps) > MAX_PENDING_GAPS // 2:
+                self._fold(True)
         return gap
 
     def take(self) -> list[Gap]:
@@ -105,26 +154,33 @@ class PendingGaps:
         self._gaps.clear()
         return gaps
 
-    def _fold(self) -> None:
+    def _fold(self, over_windows: bool) -> None:
+        """Make one gap of those of all connections; and of all windows."""
         for gap in self.take():
-            whole = Gap(
-                NO_CONNECTION,
-                gap.direction,
-                gap.reason,
-                gap.framing,
-                gap.protocol,
-                gap.capture,
-                gap.listener,
-                None,
-                None,
-                gap.rule,
-                -1,
-                gap.from_ns,
-            )
-            whole.add(gap.frames, gap.bytes)
-            gap.written = True
-            self.remember(whole)
+            key = (NO_CONNECTION, int(gap.direction), int(gap.reason), gap.listener or "", gap.rule or "", -1 if over_windows else int(gap.window))
+            whole = self._gaps.get(key)
+            if whole is None:
+                whole = _without_connection(gap)
+                self._gaps[key] = whole
+            whole.merge(gap)
 
 
-def _key(gap: Gap) -> tuple[int, int, int, str, str]:
-    return (int(gap.connection), int(gap.direction), int(gap.reason), gap.listener or "", gap.rule or "")
+def _without_connection(gap: Gap) -> Gap:
+    return Gap(
+        NO_CONNECTION,
+        gap.direction,
+        gap.reason,
+        gap.framing,
+        gap.protocol,
+        gap.capture,
+        gap.listener,
+        None,
+        None,
+        gap.rule,
+        -1,
+        gap.from_ns,
+    )
+
+
+def _key(gap: Gap) -> tuple[int, int, int, str, str, int]:
+    return (int(gap.connection), int(gap.direction), int(gap.reason), gap.listener or "", gap.rule or "", int(gap.window))

@@ -12,9 +12,11 @@ from proxy.tap.record import (
     FRAME_HEADER_BYTES,
     KIND_FRAMES,
     KIND_GAP,
+    KIND_TOTALS,
     REASONS,
     BlockHeader,
     ChunkRow,
+    certainty,
 )
 
 
@@ -55,11 +57,17 @@ class Frame:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GapRecord:
-    """A gap chunk in words; fields as in ``record``."""
+    """A gap chunk in words; fields as in ``record``.
+
+    Attributes:
+        from_ns, until_ns: when the first and the last frame were lost.
+        certainty: of ``CERTAINTIES``: what ``frames`` and ``bytes`` are.
+    """
 
     stream: str
     capture_ns: int
     from_ns: int
+    until_ns: int
     connection: int
     listener: str | None
     direction: str
@@ -68,6 +76,20 @@ class GapRecord:
     rule: str | None
     reason: str
     first_frame: int
+    frames: int
+    bytes: int
+    certainty: str = "exact"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TotalsRecord:
+    """How many frames of a listener and direction were seen between two times of one window."""
+
+    stream: str
+    listener: str
+    direction: str
+    from_ns: int
+    until_ns: int
     frames: int
     bytes: int
 
@@ -129,6 +151,7 @@ class LogBlock:
                     stream=self.stream,
                     capture_ns=row.capture_ns,
                     from_ns=row.lost_from_ns,
+                    until_ns=row.original_bytes or row.capture_ns,
                     connection=row.connection,
                     listener=self.word(row.listener),
                     direction=DIRECTIONS[row.direction],
@@ -137,6 +160,21 @@ class LogBlock:
                     rule=self.word(row.rule),
                     reason=REASONS[row.reason],
                     first_frame=row.first_frame,
+                    frames=row.lost_frames,
+                    bytes=row.lost_bytes,
+                    certainty=certainty(row.flags),
+                )
+
+    def totals(self) -> Iterator[TotalsRecord]:
+        """Every totals row, in order."""
+        for row in self.rows:
+            if row.kind == KIND_TOTALS:
+                yield TotalsRecord(
+                    stream=self.stream,
+                    listener=self.strings[row.listener],
+                    direction=DIRECTIONS[row.direction],
+                    from_ns=row.lost_from_ns,
+                    until_ns=row.original_bytes,
                     frames=row.lost_frames,
                     bytes=row.lost_bytes,
                 )

@@ -2,7 +2,8 @@
 
 Theory of operation. A reader needs no word from the writer. A block is believed when it lies wholly inside the file's size (asked *before*
 its header is read, so that a tail that is cut and written anew meanwhile never passes) and its header's CRC fits; reading it checks the
-body's CRC too. What follows the last such block is not there yet, or is a torn tail that never will be: both read as the end. A segment is
+body's CRC too. What follows the last such block is not there yet, or is a torn tail that never will be: both read as the end, while the segment
+is being written. A sealed one ends where its seal says, and is damaged when it does not; older ones than ``SEALED_SINCE`` have no seal. A segment is
 sealed by a rename, so its path may go stale between listing and opening; the other name is tried then.
 
 Planning walks headers only (``walk``): 128 bytes for each block. Reading (``read_block``) gives the whole block, verified, with the frames
@@ -27,11 +28,15 @@ from proxy.tap.record import (
     DIRECTION_RESPONSE,
     DIRECTIONS,
     OPEN_SUFFIX,
+    SEALED_SINCE,
     SEALED_SUFFIX,
     SEGMENT_HEADER_BYTES,
     BlockHeader,
     FormatError,
+    Seal,
+    VersionError,
     decode_block_header,
+    decode_seal,
     decode_segment_header,
 )
 
@@ -58,12 +63,19 @@ class OffsetVanishedError(LogError):
 
 
 class DamagedBlockError(LogError):
-    """The block at ``offset`` is not what its CRC says; ``available`` is where the next segment begins, None when there is none."""
+    """The block at ``offset`` is not what its CRC says, or not there, though its segment's seal says so; ``available`` is where the next segment
+    begins, None when there is none. ``detail`` says what was found.
+    """
 
     def __init__(self, stream: str, offset: int, available: int | None, detail: str) -> None:
         super().__init__(stream, f"block at {offset} is damaged: {detail}")
         self.offset = offset
         self.available = available
+        self.detail = detail
+
+
+class UnknownVersionError(LogError):
+    """A later framegate wrote this."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -219,7 +231,8 @@ def walk(root: str, stream: str, offset: int = START, limit: int | None = None) 
 
     Raises:
         OffsetVanishedError: the blocks at the offset, or some behind it, were deleted.
-        DamagedBlockError: no block begins here, though later ones exist.
+        DamagedBlockError: no block begins here, though later ones exist, or the seal of its segment says so.
+        UnknownVersionError: a later framegate wrote the segment.
     """
     listed = segments(root, stream)
     if not listed or listed[0].base > offset:
@@ -230,7 +243,7 @@ def walk(root: str, stream: str, offset: int = START, limit: int | None = None) 
         following = listed[index + 1].base if index + 1 < len(listed) else None
         if segment.base > offset:
             raise OffsetVanishedError(stream, offset, segment.base)
-        for block in walk_segment(segment, offset, limit):
+        for block in walk_segment(segment, offset, limit, following):
             yield block
             offset = block.header.end
         if limit is not None and offset >= limit:
@@ -252,27 +265,77 @@ def _explain(segment: Segment, offset: int, following: int) -> None:
     raise OffsetVanishedError(segment.stream, offset, following)
 
 
-def walk_segment(segment: Segment, offset: int, limit: int | None = None) -> Iterator[BlockRef]:
+def walk_segment(segment: Segment, offset: int, limit: int | None = None, following: int | None = None) -> Iterator[BlockRef]:
     """``walk`` within one segment; ends where its whole blocks end.
+
+    Args:
+        segment: as listed.
+        offset, limit: as for ``walk``.
+        following: where the next segment begins, for the error.
 
     Raises:
         OffsetVanishedError: the segment was deleted.
+        DamagedBlockError: it is sealed, and its blocks end elsewhere than its seal says; or it has no seal, or its header is damaged.
+        UnknownVersionError: a later framegate wrote it.
     """
     try:
         fd = open_segment(segment.path)
     except FileNotFoundError:
         raise OffsetVanishedError(segment.stream, offset, None) from None
     try:
+        seal = _seal_at(fd, segment, following)
+        end = None if seal is None else seal.end
         position = offset - segment.base + SEGMENT_HEADER_BYTES
-        while limit is None or offset < limit:
+        while (limit is None or offset < limit) and (end is None or offset < end):
             header = _header_at(fd, position, offset)
             if header is None:
-                return
+                if end is None:
+                    return
+                raise DamagedBlockError(segment.stream, offset, following, f"{os.path.basename(segment.path)} was sealed with blocks up to {end}")
             yield BlockRef(segment.stream, segment.path, segment.base, position, header)
             position += header.block_len
             offset = header.end
     finally:
         os.close(fd)
+
+
+def segment_seal(segment: Segment) -> Seal | None:
+    """How a segment says that it ends; None: it is being written, or from before there were seals. Raises as ``walk_segment``."""
+    try:
+        fd = open_segment(segment.path)
+    except FileNotFoundError:
+        raise OffsetVanishedError(segment.stream, segment.base, None) from None
+    try:
+        return _seal_at(fd, segment, None)
+    finally:
+        os.close(fd)
+
+
+def _seal_at(fd: int, segment: Segment, following: int | None) -> Seal | None:
+    """The seal in a segment's header, which is judged on the way."""
+    head = os.pread(fd, SEGMENT_HEADER_BYTES, 0)
+    if len(head) < SEGMENT_HEADER_BYTES and not segment.sealed:
+        return None  # its writer has just made it
+    try:
+        facts = decode_segment_header(head)
+        seal = decode_seal(head) if segment.sealed else _seal_begun(head)
+        if facts["base"] != segment.base:
+            raise FormatError(f"a segment that says it begins at {facts['base']}")
+        if seal is None and segment.sealed and int(facts["version"]) >= SEALED_SINCE:
+            raise FormatError("sealed without a seal")
+    except VersionError as error:
+        raise UnknownVersionError(segment.stream, f"{os.path.basename(segment.path)}: {error}") from error
+    except FormatError as error:
+        raise DamagedBlockError(segment.stream, segment.base, following, f"{os.path.basename(segment.path)}: {error}") from error
+    return seal
+
+
+def _seal_begun(head: bytes) -> Seal | None:
+    """The seal of a segment that has not got its final name yet, when all of it is written."""
+    try:
+        return decode_seal(head)
+    except FormatError:
+        return None
 
 
 def _header_at(fd: int, position: int, offset: int) -> BlockHeader | None:
@@ -407,14 +470,15 @@ def _read_piece(place: Place, target: memoryview) -> bool:
 def read_blocks(root: str, stream: str, offset: int = START, limit: int | None = None) -> Iterator[LogBlock]:
     """``walk`` and ``read_block`` in one; raises what they raise.
 
-    A damaged block with nothing behind it is the end, not an error: a power loss leaves such tails.
+    A damaged block with nothing behind it, in a segment that is not sealed, is the end, not an error: a power loss leaves such tails.
     """
     joiner = Joiner()
     for ref in walk(root, stream, offset, limit):
         try:
             block = read_block(ref, joiner)
         except DamagedBlockError:
-            if ref.header.end >= segments(root, stream)[-1].limit:
+            last = segments(root, stream)[-1]
+            if not last.sealed and ref.header.end >= last.limit:
                 return
             raise
         yield block

@@ -8,11 +8,10 @@ from mypy_extensions import i32, i64
 
 from proxy.network.run import PART_FIRST, PART_LAST, Run
 from proxy.tap.block import BlockBuilder, Part, pack_codes
-from proxy.tap.gap import Gap
+from proxy.tap.gap import Gap, Tally
 from proxy.tap.record import (
     CAPTURE_FULL,
     CAPTURE_HASH,
-    DIRECTION_REQUEST,
     FLAG_ANSWERS,
     FLAG_PIECES,
     FLAG_SIZES,
@@ -31,6 +30,7 @@ from proxy.tap.record import (
     REASON_SAMPLED,
     REASON_UNDELIVERED,
     REASON_WITHHELD,
+    WINDOW_NS,
 )
 from proxy.tap.slicing import PieceCursor, find_frames, hash_body, new_digest, write_starts
 from proxy.tap.writer import TapWriter
@@ -73,6 +73,7 @@ class TapPoint:
             sampled_out: the rule's share of connections leaves this one out; its frames are only counted, as a gap.
         """
         self._writer = writer
+        self._tally: Tally = writer.tally(listener, direction)
         self._builder: BlockBuilder = writer.builder
         self._rule = rule
         self._listener = listener
@@ -125,6 +126,8 @@ class TapPoint:
         if keys is not None and (len(keys) != frame_count or latencies is None or len(latencies) != frame_count):
             raise ValueError(f"keys and latencies of {len(keys)} answers with {frame_count} frames")
         writer = self._writer
+        if capture_ns < self._builder.last_ns or capture_ns >= writer.window_end_ns:
+            capture_ns = writer.turn(capture_ns)
         refusal = REASON_SAMPLED if self._sampled_out else 0 if self.mutes else writer.refusal()
         if refusal != 0:
             self._match(frame_count, run.size)
@@ -190,16 +193,18 @@ class TapPoint:
             frame_count, byte_count: how much, headers included.
             first_frame, capture_ns: as in ``append``.
         """
+        if capture_ns < self._builder.last_ns or capture_ns >= self._writer.window_end_ns:
+            capture_ns = self._writer.turn(capture_ns)
         self._match(frame_count, byte_count)
         self._lose(REASON_SAMPLED if self._sampled_out else REASON_UNDELIVERED, frame_count, byte_count, first_frame, capture_ns)
 
     def _match(self, frame_count: i64, byte_count: i64) -> None:
-        writer = self._writer
-        if self._direction == DIRECTION_REQUEST:
-            writer.frames_matched_request += frame_count
-        else:
-            writer.frames_matched_response += frame_count
-        writer.bytes_matched += byte_count
+        """Count frames as seen, before they are sent on."""
+        tally = self._tally
+        tally.frames += frame_count
+        tally.bytes += byte_count
+        if tally.frames > tally.reserved:
+            self._writer.reserve(tally)
 
     def lose(self, reason: int, frame_count: int, byte_count: int, first_frame: int, capture_ns: int) -> None:
         """Say that frames, or bytes of a frame that never became whole, will never come: a gap chunk.
@@ -210,7 +215,7 @@ class TapPoint:
             first_frame, capture_ns: as in ``append``. The frames are not counted as matched: the caller says they never passed.
         """
         gap = self._new_gap(reason, first_frame, capture_ns)
-        self._writer.lose(gap, frame_count, byte_count)
+        self._writer.lose(gap, frame_count, byte_count, capture_ns)
 
     def _add(
         self,
@@ -222,8 +227,6 @@ class TapPoint:
         latencies: vec[i32] | None,
     ) -> None:
         builder = self._prepared()
-        if capture_ns < builder.last_ns:
-            capture_ns = builder.last_ns
         data_offset = builder.data_len
         starts_index = builder.starts_count
         sizes_index: i64 = -1
@@ -350,6 +353,8 @@ class TapPoint:
 
     def _complete(self, part: Part, run: Run, capture_ns: i64, key: int | None, latency_us: int | None) -> None:
         """Make a chunk of a frame whose last piece came, or a gap."""
+        if capture_ns < self._builder.last_ns or capture_ns >= self._writer.window_end_ns:
+            capture_ns = self._writer.turn(capture_ns)
         self._match(1, part.size)
         if self._refused(part):
             self._lose(part.lost, 1, part.size, part.number, capture_ns)
@@ -459,9 +464,9 @@ class TapPoint:
 
     def _lose(self, reason: i64, frame_count: i64, byte_count: i64, first_frame: i64, capture_ns: i64) -> None:
         gap = self._gap
-        if gap is None or gap.written or gap.reason != reason:
+        if gap is None or gap.written or gap.reason != reason or gap.window != capture_ns // WINDOW_NS:
             gap = self._new_gap(reason, first_frame, capture_ns)
-        self._gap = self._writer.lose(gap, frame_count, byte_count)
+        self._gap = self._writer.lose(gap, frame_count, byte_count, capture_ns)
 
     def _new_gap(self, reason: i64, first_frame: i64, capture_ns: i64) -> Gap:
         return Gap(

@@ -18,9 +18,9 @@ Segment: the header, then blocks back to back::
 
     JSON: {"version", "node", "slot", "stream", "boot_id", "created_ns", "base"}
 
-The seal is zeros while the segment is written, and then, before it gets its final name, ``SEAL``: the logical offset where its last block ends, how many
-blocks it has, the sums of their counts of frames, SEAL_FINAL when the stream ends here with all accounted for, SEAL_CUT when a torn tail was cut off, when
-it was sealed. What ends elsewhere than its seal says is damaged.
+The seal is zeros while the segment is written, and then, before it gets its final name, ``SEAL``: the logical offset where its last block
+ends, how many blocks it has, the sums of their counts of frames, when it was sealed, SEAL_FINAL when the stream ends here with all accounted
+for, SEAL_CUT when a torn tail was cut off. What ends elsewhere than its seal says is damaged.
 
 Block: ``BLOCK_HEADER`` (128 bytes), then sections. Each section's place is in the header, relative to the block's start; sections and the
 block itself are padded with zeros, sections to 8 bytes, the block to 64. A section that would be empty has length 0::
@@ -82,8 +82,9 @@ there from the frame's beginning to the first hole, at least the header; lost_by
 Other rows. ``totals``: what one listener and direction saw in one window (COMPLETENESS.md); ``clock``: the wall clock was set back, times before and
 behind cannot be compared; ``rules``: behind this row, and before the next, chunks are by these rules. They have no data and no frames.
 
-Versions. 3: seals, ledger, totals, clock and rules, certainty and end of gaps, requests of answers. 2: pieces; a block with any, or with FLAG_PIECES, has BLOCK_PIECES in its flags and its own magic, so that a reader of version 1
-stops there and misreads nothing. Other blocks are as in version 1, and segments of older versions are read as ever.
+Versions. 3: seals, ledger, totals, clock and rules, certainty and end of gaps, requests of answers. 2: pieces; a block with any, or with
+FLAG_PIECES, has BLOCK_PIECES in its flags and its own magic, so that a reader of version 1 stops there and misreads nothing. Other blocks are
+as in version 1, and segments of older versions are read as ever.
 
 The accounting: every whole frame received on a connection and direction that a rule matched is either in a frames chunk or in ``lost_frames`` of
 a gap.
@@ -252,6 +253,10 @@ class FormatError(ValueError):
     """Bytes that are not what this format, or this version of it, demands. The message says what was found."""
 
 
+class VersionError(FormatError):
+    """Of a later version than this reader knows."""
+
+
 class Seal(NamedTuple):
     """How a segment ends.
 
@@ -386,7 +391,8 @@ def decode_segment_header(data: bytes) -> dict[str, str | int]:
         data: at least the first ``SEGMENT_HEADER_BYTES`` of the file.
 
     Raises:
-        FormatError: not a segment, damaged, or of a version above ``FORMAT_VERSION``.
+        VersionError: of a version above ``FORMAT_VERSION``.
+        FormatError: not a segment, or damaged.
     """
     if len(data) < SEGMENT_HEADER_BYTES:
         raise FormatError(f"segment header has {len(data)} bytes of {SEGMENT_HEADER_BYTES}")
@@ -394,11 +400,11 @@ def decode_segment_header(data: bytes) -> dict[str, str | int]:
     if magic != SEGMENT_MAGIC:
         raise FormatError(f"not a tap segment: magic {magic!r}")
     if version > FORMAT_VERSION:
-        raise FormatError(f"segment of format version {version}, this reader knows up to {FORMAT_VERSION}")
+        raise VersionError(f"segment of format version {version}, this reader knows up to {FORMAT_VERSION}")
     body = bytes(data[SEGMENT_HEADER.size : SEGMENT_HEADER.size + length])
     if len(body) != length or zlib.crc32(body) != crc:
         raise FormatError("segment header is damaged")
-    facts: dict[str, str | int] = json.loads(body)
+    facts: dict[str, str | int] = {**json.loads(body), "version": version}
     return facts
 
 

@@ -92,8 +92,8 @@ def record_death(
                 -1,
                 from_ns,
             )
-            gap.add(frames, 0)
-            builder.add_gap(gap, now_ns)
+            gap.add(frames, 0, now_ns)
+            builder.add_gap(gap)
     if builder.chunk_count == 0:
         return None
     stream = stream_name(node, RECOVERY_SLOT, boot_id)

@@ -5,8 +5,9 @@ block for it comes, so an idle processor leaves no files. A block is one gatheri
 file is cut back to the last good block, and when even that fails the file is sealed as it is (readers stop at the torn tail) and the next
 segment takes the same logical offset. A file without a good block is removed at once: sealed, it would have its successor's place, and hide it.
 
-What a file is due when it is not written any more, a new name or its removal, is tried until it succeeds: a file that stays ``.open`` is read
-all the same, but retention must not take it, nor anything behind it.
+What a file is due when it is not written any more, its seal and a new name, or its removal, is tried until it succeeds: a file that stays
+``.open`` is read all the same, but retention must not take it, nor anything behind it. The seal overwrites zeros in the file's header, so a full
+disk has room for it.
 """
 
 import abc
@@ -27,8 +28,13 @@ from proxy.tap.record import (
     FOLDER_MODE,
     REASON_DISK_ERROR,
     REASON_DISK_FULL,
+    SEAL_AT,
+    SEAL_CUT,
+    SEAL_FINAL,
     SEGMENT_HEADER_BYTES,
+    Seal,
     encode_block_header,
+    encode_seal,
     encode_segment_header,
     segment_file,
 )
@@ -89,6 +95,16 @@ class OsSegmentFiles(SegmentFiles):
         os.unlink(path)
 
 
+class _Left:
+    """A file that is not written any more, and what it is due: first its seal, then its name; without a name it is to go."""
+
+    def __init__(self, path: str, name: str, fd: int, seal: bytes) -> None:
+        self.path = path
+        self.name = name
+        self.fd = fd
+        self.seal = seal
+
+
 class SegmentLog:
     """Appends blocks to one stream.
 
@@ -130,7 +146,11 @@ class SegmentLog:
         self._base: i64 = 0
         self._opened_ns: i64 = 0
         self._position: i64 = 0
-        self._unfinished: deque[tuple[str, str]] = deque()  # files not written any more, and their names to be; "": they are to go
+        self._first_block: i64 = 0
+        self._request_frames: i64 = 0
+        self._response_frames: i64 = 0
+        self._lost_frames: i64 = 0
+        self._unfinished: deque[_Left] = deque()
 
     def append(self, block: Block, now_ns: i64) -> None:
         """Write one block. When this returns, readers on this host see it.
@@ -159,6 +179,9 @@ class SegmentLog:
                 self._cut()
             raise
         self._position += length
+        self._request_frames += block.request_frames
+        self._response_frames += block.response_frames
+        self._lost_frames += block.lost_frames
         self.offset += length
         self.blocks += 1
         self.bytes_written += length
@@ -167,14 +190,17 @@ class SegmentLog:
         """When the open segment will be old enough to be sealed, monotonic; -1 while none is open."""
         return self._opened_ns + self._segment_age_ns if self._fd >= 0 else -1
 
-    def seal(self) -> None:
-        """Close the open segment, if there is one, and give it its final name.
+    def seal(self, *, final: bool = False) -> None:
+        """Close the open segment, if there is one, seal it and give it its final name.
+
+        Args:
+            final: the stream ends here, and all of it is accounted for.
 
         Raises:
-            OSError: the rename failed; the file keeps its name, which readers accept, is not written again, and is renamed as soon as that works.
+            OSError: that failed; the file keeps its name, which readers accept, is not written again, and is sealed and renamed when that works.
         """
         if self._fd >= 0:
-            self._leave(sealed=True)
+            self._leave(sealed=True, flags=SEAL_FINAL if final else 0)
         self._tidy()
 
     def _path(self, *, sealed: bool) -> str:
@@ -184,13 +210,15 @@ class SegmentLog:
         try:
             self._tidy()
         except OSError:
-            if not all(name for _, name in self._unfinished):
+            if not all(left.name for left in self._unfinished):
                 raise  # the file that is to go has the name of the one to come
         self._base = self.offset
         header = encode_segment_header({**self._facts, "base": int(self._base), "created_ns": time.time_ns()})
         self._fd = self._files.create(self._path(sealed=False))
         self._position = SEGMENT_HEADER_BYTES
         self._opened_ns = now_ns
+        self._first_block = self.blocks
+        self._request_frames = self._response_frames = self._lost_frames = 0
         try:
             self._write([header], 0)
         except Exception:
@@ -198,49 +226,69 @@ class SegmentLog:
                 self._leave(sealed=False)
             raise
 
-    def _leave(self, *, sealed: bool) -> None:
+    def _leave(self, *, sealed: bool, flags: int = 0) -> None:
         """Write no more to the open file: it is to be sealed, or removed; the latter is tried at once.
 
         Raises:
-            OSError: something failed; no file is open all the same.
+            OSError: it could not be removed; no file is open all the same.
         """
-        fd = self._fd
+        seal = encode_seal(self._seal(flags)) if sealed else b""
+        left = _Left(self._path(sealed=False), self._path(sealed=True) if sealed else "", int(self._fd), seal)
         self._fd = -1
-        self._unfinished.append((self._path(sealed=False), self._path(sealed=True) if sealed else ""))
-        self._files.close(int(fd))
+        self._unfinished.append(left)
         if not sealed:
             self._tidy()
 
+    def _seal(self, flags: int) -> Seal:
+        return Seal(
+            int(self.offset),
+            int(self.blocks - self._first_block),
+            int(self._request_frames),
+            int(self._response_frames),
+            int(self._lost_frames),
+            time.time_ns(),
+            flags,
+        )
+
     def _tidy(self) -> None:
-        """Rename or remove the files that wait for it.
+        """Seal and rename, or remove, the files that wait for it.
 
         Raises:
             OSError: some could not be; they wait for the next time.
         """
         failure: OSError | None = None
         for _ in range(len(self._unfinished)):
-            path, name = self._unfinished.popleft()
+            left = self._unfinished.popleft()
             try:
-                self._finish(path, name)
+                self._finish(left)
             except FileNotFoundError:
                 continue  # somebody cleared it away
             except OSError as error:
-                self._unfinished.append((path, name))
+                self._unfinished.append(left)
                 failure = error
         self.trouble = "" if failure is None else str(failure)
         if failure is not None:
             raise failure
 
-    def _finish(self, path: str, name: str) -> None:
-        if name:
-            self._files.rename(path, name)
+    def _finish(self, left: _Left) -> None:
+        if left.fd >= 0:
+            if left.seal:
+                self._write_all(left.fd, [left.seal], SEAL_AT)
+            fd = left.fd
+            left.fd = -1
+            self._files.close(fd)
+        if left.name:
+            self._files.rename(left.path, left.name)
             self.segments_sealed += 1
         else:
-            self._files.remove(path)
+            self._files.remove(left.path)
 
     def _write(self, parts: list[Buffer], position: i64) -> None:
+        self._write_all(int(self._fd), parts, position)
+
+    def _write_all(self, fd: int, parts: list[Buffer], position: i64) -> None:
         while parts:
-            wrote: i64 = self._files.write(int(self._fd), parts[:MAX_PIECES], int(position))
+            wrote: i64 = self._files.write(fd, parts[:MAX_PIECES], int(position))
             position += wrote
             parts = remainder(parts, wrote)
 
@@ -252,7 +300,7 @@ class SegmentLog:
         try:
             self._files.truncate(int(self._fd), int(self._position))
         except OSError:
-            self._leave(sealed=True)
+            self._leave(sealed=True, flags=SEAL_CUT)
 
 
 def remainder(parts: list[Buffer], wrote: i64) -> list[Buffer]:

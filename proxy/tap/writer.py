@@ -16,12 +16,18 @@ A frame that is cut through goes into the blocks piece by piece, and counts with
 write the block of one, the frame is lost: no more is copied, and its end becomes a gap (``Part.lost``). When its end was handed over already, its
 chunk is written, and counts as flushed; that pieces are missing is then for readers to see, and they say so.
 
+What was seen is counted apart from what is written: a ``Tally`` for each listener and direction, which states in totals rows what passed in each
+window of capture time (COMPLETENESS.md). ``reserve`` is called before frames are sent on that pass what a tally has reserved, so that who
+survives this process has an upper bound.
+
 The accounting, exact once the queue is empty::
 
     frames_matched = frames_flushed + frames_dropped           what the rules matched, request and response
     frames_dropped = frames_gapped + frames of pending gaps    what the log says is missing, once it could write that down
+    frames_matched = frames of totals rows                     once the stream has ended
 """
 
+import abc
 import os
 import queue
 import threading
@@ -30,21 +36,27 @@ from collections import deque
 from typing import Final
 
 from librt.strings import read_i32_le, read_i64_le
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
 from proxy.config.model import TapConfig
 from proxy.tap.block import COPY_BELOW, Block, BlockBuilder
-from proxy.tap.gap import Gap, PendingGaps
+from proxy.tap.gap import Gap, PendingGaps, Tally
 from proxy.tap.record import (
     CHUNK_ROW_BYTES,
+    DIRECTION_REQUEST,
+    FRAMING_INT32,
+    KIND_CLOCK,
     KIND_FRAMES,
     KIND_GAP,
+    KIND_TOTALS,
+    PROTOCOL_FRAMED,
     REASON_CLOSED,
     REASON_DISK_ERROR,
     REASON_DISK_FULL,
     REASON_QUEUE_FULL,
     REASON_SAMPLED,
     REASON_UNDELIVERED,
+    WINDOW_NS,
     stream_name,
 )
 from proxy.tap.segment import SegmentFiles, SegmentLog, reason_of
@@ -58,6 +70,22 @@ SAMPLED_GAPS_NS: Final = 1000 * NS_PER_MS
 IDLE_S: Final = 3600.0
 # A closing writer that was told to give up gets this long to leave its system call.
 GIVE_UP_S: Final = 0.5
+# A wall clock that was set back by less than this stands still instead.
+CLOCK_STEP_NS: Final = 1000 * NS_PER_MS
+# Totals of a window that has ended are stated this long after its end, when no run of the next one came.
+STATE_AFTER_NS: Final = 100 * NS_PER_MS
+# What a tally reserves at least when it must, and for how long the traffic of late would make it last.
+RESERVE_FRAMES: Final = 64
+RESERVE_MS: Final = 4
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Reserve(abc.ABC):
+    """Who is told how far a tally may go before it asks again."""
+
+    @abc.abstractmethod
+    def reserve(self, tally: Tally) -> None:
+        """``tally.reserved`` has grown: it is to outlive this process before this returns."""
 
 
 class TapWriter:
@@ -67,8 +95,8 @@ class TapWriter:
 
     Attributes:
         builder: the block being built; ``TapPoint`` adds to it.
-        frames_matched_request, frames_matched_response: whole frames that a rule matched.
-        bytes_matched: their bytes, headers included.
+        tallies: what rules matched, by listener and direction.
+        window_end_ns: where the window of capture time ends that runs now; wall clock.
         dropped_queue_full, dropped_disk_full, dropped_disk_error, dropped_sampled, dropped_closed, dropped_undelivered: matched frames that
             are, or will be, in the log as a gap only, by reason.
         blocks_handed: blocks given to the thread.
@@ -94,6 +122,7 @@ class TapWriter:
         boot_id: str,
         files: SegmentFiles | None = None,
         wakeup_fd: int = -1,
+        reserve: Reserve | None = None,
     ) -> None:
         """Nothing runs before ``start``; nothing is created before the first block.
 
@@ -102,14 +131,14 @@ class TapWriter:
             node, slot, boot_id: name the stream; never the same twice.
             files: the system calls under the log; tests put a failing disk here.
             wakeup_fd: an eventfd (or a non-blocking socket) that gets 8 bytes from the writer thread when a log that refused accepts again; -1: none.
+            reserve: is told what tallies reserve; None: nobody is.
         """
         self.stream = stream_name(node, slot, boot_id)
         facts: dict[str, str | int] = {"node": node, "slot": slot, "stream": self.stream, "boot_id": boot_id}
         folder = os.path.join(config.directory, self.stream)
         self.builder = BlockBuilder(config.flush_size + COPY_BELOW)
-        self.frames_matched_request: i64 = 0
-        self.frames_matched_response: i64 = 0
-        self.bytes_matched: i64 = 0
+        self.tallies: list[Tally] = []
+        self.window_end_ns: i64 = 0
         self.dropped_queue_full: i64 = 0
         self.dropped_disk_full: i64 = 0
         self.dropped_disk_error: i64 = 0
@@ -135,6 +164,17 @@ class TapWriter:
         self._failed: deque[Block] = deque()
         self._gaps = PendingGaps()
         self._sampled = PendingGaps()
+        self._totals = PendingGaps()
+        self._reserve = reserve
+        self._tally_of: dict[tuple[str, int], Tally] = {}
+        self._window_from_ns: i64 = 0
+        self._state_due_ns: i64 = 0
+        self._state_in_ns: i64 = 0  # until then, as long as nobody said when that was asked
+        self._clock_from_ns: i64 = 0
+        self._quiet = True
+        self._seen_before: i64 = 0
+        self._seen_before_ns: i64 = 0
+        self._frames_per_ms: i64 = 0
         self._sampled_due_ns: i64 = 0
         self._due_ns: i64 = 0
         self._retry_ns: i64 = 0
@@ -161,6 +201,108 @@ class TapWriter:
         if thread is not None and not thread.is_alive():
             self._lose_in_hand(RuntimeError("the writer thread had ended"))
             self.start()
+
+    def tally(self, listener: str, direction: i64) -> Tally:
+        """The count of what rules match of one listener and direction."""
+        key = (listener, int(direction))
+        tally = self._tally_of.get(key)
+        if tally is None:
+            tally = Tally(listener, direction)
+            self._tally_of[key] = tally
+            self.tallies.append(tally)
+        return tally
+
+    @property
+    def frames_matched(self) -> i64:
+        """Whole frames that a rule matched."""
+        return self.frames_matched_request + self.frames_matched_response
+
+    @property
+    def frames_matched_request(self) -> i64:
+        """Of these, requests."""
+        return self._matched(DIRECTION_REQUEST)
+
+    @property
+    def frames_matched_response(self) -> i64:
+        """Of these, answers."""
+        return self._matched(1 - DIRECTION_REQUEST)
+
+    @property
+    def bytes_matched(self) -> i64:
+        """Bytes of the frames matched, headers included."""
+        total: i64 = 0
+        for tally in self.tallies:
+            total += tally.bytes
+        return total
+
+    def _matched(self, direction: i64) -> i64:
+        total: i64 = 0
+        for tally in self.tallies:
+            if tally.direction == direction:
+                total += tally.frames
+        return total
+
+    def reserve(self, tally: Tally) -> None:
+        """The tally has come to what it had reserved, and frames are about to be sent on: reserve more than it has."""
+        self._quiet = False
+        tally.reserved = tally.frames + max(RESERVE_FRAMES, RESERVE_MS * self._frames_per_ms)
+        if self._reserve is not None:
+            self._reserve.reserve(tally)
+
+    def settle_reserved(self, now_ns: i64) -> None:
+        """Before the counts are published: learn how fast frames come; while none come, reserve nothing.
+
+        Args:
+            now_ns: monotonic.
+        """
+        seen = self.frames_matched
+        past_ms = (now_ns - self._seen_before_ns) // NS_PER_MS
+        if past_ms < 1:
+            return
+        rate = (seen - self._seen_before) // past_ms
+        self._frames_per_ms = max(rate, self._frames_per_ms - self._frames_per_ms // 8 - 1)
+        if seen == self._seen_before and not self._quiet:
+            self._release_reserved()
+        self._seen_before = seen
+        self._seen_before_ns = now_ns
+
+    def _release_reserved(self) -> None:
+        self._quiet = True
+        for tally in self.tallies:
+            tally.reserved = tally.frames
+
+    def turn(self, capture_ns: i64) -> i64:
+        """A capture time that lies before the last one, or outside of the window: what chunks with it are to say. To be asked before they are added.
+
+        Returns:
+            It, or the last one, when the clock stepped back by less than ``CLOCK_STEP_NS``.
+        """
+        builder = self.builder
+        if capture_ns < builder.last_ns - CLOCK_STEP_NS:
+            self._state_totals()
+            self._hand_over()
+            builder.add_clock(builder.last_ns, capture_ns)
+        elif capture_ns < builder.last_ns:
+            capture_ns = builder.last_ns
+            if capture_ns < self.window_end_ns:
+                return capture_ns
+        self._state_totals()
+        builder.last_ns = capture_ns
+        self._window_from_ns = capture_ns
+        self.window_end_ns = (capture_ns // WINDOW_NS + 1) * WINDOW_NS
+        self._state_in_ns = self.window_end_ns - capture_ns + STATE_AFTER_NS
+        return capture_ns
+
+    def _state_totals(self) -> None:
+        """Say what every tally saw since it last said so; all of it was in the window that runs now."""
+        self._state_due_ns = self._state_in_ns = 0
+        until_ns = self.builder.last_ns
+        if until_ns >= self.window_end_ns:
+            until_ns = self.window_end_ns - 1
+        for tally in self.tallies:
+            totals = tally.statement(FRAMING_INT32, PROTOCOL_FRAMED, self._window_from_ns, until_ns)
+            if totals is not None:
+                self._totals.remember(totals)
 
     @property
     def queued_bytes(self) -> i64:
@@ -217,19 +359,20 @@ class TapWriter:
         """A frame whose pieces are in the log was completed: that ends the block, so that readers who join make no block much larger."""
         self._hand_over()
 
-    def lose(self, gap: Gap, frames: i64, size: i64) -> Gap:
+    def lose(self, gap: Gap, frames: i64, size: i64, until_ns: i64) -> Gap:
         """Count frames into a gap; a new gap is remembered until it can be written.
 
         Args:
             gap: not ``written``.
             frames: whole frames; 0 for bytes of a frame that never became whole.
             size: their bytes, headers included.
+            until_ns: when the last of them was received, wall clock.
 
         Returns:
-            The gap for further losses of this kind, while it is not ``written``.
+            The gap for further losses of this kind, while it is not ``written``, and in its window.
         """
         fresh = gap.frames == 0 and gap.bytes == 0
-        gap.add(frames, size)
+        gap.add(frames, size, until_ns)
         self._count_dropped(gap.reason, frames)
         return self._remember(gap) if fresh else gap
 
@@ -247,18 +390,24 @@ class TapWriter:
         if len(self._sampled) > 0 and now_ns >= self._sampled_due_ns:
             self._release_sampled()
             self._sampled_due_ns = now_ns + SAMPLED_GAPS_NS
-        waiting = self.builder.chunk_count > 0 or (len(self._gaps) > 0 and self.refusal() != REASON_QUEUE_FULL)
+        if self._state_in_ns != 0:
+            self._state_due_ns = now_ns + self._state_in_ns
+            self._state_in_ns = 0
+        if self._state_due_ns != 0 and now_ns >= self._state_due_ns:
+            self._state_totals()
+        unsaid = len(self._gaps) + len(self._totals)
+        waiting = self.builder.chunk_count > 0 or (unsaid > 0 and self.refusal() != REASON_QUEUE_FULL)
         if not waiting:
             self._due_ns = 0
         elif self._due_ns == 0:
             self._due_ns = now_ns + (self._flush_ns if self._failing == 0 else RETRY_NS)
         elif now_ns >= self._due_ns:
             self._hand_over()
-        if self._due_ns == 0 and len(self._gaps) > 0:
+        if self._due_ns == 0 and unsaid > 0:
             return now_ns + self._flush_ns
         if self._due_ns == 0 and len(self._sampled) > 0:
             return self._sampled_due_ns
-        return self._due_ns
+        return self._due_ns if self._due_ns != 0 else self._state_due_ns
 
     def flush_and_close(self, timeout_ms: int) -> bool:
         """Write what waits, seal the segment, end the thread. Blocks the caller.
@@ -271,6 +420,8 @@ class TapWriter:
             ``error`` says why.
         """
         self._release_sampled()
+        self._release_reserved()
+        self._state_totals()
         self._hand_over()
         if not self._end_thread(timeout_ms):
             self._abandon_queue()
@@ -280,8 +431,9 @@ class TapWriter:
         self._hand_over()
         self.write_queued()
         self._settle_failed()
-        self._seal()
-        return len(self._gaps) == 0 and self.frames_gapped == self.frames_dropped
+        whole = len(self._gaps) == 0 and len(self._totals) == 0 and self.frames_gapped == self.frames_dropped
+        self._seal(whole)
+        return whole
 
     def write_queued(self) -> None:
         """Write the blocks handed over, in the caller's thread; for a writer that was never started."""
@@ -318,10 +470,13 @@ class TapWriter:
     def _hand_over(self) -> None:
         self._due_ns = 0
         builder = self.builder
-        if len(self._gaps) > 0:
-            now_ns: i64 = time.time_ns()
-            for gap in self._gaps.take():
-                builder.add_gap(gap, now_ns)
+        if self._clock_from_ns != 0:
+            builder.add_clock(self._clock_from_ns, builder.last_ns)
+            self._clock_from_ns = 0
+        for gap in self._gaps.take():
+            builder.add_gap(gap)
+        for totals in self._totals.take():
+            builder.add_totals(totals)
         if builder.chunk_count == 0:
             return
         block = builder.finish()
@@ -350,28 +505,34 @@ class TapWriter:
         """Turn blocks that were not written into gaps."""
         while self._failed:
             block = self._failed.popleft()
-            gaps: dict[tuple[int, int], Gap] = {}
+            gaps: dict[tuple[int, int, int], Gap] = {}
             for index in range(block.chunk_count):
                 self._settle_row(block, index * CHUNK_ROW_BYTES, gaps)
 
-    def _settle_row(self, block: Block, at: i64, gaps: dict[tuple[int, int], Gap]) -> None:
+    def _settle_row(self, block: Block, at: i64, gaps: dict[tuple[int, int, int], Gap]) -> None:
         rows = block.rows
         codes = read_i64_le(rows, at + 96)
         connection = read_i64_le(rows, at + 8)
         kind = (codes >> 8) & 0xFF
         if kind == KIND_FRAMES:
-            key = (int(connection), int(codes & 0xFF))
+            capture_ns = read_i64_le(rows, at)
+            key = (int(connection), int(codes & 0xFF), int(capture_ns // WINDOW_NS))
             gap = gaps.get(key)
             if gap is None:
                 gap = self._gap_of_row(block, at, codes, block.failure)
-            gaps[key] = self.lose(gap, i64(read_i32_le(rows, at + 64)), read_i64_le(rows, at + 24))
-            return
-        if kind != KIND_GAP:
-            return  # a piece: its frame counts when it is completed, or as a partial frame
-        gap = self._gap_of_row(block, at, codes, (codes >> 24) & 0xFF)
-        gap.from_ns = read_i64_le(rows, at + 48)
-        gap.add(read_i64_le(rows, at + 32), read_i64_le(rows, at + 40))
-        self._gaps.remember(gap)
+            gaps[key] = self.lose(gap, i64(read_i32_le(rows, at + 64)), read_i64_le(rows, at + 24), capture_ns)
+        elif kind == KIND_CLOCK:
+            self._clock_from_ns = read_i64_le(rows, at + 48)
+        elif kind in (KIND_GAP, KIND_TOTALS):
+            gap = self._gap_of_row(block, at, codes, (codes >> 24) & 0xFF)
+            gap.from_ns = read_i64_le(rows, at + 48)
+            gap.until_ns = gap.from_ns
+            gap.add(read_i64_le(rows, at + 32), read_i64_le(rows, at + 40), read_i64_le(rows, at + 24))
+            if kind == KIND_GAP:
+                self._gaps.remember(gap)
+            else:
+                self._totals.remember(gap)
+        # a piece: its frame counts when it is completed, or as a partial frame
 
     def _gap_of_row(self, block: Block, at: i64, codes: i64, reason: i64) -> Gap:
         rows = block.rows
@@ -423,7 +584,7 @@ class TapWriter:
             try:
                 block = self._queue.get(timeout=self._patience())
             except queue.Empty:
-                self._seal()
+                self._seal(False)
                 continue
             if block is None:
                 return
@@ -437,9 +598,9 @@ class TapWriter:
             return IDLE_S
         return max(0.0, float(due - time.monotonic_ns()) / 1e9)
 
-    def _seal(self) -> None:
+    def _seal(self, final: bool) -> None:
         try:
-            self._log.seal()
+            self._log.seal(final=final)
         except OSError as error:
             self.write_errors += 1
             self.error = str(error)

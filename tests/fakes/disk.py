@@ -11,7 +11,7 @@ class FakeDisk(SegmentFiles):
     """Real files, with room for so many bytes and errors on demand.
 
     Attributes:
-        room: bytes that may still be written; a write that does not fit goes half way and then fails, as a real one does. None: no bound.
+        room: bytes by which files may still grow; a write that does not fit goes half way and then fails, as a real one does. None: no bound.
         broken: the errno that every write fails with; 0: none.
         failing: calls by name that fail with EIO; ``close`` closes all the same, as Linux does.
         piecemeal: bytes that one call takes at most; 0: all.
@@ -37,10 +37,11 @@ class FakeDisk(SegmentFiles):
         whole = b"".join(parts)
         take = len(whole) if not self.piecemeal else min(self.piecemeal, len(whole))
         if self.room is not None:
-            take = min(take, self.room)
+            within = max(0, min(take, os.fstat(fd).st_size - position))
+            take = min(take, within + self.room)
             if take == 0:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            self.room -= take
+            self.room -= take - within
         return self._files.write(fd, [whole[:take]], position)
 
     def truncate(self, fd: int, length: int) -> None:

@@ -190,13 +190,16 @@ def test_a_restarted_processor_counts_on(cells):
 def test_the_taps_counters_have_their_cells(tmp_path):
     tap = TapWriter(TapConfig(directory=str(tmp_path)), "n", "0", "b")
     cells = Cells(tap)
-    tap.frames_matched_request, tap.frames_matched_response = 100, 10
+    tap.tally("a", 0).frames, tap.tally("a", 1).frames, tap.tally("a", 0).bytes = 100, 10, 6
+    tap.tally("a", 0).reserved = 164
     tap.frames_flushed_request, tap.frames_flushed_response, tap.frames_gapped = 50, 5, 2
     tap.dropped_queue_full, tap.dropped_disk_full, tap.dropped_disk_error = 1, 2, 3
     tap.dropped_sampled, tap.dropped_closed, tap.dropped_undelivered = 4, 5, 6
-    tap.bytes_matched, tap.bytes_flushed, tap.write_errors, tap.flush_ns = 6, 7, 8, 9
+    tap.bytes_flushed, tap.write_errors, tap.flush_ns = 7, 8, 9
     cells.publisher.publish()
     read = cells.reader.cell
+    assert (read("framegate.tap.seen", "a", "request"), read("framegate.tap.seen", "a", "response")) == (100, 10)
+    assert read("framegate.tap.reserved", "a", "request") == 164
     assert (read("framegate.tap.matched"), read("framegate.tap.flushed")) == (110, 57)
     assert (read("framegate.tap.frames", "request"), read("framegate.tap.frames", "response")) == (50, 5)
     reasons = ("queue_full", "disk_full", "disk_error", "sampled", "closed", "undelivered")

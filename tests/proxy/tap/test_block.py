@@ -65,11 +65,11 @@ def test_a_buffer_that_comes_back_holds_the_next_payload_and_nothing_of_the_last
 def kept(block: Block) -> int:
     """Bytes that a block keeps from being freed: its sections, each buffer behind its pieces once, its buffer for copies with its room."""
     whole = {id(piece): len(piece) for piece in block.pieces if isinstance(piece, bytes)}
-    behind = [piece.obj for piece in block.pieces if isinstance(piece, memoryview) and piece not in block.views]
+    behind = [piece.obj for piece in block.pieces if isinstance(piece, memoryview) and not any(piece is view for view in block.views)]
     whole |= {id(buffer): len(buffer) for buffer in behind}
     room = 0 if block.copied is None else block.copied.seek(0, io.SEEK_END)
     if block.copied is None:
-        whole |= {id(view.obj): view.nbytes for view in block.views}
+        whole |= {id(view.obj): len(view.obj) for view in block.views}
     return sum(whole.values()) + room + sum(len(section) for section in (block.rows, block.starts, block.sizes, block.answers))
 
 
@@ -166,15 +166,15 @@ def test_totals_count_frames_by_direction_and_losses() -> None:
     add(builder, b"1", capture_ns=10)
     add(builder, b"2", capture_ns=20, direction=1)
     gap = Gap(4, 1, 1, 0, 0, 0, "main", None, None, None, 9, 15)
-    gap.add(6, 600)
-    builder.add_gap(gap, 12)
+    gap.add(6, 600, 15)
+    builder.add_gap(gap)
     assert gap.written
     block = builder.finish()
     assert (block.request_frames, block.response_frames, block.lost_frames, block.chunk_count) == (1, 1, 6, 3)
     assert (block.first_ns, block.last_ns) == (10, 20)
     row = rows(block)[2]
     assert (row.kind, row.capture_ns, row.lost_from_ns, row.lost_frames, row.lost_bytes, row.first_frame) == (KIND_GAP, 20, 15, 6, 600, 9)
-    assert (row.frame_count, row.data_length, row.original_bytes) == (0, 0, 0)
+    assert (row.frame_count, row.data_length, row.original_bytes) == (0, 0, 15)
 
 
 def test_weight_grows_with_all_that_is_kept_and_starts_over() -> None:

@@ -4,7 +4,7 @@ from proxy.tap.record import REASON_DISK_FULL, REASON_QUEUE_FULL
 
 def gap(connection: int = 1, *, direction: int = 0, reason: int = REASON_QUEUE_FULL, first: int = 0, from_ns: int = 10, frames: int = 1) -> Gap:
     one = Gap(connection, direction, reason, 0, 0, 0, "main", "CN=a", "10.0.0.1:1", "all", first, from_ns)
-    one.add(frames, 100 * frames)
+    one.add(frames, 100 * frames, from_ns)
     return one
 
 

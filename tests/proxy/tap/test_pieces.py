@@ -215,6 +215,7 @@ def test_looking_back_reads_the_log_once_for_a_range_and_not_before_the_first_pi
     monkeypatch.setattr(os, "pread", lambda fd, size, at: reads.append((size, at)) or real(fd, size, at))
     found = frames_of(tmp_path, processor.stream, int(start))
     assert [(frame.connection, frame.body) for frame in found] == [(connection, BODY) for connection in runs]
+    reads = [(size, at) for size, at in reads if at > 0]  # of the log: segments' headers apart
     assert sum(size > record.BLOCK_HEADER_BYTES for size, _ in reads) <= 32 + 8
     assert min(at for _, at in reads) == first + record.SEGMENT_HEADER_BYTES
 

@@ -37,8 +37,12 @@ class Tap:
         self.folder = folder
 
     def read(self) -> list[LogBlock]:
+        """The blocks that have chunks; the totals that closing adds are ``test_totals``'s."""
         assert self.writer.flush_and_close(1000)
-        return list(read_blocks(str(self.folder), self.writer.stream))
+        blocks = list(read_blocks(str(self.folder), self.writer.stream))
+        for block in blocks:
+            block.rows = [row for row in block.rows if row.kind != record.KIND_TOTALS]
+        return [block for block in blocks if block.rows]
 
     def frames(self) -> list[Frame]:
         return [frame for block in self.read() for frame in block.frames()]

@@ -255,7 +255,10 @@ def test_two_names_of_one_place_are_read_as_the_one_with_more_in_it(tmp_path: Pa
     log = log_of(tmp_path)
     log.append(block(b"one"), 0)
     path = tmp_path / "s" / names(tmp_path)[0]
-    path.with_suffix(".seg").write_bytes(path.read_bytes()[:4096])
+    data = bytearray(path.read_bytes())
+    data[8] = 1
+    path.write_bytes(data)
+    path.with_suffix(".seg").write_bytes(data[:4096])
     for _ in range(2):
         assert payloads(tmp_path) == [b"one"]
         path.rename(path.with_suffix(".x"))  # listings follow the order of the folder: the other way round, too

@@ -1,0 +1,244 @@
+"""``verify`` says "complete" when all of a log is there, and never when something is missing."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.config.model import TapRule
+from proxy.tap.block import BlockBuilder
+from proxy.tap.completeness import Verdict, WindowRow, verify
+from proxy.tap.gap import NO_CONNECTION, Gap
+from proxy.tap.ledger import LedgerWriter
+from proxy.tap.log_reader import end_offset, segments, walk
+from proxy.tap.record import FLAG_AT_MOST, FLAG_UNKNOWN, REASON_PROCESSOR_DIED, WINDOW_NS, stream_name
+from proxy.tap.segment import SegmentLog
+from tests.fakes.runs import pieces_of
+from tests.fakes.tap_log import START_NS, FakeProcessor
+
+SECOND = 1_000_000_000
+START = START_NS // WINDOW_NS * WINDOW_NS
+TAPPED = [("main", "request"), ("main", "response")]
+
+
+class Tap:
+    """A tap directory with a ledger, as control keeps it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.ledger = LedgerWriter(str(root))
+
+    def begin(self, **facts: Any) -> FakeProcessor:
+        processor = FakeProcessor(self.root, **facts)
+        self.ledger.born(processor.stream, TAPPED, START)
+        return processor
+
+    def end(self, processor: FakeProcessor, *, settled: bool = True) -> None:
+        processor.close()
+        self.ledger.ended(processor.stream, end_offset(str(self.root), processor.stream), START, settled=settled)
+
+    def recover(self, processor: FakeProcessor, flags: int, frames: int, until_ns: int = START, listener: str | None = "main") -> None:
+        """The record of a processor that died."""
+        boot_id = processor.stream.rsplit(".", 1)[1]
+        gap = Gap(NO_CONNECTION, 0, REASON_PROCESSOR_DIED, 0, 0, 0, listener, None, None, None, -1, START)
+        gap.add(frames, 0, until_ns)
+        gap.flags = flags
+        builder = BlockBuilder()
+        builder.add_gap(gap)
+        stream = stream_name("edge", "recovery", boot_id)
+        log = SegmentLog(str(self.root / stream), {"node": "edge", "slot": "recovery", "stream": stream, "boot_id": boot_id}, 1 << 20, 1 << 62)
+        log.append(builder.finish(), 0)
+        log.seal(final=True)
+
+    def verify(self) -> Verdict:
+        return verify(str(self.root))
+
+
+@pytest.fixture
+def tap(tmp_path: Path) -> Tap:
+    return Tap(tmp_path)
+
+
+def states(verdict: Verdict) -> list[str]:
+    return [row.state for row in verdict.rows]
+
+
+def counts(row: WindowRow) -> tuple[int, int, int, int, int]:
+    return row.seen, row.stored, row.withheld, row.sampled, row.lost
+
+
+def test_an_empty_directory_with_a_ledger_is_complete(tap: Tap) -> None:
+    processor = tap.begin()
+    tap.ledger.ended(processor.stream, 0, START, settled=True)
+    assert tap.verify() == Verdict([], [], True)
+
+
+def test_all_that_was_seen_is_there(tap: Tap) -> None:
+    processor = tap.begin()
+    processor.block([b"a", b"b"], at_ns=START)
+    processor.block([b"c"], at_ns=START, direction="response")
+    processor.block([b"d"] * 3, at_ns=START + WINDOW_NS, connection=2)
+    tap.end(processor)
+    verdict = tap.verify()
+    assert [(row.direction, (row.window_ns - START) // WINDOW_NS, *counts(row)) for row in verdict.rows] == [
+        ("request", 0, 2, 2, 0, 0, 0),
+        ("request", 1, 3, 3, 0, 0, 0),
+        ("response", 0, 1, 1, 0, 0, 0),
+    ]
+    assert (set(states(verdict)), verdict.faults, verdict.complete) == ({"complete"}, [], True)
+
+
+def test_what_is_withheld_and_sampled_is_complete_and_apart(tap: Tap) -> None:
+    processor = tap.begin()
+    processor.block([b"secret", b"", b"open"], at_ns=START, sensitive=[0, 1])
+    tap.end(processor)
+    sampled = tap.begin(boot_id="b1", rule=TapRule(name="none", sample_connections=0.0))
+    sampled.block([b"x"] * 4, at_ns=START)
+    tap.end(sampled)
+    verdict = tap.verify()
+    assert [counts(row) for row in verdict.rows] == [(3, 2, 1, 0, 0), (4, 0, 0, 4, 0)]
+    assert verdict.complete
+
+
+def test_lost_frames_are_counted_and_not_complete(tap: Tap) -> None:
+    processor = tap.begin(queue_size=1 << 16)
+    for _ in range(3):
+        processor.send([bytes(50_000)], at_ns=START)
+    processor.flush()
+    tap.end(processor)
+    verdict = tap.verify()
+    assert [counts(row) for row in verdict.rows] == [(3, 2, 0, 0, 1)]
+    assert (states(verdict), verdict.faults, verdict.complete) == (["lost"], [], False)
+
+
+def test_while_it_is_written_the_last_window_is_open(tap: Tap) -> None:
+    processor = tap.begin()
+    processor.block([b"a"], at_ns=START)
+    processor.block([b"b"], at_ns=START + WINDOW_NS)
+    verdict = tap.verify()
+    assert (states(verdict), verdict.complete) == (["complete", "open"], True)
+    tap.ledger.ended(processor.stream, end_offset(str(tap.root), processor.stream), START, settled=True)
+    assert states(tap.verify()) == ["complete", "missing"], "totals that will not come any more"
+
+
+@pytest.mark.parametrize(("flags", "state"), [(FLAG_AT_MOST, "at_most"), (FLAG_UNKNOWN, "unknown")])
+def test_what_control_says_for_the_dead_counts_in_their_windows(tap: Tap, flags: int, state: str) -> None:
+    processor = tap.begin()
+    processor.block([b"a"], at_ns=START)
+    processor.block([b"b"], at_ns=START + WINDOW_NS)
+    processor.block([b"c"], at_ns=START + 2 * WINDOW_NS)
+    tap.end(processor)
+    tap.recover(processor, flags, 5 if flags == FLAG_AT_MOST else 0, START + WINDOW_NS)
+    verdict = tap.verify()
+    assert states(verdict) == [state, state, "complete"]
+    assert {row.stream for row in verdict.rows} == {processor.stream}
+    assert [row.at_most for row in verdict.rows] == ([5, 5, 0] if flags == FLAG_AT_MOST else [0, 0, 0])
+    assert not verdict.complete
+
+
+def test_a_gap_over_several_windows_is_shared(tap: Tap) -> None:
+    processor = tap.begin()
+    processor.block([b"a"], at_ns=START)
+    processor.block([b"b"], at_ns=START + WINDOW_NS)
+    tap.end(processor)
+    tap.recover(processor, 0, 5, START + WINDOW_NS)
+    verdict = tap.verify()
+    assert [(row.shared, row.state) for row in verdict.rows] == [(5, "lost"), (5, "lost")]
+
+
+def test_what_nobody_was_named_for_is_said_too(tap: Tap) -> None:
+    processor = tap.begin()
+    tap.ledger.ended(processor.stream, 0, START, settled=True)
+    tap.recover(processor, FLAG_UNKNOWN, 0, listener=None)
+    assert [(row.listener, row.state) for row in tap.verify().rows] == [(None, "unknown")]
+
+
+def test_what_retention_took_is_cut_and_what_somebody_else_took_is_a_fault(tap: Tap) -> None:
+    processor = tap.begin(segment_size=1000)
+    for number in range(6):
+        processor.block([bytes(600)], at_ns=START + number // 2 * WINDOW_NS)
+    tap.end(processor)
+    first, second, *_ = segments(str(tap.root), processor.stream)
+    os.unlink(first.path)
+    verdict = tap.verify()
+    assert "retention took no more" in verdict.faults[0]
+    assert not verdict.complete
+    tap.ledger.deleted(processor.stream, second.base, START)
+    verdict = tap.verify()
+    assert (states(verdict), verdict.faults, verdict.complete) == (["cut", "complete", "complete"], [], True)
+
+
+def test_whoever_takes_a_segment_or_a_stream_is_found_out(tap: Tap) -> None:
+    processor = tap.begin(segment_size=1000)
+    for number in range(4):
+        processor.block([bytes(600)], at_ns=START + number * WINDOW_NS)
+    tap.end(processor)
+    listed = segments(str(tap.root), processor.stream)
+    assert tap.verify().complete
+    for segment in reversed(listed):
+        data = Path(segment.path).read_bytes()
+        os.unlink(segment.path)
+        verdict = tap.verify()
+        assert not verdict.complete
+        assert verdict.faults
+        Path(segment.path).write_bytes(data)
+    for segment in listed:
+        os.unlink(segment.path)
+    os.rmdir(os.path.dirname(listed[0].path))
+    assert "is gone" in tap.verify().faults[0]
+    tap.ledger.deleted(processor.stream, listed[-1].limit, START)
+    assert tap.verify() == Verdict([], [], True)
+
+
+def test_a_block_that_is_damaged_is_missing_and_what_follows_is_read(tap: Tap) -> None:
+    processor = tap.begin()
+    for number in range(3):
+        processor.block([bytes(600)], at_ns=START + number * WINDOW_NS)
+    tap.end(processor)
+    ref = list(walk(str(tap.root), processor.stream))[1]
+    data = bytearray(Path(ref.path).read_bytes())
+    data[ref.position + 300] ^= 1
+    Path(ref.path).write_bytes(data)
+    verdict = tap.verify()
+    assert "CRC" in verdict.faults[0]
+    assert states(verdict) == ["missing", "missing", "complete"], "the damaged block had the totals of the first window and the frames of the second"
+
+
+def test_a_frame_of_which_pieces_are_gone_is_lost(tap: Tap) -> None:
+    processor = tap.begin(segment_size=1000)
+    body = bytes(range(250)) * 8
+    for run in pieces_of(body, [700, 700]):
+        processor.part(run, len(body), at_ns=START)
+        processor.flush()
+    tap.end(processor)
+    assert tap.verify().complete
+    first, second, *_ = segments(str(tap.root), processor.stream)
+    os.unlink(first.path)
+    tap.ledger.deleted(processor.stream, second.base, START)
+    verdict = tap.verify()
+    assert [(counts(row), row.state) for row in verdict.rows] == [((1, 0, 0, 0, 1), "lost")]
+
+
+def test_without_a_ledger_and_before_version_3_nothing_is_proved(tap: Tap) -> None:
+    processor = tap.begin()
+    processor.block([b"a"], at_ns=START)
+    (segment,) = segments(str(tap.root), processor.stream)
+    data = bytearray(Path(segment.path).read_bytes())
+    data[8] = 2
+    os.unlink(segment.path)
+    Path(segment.path.replace(".open", ".seg")).write_bytes(data)
+    tap.ledger.ended(processor.stream, segment.limit, START, settled=True)
+    verdict = tap.verify()
+    assert (states(verdict), "version before 3" in verdict.faults[0], verdict.complete) == (["unknown"], True, False)
+    (tap.root / "_ledger.jsonl").unlink()
+    assert "no ledger" in tap.verify().faults[0]
+
+
+def test_what_could_not_be_settled_is_a_fault(tap: Tap) -> None:
+    processor = tap.begin()
+    processor.block([b"a"], at_ns=START)
+    tap.end(processor, settled=False)
+    verdict = tap.verify()
+    assert "could not be written down" in verdict.faults[0]
+    assert not verdict.complete
