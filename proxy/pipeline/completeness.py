@@ -44,31 +44,31 @@ _COUNTS: Final = tuple(name for name, how in SUMS.items() if how == "sum")
 VIEW: Final = f"""
 CREATE OR REPLACE TEMPORARY VIEW completeness AS
 WITH parts AS (
-  SELECT *, regexp_replace(stream, '[.][^.]+([.][^.]+)$', '$1') AS run, stream RLIKE '[.]recovery[.][^.]+$' AS recovered,
-         unix_seconds(until) - unix_seconds(minute) >= {MAX_SPAN * 60} AS long, explode(sequence(minute, until, INTERVAL 1 MINUTE)) AS each_minute
+  SELECT stream, listener, direction, {", ".join(_COUNTS)}, regexp_replace(stream, '[.][^.]+([.][^.]+)$', '$1') AS run,
+         stream RLIKE '[.]recovery[.][^.]+$' AS recovered, IF(minute = until, first_offset, NULL) AS first_offset, minute AS begun, until AS ended,
+         unix_seconds(until) - unix_seconds(minute) < {MAX_SPAN * 60} AS short, explode(sequence(minute, until, INTERVAL 1 MINUTE)) AS at_minute
   FROM completeness_parts
 ), sums AS (
-  SELECT run, listener, direction, each_minute AS minute, {", ".join(f"sum({name}) AS {name}" for name in _COUNTS)},
-         max(stream) FILTER (WHERE NOT recovered) AS own, max(stream) AS any_stream,
-         min(first_offset) FILTER (WHERE NOT recovered AND minute = until) AS first_offset
+  SELECT run, listener, direction, at_minute, {", ".join(f"sum({name}) AS {name}" for name in _COUNTS)},
+         max(IF(recovered, NULL, stream)) AS own, max(stream) AS any_stream, min(IF(recovered, NULL, first_offset)) AS first_offset
   FROM parts
-  GROUP BY run, listener, direction, each_minute
-  HAVING bool_or(NOT long OR each_minute = minute OR each_minute = until)
+  GROUP BY run, listener, direction, at_minute
+  HAVING max(short OR at_minute = begun OR at_minute = ended)
 ), runs AS (
   SELECT *, seen - stored - withheld - sampled - lost AS difference, sum(totals) OVER (PARTITION BY run) AS run_totals,
          coalesce(max(own) OVER (PARTITION BY run), max(any_stream) OVER (PARTITION BY run)) AS stream,
-         min(first_offset) OVER (PARTITION BY run) AS run_offset, max(minute) OVER (PARTITION BY run) AS newest
+         min(first_offset) OVER (PARTITION BY run) AS run_offset, max(at_minute) OVER (PARTITION BY run) AS newest
   FROM sums
 ), judged AS (
   SELECT *, IF(difference > 0 AND difference <= shared, 0, difference) AS missing,
-         max(minute) FILTER (WHERE run_offset > 0 AND first_offset = run_offset) OVER (PARTITION BY run) AS cut
+         max(IF(run_offset > 0 AND first_offset = run_offset, at_minute, NULL)) OVER (PARTITION BY run) AS cut
   FROM runs
 )
-SELECT stream, listener, direction, minute, {", ".join(name for name in _COUNTS if name != "totals")}, missing,
+SELECT stream, listener, direction, at_minute AS minute, {", ".join(name for name in _COUNTS if name != "totals")}, missing,
        CASE
          WHEN unknown > 0 THEN 'unknown'
-         WHEN missing <> 0 AND minute <= cut THEN 'cut'
-         WHEN missing < 0 AND minute >= newest - INTERVAL 1 MINUTE THEN 'open'
+         WHEN missing <> 0 AND at_minute <= cut THEN 'cut'
+         WHEN missing < 0 AND at_minute >= newest - INTERVAL 1 MINUTE THEN 'open'
          WHEN missing <> 0 AND run_totals = 0 THEN 'unknown'
          WHEN missing <> 0 THEN 'missing'
          WHEN at_most > 0 THEN 'at_most'
