@@ -110,6 +110,29 @@ def test_row_groups_have_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert [footer.row_group(number).num_rows for number in range(footer.num_row_groups)] == [6, 6, 6]
 
 
+def test_an_hour_of_3600_batches_stays_under_100_files() -> None:
+    """The plan alone, for two files of a batch, a pass a minute: five tables have five times as many."""
+    files: dict[str, DataFile] = {}
+    behind, written = [], 0
+    for batch in range(3600):
+        for part in (file(2 * batch, size=1000), file(2 * batch + 1, size=1000)):
+            files[part.path] = part
+        if batch % 60 == 59:
+            while groups := plan(manifest(*files.values())):
+                for group in groups:
+                    for part in group:
+                        del files[part.path]
+                    size = sum(part.size for part in group)
+                    written += size
+                    first, level = min(part.first_us for part in group), max(part.level for part in group) + 1
+                    merged = DataFile(f"{group[0].folder}/m{written}-{batch}.parquet", 1, size, first, first + 1, batch, level)
+                    files[merged.path] = merged
+            behind.append(len(files))
+    assert max(behind) <= 20
+    assert sum(part.size for part in files.values()) == 7_200_000
+    assert written <= 4 * 7_200_000, "each row is written again three times or so"
+
+
 def test_an_hour_at_a_batch_a_second_has_few_files(tmp_path: Path) -> None:
     store = store_of(tmp_path)
     work = compactor(store)
