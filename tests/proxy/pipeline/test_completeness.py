@@ -3,13 +3,15 @@
 import datetime
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from proxy.pipeline import completeness
 from proxy.pipeline.completeness import SCHEMA, STATES, SUMS
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -59,11 +61,27 @@ class Log:
         return START + datetime.timedelta(minutes=minute)
 
 
+def tables(spark: "SparkSession", log: Log) -> "tuple[DataFrame, DataFrame]":
+    """The rows, which go to Spark without a Python process."""
+    made = []
+    for rows, columns in ((log.frames, FRAME), (log.facts, FACT)):
+        schema = to_arrow_schema(spark.range(0).selectExpr(*(casts(columns))).schema, timezone="UTC")
+        values = zip(*rows, strict=True) if rows else ([] for _ in schema)
+        made.append(
+            spark.createDataFrame(pa.table([pa.array(column, field.type) for column, field in zip(values, schema, strict=True)], schema=schema))
+        )
+    return made[0], made[1]
+
+
+def casts(columns: str) -> list[str]:
+    """SQL for no values of these columns."""
+    return [f"cast(null as {kind}) as {name}" for name, kind in (column.split() for column in columns.split(","))]
+
+
 def judged(spark: "SparkSession", log: Log) -> dict[str, list[tuple[Any, ...]]]:
     """By stream: minute and state of each row of the view."""
-    frames = completeness.of_frames(spark.createDataFrame(log.frames, FRAME))
-    facts = completeness.of_facts(spark.createDataFrame(log.facts, FACT))
-    frames.unionByName(facts).createOrReplaceTempView("completeness_parts")
+    frames, facts = tables(spark, log)
+    completeness.of_frames(frames).unionByName(completeness.of_facts(facts)).createOrReplaceTempView("completeness_parts")
     spark.sql(completeness.VIEW)
     found: dict[str, list[tuple[Any, ...]]] = {}
     for row in spark.sql("SELECT * FROM completeness ORDER BY stream, minute").collect():
@@ -132,7 +150,8 @@ def test_a_gap_of_months_does_not_make_rows_of_every_minute(spark: "SparkSession
 
 def test_the_table_has_its_columns(spark: "SparkSession") -> None:
     log = Log().stream("n.0.b").stored(0, 1).gap(0, 1, until=9)
-    empty = spark.createDataFrame([], SCHEMA)
-    for rows in (completeness.of_frames(spark.createDataFrame(log.frames, FRAME)), completeness.of_facts(spark.createDataFrame(log.facts, FACT))):
+    empty = spark.range(0).selectExpr(*casts(SCHEMA))
+    frames, facts = tables(spark, log)
+    for rows in (completeness.of_frames(frames), completeness.of_facts(facts)):
         assert [(field.name, field.dataType) for field in rows.schema] == [(field.name, field.dataType) for field in empty.schema]
     assert set(SUMS.values()) == {"sum", "min"}
