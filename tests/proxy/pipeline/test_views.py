@@ -17,22 +17,23 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 DAY = datetime.datetime(2026, 11, 22, tzinfo=datetime.UTC)
-FILES_AN_HOUR = 20
+OVER, IN_HAND = 4, 20  # files of a table in an hour that is over, and in the last one
 GOAL_S = 2.0
 ARROW = {"string": pa.string(), "bigint": pa.int64(), "int": pa.int32(), "binary": pa.binary(), "timestamp": pa.timestamp("us", tz="UTC")}
 
 
-def write_day(output: Path, *, files: int, rows: int) -> None:
+def write_day(output: Path, *, rows: int, over: int = OVER, in_hand: int = IN_HAND) -> None:
     """A day as compaction leaves it: so many files an hour of each table, each with so many rows of its share of the hour."""
     log = ManifestLog(output)
     day_us = int(DAY.timestamp()) * 1_000_000
-    share_us = 3_600_000_000 // files
     for table, columns in TABLE_SCHEMAS.items():
         kinds = {name: ARROW[kind] for name, kind in (column.strip().split(" ") for column in columns.split(","))}
         for hour in range(24):
             folder = f"{table}/date={DAY.date()}/hour={hour:02d}"
             (output / FILES / folder).mkdir(parents=True)
             added = []
+            files = in_hand if hour == 23 else over
+            share_us = 3_600_000_000 // files
             for number in range(files):
                 first = day_us + hour * 3_600_000_000 + number * share_us
                 times = [first + row * share_us // rows for row in range(rows)]
@@ -71,9 +72,9 @@ def test_what_is_not_on_this_host_is_delta(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def day(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """24 hours of five tables, 2,400 files."""
+    """24 hours of five tables, 560 files: at a batch a second, 86,400 batches."""
     output = tmp_path_factory.mktemp("day")
-    write_day(output, files=FILES_AN_HOUR, rows=200)
+    write_day(output, rows=1000)
     return output
 
 
@@ -82,9 +83,9 @@ def day(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class TestWithSpark:
     def test_only_files_of_the_time_that_is_asked_for_are_opened(self, spark: "SparkSession", day: Path) -> None:
         since, until = DAY + datetime.timedelta(hours=7, minutes=3), DAY + datetime.timedelta(hours=7, minutes=8)
-        assert files_of(read_table(spark, day, "frames")) == 24 * FILES_AN_HOUR
+        assert files_of(read_table(spark, day, "frames")) == 23 * OVER + IN_HAND
         rows = read_table(spark, day, "frames", since=since, until=until)
-        assert files_of(rows) == 2
+        assert files_of(rows) == 1
         found = [micros for (micros,) in rows.selectExpr("unix_micros(capture_time) as at").orderBy("at").collect()]
         hour = read_table(spark, day, "frames").where("date = '2026-11-22' and hour = 7").selectExpr("unix_micros(capture_time) as at")
         first, last = since.timestamp() * 1e6, until.timestamp() * 1e6
@@ -110,7 +111,7 @@ class TestWithSpark:
         assert asked - opened < 5 * GOAL_S
 
     def test_a_view_outlives_compaction(self, spark: "SparkSession", tmp_path: Path) -> None:
-        write_day(tmp_path, files=1, rows=2)
+        write_day(tmp_path, over=1, in_hand=1, rows=2)
         register_views(spark, tmp_path)
         log = ManifestLog(tmp_path)
         log.commit(remove=[file.path for file in log.state.of("frames")], at=0)
@@ -120,5 +121,5 @@ class TestWithSpark:
 
     def test_views_of_a_time_have_rows_of_it(self, spark: "SparkSession", day: Path) -> None:
         register_views(spark, day, since=DAY + datetime.timedelta(hours=23))
-        assert spark.sql("select count(*) from frames").collect()[0][0] == FILES_AN_HOUR * 200
-        assert spark.sql("select count(*) from gaps").collect()[0][0] == FILES_AN_HOUR * 200
+        assert spark.sql("select count(*) from frames").collect()[0][0] == IN_HAND * 1000
+        assert spark.sql("select count(*) from gaps").collect()[0][0] == IN_HAND * 1000
