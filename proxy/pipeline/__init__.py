@@ -9,7 +9,13 @@ options.py           the options of the source, judged
 source.py            the Python Data Source ``framegate``, for streams and batches
 pyspark_framegate.py what Spark finds by itself; the wheel installs it at its top
 transforms.py        DataFrame to DataFrame: chunks to frames, traffic, requests, gaps
-tables.py            micro-batches to Parquet tables that a replay replaces; the views over them
+completeness.py      the table and the view that say of each minute whether anything is missing
+tables.py            which tables there are, and the writer of micro-batches; the page to begin with
+layout.py            where the tables' Parquet files are, and how they get there and away again
+manifest.py          which files are the tables: one small file, replaced or appended to in one piece
+compaction.py        beside the stream: many small files become few, old ones go
+delta.py             the same tables as Delta Lake tables, wherever Spark can write
+views.py             reading the tables with Spark
 session.py           the Spark session with the settings that this pipeline wants
 memory.py            what the job's heap has room for
 settings.py          what the job is told

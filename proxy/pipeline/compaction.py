@@ -219,6 +219,7 @@ class Compactor:
             except OSError as error:  # a full disk passes; the tables stay as they are meanwhile
                 self._say(f"compaction waits: {error}")
             except BaseException as error:
+                self._say(f"compaction ended: {error!r}")
                 self._fault = error
                 return
             self._stop.wait(self._every_s)

@@ -3,7 +3,7 @@
 The table holds partial sums, as many rows for a minute as micro-batches have something to say of it. The view ``completeness`` adds them up, puts
 what control wrote for a dead processor (``<node>.recovery.<boot-id>``) to that processor's stream, and judges each minute by the equation
 ``seen = stored + withheld + sampled + lost``. ``framegate tap verify`` does the same from the log itself, and knows more: the seals, the CRCs and
-the ledger. Here a stream that vanished whole before it was read has no rows, unless the job went on without it and its gap says so.
+the ledger. Here a stream that vanished whole before it was read has no rows, unless the job went on without it: then its gap says so.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["KEYS", "SCHEMA", "STATES", "SUMS", "VIEW", "of_facts", "of_frames"]
 
-KEYS: Final = ("stream", "listener", "direction", "minute")
+# until: the last minute, where a gap lies over several; else the minute itself.
+KEYS: Final = ("stream", "listener", "direction", "minute", "until")
 # How partial sums of each column are put together.
 SUMS: Final = {
     "totals": "sum",  # totals rows of the log: how often the tally was stated
@@ -29,77 +30,87 @@ SUMS: Final = {
     "at_most": "sum",  # frames that gaps count as an upper bound
     "unknown": "sum",  # gaps without a count
     "shared": "sum",  # frames of gaps over several minutes, counted in each
-    "first_offset": "min",  # of blocks with frames, gaps or totals of the minute
-    "last_offset": "max",
+    "first_offset": "min",  # of the blocks with frames, gaps or totals of this minute alone
 }
-SCHEMA: Final = "stream string, listener string, direction string, minute timestamp, " + ", ".join(f"{name} bigint" for name in SUMS)
-STATES: Final = ("complete", "lost", "at_most", "unknown", "open", "cut", "missing")
+SCHEMA: Final = "stream string, listener string, direction string, minute timestamp, until timestamp, " + ", ".join(f"{name} bigint" for name in SUMS)
+STATES: Final = ("complete", "cut", "open", "lost", "at_most", "unknown", "missing")
+# A gap over more minutes than these counts for the first and the last of them, and for those of which there is something else to say.
+MAX_SPAN: Final = 1440
 _COUNTS: Final = tuple(name for name, how in SUMS.items() if how == "sum")
 
-# stream: <node>.<slot>.<boot-id>; run: without the slot, what a processor's stream and its recovery have in common.
-# A tally is stated behind its minute's last frame, so the last minute of a stream is open until then; of the first one nobody can say how much
-# was in blocks that retention took, or that lie before where the job began to read.
+# stream: <node>.<slot>.<boot-id>; run: without the slot, what a processor's stream and its recovery have in common. Judged as ``verify`` does, but
+# for two things that only the ledger and the segments know: whether a stream is still being written (here: always, so its last two minutes may be
+# open), and whether it is of a version that writes no totals (here: when it has none).
 VIEW: Final = f"""
 CREATE OR REPLACE TEMPORARY VIEW completeness AS
 WITH parts AS (
-  SELECT *, regexp_replace(stream, '[.][^.]+([.][^.]+)$', '$1') AS run, stream RLIKE '[.]recovery[.][^.]+$' AS recovered
+  SELECT stream, listener, direction, {", ".join(_COUNTS)}, regexp_replace(stream, '[.][^.]+([.][^.]+)$', '$1') AS run,
+         stream RLIKE '[.]recovery[.][^.]+$' AS recovered, IF(minute = until, first_offset, NULL) AS first_offset, minute AS begun, until AS ended,
+         unix_seconds(until) - unix_seconds(minute) < {MAX_SPAN * 60} AS short, explode(sequence(minute, until, INTERVAL 1 MINUTE)) AS at_minute
   FROM completeness_parts
 ), sums AS (
-  SELECT run, listener, direction, minute, {", ".join(f"sum({name}) AS {name}" for name in _COUNTS)},
-         max(stream) FILTER (WHERE NOT recovered) AS own, max(stream) AS any_stream,
-         min(first_offset) FILTER (WHERE NOT recovered) AS first_offset, max(last_offset) FILTER (WHERE NOT recovered) AS last_offset
+  SELECT run, listener, direction, at_minute, {", ".join(f"sum({name}) AS {name}" for name in _COUNTS)},
+         max(IF(recovered, NULL, stream)) AS own, max(stream) AS any_stream, min(IF(recovered, NULL, first_offset)) AS first_offset
   FROM parts
-  GROUP BY run, listener, direction, minute
-), placed AS (
-  SELECT *, seen - stored - withheld - sampled - lost AS missing, stored + withheld + sampled + lost AS accounted,
+  GROUP BY run, listener, direction, at_minute
+  HAVING max(short OR at_minute = begun OR at_minute = ended)
+), runs AS (
+  SELECT *, seen - stored - withheld - sampled - lost AS difference, sum(totals) OVER (PARTITION BY run) AS run_totals,
          coalesce(max(own) OVER (PARTITION BY run), max(any_stream) OVER (PARTITION BY run)) AS stream,
-         min(IF(first_offset IS NULL, NULL, struct(first_offset, minute))) OVER (PARTITION BY run) AS first,
-         max(IF(last_offset IS NULL, NULL, struct(last_offset, minute))) OVER (PARTITION BY run) AS last
+         min(first_offset) OVER (PARTITION BY run) AS run_offset, max(at_minute) OVER (PARTITION BY run) AS newest
   FROM sums
+), judged AS (
+  SELECT *, IF(difference > 0 AND difference <= shared, 0, difference) AS missing,
+         max(IF(run_offset > 0 AND first_offset = run_offset, at_minute, NULL)) OVER (PARTITION BY run) AS cut
+  FROM runs
 )
-SELECT stream, listener, direction, minute, {", ".join(name for name in _COUNTS if name != "totals")}, missing,
+SELECT stream, listener, direction, at_minute AS minute, {", ".join(name for name in _COUNTS if name != "totals")}, missing,
        CASE
-         WHEN minute <=> last.minute AND (missing < 0 OR (totals = 0 AND accounted > 0)) THEN 'open'
-         WHEN missing <> 0 AND minute <=> first.minute AND first.first_offset > 0 THEN 'cut'
-         WHEN missing < 0 OR missing > shared THEN 'missing'
          WHEN unknown > 0 THEN 'unknown'
-         WHEN at_most > 0 OR shared > 0 THEN 'at_most'
-         WHEN lost > 0 THEN 'lost'
+         WHEN missing <> 0 AND at_minute <= cut THEN 'cut'
+         WHEN missing < 0 AND at_minute >= newest - INTERVAL 1 MINUTE THEN 'open'
+         WHEN missing <> 0 AND run_totals = 0 THEN 'unknown'
+         WHEN missing <> 0 THEN 'missing'
+         WHEN at_most > 0 THEN 'at_most'
+         WHEN lost > 0 OR shared > 0 THEN 'lost'
          ELSE 'complete'
        END AS state
-FROM placed
+FROM judged
 """
 
 
 def of_frames(frames: "DataFrame") -> "DataFrame":
     """Partial sums of rows of the table ``frames``; the payload is not touched."""
     withheld = "reason = 'withheld' and capture in ('full', 'hash') and kept_size = 0 and size > 0"
+    lost = "reason = 'pieces_lost'"
     return _sums(
-        frames.withColumn("minute", minute("capture_time")),
-        stored=f.count_if(~f.expr(withheld)),
+        frames.withColumns({"minute": minute("capture_time"), "until": minute("capture_time")}),
+        stored=f.count_if(~f.expr(f"{withheld} or {lost}")),
         withheld=f.count_if(f.expr(withheld)),
+        lost=f.count_if(f.expr(lost)),
     )
 
 
 def of_facts(rows: "DataFrame") -> "DataFrame":
     """Partial sums of chunk rows of the kinds ``gap`` and ``totals``; other kinds say nothing.
 
-    A gap counts in each minute from ``lost_from`` to ``lost_until``: where those are several, an exact one as ``shared``.
+    A gap counts in each minute from ``lost_from`` to ``lost_until``: where those are several, an exact one as ``shared``. It is one row here, for
+    a gap may be months long; the view makes a row of each minute.
     """
     begun, ended = "coalesce(lost_from, capture_time)", "coalesce(lost_until, capture_time)"
     first, last = minute(f"least({begun}, {ended})"), minute(f"greatest({begun}, {ended})")
-    spread = rows.where("kind in ('gap', 'totals')").withColumns(
-        {"minute": f.explode(f.sequence(first, last, f.expr("interval 1 minute"))), "one": first == last, "is_gap": f.expr("kind = 'gap'")}
+    facts = rows.where("kind in ('gap', 'totals')").withColumns(
+        {"minute": first, "until": last, "one": first == last, "is_gap": f.expr("kind = 'gap'")}
     )
-    exact = "is_gap and coalesce(certainty, 'exact') = 'exact'"
+    exact = "is_gap and coalesce(certainty, 'exact') = 'exact'"  # null: of a version before there was another
     return _sums(
-        spread,
+        facts,
         totals=f.count_if(~f.col("is_gap")),
         seen=f.sum("seen_frames"),
         sampled=_sum_where(f"{exact} and one and reason = 'sampled'"),
         lost=_sum_where(f"{exact} and one and reason <> 'sampled'"),
         at_most=_sum_where("is_gap and certainty = 'at_most'"),
-        unknown=f.count_if(f.expr("is_gap and certainty = 'unknown'")),
+        unknown=f.count_if(f.expr("is_gap and certainty = 'unknown'")) + f.count_if(f.expr("not is_gap and not one")),
         shared=_sum_where(f"{exact} and not one"),
     )
 
@@ -111,5 +122,4 @@ def _sum_where(condition: str) -> "Column":
 def _sums(rows: "DataFrame", **sums: "Column") -> "DataFrame":
     """Rows of the table; what is not given is 0."""
     columns = {name: f.coalesce(sums[name].cast("long"), f.lit(0).cast("long")) if name in sums else f.lit(0).cast("long") for name in _COUNTS}
-    offsets = (f.min("offset").alias("first_offset"), f.max("offset").alias("last_offset"))
-    return rows.groupBy(*KEYS).agg(*(column.alias(name) for name, column in columns.items()), *offsets)
+    return rows.groupBy(*KEYS).agg(*(column.alias(name) for name, column in columns.items()), f.min("offset").alias("first_offset"))

@@ -31,6 +31,7 @@ PACKAGES: Final = {"4.2": "io.delta:delta-spark_4.2_2.13:4.4.0"}
 _EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
 _CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 _HOUR_S: Final = 3600
+_STOP_S: Final = 10.0
 
 
 class DeltaMissingError(ValueError):
@@ -51,7 +52,12 @@ def delta_settings(spark_version: str | None = None) -> dict[str, str]:
     if release not in PACKAGES:
         fits = " or ".join(f"Spark {known} (pip install 'pyspark=={known}.*') with {package}" for known, package in PACKAGES.items())
         raise DeltaMissingError(f"--format delta does not work with Spark {version}: it needs {fits}")
-    return {"spark.jars.packages": PACKAGES[release], "spark.sql.extensions": _EXTENSION, "spark.sql.catalog.spark_catalog": _CATALOG}
+    return {
+        "spark.jars.packages": PACKAGES[release],
+        "spark.sql.extensions": _EXTENSION,
+        "spark.sql.catalog.spark_catalog": _CATALOG,
+        "spark.databricks.delta.snapshotPartitions": "2",  # tasks for each look at a table's log: 50 are for logs of millions of files
+    }
 
 
 class DeltaWriter:
@@ -71,9 +77,9 @@ class DeltaWriter:
         self._expire_after_s = expire_after_s
         self._grace_h = grace_s / _HOUR_S
         self._clock = clock
+        self._versions: dict[str, int] = {}
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._fault: BaseException | None = None
 
     def __call__(self, chunks: "DataFrame", batch: int) -> None:
         """Add a batch to every table that has it not yet.
@@ -81,8 +87,6 @@ class DeltaWriter:
         Raises:
             DeltaMissingError: the session has no Delta Lake.
         """
-        if self._fault is not None:
-            raise self._fault
         spark = chunks.sparkSession
         if self.progress.batch < 0:
             self._begin(spark)
@@ -93,10 +97,10 @@ class DeltaWriter:
         self.rows_of.pop(batch - tables.KEPT_RESULTS, None)
 
     def close(self) -> None:
-        """End compaction behind the table in hand."""
+        """End compaction behind the statement in hand, which is Spark's; the session's end breaks it off, and nothing is lost by that."""
         self._stop.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(_STOP_S)
 
     def path(self, table: str) -> str:
         """Where a table is."""
@@ -109,7 +113,8 @@ class DeltaWriter:
         total = {}
         for table, columns in tables.TABLE_SCHEMAS.items():
             spark.sql(f"CREATE TABLE IF NOT EXISTS {self._name(table)} ({columns}, {tables.PARTITIONS}) USING delta PARTITIONED BY (date, hour)")
-            total[table] = self._count(spark, table)
+            self._versions[table] = int(self._history(spark, table)[0]["version"])
+            total[table] = int(spark.sql(f"SELECT count(*) FROM {self._name(table)}").collect()[0][0])
         self.progress = tables.Progress(-1, dict.fromkeys(total, 0), total)
         if self._compact_s > 0:
             self._thread = threading.Thread(target=self._run, args=(spark,), name="compaction", daemon=True)
@@ -117,9 +122,6 @@ class DeltaWriter:
 
     def _name(self, table: str) -> str:
         return f"delta.`{self.path(table)}`"
-
-    def _count(self, spark: "SparkSession", table: str) -> int:
-        return int(spark.sql(f"SELECT count(*) FROM {self._name(table)}").collect()[0][0])
 
     def _append_all(self, spark: "SparkSession", chunks: "DataFrame", batch: int) -> dict[str, int]:
         application = tables.query_id(spark) or "framegate"
@@ -139,20 +141,16 @@ class DeltaWriter:
     def _append(self, table: str, rows: "DataFrame", application: str, batch: int) -> int:
         """Append to a table, unless it has the batch. Returns how many rows that were."""
         spark = rows.sparkSession
-        before = self._version(spark, table)
         split = transforms.with_hour(rows, tables.TIME_COLUMNS[table]).withColumn("hour", f.col("hour").cast("int"))
         options = {"txnAppId": f"framegate/{application}", "txnVersion": str(batch)}
         split.write.format("delta").mode("append").options(**options).save(self.path(table))
-        return sum(
-            int(step["operationMetrics"].get("numOutputRows", 0)) for step in self._steps(spark, table, before) if step["operation"] == "WRITE"
-        )
+        fresh = [step for step in self._history(spark, table) if step["version"] > self._versions[table]]
+        self._versions[table] = max([self._versions[table], *(int(step["version"]) for step in fresh)])
+        return sum(int(step["operationMetrics"].get("numOutputRows", 0)) for step in fresh if step["operation"] == "WRITE")
 
-    def _version(self, spark: "SparkSession", table: str) -> int:
-        return int(spark.sql(f"DESCRIBE HISTORY {self._name(table)} LIMIT 1").collect()[0]["version"])
-
-    def _steps(self, spark: "SparkSession", table: str, behind: int) -> list[Any]:
-        """What was done to a table since a version of it."""
-        return [step for step in spark.sql(f"DESCRIBE HISTORY {self._name(table)} LIMIT 20").collect() if step["version"] > behind]
+    def _history(self, spark: "SparkSession", table: str) -> list[Any]:
+        """The last things that were done to a table, the last first; compaction does a few between two batches."""
+        return spark.sql(f"DESCRIBE HISTORY {self._name(table)} LIMIT 20").collect()
 
     def compact(self, spark: "SparkSession") -> None:
         """One pass over all tables: expire, OPTIMIZE what is not yet, VACUUM."""

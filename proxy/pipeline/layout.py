@@ -159,7 +159,7 @@ class ParquetStore:
             os.fsync(opened.fileno())
         target = self.file(file.path)
         with self._folders:
-            target.parent.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+            _make(target.parent)
             os.rename(path, target)
         return file
 
@@ -174,7 +174,7 @@ class ParquetStore:
         for file in files:
             name = self.output / file.path
             with self._folders, contextlib.suppress(FileExistsError):
-                name.parent.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+                _make(name.parent)
                 os.link(self.file(file.path), name)
 
     def _hide(self, paths: Iterable[str]) -> None:
@@ -197,12 +197,12 @@ class ParquetStore:
         shutil.rmtree(self.merging, ignore_errors=True)
         state = self.manifest
         for folder in (self._files, *(root / table for root in (self.output, self._files) for table in self._tables)):
-            folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+            _make(folder)
         stored, shown = set(self._walk(self._files)), set(self._walk(self.output))
         for path in stored - state.files.keys() - state.removed.keys():
             self.file(path).unlink()
         for path in shown & (state.files.keys() - stored):  # somebody deleted _files
-            self.file(path).parent.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+            _make(self.file(path).parent)
             os.link(self.output / path, self.file(path))
         lost = sorted(state.files.keys() - stored - shown)
         if lost:
@@ -215,6 +215,13 @@ class ParquetStore:
         for table in self._tables:
             for path in (root / table).glob(f"date=*/hour=*/*{_SUFFIX}"):
                 yield str(path.relative_to(root))
+
+
+def _make(folder: Path) -> None:
+    """Make a folder for owner and group, and those above it."""
+    if not folder.parent.exists():
+        _make(folder.parent)
+    folder.mkdir(FOLDER_MODE, exist_ok=True)
 
 
 def _name(kind: str) -> str:

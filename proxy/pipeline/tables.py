@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FORMATS",
     "PARTITIONS",
+    "RULES",
     "TABLE_SCHEMAS",
     "TIME_COLUMNS",
     "BatchError",
@@ -81,7 +82,7 @@ TIME_COLUMNS: Final = {
     "completeness": "minute",
 }
 _TRAFFIC_SUMS: Final = dict.fromkeys(("frames", "bytes", "cut_bytes", "lost_frames", "lost_bytes"), "sum")
-_RULES: Final = {
+RULES: Final = {
     table: Rules(column, {"traffic_by_minute": _TRAFFIC_SUMS, "completeness": completeness.SUMS}.get(table, {}), ("payload",))
     for table, column in TIME_COLUMNS.items()
 }
@@ -209,7 +210,7 @@ class TableWriter:
             raise ManifestError(refused)
         self._output = output
         self._store = ParquetStore(output, TABLE_SCHEMAS)
-        self._compactor = Compactor(self._store, _RULES, every_s=compact_ms / 1000, expire_after_s=expire_after_s, grace_s=grace_s)
+        self._compactor = Compactor(self._store, RULES, every_s=compact_ms / 1000, expire_after_s=expire_after_s, grace_s=grace_s)
         self.progress = Progress.of(self._store.manifest)
         self.progress.write(output)
         self.rows_of: dict[int, dict[str, int]] = {}

@@ -97,7 +97,8 @@ def _open(
         folder = Path(output).resolve() / FILES
         paths = [str(folder / file.path) for file in manifest.of(table, since_us, until_us)]
         if not paths:
-            return spark.createDataFrame([], columns)
+            pairs = (column.split() for column in columns.split(","))
+            return spark.range(0).selectExpr(*(f"cast(null as {kind}) as {name}" for name, kind in pairs))
         with _listed_here(spark, len(paths)):
             rows = spark.read.schema(columns).option("basePath", str(folder / table)).parquet(*paths)
     time = TIME_COLUMNS[table]

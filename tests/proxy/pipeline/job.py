@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from proxy.pipeline.manifest import DataFile
 from proxy.pipeline.run import run_pipeline
 from proxy.pipeline.session import local_session
 from proxy.pipeline.settings import PipelineSettings
@@ -32,6 +33,19 @@ class PausingWriter(TableWriter):
         self._marker = Path(marker)
         self._pause_s = pause_s
         self._batch = -1
+        store: Any = self._store
+        take, show = store._take, store._show
+
+        def take_and_pause(folder: Path, table: str, *facts: Any) -> list[DataFile]:
+            files: list[DataFile] = take(folder, table, *facts)
+            self._pause(f"taken {table}")
+            return files
+
+        def pause_and_show(files: list[DataFile]) -> None:
+            self._pause("committed")
+            show(files)
+
+        store._take, store._show = take_and_pause, pause_and_show
 
     def __call__(self, chunks: "DataFrame", batch: int) -> None:
         self._batch = batch
@@ -39,14 +53,9 @@ class PausingWriter(TableWriter):
         super().__call__(chunks, batch)
         self._pause("published")
 
-    def _write(self, table: str, df: "DataFrame") -> int:
-        rows = super()._write(table, df)
+    def _write(self, table: str, rows: "DataFrame") -> None:
+        super()._write(table, rows)
         self._pause(f"staged {table}")
-        return rows
-
-    def _publish(self, table: str, batch: int) -> None:
-        super()._publish(table, batch)
-        self._pause(f"renamed {table}")
 
     def _pause(self, place: str) -> None:
         if self._batch >= self._from and place == self._at:

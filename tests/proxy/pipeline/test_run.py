@@ -19,9 +19,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import proxy
+from proxy.pipeline.manifest import ManifestLog
 from proxy.pipeline.run import EXIT_FAILED, EXIT_OK, EXIT_USAGE, StoppedError, _reason, _Stopping, run_pipeline, start_query
 from proxy.pipeline.settings import PipelineSettings
-from proxy.pipeline.tables import TABLE_SCHEMAS, TableWriter
+from proxy.pipeline.tables import TableWriter
 from proxy.tap import record
 from proxy.tap.consumer import claim_consumer, read_consumers, write_consumer
 from proxy.tap.log_reader import count_frames
@@ -90,8 +91,7 @@ def modes(folder: Path) -> set[tuple[str, int]]:
 
 def table(output: Path, name: str) -> list[dict[str, Any]]:
     """The rows of a table, read without Spark."""
-    parts = sorted((output / name).glob("batch_id=*/*.parquet"))
-    return [{**row, "batch_id": part.parent.name} for part in parts for row in pq.ParquetFile(part).read().to_pylist()]
+    return [row for part in sorted((output / name).glob("date=*/hour=*/*.parquet")) for row in pq.ParquetFile(part).read().to_pylist()]
 
 
 # Before anything starts
@@ -118,8 +118,8 @@ def test_an_output_has_one_job(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "another job writes" in capsys.readouterr().err
 
 
-def test_batches_without_their_checkpoint_are_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "frames" / "batch_id=3").mkdir(parents=True)
+def test_batches_without_their_checkpoint_are_not_continued(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ManifestLog(tmp_path).close()
     assert run_pipeline(PipelineSettings(source=tmp_path, output=tmp_path)) == EXIT_USAGE
     assert "there is no checkpoint" in capsys.readouterr().err
 
@@ -415,7 +415,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_batch_in_hand(tmp_path: Path) -> 
     assert job.returncode == 130
     assert said.splitlines()[-1] == "framegate pipeline: interrupted"
     assert "Traceback" not in said
-    assert not (tmp_path / "out" / "frames").exists()
+    assert table(tmp_path / "out", "frames") == []
 
 
 @pytest.mark.spark
@@ -441,8 +441,8 @@ def test_an_available_now_job_that_is_stopped_early_says_so(tmp_path: Path) -> N
 KILLS = (
     ("begun", "new"),
     ("staged frames", "replayed"),
-    ("renamed frames", "replayed"),
-    ("renamed requests", "new"),
+    ("taken frames", "replayed"),
+    ("committed", "new"),
     ("published", "replayed"),
 )
 
@@ -538,5 +538,6 @@ def check_against_model(output: Path, traffic: Traffic, log: Path) -> None:
     assert sum(row["bytes"] for row in parts) == sum(len(sent[3]) + 4 for sent in traffic.sent)
     assert sum(row["lost_frames"] for row in parts) == sum(row["lost_frames"] for row in table(output, "gaps")) == traffic.lost
     said = json.loads((output / "_progress.json").read_text())
-    assert said["total"] == {name: len(table(output, name)) for name in TABLE_SCHEMAS}
-    assert not list((output / "_staging").iterdir())
+    rows = ("frames", "requests", "gaps")
+    assert {name: said["total"][name] for name in rows} == {name: len(table(output, name)) for name in rows}
+    assert not (output / "_staging").exists()

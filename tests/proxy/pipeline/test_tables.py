@@ -1,12 +1,20 @@
+import contextlib
+import datetime
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset
 import pytest
 
-from proxy.pipeline.tables import TABLE_SCHEMAS, Progress, TableWriter, register_views, view_statements
+from proxy.pipeline.manifest import ManifestError, ManifestLog, read_manifest
+from proxy.pipeline.tables import RULES, TABLE_SCHEMAS, TIME_COLUMNS, BatchError, Progress, TableWriter, make_writer
+from proxy.pipeline.views import register_views
 from proxy.tap import record
-from tests.fakes.tap_log import START_NS, FakeProcessor
+from tests.fakes.tap_log import MINUTE_NS, START_NS, FakeProcessor
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,106 +27,164 @@ def counts(**some: int) -> dict[str, int]:
     return {**NONE, **some}
 
 
-def test_progress_adds_batches_and_replaces_a_replayed_one() -> None:
-    one = Progress(-1, NONE, NONE).then(0, counts(frames=5))
-    two = one.then(1, counts(frames=3))
-    assert two.total["frames"] == 8
-    assert two.then(1, counts(frames=3)) == two
-    assert two.then(1, counts(frames=1)).total["frames"] == 6
+def test_progress_is_what_the_manifest_says(tmp_path: Path) -> None:
+    assert Progress.read(tmp_path) == Progress(-1, NONE, NONE)
+    log = ManifestLog(tmp_path)
+    log.commit(batch=4, query="q", rows={"frames": 1}, total={"frames": 9, "gaps": 2}, add=[])
+    assert Progress.read(tmp_path) == Progress(4, counts(frames=1), counts(frames=9, gaps=2))
+    Progress.read(tmp_path).write(tmp_path)
+    assert json.loads((tmp_path / "_progress.json").read_text()) == {"batch": 4, "rows": counts(frames=1), "total": counts(frames=9, gaps=2)}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["_manifest", "_progress.json"]
 
 
-def test_progress_survives_a_restart(tmp_path: Path) -> None:
-    assert Progress.read(tmp_path).batch == -1
-    progress = Progress(4, counts(frames=1), counts(frames=9, gaps=2))
-    progress.write(tmp_path)
-    assert Progress.read(tmp_path) == progress
-    assert [path.name for path in tmp_path.iterdir()] == ["_progress.json"]
+def test_tables_of_an_earlier_layout_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "frames" / "batch_id=3").mkdir(parents=True)
+    with pytest.raises(ManifestError, match=r"layout before this one \(frames/batch_id=3\); name a new folder"):
+        make_writer(tmp_path)
 
 
-def test_views_are_plain_sql() -> None:
-    statements = view_statements("/data/it's", last_batch=7)
-    assert all(statement.strip().startswith("CREATE OR REPLACE TEMPORARY VIEW") for statement in statements)
-    assert sum("WHERE batch_id <= 7" in statement for statement in statements) == len(TABLE_SCHEMAS)
-    assert "it\\'s" in statements[0]
+def test_every_table_has_its_time_and_its_columns_for_sums() -> None:
+    assert TIME_COLUMNS.keys() == TABLE_SCHEMAS.keys()
+    for table, column in TIME_COLUMNS.items():
+        assert f"{column} timestamp" in TABLE_SCHEMAS[table]
+    for rules, table in ((RULES["traffic_by_minute"], "traffic_by_minute"), (RULES["completeness"], "completeness")):
+        assert all(f"{name} bigint" in TABLE_SCHEMAS[table] for name in rules.sums)
 
 
 class TestWithSpark:
     pytestmark = spark_test
 
-    def write(self, spark: "SparkSession", writer: TableWriter, log: Path, batch: int) -> None:
-        writer(spark.read.format("framegate").load(str(log)), batch)
+    def write(self, spark: "SparkSession", log: Path, output: Path, *batches: int) -> TableWriter:
+        """A job that writes these batches and ends."""
+        output.mkdir(exist_ok=True)
+        with contextlib.closing(TableWriter(output, compact_ms=0)) as writer:
+            for batch in batches:
+                writer(spark.read.format("framegate").load(str(log)), batch)
+        return writer
 
     def rows(self, spark: "SparkSession", output: Path, sql: str) -> list[tuple[object, ...]]:
         register_views(spark, output)
         return [tuple(row) for row in spark.sql(sql).collect()]
 
-    def test_a_batch_written_twice_is_there_once(self, spark: "SparkSession", tmp_path: Path) -> None:
-        log, output = tmp_path / "log", tmp_path / "out"
-        processor = FakeProcessor(log)
+    @pytest.fixture
+    def log(self, tmp_path: Path) -> Path:
+        """Two requests, an answer, a gap."""
+        processor = FakeProcessor(tmp_path / "log")
         processor.block([b"one", b"two"])
         processor.send([b"yes"], direction="response", protocol="kafka", keys=[3 << 16], latencies=[9])
         processor.point(1, "request").lose(record.REASON_QUEUE_FULL, 4, 40, 2, START_NS)
         processor.close()
+        return tmp_path / "log"
+
+    def test_a_batch_written_twice_is_there_once(self, spark: "SparkSession", tmp_path: Path, log: Path) -> None:
+        output = tmp_path / "out"
         for batch in (0, 1, 1):
-            self.write(spark, TableWriter(output), log, batch)
-        assert Progress.read(output) == Progress(
-            1, counts(frames=3, requests=1, gaps=1, traffic_by_minute=3), counts(frames=6, requests=2, gaps=2, traffic_by_minute=6)
-        )
-        assert self.rows(spark, output, "select batch_id, count(*) from frames group by 1 order by 1") == [(0, 3), (1, 3)]
+            writer = self.write(spark, log, output, batch)
+        assert writer.progress == Progress.read(output)
+        assert writer.rows_of == {1: counts(frames=3, requests=1, gaps=1, traffic_by_minute=3, completeness=writer.progress.rows["completeness"])}
+        assert self.rows(spark, output, "select count(*), count(distinct date, hour), min(date), min(hour) from frames") == [
+            (6, 1, datetime.date(2023, 11, 14), 22)
+        ]
         assert self.rows(spark, output, "select direction, sum(frames), sum(lost_frames) from traffic_by_minute group by 1 order by 1") == [
             ("request", 4, 8),
             ("response", 2, 0),
         ]
-        assert self.rows(spark, output, "select api, requests, latency_us_p50 from requests_by_api") == [("Metadata", 2, 9)]
-        assert self.rows(spark, output, "select count(*) from traffic_by_minute_parts") == [(6,)]
+        assert self.rows(spark, output, "select api, requests, latency_us_p50, answer_bytes from requests_by_api") == [("Metadata", 2, 9, 6)]
 
-    def test_a_replay_with_fewer_rows_takes_the_others_away(self, spark: "SparkSession", tmp_path: Path) -> None:
-        log, less, output = tmp_path / "log", tmp_path / "less", tmp_path / "out"
-        processor = FakeProcessor(log)
-        processor.send([b"yes"], direction="response", protocol="kafka", keys=[3 << 16], latencies=[9])
+    def test_a_batch_of_another_query_is_refused(self, spark: "SparkSession", tmp_path: Path, log: Path) -> None:
+        output = tmp_path / "out"
+        self.write(spark, log, output, 0, 1)
+        with pytest.raises(BatchError, match="has batches up to 1, and batch 0 comes again"):
+            self.write(spark, log, output, 0)
+        spark.sparkContext.setLocalProperty("sql.streaming.queryId", "one")
+        try:
+            self.write(spark, log, output, 2)
+            spark.sparkContext.setLocalProperty("sql.streaming.queryId", "two")
+            with pytest.raises(BatchError, match=r"the batches of another query \(one\)"):
+                self.write(spark, log, output, 3)
+        finally:
+            spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)  # type: ignore[arg-type]
+
+    def test_a_stream_says_which_query_it_is(self, spark: "SparkSession", tmp_path: Path, log: Path) -> None:
+        (tmp_path / "out").mkdir()
+        with contextlib.closing(TableWriter(tmp_path / "out", compact_ms=0)) as writer:
+            chunks = spark.readStream.format("framegate").load(str(log))
+            query = chunks.writeStream.foreachBatch(writer).option("checkpointLocation", str(tmp_path / "state")).trigger(availableNow=True).start()
+            assert query.awaitTermination(60)
+        assert read_manifest(tmp_path / "out").query == query.id
+        assert self.rows(spark, tmp_path / "out", "select count(*) from frames") == [(3,)]
+
+    def test_what_a_crash_leaves_behind_is_never_read(
+        self, spark: "SparkSession", tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        output = tmp_path / "out"
+        self.write(spark, log, output, 0)
+
+        def crash(*_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ManifestLog, "commit", crash)
+            with pytest.raises(KeyboardInterrupt):
+                self.write(spark, log, output, 1)
+        assert len(list((output / "_files").rglob("*.parquet"))) > len(read_manifest(output).files)
+        assert self.rows(spark, output, "select count(*) from frames") == [(3,)]
+        self.write(spark, log, output, 1)
+        assert self.rows(spark, output, "select count(*) from frames") == [(6,)]
+        assert len(list((output / "_files").rglob("*.parquet"))) == len(read_manifest(output).files)
+
+    def test_a_batch_over_hours_lies_in_their_folders(self, spark: "SparkSession", tmp_path: Path) -> None:
+        processor = FakeProcessor(tmp_path / "log")
+        for hour in range(3):
+            processor.block([b"%d" % hour], at_ns=START_NS + hour * 60 * MINUTE_NS)
         processor.close()
-        FakeProcessor(less).block([b"one"])
-        self.write(spark, TableWriter(output), log, 0)
-        self.write(spark, TableWriter(output), less, 0)
-        assert self.rows(spark, output, "select count(*) from requests") == [(0,)]
-        assert self.rows(spark, output, "select direction, sum(frames) from traffic_by_minute group by 1") == [("request", 1)]
+        spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
+        try:
+            self.write(spark, tmp_path / "log", tmp_path / "out", 0)
+        finally:
+            spark.conf.set("spark.sql.session.timeZone", "UTC")
+        folders = sorted({file.folder for file in read_manifest(tmp_path / "out").files.values()})
+        hours = ("date=2023-11-14/hour=22", "date=2023-11-14/hour=23", "date=2023-11-15/hour=00")
+        assert folders == [f"{table}/{hour}" for table in ("completeness", "frames", "traffic_by_minute") for hour in hours]
+        files = read_manifest(tmp_path / "out").of("frames")
+        assert [file.first_us for file in files] == [(START_NS + hour * 60 * MINUTE_NS) // 1000 for hour in range(3)]
 
-    def test_what_a_crash_leaves_behind_is_never_read(self, spark: "SparkSession", tmp_path: Path) -> None:
-        log, output = tmp_path / "log", tmp_path / "out"
-        FakeProcessor(log).block([b"one"])
+    def test_compacted_tables_say_the_same(self, spark: "SparkSession", tmp_path: Path, log: Path) -> None:
+        output = tmp_path / "out"
+        self.write(spark, log, output, *range(7))
+        questions = [
+            "select count(*), sum(crc32(payload)), sum(size), count(distinct connection) from frames",
+            "select count(*), sum(latency_us) from requests",
+            "select count(*), sum(lost_frames), min(lost_from) from gaps",
+            "select * from traffic_by_minute order by all",
+            "select * from completeness order by all",
+        ]
+        before = [self.rows(spark, output, question) for question in questions]
+        many = len(read_manifest(output).files)
+        with contextlib.closing(TableWriter(output, compact_ms=3_600_000)) as writer:
+            deadline = time.monotonic() + 60
+            while writer._compactor.passes == 0 and time.monotonic() < deadline:
+                time.sleep(0.02)
+        assert len(read_manifest(output).files) < many / 4
+        assert [self.rows(spark, output, question) for question in questions] == before
 
-        class Crash(TableWriter):
-            def _publish(self, table: str, batch: int) -> None:
-                if table != "frames":
-                    raise KeyboardInterrupt
-                super()._publish(table, batch)
-
-        self.write(spark, TableWriter(output), log, 0)
-        with pytest.raises(KeyboardInterrupt):
-            self.write(spark, Crash(output), log, 1)
-        register_views(spark, output, published_only=True)
-        assert spark.table("frames").count() == spark.table("traffic_by_minute_parts").count() == 1
-        assert self.rows(spark, output, "select count(*) from traffic_by_minute_parts") == [(1,)]
-        self.write(spark, TableWriter(output), log, 1)
-        assert self.rows(spark, output, "select count(*), count(distinct batch_id) from frames") == [(2, 2)]
-        assert self.rows(spark, output, "select count(*) from traffic_by_minute_parts") == [(2,)]
-        assert json.loads((output / "_progress.json").read_text())["total"]["frames"] == 2
+    def test_other_programs_read_the_folders(self, spark: "SparkSession", tmp_path: Path, log: Path) -> None:
+        output = tmp_path / "out"
+        self.write(spark, log, output, 0, 1)
+        table = pyarrow.dataset.dataset(output / "frames", partitioning="hive").to_table()
+        assert sorted(table.column("payload").to_pylist()) == sorted([b"one", b"two", b"yes"] * 2)
+        assert table.schema.field("capture_time").type == pa.timestamp("us", tz="UTC")
+        assert set(table.column("hour").to_pylist()) == {22}
+        assert pd.read_parquet(output / "requests", engine="pyarrow")["answer_size"].tolist() == [3, 3]
 
     def test_views_of_an_output_without_batches_are_empty(self, spark: "SparkSession", tmp_path: Path) -> None:
-        for table in TABLE_SCHEMAS:
-            (tmp_path / table).mkdir()
-        assert self.rows(spark, tmp_path, "select count(*) from frames") == [(0,)]
-        assert self.rows(spark, tmp_path, "select * from traffic_by_minute") == []
-        assert self.rows(spark, tmp_path, "select * from requests_by_api") == []
+        for view in ("frames", "requests", "gaps", "traffic_by_minute", "requests_by_api", "completeness"):
+            assert self.rows(spark, tmp_path, f"select * from {view}") == []
 
-    def test_tables_have_the_columns_that_views_promise(self, spark: "SparkSession", tmp_path: Path) -> None:
-        log, output = tmp_path / "log", tmp_path / "out"
-        processor = FakeProcessor(log)
-        processor.send([b"yes"], direction="response", protocol="kafka", keys=[3 << 16], latencies=[9])
-        processor.point(1, "request").lose(record.REASON_QUEUE_FULL, 4, 40, 2, START_NS)
-        processor.close()
-        self.write(spark, TableWriter(output), log, 0)
+    def test_tables_have_the_columns_that_views_promise(self, spark: "SparkSession", tmp_path: Path, log: Path) -> None:
+        output = tmp_path / "out"
+        self.write(spark, log, output, 0)
         for table, columns in TABLE_SCHEMAS.items():
-            written = spark.read.parquet(str(output / table / "batch_id=0")).schema
+            written = spark.read.parquet(str(output / table)).drop("date", "hour").schema
             promised = spark.createDataFrame([], columns).schema
-            assert {field.name: field.dataType for field in written} == {field.name: field.dataType for field in promised}, table
+            assert [(field.name, field.dataType) for field in written] == [(field.name, field.dataType) for field in promised], table

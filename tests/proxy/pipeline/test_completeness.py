@@ -1,0 +1,157 @@
+"""What the view says of each minute, for every way in which one can end."""
+
+import datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from proxy.pipeline import completeness
+from proxy.pipeline.completeness import SCHEMA, STATES, SUMS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+START = datetime.datetime(2026, 11, 22, 7, 0)
+FRAME = (
+    "stream string, listener string, direction string, capture_time timestamp, offset bigint, capture string, reason string, kept_size int, size int"
+)
+FACT = (
+    "stream string, listener string, direction string, capture_time timestamp, offset bigint, kind string, reason string, certainty string, "
+    "lost_frames bigint, seen_frames bigint, lost_from timestamp, lost_until timestamp"
+)
+
+
+class Log:
+    """Rows of frames and of facts."""
+
+    def __init__(self) -> None:
+        self.frames: list[tuple[Any, ...]] = []
+        self.facts: list[tuple[Any, ...]] = []
+        self._stream = ""
+        self._offset = 0
+
+    def stream(self, name: str, *, offset: int = 0) -> "Log":
+        self._stream, self._offset = name, offset
+        return self
+
+    def stored(self, minute: float, count: int, *, capture: str = "full", reason: str = "none", kept: int = 9, size: int = 9) -> "Log":
+        for _ in range(count):
+            self.frames.append((self._stream, "main", "request", self._at(minute), self._offset, capture, reason, kept, size))
+        self._offset += 64
+        return self
+
+    def totals(self, minute: float, seen: int) -> "Log":
+        return self._fact(minute + 0.5, "totals", "none", None, 0, seen, minute, minute)
+
+    def gap(self, minute: float, lost: int, *, until: float | None = None, certainty: str | None = "exact", reason: str = "queue_full") -> "Log":
+        last = minute if until is None else until
+        return self._fact(last + 3, "gap", reason, certainty, lost, None, minute, last)
+
+    def _fact(self, minute: float, kind: str, reason: str, certainty: str | None, lost: int, seen: int | None, first: float, last: float) -> "Log":
+        place = (self._stream, "main", "request", self._at(minute), self._offset)
+        self.facts.append((*place, kind, reason, certainty, lost, seen, self._at(first), self._at(last)))
+        self._offset += 64
+        return self
+
+    def _at(self, minute: float) -> datetime.datetime:
+        return START + datetime.timedelta(minutes=minute)
+
+
+def tables(spark: "SparkSession", log: Log) -> "tuple[DataFrame, DataFrame]":
+    """The rows, which go to Spark without a Python process."""
+    made = []
+    for rows, columns in ((log.frames, FRAME), (log.facts, FACT)):
+        schema = to_arrow_schema(spark.range(0).selectExpr(*(casts(columns))).schema, timezone="UTC")
+        values = zip(*rows, strict=True) if rows else ([] for _ in schema)
+        made.append(
+            spark.createDataFrame(pa.table([pa.array(column, field.type) for column, field in zip(values, schema, strict=True)], schema=schema))
+        )
+    return made[0], made[1]
+
+
+def casts(columns: str) -> list[str]:
+    """SQL for no values of these columns."""
+    return [f"cast(null as {kind}) as {name}" for name, kind in (column.split() for column in columns.split(","))]
+
+
+def judged(spark: "SparkSession", log: Log) -> dict[str, list[tuple[Any, ...]]]:
+    """By stream: minute and state of each row of the view."""
+    frames, facts = tables(spark, log)
+    completeness.of_frames(frames).unionByName(completeness.of_facts(facts)).createOrReplaceTempView("completeness_parts")
+    spark.sql(completeness.VIEW)
+    found: dict[str, list[tuple[Any, ...]]] = {}
+    for row in spark.sql("SELECT * FROM completeness ORDER BY stream, minute").collect():
+        assert row.state in STATES
+        minute = (row["minute"] - START) // datetime.timedelta(minutes=1)
+        found.setdefault(row.stream, []).append((minute, row.seen, row.stored, row.withheld, row.sampled, row.lost, row.missing, row.state))
+    return found
+
+
+def test_every_state(spark: "SparkSession") -> None:
+    log = Log()
+    log.stream("n.0.good").stored(0, 3).stored(0.9, 2).totals(0, 5).stored(1, 2)
+    log.stream("n.0.ended").stored(0, 3).totals(0, 2).totals(0.1, 1)
+    log.stream("a.b.c.1.dots").stored(0, 1).totals(0, 1)
+    log.stream("n.0.lost").stored(0, 1).gap(0, 2).totals(0, 3)
+    log.stream("n.0.late").stored(0, 1).gap(0.5, 2).totals(0, 3).stored(5, 1).totals(5, 1)
+    log.stream("n.0.sampled").stored(0, 1).gap(0, 4, reason="sampled").totals(0, 5)
+    log.stream("n.0.withheld").stored(0, 2, reason="withheld", kept=0).stored(0, 1, reason="withheld").totals(0, 3)
+    log.stream("n.0.lengths").stored(0, 2, capture="lengths", reason="capture", kept=0).totals(0, 2)
+    log.stream("n.0.empty").stored(0, 2, reason="withheld", kept=0, size=0).totals(0, 2)
+    log.stream("n.0.missing").stored(0, 3).totals(0, 5).stored(1, 1).stored(3, 1).totals(3, 1)
+    log.stream("n.0.more").stored(0, 3).totals(0, 2).stored(3, 1).totals(3, 1)
+    log.stream("n.0.pieces").stored(0, 2).stored(0, 1, reason="pieces_lost").totals(0, 3)
+    log.stream("n.0.version2").stored(0, 1).stored(9, 1)
+    log.stream("n.0.cut", offset=640).stored(0, 3).totals(0, 5).stored(1, 3).totals(1, 5).stored(2, 1).totals(2, 1)
+    log.stream("n.0.shared").stored(0, 3).totals(0, 5).stored(1, 3).totals(1, 8).gap(0.5, 4, until=1.5)
+    log.stream("n.0.old").stored(0, 1).gap(0, 2, certainty=None).totals(0, 3)
+    assert judged(spark, log) == {
+        "n.0.good": [(0, 5, 5, 0, 0, 0, 0, "complete"), (1, 0, 2, 0, 0, 0, -2, "open")],
+        "n.0.ended": [(0, 3, 3, 0, 0, 0, 0, "complete")],
+        "a.b.c.1.dots": [(0, 1, 1, 0, 0, 0, 0, "complete")],
+        "n.0.lost": [(0, 3, 1, 0, 0, 2, 0, "lost")],
+        "n.0.late": [(0, 3, 1, 0, 0, 2, 0, "lost"), (5, 1, 1, 0, 0, 0, 0, "complete")],
+        "n.0.sampled": [(0, 5, 1, 0, 4, 0, 0, "complete")],
+        "n.0.withheld": [(0, 3, 1, 2, 0, 0, 0, "complete")],
+        "n.0.lengths": [(0, 2, 2, 0, 0, 0, 0, "complete")],
+        "n.0.empty": [(0, 2, 2, 0, 0, 0, 0, "complete")],
+        "n.0.missing": [(0, 5, 3, 0, 0, 0, 2, "missing"), (1, 0, 1, 0, 0, 0, -1, "missing"), (3, 1, 1, 0, 0, 0, 0, "complete")],
+        "n.0.more": [(0, 2, 3, 0, 0, 0, -1, "missing"), (3, 1, 1, 0, 0, 0, 0, "complete")],
+        "n.0.pieces": [(0, 3, 2, 0, 0, 1, 0, "lost")],
+        "n.0.version2": [(0, 0, 1, 0, 0, 0, -1, "unknown"), (9, 0, 1, 0, 0, 0, -1, "open")],
+        "n.0.cut": [(0, 5, 3, 0, 0, 0, 2, "cut"), (1, 5, 3, 0, 0, 0, 2, "missing"), (2, 1, 1, 0, 0, 0, 0, "complete")],
+        "n.0.shared": [(0, 5, 3, 0, 0, 0, 0, "lost"), (1, 8, 3, 0, 0, 0, 5, "missing")],
+        "n.0.old": [(0, 3, 1, 0, 0, 2, 0, "lost")],
+    }
+
+
+def test_what_control_wrote_counts_for_the_dead_stream(spark: "SparkSession") -> None:
+    log = Log()
+    log.stream("n.3.boot").stored(0, 3).totals(0, 3).stored(1, 2)
+    log.stream("n.recovery.boot").totals(1, 2).gap(1, 10, certainty="at_most", reason="processor_died")
+    log.stream("n.recovery.gone").gap(0, 0, until=2, certainty="unknown", reason="processor_died")
+    log.stream("m.3.boot").stored(0, 1).totals(0, 1)
+    assert judged(spark, log) == {
+        "n.3.boot": [(0, 3, 3, 0, 0, 0, 0, "complete"), (1, 2, 2, 0, 0, 0, 0, "at_most")],
+        "n.recovery.gone": [(minute, 0, 0, 0, 0, 0, 0, "unknown") for minute in range(3)],
+        "m.3.boot": [(0, 1, 1, 0, 0, 0, 0, "complete")],
+    }
+
+
+def test_a_gap_of_months_does_not_make_rows_of_every_minute(spark: "SparkSession") -> None:
+    log = Log().stream("n.0.b").stored(0, 1).totals(0, 1).stored(7, 1).totals(7, 1)
+    log.stream("n.recovery.b").gap(0, 0, until=100_000, certainty="unknown")
+    assert [row[0] for row in judged(spark, log)["n.0.b"]] == [0, 7, 100_000]
+
+
+def test_the_table_has_its_columns(spark: "SparkSession") -> None:
+    log = Log().stream("n.0.b").stored(0, 1).gap(0, 1, until=9)
+    empty = spark.range(0).selectExpr(*casts(SCHEMA))
+    frames, facts = tables(spark, log)
+    for rows in (completeness.of_frames(frames), completeness.of_facts(facts)):
+        assert [(field.name, field.dataType) for field in rows.schema] == [(field.name, field.dataType) for field in empty.schema]
+    assert set(SUMS.values()) == {"sum", "min"}

@@ -1,0 +1,229 @@
+import collections
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from proxy.pipeline import compaction, layout, manifest
+from proxy.pipeline.compaction import Compactor
+from proxy.pipeline.layout import FILES, data_file
+from proxy.pipeline.manifest import ManifestError, read_manifest
+from tests.fakes.table_files import HOUR_US, RULES, START_US, by_folders, by_manifest, publish, stage, store_of
+
+BATCHES = 3
+
+
+class PowerCutError(BaseException):
+    """The process is gone here."""
+
+
+def rows_of(batches: int) -> tuple[list[int], int]:
+    return [batch for batch in range(batches) for _ in range(3)], 3 * batches
+
+
+def test_a_published_batch_is_in_all_tables_by_both_ways(tmp_path: Path, no_umask: None) -> None:
+    store = store_of(tmp_path)
+    publish(store, 0, files=2)
+    publish(store, 1, at_us=START_US + HOUR_US)
+    assert by_manifest(tmp_path) == by_folders(tmp_path) == rows_of(2)
+    folders = collections.Counter(file.folder for file in store.manifest.files.values())
+    assert folders == {
+        "rows/date=2023-11-14/hour=23": 2,
+        "rows/date=2023-11-15/hour=00": 1,
+        "sums/date=2023-11-14/hour=23": 1,
+        "sums/date=2023-11-15/hour=00": 1,
+    }
+    first = store.manifest.of("rows")[0]
+    assert (first.first_us, first.rows, first.batch, first.level) == (START_US, 2, 0, 0)
+    assert store.manifest.rows == {"rows": 3, "sums": 1}
+    assert store.manifest.total == {"rows": 6, "sums": 2}
+    kept = [path for path in tmp_path.rglob("*") if path.is_dir() or path.suffix == ".parquet"]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in kept if "_staging" not in path.parts} == {0o750, 0o640}
+
+
+def test_a_file_without_statistics_of_its_time_is_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"capture_time": pa.array([1], type=pa.timestamp("us"))}), tmp_path / "x", write_statistics=False)
+    with pytest.raises(ValueError, match="no statistics of the column capture_time"):
+        data_file(tmp_path / "x", "rows/x", 0, "capture_time")
+
+
+def test_folders_are_set_right_at_the_start(tmp_path: Path) -> None:
+    store = store_of(tmp_path)
+    for batch in range(3):
+        publish(store, batch)
+    stage(store, 3)
+    store.close()
+    hidden, shown, orphan = sorted(file.path for file in read_manifest(tmp_path).files.values())[:3]
+    (tmp_path / FILES / hidden).unlink()
+    (tmp_path / shown).unlink()
+    shutil.copy(tmp_path / orphan, tmp_path / FILES / Path(orphan).with_name("orphan.parquet"))
+    shutil.copy(tmp_path / orphan, tmp_path / Path(orphan).with_name("orphan.parquet"))
+    store_of(tmp_path).close()
+    assert by_manifest(tmp_path) == by_folders(tmp_path) == rows_of(3)
+    assert not list(tmp_path.rglob("orphan.parquet"))
+    assert not (tmp_path / "_staging").exists()
+    (tmp_path / FILES / hidden).unlink()
+    (tmp_path / hidden).unlink()
+    with pytest.raises(ManifestError, match="1 files of the tables are gone: rows/"):
+        store_of(tmp_path)
+
+
+def test_a_removed_file_stays_for_its_readers_until_the_grace_is_over(tmp_path: Path) -> None:
+    store = store_of(tmp_path)
+    store._now_ns = lambda: 10_000
+    publish(store, 0)
+    (file,) = store.manifest.of("rows")
+    store.replace([file], [], "rows", "capture_time")
+    assert not (tmp_path / file.path).exists()
+    assert not (tmp_path / file.path).parent.exists()
+    assert store.file(file.path).exists()
+    store._now_ns = lambda: 10_099
+    assert store.sweep(100) == 0
+    assert store.file(file.path).exists()
+    store._now_ns = lambda: 10_100
+    assert store.sweep(100) == 1
+    assert not store.file(file.path).parent.exists()
+    assert store.manifest.removed == {}
+
+
+def job(output: Path) -> None:
+    """A job that goes on where the manifest says, compacts as it goes, and forgets removed files at once."""
+    store = store_of(output)
+    try:
+        compactor = Compactor(store, RULES, every_s=0, expire_after_s=None, grace_s=0)
+        for batch in range(store.manifest.batch + 1, BATCHES):
+            publish(store, batch, files=2)
+            if batch % 3 == 2:
+                compactor.run_once()
+    finally:
+        store.close()
+
+
+class Cut:
+    """Ends the process, so to speak, behind the n-th change of the file system."""
+
+    SYNCS = (os.fsync, os.fdatasync)
+    CALLS = ("write", "fsync", "fdatasync", "rename", "link", "unlink", "chmod")
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.calls = 0
+        self.at = -1
+        for name in self.CALLS:
+            patch.setattr(os, name, self._counted(getattr(os, name), torn=name == "write"))
+
+    def _counted(self, call: Callable[..., Any], *, torn: bool) -> Callable[..., Any]:
+        def counted(*words: Any, **facts: Any) -> Any:
+            self.calls += 1
+            if self.calls == self.at and torn:
+                call(words[0], words[1][: len(words[1]) // 2])
+            try:
+                if call in self.SYNCS or (self.calls == self.at and torn):
+                    return None  # a killed process loses nothing of what it had written
+                return call(*words, **facts)
+            finally:
+                if self.calls == self.at:
+                    raise PowerCutError
+
+        return counted
+
+
+@pytest.mark.slow
+def test_whatever_moment_a_job_is_killed_at_readers_see_whole_batches_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        cut = Cut(patch)
+        job(tmp_path / "whole")
+    assert by_manifest(tmp_path / "whole") == by_folders(tmp_path / "whole") == rows_of(BATCHES)
+    assert cut.calls > 80
+    for at in range(1, cut.calls + 1):
+        output = tmp_path / str(at)
+        with monkeypatch.context() as patch:
+            killed = Cut(patch)
+            killed.at = at
+            with pytest.raises(PowerCutError):
+                job(output)
+        before = read_manifest(output).batch + 1
+        assert by_manifest(output) == rows_of(before), f"killed at {at}"
+        store_of(output).close()
+        assert by_manifest(output) == by_folders(output) == rows_of(before), f"started again behind {at}"
+        job(output)
+        assert by_manifest(output) == by_folders(output) == rows_of(BATCHES)
+        stored = {str(path.relative_to(output / FILES)) for path in (output / FILES).rglob("*.parquet")}
+        state = read_manifest(output)
+        assert state.files.keys() <= stored <= state.files.keys() | state.removed.keys(), "nothing is left over"
+        shutil.rmtree(output)
+
+
+CHILD = """
+import importlib.machinery, importlib.util, os, sys
+spec = importlib.machinery.ModuleSpec("tests", None, is_package=True)
+spec.submodule_search_locations = [sys.argv[2]]
+sys.modules["tests"] = importlib.util.module_from_spec(spec)
+from pathlib import Path
+from tests.fakes.table_files import RULES, publish, store_of
+from proxy.pipeline.compaction import Compactor
+
+def job():
+    store = store_of(Path(sys.argv[1]))
+    Compactor(store, RULES, every_s=0.001, expire_after_s=None, grace_s=60).start()
+    batch = store.manifest.batch
+    while True:
+        batch += 1
+        publish(store, batch, files=2)
+        print(batch, flush=True)
+
+told, tell = os.pipe()
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        os.read(told, 1)
+        job()
+    print(child, flush=True)
+    os.write(tell, b"x")
+    os.waitpid(child, 0)
+    print("gone", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_25_kills_of_a_job_that_writes_and_compacts(tmp_path: Path) -> None:
+    """The kill comes behind so many batches, wherever the job's two threads are then; a reader reads meanwhile and behind it; 25 take time."""
+    output = tmp_path / "out"
+    tests = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-c", CHILD, str(output), str(tests)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        for kill in range(25):
+            parent.stdin.write("go\n")
+            parent.stdin.flush()
+            child = int(parent.stdout.readline())
+            said = -1
+            for _ in range(1 + kill % 5):
+                said = int(parent.stdout.readline())
+                rows, frames = by_manifest(output)
+                assert (rows, frames) == rows_of(len(rows) // 3)
+                assert len(rows) // 3 > said
+            os.kill(child, signal.SIGKILL)
+            while parent.stdout.readline() != "gone\n":
+                pass
+            seen = read_manifest(output).batch + 1
+            assert by_manifest(output) == rows_of(seen)
+            assert seen > said
+        parent.stdin.close()
+    store_of(output).close()
+    assert by_folders(output) == by_manifest(output)
+    assert max(file.level for file in read_manifest(output).files.values()) >= 1, "it was compacted meanwhile"
+
+
+def test_modules_under_test_share_one_os() -> None:
+    assert layout.os is manifest.os is os
+    assert compaction.FANOUT > 1

@@ -1,0 +1,125 @@
+import datetime
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from proxy.pipeline import views
+from proxy.pipeline.layout import FILES
+from proxy.pipeline.manifest import DataFile, ManifestLog
+from proxy.pipeline.tables import TABLE_SCHEMAS, TIME_COLUMNS
+from proxy.pipeline.views import read_table, register_views
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DAY = datetime.datetime(2026, 11, 22, tzinfo=datetime.UTC)
+OVER, IN_HAND = 4, 20  # files of a table in an hour that is over, and in the last one
+GOAL_S = 2.0
+ARROW = {"string": pa.string(), "bigint": pa.int64(), "int": pa.int32(), "binary": pa.binary(), "timestamp": pa.timestamp("us", tz="UTC")}
+
+
+def write_day(output: Path, *, rows: int, over: int = OVER, in_hand: int = IN_HAND) -> None:
+    """A day as compaction leaves it: so many files an hour of each table, each with so many rows of its share of the hour."""
+    log = ManifestLog(output)
+    day_us = int(DAY.timestamp()) * 1_000_000
+    for table, columns in TABLE_SCHEMAS.items():
+        kinds = {name: ARROW[kind] for name, kind in (column.strip().split(" ") for column in columns.split(","))}
+        for hour in range(24):
+            folder = f"{table}/date={DAY.date()}/hour={hour:02d}"
+            (output / FILES / folder).mkdir(parents=True)
+            added = []
+            files = in_hand if hour == 23 else over
+            share_us = 3_600_000_000 // files
+            for number in range(files):
+                first = day_us + hour * 3_600_000_000 + number * share_us
+                times = [first + row * share_us // rows for row in range(rows)]
+                data = {name: pa.nulls(rows, kind) for name, kind in kinds.items()}
+                data[TIME_COLUMNS[table]] = pa.array(times, type=ARROW["timestamp"])
+                if table == "frames":
+                    data["payload"] = pa.array([b"p" * 100] * rows)
+                    data["size"] = pa.array([100] * rows, type=pa.int32())
+                path = f"{folder}/{number}.parquet"
+                pq.write_table(pa.table(data), output / FILES / path)
+                added.append(DataFile(path, rows, 1000, times[0], times[-1], 0))
+            log.commit(add=added, batch=86_399)
+    log.close()
+
+
+def files_of(rows: "DataFrame") -> int:
+    return len(rows.inputFiles())
+
+
+def test_times_have_a_zone() -> None:
+    assert views._micros(None) is None
+    assert views._micros(datetime.datetime(1970, 1, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=1)))) == 0
+    assert views._micros(datetime.datetime(2300, 1, 1, microsecond=1, tzinfo=datetime.UTC)) == 10413792000000001
+    with pytest.raises(ValueError, match="2026-11-22T00:00:00 has no time zone"):
+        views._micros(DAY.replace(tzinfo=None))
+
+
+def test_what_is_not_on_this_host_is_delta(tmp_path: Path) -> None:
+    assert views._manifest("s3a://bucket/tables") is None
+    assert views._manifest(tmp_path) is not None
+    (tmp_path / "frames" / "_delta_log").mkdir(parents=True)
+    assert views._manifest(tmp_path) is None
+    ManifestLog(tmp_path).close()
+    assert views._manifest(tmp_path) is not None
+
+
+@pytest.fixture(scope="module")
+def day(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """24 hours of five tables, 560 files: at a batch a second, 86,400 batches."""
+    output = tmp_path_factory.mktemp("day")
+    write_day(output, rows=1000)
+    return output
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+class TestWithSpark:
+    def test_only_files_of_the_time_that_is_asked_for_are_opened(self, spark: "SparkSession", day: Path) -> None:
+        since, until = DAY + datetime.timedelta(hours=7, minutes=3), DAY + datetime.timedelta(hours=7, minutes=8)
+        assert files_of(read_table(spark, day, "frames")) == 23 * OVER + IN_HAND
+        rows = read_table(spark, day, "frames", since=since, until=until)
+        assert files_of(rows) == 1
+        found = [micros for (micros,) in rows.selectExpr("unix_micros(capture_time) as at").orderBy("at").collect()]
+        hour = read_table(spark, day, "frames").where("date = '2026-11-22' and hour = 7").selectExpr("unix_micros(capture_time) as at")
+        first, last = since.timestamp() * 1e6, until.timestamp() * 1e6
+        assert found == sorted(micros for (micros,) in hour.collect() if first <= micros < last)
+        assert len(found) > 300
+        assert read_table(spark, day, "frames", until=DAY).collect() == []
+
+    def test_a_day_opens_and_answers_in_time(self, spark: "SparkSession", day: Path) -> None:
+        """Warm, as in a notebook; the goal is for a quiet machine, the test allows a busy one five times as much."""
+        register_views(spark, day)
+        began = time.monotonic()
+        register_views(spark, day)
+        opened = time.monotonic()
+        five = "capture_time >= '2026-11-22 07:03:00' AND capture_time < '2026-11-22 07:08:00'"
+        by_time = spark.sql(f"SELECT count(*), sum(length(payload)) FROM frames WHERE {five}").collect()[0]
+        asked = time.monotonic()
+        by_hour = spark.sql(f"SELECT count(*), sum(length(payload)) FROM frames WHERE date = '2026-11-22' AND hour = 7 AND {five}").collect()[0]
+        done = time.monotonic()
+        print(f"opened in {opened - began:.2f} s, five minutes in {asked - opened:.2f} s, with the hour in {done - asked:.2f} s")
+        assert by_time == by_hour
+        assert by_time[0] > 300
+        assert opened - began < 5 * GOAL_S
+        assert asked - opened < 5 * GOAL_S
+
+    def test_a_view_outlives_compaction(self, spark: "SparkSession", tmp_path: Path) -> None:
+        write_day(tmp_path, over=1, in_hand=1, rows=2)
+        register_views(spark, tmp_path)
+        log = ManifestLog(tmp_path)
+        log.commit(remove=[file.path for file in log.state.of("frames")], at=0)
+        assert spark.sql("select count(*) from frames").collect()[0][0] == 48
+        register_views(spark, tmp_path)
+        assert spark.sql("select count(*) from frames").collect()[0][0] == 0
+
+    def test_views_of_a_time_have_rows_of_it(self, spark: "SparkSession", day: Path) -> None:
+        register_views(spark, day, since=DAY + datetime.timedelta(hours=23))
+        assert spark.sql("select count(*) from frames").collect()[0][0] == IN_HAND * 1000
+        assert spark.sql("select count(*) from gaps").collect()[0][0] == IN_HAND * 1000
