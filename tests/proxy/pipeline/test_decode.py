@@ -126,7 +126,7 @@ def test_payload_of_a_block_is_not_copied(tmp_path: Path) -> None:
 
 def test_small_blocks_share_a_batch_and_large_ones_do_not(tmp_path: Path) -> None:
     processor = FakeProcessor(tmp_path)
-    for size in (10, 10, 600_000, 600_000):
+    for size in (10, 10, 5_000_000, 5_000_000):
         processor.block([b"x" * size])
     counts = [batch.num_rows for batch in record_batches("s", iter(blocks(tmp_path)), SCHEMA)]
     assert counts == [3, 1]
