@@ -1,9 +1,10 @@
 """Blocks of the tap's log as Arrow record batches: a row for each chunk, and no copy of the payload.
 
 The chunk table of a block is a numpy array over the file's bytes, and ``data`` is an Arrow binary array whose buffer *is* the data section
-of the block: chunks lie back to back, so their offsets are all it takes. Neighbouring blocks are joined up to ``_JOIN_BELOW``: a batch costs some
-2 ms beside its bytes, and a column of many blocks is made at once (512 MB took half the processor time of batches of 1 MiB); joining copies payload once. So does making anew a block that holds pieces
-of frames that were cut through: the chunk that completes one holds all of it then, and pieces are no rows.
+of the block: chunks lie back to back, so their offsets are all it takes. Neighbouring blocks are joined up to ``_JOIN_BELOW``: a batch costs
+some 2 ms beside its bytes, and the columns of many blocks are made at once (512 MB took a third of the processor time of batches of 1 MiB).
+Joining copies their payload once. So does making anew a block that holds pieces of frames that were cut through: the chunk that completes one
+holds all of it then, and pieces are no rows.
 """
 
 import dataclasses
