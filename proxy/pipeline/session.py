@@ -3,6 +3,10 @@
 ``spark.python.unix.domain.socket.enabled`` matters most: over loopback TCP every task of a Python source waits some 40 ms. Its sockets live
 in a private folder with a short path (a Unix socket's path must stay under 108 bytes) that is removed with the session.
 
+Each batch writes two files of the checkpoint. Spark's usual manager of them asks Hadoop's FileContext, which without native libraries starts
+some forty processes (``readlink``, ``chmod``) for a batch and takes 25 ms for each file; the one over FileSystem takes 8. Both write aside and
+rename. What the second does not know is two writers of one checkpoint, of which there is one here: a job holds its output.
+
 Spark has its Python processes import pyspark from a zip in its home, and nothing that comes from a zip keeps its compiled form: each of the five that
 start with a job, and the one that starts with every query, compiled all of it again, which cost more than a second of processor time each. So a
 session of an installed pyspark runs from a home without that zip (``_home``), and they import what is installed.
@@ -39,6 +43,7 @@ MINIMUM_JAVA: Final = 17
 PRIVATE: Final = "/tmp/framegate-spark-"
 UMASK: Final = 0o777 & ~FOLDER_MODE
 _PACKAGES: Final = ("site-packages", "dist-packages")
+_CHECKPOINTS: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _JAVA_HINT: Final = "install openjdk-17-jre-headless (or newer), or set JAVA_HOME"
 
 
@@ -235,6 +240,7 @@ def local_session(name: str, *, cores: int | None = None, memory: str = "1g", se
         "spark.sql.artifact.isolation.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(slots),
+        "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINTS,
         "spark.sql.warehouse.dir": str(Path(private) / "warehouse"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -84,6 +84,9 @@ def test_what_java_prints_goes_to_standard_error(capfd: pytest.CaptureFixture[st
 def test_the_session_has_the_settings_that_a_python_source_wants(spark: "SparkSession") -> None:
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+    manager = str(spark.conf.get("spark.sql.streaming.checkpointFileManagerClass"))
+    assert spark._jvm is not None
+    assert spark._jvm.java.lang.Class.forName(manager).getName() == manager
     context = spark.sparkContext.getConf()
     assert context.get("spark.python.unix.domain.socket.enabled") == "true"
     sockets = context.get("spark.python.unix.domain.socket.dir")
