@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from candidates import Framegate
 from figures import Figure, add
-from pipeline_log import FLUSH_S
 from pipeline_rates import on_all_cores, scratch, wait_until
 from stage import Stage
 
@@ -29,10 +28,10 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 RATE = 400.0
-WARM_UP_S = 12.0
+WARM_UP_S = 15.0
 SECONDS = 30.0
 QUICK_SECONDS = 8.0
-START_S = 120.0
+START_S = 300.0
 GOALS_S = (0.8, 1.5)
 GOAL_BATCH_S = 0.1
 QUICKEST = {
@@ -114,18 +113,21 @@ def _fed(log: Path, output: Path, seconds: float) -> Iterator[Callable[[], list[
 
 
 def _watch(folder: Path, seconds: float, frames: Callable[[], int]) -> list[float]:
-    """Feed, and look until all of it was seen; the delays behind the warm-up."""
+    """Feed, and look; the delays of what is appended for so long, once the first frames were seen and the warm-up is over."""
     watch = Watch()
-    with _fed(folder / "log", folder / "appended", WARM_UP_S + seconds) as appended:
 
-        def all_seen() -> bool:
-            watch.note(frames())
-            return watch.frames >= total
+    def look() -> int:
+        watch.note(frames())
+        return watch.frames
 
-        total = round((WARM_UP_S + seconds) / FLUSH_S) * max(1, round(RATE * FLUSH_S))
-        wait_until(all_seen, 2 * (WARM_UP_S + seconds) + START_S, "the frames that were appended are not to be seen")
-        blocks = appended()
-    return watch.delays(blocks)[round(WARM_UP_S / FLUSH_S) :]
+    with _fed(folder / "log", folder / "appended", 2 * START_S + WARM_UP_S + seconds) as appended:
+        wait_until(lambda: look() > 0, START_S, "no frame is to be seen")
+        begin = time.time_ns() + round(WARM_UP_S * 1e9)
+        end = begin + round(seconds * 1e9)
+        wait_until(lambda: bool(look()) and time.time_ns() > end, START_S, "the time is not over")
+        blocks = [(at, count) for at, count in appended() if begin <= at < end]
+        wait_until(lambda: look() >= blocks[-1][1], START_S, "the frames that were appended are not to be seen")
+    return watch.delays(blocks)
 
 
 def _to_tables(folder: Path, seconds: float) -> list[float]:
