@@ -8,7 +8,7 @@ setup := $(PYTHON) deploy/environment.py
 .PHONY: help install run run-kafka test test-pure lint format bench bench-quick bench-pipeline proto clean
 
 help:  ## this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 	@echo 'Arguments go through: make run ARGS="--seconds 20", make test ARGS="tests/proxy/network -k limit"'
 
 install:  ## the wheel, compiled, with everything a user wants, in .venv
