@@ -5,10 +5,10 @@ ARGS ?=
 setup := $(PYTHON) deploy/environment.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install run run-kafka test test-pure lint format bench bench-quick proto clean
+.PHONY: help install run run-kafka test test-pure lint format bench bench-quick bench-pipeline proto clean
 
 help:  ## this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 	@echo 'Arguments go through: make run ARGS="--seconds 20", make test ARGS="tests/proxy/network -k limit"'
 
 install:  ## the wheel, compiled, with everything a user wants, in .venv
@@ -44,6 +44,9 @@ bench:  ## what a frame, a connection and a change cost, beside HAProxy, NGINX, 
 
 bench-quick:  ## the cost per frame only, in two minutes, beside the ratios that were committed
 	@$(MAKE) -s bench ARGS="--quick $(ARGS)"
+
+bench-pipeline:  ## what the tap's log, its Spark source and its tables cost, beside Spark's own Parquet; a quarter of an hour
+	@FRAMEGATE_REQUIRE_COMPILED=1 $(setup) run --with java --wish compiler,openssl -- python tests/benchmarks --parts pipeline --candidates framegate $(ARGS)
 
 proto:  ## generate control/gen from proto/
 	@$(setup) pure -- python -m control.gen

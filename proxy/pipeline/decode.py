@@ -1,9 +1,10 @@
 """Blocks of the tap's log as Arrow record batches: a row for each chunk, and no copy of the payload.
 
 The chunk table of a block is a numpy array over the file's bytes, and ``data`` is an Arrow binary array whose buffer *is* the data section
-of the block: chunks lie back to back, so their offsets are all it takes. Blocks that are small (a quiet proxy flushes every 20 ms) are joined
-until a batch is worth its fixed cost of some 46 microseconds; joining copies their payload once. So does making anew a block that holds pieces
-of frames that were cut through: the chunk that completes one holds all of it then, and pieces are no rows.
+of the block: chunks lie back to back, so their offsets are all it takes. Neighbouring blocks are joined up to ``_JOIN_BELOW``: a batch costs
+some 2 ms beside its bytes, and the columns of many blocks are made at once (512 MB took a third of the processor time of batches of 1 MiB).
+Joining copies their payload once. So does making anew a block that holds pieces of frames that were cut through: the chunk that completes one
+holds all of it then, and pieces are no rows.
 
 Where only a part of the payload is wanted, frames are cut here, so that Spark never sees the rest; their sizes stay those on the wire.
 """
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from proxy.pipeline.loss import DataLossError, Loss, pairs_of
 from proxy.pipeline.planner import Slice
@@ -43,7 +45,7 @@ INT32: Final = np.dtype(np.int32)
 _COUNTING: Final = (record.KIND_GAP, record.KIND_TOTALS)
 NOBODY: Final = "ANONYMOUS"
 """What the proxy calls a client that did not say who it is. No certificate's name is spelled so."""
-_JOIN_BELOW: Final = 1 << 20
+_JOIN_BELOW: Final = 8 << 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,14 +67,19 @@ class Block:
     @property
     def chunks(self) -> "NDArray[Any]":
         """The chunk table."""
-        return np.frombuffer(self.body, dtype=CHUNK_DTYPE, count=self.header.chunk_count, offset=self.header.chunks_at)
+        return np.frombuffer(self.table, dtype=CHUNK_DTYPE)
 
     @property
-    def strings(self) -> list[str]:
-        """What the rows name by index."""
+    def table(self) -> memoryview:
+        """The chunk table's bytes."""
+        start = self.header.chunks_at
+        return self.body[start : start + self.header.chunk_count * record.CHUNK_ROW_BYTES]
+
+    @property
+    def strings(self) -> bytes:
+        """What the rows name by index, a JSON array; ``_words`` reads it."""
         start = self.header.header_len
-        strings: list[str] = json.loads(bytes(self.body[start : start + self.header.strings_len]) or b"[]")
-        return strings
+        return bytes(self.body[start : start + self.header.strings_len])
 
     @property
     def data(self) -> memoryview:
@@ -89,8 +96,8 @@ class _Group:
         self.blocks = blocks
         self._keep = keep
         self.counts = np.array([block.header.chunk_count for block in blocks], dtype="i8")
-        tables = [block.chunks for block in blocks]
-        self.rows = tables[0] if len(tables) == 1 else np.concatenate(tables)
+        # joined as bytes: numpy's own concatenate compares the fields of every pair of tables first
+        self.rows = blocks[0].chunks if len(blocks) == 1 else np.frombuffer(b"".join(block.table for block in blocks), dtype=CHUNK_DTYPE)
         self.flags = self.rows["flags"]
 
     @functools.cached_property
@@ -122,13 +129,26 @@ class _Group:
 
     def text(self, field: str, null: str | None = None) -> pa.Array:
         """A column of strings that the rows name by index into their block's table; -1 is null, and so is the word ``null``."""
-        words: list[str | None] = []
+        words, shifts = self.words
+        if null is not None:
+            words = pc.if_else(pc.equal(words, null), pa.scalar(None, pa.string()), words)
+        index = self.rows[field]
+        return words.take(pa.array(index + shifts, mask=index < 0))
+
+    @functools.cached_property
+    def words(self) -> "tuple[pa.Array, NDArray[np.int32]]":
+        """The blocks' tables of strings behind each other, each different one once, and for each row where its block's begins."""
+        begins: dict[bytes, int] = {}
+        count = 0
         shifts = np.empty(len(self.blocks), dtype="i4")
         for position, block in enumerate(self.blocks):
-            shifts[position] = len(words)
-            words.extend(None if word == null else word for word in block.strings)
-        index = self.rows[field]
-        return pa.array(words, type=pa.string()).take(pa.array(index + np.repeat(shifts, self.counts), mask=index < 0))
+            strings = block.strings
+            if strings not in begins:
+                begins[strings] = count
+                count += len(_words(strings))
+            shifts[position] = begins[strings]
+        parts = [_words(strings) for strings in begins]
+        return parts[0] if len(parts) == 1 else pa.concat_arrays(parts), np.repeat(shifts, self.counts)
 
     def word(self, field: str, words: Sequence[str]) -> pa.Array:
         """A column of words of a closed list; a code above the list is named by its number, so that an older reader still reads."""
@@ -275,6 +295,12 @@ def _list_array(
 ) -> pa.Array:
     bits = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
     return pa.ListArray.from_buffers(kind, length, [bits, pa.py_buffer(offsets)], children=[pa.array(values, type=pa.int32())])
+
+
+@functools.lru_cache(maxsize=64)
+def _words(strings: bytes) -> pa.Array:
+    """A block's table of strings; the same connections give block after block the same one."""
+    return pa.array(json.loads(strings or b"[]"), type=pa.string())
 
 
 def _offsets(lengths: "NDArray[Any]") -> "NDArray[np.int32]":

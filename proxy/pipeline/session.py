@@ -3,6 +3,14 @@
 ``spark.python.unix.domain.socket.enabled`` matters most: over loopback TCP every task of a Python source waits some 40 ms. Its sockets live
 in a private folder with a short path (a Unix socket's path must stay under 108 bytes) that is removed with the session.
 
+Each batch writes two files of the checkpoint. Spark's usual manager of them asks Hadoop's FileContext, which without native libraries starts
+some forty processes (``readlink``, ``chmod``) for a batch and takes 25 ms for each file; the one over FileSystem takes 8. Both write aside and
+rename. What the second does not know is two writers of one checkpoint, of which there is one here: a job holds its output.
+
+Spark has its Python processes import pyspark from a zip in its home, and nothing that comes from a zip keeps its compiled form: each of the five that
+start with a job, and the one that starts with every query, compiled all of it again, which cost more than a second of processor time each. So a
+session of an installed pyspark runs from a home without that zip (``_home``), and they import what is installed.
+
 What Spark writes holds the frames of the log, and is for owner and group as the log is (``UMASK``). It takes two settings: Hadoop's file system
 gives the modes of its own umask to what it creates, whatever the process says; what else the JVM and its Python workers create goes by theirs.
 
@@ -39,6 +47,8 @@ PRIVATE: Final = "/tmp/framegate-spark-"
 UMASK: Final = 0o777 & ~FOLDER_MODE
 LOG_BYTES: Final = 8 << 20
 TAIL_BYTES: Final = 64 << 10
+_PACKAGES: Final = ("site-packages", "dist-packages")
+_CHECKPOINTS: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _JAVA_HINT: Final = "install openjdk-17-jre-headless (or newer), or set JAVA_HOME"
 
 
@@ -89,8 +99,33 @@ def _workers_see_this_package() -> None:
     """Spark's Python processes inherit PYTHONPATH, not sys.path: name the folder of ``proxy`` there when it is not an installed one."""
     root = str(Path(__file__).resolve().parents[2])
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if Path(root).name not in ("site-packages", "dist-packages") and root not in known:
+    if Path(root).name not in _PACKAGES and root not in known:
         os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, known)])
+
+
+@contextlib.contextmanager
+def _home(private: Path, settings: Mapping[str, str]) -> Iterator[None]:
+    """A JVM started meanwhile runs from a Spark home that is the installed pyspark without its zips, made in ``private``.
+
+    Only where the Python processes are this very interpreter, and so find the same pyspark by themselves, and nobody named a home.
+    """
+    import pyspark
+
+    installed = Path(pyspark.__file__).parent
+    own = os.environ.get("PYSPARK_PYTHON") == sys.executable and "spark.pyspark.python" not in settings
+    if "SPARK_HOME" in os.environ or not own or installed.parent.name not in _PACKAGES or not (installed / "jars").is_dir():
+        yield
+        return
+    home = private / "home"
+    home.mkdir()
+    for entry in installed.iterdir():
+        if entry.name != "python":
+            (home / entry.name).symlink_to(entry)
+    os.environ["SPARK_HOME"] = str(home)
+    try:
+        yield
+    finally:
+        del os.environ["SPARK_HOME"]
 
 
 def remove_leftovers() -> None:
@@ -268,6 +303,7 @@ def local_session(
         "spark.sql.artifact.isolation.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(slots),
+        "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINTS,
         "spark.sql.warehouse.dir": str(Path(private) / "warehouse"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -276,7 +312,7 @@ def local_session(
     builder = SparkSession.builder.appName(name).master(f"local[{slots}]")
     before = set(_descendants())
     try:
-        with _started(builder, chosen, 2 if log is None else log.fd) as spark:
+        with _started(builder, chosen, Path(private), 2 if log is None else log.fd) as spark:
             pyspark_framegate.register(spark)
             yield spark
     except Exception:
@@ -289,9 +325,9 @@ def local_session(
 
 
 @contextlib.contextmanager
-def _started(builder: "SparkSession.Builder", settings: Mapping[str, str], fd: int) -> Iterator["SparkSession"]:
+def _started(builder: "SparkSession.Builder", settings: Mapping[str, str], private: Path, fd: int) -> Iterator["SparkSession"]:
     """The session, stopped in order behind the block, but not when that was interrupted: then the JVM may be in the middle of an answer."""
-    with _restricted() as umask, _stdout_as_stderr(fd):
+    with _restricted() as umask, _stdout_as_stderr(fd), _home(private, settings):
         for key, value in {"spark.hadoop.fs.permissions.umask-mode": umask, **settings}.items():
             builder = builder.config(key, value)
         spark = builder.getOrCreate()

@@ -28,6 +28,10 @@ import handshakes
 import hostages
 import memory
 import native
+import pipeline_latency
+import pipeline_lossless
+import pipeline_packing
+import pipeline_rates
 import pressure
 import report
 import scale
@@ -57,6 +61,12 @@ PARTS: dict[str, Callable[[Stage], dict[str, object]]] = {
     "control": steering.run,
     "start": starting.run,
 }
+PIPELINE_PARTS: dict[str, Callable[[Stage], dict[str, object]]] = {
+    "rates": pipeline_rates.run,
+    "latency": pipeline_latency.run,
+    "packing": pipeline_packing.run,
+    "lossless": pipeline_lossless.run,
+}
 ROOM_FOR_TAP = 4 << 30
 WIDTH_OF_A_LOG = 160
 
@@ -65,9 +75,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="make bench ARGS=…", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = ("cpu", *PARTS)
+    known_parts = (*parts, *PIPELINE_PARTS)
     shapes = ",".join(shape.name for shape in SHAPES)
     parser.add_argument("--quick", action="store_true", help="two minutes: part cpu, the C relay, HAProxy and framegate, short rounds, the guard")
-    parser.add_argument("--parts", help=f"of {', '.join(parts)} (default: all)")
+    parser.add_argument("--parts", help=f"of {', '.join(known_parts)} (default: all that need no Java; pipeline: those that do)")
     parser.add_argument("--shapes", default=shapes, help=f"of part cpu: of {shapes} (default: all)")
     parser.add_argument("--protocols", help="of part cpu: of plain, tls, tls-both (default: all)")
     parser.add_argument("--kinds", help=f"of part handshakes: of {', '.join(kind.word for kind in handshakes.KINDS)} (default: all)")
@@ -81,7 +92,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="where the raw rounds go (default: .cache/bench/results/); the plot goes beside it")
     options = parser.parse_args(arguments)
     quick = options.quick
-    options.parts = (options.parts or ("cpu" if quick else ",".join(parts))).split(",")
+    options.parts = (options.parts or ("cpu" if quick else ",".join(parts))).replace("pipeline", ",".join(PIPELINE_PARTS)).split(",")
     options.protocols = options.protocols or ("plain,tls" if quick else "plain,tls,tls-both")
     options.candidates = options.candidates or (QUICK_CANDIDATES if quick else DEFAULT_CANDIDATES)
     options.rounds = options.rounds or (3 if quick else 5)
@@ -90,7 +101,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     options.latency = not quick if options.latency is None else options.latency
     kinds = [kind.word for kind in handshakes.KINDS]
     options.kinds = options.kinds.split(",") if options.kinds else kinds
-    for words, known in ((options.parts, parts), (options.candidates.split(","), CANDIDATES), (options.kinds, kinds)):
+    for words, known in ((options.parts, known_parts), (options.candidates.split(","), CANDIDATES), (options.kinds, kinds)):
         unknown = [word for word in words if word not in known]
         if unknown:
             parser.error(f"{', '.join(unknown)}: not one of {', '.join(known)}")
@@ -168,6 +179,7 @@ def set_the_scene(options: argparse.Namespace, console: Console, stack: ExitStac
         rounds=options.rounds,
         kinds=tuple(options.kinds),
         console=console,
+        quick=options.quick,
     )
     return stage, found
 
@@ -189,7 +201,7 @@ def run(options: argparse.Namespace, stack: ExitStack) -> int:
             if name == "cpu":
                 cpu.run(stage, options.loads, closed, latency=options.latency)
             else:
-                parts[name] = PARTS[name](stage)
+                parts[name] = (PARTS | PIPELINE_PARTS)[name](stage)
         except Exception as error:
             traceback.print_exc()
             parts[name] = {"failed": repr(error)}

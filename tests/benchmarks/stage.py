@@ -39,6 +39,7 @@ class Stage:
         rounds: of the parts that compare processor time.
         kinds: of part `handshakes`, by their words.
         console: where tables go.
+        quick: shorter, smaller, less sure.
     """
 
     place: Place
@@ -51,6 +52,7 @@ class Stage:
     rounds: int
     kinds: tuple[str, ...]
     console: Console
+    quick: bool = False
 
     def say(self, text: str) -> None:
         """A line beside the tables."""

@@ -3,15 +3,19 @@ import logging
 import os
 import stat
 import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pyspark
 import pytest
 
 from proxy.pipeline import session
 from proxy.pipeline.session import (
     SparkLog,
     SparkMissingError,
+    _home,
     _restricted,
     _stdout_as_stderr,
     local_session,
@@ -104,6 +108,9 @@ def test_the_session_has_the_settings_that_a_python_source_wants(spark: "SparkSe
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
     assert spark.conf.get("spark.sql.parquet.outputTimestampType") == "TIMESTAMP_MICROS"
+    manager = str(spark.conf.get("spark.sql.streaming.checkpointFileManagerClass"))
+    assert spark._jvm is not None
+    assert spark._jvm.java.lang.Class.forName(manager).getName() == manager
     context = spark.sparkContext.getConf()
     assert context.get("spark.python.unix.domain.socket.enabled") == "true"
     sockets = context.get("spark.python.unix.domain.socket.dir")
@@ -112,6 +119,46 @@ def test_the_session_has_the_settings_that_a_python_source_wants(spark: "SparkSe
     assert os.stat(sockets).st_mode & 0o077 == 0
     assert context.get("spark.ui.enabled") == "false"
     assert not Path("spark-warehouse").exists()
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_sparks_python_processes_import_what_is_installed_and_not_a_zip(spark: "SparkSession") -> None:
+    def places(rows: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+        import pyspark
+
+        yield from (pa.RecordBatch.from_pydict({"place": [pyspark.__file__]}) for _ in rows)
+
+    assert "SPARK_HOME" not in os.environ
+    assert [row.place for row in spark.range(0, 1, 1, 1).mapInArrow(places, "place string").collect()] == [pyspark.__file__]
+
+
+def test_a_home_without_zips_is_for_the_start_of_the_jvm_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    with _home(tmp_path, {}):
+        home = Path(os.environ["SPARK_HOME"])
+        assert (home / "jars").is_dir()
+        assert (home / "bin" / "spark-submit").is_file()
+        assert not list(home.glob("python"))
+    assert "SPARK_HOME" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("variables", "settings"),
+    [({"SPARK_HOME": "/opt/spark"}, {}), ({"PYSPARK_PYTHON": "/another/python"}, {}), ({}, {"spark.pyspark.python": "/another/python"})],
+)
+def test_who_names_a_home_or_another_python_gets_what_spark_does(
+    variables: dict[str, str], settings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    for name, value in {"PYSPARK_PYTHON": sys.executable, **variables}.items():
+        monkeypatch.setenv(name, value)
+    with _home(tmp_path, settings):
+        assert os.environ.get("SPARK_HOME") == variables.get("SPARK_HOME")
+    assert os.environ.get("SPARK_HOME") == variables.get("SPARK_HOME")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("umask", "wanted"), [(0, "027"), (0o022, "027"), (0o077, "077")])
