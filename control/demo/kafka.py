@@ -17,7 +17,7 @@ from confluent_kafka.cimpl import NewTopic
 from rich.console import Console
 from rich.table import Table
 
-from control.demo import broker, fetches, records, small_pool
+from control.demo import broker, fetches, proof, records, small_pool
 from control.demo.closing import print_closing
 from control.demo.metrics import Metrics
 from control.demo.stage import Serving, Stage
@@ -180,17 +180,18 @@ class _KafkaDemo:
                 metrics = Metrics.scrape(serving.prometheus)
                 code = stage.stop_proxy()
                 kafka.stop()
-        log = stage.count_log()
+        log, verdict = stage.count_log(), stage.verify_log()
         with self._waiting("stopping Spark, once it has read the log", lambda: f"{stage.table_rows():,} of {log.total:,} frames"):
             stage.drain_pipeline(log.total)
         with self._waiting("asking Spark SQL"):
-            tables = stage.ask_tables(QUERIES)
+            tables = stage.ask_tables({**QUERIES, proof.NAME: proof.QUERY})
         counts = compare(tables, before, after)
         self._print_counts(counts)
         checks = [
             *self._checks(final, counts, tables, metrics),
             *small_pool.checks(fetched),
             small_pool.answer_check(metrics, tables),
+            *proof.proof(verdict, tables[proof.NAME]),
             (f"the proxy stopped cleanly (exit code {code})", code == 0),
         ]
         return self._print_checks(checks)

@@ -9,8 +9,10 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from control.demo import proof
 from control.demo.metrics import Metrics
 from control.demo.stage import LISTENER, LogCount
+from proxy.tap.completeness import Verdict
 
 __all__ = ["CONTENT_QUERIES", "Check", "Counts", "Evidence", "checks", "counts"]
 
@@ -33,6 +35,7 @@ CONTENT_QUERIES: Final[dict[str, str]] = {
               FROM ({_BODIES}) GROUP BY direction, number)
         GROUP BY direction""",
     "gaps": "SELECT coalesce(sum(lost_frames), 0) AS lost FROM gaps",
+    proof.NAME: proof.QUERY,
 }
 """What Spark is asked: counts, checksums recomputed, each sequence without a gap and in the order in which the proxy saw it."""
 
@@ -46,6 +49,7 @@ class Evidence:
         upstream: the upstream's final row.
         metrics: the proxy's, after the last connection closed.
         log: a reader's count of the tap's log.
+        verdict: what the log says of itself.
         tables: Spark's answers to ``CONTENT_QUERIES``.
         refused: causes that the API named for frames that it refused.
     """
@@ -54,6 +58,7 @@ class Evidence:
     upstream: Mapping[str, Any]
     metrics: Metrics
     log: LogCount
+    verdict: Verdict
     tables: Mapping[str, list[dict[str, Any]]]
     refused: list[str]
 
@@ -94,7 +99,8 @@ def counts(evidence: Evidence) -> list[Counts]:
 
 def checks(evidence: Evidence) -> list[Check]:
     """Every equation."""
-    return [*_equations(evidence), *_content(evidence)]
+    proved = proof.proof(evidence.verdict, evidence.tables[proof.NAME])
+    return [*_equations(evidence), *_content(evidence), *(Check(text, good) for text, good in proved)]
 
 
 def _equations(evidence: Evidence) -> Iterator[Check]:

@@ -147,11 +147,12 @@ class _FramedDemo:
             upstream.close_input()
             counted = upstream.wait_for_event("final", _SETTLE_S)
             log = stage.count_log()
+            verdict = stage.verify_log()
         with self._waiting("stopping Spark, once it has read the log", lambda: f"{stage.table_rows():,} of {log.total:,} frames"):
             stage.drain_pipeline(log.total)
         with self._waiting("asking Spark SQL for every frame's checksum and place"):
             tables = stage.ask_tables(report.CONTENT_QUERIES)
-        evidence = report.Evidence(generator=final, upstream=counted, metrics=metrics, log=log, tables=tables, refused=acts.refused)
+        evidence = report.Evidence(generator=final, upstream=counted, metrics=metrics, log=log, verdict=verdict, tables=tables, refused=acts.refused)
         return self._print_report(evidence, acts.done, proxy_code)
 
     def _start_load(self, serving: Serving) -> Child:

@@ -15,6 +15,7 @@ from control.demo.signals import signals_ignored
 from control.demo.workspace import Workspace
 from proxy.pipeline.session import remove_leftovers
 from proxy.tap import log_reader
+from proxy.tap.completeness import Verdict, verify
 from proxy.tap.log_block import LogBlock
 from proxy.tap.record import DIRECTIONS, FRAME_HEADER_BYTES
 
@@ -163,10 +164,24 @@ class Stage:
             ChildError: the job failed.
         """
         assert self.pipeline is not None, "start_pipeline comes first"
-        self.wait_for_rows(frames, _DRAIN_S)
+        root = str(self.workspace.tap)
+        ends = sum(log_reader.end_offset(root, stream) for stream in log_reader.streams(root))
+        if self.wait_for_rows(frames, _DRAIN_S):
+            self._wait_for_bytes(ends, _DRAIN_S)
         self.pipeline.terminate()
         if self.pipeline.wait(_STOP_S) != 0:
             raise ChildError(f"the pipeline failed: {self.pipeline.tail()}")
+
+    def _wait_for_bytes(self, size: int, timeout_s: float) -> None:
+        """Wait until the job's batches have so many bytes of log: what comes last has no frames, but totals."""
+        assert self.pipeline is not None, "start_pipeline comes first"
+        deadline = time.monotonic() + timeout_s
+        while sum(row["bytes"] for row in list(self.pipeline.rows) if row.get("event") == "batch") < size and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+
+    def verify_log(self) -> Verdict:
+        """What the log says of itself; the proxy has ended."""
+        return verify(str(self.workspace.tap))
 
     def table_rows(self) -> int:
         """Rows of the table ``frames`` published so far."""

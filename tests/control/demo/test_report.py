@@ -8,6 +8,8 @@ import pytest
 from control.demo.metrics import Metrics
 from control.demo.report import Evidence, checks, counts
 from control.demo.stage import LogCount
+from proxy.tap.completeness import Verdict, WindowRow
+from proxy.tap.record import DIRECTIONS
 
 FACTS: dict[str, Any] = {
     "generator": {"sent": 101, "answered": 100, "wrong": 0, "lost": 0},
@@ -19,6 +21,7 @@ FACTS: dict[str, Any] = {
         "content": [{"direction": direction, "wrong_checksums": 0, "misplaced": 0} for direction in ("request", "response")],
         "sequences": [{"direction": direction, "missing": 0, "doubled": 0} for direction in ("request", "response")],
         "gaps": [{"lost": 0}],
+        "completeness": [{"direction": direction, "state": "complete", "windows": 1, "seen": 100, "accounted": 100} for direction in DIRECTIONS],
     },
     "refused": ["frame_too_large"],
 }
@@ -33,6 +36,7 @@ def evidence(facts: dict[str, Any]) -> Evidence:
         upstream=facts["upstream"],
         metrics=Metrics(text),
         log=LogCount(**facts["log"]),
+        verdict=Verdict([WindowRow("s", "demo", direction, 0, seen=100, stored=100, state="complete") for direction in DIRECTIONS], [], True),
         tables=facts["tables"],
         refused=facts["refused"],
     )
@@ -73,6 +77,9 @@ def test_equal_counts_pass() -> None:
         "tables.sequences.0.missing",
         "tables.sequences.1.doubled",
         "tables.gaps.0.lost",
+        "tables.completeness.0.windows",
+        "tables.completeness.1.seen",
+        "tables.completeness.1.accounted",
     ],
 )
 def test_one_off_anywhere_is_found(path: str) -> None:
