@@ -4,8 +4,8 @@ Exactly once: each table's append names the streaming query and the batch (``txn
 tables of a batch are committed one after the other: a job that is killed in between leaves the batch in some tables and not yet in others until the
 replay. Readers see each table's version whole, and pick one by Delta's own means.
 
-Compaction is OPTIMIZE of the partitions that are over or have many files, expiry a DELETE of whole partitions, and VACUUM removes what neither needs,
-behind the grace time: all in a thread of the job. Renaming is Delta's affair: nothing here touches a file.
+Compaction is OPTIMIZE, expiry a DELETE of whole partitions, and VACUUM, once an hour, removes what neither needs, behind the grace time: all in a
+thread of the job. Renaming is Delta's affair: nothing here touches a file.
 
 Delta Lake follows Spark release by release: what fits is looked up in ``PACKAGES``, and said before anything starts.
 """
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as f
 
 from proxy.pipeline import tables, transforms
+from proxy.pipeline.compaction import TARGET_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,6 +58,8 @@ def delta_settings(spark_version: str | None = None) -> dict[str, str]:
         "spark.sql.extensions": _EXTENSION,
         "spark.sql.catalog.spark_catalog": _CATALOG,
         "spark.databricks.delta.snapshotPartitions": "2",  # tasks for each look at a table's log: 50 are for logs of millions of files
+        "spark.databricks.delta.optimize.minFileSize": str(TARGET_BYTES // 4),  # what has come to this is not written again with each pass
+        "spark.databricks.delta.optimize.maxFileSize": str(TARGET_BYTES),
     }
 
 
@@ -78,6 +81,7 @@ class DeltaWriter:
         self._grace_h = grace_s / _HOUR_S
         self._clock = clock
         self._versions: dict[str, int] = {}
+        self._vacuumed = -float(_HOUR_S)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -153,15 +157,19 @@ class DeltaWriter:
         return spark.sql(f"DESCRIBE HISTORY {self._name(table)} LIMIT 20").collect()
 
     def compact(self, spark: "SparkSession") -> None:
-        """One pass over all tables: expire, OPTIMIZE what is not yet, VACUUM."""
+        """One pass over all tables: expire, OPTIMIZE what is not yet; once an hour VACUUM, which lists all files."""
+        now = self._clock()
+        vacuum = self._grace_h > 0 and now - self._vacuumed >= _HOUR_S
+        if vacuum:
+            self._vacuumed = now
         for table in tables.TABLE_SCHEMAS:
             if self._stop.is_set():
                 return
             if self._expire_after_s is not None:
-                end = int(self._clock() - self._expire_after_s) // _HOUR_S  # hours of the epoch before this one have ended so long ago
+                end = int(now - self._expire_after_s) // _HOUR_S  # hours of the epoch before this one have ended so long ago
                 spark.sql(f"DELETE FROM {self._name(table)} WHERE date < {_date(end)} OR (date = {_date(end)} AND hour < {end % 24})")
             spark.sql(f"OPTIMIZE {self._name(table)}")
-            if self._grace_h > 0:
+            if vacuum:
                 spark.sql(f"VACUUM {self._name(table)} RETAIN {self._grace_h:.4f} HOURS")
 
     def _run(self, spark: "SparkSession") -> None:

@@ -57,7 +57,7 @@ class ParquetStore:
         """Take over the folder: what a crash has left half done is undone, or done.
 
         Args:
-            output: must exist.
+            output: made when missing.
             tables: their names; the folders are made.
             now_ns: wall clock.
 
@@ -72,6 +72,7 @@ class ParquetStore:
         self._tables = tuple(tables)
         self._now_ns = now_ns
         self._folders = threading.Lock()  # nobody removes an empty folder between its making and its first file
+        _make(output)
         self._log = ManifestLog(output)
         self._recover()
 

@@ -159,7 +159,7 @@ def make_writer(
     """The writer of an output.
 
     Args:
-        output: parquet: a folder on a local disk, which exists; delta: that, or any path of Spark's (``s3a://…``, ``hdfs://…``).
+        output: parquet: a folder on a local disk, made when missing; delta: that, or any path of Spark's (``s3a://…``, ``hdfs://…``).
         format: one of ``FORMATS``.
         compact_ms: small files are looked for this often; 0: never.
         expire_after_s: hours that ended longer ago than this are deleted; None: never.

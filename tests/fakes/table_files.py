@@ -37,7 +37,6 @@ def publish(store: ParquetStore, batch: int, *, at_us: int | None = None, rows: 
 
 def store_of(output: Path) -> ParquetStore:
     """The store of an output folder with these two tables."""
-    output.mkdir(exist_ok=True)
     return ParquetStore(output, TIME_COLUMNS)
 
 

@@ -137,6 +137,7 @@ class Cut:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)
 def test_whatever_moment_a_job_is_killed_at_readers_see_whole_batches_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         cut = Cut(patch)
@@ -172,6 +173,7 @@ from tests.fakes.table_files import RULES, publish, store_of
 from proxy.pipeline.compaction import Compactor
 
 def job():
+    os.fsync = os.fdatasync = lambda fd: None  # a killed process loses nothing of what it had written
     store = store_of(Path(sys.argv[1]))
     Compactor(store, RULES, every_s=0.001, expire_after_s=None, grace_s=60).start()
     batch = store.manifest.batch
@@ -194,6 +196,7 @@ for line in sys.stdin:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)
 def test_25_kills_of_a_job_that_writes_and_compacts(tmp_path: Path) -> None:
     """The kill comes behind so many batches, wherever the job's two threads are then; a reader reads meanwhile and behind it; 25 take time."""
     output = tmp_path / "out"

@@ -1,5 +1,6 @@
 """SQL over an output folder: the demo's questions find what is wrong in what they are asked about."""
 
+import contextlib
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +29,8 @@ def asked(spark: "SparkSession", folder: Path, bodies: list[bytes]) -> dict[str,
     for start in range(0, len(bodies), 3):
         processor.block(bodies[start : start + 3])
     processor.close()
-    TableWriter(folder / "out")(spark.read.format("framegate").load(str(folder / "log")), 0)
+    with contextlib.closing(TableWriter(folder / "out", compact_ms=0)) as writer:
+        writer(spark.read.format("framegate").load(str(folder / "log")), 0)
     return ask(spark, folder / "out", CONTENT_QUERIES)
 
 

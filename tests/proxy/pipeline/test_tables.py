@@ -56,7 +56,6 @@ class TestWithSpark:
 
     def write(self, spark: "SparkSession", log: Path, output: Path, *batches: int) -> TableWriter:
         """A job that writes these batches and ends."""
-        output.mkdir(exist_ok=True)
         with contextlib.closing(TableWriter(output, compact_ms=0)) as writer:
             for batch in batches:
                 writer(spark.read.format("framegate").load(str(log)), batch)
@@ -106,7 +105,6 @@ class TestWithSpark:
             spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)  # type: ignore[arg-type]
 
     def test_a_stream_says_which_query_it_is(self, spark: "SparkSession", tmp_path: Path, log: Path) -> None:
-        (tmp_path / "out").mkdir()
         with contextlib.closing(TableWriter(tmp_path / "out", compact_ms=0)) as writer:
             chunks = spark.readStream.format("framegate").load(str(log))
             query = chunks.writeStream.foreachBatch(writer).option("checkpointLocation", str(tmp_path / "state")).trigger(availableNow=True).start()
