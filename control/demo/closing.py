@@ -20,9 +20,9 @@ def print_closing(console: Console, stage: Stage, *, good: bool, again: str) -> 
     place = stage.workspace
     look = f"SparkSession.builder.getOrCreate().read.parquet('{place.tables}/frames').groupBy('listener', 'direction').count().show()"
     lines = [
-        f"Parquet tables: {place.tables}  (frames, traffic_by_minute, requests, gaps)",
+        f"Parquet tables: {place.tables}  (frames, requests, gaps, traffic_by_minute, completeness)",
         f'PySpark:        {python()} -c "from pyspark.sql import SparkSession; {look}"',
-        f"tap's log:      {place.tap}    logs of every process: {place.logs}",
+        f"tap's log:      {program()} tap verify {place.tap}    logs of every process: {place.logs}",
         f"try next:       {program()} demo {again}",
         f"                {program()} check --config {place.configuration}",
         "                deploy/examples/framegate.yaml, the manual of every key",
