@@ -61,18 +61,19 @@ WITH parts AS (
   FROM sums
 ), judged AS (
   SELECT *, IF(difference > 0 AND difference <= shared, 0, difference) AS missing,
-         max(IF(run_offset > 0 AND first_offset = run_offset, at_minute, NULL)) OVER (PARTITION BY run) AS cut
+         coalesce(at_minute <= max(IF(run_offset > 0 AND first_offset = run_offset, at_minute, NULL)) OVER (PARTITION BY run), FALSE) AS is_cut,
+         difference < 0 AND at_minute >= newest - INTERVAL 1 MINUTE AS is_open
   FROM runs
 )
 SELECT stream, listener, direction, at_minute AS minute, {", ".join(name for name in _COUNTS if name != "totals")}, missing,
        CASE
          WHEN unknown > 0 THEN 'unknown'
-         WHEN missing <> 0 AND at_minute <= cut THEN 'cut'
-         WHEN missing < 0 AND at_minute >= newest - INTERVAL 1 MINUTE THEN 'open'
-         WHEN missing <> 0 AND run_totals = 0 THEN 'unknown'
-         WHEN missing <> 0 THEN 'missing'
+         WHEN missing <> 0 AND NOT is_cut AND NOT is_open AND run_totals = 0 THEN 'unknown'
+         WHEN missing <> 0 AND NOT is_cut AND NOT is_open THEN 'missing'
          WHEN at_most > 0 THEN 'at_most'
          WHEN lost > 0 OR shared > 0 THEN 'lost'
+         WHEN missing <> 0 AND is_cut THEN 'cut'
+         WHEN missing <> 0 THEN 'open'
          ELSE 'complete'
        END AS state
 FROM judged

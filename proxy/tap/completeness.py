@@ -35,7 +35,6 @@ from proxy.tap.record import (
     REASON_PIECES_LOST,
     REASON_SAMPLED,
     REASONS,
-    SEAL_FINAL,
     SEALED_SINCE,
     WINDOW_NS,
     ChunkRow,
@@ -119,13 +118,16 @@ def verify(directory: str, progress: Callable[[int], object] = lambda size: None
         directory: of the tap. Nobody needs to hold it, and nothing is written.
         progress: is told of the bytes of each block that has been read.
     """
+    before = streams(directory)  # what is there now the ledger knows already, and what it knows then is still there, or was
     ledger = read_ledger(directory)
-    names = streams(directory)
+    names = sorted({*before, *streams(directory)})
     faults: list[str] = []
     if not ledger.present:
         faults.append("there is no ledger: a stream that is gone cannot be told from one that never was")
     if ledger.damage:
         faults.append(f"the ledger is damaged: {ledger.damage}")
+    elif ledger.present:
+        faults += [f"{name} is not in the ledger: what else is not nobody can tell" for name in before if name not in ledger.streams]
     live = _is_written(directory)
     accounts: dict[str, _Account] = {}
     for name in names:
@@ -258,15 +260,15 @@ class _Account:
     def _judge(self, row: WindowRow, live: bool, newest: int) -> str:
         if row.unknown or not self.proves:
             return "unknown"
-        if row.missing and row.window_ns <= self.cut_window * WINDOW_NS:
-            return "cut"
-        if row.missing < 0 and live and row.window_ns >= newest - WINDOW_NS:
-            return "open"
-        if row.missing:
+        cut = row.missing != 0 and row.window_ns <= self.cut_window * WINDOW_NS
+        due = row.missing < 0 and live and row.window_ns >= newest - WINDOW_NS
+        if row.missing and not cut and not due:
             return "missing"
         if row.at_most:
             return "at_most"
-        return "lost" if row.lost or row.shared else "complete"
+        if row.lost or row.shared:
+            return "lost"
+        return "cut" if cut else "open" if due else "complete"
 
 
 def _withheld(block: LogBlock, row: ChunkRow) -> int:
@@ -300,12 +302,12 @@ class _Reading:
         if start > deleted_to and self._fate is not None:
             self._faults.append(f"{self._stream}: what lies before {start} is gone, retention took no more than what lies before {deleted_to}")
         for segment in listed:
-            self._look_at(segment, last=segment is listed[-1])
+            self._look_at(segment)
         end = self._read_from(start, cut=start > 0)
         if self._fate is not None and self._fate.end is not None and end < self._fate.end and self._fate.deleted_to < self._fate.end:
             self._faults.append(f"{self._stream}: it ended at {self._fate.end}, and is there up to {end} only")
 
-    def _look_at(self, segment: Segment, *, last: bool) -> None:
+    def _look_at(self, segment: Segment) -> None:
         """Whether totals are to be expected of a segment; what is wrong with its end is found when it is walked."""
         try:
             seal = segment_seal(segment)
@@ -316,8 +318,6 @@ class _Reading:
             self._faults.append(
                 f"{self._stream}: the segment at {segment.base} is of a version before {SEALED_SINCE}: it says neither its end nor totals"
             )
-        if seal is not None and self._fate is None and segment == segments(self._directory, self._stream)[-1] and not seal.flags & SEAL_FINAL:
-            self._faults.append(f"{self._stream}: its last segment does not say that the stream ends there")
 
     def _read_from(self, start: int, *, cut: bool) -> int:
         at: int | None = start

@@ -88,12 +88,12 @@ def reckon(pair: Pair, sums: PairSums, bound: Bound) -> list[Entry]:
     for number, count in _short(sums, missing):
         entries.append(Entry(*pair, bound.reason, 0, count, 0, number * WINDOW_NS, (number + 1) * WINDOW_NS - 1))
         short += count
-    from_ns = _unsure_from(sums, bound)
+    from_ns, until_ns = sorted((_unsure_from(sums, bound), bound.until_ns))  # the clock may have been set back meanwhile
     rest = 0 if missing is None else missing - short
     if missing is None:
-        entries.append(Entry(*pair, bound.reason, FLAG_UNKNOWN, 0, 0, from_ns, max(from_ns, bound.until_ns)))
+        entries.append(Entry(*pair, bound.reason, FLAG_UNKNOWN, 0, 0, from_ns, until_ns))
     elif rest:
-        entries.append(Entry(*pair, bound.reason, 0 if bound.exact else FLAG_AT_MOST, rest, 0, from_ns, max(from_ns, bound.until_ns)))
+        entries.append(Entry(*pair, bound.reason, 0 if bound.exact else FLAG_AT_MOST, rest, 0, from_ns, until_ns))
     return entries + _unstated(pair, sums, short, rest if bound.exact else 0, from_ns, bound.until_ns)
 
 

@@ -1,11 +1,8 @@
 """A full disk under the tap: traffic goes on, every frame that the log lacks is accounted for, and the log goes on when there is room again."""
 
-import contextlib
-import ctypes
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +11,8 @@ import pytest
 from proxy.tap import log_reader
 from proxy.tap.completeness import verify
 from tests.fakes.framegate import Framegate, Witness
+from tests.fakes.small_disk import fill, tiny_disk
 from tests.fakes.upstream import frame, read_frame
-
-MNT_DETACH = 2
-
-
-@contextlib.contextmanager
-def tiny_disk(folder: Path, mebibytes: int = 1) -> Iterator[bool]:
-    """Mount a small disk on the folder; False when that is not allowed here. By the system call: a bare machine has no ``mount``."""
-    folder.mkdir()
-    libc = ctypes.CDLL(None, use_errno=True)
-    mounted = libc.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", ctypes.c_ulong(0), b"size=%dm" % mebibytes) == 0
-    try:
-        yield mounted
-    finally:
-        if mounted:
-            assert libc.umount2(os.fsencode(folder), MNT_DETACH) == 0, os.strerror(ctypes.get_errno())
 
 
 def dropped(proxy: Framegate) -> float:
@@ -66,13 +49,6 @@ def test_a_full_disk_costs_the_log_and_not_the_traffic(tmp_path: Path, plain: di
                 assert sum(total.missing[direction] for total in totals) > 0
                 accounted = sum(total.stored[direction] + total.missing[direction] for total in totals)
                 assert accounted == witness.count + 1
-
-
-def fill(path: Path) -> None:
-    """Take all that is left of a disk."""
-    with open(path, "ab", buffering=0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(bytes(4096))
 
 
 @pytest.mark.slow

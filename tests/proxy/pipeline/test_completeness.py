@@ -107,6 +107,8 @@ def test_every_state(spark: "SparkSession") -> None:
     log.stream("n.0.pieces").stored(0, 2).stored(0, 1, reason="pieces_lost").totals(0, 3)
     log.stream("n.0.version2").stored(0, 1).stored(9, 1)
     log.stream("n.0.cut", offset=640).stored(0, 3).totals(0, 5).stored(1, 3).totals(1, 5).stored(2, 1).totals(2, 1)
+    log.stream("n.0.cutlost", offset=640).stored(0, 3).totals(0, 7).gap(0, 2)
+    log.stream("n.0.openlost").stored(0, 3).gap(0, 2)
     log.stream("n.0.shared").stored(0, 3).totals(0, 5).stored(1, 3).totals(1, 8).gap(0.5, 4, until=1.5)
     log.stream("n.0.old").stored(0, 1).gap(0, 2, certainty=None).totals(0, 3)
     assert judged(spark, log) == {
@@ -124,6 +126,8 @@ def test_every_state(spark: "SparkSession") -> None:
         "n.0.pieces": [(0, 3, 2, 0, 0, 1, 0, "lost")],
         "n.0.version2": [(0, 0, 1, 0, 0, 0, -1, "unknown"), (9, 0, 1, 0, 0, 0, -1, "open")],
         "n.0.cut": [(0, 5, 3, 0, 0, 0, 2, "cut"), (1, 5, 3, 0, 0, 0, 2, "missing"), (2, 1, 1, 0, 0, 0, 0, "complete")],
+        "n.0.cutlost": [(0, 7, 3, 0, 0, 2, 2, "lost")],
+        "n.0.openlost": [(0, 0, 3, 0, 0, 2, -5, "lost")],
         "n.0.shared": [(0, 5, 3, 0, 0, 0, 0, "lost"), (1, 8, 3, 0, 0, 0, 5, "missing")],
         "n.0.old": [(0, 3, 1, 0, 0, 2, 0, "lost")],
     }

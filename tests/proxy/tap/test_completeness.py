@@ -255,3 +255,35 @@ def test_what_could_not_be_settled_is_a_fault(tap: Tap) -> None:
     verdict = tap.verify()
     assert "could not be written down" in verdict.faults[0]
     assert not verdict.complete
+
+
+def test_a_cut_or_an_open_window_hides_no_loss(tap: Tap) -> None:
+    processor = tap.begin(segment_size=1000, queue_size=1 << 16)
+    for number in range(3):
+        processor.block([bytes(600)], at_ns=START + number)
+    for _ in range(3):
+        processor.send([bytes(50_000)], at_ns=START + 9)
+    processor.flush()
+    tap.beat()
+    assert (states(tap.verify()), tap.verify().complete) == (["lost"], False)
+    processor.block([b"later"], at_ns=START + WINDOW_NS)
+    tap.end(processor)
+    first, second, *_ = segments(str(tap.root), processor.stream)
+    os.unlink(first.path)
+    tap.ledger.deleted(processor.stream, second.base, START)
+    verdict = tap.verify()
+    assert ([(row.missing, row.state) for row in verdict.rows], verdict.faults) == ([(1, "lost"), (0, "complete")], [])
+    tap.recover(processor, FLAG_AT_MOST, 5)
+    tap.ledger.born("edge.recovery.b0", [], START)
+    assert states(tap.verify()) == ["at_most", "complete"]
+
+
+def test_a_stream_that_the_ledger_does_not_know_is_a_fault(tap: Tap) -> None:
+    """Lines at its end can be cut off without a trace in the file."""
+    processor = tap.begin()
+    processor.block([b"a"], at_ns=START)
+    tap.end(processor)
+    assert tap.verify().complete
+    (tap.root / "_ledger.jsonl").write_bytes(b"")
+    verdict = tap.verify()
+    assert (verdict.faults, verdict.complete) == (["edge.0.b0 is not in the ledger: what else is not nobody can tell"], False)

@@ -1,0 +1,263 @@
+"""Traffic that knows itself: every frame says whose it is and which number it has, and both ends note what reached them."""
+
+import contextlib
+import random
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from control.gen.framegate.control.v1 import channel_service_pb2 as channels_pb2
+from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
+from proxy.network.connection_id import parse_connection_id
+from proxy.tap.ledger import read_ledger
+from tests.fakes.framegate import Framegate
+from tests.fakes.upstream import ScriptedUpstream, frame
+
+__all__ = ["Client", "Echo", "Traffic", "body_of"]
+
+HEADER: Final = struct.Struct(">IQI")
+LENGTH: Final = struct.Struct(">i")
+PADDING: Final = bytes(range(251)) * 2400
+SIZES: Final = (HEADER.size, 20, 100, 100, 100, 1000, 5000)
+LARGE: Final = 300_000
+"""Above what passes whole: an answer of this size is cut through."""
+BATCH: Final = 40
+
+
+def body_of(client: int, number: int, size: int) -> bytes:
+    """The body of a frame: whose, which, how long; the rest follows from that."""
+    return HEADER.pack(client, number, size) + PADDING[number % 251 : number % 251 + size - HEADER.size]
+
+
+def bodies(data: bytes) -> list[tuple[int, int]]:
+    """Whose and which the whole frames in a stream of bytes are; every byte of them is checked."""
+    found, at = [], 0
+    while at + LENGTH.size <= len(data):
+        end = at + LENGTH.size + LENGTH.unpack_from(data, at)[0]
+        if end > len(data):
+            break
+        whole = data[at + LENGTH.size : end]
+        client, number, size = HEADER.unpack_from(whole)
+        assert whole == body_of(client, number, size), "a frame that nobody sent"
+        found.append((client, number))
+        at = end
+    return found
+
+
+def channel_ids(proxy: Framegate) -> dict[str, str]:
+    """The id of every open channel, by peer."""
+    with proxy.api() as channel:
+        answer = ChannelServiceStub(channel).ListChannels(channels_pb2.ListChannelsRequest(), timeout=30)
+    return {item.peer_address: item.id for item in answer.channels}
+
+
+class Echo:
+    """An upstream that sends everything back and keeps what came, by connection."""
+
+    def __init__(self) -> None:
+        self._came: list[bytearray] = []
+        self._upstream = ScriptedUpstream(self._serve)
+        self.address = self._upstream.address
+
+    def _serve(self, sock: socket.socket) -> None:
+        came = bytearray()
+        self._came.append(came)
+        answers = True
+        while data := sock.recv(1 << 18):
+            came += data
+            if answers:
+                try:
+                    sock.sendall(data)
+                except OSError:
+                    answers = False  # what was sent to us before is still to be read
+
+    def received(self) -> dict[int, int]:
+        """Of each client: how many of its frames came, the first ones, in order."""
+        counts: dict[int, int] = {}
+        for came in list(self._came):
+            for client, number in bodies(bytes(came)):
+                assert number == counts.get(client, 0), "out of order, or twice"
+                counts[client] = number + 1
+        return counts
+
+    def close(self) -> None:
+        self._upstream.close()
+
+
+class Client:
+    """One connection.
+
+    Attributes:
+        number: in each of its frames.
+        listener: which it is connected to.
+        id, stream: the channel's, and the stream of the processor that has it.
+        sent: frames handed to the kernel, or about to be.
+    """
+
+    def __init__(self, number: int, listener: str, sock: socket.socket, seed: int, *, large: bool) -> None:
+        self.number = number
+        self.listener = listener
+        self.sock = sock
+        self.id = 0
+        self.stream = ""
+        self.sent = 0
+        rng = random.Random(seed)
+        self._sizes = rng.choices(SIZES, k=64)
+        if large:
+            self._sizes[rng.randrange(64)] = LARGE
+        self._came = bytearray()
+        self._whole = 0
+        self._parsed = 0
+        self._writer = threading.Thread()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def peer(self) -> str:
+        return "{}:{}".format(*self.sock.getsockname()[:2])
+
+    def body(self, number: int) -> bytes:
+        """Of its frame of that number."""
+        return body_of(self.number, number, self._sizes[number % 64])
+
+    @property
+    def answered(self) -> int:
+        """Whole answers that came so far, by their sizes."""
+        while self._parsed + LENGTH.size <= len(self._came):
+            end = self._parsed + LENGTH.size + LENGTH.unpack_from(self._came, self._parsed)[0]
+            if end > len(self._came):
+                break
+            self._parsed = end
+            self._whole += 1
+        return self._whole
+
+    @property
+    def quiet(self) -> bool:
+        """Every frame has come back."""
+        return self.answered == self.sent
+
+    def received(self) -> int:
+        """Whole answers that came: its own frames, in order; every byte of them is checked."""
+        found = bodies(bytes(self._came))
+        assert found == [(self.number, number) for number in range(len(found))]
+        return len(found)
+
+    def flood(self, count: int, stop: threading.Event) -> None:
+        """Send so many frames without waiting for an answer, on a thread."""
+        self._writer = threading.Thread(target=self._write, args=(count, stop), daemon=True)
+        self._writer.start()
+
+    def _write(self, count: int, stop: threading.Event) -> None:
+        with contextlib.suppress(OSError):
+            while count > 0 and not stop.is_set():
+                take = min(BATCH, count)
+                batch = b"".join(frame(self.body(self.sent + index)) for index in range(take))
+                self.sent += take
+                count -= take
+                self.sock.sendall(batch)
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError):
+            while data := self.sock.recv(1 << 18):
+                self._came += data
+
+    def settle(self) -> None:
+        """Wait for the writer; what it sends has somebody who reads it, or an end."""
+        if self._writer.ident is not None:
+            self._writer.join(30)
+            assert not self._writer.is_alive(), "a client is stuck"
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
+        self.sock.close()
+        self.settle()
+        self._reader.join(10)
+
+
+class Traffic:
+    """Clients of one proxy after another, and their echo.
+
+    Attributes:
+        clients: all there ever were.
+        here: those that are connected, as far as is known.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.echo = Echo()
+        self.clients: list[Client] = []
+        self.here: list[Client] = []
+        self._rng = random.Random(seed)
+        self._stop = threading.Event()
+
+    def connect(self, proxy: Framegate, listeners: list[str], directory: Path) -> None:
+        """Connect a client to each of these listeners; each has its channel when this returns."""
+        fresh = []
+        for listener in listeners:
+            sock = proxy.connect(listener, timeout=60)
+            large = self._rng.random() < 0.3
+            fresh.append(Client(len(self.clients) + len(fresh) + 1, listener, sock, self._rng.randrange(1 << 30), large=large))
+        self.clients += fresh
+        self.here += fresh
+        ids: dict[str, str] = {}
+
+        def known() -> bool:
+            ids.update(channel_ids(proxy))
+            return all(client.peer in ids for client in fresh)
+
+        self._wait(known, "channel")
+        streams = {int(stream.rsplit(".", 2)[1]): stream for stream, fate in read_ledger(str(directory)).streams.items() if not fate.recovery}
+        for client in fresh:
+            client.id = parse_connection_id(ids[client.peer])
+            client.stream = streams[int(ids[client.peer].split("-")[0])]
+
+    def flood(self, answers: int, most: int = 5000) -> None:
+        """Have all clients send as fast as they can; return when so many answers more have come."""
+        self._stop = threading.Event()
+        goal = sum(client.answered for client in self.here) + answers
+        for client in self.here:
+            client.settle()
+            client.flood(most, self._stop)
+        self._wait(lambda: sum(client.answered for client in self.here) >= goal or all(client.quiet for client in self.here), "answers")
+
+    def stop(self) -> None:
+        """No client sends any more."""
+        self._stop.set()
+        for client in self.here:
+            client.settle()
+
+    def exchange(self, count: int) -> None:
+        """Have each client send so many frames, and get every answer."""
+        self._stop = threading.Event()
+        for client in self.here:
+            client.settle()
+            client.flood(count, self._stop)
+        self.quiet()
+
+    def quiet(self) -> None:
+        """Wait until all that was sent has come back."""
+        for client in self.here:
+            client.settle()
+        self._wait(lambda: all(client.quiet for client in self.here), "the last answers")
+
+    def _wait(self, done: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + 40
+        while not done():
+            assert time.monotonic() < deadline, f"no {what} came"
+            time.sleep(0.001)
+
+    def part(self, streams: set[str] | None = None) -> None:
+        """Let the clients go whose processors are gone; None: all."""
+        self._stop.set()
+        for client in list(self.here):
+            if streams is None or client.stream in streams:
+                client.close()
+                self.here.remove(client)
+
+    def close(self) -> None:
+        self.part()
+        self.echo.close()
