@@ -28,9 +28,9 @@ from proxy.network.memory_pool import MemoryPool
 from proxy.network.receive import ReceiveLimit
 from proxy.network.stats import SideStats
 from proxy.relay.pairing import PairingStats
-from proxy.tap.gap import Tally
 from proxy.tap.record import DIRECTIONS
-from proxy.tap.writer import Reserve, TapWriter
+from proxy.tap.tallies import Reserve, Tally
+from proxy.tap.writer import TapWriter
 
 __all__ = ["Counters", "Histogram", "ListenerCounters", "LoopCounters", "Publisher", "UpstreamCounters"]
 
@@ -374,8 +374,8 @@ class Publisher:
         self._put(cells.wait, pool.wait_ns)
 
     def _fill_tap(self, tap: TapWriter, cells: _LoopCells) -> None:
-        for number in range(i64(len(tap.tallies))):
-            tally = tap.tallies[number]
+        for number in range(i64(len(tap.tallies.all))):
+            tally = tap.tallies.all[number]
             if number == i64(len(self._tally_cells)):
                 self._tally_cells.append(_TallyCells(self._writer.layout, tally))
             self._put(self._tally_cells[number].seen, tally.frames)

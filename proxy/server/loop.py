@@ -323,7 +323,7 @@ class Loop:
             self._tap_failures = tap.failures
             faults.note_text("tap", tap.failure)
         if tap is not None:
-            tap.settle_reserved(now_ns)
+            tap.tallies.settle(now_ns)
         loop.faults = faults.counts
         if faults.untold and now_ns - self._told_ns >= FAULTS_NS:
             self._told_ns = now_ns

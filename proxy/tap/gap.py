@@ -5,14 +5,14 @@ the writer puts them into the first block that the disk accepts. While the log r
 ``MAX_PENDING_GAPS`` the gaps of one listener, direction, reason and window are folded into one that names no connection, and when that is
 not enough, those of all windows into one, so that memory stays bounded.
 
-A statement of totals (``Tally``) is a ``Gap`` without a reason: what was seen, in place of what was lost. It waits in the same way.
+A statement of totals (``tallies``) is a ``Gap`` without a reason: what was seen, in place of what was lost. It waits in the same way.
 """
 
 from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.tap.record import REASON_NONE, WINDOW_NS
+from proxy.tap.record import WINDOW_NS
 
 MAX_PENDING_GAPS: Final = 4096
 NO_CONNECTION: Final = -1
@@ -89,37 +89,6 @@ class Gap:
         if other.first_frame < self.first_frame:
             self.first_frame = other.first_frame
         other.written = True
-
-
-class Tally:
-    """How many frames of one listener and direction rules have matched, whatever became of them.
-
-    Attributes:
-        listener: its name.
-        direction: code of ``record``.
-        frames, bytes: since the processor started, headers included.
-        stated, stated_bytes: of these, those of which the log says in totals that they were seen, or will.
-        reserved: ``frames`` never is above this without somebody being told first (``TapWriter.reserve``).
-    """
-
-    def __init__(self, listener: str, direction: i64) -> None:
-        self.listener = listener
-        self.direction: i64 = direction
-        self.frames: i64 = 0
-        self.bytes: i64 = 0
-        self.stated: i64 = 0
-        self.stated_bytes: i64 = 0
-        self.reserved: i64 = 0
-
-    def statement(self, framing: i64, protocol: i64, from_ns: i64, until_ns: i64) -> Gap | None:
-        """What was seen since the last statement, all of it between two times of one window; None: nothing was."""
-        if self.frames == self.stated:
-            return None
-        totals = Gap(NO_CONNECTION, self.direction, REASON_NONE, framing, protocol, 0, self.listener, None, None, None, -1, from_ns)
-        totals.add(self.frames - self.stated, self.bytes - self.stated_bytes, until_ns)
-        self.stated = self.frames
-        self.stated_bytes = self.bytes
-        return totals
 
 
 class PendingGaps:

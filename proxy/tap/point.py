@@ -9,7 +9,7 @@ from mypy_extensions import i32, i64
 from proxy.network.run import PART_FIRST, PART_LAST, Run
 from proxy.tap.block import BlockBuilder, Part, pack_codes
 from proxy.tap.frame_tap import FrameTap
-from proxy.tap.gap import Gap, Tally
+from proxy.tap.gap import Gap
 from proxy.tap.record import (
     CAPTURE_FULL,
     CAPTURE_HASH,
@@ -36,6 +36,7 @@ from proxy.tap.record import (
 )
 from proxy.tap.redaction import Redaction, Redactor, new_digest
 from proxy.tap.slicing import PieceCursor, find_frames, hash_body, write_redacted, write_starts
+from proxy.tap.tallies import Tallies, Tally
 from proxy.tap.writer import TapWriter
 
 MAX_I32: Final = (1 << 31) - 1
@@ -77,7 +78,8 @@ class TapPoint(FrameTap):
         """
         super().__init__(mutes and not sampled_out, asks=False)
         self._writer = writer
-        self._tally: Tally = writer.tally(listener, direction)
+        self._tallies: Tallies = writer.tallies
+        self._tally: Tally = writer.tallies.of(listener, direction)
         self._builder: BlockBuilder = writer.builder
         self._rule = rule
         self._listener = listener
@@ -188,7 +190,7 @@ class TapPoint(FrameTap):
         tally.frames += frame_count
         tally.bytes += byte_count
         if tally.frames > tally.reserved:
-            self._writer.reserve(tally)
+            self._tallies.reserve(tally)
 
     def lose(self, reason: int, frame_count: int, byte_count: int, first_frame: int, capture_ns: int) -> None:
         gap = self._new_gap(reason, first_frame, capture_ns)

@@ -16,9 +16,7 @@ A frame that is cut through goes into the blocks piece by piece, and counts with
 write the block of one, the frame is lost: no more is copied, and its end becomes a gap (``Part.lost``). When its end was handed over already, its
 chunk is written, and counts as flushed; that pieces are missing is then for readers to see, and they say so.
 
-What was seen is counted apart from what is written: a ``Tally`` for each listener and direction, which states in totals rows what passed in each
-window of capture time (COMPLETENESS.md). ``reserve`` is called before frames are sent on that pass what a tally has reserved, so that who
-survives this process has an upper bound.
+What was seen is counted apart from what is written (``tallies``), and stated as totals rows, once for each window of capture time.
 
 The accounting, exact once the queue is empty::
 
@@ -27,7 +25,6 @@ The accounting, exact once the queue is empty::
     frames_matched = frames of totals rows                     once the stream has ended
 """
 
-import abc
 import os
 import queue
 import threading
@@ -36,21 +33,20 @@ from collections import deque
 from typing import Final
 
 from librt.strings import read_i32_le, read_i64_le
-from mypy_extensions import i64, mypyc_attr
+from mypy_extensions import i64
 
 from proxy.config.model import TapConfig
 from proxy.tap.block import COPY_BELOW, Block, BlockBuilder
-from proxy.tap.gap import Gap, PendingGaps, Tally
+from proxy.tap.gap import Gap, PendingGaps
 from proxy.tap.record import (
     CHUNK_ROW_BYTES,
     DIRECTION_REQUEST,
-    FRAMING_INT32,
+    DIRECTION_RESPONSE,
     KIND_CLOCK,
     KIND_FRAMES,
     KIND_GAP,
     KIND_RULES,
     KIND_TOTALS,
-    PROTOCOL_FRAMED,
     REASON_CLOSED,
     REASON_DISK_ERROR,
     REASON_DISK_FULL,
@@ -62,6 +58,7 @@ from proxy.tap.record import (
 )
 from proxy.tap.rule_use import RuleUse
 from proxy.tap.segment import SegmentFiles, SegmentLog, reason_of
+from proxy.tap.tallies import Reserve, Tallies
 
 NS_PER_MS: Final = 1_000_000
 # After a failed write the disk is asked again this often.
@@ -76,18 +73,6 @@ GIVE_UP_S: Final = 0.5
 CLOCK_STEP_NS: Final = 1000 * NS_PER_MS
 # Totals of a window that has ended are stated this long after its end, when no run of the next one came.
 STATE_AFTER_NS: Final = 100 * NS_PER_MS
-# What a tally reserves at least when it must, and for how long the traffic of late would make it last.
-RESERVE_FRAMES: Final = 64
-RESERVE_MS: Final = 4
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Reserve(abc.ABC):
-    """Who is told how far a tally may go before it asks again."""
-
-    @abc.abstractmethod
-    def reserve(self, tally: Tally) -> None:
-        """``tally.reserved`` has grown: it is to outlive this process before this returns."""
 
 
 class TapWriter:
@@ -134,13 +119,13 @@ class TapWriter:
             node, slot, boot_id: name the stream; never the same twice.
             files: the system calls under the log; tests put a failing disk here.
             wakeup_fd: an eventfd (or a non-blocking socket) that gets 8 bytes from the writer thread when a log that refused accepts again; -1: none.
-            reserve: is told what tallies reserve; None: nobody is.
+            reserve: is told what tallies reserve.
         """
         self.stream = stream_name(node, slot, boot_id)
         facts: dict[str, str | int] = {"node": node, "slot": slot, "stream": self.stream, "boot_id": boot_id}
         folder = os.path.join(config.directory, self.stream)
         self.builder = BlockBuilder(config.flush_size + COPY_BELOW)
-        self.tallies: list[Tally] = []
+        self.tallies = Tallies(reserve)
         self.window_end_ns: i64 = 0
         self.dropped_queue_full: i64 = 0
         self.dropped_disk_full: i64 = 0
@@ -169,16 +154,10 @@ class TapWriter:
         self._gaps = PendingGaps()
         self._sampled = PendingGaps()
         self._totals = PendingGaps()
-        self._reserve = reserve
-        self._tally_of: dict[tuple[str, int], Tally] = {}
         self._window_from_ns: i64 = 0
         self._state_due_ns: i64 = 0
         self._state_in_ns: i64 = 0  # until then, as long as nobody said when that was asked
         self._clock_from_ns: i64 = 0
-        self._quiet = True
-        self._seen_before: i64 = 0
-        self._seen_before_ns: i64 = 0
-        self._frames_per_ms: i64 = 0
         self._sampled_due_ns: i64 = 0
         self._due_ns: i64 = 0
         self._retry_ns: i64 = 0
@@ -208,16 +187,6 @@ class TapWriter:
             self._lose_in_hand(RuntimeError("the writer thread had ended"))
             self.start()
 
-    def tally(self, listener: str, direction: i64) -> Tally:
-        """The count of what rules match of one listener and direction."""
-        key = (listener, int(direction))
-        tally = self._tally_of.get(key)
-        if tally is None:
-            tally = Tally(listener, direction)
-            self._tally_of[key] = tally
-            self.tallies.append(tally)
-        return tally
-
     @property
     def frames_matched(self) -> i64:
         """Whole frames that a rule matched."""
@@ -226,56 +195,17 @@ class TapWriter:
     @property
     def frames_matched_request(self) -> i64:
         """Of these, requests."""
-        return self._matched(DIRECTION_REQUEST)
+        return self.tallies.frames(DIRECTION_REQUEST)
 
     @property
     def frames_matched_response(self) -> i64:
         """Of these, answers."""
-        return self._matched(1 - DIRECTION_REQUEST)
+        return self.tallies.frames(DIRECTION_RESPONSE)
 
     @property
     def bytes_matched(self) -> i64:
         """Bytes of the frames matched, headers included."""
-        total: i64 = 0
-        for tally in self.tallies:
-            total += tally.bytes
-        return total
-
-    def _matched(self, direction: i64) -> i64:
-        total: i64 = 0
-        for tally in self.tallies:
-            if tally.direction == direction:
-                total += tally.frames
-        return total
-
-    def reserve(self, tally: Tally) -> None:
-        """The tally has come to what it had reserved, and frames are about to be sent on: reserve more than it has."""
-        self._quiet = False
-        tally.reserved = tally.frames + max(RESERVE_FRAMES, RESERVE_MS * self._frames_per_ms)
-        if self._reserve is not None:
-            self._reserve.reserve(tally)
-
-    def settle_reserved(self, now_ns: i64) -> None:
-        """Before the counts are published: learn how fast frames come; while none come, reserve nothing.
-
-        Args:
-            now_ns: monotonic.
-        """
-        seen = self.frames_matched
-        past_ms = (now_ns - self._seen_before_ns) // NS_PER_MS
-        if past_ms < 1:
-            return
-        rate = (seen - self._seen_before) // past_ms
-        self._frames_per_ms = max(rate, self._frames_per_ms - self._frames_per_ms // 8 - 1)
-        if seen == self._seen_before and not self._quiet:
-            self._release_reserved()
-        self._seen_before = seen
-        self._seen_before_ns = now_ns
-
-    def _release_reserved(self) -> None:
-        self._quiet = True
-        for tally in self.tallies:
-            tally.reserved = tally.frames
+        return self.tallies.bytes()
 
     def turn(self, capture_ns: i64) -> i64:
         """A capture time that lies before the last one, or outside of the window: what chunks with it are to say. To be asked before they are added.
@@ -305,8 +235,8 @@ class TapWriter:
         until_ns = self.builder.last_ns
         if until_ns >= self.window_end_ns:
             until_ns = self.window_end_ns - 1
-        for tally in self.tallies:
-            totals = tally.statement(FRAMING_INT32, PROTOCOL_FRAMED, self._window_from_ns, until_ns)
+        for tally in self.tallies.all:
+            totals = tally.statement(self._window_from_ns, until_ns)
             if totals is not None:
                 self._totals.remember(totals)
 
@@ -452,7 +382,7 @@ class TapWriter:
             ``error`` says why.
         """
         self._release_sampled()
-        self._release_reserved()
+        self.tallies.release()
         self._state_totals()
         self._hand_over()
         if not self._end_thread(timeout_ms):

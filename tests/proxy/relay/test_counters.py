@@ -190,8 +190,8 @@ def test_a_restarted_processor_counts_on(cells):
 def test_the_taps_counters_have_their_cells(tmp_path):
     tap = TapWriter(TapConfig(directory=str(tmp_path)), "n", "0", "b")
     cells = Cells(tap)
-    tap.tally("a", 0).frames, tap.tally("a", 1).frames, tap.tally("a", 0).bytes = 100, 10, 6
-    tap.tally("a", 0).reserved = 164
+    tap.tallies.of("a", 0).frames, tap.tallies.of("a", 1).frames, tap.tallies.of("a", 0).bytes = 100, 10, 6
+    tap.tallies.of("a", 0).reserved = 164
     tap.frames_flushed_request, tap.frames_flushed_response, tap.frames_gapped = 50, 5, 2
     tap.dropped_queue_full, tap.dropped_disk_full, tap.dropped_disk_error = 1, 2, 3
     tap.dropped_sampled, tap.dropped_closed, tap.dropped_undelivered = 4, 5, 6

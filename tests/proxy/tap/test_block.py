@@ -161,7 +161,7 @@ def test_codes_pack_into_the_rows_last_bytes() -> None:
     assert (row.direction, row.kind, row.capture, row.reason, row.framing, row.protocol, row.flags) == (1, 0, 2, 6, 0, 1, 0x4001)
 
 
-def test_totals_count_frames_by_direction_and_losses() -> None:
+def test_tallies_count_frames_by_direction_and_losses() -> None:
     builder = BlockBuilder()
     add(builder, b"1", capture_ns=10)
     add(builder, b"2", capture_ns=20, direction=1)

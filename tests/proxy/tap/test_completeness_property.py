@@ -21,14 +21,14 @@ from proxy.cells import TAP_DROP_REASONS
 from proxy.config.model import TapConfig, TapRule
 from proxy.tap.completeness import WindowRow, verify
 from proxy.tap.frame_tap import FrameTap
-from proxy.tap.gap import Tally
 from proxy.tap.ledger import LedgerWriter
 from proxy.tap.log_block import GapRecord
 from proxy.tap.log_reader import read_frames, read_gaps
 from proxy.tap.record import DIRECTIONS, WINDOW_NS
 from proxy.tap.recovery import seal_dead
 from proxy.tap.rules import TapRules
-from proxy.tap.writer import Reserve, TapWriter
+from proxy.tap.tallies import Reserve, Tally
+from proxy.tap.writer import TapWriter
 from tests.fakes.disk import FakeDisk
 from tests.fakes.fleet import MemoryLog
 from tests.fakes.runs import pieces_of, run_of
@@ -209,8 +209,8 @@ class Processor(Reserve):
 
     def do_publish(self, op: Op) -> None:
         """What the loop does once a millisecond."""
-        self.writer.settle_reserved(self.now)
-        for tally in self.writer.tallies:
+        self.writer.tallies.settle(self.now)
+        for tally in self.writer.tallies.all:
             pair = (tally.listener, DIRECTIONS[tally.direction])
             self.published[pair], self.reserved[pair] = int(tally.frames), int(tally.reserved)
 
@@ -219,7 +219,7 @@ class Processor(Reserve):
         life: Life | None = None
         if how == "close":
             self.writer.flush_and_close(1000)
-            seen = {(tally.listener, DIRECTIONS[tally.direction]): int(tally.frames) for tally in self.writer.tallies}
+            seen = {(tally.listener, DIRECTIONS[tally.direction]): int(tally.frames) for tally in self.writer.tallies.all}
             dropped = {reason: int(getattr(self.writer, f"dropped_{reason}")) for reason in TAP_DROP_REASONS}
             life = Life({}, True, sum(seen.values()), {**dict.fromkeys(self.pairs, 0), **seen}, dict(self.reserved), dropped)
         elif how == "die":

@@ -37,7 +37,7 @@ class Tap:
         self.folder = folder
 
     def read(self) -> list[LogBlock]:
-        """The blocks that have chunks; the totals that closing adds are ``test_totals``'s."""
+        """The blocks that have chunks; the totals that closing adds are ``test_tallies``'s."""
         assert self.writer.flush_and_close(1000)
         blocks = list(read_blocks(str(self.folder), self.writer.stream))
         for block in blocks:

@@ -1,0 +1,134 @@
+"""How many frames rules have matched, whatever became of them: counted apart from what the log takes, so that the one can be held against the other.
+
+A ``Tally`` for each listener and direction. It *states* what it saw, as a totals row of the log, once for each window of capture time
+(COMPLETENESS.md). And it *reserves*: somebody who outlives this process is told how far the count may go, before frames go on that pass what was told
+before. So that this costs nothing, a flood is told some milliseconds of itself ahead; while no frames come, nothing is reserved beyond what was seen.
+"""
+
+import abc
+from typing import Final
+
+from mypy_extensions import i64, mypyc_attr
+
+from proxy.tap.gap import NO_CONNECTION, Gap
+from proxy.tap.record import CAPTURE_FULL, FRAMING_INT32, PROTOCOL_FRAMED, REASON_NONE
+
+NS_PER_MS: Final = 1_000_000
+# What a tally reserves at least when it must, and for how long the traffic of late would make it last.
+RESERVE_FRAMES: Final = 64
+RESERVE_MS: Final = 4
+
+
+class Tally:
+    """The count of one listener and direction.
+
+    Attributes:
+        listener: its name.
+        direction: code of ``record``.
+        frames, bytes: that rules matched since the processor started, headers included.
+        reserved: ``frames`` never is above this without somebody being told first (``Tallies.reserve``).
+    """
+
+    def __init__(self, listener: str, direction: i64) -> None:
+        self.listener = listener
+        self.direction: i64 = direction
+        self.frames: i64 = 0
+        self.bytes: i64 = 0
+        self.reserved: i64 = 0
+        self._stated: i64 = 0
+        self._stated_bytes: i64 = 0
+
+    def statement(self, from_ns: i64, until_ns: i64) -> Gap | None:
+        """What was seen since the last statement, all of it between two times of one window; None: nothing was."""
+        if self.frames == self._stated:
+            return None
+        codes = (REASON_NONE, FRAMING_INT32, PROTOCOL_FRAMED, CAPTURE_FULL)
+        totals = Gap(NO_CONNECTION, self.direction, *codes, self.listener, None, None, None, -1, from_ns)
+        totals.add(self.frames - self._stated, self.bytes - self._stated_bytes, until_ns)
+        self._stated = self.frames
+        self._stated_bytes = self.bytes
+        return totals
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Reserve(abc.ABC):
+    """Who is told how far a tally may go before it asks again."""
+
+    @abc.abstractmethod
+    def reserve(self, tally: Tally) -> None:
+        """``tally.reserved`` has grown: it is to outlive this process before this returns."""
+
+
+class Tallies:
+    """All tallies of a processor.
+
+    Attributes:
+        all: in the order in which they were first asked for.
+    """
+
+    def __init__(self, keeper: Reserve | None) -> None:
+        """``keeper`` is told what tallies reserve; None: nobody is."""
+        self.all: list[Tally] = []
+        self._keeper = keeper
+        self._by_key: dict[tuple[str, int], Tally] = {}
+        self._quiet = True
+        self._seen_before: i64 = 0
+        self._seen_before_ns: i64 = 0
+        self._frames_per_ms: i64 = 0
+
+    def of(self, listener: str, direction: i64) -> Tally:
+        """That of one listener and direction."""
+        key = (listener, int(direction))
+        tally = self._by_key.get(key)
+        if tally is None:
+            tally = Tally(listener, direction)
+            self._by_key[key] = tally
+            self.all.append(tally)
+        return tally
+
+    def frames(self, direction: i64) -> i64:
+        """Frames matched of one direction."""
+        total: i64 = 0
+        for tally in self.all:
+            if tally.direction == direction:
+                total += tally.frames
+        return total
+
+    def bytes(self) -> i64:
+        """Bytes of all frames matched, headers included."""
+        total: i64 = 0
+        for tally in self.all:
+            total += tally.bytes
+        return total
+
+    def reserve(self, tally: Tally) -> None:
+        """The tally has come to what it had reserved, and frames are about to be sent on: reserve more than it has."""
+        self._quiet = False
+        tally.reserved = tally.frames + max(RESERVE_FRAMES, RESERVE_MS * self._frames_per_ms)
+        if self._keeper is not None:
+            self._keeper.reserve(tally)
+
+    def settle(self, now_ns: i64) -> None:
+        """Before the counts are published: learn how fast frames come; while none come, reserve nothing.
+
+        Args:
+            now_ns: monotonic.
+        """
+        past_ms = (now_ns - self._seen_before_ns) // NS_PER_MS
+        if past_ms < 1:
+            return
+        seen: i64 = 0
+        for tally in self.all:
+            seen += tally.frames
+        rate = (seen - self._seen_before) // past_ms
+        self._frames_per_ms = max(rate, self._frames_per_ms - self._frames_per_ms // 8 - 1)
+        if seen == self._seen_before and not self._quiet:
+            self.release()
+        self._seen_before = seen
+        self._seen_before_ns = now_ns
+
+    def release(self) -> None:
+        """Nothing more is about to pass: reserve what was seen, and no more."""
+        self._quiet = True
+        for tally in self.all:
+            tally.reserved = tally.frames
