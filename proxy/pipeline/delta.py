@@ -58,6 +58,7 @@ def delta_settings(spark_version: str | None = None) -> dict[str, str]:
         "spark.sql.extensions": _EXTENSION,
         "spark.sql.catalog.spark_catalog": _CATALOG,
         "spark.databricks.delta.snapshotPartitions": "2",  # tasks for each look at a table's log: 50 are for logs of millions of files
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",  # tasks of VACUUM's listing: 10,000 take minutes
         "spark.databricks.delta.optimize.minFileSize": str(TARGET_BYTES // 4),  # what has come to this is not written again with each pass
         "spark.databricks.delta.optimize.maxFileSize": str(TARGET_BYTES),
     }
