@@ -91,7 +91,8 @@ def run(campaign: Campaign, kinds: list[str], kills: list[Kill]) -> None:
     for kill in campaign.kills:
         print(kill)
         if kill.kind == "idle":
-            assert {state for account in kill.accounts.values() for state in account.states} <= ({"complete", "lost"} if campaign.disk else {"complete"})
+            states = {state for account in kill.accounts.values() for state in account.states}
+            assert states <= ({"complete", "lost"} if campaign.disk else {"complete"})
             assert all(account.missing <= account.exact and not account.at_most for account in kill.accounts.values())
 
 
