@@ -21,11 +21,14 @@ run:  ## framegate demo: a TLS client, the proxy, the tap, Spark tables; on this
 run-kafka:  ## the same in front of a real Apache Kafka broker
 	@$(setup) run --with java,maven --wish compiler -- framegate demo --upstream kafka $(ARGS)
 
+# Two at a time, the tests of a file together: the suite is long because much of it waits for real processes. One at a time: ARGS="-n 0 …".
+PYTEST := python -m pytest -n 2 --dist loadfile
+
 test:  ## the tests, over the built wheel (compiled) in its own environment
-	@$(setup) test --with java --wish compiler,maven,openssl -- python -m pytest $(ARGS)
+	@$(setup) test --with java --wish compiler,maven,openssl -- $(PYTEST) $(ARGS)
 
 test-pure:  ## the same tests, over the source, interpreted
-	@$(setup) pure --with java --wish maven,openssl -- python -m pytest $(ARGS)
+	@$(setup) pure --with java --wish maven,openssl -- $(PYTEST) $(ARGS)
 
 lint:  ## ruff, mypy strict, import contracts
 	@$(setup) pure -- ruff check .

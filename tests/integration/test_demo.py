@@ -70,7 +70,7 @@ def test_a_short_demo_ends_with_everything_equal_and_seen(tmp_path: Path) -> Non
     lines = done.stdout.splitlines()
     assert (done.returncode, [line for line in lines if line.startswith("WRONG")]) == (0, []), done.stdout + done.stderr
     assert lines[-1] == "RESULT: everything equal, everything seen"
-    assert len([line for line in lines if line.startswith("ok ")]) == 15
+    assert len([line for line in lines if line.startswith("ok ")]) == 17
     for act in ("maxReceiveSize lowered", "one connection muted", "memory pool shrunk"):
         assert any(line.startswith(f"  * {act}") for line in lines)
     assert (tmp_path / "demo" / "tables" / "frames").is_dir()

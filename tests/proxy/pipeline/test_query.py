@@ -43,6 +43,7 @@ def test_good_bodies_are_good(spark: "SparkSession", tmp_path: Path) -> None:
         "content": [{"direction": "request", "wrong_checksums": 0, "misplaced": 0}],
         "sequences": [{"direction": "request", "missing": 0, "doubled": 0}],
         "gaps": [{"lost": 0}],
+        "completeness": [{"direction": "request", "state": "complete", "windows": 1, "seen": 10, "accounted": 10}],
     }
 
 
