@@ -1,13 +1,19 @@
 """What only one instance may have: a lock that the kernel gives back when its process ends, however it ends."""
 
+import contextlib
 import fcntl
 import os
 import pathlib
+import time
+from typing import Final
 
 from control.errors import StartError
 from proxy.tap.record import FOLDER_MODE, LOCK_NAME
 
 __all__ = ["DirectoryLock"]
+
+ATTEMPTS: Final = 5
+ATTEMPT_S: Final = 0.02
 
 
 class DirectoryLock:
@@ -29,7 +35,7 @@ class DirectoryLock:
             text = f"the {what} {path} cannot be used: {error.strerror or error}"
             raise StartError(text, reason="DIRECTORY_UNUSABLE", directory=directory) from error
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._take()
         except BlockingIOError as error:
             holder = os.pread(self._descriptor, 64, 0).decode("ascii", "replace").strip()
             os.close(self._descriptor)
@@ -38,6 +44,19 @@ class DirectoryLock:
         self.last_ns = os.fstat(self._descriptor).st_mtime_ns
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def _take(self) -> None:
+        """Lock it; a reader that looks whether somebody has it (``completeness``) does so for a moment only.
+
+        Raises:
+            BlockingIOError: another instance has it.
+        """
+        for _ in range(ATTEMPTS - 1):
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            time.sleep(ATTEMPT_S)
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def beat(self) -> None:
         """Give a sign of life: whoever comes next sees when the last one was."""

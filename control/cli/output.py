@@ -5,6 +5,7 @@ its width cannot. What clients and operators wrote (names of certificates, reaso
 """
 
 import codecs
+import io
 import json
 import os
 import sys
@@ -139,10 +140,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
     for line in lines:
         table.add_row(*line)
-    console = Console(width=_WIDE, highlight=False, markup=False)
-    with console.capture() as captured:
-        console.print(table)
-    write_text("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+    drawn = io.StringIO()
+    Console(file=drawn, width=_WIDE, highlight=False, markup=False).print(table)
+    write_text("".join(f"{line.rstrip()}\n" for line in drawn.getvalue().splitlines()))
 
 
 def print_fields(fields: Iterable[tuple[str, Any]]) -> None:

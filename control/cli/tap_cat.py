@@ -1,6 +1,7 @@
 """``framegate tap cat`` and ``framegate tap follow``: the log's records as lines."""
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -16,7 +17,29 @@ if TYPE_CHECKING:
 
 __all__ = ["DIRECTORY", "EXIT_INCOMPLETE", "cat", "follow", "reading"]
 
-DIRECTORY: Final = click.Path(exists=True, file_okay=False)
+
+class _TapDirectory(click.Path):
+    """A directory that a tap has written to, or an empty one: a mistyped path is no clean log."""
+
+    def __init__(self) -> None:
+        super().__init__(exists=True, file_okay=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path."""
+        directory = str(super().convert(value, param, ctx))
+        from proxy.tap.ledger import LEDGER_NAME
+        from proxy.tap.log_reader import segments, streams
+        from proxy.tap.record import CONSUMERS_FOLDER, LOCK_NAME
+
+        with contextlib.suppress(OSError):  # who reads says what cannot be read
+            names = set(os.listdir(directory))
+            ours = names & {LEDGER_NAME, LOCK_NAME, CONSUMERS_FOLDER}
+            if names and not ours and not any(segments(directory, stream) for stream in streams(directory)):
+                self.fail(f"{directory} is no tap's directory: there is no ledger in it, and no stream", param, ctx)
+        return directory
+
+
+DIRECTORY: Final = _TapDirectory()
 EXIT_INCOMPLETE: Final = 1
 """What is wanted of the log is not all there, or cannot be read."""
 _CHUNK: Final = 1 << 16

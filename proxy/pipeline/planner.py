@@ -117,7 +117,7 @@ class Planner:
         return {stream: end for stream, end in found.items() if end is not None}
 
     def first(self, *, from_latest: bool = False, since_ns: int = 0) -> Position:
-        """Where a query without a checkpoint begins; what is gone by now is none of its business.
+        """Where a query without a checkpoint begins. What retention took by now is none of its business; what others took is.
 
         Args:
             from_latest: behind all that is there, instead of before it.
@@ -132,6 +132,9 @@ class Planner:
         ledger = self._read_ledger()
         unseen = {s: fate for s, fate in ledger.streams.items() if s not in offsets and (fate.end is None or segments(self._directory, s))}
         offsets |= {stream: fate.deleted_to for stream, fate in unseen.items() if fate.deleted_to}
+        if not from_latest and not since_ns:
+            taken = {stream: fate for stream, fate in ledger.streams.items() if stream not in offsets and fate.end is not None}
+            offsets |= {stream: fate.deleted_to for stream, fate in taken.items() if fate.deleted_to < (fate.end or 0)}
         return Position(offsets, ledger.last if ledger.present else None, tuple(sorted(unseen.keys() - offsets.keys())), {}, ledger.damage)
 
     def target(self) -> Target:

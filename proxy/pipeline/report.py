@@ -1,5 +1,6 @@
 """What the job says of its batches: Spark's progress and the log's growth as events."""
 
+import contextlib
 import json
 import time
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from proxy.pipeline.memory import large_frames
 from proxy.pipeline.options import parse_payload
 from proxy.pipeline.planner import Planner
 from proxy.pipeline.settings import PipelineSettings
+from proxy.tap.consumer import write_consumer
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -24,6 +26,7 @@ class Reporter:
     """Turns Spark's progress and the log's growth into events. Reports a batch once, after Spark committed it."""
 
     def __init__(self, settings: PipelineSettings, writer: "Writer", query: "StreamingQuery", emit: Callable[[dict[str, Any]], None]) -> None:
+        self._settings = settings
         self._writer = writer
         self._query = query
         self._emit = emit
@@ -68,6 +71,13 @@ class Reporter:
             cut = large_frames(self._planner, before, self._read, self._limit)
             if cut.frames:
                 self._emit({"event": "cut", "batch": batch, "frames": cut.frames, "largest": cut.largest, "kept": self._limit})
+
+    def register(self) -> None:
+        """Tell retention of the last batch, of which Spark tells its source only with the next one; the query has ended."""
+        if self._settings.consumer and self._read:
+            with contextlib.suppress(OSError):  # a tap mounted read-only; that was said when the query began
+                owner = self._settings.place_of_checkpoint
+                write_consumer(str(self._settings.source), self._settings.consumer, self._read, time.time_ns(), owner)
 
     def lag_bytes(self) -> int:
         """Bytes of log that no committed batch has."""

@@ -365,6 +365,7 @@ def _follow(
         return _Ending(EXIT_FAILED, reason)
     query.stop()
     reporter.report()
+    reporter.register()
     emit({"event": "stopped", "total": writer.progress.total, "lag_bytes": reporter.lag_bytes()})
     return _stopped(settings, stopping, through=through and failure is None)
 

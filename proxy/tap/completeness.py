@@ -5,6 +5,7 @@ part that cannot be read: it is a fault, and what totals say of it is missing.
 """
 
 import dataclasses
+import fcntl
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -162,11 +163,18 @@ def _gone(ledger: Ledger, names: set[str], live: bool) -> Iterator[str]:
 
 
 def _is_written(directory: str) -> bool:
-    """Whether a framegate writes to the directory now."""
+    """Whether a framegate writes to the directory now: on this machine it holds the lock, elsewhere it gave a sign of life of late."""
+    path = os.path.join(directory, LOCK_NAME)
     try:
-        return abs(time.time() - os.stat(os.path.join(directory, LOCK_NAME)).st_mtime) < LIVE_S
+        if abs(time.time() - os.stat(path).st_mtime) >= LIVE_S:
+            return False
+        with open(path, "rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
+    except OSError:
+        return True  # somebody holds it, or only its owner may look
+    return False
 
 
 def _may_grow(directory: str, stream: str, ledger: Ledger) -> bool:

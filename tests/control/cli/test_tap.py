@@ -3,6 +3,8 @@
 import fcntl
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -84,6 +86,24 @@ def test_nothing_is_no_fault(tmp_path: Path) -> None:
         assert said in result.stderr
         assert data(*words, str(tmp_path)) == []
     assert run("ls", str(tmp_path / "none")).exit_code == 2
+
+
+@pytest.mark.parametrize("words", [("ls",), ("cat",), ("follow",), ("verify",), ("consumers", "list")])
+def test_what_is_no_taps_directory_is_no_clean_log(tmp_path: Path, words: tuple[str, ...]) -> None:
+    (tmp_path / "passwd").touch()
+    (tmp_path / "folder").mkdir()
+    result = run(*words, str(tmp_path))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "is no tap's directory" in result.stderr
+
+
+@pytest.mark.parametrize("words", ["ls", "verify"])
+def test_a_full_disk_for_the_output_is_one_line(log: Path, words: str) -> None:
+    command = [sys.executable, "-m", "control.cli", "tap", words, str(log)]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.stderr.splitlines()[-1] == "framegate: the output cannot be written: No space left on device"
+    assert "Traceback" not in done.stderr
 
 
 def test_verify_says_what_the_log_proves(log: Path) -> None:

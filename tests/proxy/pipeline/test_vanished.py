@@ -122,6 +122,18 @@ def test_streams_that_went_before_the_first_start_are_none_of_ours(tap: Tap) -> 
     assert cut.stream == B
 
 
+def test_a_stream_that_somebody_took_before_the_first_start_is_a_loss_of_who_begins_at_the_earliest(tap: Tap) -> None:
+    end = tap.ends(A, tap.begins(A))
+    tap.begins(B)
+    shutil.rmtree(tap.directory / A)
+    start = new(tap).first()
+    assert start.streams[A] == 0
+    with pytest.raises(DataLossError, match=rf"edge\.0\.a is gone, it was read up to 0, its end is {end}"):
+        new(tap).advance(start)
+    for later in (new(tap).first(from_latest=True), new(tap).first(since_ns=1)):
+        assert new(tap).advance(later).lost == {}
+
+
 def test_a_stream_that_is_born_and_has_nothing_yet_is_not_forgotten(tap: Tap) -> None:
     tap.born(A)
     start = new(tap).first()

@@ -1,7 +1,10 @@
 """``verify`` says "complete" when all of a log is there, and never when something is missing."""
 
+import fcntl
 import os
+import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,8 @@ class Tap:
         self.root = root
         self.ledger = LedgerWriter(str(root))
         self.beat()
+        self.lock = (root / LOCK_NAME).open("rb")
+        fcntl.flock(self.lock, fcntl.LOCK_EX)
 
     def beat(self, ago_s: float = 0.0) -> None:
         """Control's last sign of life."""
@@ -64,8 +69,10 @@ class Tap:
 
 
 @pytest.fixture
-def tap(tmp_path: Path) -> Tap:
-    return Tap(tmp_path)
+def tap(tmp_path: Path) -> Iterator[Tap]:
+    made = Tap(tmp_path)
+    yield made
+    made.lock.close()
 
 
 def states(verdict: Verdict) -> list[str]:
@@ -126,6 +133,9 @@ def test_while_it_is_written_the_last_window_is_open(tap: Tap) -> None:
     processor.block([b"b"], at_ns=START + WINDOW_NS)
     verdict = tap.verify()
     assert (states(verdict), verdict.complete) == (["complete", "open"], True)
+    copy = tap.root.with_name("copy")
+    shutil.copytree(tap.root, copy)
+    assert not verify(str(copy)).complete, "as fresh as can be, and nobody holds it"
     tap.beat(LIVE_S + 1)
     verdict = tap.verify()
     assert "was being written" in verdict.faults[0]
