@@ -67,8 +67,10 @@ class Slot:
         return self.lives_on and self.state == "running" and self.drained is None
 
     def next_generation(self) -> int:
-        """Seconds since 2025 (28 bits, 8.5 years), or one more than the last: unique over restarts of control too."""
-        self.generation = max(self.generation + 1, int(time.time()) - _GENERATION_EPOCH_S & _GENERATION_MASK)
+        """Tenths of a second since 2025 (28 bits, 310 days), or one more than the last: unique over restarts of control too, for no processor is up
+        and gone again within a tenth. (In whole seconds a quick successor ran ahead of the clock, and the next control met its numbers.)
+        """
+        self.generation = max(self.generation + 1, int((time.time() - _GENERATION_EPOCH_S) * 10) & _GENERATION_MASK)
         return self.generation
 
     def next_pause(self, ran_s: float) -> float:

@@ -8,7 +8,7 @@ LAYOUT = CellLayout.of(fleet_config(1))
 def test_generations_grow_over_lives_and_over_slots_of_the_same_number() -> None:
     slot = Slot(3, LAYOUT, ["a"])
     first = slot.next_generation()
-    assert first > 50_000_000
+    assert 0 < first < 2**28
     assert slot.next_generation() == first + 1
     slot.cells.close()
     ahead = Slot(3, LAYOUT, ["a"], generation=first + 1000)
