@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 
 from proxy.pipeline.layout import ParquetStore
 from proxy.pipeline.manifest import DataFile
+from proxy.pipeline.partial_sums import add_up
 from proxy.tap.record import FOLDER_MODE
 
 if TYPE_CHECKING:
@@ -123,10 +124,8 @@ def _pieces(paths: Iterable[Path], schema: pa.Schema) -> Iterator[pa.Table]:
 
 def _summed(paths: Iterable[Path], schema: pa.Schema, rules: Rules) -> Iterator[pa.Table]:
     """One table with the files' rows added up."""
-    keys = [name for name in schema.names if name not in rules.sums]
-    added = pa.concat_tables(_pieces(paths, schema)).group_by(keys, use_threads=False).aggregate(list(rules.sums.items()))
-    columns = {name: added[f"{name}_{rules.sums[name]}" if name in rules.sums else name] for name in schema.names}
-    yield pa.table(columns).cast(schema).sort_by(rules.time_column)
+    added = add_up(pa.concat_tables(_pieces(paths, schema)), rules.sums)
+    yield added.select(schema.names).cast(schema).sort_by(rules.time_column)
 
 
 class Compactor:

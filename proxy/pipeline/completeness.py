@@ -6,19 +6,16 @@ what control wrote for a dead processor (``<node>.recovery.<boot-id>``) to that 
 the ledger. Here a stream that vanished whole before it was read has no rows, unless the job went on without it: then its gap says so.
 """
 
-from typing import TYPE_CHECKING, Final
+import functools
+from typing import Final
 
-from pyspark.sql import functions as f
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from proxy.pipeline.transforms import minute
+from proxy.pipeline.partial_sums import add_up, count, minute
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+__all__ = ["SCHEMA", "STATES", "SUMS", "VIEW", "of_facts", "of_frames"]
 
-__all__ = ["KEYS", "SCHEMA", "STATES", "SUMS", "VIEW", "of_facts", "of_frames"]
-
-# until: the last minute, where a gap lies over several; else the minute itself.
-KEYS: Final = ("stream", "listener", "direction", "minute", "until")
 # How partial sums of each column are put together.
 SUMS: Final = {
     "totals": "sum",  # totals rows of the log: how often the tally was stated
@@ -32,6 +29,7 @@ SUMS: Final = {
     "shared": "sum",  # frames of gaps over several minutes, counted in each
     "first_offset": "min",  # of the blocks with frames, gaps or totals of this minute alone
 }
+# minute and until: the first and the last of a gap that lies over several; else one minute, twice.
 SCHEMA: Final = "stream string, listener string, direction string, minute timestamp, until timestamp, " + ", ".join(f"{name} bigint" for name in SUMS)
 STATES: Final = ("complete", "cut", "open", "lost", "at_most", "unknown", "missing")
 # A gap over more minutes than these counts for the first and the last of them, and for those of which there is something else to say.
@@ -80,47 +78,47 @@ FROM judged
 """
 
 
-def of_frames(frames: "DataFrame") -> "DataFrame":
+def of_frames(frames: pa.Table) -> pa.Table:
     """Partial sums of rows of the table ``frames``; the payload is not touched."""
-    withheld = "reason = 'withheld' and capture in ('full', 'hash') and kept_size = 0 and size > 0"
-    lost = "reason = 'pieces_lost'"
-    return _sums(
-        frames.withColumns({"minute": minute("capture_time"), "until": minute("capture_time")}),
-        stored=f.count_if(~f.expr(f"{withheld} or {lost}")),
-        withheld=f.count_if(f.expr(withheld)),
-        lost=f.count_if(f.expr(lost)),
-    )
+    stands_for = pc.and_(pc.is_in(frames["capture"], pa.array(["full", "hash"])), pc.equal(frames["kept_size"], 0))
+    withheld = pc.and_(pc.and_(pc.equal(frames["reason"], "withheld"), stands_for), pc.greater(frames["size"], 0))
+    lost = pc.equal(frames["reason"], "pieces_lost")
+    at = minute(frames["capture_time"])
+    return _sums(frames, at, at, stored=count(pc.invert(pc.or_(withheld, lost))), withheld=count(withheld), lost=count(lost))
 
 
-def of_facts(rows: "DataFrame") -> "DataFrame":
-    """Partial sums of chunk rows of the kinds ``gap`` and ``totals``; other kinds say nothing.
+def of_facts(facts: pa.Table) -> pa.Table:
+    """Partial sums of facts.
 
     A gap counts in each minute from ``lost_from`` to ``lost_until``: where those are several, an exact one as ``shared``. It is one row here, for
     a gap may be months long; the view makes a row of each minute.
     """
-    begun, ended = "coalesce(lost_from, capture_time)", "coalesce(lost_until, capture_time)"
-    first, last = minute(f"least({begun}, {ended})"), minute(f"greatest({begun}, {ended})")
-    facts = rows.where("kind in ('gap', 'totals')").withColumns(
-        {"minute": first, "until": last, "one": first == last, "is_gap": f.expr("kind = 'gap'")}
-    )
-    exact = "is_gap and coalesce(certainty, 'exact') = 'exact'"  # null: of a version before there was another
+    begun, ended = (minute(pc.coalesce(facts[name], facts["capture_time"])) for name in ("lost_from", "lost_until"))
+    first, last = pc.if_else(pc.less(ended, begun), ended, begun), pc.if_else(pc.less(ended, begun), begun, ended)
+    one = pc.equal(first, last)
+    gap, totals = (pc.equal(facts["kind"], kind) for kind in ("gap", "totals"))
+    certainty = pc.coalesce(facts["certainty"], "exact")  # null: of a version before there was another
+    exact = pc.and_(gap, pc.equal(certainty, "exact"))
+    sampled = pc.equal(facts["reason"], "sampled")
+
+    def lost(*conditions: pa.ChunkedArray) -> pa.ChunkedArray:
+        return pc.multiply(facts["lost_frames"], count(functools.reduce(pc.and_, conditions)))
+
     return _sums(
         facts,
-        totals=f.count_if(~f.col("is_gap")),
-        seen=f.sum("seen_frames"),
-        sampled=_sum_where(f"{exact} and one and reason = 'sampled'"),
-        lost=_sum_where(f"{exact} and one and reason <> 'sampled'"),
-        at_most=_sum_where("is_gap and certainty = 'at_most'"),
-        unknown=f.count_if(f.expr("is_gap and certainty = 'unknown'")) + f.count_if(f.expr("not is_gap and not one")),
-        shared=_sum_where(f"{exact} and not one"),
+        first,
+        last,
+        totals=count(totals),
+        seen=pc.coalesce(facts["seen_frames"], 0),
+        sampled=lost(exact, one, sampled),
+        lost=lost(exact, one, pc.invert(sampled)),
+        at_most=lost(gap, pc.equal(certainty, "at_most")),
+        unknown=pc.add(count(pc.and_(gap, pc.equal(certainty, "unknown"))), count(pc.and_(totals, pc.invert(one)))),
+        shared=lost(exact, pc.invert(one)),
     )
 
 
-def _sum_where(condition: str) -> "Column":
-    return f.sum(f.expr(f"if({condition}, lost_frames, 0)"))
-
-
-def _sums(rows: "DataFrame", **sums: "Column") -> "DataFrame":
+def _sums(rows: pa.Table, first: pa.ChunkedArray, last: pa.ChunkedArray, **sums: pa.ChunkedArray) -> pa.Table:
     """Rows of the table; what is not given is 0."""
-    columns = {name: f.coalesce(sums[name].cast("long"), f.lit(0).cast("long")) if name in sums else f.lit(0).cast("long") for name in _COUNTS}
-    return rows.groupBy(*KEYS).agg(*(column.alias(name) for name, column in columns.items()), f.min("offset").alias("first_offset"))
+    place = {name: rows[name] for name in ("stream", "listener", "direction")}
+    return add_up(pa.table({**place, "minute": first, "until": last, **sums, "first_offset": rows["offset"]}), SUMS)

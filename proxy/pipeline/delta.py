@@ -10,6 +10,7 @@ thread of the job. Renaming is Delta's affair: nothing here touches a file.
 Delta Lake follows Spark release by release: what fits is looked up in ``PACKAGES``, and said before anything starts.
 """
 
+import functools
 import importlib.metadata
 import sys
 import threading
@@ -17,13 +18,13 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import functions as f
+from pyspark.sql import DataFrame
 
-from proxy.pipeline import tables, transforms
+from proxy.pipeline import derived, tables, transforms
 from proxy.pipeline.compaction import TARGET_BYTES
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 __all__ = ["PACKAGES", "DeltaMissingError", "DeltaWriter", "delta_settings"]
 
@@ -134,10 +135,15 @@ class DeltaWriter:
         frames = transforms.frames(chunks)
         rows["frames"] = self._append("frames", frames, application, batch)
         kept = frames.drop("payload").persist()
-        facts = chunks.where("kind in ('gap', 'totals')").drop("data", "starts", "sizes").persist()
+        facts = transforms.facts(chunks).persist()
         try:
-            for table, part in tables.derived(kept, facts if facts.head(1) else None).items():
-                rows[table] = self._append(table, part, application, batch)
+            parts = [(table, kept, make) for table, make in derived.OF_FRAMES.items()]
+            if facts.head(1):
+                parts += [(table, facts, make) for table, make in derived.OF_FACTS.items()]
+            for table in tables.TABLE_SCHEMAS:
+                made = [source.mapInArrow(derived.on_batches(make), tables.TABLE_SCHEMAS[table]) for name, source, make in parts if name == table]
+                if made:
+                    rows[table] = self._append(table, functools.reduce(DataFrame.unionByName, made).coalesce(1), application, batch)
         finally:
             kept.unpersist()
             facts.unpersist()
@@ -146,7 +152,8 @@ class DeltaWriter:
     def _append(self, table: str, rows: "DataFrame", application: str, batch: int) -> int:
         """Append to a table, unless it has the batch. Returns how many rows that were."""
         spark = rows.sparkSession
-        split = transforms.with_hour(rows, tables.TIME_COLUMNS[table]).withColumn("hour", f.col("hour").cast("int"))
+        hour = transforms.hour_columns(tables.TIME_COLUMNS[table])
+        split = rows.selectExpr("*", f"{hour['date']} as date", f"cast({hour['hour']} as int) as hour")
         options = {"txnAppId": f"framegate/{application}", "txnVersion": str(batch)}
         split.write.format("delta").mode("append").options(**options).save(self.path(table))
         fresh = [step for step in self._history(spark, table) if step["version"] > self._versions[table]]

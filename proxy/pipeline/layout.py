@@ -22,6 +22,7 @@ repeated.
 """
 
 import contextlib
+import datetime
 import os
 import secrets
 import shutil
@@ -31,17 +32,22 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from proxy.pipeline.manifest import DataFile, Manifest, ManifestError, ManifestLog, sync_folders
+from proxy.pipeline.partial_sums import hours
 from proxy.tap.record import FILE_MODE, FOLDER_MODE
 
-__all__ = ["FILES", "MERGING", "STAGING", "ParquetStore", "data_file"]
+__all__ = ["FILES", "MERGING", "STAGING", "HourFiles", "ParquetStore", "data_file"]
 
 FILES: Final = "_files"
 STAGING: Final = "_staging"
 MERGING: Final = "_merging"
 _SUFFIX: Final = ".parquet"
+_HOUR_US: Final = 3_600_000_000
+_EPOCH: Final = datetime.datetime(1970, 1, 1)
 
 
 class ParquetStore:
@@ -230,6 +236,64 @@ def _name(kind: str) -> str:
     return f"{kind}{time.time_ns():019d}-{secrets.token_hex(4)}{_SUFFIX}"
 
 
+class HourFiles:
+    """Writes rows of one table to a folder of its own, as ``date=…/hour=…/rows.parquet``: a file for each hour that has rows."""
+
+    def __init__(self, folder: Path, schema: pa.Schema, time_column: str) -> None:
+        """Nothing is made before the first row.
+
+        Args:
+            folder: of the table, in ``staging``.
+            schema: of the files; rows are cast to it.
+            time_column: whose hour counts.
+        """
+        self._folder = folder
+        self._schema = schema
+        self._time_column = time_column
+        self._writers: dict[int, pq.ParquetWriter] = {}
+        self._adopted = 0
+
+    def write(self, rows: pa.Table) -> None:
+        """Add rows; their columns are those of the schema, in any order."""
+        if not rows.num_rows:
+            return
+        rows = rows.select(self._schema.names).cast(self._schema)
+        of_rows = hours(rows[self._time_column])
+        for hour in pc.unique(of_rows).to_pylist():
+            self._writer(hour).write_table(rows.filter(pc.equal(of_rows, hour)))
+
+    def adopt(self, path: Path) -> None:
+        """Take a finished file of the table; it is moved when its rows are of one hour, else written anew."""
+        footer = pq.read_metadata(path)
+        if not footer.num_rows:
+            path.unlink()
+            return
+        first, last = (bound // _HOUR_US for bound in _time_bounds(path, footer, self._time_column))
+        if first == last:
+            self._adopted += 1
+            path.rename(self._place(first) / f"whole-{self._adopted}{_SUFFIX}")
+            return
+        with pq.ParquetFile(path) as file:
+            for group in range(file.num_row_groups):
+                self.write(file.read_row_group(group, use_threads=False))
+        path.unlink()
+
+    def close(self) -> None:
+        """Finish the files."""
+        for writer in self._writers.values():
+            writer.close()
+
+    def _writer(self, hour: int) -> pq.ParquetWriter:
+        if hour not in self._writers:
+            self._writers[hour] = pq.ParquetWriter(self._place(hour) / f"rows{_SUFFIX}", self._schema)
+        return self._writers[hour]
+
+    def _place(self, hour: int) -> Path:
+        folder = self._folder / (_EPOCH + datetime.timedelta(hours=hour)).strftime("date=%Y-%m-%d/hour=%H")
+        _make(folder)
+        return folder
+
+
 def data_file(path: Path, place: str, batch: int, column: str, *, level: int = 0) -> DataFile:
     """What the manifest says of a finished file; makes it readable for its group.
 
@@ -245,9 +309,13 @@ def data_file(path: Path, place: str, batch: int, column: str, *, level: int = 0
     """
     os.chmod(path, FILE_MODE)
     footer = pq.read_metadata(path)
+    first, last = _time_bounds(path, footer, column)
+    return DataFile(place, footer.num_rows, path.stat().st_size, first, last, batch, level)
+
+
+def _time_bounds(path: Path, footer: pq.FileMetaData, column: str) -> tuple[int, int]:
     index = footer.schema.names.index(column)
     bounds = [footer.row_group(group).column(index).statistics for group in range(footer.num_row_groups)]
     if not bounds or any(bound is None or not bound.has_min_max for bound in bounds):
         raise ValueError(f"{path}: no statistics of the column {column}")
-    first, last = min(bound.min_raw for bound in bounds), max(bound.max_raw for bound in bounds)
-    return DataFile(place, footer.num_rows, path.stat().st_size, first, last, batch, level)
+    return min(bound.min_raw for bound in bounds), max(bound.max_raw for bound in bounds)

@@ -1,9 +1,10 @@
-"""DataFrame to DataFrame: from rows that are chunks to the tables' rows. All of it runs inside the JVM, no row visits Python.
+"""DataFrame to DataFrame: from rows that are chunks to frames and facts. All of it runs inside the JVM, no row visits Python.
 
 A chunk carries its frames raw, back to back, and ``starts`` says where each begins; ``posexplode`` and ``substring`` make a row of each
 frame. That is 1.65 to 2 times as fast at 100 B as a row for each frame from Python would be, and equal at 64 KiB (two cores, Spark 4.3).
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
@@ -11,27 +12,31 @@ from pyspark.sql import functions as f
 from proxy.config.selection import KAFKA_APIS
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 __all__ = [
-    "FRAME_KEYS",
+    "FRAME_COLUMNS",
     "KAFKA_APIS",
+    "PLACE",
     "api_name",
     "connection_text",
     "explode_frames",
+    "facts",
     "frames",
-    "gaps",
-    "minute",
-    "requests",
-    "traffic",
-    "with_all_columns",
-    "with_hour",
+    "hour_columns",
 ]
 
-# What a chunk says of all its frames, as far as the tables of frames and requests carry it; stream, offset, chunk_index and frame_index
-# together are a frame's key.
-FRAME_KEYS: Final = ("stream", "offset", "chunk_index", "capture_time", "connection_id", "listener", "principal", "peer", "direction")
-_PLACE: Final = (*FRAME_KEYS[:4], "connection", *FRAME_KEYS[4:-1], "rule", "protocol", "framing", "direction")
+# What the tables of frames, requests and gaps have in common. Stream, offset, chunk_index and frame_index together are a frame's key.
+PLACE: Final = (
+    *("stream", "offset", "chunk_index", "capture_time", "connection", "connection_id", "listener", "principal", "peer", "rule"),
+    *("protocol", "framing", "direction"),
+)
+FRAME_COLUMNS: Final = (
+    *(*PLACE, "capture", "reason", "transfer_us", "frame_index", "sequence", "size", "kept_size", "payload"),
+    *("api_key", "api_version", "latency_us", "request_size", "correlation_id"),
+)
+_CARRIED: Final = (*(name for name in PLACE if name != "connection"), "capture", "reason", "transfer_us")
+_FACTS: Final = ("first_sequence", "lost_from", "lost_until", "lost_frames", "lost_bytes", "reason", "certainty", "seen_frames")
 _ANSWER_LISTS: Final = ("request_key", "latency_us", "request_size", "correlation_id")
 
 _INTS: Final = "array<int>"
@@ -59,117 +64,68 @@ def explode_frames(df: "DataFrame", *keep: str) -> "DataFrame":
         of a connection and direction), ``size`` (of the body on the wire), ``payload`` (from ``data``: the body without its header, as far
         as it was captured), ``request_key``, ``latency_us``, ``request_size`` and ``correlation_id`` (null where unknown).
     """
+    rows, columns = _exploded(df, keep)
+    return rows.selectExpr(*keep, *(f"{sql} as {name}" for name, sql in columns.items()))
+
+
+def _exploded(df: "DataFrame", keep: Sequence[str]) -> "tuple[DataFrame, dict[str, str]]":
+    """A row for each frame, with ``keep``; and SQL for the columns that ``explode_frames`` makes of it. Who selects once is planned once."""
     have = set(df.columns)
     carried = [name for name in ("data", "sizes", "first_sequence", "original_bytes", *_ANSWER_LISTS) if name in have]
-    inner = df.selectExpr(*keep, *(f"`{name}` as `_{name}`" for name in carried), "starts as _starts", "posexplode(starts) as (frame_index, _start)")
+    rows = df.selectExpr(*keep, *(f"`{name}` as `_{name}`" for name in carried), "starts as _starts", "posexplode(starts) as (frame_index, _start)")
     # without data: where sizes is null the frames are stored whole, so original_bytes is where the last one ends
     length = "length(_data)" if "data" in have else "cast(_original_bytes as int)"
     stored = f"(coalesce(get(_starts, frame_index + 1), {length}) - _start - 4)"
-    columns = [*keep, "frame_index"]
+    columns = {"frame_index": "frame_index"}
     if "first_sequence" in have:
-        columns.append("_first_sequence + frame_index as sequence")
-    columns.append(f"coalesce(get(_sizes, frame_index), {stored}) as size" if "sizes" in have else f"{stored} as size")
+        columns["sequence"] = "_first_sequence + frame_index"
+    columns["size"] = f"coalesce(get(_sizes, frame_index), {stored})" if "sizes" in have else stored
     if "data" in have:
-        columns.append(f"substring(_data, _start + 5, {stored}) as payload")
-    columns += [f"nullif(get(_{name}, frame_index), -1) as {name}" for name in _ANSWER_LISTS if name in have]
-    return inner.selectExpr(*columns)
+        columns["payload"] = f"substring(_data, _start + 5, {stored})"
+    return rows, columns | {name: f"nullif(get(_{name}, frame_index), -1)" for name in _ANSWER_LISTS if name in have}
 
 
-def frames(chunks: "DataFrame") -> "DataFrame":
+def frames(chunks: "DataFrame", **more: str) -> "DataFrame":
     """The table ``frames``: each captured frame with its place, who sent it, size and payload, and for Kafka's answers what they answer.
 
     ``connection`` is the connection as logs write it. ``size`` is the body's on the wire, ``kept_size`` how much of it is in ``payload``: less where
     ``capture`` says so, where the rule cuts frames, where a body carried credentials (``reason`` says which), and where the log has lost pieces of
     a frame that was cut through. ``latency_us`` is to the first byte of an answer, ``transfer_us`` from there to its last, null for frames that
     came whole; ``request_size`` and ``correlation_id`` are those of the request that is answered.
+
+    Args:
+        chunks: rows of the source.
+        more: SQL over the chunk's columns by name, for columns behind the table's.
     """
-    rows = explode_frames(with_all_columns(chunks), *FRAME_KEYS, "rule", "protocol", "framing", "capture", "reason", "transfer_us")
-    columns = ("capture", "reason", "transfer_us", "frame_index", "sequence", "size", "kept_size", "payload")
-    return rows.withColumns(
-        {
-            "connection": f.expr(connection_text()),
-            "kept_size": f.length("payload"),
-            "api_key": f.expr("shiftright(request_key, 16)"),
-            "api_version": f.expr("request_key & 65535"),
-        }
-    ).select(*_PLACE, *columns, "api_key", "api_version", "latency_us", "request_size", "correlation_id")
+    rows, columns = _exploded(_with_all_columns(chunks), _CARRIED)
+    request = columns.pop("request_key")
+    columns |= {
+        "connection": connection_text(),
+        "kept_size": f"length({columns['payload']})",
+        "api_key": f"shiftright({request}, 16)",
+        "api_version": f"{request} & 65535",
+    }
+    columns |= more
+    return rows.selectExpr(*(f"{columns[name]} as {name}" if name in columns else name for name in (*FRAME_COLUMNS, *more)))
 
 
-def with_all_columns(chunks: "DataFrame") -> "DataFrame":
+def facts(chunks: "DataFrame") -> "DataFrame":
+    """What the log says beside frames, as ``derived`` takes it: chunks of the kinds gap and totals, with ``connection`` as logs write it."""
+    rows = _with_all_columns(chunks).where("kind in ('gap', 'totals')")
+    return rows.selectExpr("kind", *(f"{connection_text()} as {name}" if name == "connection" else name for name in PLACE), *_FACTS)
+
+
+def _with_all_columns(chunks: "DataFrame") -> "DataFrame":
     """The chunks with every column that tables are made of; those that the source was not asked for are null."""
     have = set(chunks.columns)
-    return chunks.withColumns({name: f.lit(None).cast(kind) for name, kind in _NULLABLE.items() if name not in have})
+    lacking = {name: f.lit(None).cast(kind) for name, kind in _NULLABLE.items() if name not in have}
+    return chunks.withColumns(lacking) if lacking else chunks
 
 
-def requests(frames: "DataFrame") -> "DataFrame":
-    """The table ``requests``: each answer under protocol kafka whose request is known, with that request's API, version, time, size and latency.
-
-    Answers come in the order of requests, and the proxy pairs them; a Produce with acks=0 has no answer and is not here. ``capture_time`` and
-    ``answer_size`` are the answer's; ``request_time`` is when its request had come whole: ``latency_us`` before the answer's first byte.
-    With ``transfer_us``, where it is not null, the latency is to its last.
-
-    Args:
-        frames: rows of the table ``frames``; the payload is not touched.
-    """
-    before = "cast(latency_us as bigint) + coalesce(transfer_us, 0)"
-    answers = frames.where("api_key is not null and direction = 'response'").withColumns(
-        {"request_time": f.expr(f"timestamp_micros(unix_micros(capture_time) - ({before}))"), "answer_size": f.col("size")}
-    )
-    columns = ("frame_index", "sequence", "api_key", "api_version", "correlation_id", "request_time", "request_size", "answer_size")
-    return answers.select(*_PLACE, *columns, "latency_us", "transfer_us")
-
-
-def gaps(chunks: "DataFrame") -> "DataFrame":
-    """The table ``gaps``: what passed, or may have passed, and is not in the log; ``certainty`` says how far the counts can be believed."""
-    columns = ("first_sequence", "lost_from", "lost_until", "lost_frames", "lost_bytes", "reason", "certainty")
-    rows = with_all_columns(chunks).where("kind = 'gap'").withColumn("connection", f.expr(connection_text()))
-    return rows.select(*_PLACE, *columns)
-
-
-def traffic(frames: "DataFrame", gaps: "DataFrame | None" = None) -> "DataFrame":
-    """The table ``traffic_by_minute``: sums over these rows only, so several rows of the table may share a minute; add them up.
-
-    ``frames`` and ``bytes`` (headers included) are what was captured, ``cut_bytes`` what rules kept out of it, ``lost_frames`` and
-    ``lost_bytes`` what passed and is not in the log, in the minute in which it was lost; a gap over several counts in the first of them, and one
-    whose certainty is not ``exact`` with its bound. Whether a minute is complete, the table ``completeness`` says.
-
-    Args:
-        frames: rows of the table ``frames``; the payload is not touched.
-        gaps: rows of the table ``gaps``; None: there are none.
-    """
-    whole = f.when(f.col("capture") == "hash", 0).otherwise(f.col("kept_size"))
-    sums = _by_minute(
-        frames,
-        minute("capture_time"),
-        frames=f.count(f.lit(1)),
-        bytes=f.sum(f.col("size").cast("long") + 4),
-        cut_bytes=f.sum(f.col("size").cast("long") - whole),
-        lost_frames=f.lit(0).cast("long"),
-        lost_bytes=f.lit(0).cast("long"),
-    )
-    if gaps is None:
-        return sums
-    zero = f.lit(0).cast("long")
-    lost = {"lost_frames": f.sum("lost_frames"), "lost_bytes": f.sum("lost_bytes")}
-    return sums.unionByName(_by_minute(gaps, minute("coalesce(lost_from, capture_time)"), frames=zero, bytes=zero, cut_bytes=zero, **lost))
-
-
-def _by_minute(rows: "DataFrame", minute: "Column", **sums: "Column") -> "DataFrame":
-    columns = (column.alias(name) for name, column in sums.items())
-    return rows.groupBy(minute.alias("minute"), "listener", "principal", "direction").agg(*columns)
-
-
-def minute(time: str) -> "Column":
-    """The minute of a time, whatever the session's time zone."""
-    return f.expr(f"timestamp_seconds(unix_seconds({time}) div 60 * 60)")
-
-
-def with_hour(rows: "DataFrame", time: str) -> "DataFrame":
-    """The rows with the columns by which tables are partitioned: ``date``, and ``hour`` in two digits, UTC."""
+def hour_columns(time: str) -> dict[str, str]:
+    """SQL for the columns by which tables are partitioned: ``date``, and ``hour`` in two digits, UTC, whatever the session's time zone."""
     hours = f"unix_seconds({time}) div 3600"
-    return rows.withColumns(
-        {"date": f.expr(f"date_from_unix_date(cast({hours} div 24 as int))"), "hour": f.expr(f"lpad(cast(pmod({hours}, 24) as string), 2, '0')")}
-    )
+    return {"date": f"date_from_unix_date(cast({hours} div 24 as int))", "hour": f"lpad(cast(pmod({hours}, 24) as string), 2, '0')"}
 
 
 def api_name(key: str = "api_key") -> str:

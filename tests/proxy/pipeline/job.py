@@ -53,9 +53,10 @@ class PausingWriter(TableWriter):
         super().__call__(chunks, batch)
         self._pause("published")
 
-    def _write(self, table: str, rows: "DataFrame") -> None:
-        super()._write(table, rows)
-        self._pause(f"staged {table}")
+    def _write_frames(self, chunks: "DataFrame") -> Path:
+        folder = super()._write_frames(chunks)
+        self._pause("staged frames")
+        return folder
 
     def _pause(self, place: str) -> None:
         if self._batch >= self._from and place == self._at:

@@ -5,17 +5,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from proxy.pipeline import completeness
 from proxy.pipeline.completeness import SCHEMA, STATES, SUMS
+from proxy.pipeline.tables import arrow_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-START = datetime.datetime(2026, 11, 22, 7, 0)
+START = datetime.datetime(2026, 11, 22, 7, 0)  # as Spark gives it, UTC
 FRAME = (
     "stream string, listener string, direction string, capture_time timestamp, offset bigint, capture string, reason string, kept_size int, size int"
 )
@@ -58,30 +58,24 @@ class Log:
         return self
 
     def _at(self, minute: float) -> datetime.datetime:
-        return START + datetime.timedelta(minutes=minute)
+        return (START + datetime.timedelta(minutes=minute)).replace(tzinfo=datetime.UTC)
 
 
-def tables(spark: "SparkSession", log: Log) -> "tuple[DataFrame, DataFrame]":
-    """The rows, which go to Spark without a Python process."""
-    made = []
-    for rows, columns in ((log.frames, FRAME), (log.facts, FACT)):
-        schema = to_arrow_schema(spark.range(0).selectExpr(*(casts(columns))).schema, timezone="UTC")
-        values = zip(*rows, strict=True) if rows else ([] for _ in schema)
-        made.append(
-            spark.createDataFrame(pa.table([pa.array(column, field.type) for column, field in zip(values, schema, strict=True)], schema=schema))
-        )
-    return made[0], made[1]
+def tables(log: Log) -> tuple[pa.Table, pa.Table]:
+    """The rows of frames and of facts."""
+    return _table(log.frames, FRAME), _table(log.facts, FACT)
 
 
-def casts(columns: str) -> list[str]:
-    """SQL for no values of these columns."""
-    return [f"cast(null as {kind}) as {name}" for name, kind in (column.split() for column in columns.split(","))]
+def _table(rows: list[tuple[Any, ...]], columns: str) -> pa.Table:
+    schema = arrow_schema(columns)
+    return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema=schema)
 
 
 def judged(spark: "SparkSession", log: Log) -> dict[str, list[tuple[Any, ...]]]:
     """By stream: minute and state of each row of the view."""
-    frames, facts = tables(spark, log)
-    completeness.of_frames(frames).unionByName(completeness.of_facts(facts)).createOrReplaceTempView("completeness_parts")
+    frames, facts = tables(log)
+    parts = pa.concat_tables([completeness.of_frames(frames), completeness.of_facts(facts)])
+    spark.createDataFrame(parts).createOrReplaceTempView("completeness_parts")
     spark.sql(completeness.VIEW)
     found: dict[str, list[tuple[Any, ...]]] = {}
     for row in spark.sql("SELECT * FROM completeness ORDER BY stream, minute").collect():
@@ -152,10 +146,9 @@ def test_a_gap_of_months_does_not_make_rows_of_every_minute(spark: "SparkSession
     assert [row[0] for row in judged(spark, log)["n.0.b"]] == [0, 7, 100_000]
 
 
-def test_the_table_has_its_columns(spark: "SparkSession") -> None:
+def test_the_table_has_its_columns() -> None:
     log = Log().stream("n.0.b").stored(0, 1).gap(0, 1, until=9)
-    empty = spark.range(0).selectExpr(*casts(SCHEMA))
-    frames, facts = tables(spark, log)
+    frames, facts = tables(log)
     for rows in (completeness.of_frames(frames), completeness.of_facts(facts)):
-        assert [(field.name, field.dataType) for field in rows.schema] == [(field.name, field.dataType) for field in empty.schema]
+        assert rows.schema == arrow_schema(SCHEMA)
     assert set(SUMS.values()) == {"sum", "min"}

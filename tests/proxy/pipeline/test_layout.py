@@ -1,4 +1,5 @@
 import collections
+import contextlib
 import os
 import shutil
 import signal
@@ -15,7 +16,7 @@ import pytest
 
 from proxy.pipeline import compaction, layout, manifest
 from proxy.pipeline.compaction import Compactor
-from proxy.pipeline.layout import FILES, data_file
+from proxy.pipeline.layout import FILES, HourFiles, data_file
 from proxy.pipeline.manifest import ManifestError, read_manifest
 from tests.fakes.table_files import HOUR_US, RULES, START_US, by_folders, by_manifest, publish, stage, store_of
 
@@ -230,3 +231,47 @@ def test_25_kills_of_a_job_that_writes_and_compacts(tmp_path: Path) -> None:
 def test_modules_under_test_share_one_os() -> None:
     assert layout.os is manifest.os is os
     assert compaction.FANOUT > 1
+
+
+SCHEMA = pa.schema([("at", pa.timestamp("us", "UTC")), ("number", pa.int64())])
+
+
+def rows_at(*times_us: int) -> pa.Table:
+    return pa.table({"number": range(len(times_us)), "at": pa.array(times_us).cast(pa.timestamp("us", "UTC"))})
+
+
+def files_of(folder: Path) -> dict[str, list[int]]:
+    """By date and hour, the times of the rows there."""
+    found: dict[str, list[int]] = {}
+    for path in sorted(folder.glob("date=*/hour=*/*.parquet")):
+        times = pq.ParquetFile(path).read()["at"].cast(pa.int64()).to_pylist()
+        found.setdefault(str(path.parent.relative_to(folder)), []).extend(times)
+    return found
+
+
+def test_rows_go_to_the_file_of_their_hour(tmp_path: Path) -> None:
+    with contextlib.closing(HourFiles(tmp_path / "t", SCHEMA, "at")) as files:
+        files.write(rows_at())
+        assert not (tmp_path / "t").exists(), "nothing is made for nothing"
+        files.write(rows_at(HOUR_US - 1, HOUR_US, 25 * HOUR_US - 1))
+        files.write(rows_at(HOUR_US + 1))
+    assert files_of(tmp_path / "t") == {
+        "date=1970-01-01/hour=00": [HOUR_US - 1],
+        "date=1970-01-01/hour=01": [HOUR_US, HOUR_US + 1],
+        "date=1970-01-02/hour=00": [25 * HOUR_US - 1],
+    }
+    assert pq.read_schema(next((tmp_path / "t").glob("*/*/*.parquet"))).names == SCHEMA.names
+
+
+@pytest.mark.parametrize("times", [(0,), (0, HOUR_US - 1), (HOUR_US - 1, HOUR_US), (0, HOUR_US, 30 * HOUR_US), ()])
+def test_a_file_is_moved_as_it_is_or_split_by_hours(tmp_path: Path, times: tuple[int, ...]) -> None:
+    given = tmp_path / "given.parquet"
+    pq.write_table(rows_at(*times).select(SCHEMA.names).cast(SCHEMA), given, row_group_size=1)
+    before = given.stat().st_ino
+    with contextlib.closing(HourFiles(tmp_path / "t", SCHEMA, "at")) as files:
+        files.adopt(given)
+    assert not given.exists()
+    found = files_of(tmp_path / "t")
+    assert sorted(at for rows in found.values() for at in rows) == sorted(times)
+    assert len(found) == len({at // HOUR_US for at in times})
+    assert [path.stat().st_ino == before for path in (tmp_path / "t").glob("*/*/*.parquet")] == [len(found) == 1] * len(found)

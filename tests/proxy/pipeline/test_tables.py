@@ -80,7 +80,7 @@ class TestWithSpark:
         for batch in (0, 1, 1):
             writer = self.write(spark, log, output, batch)
         assert writer.progress == Progress.read(output)
-        assert writer.rows_of == {1: counts(frames=3, requests=1, gaps=1, traffic_by_minute=3, completeness=writer.progress.rows["completeness"])}
+        assert writer.rows_of == {1: counts(frames=3, requests=1, gaps=1, traffic_by_minute=2, completeness=writer.progress.rows["completeness"])}
         assert self.rows(spark, output, "select count(*), count(distinct date, hour), min(date), min(hour) from frames") == [
             (6, 1, datetime.date(2023, 11, 14), 22)
         ]

@@ -33,6 +33,10 @@ def of_log(frame: Frame) -> tuple[object, ...]:
 
 @pytest.fixture
 def mixed(tmp_path: Path) -> Path:
+    return write_mixed(tmp_path)
+
+
+def write_mixed(tmp_path: Path) -> Path:
     """Every kind of chunk: whole, cut, withheld, lengths, hash, answers, empty bodies, a gap."""
     processor = FakeProcessor(tmp_path, boot_id="whole")
     for number in range(20):
@@ -86,64 +90,20 @@ def test_checksums_in_payloads_can_be_recomputed_by_spark(spark: "SparkSession",
     assert tuple(row) == (60, 0, 0)
 
 
-def test_requests_are_the_answers_whose_request_is_known(spark: "SparkSession", mixed: Path) -> None:
-    table = transforms.requests(transforms.frames(chunks(spark, mixed)))
-    rows = table.orderBy("sequence").select("api_key", "api_version", "latency_us", "sequence", "answer_size").collect()
-    assert [tuple(row) for row in rows] == [(1, 13, number, 2 * number, 0) for number in range(20)]
+def test_facts_are_the_gaps_and_totals(spark: "SparkSession", mixed: Path) -> None:
+    table = transforms.facts(chunks(spark, mixed))
+    assert {row.kind for row in table.collect()} == {"gap", "totals"}
+    assert {row.connection for row in table.where("kind = 'gap'").collect()} == {"0-0-2"}
 
 
-def test_a_request_has_its_own_size_time_and_number(spark: "SparkSession") -> None:
-    columns = (
-        "stream string, offset bigint, chunk_index int, capture_time timestamp, connection_id bigint, listener string, principal string, "
-        "peer string, rule string, direction string, protocol string, capture string, first_sequence bigint, original_bytes bigint, reason string, "
-        "data binary, starts array<int>, sizes array<int>, request_key array<int>, latency_us array<int>, request_size array<int>, "
-        "correlation_id array<int>, transfer_us bigint, framing string"
-    )
-    at = datetime.datetime(2026, 11, 22, 7, 0, 1)
-
-    def chunk(keys: list[int], transfer: int | None) -> tuple[object, ...]:
-        place = ("s", 0, 0, at, CONNECTION, "main", None, "10.0.0.1:1", "all", "response", "kafka", "full", 0, 15, "none")
-        count = len(keys)
-        answers = (keys, [250_000] * count, [70] * count, [-2, -1, 9][:count])
-        return (*place, bytearray(b"\0\0\0\1x" * count), list(range(0, 5 * count, 5)), None, *answers, transfer, "int32")
-
-    rows = spark.createDataFrame([chunk([FETCH_V13, FETCH_V13, -1], None), chunk([FETCH_V13], 500_000)], columns)
-    names = ("connection", "request_time", "request_size", "correlation_id", "answer_size", "framing", "api_version")
-    table = transforms.requests(transforms.frames(rows)).orderBy("transfer_us", "frame_index").select(*names)
-    early, later = at - datetime.timedelta(seconds=0.25), at - datetime.timedelta(seconds=0.75)
-    assert [tuple(row) for row in table.collect()] == [
-        ("5-3-17", early, 70, -2, 1, "int32", 13),
-        ("5-3-17", early, 70, None, 1, "int32", 13),
-        ("5-3-17", later, 70, -2, 1, "int32", 13),
-    ]
-
-
-def test_traffic_adds_frames_wire_bytes_and_losses_by_minute(spark: "SparkSession", mixed: Path) -> None:
-    source = chunks(spark, mixed)
-    gap = transforms.gaps(source)
-    table = transforms.traffic(transforms.frames(source), gap)
-    columns = ("frames", "bytes", "cut_bytes", "lost_frames", "lost_bytes")
-    rows = {(row.minute, row.direction, row.lost_frames): tuple(row[name] for name in columns) for row in table.collect()}
-    first = datetime.datetime(2023, 11, 14, 22, 13)
-    requests = sum(16 + number * 7 + 4 for number in range(20) for _ in range(3)) + 9 + 8
-    assert rows == {
-        (first, "request", 0): (62, requests, 5, 0, 0),
-        (first, "response", 0): (40, 20 * (4 + 10), 0, 0, 0),
-        (first + datetime.timedelta(minutes=1), "request", 0): (9, 60, 2 + 8 + 8, 0, 0),
-        (first, "request", 7): (0, 0, 0, 7, 70),
-    }
-
-
-def test_a_gap_names_what_is_missing_and_why(spark: "SparkSession", mixed: Path) -> None:
-    (row,) = transforms.gaps(chunks(spark, mixed)).collect()
-    assert (row.connection_id, row.direction, row.first_sequence, row.lost_frames, row.lost_bytes, row.reason) == (
-        2,
-        "request",
-        2,
-        7,
-        70,
-        "queue_full",
-    )
+def test_the_hour_is_that_of_utc(spark: "SparkSession") -> None:
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
+    try:
+        columns = [f"{sql} as {name}" for name, sql in transforms.hour_columns("at").items()]
+        row = spark.sql("select timestamp_seconds(1700000000 + 7200) as at").selectExpr(*columns).collect()[0]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    assert tuple(row) == (datetime.date(2023, 11, 15), "00")
 
 
 def test_apis_and_connections_are_shown_as_people_know_them(spark: "SparkSession") -> None:

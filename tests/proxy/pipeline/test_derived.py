@@ -1,0 +1,81 @@
+"""What becomes of frames and facts in the other tables. The log's own reader is what the numbers are compared with."""
+
+import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from proxy.pipeline import derived, transforms
+from proxy.pipeline.tables import TABLE_SCHEMAS
+from tests.proxy.pipeline.test_transforms import chunks, write_mixed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+AT = datetime.datetime(2026, 11, 22, 7, 0, 1, tzinfo=datetime.UTC)
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    return write_mixed(tmp_path)
+
+
+def answers(*rows: dict[str, Any]) -> pa.Table:
+    """Rows of frames that are answers, but for what a test says of them."""
+    usual: dict[str, Any] = dict.fromkeys(derived.COLUMNS) | {"direction": "response", "capture_time": AT, "size": 1, "latency_us": 250_000}
+    return pa.Table.from_pylist([usual | row for row in rows])
+
+
+def test_requests_are_the_answers_whose_request_is_known(spark: "SparkSession", mixed: Path) -> None:
+    frames = transforms.frames(chunks(spark, mixed)).toArrow()
+    rows = derived.requests(frames).sort_by("sequence").select(["api_key", "api_version", "latency_us", "sequence", "answer_size"])
+    assert [tuple(row.values()) for row in rows.to_pylist()] == [(1, 13, number, 2 * number, 0) for number in range(20)]
+
+
+def test_a_request_has_its_own_size_time_and_number() -> None:
+    known = {"api_key": 1, "api_version": 13, "request_size": 70}
+    rows = answers(
+        {**known, "correlation_id": -2},
+        {**known, "correlation_id": None, "transfer_us": 500_000},
+        {"api_key": None},
+        {**known, "direction": "request"},
+    )
+    found = derived.requests(rows).select(["request_time", "request_size", "correlation_id", "answer_size"]).to_pylist()
+    early, later = AT - datetime.timedelta(seconds=0.25), AT - datetime.timedelta(seconds=0.75)
+    assert [tuple(row.values()) for row in found] == [(early, 70, -2, 1), (later, 70, None, 1)]
+
+
+def test_traffic_adds_frames_wire_bytes_and_losses_by_minute(spark: "SparkSession", mixed: Path) -> None:
+    source = chunks(spark, mixed)
+    parts = [derived.traffic(transforms.frames(source).toArrow()), derived.traffic_lost(transforms.facts(source).toArrow())]
+    columns = ("frames", "bytes", "cut_bytes", "lost_frames", "lost_bytes")
+    table = pa.concat_tables(parts).to_pylist()
+    rows = {(row["minute"], row["direction"], row["lost_frames"]): tuple(row[name] for name in columns) for row in table}
+    first = datetime.datetime(2023, 11, 14, 22, 13, tzinfo=datetime.UTC)
+    requests = sum(16 + number * 7 + 4 for number in range(20) for _ in range(3)) + 9 + 8
+    assert rows == {
+        (first, "request", 0): (62, requests, 5, 0, 0),
+        (first, "response", 0): (40, 20 * (4 + 10), 0, 0, 0),
+        (first + datetime.timedelta(minutes=1), "request", 0): (9, 60, 2 + 8 + 8, 0, 0),
+        (first, "request", 7): (0, 0, 0, 7, 70),
+    }
+
+
+def test_a_gap_names_what_is_missing_and_why(spark: "SparkSession", mixed: Path) -> None:
+    (row,) = derived.gaps(transforms.facts(chunks(spark, mixed)).toArrow()).to_pylist()
+    names = ("connection", "direction", "first_sequence", "lost_frames", "lost_bytes", "reason", "certainty")
+    assert tuple(row[name] for name in names) == ("0-0-2", "request", 2, 7, 70, "queue_full", "exact")
+
+
+def test_spark_makes_the_same_of_them_where_it_writes_the_tables(spark: "SparkSession", mixed: Path) -> None:
+    source = chunks(spark, mixed).cache()
+    for rows, makers in ((transforms.frames(source).drop("payload"), derived.OF_FRAMES), (transforms.facts(source), derived.OF_FACTS)):
+        rows = rows.repartition(1)
+        for table, make in makers.items():
+            by_spark = rows.mapInArrow(derived.on_batches(make), TABLE_SCHEMAS[table]).toArrow()
+            here = make(rows.toArrow()).select(by_spark.column_names).cast(by_spark.schema)
+            assert by_spark.num_rows
+            assert sorted(map(repr, by_spark.to_pylist())) == sorted(map(repr, here.to_pylist()))
