@@ -180,7 +180,8 @@ class TapRule:
             is in two ranges of a rule.
         sample_connections: share of connections recorded, by a hash of the id; 0.0 to 1.0.
         sample_frames: share of frames recorded, by a hash of connection, direction and the frame's number; 0.0 to 1.0.
-        expires_ns: from this instant on, in nanoseconds since 1970, the rule matches nothing; 0 never. A file has an instant or a time from now.
+        expires_ns: from this instant on, in nanoseconds since 1970, the rule matches nothing; 0 never. A file has an instant or a time from now; an
+            instant that has passed is a warning there, as a file grows old, and the rule is off. Over the API it is refused.
         max_loss_percent: a processor in which the log refuses more than this share of what the rule would record, over 10 s, turns the rule off; 0
             never does; 0.0 to 100.0.
         max_cpu_percent: one in which recording for the rule takes more than this share of a core, over 10 s, does, too; 0 never does; 0.0 to 100.0.
