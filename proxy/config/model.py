@@ -215,7 +215,8 @@ class TapConfig:
 
     Attributes:
         directory: holds one folder for each stream.
-        budget: bytes of all streams together; the oldest sealed segments go first; 1MiB to 1024TiB.
+        budget: bytes of all streams together; the oldest sealed segments go first; 1MiB to 1024TiB. Beside it there are a reserve of 1 MiB and a
+            ledger of about as much; it is passed by open segments, and between two sweeps, a second apart, by a log that grows faster than before.
         max_age_ms: sealed segments older than this go; 0 keeps them until the budget asks; 0 to 3650d.
         segment_size: a segment is sealed at this size; 64KiB to 4GiB.
         segment_age_ms: or at this age; 1s to 1d.
