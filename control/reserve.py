@@ -1,4 +1,6 @@
-"""Room that is kept free in the tap's directory, so that a full disk can still be told what it did not take."""
+"""Room that is kept free in the tap's directory, so that a full disk can still be told what it did not take. It is no part of the tap's budget, which
+is of streams and may be as small as the reserve.
+"""
 
 import contextlib
 import errno

@@ -10,13 +10,14 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 __all__ = [
     "EXIT_BROKEN_PIPE",
+    "UnwritableError",
     "age_text",
     "as_dict",
     "counted",
@@ -39,10 +40,18 @@ _EXIT_FAILED: Final = 1
 _WIDE: Final = 100_000
 
 
+class UnwritableError(SystemExit):
+    """The output cannot be written, and standard error says why; it ends the process with code 1, unless that means something else there."""
+
+
 def tell(text: str) -> None:
-    """One line on standard error."""
-    if sys.stderr is not None:
-        print(f"framegate: {shown(text)}", file=sys.stderr)
+    """One line on standard error; where that cannot be written nobody can be told, and what the process comes to says the exit code."""
+    if sys.stderr is None:
+        return
+    try:
+        print(f"framegate: {shown(text)}", file=sys.stderr, flush=True)
+    except OSError:
+        _abandon(sys.stderr)
 
 
 def print_line(text: str) -> None:
@@ -69,18 +78,19 @@ def _written(write: Callable[[], object]) -> None:
         write()
         sys.stdout.flush()
     except BrokenPipeError:
-        _give_up(EXIT_BROKEN_PIPE)
+        _abandon(sys.stdout)
+        sys.exit(EXIT_BROKEN_PIPE)
     except OSError as error:
         tell(f"the output cannot be written: {error.strerror or error}")
-        _give_up(_EXIT_FAILED)
+        _abandon(sys.stdout)
+        raise UnwritableError(_EXIT_FAILED) from error
 
 
-def _give_up(code: int) -> NoReturn:
-    """End; what still lies in the buffer goes nowhere, so that the interpreter's end does not complain of it once more."""
+def _abandon(stream: TextIO) -> None:
+    """Have what still lies in the buffer go nowhere, so that the interpreter's end does not complain of it once more."""
     descriptor = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(descriptor, sys.stdout.fileno())
+    os.dup2(descriptor, stream.fileno())
     os.close(descriptor)
-    sys.exit(code)
 
 
 def shown(value: object) -> str:

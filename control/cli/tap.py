@@ -13,11 +13,12 @@ No command needs a running framegate; all but ``consumers remove`` only read. Th
 """
 
 import sys
+from typing import Any
 
 import click
 
 from control.cli.options import example, output_option
-from control.cli.tap_cat import DIRECTORY, EXIT_INCOMPLETE, cat, follow, reading
+from control.cli.tap_cat import DIRECTORY, EXIT_INCOMPLETE, EXIT_UNWRITABLE, cat, follow, reading
 
 __all__ = ["tap"]
 
@@ -26,9 +27,25 @@ _EXIT_NOT_FOUND = 3
 _EXIT_CONFLICT = 4
 
 
-@click.group(epilog=example("framegate tap ls var/tap", "framegate tap verify var/tap", "framegate tap follow var/tap"))
+class _Log(click.Group):
+    """Commands whose exit code 1 says something of the log, and is not to be had by a full disk of somebody else."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Output that cannot be written is another code."""
+        from control.cli.output import UnwritableError
+
+        try:
+            return super().invoke(ctx)
+        except UnwritableError:
+            sys.exit(EXIT_UNWRITABLE)
+
+
+@click.group(cls=_Log, epilog=example("framegate tap ls var/tap", "framegate tap verify var/tap", "framegate tap follow var/tap"))
 def tap() -> None:
-    """The tap's log on this machine: what is in it, what is missing, who reads it. Needs no running framegate."""
+    """The tap's log on this machine: what is in it, what is missing, who reads it. Needs no running framegate.
+
+    Exit code 2 is also that of output that cannot be written: 1 is about the log.
+    """
 
 
 @tap.command(
@@ -43,7 +60,7 @@ def ls(directory: str, each: bool, output: str) -> None:
     A stream is what one run of one processor wrote. Its state is open (being written, or left by one that died), sealed, final (it ends here, and
     all is accounted for) or damaged. Frames are counted by the blocks' headers; `tap verify` reads everything.
 
-    Exit codes: 0 good; 1 a segment is damaged.
+    Exit codes: 0 good; 1 a segment is damaged, or cannot be read; 2 the output cannot be written.
     """
     from control.cli.output import tell
     from control.cli.tap_listing import consumer_states, list_segments, print_segments, print_streams, stream_ends
@@ -78,7 +95,7 @@ def verify(directory: str, summary: bool | None, output: str) -> None:
     Reads every block with its CRC, and says for each stream, listener, direction and minute how many frames were seen, stored, withheld, sampled and
     lost, and what of that is not known exactly. Faults, what makes the log itself not to be believed, come first.
 
-    Exit codes: 0 complete; 1 not complete; 2 it cannot be read.
+    Exit codes: 0 complete; 1 not complete; 2 it cannot be read, or the output cannot be written.
     """
     from control.cli.tap_verdict import check, print_verdict
 

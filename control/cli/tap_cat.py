@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from control.cli.tap_cursor import Cursor
     from control.cli.tap_records import Entry, Frame, Trouble, Wanted
 
-__all__ = ["DIRECTORY", "EXIT_INCOMPLETE", "cat", "follow", "reading"]
+__all__ = ["DIRECTORY", "EXIT_INCOMPLETE", "EXIT_UNWRITABLE", "cat", "follow", "reading"]
 
 
 class _TapDirectory(click.Path):
@@ -42,6 +42,7 @@ class _TapDirectory(click.Path):
 DIRECTORY: Final = _TapDirectory()
 EXIT_INCOMPLETE: Final = 1
 """What is wanted of the log is not all there, or cannot be read."""
+EXIT_UNWRITABLE: Final = 2
 _CHUNK: Final = 1 << 16
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -155,7 +156,8 @@ def cat(
     id, client), the latency from request to answer, the rule, and the body's first bytes. What is missing has lines of its own, which begin with --:
     gaps, and blocks that are damaged or gone. Needs no running framegate, and only reads.
 
-    Exit codes: 0 good, with or without gaps; 1 something could not be read; 3 there is no such stream.
+    Exit codes: 0 good, with or without gaps, or what retention took meanwhile; 1 something could not be read; 2 the output cannot be written; 3 there
+    is no such stream.
     """
     from control.cli.output import tell
     from control.cli.tap_cursor import merged
@@ -218,7 +220,7 @@ class _Lines:
     def cannot(self, trouble: "Trouble") -> None:
         from control.cli.tap_lines import trouble_line
 
-        self.trouble = True
+        self.trouble |= not trouble.taken
         self._add(trouble_line(trouble))
 
     def _add(self, line: str) -> None:
@@ -262,7 +264,7 @@ class _Raw:
         from control.cli.output import tell
         from control.cli.tap_lines import trouble_line
 
-        self.trouble = True
+        self.trouble |= not trouble.taken
         tell(trouble_line(trouble).removeprefix("-- "))
 
     def end(self) -> None:
@@ -285,7 +287,8 @@ def follow(directory: str, since: int | None, streams: tuple[str, ...], limit: i
 
     Lines are those of `tap cat`. What the terminal cannot take in time is left out, and a line says how much: the log has it, `tap cat` shows it.
 
-    Exit codes: 0 nobody reads any more, or --limit is reached; 1 the output cannot be written; 130 after Ctrl-C.
+    Exit codes: 0 nobody reads any more, or --limit is reached; 1 the log cannot be read; 2 the output cannot be written; 130 after
+    Ctrl-C.
     """
     from control.cli.output import tell
     from control.cli.tap_follow import Follower, Sink
@@ -299,4 +302,4 @@ def follow(directory: str, since: int | None, streams: tuple[str, ...], limit: i
     sink.close()
     if sink.trouble:
         tell(f"the output cannot be written: {sink.trouble}")
-        sys.exit(EXIT_INCOMPLETE)
+        sys.exit(EXIT_UNWRITABLE)

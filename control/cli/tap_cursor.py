@@ -14,6 +14,7 @@ from collections.abc import Generator, Iterable, Iterator
 from typing import Final
 
 from control.cli.tap_records import Entry, Timed, Trouble, Wanted
+from proxy.tap.ledger import read_ledger
 from proxy.tap.log_block import LogBlock
 from proxy.tap.log_reader import (
     BlockRef,
@@ -61,6 +62,7 @@ class Cursor:
         self._root = root
         self._joiner = Joiner()
         self._gone = False
+        self._sealed_to = 0
         self._told: set[tuple[int, int | None]] = set()
 
     def rows(self, wanted: Wanted, limit: int | None = None) -> Generator[Timed, None, None]:
@@ -88,6 +90,9 @@ class Cursor:
         """The blocks from ``offset`` on, and, once each, what cannot be read between them; ``offset`` moves behind one when the next is asked for."""
         self.tail = 0
         listed = segments(self._root, self.stream)
+        if not listed and self.offset < self._sealed_to:
+            yield from self._trouble(None, "all of it was deleted", vanished=True)
+        self._sealed_to = max([self._sealed_to, *(segment.limit for segment in listed if segment.sealed)])
         while len(listed) > 1 and listed[1].base <= self.offset:
             listed.pop(0)
         for index, segment in enumerate(listed):
@@ -149,8 +154,16 @@ class Cursor:
         told = (self.offset, available)
         if told not in self._told:
             self._told.add(told)
-            yield Trouble(self.stream, self.offset, available, vanished, detail)
+            yield Trouble(self.stream, self.offset, available, vanished, detail, vanished and self.is_taken(available))
         self.offset = max(self.offset, available or 0)
+
+    def is_taken(self, available: int | None) -> bool:
+        """Whether retention took what is not there, from ``offset`` up to where the log goes on: it tells the ledger first."""
+        ledger = read_ledger(self._root)
+        fate = ledger.streams.get(self.stream)
+        if fate is None:  # never known, or forgotten when all of it was gone
+            return ledger.present and not ledger.damage and not segments(self._root, self.stream)
+        return fate.deleted_to >= (available or fate.end or self.offset + 1)
 
     def read(self, ref: BlockRef) -> LogBlock | Trouble | None:
         """A block of ``blocks``, frames joined; None: its segment is gone, which ``blocks`` tells.

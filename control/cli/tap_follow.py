@@ -141,7 +141,7 @@ class _Watch:
         """The stream's folder is gone: what may have gone with it unread."""
         if self._last is None or (self._last.sealed and not self.behind()):
             return None
-        return Trouble(self.cursor.stream, self.cursor.offset, None, True, "it was deleted before all of it was read")
+        return Trouble(self.cursor.stream, self.cursor.offset, None, True, "it was deleted before all of it was read", self.cursor.is_taken(None))
 
     def _list(self) -> None:
         listed = segments(self._root, self.cursor.stream)

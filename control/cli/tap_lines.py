@@ -123,9 +123,9 @@ def _who(entry: Entry) -> str:
 
 def trouble_line(trouble: Trouble) -> str:
     """What cannot be read."""
-    what = "vanished" if trouble.vanished else "damaged"
     going = "nothing behind it can be read" if trouble.available is None else f"the log goes on at {trouble.available}"
-    return shown(f"-- unknown frames lost: {what} (unknown), {trouble.stream} at {trouble.offset}: {trouble.detail}; {going}")
+    what = f"lost: {'vanished' if trouble.vanished else 'damaged'} (unknown)" if not trouble.taken else "not shown: retention took them"
+    return shown(f"-- unknown frames {what}, {trouble.stream} at {trouble.offset}: {trouble.detail}; {going}")
 
 
 def not_shown_line(frames: int, lost: int, *, bound: bool) -> str:

@@ -63,13 +63,16 @@ class Entry(NamedTuple):
 
 
 class Trouble(NamedTuple):
-    """What cannot be read: from ``offset`` of a stream up to ``available``, None: nothing behind it can be read either."""
+    """What cannot be read: from ``offset`` of a stream up to ``available``, None: nothing behind it can be read either. ``taken``: it vanished, and
+    it was retention that took it.
+    """
 
     stream: str
     offset: int
     available: int | None
     vanished: bool
     detail: str
+    taken: bool = False
 
 
 class Timed(NamedTuple):

@@ -68,7 +68,7 @@ def _rule_options(function: F) -> F:
         click.option("--sample-connections", type=share, help="The share of connections recorded, 0 to 1."),
         click.option("--sample-frames", type=share, help="The share of frames recorded, 0 to 1."),
         click.option(
-            "--expires", type=Expiry(), help="When the rule ends: a time from now, as 10m, or an instant, as 2030-01-31T12:00:00Z; or never."
+            "--expires", type=Expiry(), help="When the rule ends: a time from now, as 10m, or an instant to come, as 2030-01-31T12:00:00Z; or never."
         ),
         click.option("--on-full", type=click.Choice(_ON_FULL), help="When the log cannot keep up: drop (a gap says how much), or mute the client."),
         click.option("--max-loss-percent", type=percent, help="The rule turns itself off when it loses more than this; 0 never does."),

@@ -26,7 +26,9 @@ _DURATION_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MICROSECOND: Final = datetime.timedelta(microseconds=1)
-_MAX_NS: Final = 2**63 - 1
+_MAX: Final = 2**63 - 1
+"""Bytes, milliseconds, nanoseconds: what the API's numbers and those of the hot path hold."""
+_MAX_DIGITS: Final = 100
 _DURATION_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
 
@@ -39,6 +41,8 @@ def parse_size(text: str) -> int:
     size = _exact(match[1], factor)
     if size is None:
         raise ValueError("not a whole number of bytes")
+    if size > _MAX:
+        raise ValueError("not a size: it must be below 8388608TiB")
     return size
 
 
@@ -56,10 +60,15 @@ def parse_duration_ms(text: str) -> int:
         if value is None:
             raise ValueError("not a whole number of milliseconds")
         total += value
+    if total > _MAX:
+        raise ValueError("not a time: it is longer than 106751991167d")
     return total
 
 
 def _exact(number: str, factor: int) -> int | None:
+    """The product, if it is a whole number; of more digits than anybody means, one that is too large."""
+    if len(number) > _MAX_DIGITS:
+        return _MAX + 1
     whole, _, fraction = number.partition(".")
     scaled = int(whole + fraction) * factor
     divisor = int(10 ** len(fraction))
@@ -93,7 +102,7 @@ def parse_instant_ns(text: str, now_ns: int) -> int:
         found = now_ns + ahead_ms * 1_000_000 if ahead_ms else 0
     except ValueError:
         found = _instant_ns(compact)
-    if not 0 <= found <= _MAX_NS:
+    if not 0 <= found <= _MAX:
         raise ValueError("not an instant: it must be after 1970 and before 2262")
     return found
 

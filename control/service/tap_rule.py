@@ -87,7 +87,7 @@ def new_values(message: pb2.TapRule, paths: Iterable[str], now_ns: int, violatio
 
     Args:
         paths: fields of the message.
-        now_ns: from when on ``ttl`` counts, wall clock.
+        now_ns: from when on ``ttl`` counts, and before which nobody can want a rule to end, wall clock.
         violations: gets what cannot be a value of its field at all. Whether the rule can be is judged elsewhere.
     """
     values: dict[str, Any] = {}
@@ -126,7 +126,10 @@ def _word(name: str, number: int, field: str, violations: Violations) -> str:
 def _expires_ns(message: pb2.TapRule, now_ns: int, violations: Violations) -> int:
     match message.WhichOneof("expiration"):
         case "expire_time":
-            return _ns(message.expire_time, 0, "tap_rule.expire_time", violations)
+            expires_ns = _ns(message.expire_time, 0, "tap_rule.expire_time", violations)
+            if 0 < expires_ns <= now_ns:
+                violations.add("tap_rule.expire_time", "must be later than now: it has passed")
+            return expires_ns
         case "ttl":
             return _ns(message.ttl, now_ns, "tap_rule.ttl", violations)
         case _:

@@ -180,7 +180,8 @@ class TapRule:
             is in two ranges of a rule.
         sample_connections: share of connections recorded, by a hash of the id; 0.0 to 1.0.
         sample_frames: share of frames recorded, by a hash of connection, direction and the frame's number; 0.0 to 1.0.
-        expires_ns: from this instant on, in nanoseconds since 1970, the rule matches nothing; 0 never. A file has an instant or a time from now.
+        expires_ns: from this instant on, in nanoseconds since 1970, the rule matches nothing; 0 never. A file has an instant or a time from now; an
+            instant that has passed is a warning there, as a file grows old, and the rule is off. Over the API it is refused.
         max_loss_percent: a processor in which the log refuses more than this share of what the rule would record, over 10 s, turns the rule off; 0
             never does; 0.0 to 100.0.
         max_cpu_percent: one in which recording for the rule takes more than this share of a core, over 10 s, does, too; 0 never does; 0.0 to 100.0.
@@ -214,7 +215,8 @@ class TapConfig:
 
     Attributes:
         directory: holds one folder for each stream.
-        budget: bytes of all streams together; the oldest sealed segments go first; 1MiB to 1024TiB.
+        budget: bytes of all streams together; the oldest sealed segments go first; 1MiB to 1024TiB. Beside it there are a reserve of 1 MiB and a
+            ledger of about as much; it is passed by open segments, and between two sweeps, a second apart, by a log that grows faster than before.
         max_age_ms: sealed segments older than this go; 0 keeps them until the budget asks; 0 to 3650d.
         segment_size: a segment is sealed at this size; 64KiB to 4GiB.
         segment_age_ms: or at this age; 1s to 1d.

@@ -5,7 +5,7 @@ with ``recvmsg``; a plain ``recv`` drops descriptors without a word.
 
 Commands (SOCK_STREAM): frames of a big-endian u32 length, then a UTF-8 JSON object with the key ``type``, and ``id`` where an answer is
 expected. Neither end ever blocks: what a socket refuses waits in ``LinkWriter``. A message is never dropped once ``send`` took it; a
-sender that may lose rows (``log``) asks ``offer``, which refuses above a bound and counts.
+sender that may lose rows (most of ``log``) asks ``offer``, which refuses above a bound and counts.
 
 The notice ``closed`` tells of several connections that ended: behind the object, in the same frame, comes one line for each, which the
 reader gives as ``rows``. It holds the row as the log prints it (``encode_closed``, ``decode_closed``), so that nobody encodes it twice.

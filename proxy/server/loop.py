@@ -304,7 +304,7 @@ class Loop:
         over = rules.expire(wall_ns)
         for off in rules.take_turned_off(wall_ns):
             over = True
-            self.log("warning", "tap_rule_off", rule=off.rule, cause=off.cause, percent=round(off.percent, 1), limit=off.limit)
+            self.tell("warning", "tap_rule_off", rule=off.rule, cause=off.cause, percent=round(off.percent, 1), limit=off.limit)
         if over:
             self._relay.pairs.ask_again()
 
@@ -367,12 +367,16 @@ class Loop:
             return
         self._watch_link()
 
+    def tell(self, level: str, event: str, **fields: Any) -> None:
+        """Send a log row that control keeps as state, or that stands for what is lost: it must arrive. For what cannot come often."""
+        self.reply(_log_row(level, event, fields))
+
     def log(self, level: str, event: str, **fields: Any) -> None:
         """Send a log row; lost, and counted, when the link is behind."""
         if not self._link_up:
             return
         try:
-            self._writer.offer({"type": "log", "level": level, "event": event, "fields": fields})
+            self._writer.offer(_log_row(level, event, fields))
         except OSError:
             self._link_lost()
             return
@@ -556,7 +560,7 @@ class Loop:
 
     def _close_tap(self) -> None:
         if self._tap is not None and not self._tap.flush_and_close(TAP_CLOSE_MS):
-            self.log("error", "tap_incomplete", error=self._tap.error)
+            self.tell("error", "tap_incomplete", error=self._tap.error)
 
     def _close_cells(self) -> None:
         self._publish(self._selector.read_clock())
@@ -578,3 +582,7 @@ class Loop:
                     return
         except OSError:  # control is gone
             self._link_up = False
+
+
+def _log_row(level: str, event: str, fields: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "log", "level": level, "event": event, "fields": fields}

@@ -15,7 +15,6 @@ from proxy.tap.ledger import Fate, Ledger, is_recovery, read_ledger
 from proxy.tap.log_block import GapRecord, LogBlock, TotalsRecord
 from proxy.tap.log_reader import (
     BlockRef,
-    DamagedBlockError,
     Joiner,
     LogError,
     OffsetVanishedError,
@@ -24,7 +23,7 @@ from proxy.tap.log_reader import (
     segment_seal,
     segments,
     streams,
-    walk,
+    walk_past,
 )
 from proxy.tap.record import (
     CAPTURE_LENGTHS,
@@ -49,6 +48,13 @@ LIVE_S: Final = 15.0
 """How long ago the last sign of life of who writes may be; there is one each second."""
 MAX_SPAN: Final = 1440
 """A gap over more windows than these counts for the first and the last of them, and for those that have frames."""
+EVERYTHING: Final = 1 << 62
+"""An offset and a window behind all that there can be."""
+LOOKS: Final = 5
+LOOK_S: Final = 0.2
+"""How often, and after how long, the ledger is looked at again for what a framegate that is at work may still say: that it took a stream over, or
+what it deleted where the disk had no room for the line.
+"""
 _WHOLE: Final = frozenset({"complete", "cut", "open"})
 
 Key = tuple[str | None, str, int]
@@ -72,7 +78,7 @@ class WindowRow:
         at_most: upper bounds of gaps that have no more; no part of ``seen``.
         unknown: gaps without any count that touch the window.
         shared: frames in gaps that touch other windows, too: at most so many are missing here.
-        missing: seen, and nothing says what became of them; below 0: stored or lost, and not seen.
+        missing: seen, and nothing says what became of them; below 0: stored or lost, and not seen. 0 where totals are only due.
         state: of ``STATES``.
     """
 
@@ -112,32 +118,81 @@ class Verdict:
     complete: bool
 
 
-def verify(directory: str, progress: Callable[[int], object] = lambda size: None) -> Verdict:
+def verify(directory: str, progress: Callable[[int], object] = lambda size: None, sleep: Callable[[float], object] = time.sleep) -> Verdict:
     """Prove from the log alone whether it is complete.
+
+    Retention may be at work meanwhile. It says in the ledger what it takes before it takes it, so what was not found is judged by a ledger that was
+    read after that.
 
     Args:
         directory: of the tap. Nobody needs to hold it, and nothing is written.
         progress: is told of the bytes of each block that has been read.
+        sleep: waits for that many seconds.
     """
+    live = _is_written(directory)
     before = streams(directory)  # what is there now the ledger knows already, and what it knows then is still there, or was
     ledger = read_ledger(directory)
     names = sorted({*before, *streams(directory)})
-    faults: list[str] = []
-    if not ledger.present:
-        faults.append("there is no ledger: a stream that is gone cannot be told from one that never was")
-    if ledger.damage:
-        faults.append(f"the ledger is damaged: {ledger.damage}")
-    elif ledger.present:
-        faults += [f"{name} is not in the ledger: what else is not nobody can tell" for name in before if name not in ledger.streams]
-    live = _is_written(directory)
+    live = live or _is_written(directory)  # between the two looks one may have ended, or begun
     accounts: dict[str, _Account] = {}
+    readings: list[_Reading] = []
     for name in names:
         account = accounts.setdefault(_owner(name, [*ledger.streams, *names]), _Account())
-        _Reading(directory, name, ledger.streams.get(name), account, faults, progress).read()
-    faults += _gone(ledger, set(names), live)
+        readings.append(_Reading(directory, name, ledger.streams.get(name), account, progress))
+        readings[-1].read()
+    later = _Later(directory, ledger, before)
+    looks = LOOKS if live else 0
+    while looks and (later.strangers() or any(reading.is_doubtful(later) for reading in readings)):
+        sleep(LOOK_S)
+        later = _Later(directory, ledger, before)
+        looks -= 1
+    faults = [*_of_ledger(later), *(fault for reading in readings for fault in reading.judge(later)), *_gone(later, set(names), live)]
     rows = [row for name in sorted(accounts) for row in accounts[name].rows(name, live and _may_grow(directory, name, ledger))]
     sound = not faults and all(row.state in _WHOLE for row in rows)
     return Verdict(rows, faults, sound)
+
+
+class _Later:
+    """What the ledger says after all was read, beside what it said before."""
+
+    def __init__(self, directory: str, before: Ledger, listed: list[str]) -> None:
+        self.before = before
+        self._now = read_ledger(directory)
+        self._listed = set(listed) & set(streams(directory))
+
+    @property
+    def damage(self) -> str:
+        """What is wrong with it, in words; empty when it is sound."""
+        return self.before.damage or self._now.damage
+
+    def taken(self, stream: str) -> int | None:
+        """Retention took what lies before this offset of a stream; None: nobody knows the stream."""
+        fate = self._now.streams.get(stream)
+        if fate is not None:
+            return fate.deleted_to
+        sound = self._now.present and not self._now.damage
+        return EVERYTHING if sound and stream in self.before.streams else None  # all of it, and it was forgotten
+
+    def end(self, stream: str) -> int | None:
+        """Where a stream ends; None: that is not known."""
+        fate = self._now.streams.get(stream) or self.before.streams.get(stream)
+        return None if fate is None else fate.end
+
+    def strangers(self) -> list[str]:
+        """Streams that were there before and after, of which the ledger said nothing at either time."""
+        if self.damage or not self.before.present:
+            return []
+        return sorted(self._listed - self.before.streams.keys() - self._now.streams.keys())
+
+
+def _of_ledger(later: _Later) -> Iterator[str]:
+    """What is wrong with the ledger."""
+    if not later.before.present:
+        yield "there is no ledger: a stream that is gone cannot be told from one that never was"
+    if later.damage:
+        yield f"the ledger is damaged: {later.damage}"
+    for name in later.strangers():
+        yield f"{name} is not in the ledger: what else is not nobody can tell"
 
 
 def _owner(stream: str, known: Iterable[str]) -> str:
@@ -151,13 +206,14 @@ def _owner(stream: str, known: Iterable[str]) -> str:
     return stream
 
 
-def _gone(ledger: Ledger, names: set[str], live: bool) -> Iterator[str]:
+def _gone(later: _Later, names: set[str], live: bool) -> Iterator[str]:
     """Streams of which nothing is left, or no end was written, though nobody says why."""
-    for name, fate in ledger.streams.items():
+    for name, fate in later.before.streams.items():
+        taken = later.taken(name) or 0
         if fate.end is None and not live:
             yield f"{name} was being written when its framegate ended: the next start says what is missing"
-        if name not in names and fate.end is not None and fate.end > fate.deleted_to:
-            yield f"{name} is gone: it ended at {fate.end}, retention took no more than what lies before {fate.deleted_to}"
+        if name not in names and fate.end is not None and fate.end > taken:
+            yield f"{name} is gone: it ended at {fate.end}, retention took no more than what lies before {taken}"
         elif fate.end is not None and not fate.settled and not fate.adopted:
             yield f"{name} ended, and what it lacks could not be written down"
 
@@ -260,17 +316,18 @@ class _Account:
         for row in found:
             row.stream = stream
             row.missing = row.seen - row.accounted
-            if 0 < row.missing <= row.shared:
+            due = row.missing < 0 and live and row.window_ns >= newest - WINDOW_NS
+            if due or 0 < row.missing <= row.shared:
                 row.missing = 0
-            row.state = self._judge(row, live, newest)
+            row.state = self._judge(row, due)
         return found
 
-    def _judge(self, row: WindowRow, live: bool, newest: int) -> str:
+    def _judge(self, row: WindowRow, due: bool) -> str:
+        """``due``: more was stored or lost than totals say as yet."""
         if row.unknown or not self.proves:
             return "unknown"
         cut = row.missing != 0 and row.window_ns <= self.cut_window * WINDOW_NS
-        due = row.missing < 0 and live and row.window_ns >= newest - WINDOW_NS
-        if row.missing and not cut and not due:
+        if row.missing and not cut:
             return "missing"
         if row.at_most:
             return "at_most"
@@ -289,31 +346,48 @@ def _withheld(block: LogBlock, row: ChunkRow) -> int:
     return sum(size > 0 and end - start == FRAME_HEADER_BYTES for start, end, size in zip(starts, ends, sizes, strict=True))
 
 
-class _Reading:
-    """One stream, read from the oldest block that is left to its end; faults are noted, and reading goes on behind them."""
+@dataclasses.dataclass(slots=True)
+class _Miss:
+    """Blocks that were not there.
 
-    def __init__(
-        self, directory: str, stream: str, fate: Fate | None, account: _Account, faults: list[str], progress: Callable[[int], object]
-    ) -> None:
+    Attributes:
+        text: says so.
+        offset: of the first of them.
+        available: where the log goes on; None: nowhere.
+        first: they lie before all that is there.
+        window: of the first block behind them, once it is read.
+    """
+
+    text: str
+    offset: int
+    available: int | None
+    first: bool = False
+    window: int = EVERYTHING
+
+
+class _Reading:
+    """One stream, read from the oldest block that is left to its end; what is wrong is noted, and reading goes on behind it."""
+
+    def __init__(self, directory: str, stream: str, fate: Fate | None, account: _Account, progress: Callable[[int], object]) -> None:
+        """``fate``: what the ledger said of the stream before it is read."""
         self._directory = directory
         self._stream = stream
-        self._fate = fate
+        self._known_end = 0 if fate is None else fate.end or 0
         self._account = account
-        self._faults = faults
         self._progress = progress
         self._joiner = Joiner()
+        self._end = 0
+        self._found: list[str | _Miss] = []
 
     def read(self) -> None:
+        """Read all that is there."""
         listed = segments(self._directory, self._stream)
-        start = listed[0].base if listed else 0
-        deleted_to = self._fate.deleted_to if self._fate is not None else 0
-        if start > deleted_to and self._fate is not None:
-            self._faults.append(f"{self._stream}: what lies before {start} is gone, retention took no more than what lies before {deleted_to}")
+        start = self._end = listed[0].base if listed else 0
+        if start > 0:
+            self._found.append(_Miss(f"{self._stream}: what lies before {start} is gone", 0, start, first=True))
         for segment in listed:
             self._look_at(segment)
-        end = self._read_from(start, cut=start > 0)
-        if self._fate is not None and self._fate.end is not None and end < self._fate.end and self._fate.deleted_to < self._fate.end:
-            self._faults.append(f"{self._stream}: it ended at {self._fate.end}, and is there up to {end} only")
+        walk_past(self._directory, self._stream, start, self._take, self._note)
 
     def _look_at(self, segment: Segment) -> None:
         """Whether totals are to be expected of a segment; what is wrong with its end is found when it is walked."""
@@ -323,36 +397,49 @@ class _Reading:
             return
         if seal is None and segment.sealed:
             self._account.proves = False
-            self._faults.append(
+            self._found.append(
                 f"{self._stream}: the segment at {segment.base} is of a version before {SEALED_SINCE}: it says neither its end nor totals"
             )
 
-    def _read_from(self, start: int, *, cut: bool) -> int:
-        at: int | None = start
-        end = start
-        while at is not None:
-            try:
-                for ref in walk(self._directory, self._stream, at):
-                    cut = self._take(ref, cut=cut)
-                    end = at = ref.header.end
-                return end
-            except (OffsetVanishedError, DamagedBlockError) as error:
-                self._faults.append(str(error))
-                at = error.available
-            except LogError as error:
-                self._faults.append(str(error))
-                return end
-        return end
-
-    def _take(self, ref: BlockRef, *, cut: bool) -> bool:
-        try:
-            block = read_block(ref, self._joiner)
-        except LogError as error:
-            self._faults.append(str(error))
-        else:
-            if cut:
-                self._account.cut_window = max(self._account.cut_window, ref.header.last_ns // WINDOW_NS)
-                cut = False
-            self._account.add(block)
+    def _take(self, ref: BlockRef) -> None:
+        self._end = ref.header.end
+        block = read_block(ref, self._joiner)
+        for item in self._found:
+            if isinstance(item, _Miss):
+                item.window = min(item.window, ref.header.last_ns // WINDOW_NS)
+        self._account.add(block)
         self._progress(ref.header.block_len)
-        return cut
+
+    def _note(self, error: LogError) -> None:
+        self._found.append(_Miss(str(error), error.offset, error.available) if isinstance(error, OffsetVanishedError) else str(error))
+
+    def is_doubtful(self, later: _Later) -> bool:
+        """Whether something is not there that retention may have taken, and has not said so yet."""
+        return self._is_short(later) or any(isinstance(item, _Miss) and not self._is_taken(item, later) for item in self._found)
+
+    def judge(self, later: _Later) -> Iterator[str]:
+        """What is wrong; windows that lack what retention took are cut."""
+        for item in self._found:
+            if not isinstance(item, _Miss):
+                yield item
+                continue
+            taken = self._is_taken(item, later)
+            if taken or item.first:
+                self._account.cut_window = max(self._account.cut_window, item.window)
+            if not taken:
+                yield f"{item.text}, retention took no more than what lies before {later.taken(self._stream) or 0}"
+        if self._is_short(later):
+            yield f"{self._stream}: it ended at {self._known_end}, and is there up to {self._end} only"
+
+    def _is_taken(self, miss: _Miss, later: _Later) -> bool:
+        """Whether retention took all that is not there. Of a stream that nobody knows that is not asked for what lies before it."""
+        taken = later.taken(self._stream)
+        if taken is None:
+            return miss.first
+        if miss.available is not None:
+            return taken >= miss.available
+        return taken >= (later.end(self._stream) or miss.offset + 1)
+
+    def _is_short(self, later: _Later) -> bool:
+        """Whether the stream does not come to the end that was known of it."""
+        return max(self._end, later.taken(self._stream) or 0) < self._known_end

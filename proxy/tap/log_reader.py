@@ -16,7 +16,7 @@ import dataclasses
 import itertools
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from proxy.tap.log_block import Frame, GapRecord, LogBlock
@@ -24,9 +24,6 @@ from proxy.tap.pieces import PieceIndex, Place, chunk_rows, joined
 from proxy.tap.record import (
     BLOCK_HEADER_BYTES,
     BLOCK_PIECES,
-    DIRECTION_REQUEST,
-    DIRECTION_RESPONSE,
-    DIRECTIONS,
     OPEN_SUFFIX,
     SEALED_SINCE,
     SEALED_SUFFIX,
@@ -243,15 +240,51 @@ def walk(root: str, stream: str, offset: int = START, limit: int | None = None) 
         following = listed[index + 1].base if index + 1 < len(listed) else None
         if segment.base > offset:
             raise OffsetVanishedError(stream, offset, segment.base)
-        for block in walk_segment(segment, offset, limit, following):
-            yield block
-            offset = block.header.end
+        try:
+            for block in walk_segment(segment, offset, limit, following):
+                yield block
+                offset = block.header.end
+        except OffsetVanishedError:
+            raise OffsetVanishedError(stream, offset, _next_base(root, stream, offset)) from None
         if limit is not None and offset >= limit:
             return
         if following is not None and following > offset:
             _explain(segment, offset, following)
     if not listed and offset > START:
         raise OffsetVanishedError(stream, offset, None)
+
+
+def walk_past(
+    root: str, stream: str, offset: int, take: Callable[[BlockRef], object], trouble: Callable[[LogError], object], limit: int | None = None
+) -> None:
+    """``walk`` for who takes what can be had: goes on behind what is damaged or gone.
+
+    Args:
+        root, stream, offset, limit: as for ``walk``.
+        take: gets each block, and may raise what ``read_block`` raises.
+        trouble: is told of what is passed over: of a block whose body is damaged, of what lies up to the next segment, or of the rest of the stream.
+    """
+    at: int | None = offset
+    while at is not None and (limit is None or at < limit):
+        try:
+            for block in walk(root, stream, at, limit):
+                try:
+                    take(block)
+                except DamagedBlockError as damage:
+                    trouble(damage)
+                at = block.header.end
+            return
+        except (OffsetVanishedError, DamagedBlockError) as error:
+            trouble(error)
+            at = error.available
+        except LogError as error:
+            trouble(error)
+            return
+
+
+def _next_base(root: str, stream: str, offset: int) -> int | None:
+    """Where the log goes on behind an offset whose segment was deleted, as far as segments are there now."""
+    return next((segment.base for segment in segments(root, stream) if segment.base > offset), None)
 
 
 def _explain(segment: Segment, offset: int, following: int) -> None:
@@ -369,13 +402,19 @@ def read_raw(block: BlockRef) -> LogBlock:
     return LogBlock(block.stream, block.header, _verified(block))
 
 
+def vanished(block: BlockRef) -> OffsetVanishedError:
+    """The error for a block whose segment was deleted since the walk."""
+    root = os.path.dirname(os.path.dirname(block.path))
+    return OffsetVanishedError(block.stream, block.header.offset, _next_base(root, block.stream, block.header.offset))
+
+
 def _verified(block: BlockRef) -> memoryview:
     """A block's bytes, header included."""
     header = block.header
     try:
         fd = open_segment(block.path)
     except FileNotFoundError:
-        raise OffsetVanishedError(block.stream, header.offset, None) from None
+        raise vanished(block) from None
     try:
         data = os.pread(fd, header.block_len, block.position)
     finally:
@@ -428,32 +467,17 @@ class Joiner:
     def _look_back(self, block: BlockRef, start: int) -> None:
         """Note the pieces from an offset on; what is gone, or damaged, is not noted."""
         earlier = PieceIndex()
+
+        def note(ref: BlockRef) -> None:
+            if ref.header.flags & BLOCK_PIECES:
+                completing = earlier.note(ref.path, ref.position, ref.header, read_raw(ref).rows)
+                if completing is not None:
+                    earlier.take(completing)
+
         root = os.path.dirname(os.path.dirname(block.path))
-        for ref in _what_is_left(root, block.stream, start, self._from):
-            if not ref.header.flags & BLOCK_PIECES:
-                continue
-            try:
-                raw = read_raw(ref)
-            except LogError:
-                continue
-            completing = earlier.note(ref.path, ref.position, ref.header, raw.rows)
-            if completing is not None:
-                earlier.take(completing)
+        walk_past(root, block.stream, start, note, lambda error: None, self._from)
         self._index.note_before(earlier)
         self._from = start
-
-
-def _what_is_left(root: str, stream: str, start: int, end: int) -> Iterator[BlockRef]:
-    """The blocks between two offsets that can still be found."""
-    at: int | None = start
-    while at is not None and at < end:
-        try:
-            for block in walk(root, stream, at, end):
-                yield block
-                at = block.header.end
-            return
-        except (OffsetVanishedError, DamagedBlockError) as gone:
-            at = gone.available
 
 
 def _read_piece(place: Place, target: memoryview) -> bool:
@@ -496,33 +520,3 @@ def read_gaps(root: str, stream: str | None = None) -> Iterator[GapRecord]:
     for name in streams(root) if stream is None else [stream]:
         for block in read_blocks(root, name, first_offset(root, name)):
             yield from block.gaps()
-
-
-def count_frames(root: str) -> dict[str, int]:
-    """Frames in the log by direction, counted chunk by chunk from verified blocks; does not trust the headers' totals."""
-    counts = dict.fromkeys(DIRECTIONS, 0)
-    for name in streams(root):
-        for block in read_blocks(root, name, first_offset(root, name)):
-            for row in block.rows:
-                counts[DIRECTIONS[row.direction]] += row.frame_count
-    return counts
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class StreamTotals:
-    """What one stream says of itself: frames stored and frames that its gaps miss, by direction."""
-
-    stored: dict[str, int]
-    missing: dict[str, int]
-
-
-def stream_totals(root: str, stream: str) -> StreamTotals:
-    """Totals from block headers; only blocks with gaps are read whole. Raises what ``walk`` raises."""
-    totals = StreamTotals(dict.fromkeys(DIRECTIONS, 0), dict.fromkeys(DIRECTIONS, 0))
-    for ref in walk(root, stream, first_offset(root, stream)):
-        totals.stored[DIRECTIONS[DIRECTION_REQUEST]] += ref.header.request_frames
-        totals.stored[DIRECTIONS[DIRECTION_RESPONSE]] += ref.header.response_frames
-        if ref.header.lost_frames:
-            for gap in read_raw(ref).gaps():
-                totals.missing[gap.direction] += gap.frames
-    return totals

@@ -8,7 +8,7 @@ import json
 import os
 
 from proxy.tap.ledger import Pair
-from proxy.tap.log_reader import BlockRef, DamagedBlockError, LogError, OffsetVanishedError, first_offset, open_segment, walk
+from proxy.tap.log_reader import BlockRef, DamagedBlockError, first_offset, open_segment, vanished, walk_past
 from proxy.tap.pieces import chunk_rows
 from proxy.tap.record import CHUNK_ROW_BYTES, DIRECTIONS, KIND_FRAMES, KIND_GAP, KIND_TOTALS, WINDOW_NS, ChunkRow
 
@@ -133,7 +133,7 @@ def _tables(ref: BlockRef) -> memoryview:
     try:
         fd = open_segment(ref.path)
     except FileNotFoundError:
-        raise OffsetVanishedError(ref.stream, ref.header.offset, None) from None
+        raise vanished(ref) from None
     try:
         length = ref.header.chunks_at + ref.header.chunk_count * CHUNK_ROW_BYTES
         data = os.pread(fd, length, ref.position)
@@ -157,23 +157,5 @@ def sum_stream(root: str, stream: str, sums: StreamSums | None = None) -> tuple[
     """
     sums = sums or StreamSums()
     trouble: list[str] = []
-    at: int | None = max(first_offset(root, stream), sums.end)
-    while at is not None:
-        try:
-            for ref in walk(root, stream, at):
-                _add(sums, ref, trouble)
-            at = None
-        except (OffsetVanishedError, DamagedBlockError) as error:
-            trouble.append(str(error))
-            at = error.available
-        except LogError as error:
-            trouble.append(str(error))
-            at = None
+    walk_past(root, stream, max(first_offset(root, stream), sums.end), sums.add, lambda error: trouble.append(str(error)))
     return sums, trouble[0] if trouble else ""
-
-
-def _add(sums: StreamSums, ref: BlockRef, trouble: list[str]) -> None:
-    try:
-        sums.add(ref)
-    except LogError as error:
-        trouble.append(str(error))

@@ -1,14 +1,28 @@
 """Files of the tap's log, changed as disks, people and older versions change them."""
 
+import collections
 import json
 import os
 import struct
 import zlib
 from pathlib import Path
 
-from proxy.tap.record import SEGMENT_HEADER, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC
+from proxy.tap.log_reader import read_frames, read_gaps
+from proxy.tap.record import DIRECTIONS, SEGMENT_HEADER, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC
 
-__all__ = ["as_version", "chop", "flip", "segment_files"]
+__all__ = ["as_version", "chop", "flip", "missing", "segment_files", "stored"]
+
+
+def stored(root: Path, stream: str | None = None) -> dict[str, int]:
+    """Frames in the log by direction, of a stream or of all."""
+    found = collections.Counter(frame.direction for frame in read_frames(str(root), stream))
+    return {direction: found[direction] for direction in DIRECTIONS}
+
+
+def missing(root: Path, stream: str | None = None) -> dict[str, int]:
+    """Frames that gaps miss, likewise."""
+    gaps = list(read_gaps(str(root), stream))
+    return {direction: sum(gap.frames for gap in gaps if gap.direction == direction) for direction in DIRECTIONS}
 
 
 def segment_files(root: Path, stream: str = "*") -> list[Path]:

@@ -13,6 +13,7 @@ from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelSer
 from proxy.tap import log_reader
 from proxy.tap.completeness import verify
 from tests.fakes.framegate import Framegate, Witness
+from tests.fakes.tap_files import missing, stored
 from tests.fakes.upstream import frame, read_frame
 
 UNKNOWN = {"request": None, "response": None}
@@ -52,8 +53,8 @@ def gaps(directory: Path) -> dict[str, int]:
     found = {"request": 0, "response": 0}
     for stream in log_reader.streams(str(directory)):
         if ".recovery." in stream:
-            totals = log_reader.stream_totals(str(directory), stream)
-            found = {direction: found[direction] + totals.missing[direction] for direction in found}
+            lost = missing(directory, stream)
+            found = {direction: found[direction] + lost[direction] for direction in found}
     return found
 
 
@@ -112,9 +113,7 @@ def test_processors_leave_no_orphan_when_control_is_killed(tmp_path: Path, plain
         proxy.wait()
         wait_until(lambda: not any(alive(pid) for pid in pids), timeout=8)
         assert client.recv(1) == b""
-    totals = [log_reader.stream_totals(str(tmp_path / "tap"), stream) for stream in log_reader.streams(str(tmp_path / "tap"))]
-    assert sum(total.stored["request"] for total in totals) == 10
-    assert sum(total.stored["response"] for total in totals) == 10
+    assert stored(tmp_path / "tap") == {"request": 10, "response": 10}
     with Framegate(tmp_path, {**plain, "tap": tap}) as successor, Witness(successor, "plain") as witness:
         witness.check()
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from proxy.tap import log_reader
 from proxy.tap.completeness import verify
 from tests.fakes.framegate import Framegate, Witness
 from tests.fakes.small_disk import fill, tiny_disk
+from tests.fakes.tap_files import missing, stored
 from tests.fakes.upstream import frame, read_frame
 
 
@@ -44,11 +44,10 @@ def test_a_full_disk_costs_the_log_and_not_the_traffic(tmp_path: Path, plain: di
                     assert read_frame(client) == b"there is room again"
         assert proxy.process.returncode == 0
         if mounted:
-            totals = [log_reader.stream_totals(str(directory), stream) for stream in log_reader.streams(str(directory))]
+            there, gone = stored(directory), missing(directory)
             for direction in ("request", "response"):
-                assert sum(total.missing[direction] for total in totals) > 0
-                accounted = sum(total.stored[direction] + total.missing[direction] for total in totals)
-                assert accounted == witness.count + 1
+                assert gone[direction] > 0
+                assert there[direction] + gone[direction] == witness.count + 1
 
 
 @pytest.mark.slow

@@ -39,6 +39,10 @@ def test_units_are_understood() -> None:
         (Expiry(), "soon"),
         (Expiry(), "2030-01-31T12:00:00"),
         (Expiry(), "-5m"),
+        (Expiry(), "9" * 30 + "d"),
+        (MOMENT, "9" * 30 + "d"),
+        (DURATION, "9" * 30 + "d"),
+        (SIZE, "9" * 30 + "TiB"),
     ],
 )
 def test_what_they_do_not_understand_says_what_would_be_right(kind: click.ParamType[object], text: str) -> None:
@@ -53,3 +57,5 @@ def test_moments_are_times_or_so_long_ago(monkeypatch: pytest.MonkeyPatch) -> No
     assert MOMENT.convert("2001-09-09T01:46:40.000001Z", None, None) == 10**18 + 1000
     assert MOMENT.convert("2001-09-09T03:46:40+02:00", None, None) == 10**18
     assert MOMENT.convert(5, None, None) == 5
+    assert MOMENT.convert("99999d", None, None) == 10**18 - 99999 * 86400 * 10**9, "from the beginning"
+    assert MOMENT.convert("0001-01-01T00:00:00+14:00", None, None) < 0

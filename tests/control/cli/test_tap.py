@@ -16,6 +16,7 @@ from control.cli import main
 from proxy.tap.completeness import verify
 from proxy.tap.consumer import claim_consumer, read_consumers, write_consumer
 from proxy.tap.log_reader import segments
+from tests.fakes.cli import run_cli
 from tests.fakes.tap_files import chop, flip, segment_files
 from tests.fakes.tap_log import START_NS, FakeProcessor
 
@@ -97,13 +98,39 @@ def test_what_is_no_taps_directory_is_no_clean_log(tmp_path: Path, words: tuple[
     assert "is no tap's directory" in result.stderr
 
 
-@pytest.mark.parametrize("words", ["ls", "verify"])
-def test_a_full_disk_for_the_output_is_one_line(log: Path, words: str) -> None:
-    command = [sys.executable, "-m", "control.cli", "tap", words, str(log)]
-    with open("/dev/full", "wb") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
-    assert done.stderr.splitlines()[-1] == "framegate: the output cannot be written: No space left on device"
-    assert "Traceback" not in done.stderr
+COMMANDS = [["ls"], ["ls", "--output", "json"], ["verify"], ["verify", "--output", "json"], ["consumers", "list"], ["cat"], ["cat", "--raw"]]
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_a_full_disk_for_the_output_is_one_line_and_says_nothing_of_the_log(log: Path, words: list[str]) -> None:
+    write_consumer(str(log), "tables", {}, 1)
+    with open("/dev/full", "w") as full:
+        code, _, said = run_cli("tap", *words, str(log), stdout=full)
+    assert code == 2, "1 is said of a log"
+    assert said.splitlines()[-1] == "framegate: the output cannot be written: No space left on device"
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("words", [["ls"], ["verify"], ["cat"]])
+def test_an_output_that_nobody_reads_is_the_end_as_of_every_command(log: Path, words: list[str]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "w") as nobody:
+        assert run_cli("tap", *words, str(log), stdout=nobody)[::2] == (141, "")
+
+
+@pytest.mark.parametrize(("words", "code"), [(["ls"], 1), (["verify"], 2), (["cat"], 1)])
+def test_what_cannot_be_said_on_standard_error_changes_no_exit_code(tmp_path: Path, words: list[str], code: int) -> None:
+    (tmp_path / "_ledger.jsonl").mkdir()
+    processor = FakeProcessor(tmp_path)
+    processor.block([bytes(300)] * 2)
+    processor.close()
+    flip(segment_files(tmp_path)[0], 4096 + 20)
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "control.cli", "tap", *words, str(tmp_path)], stdout=subprocess.DEVNULL, stderr=full, check=False
+        )
+    assert done.returncode == code
 
 
 def test_verify_says_what_the_log_proves(log: Path) -> None:

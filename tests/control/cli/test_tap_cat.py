@@ -242,7 +242,7 @@ def test_a_long_log_is_shown_in_little_memory(tmp_path: Path) -> None:
 def test_a_disk_that_is_full_is_told(log: Path, command: str) -> None:
     with open("/dev/full", "w") as full:
         result = run_cli("tap", command, str(log), "--since", "2020-01-01T00:00:00Z", stdout=full)
-    assert result == (1, "", "framegate: the output cannot be written: No space left on device\n")
+    assert result == (2, "", "framegate: the output cannot be written: No space left on device\n")
 
 
 @pytest.mark.parametrize("words", [["cat"], ["cat", "--raw"], ["follow"]])

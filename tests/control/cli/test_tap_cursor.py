@@ -3,6 +3,7 @@
 import dataclasses
 import gc
 import os
+import shutil
 import tracemalloc
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,8 +13,9 @@ import pytest
 from control.cli import tap_cursor
 from control.cli.tap_cursor import Cursor, merged, start_offset
 from control.cli.tap_records import Trouble, Wanted, frames_of
+from proxy.tap.ledger import LedgerWriter
 from proxy.tap.log_block import LogBlock
-from proxy.tap.log_reader import first_offset, segments, streams, walk
+from proxy.tap.log_reader import end_offset, first_offset, segments, streams, walk
 from proxy.tap.record import KIND_FRAMES, SEGMENT_HEADER_BYTES
 from tests.fakes.tap_files import as_version, chop, flip, segment_files
 from tests.fakes.tap_log import START_NS, FakeProcessor
@@ -245,6 +247,63 @@ def test_a_segment_that_goes_while_it_is_read_is_told(tmp_path: Path) -> None:
     assert [trouble.available for trouble in troubles] == [int(path.stem) for path in files[1:]]
     assert [trouble.offset for trouble in troubles][1:] == [int(path.stem) for path in files[1:-1]]
     assert cursor.offset == segments(str(tmp_path), cursor.stream)[-1].limit
+
+
+def ledger_of(root: Path, stream: str) -> LedgerWriter:
+    """A ledger that knows a stream which ended."""
+    ledger = LedgerWriter(str(root))
+    ledger.born(stream, [], START_NS)
+    ledger.ended(stream, end_offset(str(root), stream), START_NS, settled=True)
+    return ledger
+
+
+@pytest.mark.parametrize("said", [True, False])
+@pytest.mark.parametrize("left", [0, 1, 2])
+def test_what_retention_takes_while_it_is_read_is_told_as_that(tmp_path: Path, left: int, said: bool) -> None:
+    """In its order: first the lines in the ledger, then the files."""
+    stream = write(tmp_path, 12, segment_size=2000).stream
+    ledger = ledger_of(tmp_path, stream)
+    listed = segments(str(tmp_path), stream)
+    doomed = listed[: len(listed) - left]
+    run = merged(cursors(tmp_path), ALL)
+    next(run)
+    for segment in doomed if said else ():
+        ledger.deleted(stream, segment.limit, START_NS)
+    for segment in doomed:
+        os.unlink(segment.path)
+    troubles = [item for item in run if isinstance(item, Trouble)]
+    assert len(troubles) == len(doomed)
+    assert {(item.vanished, item.taken) for item in troubles} == {(True, said)}
+
+
+@pytest.mark.parametrize("said", [True, False])
+@pytest.mark.parametrize("forgets", [True, False])
+def test_a_stream_that_is_gone_before_its_turn_is_told(tmp_path: Path, said: bool, forgets: bool) -> None:
+    """Nothing at all is there any more: not the folder, and, when all of it was read or taken long ago, not the ledger's line."""
+    write(tmp_path, 1, boot="a")
+    stream = write(tmp_path, 3, boot="b", first=10).stream
+    ledger = ledger_of(tmp_path, stream)
+    run = merged(cursors(tmp_path), ALL)
+    next(run)
+    if said:
+        ledger.deleted(stream, segments(str(tmp_path), stream)[-1].limit, START_NS)
+    if forgets:
+        ledger.compact({}, START_NS)
+    shutil.rmtree(tmp_path / stream)
+    (trouble,) = (item for item in run if isinstance(item, Trouble))
+    assert (trouble.stream, trouble.vanished, trouble.taken, trouble.available) == (stream, True, said, None)
+
+
+def test_a_segment_that_somebody_else_took_is_not_retentions(tmp_path: Path) -> None:
+    stream = write(tmp_path, 12, segment_size=2000).stream
+    ledger = ledger_of(tmp_path, stream)
+    first, second, third, *_ = segments(str(tmp_path), stream)
+    run = merged(cursors(tmp_path), ALL)
+    next(run)
+    ledger.deleted(stream, first.limit, START_NS)
+    for segment in (first, second):
+        os.unlink(segment.path)
+    assert [(item.taken, item.available) for item in run if isinstance(item, Trouble)] == [(True, second.base), (False, third.base)]
 
 
 def test_a_block_that_is_written_anew_meanwhile_is_read_again(tmp_path: Path) -> None:

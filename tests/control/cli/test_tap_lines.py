@@ -121,6 +121,9 @@ def test_other_rows_are_lines_too() -> None:
 
 def test_what_cannot_be_read_is_a_line() -> None:
     assert trouble_line(Trouble("s", 64, 128, False, "why")) == "-- unknown frames lost: damaged (unknown), s at 64: why; the log goes on at 128"
+    assert trouble_line(Trouble("s", 64, 128, True, "why", True)) == (
+        "-- unknown frames not shown: retention took them, s at 64: why; the log goes on at 128"
+    )
     assert trouble_line(Trouble("s", 64, None, True, "why")).endswith("vanished (unknown), s at 64: why; nothing behind it can be read")
 
 

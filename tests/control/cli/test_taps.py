@@ -55,6 +55,14 @@ def test_what_is_said_is_in_the_rule_and_what_is_not_is_as_in_a_file(cli: Cli) -
     assert cli.plane.tap_rules == [rule, ALL, TapRule(name="plain")]
 
 
+def test_a_rule_that_would_have_ended_already_is_refused(cli: Cli) -> None:
+    """By the clock of who is asked."""
+    for words in (("add", "late"), ("set", "all")):
+        result = cli("taps", *words, "--expires", "2001-01-01T00:00:00Z")
+        assert (result.exit_code, "tap_rule.expire_time" in result.stderr, "it has passed" in result.stderr) == (2, True, True), result.stderr
+    assert cli.plane.tap_rules == [ALL]
+
+
 def test_set_changes_only_what_is_named(cli: Cli) -> None:
     cli.plane.tap_rules = [TapRule(name="a", networks=("10.0.0.0/8",), sample_frames=0.5, expires_ns=5), ALL]
     cli.json("taps", "set", "a", "--sample-frames", "1", "--expires", "never")
@@ -138,6 +146,8 @@ def test_what_is_refused_says_why(cli: Cli, words: tuple[str, ...], code: int, s
         (("set", "all", "--clear", "colour"), "'colour' is nothing that a rule says; known are apis, blank, capture, clients, directions, expires"),
         (("set", "all", "--clear", "capture", "--capture", "full"), "--clear names what another option sets"),
         (("add", "x", "--expires", "soon"), "'soon' is not an instant"),
+        (("add", "x", "--expires", "9" * 30 + "d"), "is not an instant"),
+        (("add", "x", "--min-size", "9" * 30), "is not a size: it must be below 8388608TiB"),
         (("add", "x", "--sample-frames", "2"), "2.0 is not in the range 0.0<=x<=1.0"),
         (("add", "x", "--direction", "both"), "'both' is not one of"),
     ],

@@ -244,6 +244,7 @@ BAD_RULES: list[tuple[dict[str, Any], list[str]]] = [
     ({"clients": ["a\0b"]}, ["tap_rule.clients[0]"]),
     ({"expire_time": Timestamp(seconds=-5)}, ["tap_rule.expire_time"]),
     ({"expire_time": Timestamp(seconds=10**10)}, ["tap_rule.expire_time"]),
+    ({"expire_time": Timestamp(seconds=1_500_000_000)}, ["tap_rule.expire_time"]),
     ({"ttl": Duration()}, ["tap_rule.ttl"]),
     ({"ttl": Duration(seconds=-1)}, ["tap_rule.ttl"]),
     ({"ttl": Duration(seconds=10**10)}, ["tap_rule.ttl"]),
@@ -260,6 +261,25 @@ def test_a_rule_that_cannot_be_is_refused_with_its_fields(values: dict[str, Any]
             code, _, named = await refused(stub.UpdateTapRule(pb2.UpdateTapRuleRequest(tap_rule=pb2.TapRule(**{"name": "second", **values}))))
             assert (code, sorted(named)) == (INVALID, fields)
         assert at.plane.tap_rules == [FIRST, SECOND]
+
+    run(body, tap=TAP)
+
+
+def test_a_rule_whose_time_is_over_may_be_changed_but_not_be_told_to_end_in_the_past() -> None:
+    """It comes from a file, which is as old as it is, or was set before its time."""
+
+    async def body(at: Serving) -> None:
+        stub = TapServiceStub(at.channel)
+        over = at.plane.tap_rules[0] = TapRule(name="first", expires_ns=1_500_000_000 * 10**9)
+        changed = pb2.TapRule(name="first", capture=pb2.TapRule.CAPTURE_HASH)
+        answer = await stub.UpdateTapRule(pb2.UpdateTapRuleRequest(tap_rule=changed))
+        assert (answer.tap_rule.state, answer.tap_rule.capture) == (pb2.TapRule.STATE_EXPIRED, pb2.TapRule.CAPTURE_HASH)
+        changed.expire_time.FromNanoseconds(over.expires_ns)
+        code, reason, named = await refused(stub.UpdateTapRule(pb2.UpdateTapRuleRequest(tap_rule=changed)))
+        assert (code, named) == (INVALID, ["tap_rule.expire_time"]), reason
+        changed.expire_time.FromNanoseconds(time.time_ns() + 60 * 10**9)
+        answer = await stub.UpdateTapRule(pb2.UpdateTapRuleRequest(tap_rule=changed))
+        assert answer.tap_rule.state == pb2.TapRule.STATE_ACTIVE
 
     run(body, tap=TAP)
 

@@ -25,8 +25,8 @@ from proxy.pipeline.settings import PipelineSettings
 from proxy.pipeline.tables import TableWriter
 from proxy.tap import record
 from proxy.tap.consumer import claim_consumer, read_consumers, write_consumer
-from proxy.tap.log_reader import count_frames
 from tests.fakes.runs import pieces_of
+from tests.fakes.tap_files import stored
 from tests.fakes.tap_log import START_NS, FakeProcessor, demo_body
 
 if TYPE_CHECKING:
@@ -528,7 +528,7 @@ def check_against_model(output: Path, traffic: Traffic, log: Path) -> None:
     names = ("connection_id", "direction", "sequence", "payload", "api_key", "latency_us")
     assert collections.Counter(tuple(row[name] for name in names) for row in frames) == collections.Counter(traffic.sent)
     keys = {(row["stream"], row["offset"], row["chunk_index"], row["frame_index"]) for row in frames}
-    assert len(keys) == len(frames) == sum(count_frames(str(log)).values())
+    assert len(keys) == len(frames) == sum(stored(log).values())
     answers = [sent for sent in traffic.sent if sent[1] == "response"]
     assert sorted((row["connection_id"], row["sequence"], row["latency_us"]) for row in table(output, "requests")) == sorted(
         (sent[0], sent[2], sent[5]) for sent in answers

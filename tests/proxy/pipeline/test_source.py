@@ -17,8 +17,8 @@ from proxy.pipeline.schema import CHUNK_SCHEMA
 from proxy.pipeline.source import BatchReader, FramegateDataSource, StreamReader
 from proxy.pipeline.transforms import explode_frames
 from proxy.tap.consumer import read_consumers
-from proxy.tap.log_reader import count_frames
 from tests.fakes.runs import pieces_of
+from tests.fakes.tap_files import stored
 from tests.fakes.tap_log import START_NS, FakeProcessor
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class TestWithSpark:
         register(spark)
         rows = spark.read.format("framegate").load(str(tmp_path)).selectExpr("sum(frame_count)", "sum(size(starts))", "count(data)").collect()
         assert tuple(rows[0]) == (18, 18, 9 + 1), "nine chunks, and the totals that closing states"
-        assert count_frames(str(tmp_path)) == {"request": 18, "response": 0}
+        assert stored(tmp_path) == {"request": 18, "response": 0}
 
     def test_a_user_schema_leaves_the_payload_out(self, spark: "SparkSession", tmp_path: Path) -> None:
         fill(tmp_path)

@@ -27,8 +27,8 @@ from proxy.config.model import (
 )
 from proxy.server.link import MAX_FRAME
 from proxy.server.loop import MAX_ROWS
-from proxy.tap.log_reader import count_frames
 from tests.fakes.server import Echo, ServerProcess, receive_all, receive_exactly
+from tests.fakes.tap_files import stored
 from tests.fakes.tls import TlsWorld
 
 pytestmark = pytest.mark.slow
@@ -267,7 +267,7 @@ def test_the_end_of_the_link_ends_it_with_the_tap_flushed(config, launch, tmp_pa
     assert process.wait() == 0
     assert receive_all(client) == b""
     client.close()
-    assert count_frames(str(tmp_path)) == {"request": 10, "response": 10}
+    assert stored(tmp_path) == {"request": 10, "response": 10}
     assert process.cells.cell("framegate.tap.matched") == process.cells.cell("framegate.tap.flushed") == 20
 
 
@@ -281,7 +281,7 @@ def test_stop_flushes_and_exits(config, launch, tmp_path):
     client.close()
     assert process.notice("closed")["row"]["cause"] == "drained"
     assert process.wait() == 0
-    assert count_frames(str(tmp_path)) == {"request": 1, "response": 1}
+    assert stored(tmp_path) == {"request": 1, "response": 1}
 
 
 def test_sigkill_takes_only_its_own_connections_and_the_next_one_counts_on(config, launch):

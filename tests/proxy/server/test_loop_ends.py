@@ -149,6 +149,49 @@ def test_a_link_that_is_behind_gets_every_row_and_every_count_at_the_end(tmp_pat
         assert bench.cells.state == State.STOPPED
 
 
+def test_rows_that_say_a_state_come_over_a_link_that_loses_others(tmp_path: Path) -> None:
+    """That a rule is off control is told once, and so it is at the end that the tap is not complete. It reads the link from then on only."""
+    reads = threading.Event()
+    use = RuleUse("dear", 0.0, 30.0)
+    use.judge(1)
+    use.spent_ns = WINDOW_NS // 2
+    assert use.judge(1 + WINDOW_NS)
+
+    class Broken(FakeDisk):
+        def write(self, fd: int, parts: list[Any], position: int) -> int:
+            raise OSError(5, "broken")
+
+    class Stopping(CellWriter):
+        def state(self, state: State) -> None:
+            super().state(state)
+            if state is State.STOPPED:
+                reads.set()
+
+    with LoopBench(str(tmp_path), Broken(), Stopping, link_bytes=4608) as bench:
+        rules = bench.relay.pairs.rules
+        assert rules is not None
+        client = bench.connect()
+
+        def turn_off() -> None:
+            client.sendall(b"\0\0\0\1x")
+            for _ in range(400):
+                bench.loop.log("info", "noise", text="x" * 1000)
+            rules._turned_off.append(use)
+            bench.when(lambda: not rules._turned_off and bench.tap is not None and bench.tap.frames_matched_request, end)
+
+        def end() -> None:
+            bench.loop.stop()
+            bench.loop.stop()
+
+        bench.when_open(1, turn_off)
+        with bench.reading(reads):
+            assert bench.loop.run([])
+        rows = [row for row in bench.of("log") if row["event"] != "noise"]
+        assert bench.cells.cell("framegate.link.dropped") > 100
+    assert [row["event"] for row in rows] == ["tap_rule_off", "tap_incomplete"]
+    assert rows[0]["fields"] == {"rule": "dear", "cause": "cpu", "percent": 50.0, "limit": 30.0}
+
+
 def test_a_rule_that_turned_itself_off_is_a_row(tmp_path: Path) -> None:
     use = RuleUse("dear", 0.0, 30.0)
     use.judge(1)

@@ -4,19 +4,21 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from proxy.config.model import TapRule
+from proxy.tap import completeness
 from proxy.tap.block import BlockBuilder
-from proxy.tap.completeness import LIVE_S, Verdict, WindowRow, verify
+from proxy.tap.completeness import LIVE_S, LOOKS, Verdict, WindowRow, verify
 from proxy.tap.gap import NO_CONNECTION, Gap
-from proxy.tap.ledger import LedgerWriter
-from proxy.tap.log_reader import end_offset, segments, walk
+from proxy.tap.ledger import Ledger, LedgerWriter, read_ledger
+from proxy.tap.log_reader import Segment, end_offset, segments, streams, walk
 from proxy.tap.record import FLAG_AT_MOST, FLAG_UNKNOWN, LOCK_NAME, REASON_PROCESSOR_DIED, WINDOW_NS, stream_name
+from proxy.tap.retention import Retention
 from proxy.tap.segment import SegmentLog
 from tests.fakes.runs import pieces_of
 from tests.fakes.tap_log import START_NS, FakeProcessor
@@ -64,8 +66,24 @@ class Tap:
         log.append(builder.finish(), 0)
         log.seal(final=True)
 
-    def verify(self) -> Verdict:
-        return verify(str(self.root))
+    def keep(self, budget: int, *, said: bool = True) -> None:
+        """What retention does: its lines in the ledger, then the files, then the folders."""
+
+        def say(doomed: Sequence[Segment]) -> None:
+            for segment in doomed if said else ():
+                self.ledger.deleted(segment.stream, segment.limit, START)
+
+        assert Retention(str(self.root), budget, 0, say).sweep(START).deleted
+
+    def verify(self, when: Callable[[int], object] = lambda block: None, sleep: Callable[[float], object] = lambda seconds: None) -> Verdict:
+        """``when`` is told of the number of each block that has been read, from 1."""
+        read: list[int] = []
+
+        def progress(size: int) -> None:
+            read.append(size)
+            when(len(read))
+
+        return verify(str(self.root), progress, sleep)
 
 
 @pytest.fixture
@@ -297,3 +315,141 @@ def test_a_stream_that_the_ledger_does_not_know_is_a_fault(tap: Tap) -> None:
     (tap.root / "_ledger.jsonl").write_bytes(b"")
     verdict = tap.verify()
     assert (verdict.faults, verdict.complete) == (["edge.0.b0 is not in the ledger: what else is not nobody can tell"], False)
+
+
+def in_segments(tap: Tap, count: int, *, segment_size: int = 1000, **facts: Any) -> FakeProcessor:
+    """A stream of as many blocks, each in a segment and a window of its own."""
+    processor = tap.begin(segment_size=segment_size, **facts)
+    for number in range(count):
+        processor.block([bytes(600)], at_ns=START + number * WINDOW_NS)
+    processor.flush()
+    return processor
+
+
+@pytest.mark.parametrize("segment_size", [1000, 3000])
+@pytest.mark.parametrize("at", [1, 2, 3])
+@pytest.mark.parametrize("left", [0, 1])
+def test_what_retention_takes_while_it_is_read_is_no_fault(tap: Tap, segment_size: int, at: int, left: int) -> None:
+    """The segment that is being read, those before it, and some, or all, of those behind it."""
+    processor = in_segments(tap, 8, segment_size=segment_size)
+    processor.block([b"last"] * 5, at_ns=START + 9 * WINDOW_NS)
+    tap.end(processor)
+    stays = segments(str(tap.root), processor.stream)[-1:]
+    there = sum(ref.header.request_frames for ref in walk(str(tap.root), processor.stream, stays[0].base))
+    verdict = tap.verify(lambda block: tap.keep(stays[0].size * left) if block == at else None)
+    assert segments(str(tap.root), processor.stream) == stays * left
+    assert (verdict.faults, verdict.complete) == ([], True)
+    assert set(states(verdict)) <= {"complete", "cut"}
+    assert sum(row.stored for row in verdict.rows) == at + there * left
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("forgets", [False, True])
+def test_what_retention_takes_before_its_turn_has_come_is_no_fault(tap: Tap, whole: bool, forgets: bool) -> None:
+    first, second = in_segments(tap, 3), in_segments(tap, 3, boot_id="b1")
+    tap.end(first)
+    tap.end(second)
+    for segment in segments(str(tap.root), first.stream):
+        os.utime(segment.path, ns=(START + WINDOW_NS, START + WINDOW_NS))  # the younger one
+    for segment in segments(str(tap.root), second.stream):
+        os.utime(segment.path, ns=(START, START))
+    own = sum(segment.size for segment in segments(str(tap.root), first.stream))
+    last = segments(str(tap.root), second.stream)[-1].size
+
+    def take(block: int) -> None:
+        if block == 1:
+            tap.keep(own if whole else own + last)
+            if forgets:
+                tap.ledger.compact({}, START)
+
+    verdict = tap.verify(take)
+    assert streams(str(tap.root)) == ([first.stream] if whole else [first.stream, second.stream])
+    assert (second.stream in read_ledger(str(tap.root)).streams) is not (whole and forgets)
+    assert (verdict.faults, verdict.complete) == ([], True)
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_what_somebody_else_takes_while_it_is_read_is_a_fault(tap: Tap, at: int) -> None:
+    processor = in_segments(tap, 6)
+    tap.end(processor)
+    slept: list[float] = []
+    budget = segments(str(tap.root), processor.stream)[-1].size
+    verdict = tap.verify(lambda block: tap.keep(budget, said=False) if block == at else None, slept.append)
+    assert "retention took no more than what lies before 0" in verdict.faults[0]
+    assert not verdict.complete
+    assert "missing" in states(verdict)
+    assert len(slept) == LOOKS, "a framegate is there, which may have had no room for the line"
+    tap.lock.close()
+    slept.clear()
+    assert (tap.verify(sleep=slept.append).complete, slept) == (False, [])
+
+
+def test_a_file_that_is_gone_before_what_retention_took_is_none_of_its_own(tap: Tap) -> None:
+    """Somebody takes a segment in the middle, retention those before it."""
+    processor = in_segments(tap, 6)
+    tap.end(processor)
+    listed = segments(str(tap.root), processor.stream)
+
+    def take(block: int) -> None:
+        if block == 1:
+            os.unlink(listed[3].path)
+            tap.keep(sum(segment.size for segment in (listed[2], *listed[4:])))
+
+    verdict = tap.verify(take)
+    assert len(verdict.faults) == 1
+    assert f"offset {listed[3].base} is gone" in verdict.faults[0]
+    assert not verdict.complete
+
+
+def test_lines_that_a_full_disk_took_late_explain_what_is_gone(tap: Tap) -> None:
+    processor = in_segments(tap, 6)
+    tap.end(processor)
+    listed = segments(str(tap.root), processor.stream)
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 2:
+            tap.ledger.deleted(processor.stream, listed[-1].base, START)
+
+    verdict = tap.verify(lambda block: tap.keep(listed[-1].size, said=False) if block == 1 else None, sleep)
+    assert (verdict.faults, verdict.complete, len(slept)) == ([], True, 2)
+
+
+def test_a_stream_that_is_adopted_meanwhile_is_known(tap: Tap) -> None:
+    """A framegate starts for the first time on what an earlier one, without a ledger, has left."""
+    processor = FakeProcessor(tap.root)
+    processor.block([b"a"], at_ns=START)
+    processor.close()
+    end = end_offset(str(tap.root), processor.stream)
+    assert "not in the ledger" in tap.verify().faults[0]
+    verdict = tap.verify(sleep=lambda seconds: tap.ledger.adopted(processor.stream, end, START))
+    assert (verdict.faults, verdict.complete) == ([], True)
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_a_framegate_that_begins_or_ends_meanwhile_was_there(tap: Tap, monkeypatch: pytest.MonkeyPatch, begins: bool) -> None:
+    if begins:
+        tap.lock.close()
+
+    def reads(directory: str) -> Ledger:
+        monkeypatch.undo()
+        if begins:
+            tap.lock = (tap.root / LOCK_NAME).open("rb")
+            fcntl.flock(tap.lock, fcntl.LOCK_EX)
+        tap.begin()
+        found = read_ledger(directory)
+        if not begins:
+            tap.lock.close()
+        return found
+
+    monkeypatch.setattr(completeness, "read_ledger", reads)
+    assert tap.verify() == Verdict([], [], True)
+
+
+def test_totals_that_are_due_are_not_missing_and_those_that_will_not_come_are(tap: Tap) -> None:
+    processor = tap.begin()
+    processor.block([b"a", b"b"], at_ns=START)
+    assert [(row.seen, row.stored, row.missing, row.state) for row in tap.verify().rows] == [(0, 2, 0, "open")]
+    tap.ledger.ended(processor.stream, end_offset(str(tap.root), processor.stream), START, settled=True)
+    assert [(row.seen, row.stored, row.missing, row.state) for row in tap.verify().rows] == [(0, 2, -2, "missing")]

@@ -9,21 +9,22 @@ import pytest
 from proxy.config.model import TapRule
 from proxy.tap import log_reader
 from proxy.tap.log_reader import (
+    BlockRef,
     DamagedBlockError,
     OffsetVanishedError,
     UnknownVersionError,
-    count_frames,
     end_offset,
     first_offset,
     read_block,
     read_blocks,
     read_frames,
     segments,
-    stream_totals,
     streams,
     walk,
+    walk_past,
 )
 from proxy.tap.record import SEAL_FINAL
+from tests.fakes.tap_files import flip, missing, stored
 from tests.fakes.tap_log import FakeProcessor
 
 BODY = 300
@@ -296,17 +297,16 @@ def test_reading_while_writing_sees_whole_frames_in_order_and_in_the_end_all(tmp
     assert seen == 3000
 
 
-def test_counts_and_totals_by_direction(tmp_path: Path) -> None:
+def test_frames_and_gaps_of_one_stream_or_of_all(tmp_path: Path) -> None:
     one = FakeProcessor(tmp_path, boot_id="b1")
     one.block([b"a", b"b"])
     one.block([b"c"], direction="response")
     two = FakeProcessor(tmp_path, boot_id="b2", rule=TapRule(name="none", sample_connections=0.0))
     two.send([b"d"] * 5, direction="response")
     two.close()
-    assert count_frames(str(tmp_path)) == {"request": 2, "response": 1}
-    assert stream_totals(str(tmp_path), one.stream).stored == {"request": 2, "response": 1}
-    assert stream_totals(str(tmp_path), two.stream).stored == {"request": 0, "response": 0}
-    assert stream_totals(str(tmp_path), two.stream).missing == {"request": 0, "response": 5}
+    assert stored(tmp_path) == stored(tmp_path, one.stream) == {"request": 2, "response": 1}
+    assert stored(tmp_path, two.stream) == {"request": 0, "response": 0}
+    assert missing(tmp_path) == missing(tmp_path, two.stream) == {"request": 0, "response": 5}
 
 
 def test_a_damaged_segment_that_runs_into_the_next_does_not_stand_in_its_way(tmp_path: Path) -> None:
@@ -320,3 +320,52 @@ def test_a_damaged_segment_that_runs_into_the_next_does_not_stand_in_its_way(tmp
         list(walk(str(tmp_path), stream))
     assert caught.value.available == second.base
     assert next(walk(str(tmp_path), stream, second.base)).header.offset == second.base
+
+
+def test_what_vanished_says_where_the_log_goes_on_now(tmp_path: Path) -> None:
+    """Not where it went on when it was listed: retention takes several segments at once."""
+    processor = FakeProcessor(tmp_path, segment_size=1000)
+    for _ in range(5):
+        processor.block([bytes(600)])
+    processor.close()
+    root, stream = str(tmp_path), processor.stream
+    listed = segments(root, stream)
+    found = walk(root, stream)
+    refs = [next(found)]
+    for segment in listed[:3]:
+        os.unlink(segment.path)
+    with pytest.raises(OffsetVanishedError) as gone:
+        read_block(refs[0])
+    assert (gone.value.offset, gone.value.available) == (0, listed[3].base)
+    with pytest.raises(OffsetVanishedError) as gone:
+        next(found)
+    assert (gone.value.offset, gone.value.available) == (listed[1].base, listed[3].base)
+    for segment in listed[3:]:
+        os.unlink(segment.path)
+    with pytest.raises(OffsetVanishedError) as gone:
+        read_block(refs[0])
+    assert gone.value.available is None
+
+
+def test_past_what_is_gone_or_damaged_all_that_is_left_is_taken(tmp_path: Path) -> None:
+    processor = FakeProcessor(tmp_path, segment_size=2000)
+    for _ in range(9):
+        processor.block([bytes(600)])
+    processor.close()
+    root, stream = str(tmp_path), processor.stream
+    refs = list(walk(root, stream))
+    first, second, third, *_ = segments(root, stream)
+    assert [sum(ref.base == segment.base for ref in refs) for segment in (first, second, third)] == [2, 2, 2]
+    flip(Path(first.path), refs[0].position + 300)
+    taken: list[int] = []
+    trouble: list[str] = []
+
+    def take(ref: BlockRef) -> None:
+        if ref.base == second.base:
+            os.unlink(second.path)
+        read_block(ref)
+        taken.append(ref.header.offset)
+
+    walk_past(root, stream, 0, take, lambda error: trouble.append(str(error)), refs[7].header.offset)
+    assert taken == [ref.header.offset for ref in (refs[1], refs[4], refs[5], refs[6])]
+    assert ["CRC" in trouble[0], f"begins again at {third.base}" in trouble[1], len(trouble)] == [True, True, 2]

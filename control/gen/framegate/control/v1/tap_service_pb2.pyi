@@ -209,7 +209,9 @@ class TapRule(_message.Message):
 
     @_builtins.property
     def expire_time(self) -> _timestamp_pb2.Timestamp:
-        """From this moment on the rule matches nothing."""
+        """From this moment on the rule matches nothing. One that has passed is refused, also where it is the rule's own: what is not to be changed is
+        left out.
+        """
 
     @_builtins.property
     def ttl(self) -> _duration_pb2.Duration:
