@@ -1,19 +1,27 @@
-"""What only one instance may have: a lock that the kernel gives back when its process ends, however it ends."""
+"""What only one instance may have: a lock that the kernel gives back when its process ends, however it ends.
+
+A control process that was killed leaves processors behind. They end by themselves, but not while they stand still (SIGSTOP, a frozen cgroup), and
+write when they go on. So they inherit a descriptor of a second file, with a shared lock on it. That lock is of the open file, not of a process, and
+the kernel gives it back when the last of them is gone. Who holds the directory asks whether anybody else has such a lock.
+"""
 
 import contextlib
 import fcntl
 import os
 import pathlib
+import struct
 import time
 from typing import Final
 
 from control.errors import StartError
-from proxy.tap.record import FOLDER_MODE, LOCK_NAME
+from proxy.tap.record import FOLDER_MODE, LOCK_NAME, WRITERS_NAME
 
 __all__ = ["DirectoryLock"]
 
 ATTEMPTS: Final = 5
 ATTEMPT_S: Final = 0.02
+FLOCK: Final = struct.Struct("hhqqi4x")
+"""``struct flock``: type, whence, start, length (0: to the end), pid (0: the lock is of the open file)."""
 
 
 class DirectoryLock:
@@ -21,6 +29,8 @@ class DirectoryLock:
 
     Attributes:
         last_ns: when its last holder, or this one, gave a sign of life (``beat``) before, wall clock.
+        writers: the descriptor for this holder's processors to inherit.
+        unguarded: why the file system does not tell whether an earlier holder's processors live, in words; empty when it does.
 
     Raises:
         StartError: another instance holds it, or it cannot be used.
@@ -29,18 +39,21 @@ class DirectoryLock:
     def __init__(self, directory: str, what: str) -> None:
         path = pathlib.Path(directory)
         try:
-            path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-            self._descriptor = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            with contextlib.ExitStack() as undo:
+                path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+                self._descriptor = _open(path / LOCK_NAME)
+                undo.callback(os.close, self._descriptor)
+                self._take()
+                self.writers = _open(path / WRITERS_NAME)
+                undo.pop_all()
+        except BlockingIOError as error:
+            holder = (path / LOCK_NAME).read_bytes()[:64].decode("ascii", "replace").strip()
+            text = f"another framegate (process {holder or 'unknown'}) uses the {what} {path}"
+            raise StartError(text, reason="DIRECTORY_IN_USE", directory=directory, pid=holder) from error
         except OSError as error:
             text = f"the {what} {path} cannot be used: {error.strerror or error}"
             raise StartError(text, reason="DIRECTORY_UNUSABLE", directory=directory) from error
-        try:
-            self._take()
-        except BlockingIOError as error:
-            holder = os.pread(self._descriptor, 64, 0).decode("ascii", "replace").strip()
-            os.close(self._descriptor)
-            text = f"another framegate (process {holder or 'unknown'}) uses the {what} {path}"
-            raise StartError(text, reason="DIRECTORY_IN_USE", directory=directory, pid=holder) from error
+        self.unguarded = self._guard()
         self.last_ns = os.fstat(self._descriptor).st_mtime_ns
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
@@ -58,10 +71,34 @@ class DirectoryLock:
             time.sleep(ATTEMPT_S)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
+    def _guard(self) -> str:
+        """Lock ``writers``, shared: whoever inherits it holds this lock, too."""
+        try:
+            fcntl.fcntl(self.writers, fcntl.F_OFD_SETLK, FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
+        except OSError as error:  # a file system, or a kernel, that has no locks of open files
+            return error.strerror or str(error)
+        return ""
+
+    def others_write(self) -> bool:
+        """Whether a processor lives that an earlier holder started; it may write, now or later. ``unguarded``: nobody knows, and it is False.
+
+        Raises:
+            OSError: the file system does not answer.
+        """
+        if self.unguarded:
+            return False
+        answer = fcntl.fcntl(self.writers, fcntl.F_OFD_GETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        return int(FLOCK.unpack(answer)[0]) != fcntl.F_UNLCK
+
     def beat(self) -> None:
         """Give a sign of life: whoever comes next sees when the last one was."""
         os.utime(self._descriptor)
 
     def release(self) -> None:
-        """Let others have it."""
+        """Let others have it; processors that live keep their lock."""
+        os.close(self.writers)
         os.close(self._descriptor)
+
+
+def _open(path: pathlib.Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

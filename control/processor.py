@@ -83,6 +83,9 @@ class Given(NamedTuple):
 class Processor:
     """One process in one slot.
 
+    Args:
+        inherited: descriptors that it keeps as long as it lives, and knows nothing of.
+
     Attributes:
         slot, generation: who it is.
         pid: of the process.
@@ -107,6 +110,7 @@ class Processor:
         log: RowLog,
         on_notice: Callable[["Processor", Message], None],
         command: Sequence[str] = COMMAND,
+        inherited: Sequence[int] = (),
     ) -> None:
         self.slot = slot
         self.generation = generation
@@ -126,7 +130,7 @@ class Processor:
             commands, their_commands = map(undo.enter_context, socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM))
             self.handover.setblocking(False)
             self.handover.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _HANDOVER_BUFFER)
-            self._popen = self._spawn(command, their_handover.fileno(), their_commands.fileno(), cells.descriptor)
+            self._popen = self._spawn(command, their_handover.fileno(), their_commands.fileno(), cells.descriptor, inherited)
             self.pid = self._popen.pid
             reaper.watch(self.pid, self._reaped)
             undo.callback(self.kill, "died")
@@ -140,7 +144,7 @@ class Processor:
         their_handover.close()
         their_commands.close()
 
-    def _spawn(self, command: Sequence[str], handover: int, commands: int, cells: int) -> "subprocess.Popen[bytes]":
+    def _spawn(self, command: Sequence[str], handover: int, commands: int, cells: int, inherited: Sequence[int]) -> "subprocess.Popen[bytes]":
         numbers = {"--slot": self.slot, "--handover-fd": handover, "--command-fd": commands, "--cells-fd": cells}
         arguments = [text for name, number in numbers.items() for text in (name, str(number))]
         with open(os.devnull, "rb") as nothing:  # ours: with DEVNULL, Python up to 3.11 loses a descriptor when there is none for the pipe
@@ -150,7 +154,7 @@ class Processor:
                 stdout=subprocess.PIPE,
                 bufsize=0,
                 stderr=subprocess.STDOUT,
-                pass_fds=(handover, commands, cells),
+                pass_fds=(handover, commands, cells, *inherited),
                 env=_environment(),
                 process_group=0,
             )

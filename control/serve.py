@@ -151,7 +151,18 @@ class Proxy:
         )
         reaper = Reaper()
         self._undo.append(reaper.close)
-        supervisor = Supervisor(facts, acceptor, reaper, meters, log, guard, on_event=events.publish, on_begin=self._begun, on_end=self._ended)
+        supervisor = Supervisor(
+            facts,
+            acceptor,
+            reaper,
+            meters,
+            log,
+            guard,
+            on_event=events.publish,
+            on_begin=self._begun,
+            on_end=self._ended,
+            inherited=() if self._keeper is None else (self._keeper.writers,),
+        )
         self._supervisor = supervisor
         self._undo += [supervisor.close, supervisor.stop]
         resolver = Resolver(names, first, self._addresses_asked, log)

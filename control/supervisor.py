@@ -77,6 +77,7 @@ class Supervisor:
         guard: watches over what watches over the processors.
         on_event: gets every row that others may see (``closed``, ``processor_died``, …), and what processors log.
         on_begin, on_end: are called before a process starts in a slot, and after it ended in whatever way, before its successor starts.
+        inherited: descriptors that every processor keeps as long as it lives.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Supervisor:
         on_begin: Callable[[Slot], None] = lambda slot: None,
         on_end: Callable[[Slot, Life], None] = lambda slot, life: None,
         command: Sequence[str] = COMMAND,
+        inherited: Sequence[int] = (),
     ) -> None:
         self.facts = facts
         self.slots: dict[int, Slot] = {}
@@ -103,6 +105,7 @@ class Supervisor:
         self._on_begin = on_begin
         self._on_end = on_end
         self._command = command
+        self._inherited = inherited
         self._layout = CellLayout.of(facts.config)
         self._phases = TwoPhases(log)
         self._tokens: dict[int, Processor] = {}
@@ -251,7 +254,9 @@ class Supervisor:
         slot.cells.begin()
         self._on_begin(slot)
         try:
-            slot.processor = Processor(slot.number, slot.generation, slot.cells, self._reaper, self._log, self._notice, self._command)
+            slot.processor = Processor(
+                slot.number, slot.generation, slot.cells, self._reaper, self._log, self._notice, self._command, self._inherited
+            )
         except OSError as error:
             self._on_end(slot, slot.cells.bury())
             raise _start_error(slot.number, f"could not be started: {error}") from error

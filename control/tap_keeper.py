@@ -3,6 +3,9 @@
 All work on the file system is done by one thread here: a sweep each second, and after the end of a processor what its stream lacks. A disk
 that hangs holds up that thread and nothing else. Only what the ledger says of a stream that is to be written is waited for, before its processor
 starts; on a disk that does not take the line in ``BORN_TIMEOUT_S``, the processor starts all the same.
+
+What earlier runs left is sealed and settled when the last of their processors is gone. They can outlive a control that was killed, even for long when
+they stand still, and write when they go on; until then their streams are left alone.
 """
 
 import dataclasses
@@ -24,7 +27,7 @@ from proxy.config.model import ProxyConfig, TapConfig, TapRule
 from proxy.tap.ledger import LedgerWriter, Pair
 from proxy.tap.log_reader import LogError, Segment, segments, streams, walk_segment
 from proxy.tap.record import DIRECTIONS, stream_name
-from proxy.tap.recovery import ends_finally, seal_dead
+from proxy.tap.recovery import Sealed, ends_finally, seal_dead, seal_stream
 from proxy.tap.retention import Retention
 
 __all__ = ["Death", "TapKeeper", "tapped_pairs"]
@@ -88,6 +91,8 @@ class TapKeeper:
         self._births = threading.Lock()
         self._deleted: dict[str, int] = {}  # the same for what was deleted
         self._usage = 0
+        self._adopted = False  # nobody but our processors writes here
+        self._orphaned: set[str] = set()  # of ``_live``: what processors of earlier runs may write until then
         self._errors: dict[str, str] = {}
         self._unreadable: dict[str, str] = {}
         self._lock = DirectoryLock(tap.directory, "tap directory")
@@ -102,11 +107,18 @@ class TapKeeper:
         self._retention = Retention(tap.directory, tap.budget, tap.max_age_ms, self._deleting)
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._jobs.put(self._begin)
+        if self._lock.unguarded:
+            log.write("tap_orphans_unknown", level="warning", directory=tap.directory, error=self._lock.unguarded)
         meters.gauge("tap.usage", lambda: float(self._usage))
         meters.gauge("tap.limit", lambda: float(tap.budget))
         meters.gauge("tap.consumer.unreadable", lambda: float(len(self._unreadable)))
         self._thread = threading.Thread(target=self._run, name="framegate-tap-keeper", daemon=True)
         self._thread.start()
+
+    @property
+    def writers(self) -> int:
+        """A descriptor that every processor is to inherit: as long as one has it, the next control does not settle what it writes."""
+        return self._lock.writers
 
     # --- what happens to processors: any thread ----------------------------------------------------------------------------------
 
@@ -137,6 +149,7 @@ class TapKeeper:
 
     def stop(self) -> None:
         """Finish what waits, say what could not be finished, then let others have the directory."""
+        self._jobs.put(self._adopt)
         self._jobs.put(None)
         self._thread.join(STOP_TIMEOUT_S)
         self._settlement.give_up(self._errors.get("settlement") or "the disk did not answer in time")
@@ -174,6 +187,7 @@ class TapKeeper:
         self._settle_all(last=False)
         if self._errors.get("seal"):
             self._seal()
+        self._adopt()
         self._sweep()
         self._take_reserve()
         if self._ledger.large:
@@ -270,37 +284,82 @@ class TapKeeper:
 
     def _seal(self) -> None:
         error = ""
-        for sealed in seal_dead(self._tap.directory, self._live, time.time_ns()):
+        for sealed in self._seal_dead(time.time_ns()):
             if sealed.error:
                 error = f"{sealed.stream}: {sealed.error}"
             else:
                 self._log.write("tap_sealed", stream=sealed.stream, base=sealed.base, cut_bytes=sealed.cut_bytes)
         self._complain("seal", error)
 
+    def _seal_dead(self, now_ns: int) -> list[Sealed]:
+        if self._adopted:
+            return seal_dead(self._tap.directory, self._live, now_ns)
+        return [sealed for stream in self._settlement.cases for sealed in seal_stream(self._tap.directory, stream, now_ns)]
+
     # --- what others left, and accounts --------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """What earlier runs left: every stream is sealed, known to the ledger, and settled as well as anybody can."""
         self._take_reserve()
+        self._adopt()
+
+    def _adopt(self) -> None:
+        """What earlier runs left, once their processors are gone: every stream is sealed, known to the ledger, and settled as well as anybody can."""
+        if self._adopted:
+            return
+        if self._others_write():
+            self._spare()
+            return
+        self._live.difference_update(self._orphaned)
         known = self._ledger.ledger.streams
-        strange = [stream for stream in streams(self._tap.directory) if stream not in known and stream not in self._live]
-        unsettled = {stream: fate for stream, fate in known.items() if not fate.settled and stream not in self._live}
+        left = self._left()
+        strange = [stream for stream in left if stream not in known]
         left_open = {stream for stream in strange if any(not segment.sealed for segment in segments(self._tap.directory, stream))}
+        self._adopted = True
+        if self._orphaned:
+            self._log.write("tap_orphans_gone", directory=self._tap.directory, streams=sorted(self._orphaned))
         self._seal()
-        for stream, fate in unsettled.items():
-            if fate.recovery:
+        ended_ns = self._outlived()
+        for stream in left:
+            fate = known.get(stream)
+            if fate is not None and not fate.recovery:
+                self._settlement.open(Case(stream, fate.born_ns, ended_ns, fate.tapped, None))
+            elif stream in left_open and not ends_finally(self._tap.directory, stream):
+                self._settlement.open(Case(stream, 0, ended_ns, [], None))
+        for stream in left:
+            if stream not in known:
+                self._ledger.adopted(stream, self._settlement.end(stream), time.time_ns())
+            elif known[stream].recovery:
                 self._ledger.ended(stream, self._settlement.end(stream), time.time_ns(), settled=True)
-            else:
-                self._settlement.open(Case(stream, fate.born_ns, self._outlived(), fate.tapped, None))
-        for stream in strange:
-            self._ledger.adopted(stream, self._settlement.end(stream), time.time_ns())
-            if stream in left_open and not ends_finally(self._tap.directory, stream):
-                self._settlement.open(Case(stream, 0, self._outlived(), [], None))
         self._settle_all(last=False)
 
+    def _others_write(self) -> bool:
+        """Whether processors of earlier runs may live."""
+        try:
+            found = self._lock.others_write()
+        except OSError as error:
+            self._complain("orphans", f"nobody knows whether processors of earlier runs live: {error}")
+            return True
+        self._complain("orphans", "")
+        return found
+
+    def _left(self) -> list[str]:
+        """Streams of earlier runs that are not settled, or not known to the ledger."""
+        known, cases = self._ledger.ledger.streams, self._settlement.cases
+        listed = dict.fromkeys([*known, *streams(self._tap.directory)])
+        done = {stream for stream, fate in known.items() if fate.settled} | cases.keys()
+        return [stream for stream in listed if stream not in self._live and stream not in done]
+
+    def _spare(self) -> None:
+        """What processors of earlier runs may write is neither sealed nor settled, nor is its folder removed."""
+        left = self._left()
+        self._live.update(left)
+        self._orphaned.update(left)
+        if left:
+            self._log.write("tap_orphans", level="warning", directory=self._tap.directory, streams=sorted(left))
+
     def _outlived(self) -> int:
-        """When the processors of the control process before this one had all ended, at the latest."""
-        return min(self._lock.last_ns + OUTLIVED_NS, time.time_ns())
+        """When the processors of earlier runs had all ended, at the latest: we were there, or it is known from the last sign of life of control."""
+        return time.time_ns() if self._orphaned else min(self._lock.last_ns + OUTLIVED_NS, time.time_ns())
 
     def _settle(self, case: Case) -> None:
         self._live.discard(case.stream)

@@ -25,7 +25,7 @@ from control.configuration.places import (
 )
 from control.configuration.units import format_size
 from proxy.config.model import MIB, ProxyConfig, TapConfig, largest_whole
-from proxy.tap.record import LOCK_NAME
+from proxy.tap.record import LOCK_NAME, WRITERS_NAME
 
 __all__ = ["apply_machine"]
 
@@ -96,7 +96,7 @@ def _socket(document: Document, path: Path, address: Address, *, in_use: bool) -
 def _tap(document: Document, directory: str, *, in_use: bool) -> None:
     path: Path = ("tap", "directory")
     lock = os.path.join(directory, LOCK_NAME)
-    fault = folder_fault(directory) or lock_fault(lock)
+    fault = folder_fault(directory) or lock_fault(lock) or lock_fault(os.path.join(directory, WRITERS_NAME))
     if fault is not None:
         document.add(path, f"cannot be used: {fault}")
         return

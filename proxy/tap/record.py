@@ -8,6 +8,7 @@ Where things are::
     <directory>/_ledger.jsonl                 which streams there were, and what became of them (``ledger``)
     <directory>/_reserve                      room that control keeps, to say on a full disk what the disk did not take
     <directory>/.framegate.lock               whose holder writes here; it was modified when that one last gave a sign of life
+    <directory>/.framegate.writers            locked, shared, as long as a processor lives that may write here, or its control
 
 A stream is what one run of one processor wrote: ``<node>.<slot>.<boot-id>``. A *logical offset* is a position in a stream: ``base`` (the
 file's name, 20 digits) + position in the file - 4096. The next segment's base is the logical end of the segment before, so one integer
@@ -124,6 +125,7 @@ OPEN_SUFFIX: Final = ".open"
 SEALED_SUFFIX: Final = ".seg"
 CONSUMERS_FOLDER: Final = "_consumers"
 LOCK_NAME: Final = ".framegate.lock"
+WRITERS_NAME: Final = ".framegate.writers"
 # Of everything in the tap's directory, whatever the umask allows beyond it: frames are for their owner and for readers of its group.
 FILE_MODE: Final = 0o640
 FOLDER_MODE: Final = 0o750

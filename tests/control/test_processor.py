@@ -2,6 +2,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import pathlib
 import resource
 import signal
 import socket
@@ -168,6 +169,31 @@ def descriptors() -> set[str]:
 
 def make(cells: SlotCells, reaper: Reaper, command: tuple[str, ...] = COMMAND) -> Processor:
     return Processor(0, 7, cells, reaper, MemoryLog(), lambda _, message: None, command)
+
+
+def test_a_processor_inherits_what_it_is_to_keep_and_no_other_of_our_files(tmp_path: pathlib.Path) -> None:
+    kept, other = (os.open(tmp_path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC) for name in ("kept", "other"))
+
+    async def main() -> set[str]:
+        reaper = Reaper()
+        cells = SlotCells(0, CellLayout.of(CONFIG), ["a"])
+        processor = Processor(0, 7, cells, reaper, MemoryLog(), lambda _, message: None, COMMAND, (kept,))
+        try:
+            await processor.start(START)
+            folder = f"/proc/{processor.pid}/fd"
+            found = {os.readlink(f"{folder}/{number}") for number in os.listdir(folder)}
+        finally:
+            processor.kill("test")
+            await processor.ended
+            processor.close()
+            reaper.close()
+            cells.close()
+        return found
+
+    found = asyncio.run(main())
+    os.close(kept)
+    os.close(other)
+    assert {path for path in found if path.startswith(str(tmp_path))} == {str(tmp_path / "kept")}
 
 
 def test_with_too_few_descriptors_nothing_is_left_of_it() -> None:

@@ -330,7 +330,7 @@ def control(campaign: Campaign) -> None:
 
 
 def orphans(campaign: Campaign) -> None:
-    """Control alone; the processors stand still, and go on, and end in order, when the next one has settled their accounts already."""
+    """Control alone; the processors stand still when the next one comes, which waits for them with their accounts; they go on, and end in order."""
     campaign.flood()
     streams, before = campaign.streams(), campaign.proxy
     before.process.kill()
@@ -339,14 +339,19 @@ def orphans(campaign: Campaign) -> None:
         os.kill(pid, signal.SIGSTOP)  # not before: the kernel lets those that stand still go on when their group is orphaned
     campaign.note("orphans", list(streams.values()))
     try:
-        campaign.begin()
-        campaign.settled(list(streams.values()))
+        stand = any(map(alive, streams))  # else all of them were quicker
+        proxy = campaign.begin()
+        if stand:
+            proxy.wait_row(lambda row: row["event"] == "tap_orphans", WAIT_S)
+            fates = read_ledger(str(campaign.directory)).streams
+            assert all(fates[stream].end is None for stream in streams.values())
     finally:
         for pid in streams:
             os.kill(pid, signal.SIGCONT)
     before.wait()
     campaign.until(lambda: not any(alive(pid) for pid in streams), "processors end without control")
     campaign.part(list(streams.values()))
+    campaign.settled(list(streams.values()))
     campaign.revived()
 
 

@@ -90,6 +90,8 @@ def run(campaign: Campaign, kinds: list[str], kills: list[Kill]) -> None:
     kills += campaign.kills
     for kill in campaign.kills:
         print(kill)
+        if kill.kind in ("control", "orphans"):
+            assert not any(account.unknown for account in kill.accounts.values()), "they ended in order"
         if kill.kind == "idle" and not campaign.retention:
             states = {state for account in kill.accounts.values() for state in account.states}
             assert states <= ({"complete", "lost"} if campaign.disk else {"complete"})

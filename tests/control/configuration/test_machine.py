@@ -14,6 +14,7 @@ from control.configuration.fault import ConfigurationError
 from control.configuration.load import examine, load
 from control.instance import DirectoryLock
 from proxy.config.model import GIB, MIB
+from proxy.tap.record import LOCK_NAME, WRITERS_NAME
 from tests.fakes.privileges import unprivileged
 
 
@@ -85,14 +86,16 @@ def test_a_tap_directory_that_cannot_be_written(folder: pathlib.Path, name: str)
         assert fault(path)[1:] == ("tap.directory", name, f"cannot be used: {folder}/tap is not writable: Permission denied")
 
 
-def test_a_tap_directory_whose_lock_belongs_to_another_user(folder: pathlib.Path) -> None:
+@pytest.mark.parametrize("name", [LOCK_NAME, WRITERS_NAME])
+def test_a_tap_directory_whose_lock_belongs_to_another_user(folder: pathlib.Path, name: str) -> None:
     DirectoryLock(str(folder / "tap"), "tap directory").release()
     (folder / "tap").chmod(0o777)
-    (folder / "tap" / ".framegate.lock").chmod(0o400)
+    (folder / "tap" / LOCK_NAME).chmod(0o666)
+    (folder / "tap" / name).chmod(0o400)
     path = write(folder, tap={"directory": "tap"}, admin={"address": "unix:/tmp/admin.sock"})
     with unprivileged():
         assert fault(path)[1:] == (
-            "tap.directory", "tap", f"cannot be used: its lock file {folder}/tap/.framegate.lock cannot be opened: Permission denied",
+            "tap.directory", "tap", f"cannot be used: its lock file {folder}/tap/{name} cannot be opened: Permission denied",
         )  # fmt: skip
 
 
