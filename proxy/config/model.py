@@ -267,11 +267,13 @@ class HealthConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DrainConfig:
-    """How connections end when the proxy stops.
+    """How connections end when the proxy stops. Frames pass as ever until a connection is done, or its client is not read any more.
 
     Attributes:
-        timeout_ms: after this, what is still open is closed with the cause ``drain_timeout``; 0 to 1h.
-        quiet_ms: a ``framed`` pair is done when no frame passed for this long; 0 to 10m.
+        timeout_ms: after this, what is still open is closed with the cause ``drain_timeout``; 0 to 1h. A client that is never done is not read any
+            more, from the end of a frame on, when a quarter of it is left (``framed``: twice ``quiet_ms`` at least): what was read is to be answered.
+        quiet_ms: a ``framed`` pair is done when no byte passed for this long; a ``kafka`` pair is done whenever no answer is owed, and its client is
+            read for this long at least, if it never comes to that; 0 to 10m.
     """
 
     timeout_ms: int = 30_000

@@ -6,6 +6,7 @@ Rules
   memory goes back at once, the descriptor leaves the selector at once, the listener is told at the end of the poll.
 - While memory is short nothing is read that would have to be held (``careful``, ``MEMORY.md``).
 - A mute does not touch the selector: when the next event comes for a muted channel, its read interest is dropped. A short mute is free.
+- ``read_off`` ends reading for good: what still comes is thrown away unseen. It works on a muted channel, so that the path of a read need not know.
 - EPOLLHUP and EPOLLERR cannot be masked: a muted channel that gets one leaves the selector (``hung``) until it is unmuted, unless the
   socket has an error, which closes it.
 """
@@ -208,6 +209,23 @@ class Channel(ChannelFacts):
             if self._transport.has_buffered() or self._receive.has_part:
                 self._queue_visit()
 
+    def read_off(self, cause: i64) -> None:
+        """End reading: mute for ``cause``, a soft one that stays, and throw away what the peer still sends, unseen and uncounted, whatever else
+        mutes, until its end, which is told. To be followed by the end of our side: a close with unread bytes would be a reset, which can
+        overtake what the peer was sent. A frame begun is lost. Harmless when the peer's end was seen, or the channel is not open.
+        """
+        if not self._open or self._read_ended or self.reads_off:
+            return
+        self._lose_frame()
+        self.mute(cause)
+        self._pass_boundary()
+        self.reads_off = True
+        if self._care is not None:
+            self._care.before_read()
+        self._sync_interest()
+        if self._transport.has_buffered():
+            self._queue_visit()
+
     def room(self) -> tuple[i64, bool]:
         """How many bytes ``send`` would pass on now with no rest, 0 when the socket is not writable; and whether nothing waits in it."""
         if not self.can_send or self._transport.pending_write != 0:
@@ -290,6 +308,10 @@ class Channel(ChannelFacts):
         """Read what the transport holds although the socket is silent."""
         self._visit_queued = False
         try:
+            if self.reads_off:
+                if self._open and not self._read_ended:
+                    self._throw_away()
+                return
             if not self._open or not self._may_read():
                 return
             if self._receive.has_part:
@@ -658,6 +680,9 @@ class Channel(ChannelFacts):
 
     def _on_unwanted(self, events: i64) -> None:
         """An event for a channel that must not be read: drop the interest, or the descriptor when the event cannot be masked."""
+        if self.reads_off and not self._read_ended:
+            self._throw_away()
+            return
         if not events & BROKEN:
             self._sync_interest()
             return
@@ -669,6 +694,16 @@ class Channel(ChannelFacts):
         if self._open and not self.hung:
             self.hung = True
             self._set_interest(UNREGISTERED)
+
+    def _throw_away(self) -> None:
+        """Read, and look at nothing but the end."""
+        data = self._transport.read(MAX_READ)
+        if data is not None and len(data) == 0:
+            self._end_stream()
+            return
+        self._settle()
+        if self._open and self._transport.has_buffered():
+            self._queue_visit()
 
     # Writing.
 
@@ -735,7 +770,9 @@ class Channel(ChannelFacts):
             return
         wanted: i64 = 0
         care = self._care
-        if care is None:
+        if self.reads_off:
+            wanted = 0 if self._read_ended else EPOLLIN
+        elif care is None:
             wanted = EPOLLIN if self._may_read() else 0
         elif self._may_read() and not (self._read_again and care.is_awaiting):
             wanted = EPOLLIN if care.threshold == 1 else EPOLLIN | EPOLLRDHUP

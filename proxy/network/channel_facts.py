@@ -36,6 +36,7 @@ class ChannelFacts(FdHandler):
         peer: its address as text.
         state, died_in: where the channel is in its life; in which state it was closed.
         hung: the descriptor left the selector because the peer is gone while we are muted.
+        reads_off: what the peer sends is read off and thrown away (``Channel.read_off``).
         principal, identity: who the peer is; set before ``ready``.
         cause, detail, error: why it was closed.
         cut_short_at: bytes that were passed on of a frame that was cut through and never became whole; 0: there was none.
@@ -64,6 +65,7 @@ class ChannelFacts(FdHandler):
         self.state: ChannelState = state.CONNECTING if connecting else state.HANDSHAKE
         self.died_in: ChannelState | None = None
         self.hung: bool = False
+        self.reads_off: bool = False
         self.principal: str = ""
         self.identity: Identity | None = None
         self.cause: Cause | None = None
@@ -169,6 +171,11 @@ class ChannelFacts(FdHandler):
         return (self._receive.within or (self._care is not None and self._care.is_awaiting)) and self._may_read()
 
     @property
+    def is_within(self) -> bool:
+        """A frame is begun, and not whole."""
+        return self._receive.within
+
+    @property
     def is_within_cut(self) -> bool:
         """A frame is cut through, and not whole."""
         return self._receive.passed != 0
@@ -209,6 +216,11 @@ class ChannelFacts(FdHandler):
     def wire_taken(self) -> i64:
         """Bytes that the peer's kernel took: of those that the socket took, what does not lie in it any more, as far as it says."""
         return self._transport.wire_sent - socket_buffers.unsent(self._socket)
+
+    @property
+    def wire_waiting(self) -> i64:
+        """Bytes that the socket took and the peer's kernel has not, as far as it says."""
+        return socket_buffers.unsent(self._socket)
 
     def cut_frame_short(self, passed: i64) -> None:
         """The frame that is cut through, and of which so many bytes were passed on, will not be completed; harmless when that was said before."""

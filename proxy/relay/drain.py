@@ -1,7 +1,20 @@
-"""Drain (rule 8): no new pairs; clients stop at a frame boundary; a pair ends when it is quiet; at the deadline what is left is cut off.
+"""Drain (rule 8): no new pairs; a pair ends when nothing is under way; who never comes to that is not read any more; at the deadline what is
+left is cut off.
 
-Quiet is, for ``kafka``, that no answer is open; for ``framed`` (and when pairing is lost), that no byte passed for ``quiet_ns``; for both,
-that nothing waits to be written, and no frame is cut through. Pairs are looked at every 20 ms, in slices of at most 1 ms a poll.
+Problem: a client may ask at any moment, until it sees the end of its stream. What was read of it must reach the upstream, and what the upstream
+answers must reach the client, both before the deadline. What was not read is not ours: the client sees that nobody took it.
+
+A pair goes through three phases, or ends in one of them:
+
+1. Frames pass as ever. A pair ends when nothing waits to be read or written, no frame is begun, and: ``kafka``, no answer is owed, which is looked
+   at behind each answer, so that a client that asks and waits is told the end before it asks again; ``framed`` (and when pairing is lost), where
+   nobody knows what is owed, no byte passed for ``quiet_ns``, and the upstream's kernel has taken what it was sent.
+2. The client is not read any more, from a frame's boundary on, and the pair ends as in 1. ``framed``: when a quarter of the time is left, or twice
+   ``quiet_ns`` if that is more, for then no quiet would be seen. ``kafka``: once ``quiet_ns`` have passed since the beginning and all that the
+   client sent is read; or, whether it is or not, when a quarter of the time is left.
+3. At the deadline the pair ends as it is, ``drain_timeout``: what was received is written for a second more, as in every end.
+
+Pairs are looked at every 20 ms, in slices of at most 1 ms a poll.
 """
 
 from collections.abc import Iterator
@@ -12,6 +25,7 @@ from mypy_extensions import i64
 from proxy.clock import Clock
 from proxy.network import mute
 from proxy.network.cause import Cause
+from proxy.network.channel import Channel
 from proxy.network.selector import Selector
 from proxy.network.timer import Timer
 from proxy.relay.pair import Pair
@@ -23,6 +37,7 @@ __all__ = ["Drain"]
 TICK_NS: Final = 20_000_000
 SLICE_NS: Final = 1_000_000
 LOOK_EACH: Final = 16  # pairs between two looks at the clock
+LAST_SHARE: Final = 4  # of the time one in so many parts is left for what was read
 
 
 class Drain(Timer):
@@ -33,6 +48,9 @@ class Drain(Timer):
         pairs: those that are open, by id; it shrinks as they end.
         watcher: is told once.
         quiet_ns: see the module.
+
+    Attributes:
+        active: it has begun, and the watcher was not told.
     """
 
     def __init__(self, selector: Selector, clock: Clock, pairs: dict[int, Pair], watcher: PairWatcher, quiet_ns: i64) -> None:
@@ -44,17 +62,23 @@ class Drain(Timer):
         self._quiet_ns: Final[i64] = quiet_ns
         self._started_ns: i64 = 0
         self._until_ns: i64 = 0
+        self._stop_ns: i64 = 0  # when clients are not read any more
+        self._stop_framed_ns: i64 = 0  # likewise, where quiet is to be seen afterwards
         self._round: Iterator[Pair] | None = None
         self._cut_off: i64 = 0
         self.active: bool = False
 
     def start(self, timeout_ns: i64) -> None:
-        """Begin, or change the deadline of a drain that goes on."""
+        """Begin, or shorten the time that is left of a drain that goes on."""
         now_ns = self._selector.now_ns
+        if self.active and now_ns + timeout_ns >= self._until_ns:
+            return
         if not self.active:
             self.active = True
             self._started_ns = now_ns
         self._until_ns = now_ns + timeout_ns
+        self._stop_ns = self._until_ns - timeout_ns // LAST_SHARE
+        self._stop_framed_ns = min(self._stop_ns, self._until_ns - 2 * self._quiet_ns)
         self._selector.call_at(now_ns, self)
 
     def fire(self, now_ns: i64) -> None:
@@ -83,32 +107,34 @@ class Drain(Timer):
         return True
 
     def _look(self, pair: Pair, now_ns: i64) -> None:
+        pair.drain_until_ns = self._until_ns
         if pair.state is PairState.CLOSED or pair.state is PairState.CLOSING:
             return
         if now_ns >= self._until_ns:
             self._cut_off += 1
-            pair.abort(Cause.DRAIN_TIMEOUT, "not quiet when the drain ended", "internal")
+            pair.end(Cause.DRAIN_TIMEOUT, "not quiet when the drain ended", "internal")
             return
         if pair.state is PairState.HANDSHAKING or pair.state is PairState.CONNECTING_UPSTREAM:
-            pair.abort(Cause.DRAINED, "", "internal")
+            pair.end(Cause.DRAINED, "", "internal")
             return
+        pair.draining = True
         client = pair.client.channel
-        if client is not None and not pair.draining:
-            pair.draining = True
+        if client is not None and self._is_to_stop(pair, client, now_ns):
             client.mute(mute.DRAIN)
-        if self._is_quiet(pair, now_ns):
+        if self._is_over(pair, now_ns):
             pair.end(Cause.DRAINED, "", "internal")
 
-    def _is_quiet(self, pair: Pair, now_ns: i64) -> bool:
+    def _is_to_stop(self, pair: Pair, client: Channel, now_ns: i64) -> bool:
+        """Whether the client is not to be read any more."""
+        if not pair.counts_answers:
+            return now_ns >= self._stop_framed_ns
+        return now_ns >= self._stop_ns or (now_ns >= self._started_ns + self._quiet_ns and client.is_dry())
+
+    def _is_over(self, pair: Pair, now_ns: i64) -> bool:
+        """Whether nothing is under way."""
         client, upstream = pair.client.channel, pair.upstream.channel
-        if client is None or upstream is None:
-            return True
-        if client.pending_send != 0 or upstream.pending_send != 0 or (not client.mute_in_force and not pair.client.ended):
-            return False
-        if upstream.is_within_cut:
-            return False
-        pairing = pair.pairing
-        if pairing is not None and not pairing.lost:
-            return pairing.open == 0
-        last_ns = max(client.last_active_ns, upstream.last_active_ns, self._started_ns)
-        return now_ns - last_ns >= self._quiet_ns
+        if not pair.counts_answers and client is not None and upstream is not None:
+            last_ns = max(client.last_active_ns, upstream.last_active_ns, self._started_ns)
+            if now_ns - last_ns < self._quiet_ns or upstream.wire_waiting != 0:
+                return False
+        return pair.owes_nothing()

@@ -16,7 +16,8 @@ looks into its frames, ``Leg.forward_to`` names the other channel, and a run is 
 6. TLS is the transport's.
 7. The first cause wins. Then CLOSING: for at most 1 s what was received is written to the channels still open, then their write side is
    shut, and what they still send is dropped and counted until they end, so that no reset overtakes what they have not read yet.
-8. Drain: see ``drain``; it ends in CLOSING with the cause ``drained``.
+8. Drain: see ``drain``; it ends in CLOSING with the cause ``drained``. Then the client is not read any more: what it still sends was never
+   ours, and is thrown away unseen. Until the drain's deadline, CLOSING lasts while a peer's kernel has not taken what was sent.
 """
 
 import abc
@@ -52,6 +53,7 @@ NO_LIMIT: Final = 1 << 31
 LINGER_NS: Final = 1_000_000_000
 PEER: Final = mute.PEER
 TAP: Final = mute.TAP
+ADMIN: Final = mute.ADMIN
 DRAIN: Final = mute.DRAIN
 OURS: Final = mute.MEMORY | mute.THROTTLE | mute.HANDLER | mute.TAP | mute.ADMIN  # the peer is not waited for, but held up by us
 
@@ -202,7 +204,8 @@ class Pair:
         cause, detail, side: why it ended; None, "" and "internal" before.
         opened_ns, closed_ns: on the selector's clock.
         reason: of the last administrative mute.
-        draining: it is to end when it is quiet.
+        draining: it is to end as soon as nothing is under way.
+        drain_until_ns: and at this time at the latest; 0: there is no drain.
     """
 
     def __init__(self, owner: PairOwner, route: Route, pair_id: i64, opened_ns: i64) -> None:
@@ -221,6 +224,7 @@ class Pair:
         self.closed_ns: i64 = 0
         self.reason: str = ""
         self.draining: bool = False
+        self.drain_until_ns: i64 = 0
         self._owner: Final = owner
         self._attempt: Attempt | None = None
         self._tried: Tried | None = None
@@ -598,6 +602,8 @@ class Pair:
                 client.unmute(PEER)
         if self.state is HALF_CLOSED:
             self._check_done()
+        elif self.draining:
+            self._end_if_answered()
 
     def sent(self, leg: Leg) -> None:
         """The pending send of a leg's channel is out."""
@@ -612,6 +618,33 @@ class Pair:
                 source.unmute(PEER)
         if self.state is HALF_CLOSED:
             self._check_done()
+        elif self.draining:
+            self._end_if_answered()
+
+    # Draining (rule 8).
+
+    @property
+    def counts_answers(self) -> bool:
+        """Whether it is known how many answers are owed."""
+        return self.pairing is not None and not self.pairing.lost
+
+    def owes_nothing(self) -> bool:
+        """Whether nothing is under way, as far as can be seen: no frame is begun, no answer that is known of is owed, nothing waits to be written, or
+        to be read, but for a client that is not to be read because it drains or an operator says so.
+        """
+        client, upstream = self.client.channel, self.upstream.channel
+        if client is None or upstream is None:
+            return True
+        if client.pending_send != 0 or upstream.pending_send != 0 or client.is_within or upstream.is_within:
+            return False
+        if self.counts_answers and self.pairing is not None and self.pairing.open > 0:
+            return False
+        return self.client.ended or client.causes & (DRAIN | ADMIN) != 0 or client.is_dry()
+
+    def _end_if_answered(self) -> None:
+        """End right behind the last answer that is owed: a client that asks and waits sees the end before it asks again."""
+        if self.counts_answers and self.owes_nothing():
+            self.end(Cause.DRAINED, "", "internal")
 
     # Ending (rules 5 and 7).
 
@@ -741,12 +774,15 @@ class Pair:
         channel.gated = False  # what comes now does not go into the log
         channel.unmute(PEER)
         channel.unmute(TAP)
-        channel.unmute(DRAIN)
+        if leg.is_client and (self.cause is Cause.DRAINED or self.cause is Cause.DRAIN_TIMEOUT):
+            channel.read_off(DRAIN)
+        else:
+            channel.unmute(DRAIN)
         self._settle(leg, channel)
 
     def _settle(self, leg: Leg, channel: Channel) -> None:
         """Close a channel of a closing pair whose stream is ended by us, and by the peer as far as we could see it."""
-        if channel.state is ENDED or (channel.state is WRITE_ENDED and channel.causes != 0):
+        if channel.state is ENDED or (channel.state is WRITE_ENDED and channel.causes != 0 and not channel.reads_off):
             self._close_leg(leg)
 
     def _close_leg(self, leg: Leg) -> None:
@@ -757,6 +793,9 @@ class Pair:
     def time_out(self) -> None:
         """``half_close`` since the last byte that was seen, or the last second, is over."""
         if self.state is CLOSING:
+            if self._owner.selector.now_ns < self.drain_until_ns and (_is_untaken(self.client) or _is_untaken(self.upstream)):
+                self._arm(LINGER_NS)
+                return
             self._close_leg(self.client)
             self._close_leg(self.upstream)
         elif self.state is HALF_CLOSED:
@@ -866,6 +905,12 @@ class Pair:
 def _is_within(leg: Leg) -> bool:
     """Whether a leg is within a frame that is cut through."""
     return leg.channel is not None and leg.channel.is_within_cut
+
+
+def _is_untaken(leg: Leg) -> bool:
+    """Whether a leg's peer has not taken what it was sent."""
+    channel = leg.channel
+    return channel is not None and channel.is_open and (channel.pending_send != 0 or channel.wire_waiting != 0)
 
 
 def _is_left(leg: Leg) -> bool:

@@ -3,6 +3,8 @@
 import contextlib
 import signal
 import socket
+import struct
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from proxy.tap import log_reader
 from tests.fakes.framegate import Framegate, Row
 from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
 
@@ -79,6 +82,104 @@ def test_what_is_never_quiet_ends_at_the_deadline(tmp_path: Path, plain: dict[st
         assert proxy.wait() == 0
         assert 0.4 < time.monotonic() - began < 5
         assert [row["cause"] for row in proxy.rows if row["event"] == "closed"] == ["drain_timeout"]
+
+
+class Asker:
+    """A client that numbers its questions and never pauses, until it sees the end of its stream; then it stops.
+
+    Args:
+        window: questions that it leaves unanswered.
+
+    Attributes:
+        name: its address, as rows have it.
+        asked: how many questions it began to send.
+        answered: the numbers of the answers.
+        failure: what it met instead of an end.
+    """
+
+    def __init__(self, sock: socket.socket, client: int, window: int) -> None:
+        self.name = "{}:{}".format(*sock.getsockname()[:2])
+        self.asked = 0
+        self.answered: list[int] = []
+        self.failure: OSError | None = None
+        self._sock = sock
+        self._client = client
+        self._window = threading.Semaphore(window)
+        self._over = threading.Event()
+        self._threads = [threading.Thread(target=self._ask), threading.Thread(target=self._hear)]
+        for thread in self._threads:
+            thread.start()
+
+    def _ask(self) -> None:
+        while not self._over.is_set():
+            if self._window.acquire(timeout=0.1):
+                self.asked += 1
+                try:
+                    self._sock.sendall(frame(struct.pack(">hhiih", 3, 9, self.asked, self._client, -1) + bytes(2000)))
+                except OSError:  # what became of its answers is what counts
+                    return
+
+    def _hear(self) -> None:
+        try:
+            while True:
+                body = read_frame(self._sock)
+                self.answered.append(struct.unpack_from(">i", body)[0])
+                self._window.release()
+        except EOFError:
+            pass
+        except OSError as error:
+            self.failure = error
+        self._over.set()
+
+    def finish(self) -> None:
+        for thread in self._threads:
+            thread.join(20)
+        self._sock.close()
+
+
+def serve_questions(served: dict[int, list[int]]) -> Any:
+    """An upstream that answers each question, as Kafka would, and notes it by client."""
+
+    def script(sock: socket.socket) -> None:
+        while True:
+            number, client = struct.unpack_from(">ii", read_frame(sock), 4)
+            served.setdefault(client, []).append(number)
+            sock.sendall(frame(struct.pack(">i", number) + bytes(100)))
+
+    return script
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", ["framed", "kafka"])
+def test_of_clients_that_never_pause_whatever_was_read_is_answered(tmp_path: Path, plain: dict[str, Any], protocol: str) -> None:
+    """First when a processor goes, then at SIGTERM. What a client does not see answered, nobody has taken."""
+    served: dict[int, list[int]] = {}
+    changes: dict[str, Any] = {
+        "processors": 2,
+        "listeners": [{**plain["listeners"][0], "protocol": protocol}],
+        "drain": {"timeout": "2s", "quiet": "200ms"},
+        "tap": {"directory": "tap", "rules": [{"name": "all", "on_full": "mute"}]},
+    }
+    windows = (1, 1, 8, 8, 100, 100)
+    with before(serve_questions(served), plain, tmp_path, **changes) as proxy:
+        askers = [Asker(proxy.connect("plain"), number, window) for number, window in enumerate(windows)]
+        assert proxy.cli("pool", "set", "--processors", "1").returncode == 0
+        proxy.process.send_signal(signal.SIGTERM)
+        for asker in askers:
+            asker.finish()
+        assert proxy.wait() == 0
+        closed = {row["peer"]: row for row in proxy.rows if row["event"] == "closed"}
+    for number, (asker, window) in enumerate(zip(askers, windows, strict=True)):
+        count = len(asker.answered)
+        assert asker.failure is None
+        assert asker.answered == served[number] == list(range(1, count + 1))
+        assert 0 <= asker.asked - count <= window
+        row = closed[asker.name]
+        assert (row["cause"], row["frames"], row["lost"]["bytes"]) == ("drained", {"request": count, "response": count}, 0)
+    folder = str(tmp_path / "tap")
+    assert list(log_reader.read_gaps(folder)) == []
+    totals = [log_reader.stream_totals(folder, stream) for stream in log_reader.streams(folder)]
+    assert sum(item.stored["request"] for item in totals) == sum(len(asker.answered) for asker in askers)
 
 
 @pytest.mark.slow

@@ -385,6 +385,59 @@ def test_the_end_of_the_stream_is_not_seen_while_muted(net: NetBench) -> None:
     assert channel.frames_received == 20
 
 
+@pytest.mark.parametrize("causes", [0, mute.ADMIN | mute.MEMORY])
+def test_what_is_read_off_is_seen_by_nobody_and_the_end_is_told(net: NetBench, causes: int) -> None:
+    channel, peer = net.ready_pair(tcp=True)
+    peer.send(frame(3) + frame(9)[:6])
+    net.poll()
+    for cause in (mute.ADMIN, mute.MEMORY):
+        if causes & cause:
+            channel.mute(cause)
+    channel.read_off(mute.DRAIN)
+    channel.read_off(mute.DRAIN)
+    assert (channel.lost_bytes, channel.staged, net.pool.used, channel.mute_in_force) == (6, 0, 0, True)
+    channel.shut_write()
+    peer.sendall(frame(9)[6:] + frame(100_000) * 5 + frame(3))
+    net.poll(20)
+    assert channel.is_dry()
+    assert (channel.frames_received, channel.bytes_received, channel.state) == (1, 13, ChannelState.WRITE_ENDED)
+    peer.close()
+    net.poll_until(lambda: channel.state is ChannelState.ENDED)
+    assert [word for word in net.listener.words(channel) if word not in ("muted", "write_ended")] == ["ready", "received", "end_of_stream"]
+    assert (channel.lost_bytes, net.listener.data[channel]) == (6, frame(3))
+
+
+def test_what_is_read_off_was_hung_before(net: NetBench) -> None:
+    channel, peer = net.ready_pair()
+    channel.mute(mute.ADMIN)
+    peer.send(frame(1) * 20)
+    peer.close()
+    net.poll(2)
+    assert channel.hung
+    channel.read_off(mute.DRAIN)
+    net.poll(3)
+    assert (channel.frames_received, channel.state) == (0, ChannelState.READ_ENDED)
+    net.poll(3)
+    reads = net.listener.words(channel).count("end_of_stream")
+    assert reads == 1
+
+
+def test_a_reset_is_noticed_while_the_rest_is_read_off(net: NetBench) -> None:
+    channel, peer = net.ready_pair(tcp=True)
+    channel.read_off(mute.DRAIN)
+    reset(peer)
+    net.poll_until(lambda: channel.state is ChannelState.CLOSED)
+    assert channel.cause is Cause.PEER_RESET
+
+
+def test_nothing_is_read_off_after_the_end(net: NetBench) -> None:
+    channel, peer = net.ready_pair()
+    peer.close()
+    net.poll_until(lambda: channel.state is ChannelState.READ_ENDED)
+    channel.read_off(mute.DRAIN)
+    assert (channel.reads_off, channel.causes) == (False, 0)
+
+
 def test_a_peer_that_is_gone_does_not_make_a_muted_channel_spin(net: NetBench) -> None:
     channel, peer = net.ready_pair()
     channel.mute(mute.ADMIN)

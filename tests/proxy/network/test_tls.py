@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from proxy.errors import TlsError, TransportError
+from proxy.network import mute
 from proxy.network.cause import Cause
 from proxy.network.channel import Channel
 from proxy.network.memory_pool import MemoryPool
@@ -404,6 +405,27 @@ def test_an_end_that_comes_with_the_last_frame_is_seen_although_no_fin_follows(n
     net.poll_until(lambda: channel.state is ChannelState.READ_ENDED)
     assert net.listener.data[channel] == frame(9)
     assert channel.detail == ""
+
+
+def test_what_is_read_off_is_read_to_its_end_and_our_end_goes_out(net: NetBench, tls_world: TlsWorld) -> None:
+    """More than one read gives, part of which is here already, and a frame begun."""
+    channel, sock = net.pair(net.options(tls=tls_world.server_settings()), tcp=True)
+    peer = BioPeer(sock, tls_world.client_settings())
+    net.poll_until(peer.shake)
+    peer.flush()
+    net.poll_until(lambda: channel.is_open)
+    channel.mute(mute.PEER)
+    peer.tls.write(frame(9) * 3 + frame(9)[:5])
+    for _ in range(20):
+        peer.tls.write(frame(16_000))
+    peer.flush()
+    channel.read_off(mute.DRAIN)
+    channel.shut_write()
+    net.poll_until(lambda: channel.state is ChannelState.WRITE_ENDED)
+    peer.end()
+    peer.flush()
+    net.poll_until(lambda: channel.state is ChannelState.ENDED)
+    assert (channel.frames_received, channel.bytes_received, channel.lost_bytes, channel.detail) == (0, 0, 0, "")
 
 
 def test_an_end_of_ours_goes_out_beside_half_a_ticket(net: NetBench, tls_world: TlsWorld) -> None:

@@ -344,7 +344,7 @@ def test_a_drain_waits_for_the_end_of_the_frame(make_crowd):
     part(crowd, couple.client, 400 * KIB)
     crowd.relay.pairs.draining = True
     crowd.drain.start(30 * SECOND)
-    crowd.pass_time(5)
+    crowd.pass_time(25)  # clients are not read any more
     assert not crowd.rows
     couple.client.sends = 200 * KIB
     crowd.settle(lambda: couple.upstream.seen == MIB)
@@ -402,6 +402,8 @@ def test_a_drain_ends_a_frame_that_does_not_end_in_time(make_crowd):
     crowd.pass_time(9)
     assert not crowd.rows
     crowd.pass_time(1.1)
+    assert couple.pair.state.value == "closing"
+    crowd.pass_time(1)
     crowd.settle(lambda: crowd.rows)
     assert crowd.row["cause"] == "drain_timeout"
     assert "within a frame" in crowd.row["detail"]

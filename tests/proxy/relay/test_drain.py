@@ -1,10 +1,13 @@
 """Drain (rule 8)."""
 
+import socket
+
 import pytest
 
 from proxy.network import mute
 from proxy.network.cause import Cause
 from proxy.relay.rows import open_row
+from tests.fakes.crowd import set_send_buffer
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.world import SECOND, World, frame
 
@@ -41,7 +44,7 @@ def test_a_framed_pair_ends_when_it_is_quiet(make):
     assert world.read(upstream, 5) == frame(b"a")
     begin(world)
     assert open_row(pair, 0)["state"] == "draining"
-    assert open_row(pair, 0)["muted"] == ["drain"]
+    assert open_row(pair, 0)["muted"] == []
     world.pass_time(0.9)
     upstream.sendall(frame(b"answer"))
     assert world.read(client, 10) == frame(b"answer")
@@ -78,6 +81,144 @@ def test_a_frame_begun_is_finished_first(make):
     assert (world.row["cause"], world.row["frames"]["request"]) == ("drained", 1)
 
 
+def test_who_is_never_quiet_is_not_read_any_more_when_a_quarter_of_the_time_is_left(make):
+    world = make(quiet_s=2)
+    client, upstream, pair = world.pair()
+    begin(world, 20)
+    for _ in range(14):
+        world.pass_time(1)
+        client.sendall(frame(b"again"))
+        assert world.read(upstream, 9) == frame(b"again")
+    assert open_row(pair, 0)["muted"] == []
+    world.pass_time(0.9)
+    client.sendall(frame(b"the last"))
+    assert world.read(upstream, 12) == frame(b"the last")
+    world.pass_time(0.2)
+    assert open_row(pair, 0)["muted"] == ["drain"]
+    client.sendall(frame(b"not read"))
+    upstream.sendall(frame(b"answer"))
+    assert world.read(client, 10) == frame(b"answer")
+    world.pass_time(2.1)
+    assert world.ended(client) == b""
+    assert world.ended(upstream) == b""
+    client.close()
+    upstream.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["frames"], world.row["lost"]["bytes"]) == ("drained", {"request": 15, "response": 1}, 0)
+
+
+def test_twice_the_quiet_time_is_left_for_the_quiet_to_be_seen(make):
+    world = make(quiet_s=3)
+    client, upstream, pair = world.pair()
+    begin(world, 10)
+    world.pass_time(2)
+    client.sendall(frame(b"a"))
+    world.read(upstream, 5)
+    world.pass_time(1.9)
+    assert open_row(pair, 0)["muted"] == []
+    world.pass_time(0.2)
+    assert open_row(pair, 0)["muted"] == ["drain"]
+    world.pass_time(1)
+    assert world.ended(client) == b""
+
+
+@pytest.mark.parametrize(("again_s", "left_s"), [(30, 5), (2, 2)])
+def test_draining_again_may_only_shorten_the_time_left(make, again_s, left_s):
+    world = make("kafka")
+    client, upstream, pair = world.pair()
+    client.sendall(request(3, 9, 1))
+    world.read(upstream, len(request(3, 9, 1)))
+    begin(world, 10)
+    world.pass_time(5)
+    begin(world, again_s)
+    world.pass_time(left_s - 0.1)
+    assert pair.state.value == "open"
+    world.pass_time(0.2)
+    assert pair.cause is Cause.DRAIN_TIMEOUT
+
+
+def test_a_half_answer_is_waited_for(make):
+    """Longer than it takes for a pair to be quiet."""
+    world = make(quiet_s=1)
+    client, upstream, pair = world.pair()
+    client.sendall(frame(b"a"))
+    world.read(upstream, 5)
+    begin(world)
+    upstream.sendall(frame(b"answer")[:7])
+    world.poll()
+    world.pass_time(10)
+    world.pass_time(10)
+    assert pair.state.value == "open"
+    upstream.sendall(frame(b"answer")[7:])
+    assert world.read(client, 10) == frame(b"answer")
+    world.pass_time(1.1)
+    assert world.ended(client) == b""
+
+
+def test_a_question_that_came_before_the_end_is_read_and_answered(make):
+    """It lies in the kernel when the quiet is over."""
+    world = make(quiet_s=1)
+    client, upstream, pair = world.pair()
+    begin(world)
+    pair.client.channel.mute(mute.TAP)
+    client.sendall(frame(b"late"))
+    world.pass_time(5)
+    assert pair.state.value == "open"
+    pair.client.channel.unmute(mute.TAP)
+    assert world.read(upstream, 8) == frame(b"late")
+    world.pass_time(1.1)
+    assert world.ended(client) == b""
+
+
+def test_an_operators_mute_does_not_keep_a_pair(make):
+    world = make(quiet_s=1)
+    client, upstream, pair = world.pair()
+    pair.client.channel.mute(mute.ADMIN)
+    client.sendall(frame(b"not read"))
+    begin(world)
+    world.pass_time(1.1)
+    assert world.ended(upstream) == b""
+    assert world.ended(client) == b""
+    assert pair.state.value == "closing"  # no reset: the client is waited for
+    client.close()
+    upstream.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["frames"]["request"]) == ("drained", 0)
+
+
+def test_a_frame_begun_that_does_not_end_is_lost_as_such(make):
+    world = make()
+    client, upstream, _ = world.pair()
+    client.sendall(frame(b"begun")[:7])
+    world.poll()
+    begin(world, 10)
+    world.pass_time(10.1)
+    assert world.pool.used == 0
+    client.sendall(frame(b"begun")[7:] + frame(b"behind"))
+    assert world.ended(client) == b""
+    assert world.ended(upstream) == b""
+    client.close()
+    upstream.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["frames"]["request"], world.row["lost"]["bytes"]) == ("drain_timeout", 0, 7)
+
+
+def test_what_waits_at_the_deadline_has_a_second_more(make):
+    world = make()
+    client, upstream, pair = world.pair()
+    world.fill(upstream)
+    assert pair.client.channel.pending_send > 0
+    begin(world, 10)
+    world.pass_time(10.1)
+    assert pair.cause is Cause.DRAIN_TIMEOUT
+    data = world.ended(client)
+    upstream.close()
+    client.close()
+    world.until(lambda: world.rows)
+    assert len(data) % 60_004 == 0
+    assert len(data) == world.row["bytes"]["response"] - world.row["lost"]["bytes"]
+
+
 def test_a_kafka_pair_ends_when_no_answer_is_open(make):
     world = make("kafka")
     client, upstream, _ = world.pair()
@@ -105,6 +246,8 @@ def test_what_is_left_at_the_deadline_is_cut_off(make):
     world.pass_time(9)
     assert not world.rows
     world.pass_time(1.1)
+    assert not world.rows
+    world.pass_time(1)
     assert world.row["cause"] == "drain_timeout"
     world.pass_time(0.1)
     assert world.told.cut_off == [1]
@@ -145,3 +288,44 @@ def test_an_error_with_one_pair_costs_that_pair_and_the_drain_goes_on(make):
     world.pass_time(0.1)
     assert world.told.cut_off == [0]
     assert world.selector.faults.take()[0].place == "timer"
+
+
+def untaken_answer(world: World) -> tuple[socket.socket, bytes]:
+    """A drained pair's client that has not read its answer, which is in the kernel, and sends on."""
+    client, upstream, pair = world.pair()
+    channel = pair.client.channel
+    assert channel is not None, "the pair is open"
+    set_send_buffer(channel, 1 << 20)
+    client.sendall(request(3, 9, 1))
+    world.read(upstream, len(request(3, 9, 1)))
+    begin(world)
+    data = answer(1, bytes(300_000))
+    upstream.sendall(data)
+    world.until(lambda: pair.state.value == "closing")
+    assert (channel.pending_send, channel.wire_waiting > 0) == (0, True)
+    upstream.close()
+    return client, data
+
+
+def test_the_end_waits_for_a_client_that_takes_its_answer_late(make):
+    world = make("kafka")
+    client, data = untaken_answer(world)
+    for number in range(2, 12):
+        client.sendall(request(3, 9, number))  # read by nobody; after a close, it would be answered with a reset
+        world.pass_time(1)
+    assert not world.rows
+    assert world.ended(client) == data
+    client.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["frames"], world.row["lost"]["bytes"]) == ("drained", {"request": 1, "response": 1}, 0)
+
+
+def test_the_end_does_not_wait_longer_than_the_drain(make):
+    world = make("kafka")
+    untaken_answer(world)
+    world.pass_time(29)
+    assert not world.rows
+    world.pass_time(1.1)
+    assert world.row["cause"] == "drained"
+    world.pass_time(0.1)
+    assert world.told.cut_off == [0]

@@ -1,0 +1,173 @@
+"""Drain under traffic: what was read reaches the upstream, what it answers in time reaches the client, and what was not read is not ours."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.tap.log_reader import read_frames, read_gaps
+from tests.fakes.accounts import Accounts
+from tests.fakes.talk import Talk
+from tests.fakes.world import SECOND
+
+TIMEOUT_S = 8
+PROTOCOLS = ["framed", "kafka"]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., Accounts]:
+    def build(*arguments: Any, **options: Any) -> Accounts:
+        return Accounts(tmp_path, *arguments, queue_size=1 << 23, **options)
+
+    return build
+
+
+def talk_in(accounts: Accounts, **options: Any) -> Talk:
+    return Talk(accounts.world, each_turn=accounts.writer.write_queued, **options)
+
+
+def drain(accounts: Accounts, timeout_s: int = TIMEOUT_S) -> None:
+    accounts.world.relay.pairs.draining = True
+    accounts.world.drain.start(timeout_s * SECOND)
+
+
+def settle(accounts: Accounts, talk: Talk) -> None:
+    """Everything that was read was served and answered, in order, and the log has all of it and no gap."""
+    (row,) = accounts.settle()
+    assert (talk.failure, talk.ended, talk.rest) == (None, True, b"")
+    assert talk.served == list(range(1, row["frames"]["request"] + 1))
+    assert talk.answered == talk.served
+    assert list(read_gaps(accounts.folder)) == []
+    assert len(list(read_frames(accounts.folder))) == 2 * len(talk.served)
+    assert (row["cause"], row["lost"]["bytes"]) == ("drained", 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("size", [10, 30_000])
+@pytest.mark.parametrize("window", [1, 5, 50])
+def test_of_a_client_that_never_pauses_what_was_read_is_answered(make, protocol, size, window):
+    accounts = make(protocol)
+    talk = talk_in(accounts, window=window, burst=10 if size < 1000 else 4, size=size)
+    talk.turns(1)
+    drain(accounts)
+    before = talk.asked
+    talk.until_over(TIMEOUT_S + 1)
+    settle(accounts, talk)
+    assert talk.asked > before
+    assert talk.asked - len(talk.answered) <= window  # those that it sees unanswered, of which none was read
+
+
+@pytest.mark.slow
+def test_a_client_that_pauses_loses_nothing(make):
+    """Longer than quiet lasts: the end comes between an answer and the next question."""
+    accounts = make("framed", quiet_s=1)
+    talk = talk_in(accounts, pause_ns=3 * SECOND // 2, delay_ns=SECOND // 2)
+    talk.turns(1.7)  # within a question
+    drain(accounts)
+    talk.until_over(TIMEOUT_S)
+    settle(accounts, talk)
+    assert talk.asked == len(talk.answered)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delay_ns", [0, 100_000_000, 5 * SECOND])
+@pytest.mark.parametrize("window", [1, 7])
+def test_a_kafka_client_that_asks_and_waits_loses_nothing(make, delay_ns, window):
+    """It never pauses: it asks again as soon as it has all answers that it waits for; the end comes behind the last of them."""
+    accounts = make("kafka")
+    talk = talk_in(accounts, window=window, in_bursts=True, delay_ns=delay_ns)
+    talk.turns(1)
+    drain(accounts)
+    began_ns = accounts.world.clock.ns
+    talk.until_over(TIMEOUT_S)
+    assert accounts.world.clock.ns - began_ns <= delay_ns + SECOND // 5
+    settle(accounts, talk)
+    assert talk.asked == len(talk.answered)
+
+
+@pytest.mark.slow
+def test_a_kafka_client_that_does_not_wait_is_read_for_the_quiet_time_and_gets_what_it_is_owed(make):
+    accounts = make("kafka", quiet_s=1)
+    talk = talk_in(accounts, window=20, burst=2, delay_ns=SECOND)
+    talk.turns(2)
+    drain(accounts)
+    talk.turns(0.9)
+    assert talk.pair.client.channel.causes == 0
+    talk.turns(0.2)
+    assert talk.pair.client.channel.mute_in_force
+    began_ns = accounts.world.clock.ns
+    talk.until_over(TIMEOUT_S)
+    assert accounts.world.clock.ns - began_ns < 3 * SECOND // 2
+    settle(accounts, talk)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_answers_that_do_not_come_in_time_are_not_waited_for_but_what_was_read_is_served(make, protocol):
+    accounts = make(protocol)
+    talk = talk_in(accounts, window=1 << 30, burst=10, delay_ns=1000 * SECOND)
+    talk.turns(1)
+    drain(accounts)
+    talk.until_over(TIMEOUT_S + 2)
+    (row,) = accounts.settle()
+    assert talk.served == list(range(1, row["frames"]["request"] + 1))
+    assert (talk.failure, talk.ended, talk.rest) == (None, True, b"")
+    assert list(read_gaps(accounts.folder)) == []
+    assert (row["cause"], row["lost"]["bytes"]) == ("drained" if protocol == "framed" else "drain_timeout", 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_what_the_upstream_does_not_take_is_lost_and_counted(make, protocol):
+    """It does not read until the drain is over: then it finds what the sockets held, and the row says what it does not."""
+    accounts = make(protocol)
+    talk = talk_in(accounts, window=1 << 30, burst=20, size=30_000, reads=False)
+    talk.turns(2)
+    assert talk.pair.upstream.channel.pending_send > 0
+    drain(accounts)
+    talk.until_over(TIMEOUT_S + 2)
+    talk.reads = True
+    talk.turns(1)
+    (row,) = accounts.settle()
+    assert (talk.failure, talk.ended) == (None, True)
+    assert row["cause"] == "drain_timeout"
+    begun = row["bytes"]["request"] - talk.frame_size * row["frames"]["request"]
+    assert 0 <= begun < talk.frame_size
+    assert talk.served == list(range(1, len(talk.served) + 1))
+    assert len(talk.served) < row["frames"]["request"] < talk.asked
+    assert len(talk.served) * talk.frame_size + len(talk.rest) == row["bytes"]["request"] - row["lost"]["bytes"]
+    gaps = [(gap.reason, gap.frames, gap.bytes) for gap in read_gaps(accounts.folder)]
+    assert gaps == ([("partial_frame", 0, begun)] if begun else [])  # every whole one is in the log
+    assert len(list(read_frames(accounts.folder))) == row["frames"]["request"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_an_upstream_that_takes_it_late_gets_all_and_its_answers_arrive(make, protocol):
+    accounts = make(protocol)
+    talk = talk_in(accounts, window=1 << 30, burst=20, size=30_000, reads=False)
+    talk.turns(2)
+    drain(accounts)
+    talk.turns(TIMEOUT_S - 2)
+    assert not accounts.world.rows
+    talk.reads = True
+    talk.until_over(4)
+    settle(accounts, talk)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_no_reset_overtakes_answers_that_a_client_reads_late(make, protocol):
+    """It sends on, unread, and takes longer than a second: the end waits for it until the deadline."""
+    accounts = make(protocol)
+    talk = talk_in(accounts, window=200, burst=5, size=30_000)
+    talk.turns(1)
+    drain(accounts)
+    talk.hears = False
+    talk.turns(TIMEOUT_S - 3)
+    assert not accounts.world.rows
+    talk.hears = True
+    talk.until_over(4)
+    settle(accounts, talk)
