@@ -14,10 +14,13 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
+from control.errors import InvalidArgumentError, Violation
 from proxy.cells import CellReader
 from proxy.config.model import Forwarding, ProxyConfig, TapRule
 
 __all__ = [
+    "MAX_HOLDERS",
+    "MAX_PAGE_SIZE",
     "RETIRED",
     "Attributes",
     "BuildInfo",
@@ -38,10 +41,15 @@ __all__ = [
     "TapRuleStatus",
     "TapStop",
     "UpstreamStatus",
+    "rows_per_page",
 ]
 
 RETIRED: Final = -1
 """Stands for a slot with the counters of all slots that are gone."""
+DEFAULT_PAGE_SIZE: Final = 100
+MAX_PAGE_SIZE: Final = 1_000
+MAX_HOLDERS: Final = 100
+"""Of ``top_holders`` at once."""
 Row = dict[str, Any]
 Attributes = tuple[tuple[str, str], ...]
 Subscriber = Callable[[Row], None]
@@ -228,6 +236,13 @@ class TapRuleStatus:
     stops: tuple[TapStop, ...] = ()
 
 
+def rows_per_page(asked: int) -> int:
+    """The rows of a page: 0 is the default, more than the maximum is the maximum (AIP-158). Raises InvalidArgumentError below 0."""
+    if asked < 0:
+        raise InvalidArgumentError([Violation("page_size", f"must be 0 to {MAX_PAGE_SIZE}, not {asked}")])
+    return min(asked or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
+
+
 class ControlPlane(abc.ABC):
     """Everything that may be asked of, or changed in, a running framegate."""
 
@@ -269,7 +284,7 @@ class ControlPlane(abc.ABC):
 
         Args:
             listener: only those of this listener.
-            page_size: at most so many rows, 1 to 1000; 0 means 100.
+            page_size: at most so many rows, as ``rows_per_page`` takes it.
             page_token: of the page before; empty for the first.
 
         Raises:

@@ -15,6 +15,7 @@ from control.guard import Guard
 from control.logs import RowLog
 from control.meters import Meters
 from control.plane import (
+    MAX_HOLDERS,
     Attributes,
     BuildInfo,
     ControlPlane,
@@ -31,6 +32,7 @@ from control.plane import (
     Subscriber,
     TapRuleStatus,
     UpstreamStatus,
+    rows_per_page,
 )
 from control.pool import Pool, counted, too_small
 from control.processor import Processor
@@ -40,19 +42,15 @@ from control.supervisor import Endpoints, Facts, Supervisor
 from control.taps import Rules, Taps
 from control.transactions import Transaction, Transactions
 from proxy.cells import CellReader
-from proxy.config.model import MAX_INT32, ListenerConfig, ProxyConfig, TapRule, whole_request
-from proxy.network.connection_id import format_connection_id
+from proxy.config.model import MAX_RECEIVE_SIZE, ListenerConfig, ProxyConfig, TapRule, whole_request
+from proxy.network.connection_id import format_connection_id, slot_of
 
 __all__ = ["Events", "Steering"]
 
 REQUEST_MS: Final = 5_000
-DEFAULT_PAGE: Final = 100
-LARGEST_PAGE: Final = 1000
 LINK_ROWS: Final = 100
 """Rows asked for at once: under 1 ms to make in the processor, and to read here. A page is put together of several answers."""
-MOST_HOLDERS: Final = 100
 ALIVE_MS: Final = 5_000
-_SLOT_SHIFT: Final = 57
 
 
 class Events:
@@ -234,7 +232,7 @@ class Steering(ControlPlane):
     async def list_channels(self, listener: str | None = None, page_size: int = 0, page_token: str = "") -> tuple[list[Row], str]:
         if listener is not None:
             self._listener(listener)
-        size = _page_size(page_size)
+        size = rows_per_page(page_size)
         slot, after = _page_position(page_token)
         rows: list[Row] = []
         processors = [processor for processor in self._supervisor.running if processor.slot >= slot]
@@ -263,7 +261,7 @@ class Steering(ControlPlane):
         raise NotFoundError("channel", format_connection_id(channel))
 
     def _processor_of(self, channel: int) -> Processor | None:
-        return next((item for item in self._supervisor.running if item.slot == channel >> _SLOT_SHIFT), None)
+        return next((item for item in self._supervisor.running if item.slot == slot_of(channel)), None)
 
     async def mute_channels(self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "") -> Outcome:
         return await self._act("mute", channels, listener, reason)
@@ -335,8 +333,9 @@ class Steering(ControlPlane):
     async def _set_limit(self, listener: str, max_receive_size: int, transaction: Transaction) -> Limit:
         with counted(self._meters):
             self._listener(listener)
-            if not 1 <= max_receive_size <= MAX_INT32:
-                raise InvalidArgumentError([Violation("max_receive_size", f"must be from 1 to {MAX_INT32} bytes, not {max_receive_size}")])
+            if not MAX_RECEIVE_SIZE.takes(max_receive_size):
+                ends = f"{MAX_RECEIVE_SIZE.least} to {MAX_RECEIVE_SIZE.most}"
+                raise InvalidArgumentError([Violation("max_receive_size", f"must be from {ends} bytes, not {max_receive_size}")])
 
             def check() -> None:
                 whole = whole_request(max_receive_size, self._listener(listener).forwarding.requests)
@@ -356,8 +355,8 @@ class Steering(ControlPlane):
         return self.pool.status()
 
     async def top_holders(self, count: int) -> list[Holder]:
-        if not 1 <= count <= MOST_HOLDERS:
-            raise InvalidArgumentError([Violation("count", f"must be from 1 to {MOST_HOLDERS}, not {count}")])
+        if not 1 <= count <= MAX_HOLDERS:
+            raise InvalidArgumentError([Violation("count", f"must be from 1 to {MAX_HOLDERS}, not {count}")])
         answers = await asyncio.gather(*(_held(processor, count) for processor in self._supervisor.running))
         rows = [row for answer in answers for row in answer]
         return [_holder(row) for row in heapq.nlargest(count, rows, key=lambda row: int(row["bytes"]))]
@@ -483,12 +482,6 @@ def _unanswered(verb: str, failures: list[UnavailableError], affected: list[int]
         text = f"{done}; in processor {slots} it is set, but not in force within {REQUEST_MS} ms: a frame begun has not ended; see muting"
         return UnavailableError(text, reason="MUTE_PENDING", **facts)
     return UnavailableError(f"{done}; of processor {slots} it is not known: {failures[0]}", reason=failures[0].reason, **facts)
-
-
-def _page_size(page_size: int) -> int:
-    if not 0 <= page_size <= LARGEST_PAGE:
-        raise InvalidArgumentError([Violation("page_size", f"must be from 0 to {LARGEST_PAGE}, not {page_size}")])
-    return page_size or DEFAULT_PAGE
 
 
 def _page_position(page_token: str) -> tuple[int, int]:

@@ -5,7 +5,7 @@
     status       one table: which error of ``control.errors`` is which gRPC code, with which details
     validate     what a request may say; every wrong field is named at once
     convert      rows and statuses of the plane become messages
-    paging       page sizes and tokens of lists that lie in memory
+    paging       pages and tokens of lists that lie in memory
     closed       the channels that closed last
     channels, limits, pools, listeners, upstreams, proxies   the servicers, one for each service
     health       startup, liveness and readiness
