@@ -20,22 +20,16 @@ from grpc_reflection.v1alpha import reflection
 
 from control.errors import StartError
 from control.gen.framegate.control.v1 import (
-    channel_service_pb2,
     channel_service_pb2_grpc,
-    limit_service_pb2,
     limit_service_pb2_grpc,
-    listener_service_pb2,
     listener_service_pb2_grpc,
-    pool_service_pb2,
     pool_service_pb2_grpc,
-    proxy_service_pb2,
     proxy_service_pb2_grpc,
-    tap_service_pb2,
     tap_service_pb2_grpc,
-    upstream_service_pb2,
     upstream_service_pb2_grpc,
 )
 from control.plane import ControlPlane
+from control.service.access import METHODS
 from control.service.channels import Channels
 from control.service.closed import ClosedChannels
 from control.service.health import HealthService
@@ -51,19 +45,7 @@ from proxy.config.model import ProxyConfig
 
 __all__ = ["SERVICE_NAMES", "Service", "start"]
 
-SERVICE_NAMES: Final = tuple(
-    service.full_name
-    for module in (
-        channel_service_pb2,
-        limit_service_pb2,
-        listener_service_pb2,
-        pool_service_pb2,
-        proxy_service_pb2,
-        tap_service_pb2,
-        upstream_service_pb2,
-    )
-    for service in module.DESCRIPTOR.services_by_name.values()
-)
+SERVICE_NAMES: Final = tuple(dict.fromkeys(method.partition("/")[0] for method in METHODS))
 _UNIX: Final = "unix:"
 _OPTIONS: Final = (("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 1024 * 1024))
 _HEALTH_OPTIONS: Final = (
