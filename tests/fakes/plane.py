@@ -40,7 +40,7 @@ from control.plane import (
     TapStop,
     UpstreamStatus,
 )
-from control.pool import MAX_PROCESSORS, equal_shares, too_small
+from control.steering.pool import MAX_PROCESSORS, equal_shares, too_small
 from proxy.cells import CellLayout, CellReader, CellWriter, create
 from proxy.config.model import (
     MAX_INT32,
