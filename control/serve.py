@@ -23,26 +23,26 @@ from collections.abc import Awaitable, Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-from control.acceptor import Acceptor, Listening
 from control.configuration.apart import Loaded, load_apart
 from control.configuration.capacity import cpu_limit, processor_count
 from control.configuration.fault import ConfigurationError
 from control.errors import StartError
+from control.fleet.reaper import Reaper
+from control.fleet.slot import Slot
+from control.fleet.slot_cells import Life
+from control.fleet.supervisor import Facts, Supervisor
 from control.guard import Guard
+from control.intake.acceptor import Acceptor, Listening
+from control.intake.resolver import Names, Resolution, Resolver
 from control.logs import LibraryRows, RowLog
 from control.meters import Meters
-from control.pool import equal_shares
-from control.reaper import Reaper
-from control.resolver import Names, Resolution, Resolver
-from control.slot import Slot
-from control.slot_cells import Life
-from control.steering import Events, Steering
-from control.supervisor import Facts, Supervisor
+from control.steering.pool import equal_shares
+from control.steering.steering import Events, Steering
 from control.uncaught import catch_in_loop, catch_in_process
 from proxy.config.model import ProxyConfig, largest_whole
 
 if TYPE_CHECKING:
-    from control.tap_keeper import TapKeeper
+    from control.tap.keeper import TapKeeper
 
 __all__ = ["EXIT_CONFIGURATION", "EXIT_FAILED", "serve"]
 
@@ -136,7 +136,7 @@ class Proxy:
         log, meters, guard, events = self._log, self._meters, self._guard, Events(self._log)
         config = _with_processor_count(self._loaded.config)
         if config.tap is not None:
-            from control.tap_keeper import TapKeeper  # only who taps pays for the log's modules
+            from control.tap.keeper import TapKeeper  # only who taps pays for the log's modules
 
             self._keeper = TapKeeper(config, config.tap, meters, log, guard)
             self._undo.append(self._keeper.stop)
@@ -251,7 +251,7 @@ class Proxy:
 
     def _ended(self, slot: Slot, life: Life) -> None:
         if self._keeper is not None:
-            from control.tap_keeper import Death
+            from control.tap.keeper import Death
 
             self._keeper.died(Death(slot.number, slot.boot_id, slot.started_ns, life))
 

@@ -7,7 +7,7 @@ planner.py           positions over all streams of a log: what is there, what a 
 loss.py              what a log lacks that was to be read; vanished.py: which streams are gone, judged from the tap's ledger
 options.py           the options of the source, judged
 source.py            the Python Data Source ``framegate``, for streams and batches
-pyspark_framegate.py what Spark finds by itself; the wheel installs it at its top
+pyspark_framegate.py the one module that a job imports, and what Spark finds by itself; the wheel installs it at its top
 transforms.py        DataFrame to DataFrame: chunks to frames and facts
 derived.py           Arrow to Arrow: frames and facts to the other tables; partial_sums.py: sums by key
 completeness.py      the table and the view that say of each minute whether anything is missing

@@ -9,18 +9,18 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from control.acceptor import Acceptor, Listening
+from control.fleet.reaper import Reaper
+from control.fleet.slot import Slot
+from control.fleet.slot_cells import Life
+from control.fleet.supervisor import Facts, Supervisor
 from control.guard import Guard
+from control.intake.acceptor import Acceptor, Listening
+from control.intake.resolver import Names, Resolution, Resolver
 from control.logs import RowLog
 from control.meters import Meters
-from control.pool import equal_shares
-from control.reaper import Reaper
-from control.resolver import Names, Resolution, Resolver
-from control.slot import Slot
-from control.slot_cells import Life
-from control.steering import Events, Steering
-from control.supervisor import Facts, Supervisor
-from control.taps import Rules
+from control.steering.pool import equal_shares
+from control.steering.steering import Events, Steering
+from control.steering.taps import Rules
 from proxy.config.model import MIB, ListenerConfig, MemoryPoolConfig, ProxyConfig, TapConfig, UpstreamConfig
 
 __all__ = ["COMMAND", "Client", "Fleet", "MemoryLog", "fleet", "fleet_config", "until"]

@@ -42,7 +42,7 @@ from control.plane import (
     UpstreamStatus,
     rows_per_page,
 )
-from control.pool import equal_shares, too_small
+from control.steering.pool import equal_shares, too_small
 from proxy.cells import CellLayout, CellReader, CellWriter, create
 from proxy.config.model import (
     MAX_PROCESSORS,

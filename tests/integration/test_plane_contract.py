@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from control.errors import AlreadyExistsError, ControlError, EtagError, FailedPreconditionError, InvalidArgumentError, NotFoundError
+from control.fleet.processor import COMMAND
 from control.plane import ControlPlane
-from control.processor import COMMAND
 from proxy.config.model import MIB, Forwarding, TapConfig, TapRule
 from tests.fakes.fleet import Fleet, fleet_config, until
 from tests.fakes.plane import FakePlane, channel_row

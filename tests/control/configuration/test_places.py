@@ -21,7 +21,7 @@ from control.configuration.places import (
     socket_fault,
     tap_bytes,
 )
-from control.instance import DirectoryLock
+from control.tap.directory_lock import DirectoryLock
 from proxy.config.address import parse_address
 from proxy.tap.record import LOCK_NAME
 from tests.fakes.privileges import unprivileged

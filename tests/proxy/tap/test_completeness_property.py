@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control.reserve import Reserve as Ballast
-from control.settlement import Case, Settlement
-from control.slot_cells import Life
+from control.fleet.slot_cells import Life
+from control.tap.reserve import Reserve as Ballast
+from control.tap.settlement import Case, Settlement
 from proxy.cells import TAP_DROP_REASONS
 from proxy.config.model import TapConfig, TapRule
 from proxy.tap.completeness import WindowRow, verify
