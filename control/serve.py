@@ -36,8 +36,9 @@ from control.intake.acceptor import Acceptor, Listening
 from control.intake.resolver import Names, Resolution, Resolver
 from control.logs import LibraryRows, RowLog
 from control.meters import Meters
+from control.steering.events import Events
 from control.steering.pool import equal_shares
-from control.steering.steering import Events, Steering
+from control.steering.steering import Steering
 from control.uncaught import catch_in_loop, catch_in_process
 from proxy.config.model import ProxyConfig, largest_whole
 
@@ -235,7 +236,7 @@ class Proxy:
 
     def _addresses_asked(self) -> None:
         assert self._steering is not None, "the resolver is started before the steering it reports to"
-        task = asyncio.ensure_future(self._steering.set_endpoints())
+        task = asyncio.ensure_future(self._steering.upstreams.set_endpoints())
         self._background.add(task)
         task.add_done_callback(self._addresses_given)
 
