@@ -27,10 +27,11 @@ from control.configuration.apart import Loaded, load_apart
 from control.configuration.capacity import cpu_limit, processor_count
 from control.configuration.fault import ConfigurationError
 from control.errors import StartError
+from control.fleet.desired_state import DesiredState
 from control.fleet.reaper import Reaper
 from control.fleet.slot import Slot
 from control.fleet.slot_cells import Life
-from control.fleet.supervisor import Facts, Supervisor
+from control.fleet.supervisor import Supervisor
 from control.guard import Guard
 from control.intake.acceptor import Acceptor, Listening
 from control.intake.resolver import Names, Resolution, Resolver
@@ -144,7 +145,7 @@ class Proxy:
         acceptor = self._bind(config)
         names = Names(config.upstreams)
         first: dict[str, Resolution] = await _in_thread(names.ask)
-        facts = Facts(
+        desired = DesiredState(
             config=config,
             endpoints={name: resolution.addresses for name, resolution in first.items()},
             shares=equal_shares(config.memory_pool.size, config.processors),
@@ -153,7 +154,7 @@ class Proxy:
         reaper = Reaper()
         self._undo.append(reaper.close)
         supervisor = Supervisor(
-            facts,
+            desired,
             acceptor,
             reaper,
             meters,

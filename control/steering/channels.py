@@ -39,7 +39,7 @@ class Channels:
     async def page(self, listener: str | None, page_size: int, page_token: str) -> tuple[list[Row], str]:
         """See ``ControlPlane.list_channels``."""
         if listener is not None:
-            find_listener(self._supervisor.facts.config, listener)
+            find_listener(self._supervisor.desired.config, listener)
         size = _page_size(page_size)
         slot, after = _page_position(page_token)
         rows: list[Row] = []
@@ -87,7 +87,7 @@ class Channels:
         if bool(channels) == (listener is not None):
             raise InvalidArgumentError([Violation("channels", "name channels or a listener, and not both")])
         if listener is not None:
-            find_listener(self._supervisor.facts.config, listener)
+            find_listener(self._supervisor.desired.config, listener)
             messages = [(processor, {"type": verb, "listener": listener, "reason": reason}) for processor in self._supervisor.running]
             missing: list[int] = []
         else:

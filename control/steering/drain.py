@@ -25,7 +25,7 @@ class Drain:
 
     async def run(self, timeout_ms: int | None, *, wait: bool) -> DrainResult:
         """See ``ControlPlane.drain``."""
-        timeout = self._supervisor.facts.config.drain.timeout_ms if timeout_ms is None else timeout_ms
+        timeout = self._supervisor.desired.config.drain.timeout_ms if timeout_ms is None else timeout_ms
         if timeout < 0:
             raise InvalidArgumentError([Violation("timeout", "must not be negative")])
         return await self._transactions.run("drain", lambda transaction: self._run(transaction, timeout, wait=wait))

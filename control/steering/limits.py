@@ -3,7 +3,8 @@
 import dataclasses
 
 from control.errors import InvalidArgumentError, Violation
-from control.fleet.supervisor import Facts, Supervisor
+from control.fleet.desired_state import DesiredState
+from control.fleet.supervisor import Supervisor
 from control.meters import Meters
 from control.plane import Limit
 from control.steering.listeners import find_listener
@@ -25,7 +26,7 @@ class Limits:
 
     @property
     def _config(self) -> ProxyConfig:
-        return self._supervisor.facts.config
+        return self._supervisor.desired.config
 
     def get(self, listener: str | None = None) -> list[Limit]:
         """See ``ControlPlane.get_limits``."""
@@ -47,11 +48,12 @@ class Limits:
                 if whole > self._pool.least_share():
                     raise too_small(self._pool.least_share(), whole)
 
-            def commit(facts: Facts) -> None:
+            def commit(desired: DesiredState) -> None:
                 listeners = tuple(
-                    dataclasses.replace(item, max_receive_size=max_receive_size) if item.name == listener else item for item in facts.config.listeners
+                    dataclasses.replace(item, max_receive_size=max_receive_size) if item.name == listener else item
+                    for item in desired.config.listeners
                 )
-                facts.config = dataclasses.replace(facts.config, listeners=listeners)
+                desired.config = dataclasses.replace(desired.config, listeners=listeners)
 
             await self._supervisor.change(lambda slot: {"max_receive_size": {listener: max_receive_size}}, commit, check, transaction.decide)
             return Limit(listener=listener, max_receive_size=max_receive_size)

@@ -18,7 +18,7 @@ def find_listener(config: ProxyConfig, name: str) -> ListenerConfig:
 
 
 class Listeners:
-    """Shows them. ``acceptor.listeners`` is the truth; it is brought up to date first (``Supervisor.count_handed``)."""
+    """Shows them. ``acceptor.listeners`` is the truth; it is brought up to date first (``Connections.count_handed``)."""
 
     def __init__(self, supervisor: Supervisor, acceptor: Acceptor) -> None:
         self._supervisor = supervisor
@@ -26,17 +26,17 @@ class Listeners:
 
     def statuses(self) -> list[ListenerStatus]:
         """See ``ControlPlane.list_listeners``."""
-        self._supervisor.count_handed()
+        self._supervisor.connections.count_handed()
         return [self._status(name) for name in self._acceptor.listeners]
 
     def connections(self) -> int:
         """How many are open, of all listeners."""
-        self._supervisor.count_handed()
+        self._supervisor.connections.count_handed()
         return sum(listening.open for listening in self._acceptor.listeners.values())
 
     def _status(self, name: str) -> ListenerStatus:
         listening = self._acceptor.listeners[name]
-        config = find_listener(self._supervisor.facts.config, name)
+        config = find_listener(self._supervisor.desired.config, name)
         return ListenerStatus(
             name=name,
             address=listening.address,

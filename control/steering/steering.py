@@ -48,7 +48,7 @@ ALIVE_MS: Final = 5_000
 
 
 class Steering(ControlPlane):
-    """The one implementation. ``acceptor.listeners`` and ``supervisor.facts`` are the truth; nothing is kept twice.
+    """The one implementation. ``acceptor.listeners`` and ``supervisor.desired`` are the truth; nothing is kept twice.
 
     Args:
         tapped: see ``Taps``.
@@ -85,7 +85,7 @@ class Steering(ControlPlane):
         self._drain = Drain(supervisor, acceptor, self._listeners, self.pool, self._transactions, log)
         events.subscribe(self._taps.note)
         self._ticker = asyncio.create_task(guard.job("loop", ALIVE_MS / 1000).keep_going(self._tick))
-        meters.gauge("config.revision", lambda: float(supervisor.facts.revision))
+        meters.gauge("config.revision", lambda: float(supervisor.desired.revision))
 
     async def _tick(self) -> None:
         await asyncio.sleep(0.5)
@@ -104,7 +104,7 @@ class Steering(ControlPlane):
 
     @property
     def config(self) -> ProxyConfig:
-        return self._supervisor.facts.config
+        return self._supervisor.desired.config
 
     @property
     def started_ns(self) -> int:

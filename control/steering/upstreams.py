@@ -5,8 +5,9 @@ import dataclasses
 from typing import Any
 
 from control.errors import ControlError
+from control.fleet.desired_state import DesiredState, Endpoints
 from control.fleet.processor import REQUEST_MS
-from control.fleet.supervisor import Endpoints, Facts, Supervisor
+from control.fleet.supervisor import Supervisor
 from control.intake.resolver import Resolver
 from control.logs import RowLog
 from control.plane import DownEndpoint, UpstreamStatus
@@ -35,7 +36,7 @@ class Upstreams:
                 error=self._resolver.current[item.name].error,
                 down=down.get(item.name, ()),
             )
-            for item in self._supervisor.facts.config.upstreams
+            for item in self._supervisor.desired.config.upstreams
         ]
 
     async def _down_endpoints(self) -> dict[str, tuple[DownEndpoint, ...]]:
@@ -55,11 +56,11 @@ class Upstreams:
         """
         current = self._resolver.current
         endpoints = {name: resolution.addresses for name, resolution in current.items()}
-        if _as_sets(endpoints) == _as_sets(self._supervisor.facts.endpoints):
+        if _as_sets(endpoints) == _as_sets(self._supervisor.desired.endpoints):
             return
 
-        def commit(facts: Facts) -> None:
-            facts.endpoints = endpoints
+        def commit(desired: DesiredState) -> None:
+            desired.endpoints = endpoints
 
         try:
             await self._supervisor.change(lambda slot: {"endpoints": endpoints}, commit)

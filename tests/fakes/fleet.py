@@ -9,10 +9,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from control.fleet.desired_state import DesiredState
 from control.fleet.reaper import Reaper
 from control.fleet.slot import Slot
 from control.fleet.slot_cells import Life
-from control.fleet.supervisor import Facts, Supervisor
+from control.fleet.supervisor import Supervisor
 from control.guard import Guard
 from control.intake.acceptor import Acceptor, Listening
 from control.intake.resolver import Names, Resolution, Resolver
@@ -104,9 +105,9 @@ class Fleet:
         events = Events(self.log)
         events.subscribe(self.events.append)
         addresses = {"u": Resolution([[endpoint[0], 2, *endpoint]])}
-        self.facts = Facts(config, {"u": addresses["u"].addresses}, equal_shares(config.memory_pool.size, config.processors))
+        self.desired = DesiredState(config, {"u": addresses["u"].addresses}, equal_shares(config.memory_pool.size, config.processors))
         self.supervisor = Supervisor(
-            self.facts,
+            self.desired,
             self.acceptor,
             self.reaper,
             self.meters,

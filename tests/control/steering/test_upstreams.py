@@ -13,11 +13,11 @@ def test_new_addresses_reach_every_processor() -> None:
         await made.steering.upstreams.set_endpoints()
         rows, _ = await made.steering.list_channels()
         assert [row["facts"]["endpoints"] for row in rows] == [{"u": fresh}] * 2
-        assert made.facts.endpoints == {"u": fresh}
-        revision = made.facts.revision
+        assert made.desired.endpoints == {"u": fresh}
+        revision = made.desired.revision
         made.resolver.current = {"u": Resolution(fresh[::-1])}
         await made.steering.upstreams.set_endpoints()
-        assert (made.facts.revision, len(made.log.events("endpoints_changed"))) == (revision, 1)
+        assert (made.desired.revision, len(made.log.events("endpoints_changed"))) == (revision, 1)
 
     run(scenario)
 
@@ -28,7 +28,7 @@ def test_addresses_that_a_processor_refused_are_offered_again() -> None:
         for count in (1, 2):
             await made.steering.upstreams.set_endpoints()
             assert len(made.log.events("endpoints_refused")) == count
-        assert made.facts.endpoints == {"u": [["127.0.0.1", 2, "127.0.0.1", 1]]}
+        assert made.desired.endpoints == {"u": [["127.0.0.1", 2, "127.0.0.1", 1]]}
 
     run(scenario, 1, "refuse")
 
