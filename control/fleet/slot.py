@@ -9,6 +9,7 @@ from control.fleet.processor import Processor
 from control.fleet.slot_cells import SlotCells
 from control.plane import ProcessorState, ProcessorStatus
 from proxy.cells import CellLayout
+from proxy.network.connection_id import GENERATION_BITS
 
 __all__ = ["Slot"]
 
@@ -16,7 +17,7 @@ _BACKOFF_FIRST_S: Final = 0.1
 _BACKOFF_MOST_S: Final = 10.0
 _HEALTHY_AFTER_S: Final = 10.0
 _GENERATION_EPOCH_S: Final = 1_735_689_600
-_GENERATION_MASK: Final = 2**28 - 1
+_GENERATION_MASK: Final = (1 << GENERATION_BITS) - 1
 
 
 class Slot:
