@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import types
 import typing
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 __all__ = ["Key", "Unit", "field_types", "keys", "model_from_wire"]
 
@@ -16,8 +16,7 @@ Unit = Literal["", "bytes", "bytes/s", "ms", "ns", "percent", "share", "path", "
 Model = TypeVar("Model")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """What a field's name, type and default leave open.
 
     Attributes:
@@ -32,6 +31,22 @@ class Key:
     unit: Unit = ""
     range: tuple[float, float] | None = None
     live: bool = False
+
+    @property
+    def least(self) -> float:
+        """The lower end of a range that is there."""
+        assert self.range is not None, "a key without a range takes any value"
+        return self.range[0]
+
+    @property
+    def most(self) -> float:
+        """The upper end."""
+        assert self.range is not None, "a key without a range takes any value"
+        return self.range[1]
+
+    def takes(self, value: float) -> bool:
+        """Whether a number is in the range."""
+        return self.range is None or self.range[0] <= value <= self.range[1]
 
 
 @functools.cache

@@ -74,6 +74,10 @@ class Forwarding:
     responses: Annotated[Forward, Key("likewise, of what upstreams send")] = "cut_through"
 
 
+MAX_RECEIVE_SIZE: Final = Key("the largest frame body that a client may send, header not counted", "bytes", (1, MAX_INT32), live=True)
+"""Of a listener; who changes it asks this for the range."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerConfig:
     """One address that clients connect to."""
@@ -85,9 +89,7 @@ class ListenerConfig:
         Protocol, Key("``framed`` looks at nothing but sizes; ``kafka`` also pairs requests with answers and keeps SASL out of the tap")
     ] = "framed"
     framing: Annotated[Framing, Key("what clients speak, the only one there is; a big-endian signed int32 size, then that many bytes")] = "int32"
-    max_receive_size: Annotated[int, Key("the largest frame body that a client may send, header not counted", "bytes", (1, MAX_INT32), live=True)] = (
-        100 * MIB
-    )
+    max_receive_size: Annotated[int, MAX_RECEIVE_SIZE] = 100 * MIB
     max_connections: Annotated[int, Key("connections open at once; 0 is unlimited", range=(0, 10_000_000))] = 0
     backlog: Annotated[int, Key("of the listening socket", range=(1, 65_535))] = 1024
     forwarding: Annotated[Forwarding, Key("how large frames pass")] = Forwarding()

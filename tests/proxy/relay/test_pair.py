@@ -19,7 +19,7 @@ from proxy.network.selector import Selector
 from proxy.network.tls_context import client_context
 from proxy.relay.pairing import MAX_OPEN
 from proxy.relay.rows import open_row
-from proxy.relay.upstream import Endpoint, address_text
+from proxy.relay.upstream import Endpoint
 from proxy.tap.log_reader import read_frames
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter
@@ -205,7 +205,7 @@ def test_what_cannot_be_reached_is_passed_over(make, nowhere):
         world.upstream.replace([Endpoint(family, nowhere), *world.upstream.endpoints])
         _, pair = world.client()
         world.until(lambda: pair.state.value == "open")
-    assert (world.told.endpoints[0]["endpoint"], world.told.endpoints[0]["reason"]) == (address_text(family, nowhere), "refused")
+    assert (world.told.endpoints[0]["endpoint"], world.told.endpoints[0]["reason"]) == (Endpoint(family, nowhere).text, "refused")
 
 
 def test_twenty_at_once_find_the_endpoint_that_answers(make, refusing):
