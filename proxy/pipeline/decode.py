@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from proxy.pipeline.loss import DataLossError, Loss, pairs_of
 from proxy.pipeline.planner import Slice
-from proxy.tap import record
+from proxy.tap import headers, record
 from proxy.tap.ledger import read_ledger
 from proxy.tap.log_reader import BlockRef, Joiner, open_segment
 
@@ -57,7 +57,7 @@ class Block:
         body: all bytes of it, header included; usually a slice of a memory map, which lives as long as an array over it does.
     """
 
-    header: record.BlockHeader
+    header: headers.BlockHeader
     body: memoryview
 
     def ints(self, position: int, count: int) -> "NDArray[np.int32]":
@@ -377,7 +377,7 @@ def read_slice(part: Slice, *, fail_on_data_loss: bool = True, joiner: Joiner | 
     while at < part.end:
         position = at - part.base + record.SEGMENT_HEADER_BYTES
         try:
-            header = record.decode_block_header(view, position)
+            header = headers.decode_block_header(view, position)
             if header.offset != at or position + header.block_len > len(view):
                 raise record.FormatError(f"a block of {header.block_len} bytes that says it is at {header.offset}")
         except record.FormatError as fault:
@@ -409,7 +409,7 @@ def _mapped(part: Slice) -> tuple[memoryview, int]:
         view = memoryview(mmap.mmap(fd, 0, prot=mmap.PROT_READ))
     finally:
         os.close(fd)
-    facts = record.decode_segment_header(bytes(view[: record.SEGMENT_HEADER_BYTES]))
+    facts = headers.decode_segment_header(bytes(view[: record.SEGMENT_HEADER_BYTES]))
     if facts["base"] != part.base:
         raise record.FormatError(f"a segment that begins at {facts['base']}, under a name that says {part.base}")
     return view, status.st_mtime_ns

@@ -1,6 +1,7 @@
 """The tap: a faithful record of the frames that passed, in a log of segments on local disk.
 
-- ``record``: the format on disk, drawn; constants, encode and decode.
+- ``record``: the format on disk, drawn; its constants and the row of a chunk.
+- ``headers``: what segments and blocks say of themselves: encode and decode.
 - ``rules``: which frames are tapped, and how; what a connection's tap is.
 - ``frame_tap``: one direction of one connection as rules tap it; what the relay calls.
 - ``point``: the same where one rule takes all of it.
@@ -21,5 +22,5 @@
 - ``recovery``: seal the files that a dead processor left.
 - ``sums``, ``settlement``: what the stream of a processor that ended has, what it lacks, and how the log is told.
 
-Nothing is re-exported: the pipeline may import the record, the log reader, the consumers and the ledger.
+Nothing is re-exported: the pipeline may import the record, its headers, the log reader, the consumers and the ledger.
 """

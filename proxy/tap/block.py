@@ -22,6 +22,7 @@ from mypy_extensions import i32, i64
 
 from proxy.network.run import Buffer
 from proxy.tap.gap import NO_CONNECTION, Gap
+from proxy.tap.headers import BlockHeader
 from proxy.tap.record import (
     BLOCK_ALIGNMENT,
     BLOCK_HEADER_BYTES,
@@ -35,7 +36,6 @@ from proxy.tap.record import (
     KIND_RULES,
     KIND_TOTALS,
     SECTION_ALIGNMENT,
-    BlockHeader,
     padding,
 )
 from proxy.tap.redaction import Redactor

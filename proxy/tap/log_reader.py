@@ -19,6 +19,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from proxy.tap.headers import BlockHeader, Seal, decode_block_header, decode_seal, decode_segment_header
 from proxy.tap.log_block import Frame, GapRecord, LogBlock
 from proxy.tap.pieces import PieceIndex, Place, chunk_rows, joined
 from proxy.tap.record import (
@@ -28,13 +29,8 @@ from proxy.tap.record import (
     SEALED_SINCE,
     SEALED_SUFFIX,
     SEGMENT_HEADER_BYTES,
-    BlockHeader,
     FormatError,
-    Seal,
     VersionError,
-    decode_block_header,
-    decode_seal,
-    decode_segment_header,
 )
 
 START: Final = 0

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from proxy.network.run import Run
-from proxy.tap import record
+from proxy.tap import headers, record
 from proxy.tap.log_block import Frame, LogBlock
 from proxy.tap.log_reader import BlockRef, first_offset, read_block, read_blocks, read_frames, read_raw, segments, walk
 from proxy.tap.pieces import PieceIndex, Place, joined
@@ -135,12 +135,12 @@ def test_raw_blocks_say_what_lies_where(tmp_path: Path) -> None:
     assert (last.lost_frames, last.data_length, last.flags) == (0, len(BODY) + 4 - 4000, record.FLAG_PIECES | record.FLAG_SIZES)
     assert [len(list(block.frames())) for block in raw] == [1, 1, 2]
     data = Path(refs[0].path).read_bytes()
-    assert [data[ref.position : ref.position + 4] for ref in refs] == [record.BLOCK_MAGIC_PIECES] * 3
+    assert [data[ref.position : ref.position + 4] for ref in refs] == [headers.BLOCK_MAGIC_PIECES] * 3
 
 
 def test_a_block_without_pieces_is_as_it_always_was(tmp_path: Path) -> None:
     FakeProcessor(tmp_path).block([b"x"])
-    assert next(tmp_path.rglob("*.open")).read_bytes()[4096:4100] == record.BLOCK_MAGIC
+    assert next(tmp_path.rglob("*.open")).read_bytes()[4096:4100] == headers.BLOCK_MAGIC
 
 
 def truncated(block: LogBlock, length: int) -> None:
@@ -226,7 +226,7 @@ def row(**facts: int) -> record.ChunkRow:
 
 def test_the_index_forgets_what_is_completed_or_said_to_be_missing() -> None:
     index = PieceIndex()
-    header = record.BlockHeader(**dict.fromkeys(record.BlockHeader._fields, 0))
+    header = headers.BlockHeader(**dict.fromkeys(headers.BlockHeader._fields, 0))
     first = row(kind=record.KIND_PIECE, data_length=5, first_frame=3)
     second = first._replace(original_bytes=5)
     assert index.note("p", 100, header, [second]) is None
