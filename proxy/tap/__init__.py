@@ -10,7 +10,7 @@
 - ``rule_use``: what a rule loses and costs, against its limits.
 - ``redaction``: ranges of bodies that are stored as zeros, or as a hash.
 - ``slicing``: ranges of a run: its frames, what is kept of them.
-- ``block``: chunks gathered for one write.
+- ``block_builder``: gathers chunks for one write; ``block``: what it gathered, and its bytes on disk.
 - ``segment``: the files: append a block, cut a torn tail, seal.
 - ``writer``: the processor's log: blocks, the bounded queue, the writer thread, counters.
 - ``log_block``: a block in words: frames and gaps.

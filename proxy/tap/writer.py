@@ -36,7 +36,8 @@ from librt.strings import read_i32_le, read_i64_le
 from mypy_extensions import i64
 
 from proxy.config.model import TapConfig
-from proxy.tap.block import COPY_BELOW, Block, BlockBuilder
+from proxy.tap.block import Block
+from proxy.tap.block_builder import COPY_BELOW, BlockBuilder
 from proxy.tap.gap import Gap, PendingGaps
 from proxy.tap.record import (
     CHUNK_ROW_BYTES,

@@ -18,7 +18,7 @@ from control.slot_cells import Life
 from control.tap_keeper import Death, TapKeeper, tapped_pairs
 from proxy.config.model import ListenerConfig, ProxyConfig, TapConfig, TapRule, UpstreamConfig
 from proxy.tap import ledger, log_reader
-from proxy.tap.block import BlockBuilder
+from proxy.tap.block_builder import BlockBuilder
 from proxy.tap.completeness import verify
 from proxy.tap.consumer import write_consumer
 from proxy.tap.gap import Gap
