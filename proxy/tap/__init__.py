@@ -12,7 +12,7 @@
 - ``slicing``: ranges of a run: its frames, what is kept of them.
 - ``block_builder``: gathers chunks for one write; ``block``: what it gathered, and its bytes on disk.
 - ``segment``: the files: append a block, cut a torn tail, seal.
-- ``writer``: the processor's log: blocks, the bounded queue, the writer thread, counters.
+- ``writer``: the processor's log as the loop thread sees it: the bound, gaps, totals; ``writer_thread``: the queue of blocks, and who writes them.
 - ``log_block``: a block in words: frames and gaps.
 - ``log_reader``: streams, segments, blocks and frames for readers.
 - ``pieces``: frames that were cut through, joined again for readers.

@@ -8,9 +8,11 @@ import io
 import json
 from typing import TYPE_CHECKING, Final
 
+from librt.strings import read_i32_le, read_i64_le
 from mypy_extensions import i64
 
 from proxy.network.run import Buffer
+from proxy.tap.gap import Gap
 from proxy.tap.headers import BlockHeader
 from proxy.tap.record import (
     BLOCK_ALIGNMENT,
@@ -134,6 +136,30 @@ class Block:
         self.failure = reason
         for part in self.parts:
             part.lost = reason
+
+    def gap(self, at: i64, reason: i64) -> Gap:
+        """A gap for the chunk whose row begins at byte ``at`` of the table: of its place and its first frame, with nothing counted yet."""
+        rows = self.rows
+        strings = self.strings
+        codes = read_i64_le(rows, at + 96)
+        listener = i64(read_i32_le(rows, at + 80))
+        principal = i64(read_i32_le(rows, at + 84))
+        peer = i64(read_i32_le(rows, at + 88))
+        rule = i64(read_i32_le(rows, at + 92))
+        return Gap(
+            read_i64_le(rows, at + 8),
+            codes & 0xFF,
+            reason,
+            (codes >> 32) & 0xFF,
+            (codes >> 40) & 0xFF,
+            (codes >> 16) & 0xFF,
+            strings[listener] if listener >= 0 else None,
+            strings[principal] if principal >= 0 else None,
+            strings[peer] if peer >= 0 else None,
+            strings[rule] if rule >= 0 else None,
+            read_i64_le(rows, at + 16),
+            read_i64_le(rows, at),
+        )
 
 
 class Layout:

@@ -267,7 +267,7 @@ class TapPoint(FrameTap):
         if cap > 0:
             room = size if size - FRAME_HEADER_BYTES < cap else FRAME_HEADER_BYTES + cap
         first_ns = capture_ns if capture_ns > self._builder.last_ns else self._builder.last_ns
-        part = Part(number, size, first_ns, self._writer.bytes_flushed, room, withheld)
+        part = Part(number, size, first_ns, self._writer.thread.bytes_flushed, room, withheld)
         if self._capture == CAPTURE_HASH and not withheld and size <= MAX_CHUNK_BYTES:
             part.digest = new_digest()
         if self._sampled_out or self._leaves_out:

@@ -94,7 +94,7 @@ def test_any_frames_in_any_pieces_come_back_whole_from_any_range(
     found = frames_of(root, processor.stream)
     assert [(frame.connection, frame.number, frame.body) for frame in found] == sent
     assert all(frame.size == len(frame.body) for frame in found)
-    assert processor.writer.frames_matched_request == processor.writer.frames_flushed_request == len(sent)
+    assert processor.writer.frames_matched_request == processor.writer.thread.frames_flushed_request == len(sent)
     refs = list(walk(str(root), processor.stream))
     by_block = [list(read_block(ref).frames()) for ref in refs]
     for first, ref in enumerate(refs):
@@ -199,13 +199,13 @@ def test_looking_back_reads_the_log_once_for_a_range_and_not_before_the_first_pi
     for _ in range(20):
         processor.parts(BODY, [1000], connection=9)
     processor.writer.write_queued()
-    first = int(processor.writer.bytes_flushed)
+    first = int(processor.writer.thread.bytes_flushed)
     runs = {connection: pieces_of(BODY, [500] * 8) for connection in range(1, 5)}
     for index in range(8):
         for connection, pieces in runs.items():
             processor.part(pieces[index], len(BODY), connection=connection)
             processor.flush()
-    start = processor.writer.bytes_flushed
+    start = processor.writer.thread.bytes_flushed
     for connection, pieces in runs.items():
         for run in pieces[8:]:
             processor.part(run, len(BODY), connection=connection)
