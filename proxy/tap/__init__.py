@@ -14,7 +14,7 @@
 - ``segment``: the files: append a block, cut a torn tail, seal.
 - ``writer``: the processor's log as the loop thread sees it: the bound, gaps, totals; ``writer_thread``: the queue of blocks, and who writes them.
 - ``log_block``: a block in words: frames and gaps.
-- ``log_reader``: streams, segments, blocks and frames for readers.
+- ``log_reader``: streams, segments, blocks and frames for readers; ``log_segments``: finds and opens their files.
 - ``pieces``: frames that were cut through, joined again for readers.
 - ``consumer``: who reads, and where each stands.
 - ``ledger``: which streams there were, and what became of each.

@@ -11,11 +11,12 @@ from pyspark.sql.types import ArrayType, IntegerType, StructType
 
 from proxy.config.model import TapRule
 from proxy.network.authenticator import ANONYMOUS
-from proxy.pipeline.decode import NOBODY, Block, loss_batch, read_slice, record_batch, record_batches
+from proxy.pipeline.decode import NOBODY, loss_batch, record_batch, record_batches
 from proxy.pipeline.loss import DataLossError, Loss
 from proxy.pipeline.planner import Part, Planner, Slice
 from proxy.pipeline.position import Position
 from proxy.pipeline.schema import CHUNK_SCHEMA
+from proxy.pipeline.slices import Block, read_slice
 from proxy.tap import record
 from proxy.tap.log_reader import Joiner
 from tests.fakes.runs import pieces_of
