@@ -18,7 +18,7 @@ from control.tap import settlement
 from control.tap.keeper import Death, TapKeeper, tapped_pairs
 from proxy.config.model import ListenerConfig, ProxyConfig, TapConfig, TapRule, UpstreamConfig
 from proxy.tap import ledger, log_reader
-from proxy.tap.block import BlockBuilder
+from proxy.tap.block_builder import BlockBuilder
 from proxy.tap.completeness import verify
 from proxy.tap.consumer import write_consumer
 from proxy.tap.gap import Gap
@@ -265,7 +265,7 @@ def test_streams_of_a_control_that_was_killed_get_an_unknown_gap(tmp_path: Path,
         writer = processor(tmp_path, "boot")
         writer.block([b"kept"] * 3, direction="response")
         if left == "sealed":
-            writer.writer._log.seal()
+            writer.writer.thread._log.seal()
     crash(tap)
     born_ns = read_ledger(str(tmp_path)).streams["n.0.boot"].born_ns
     alive_ns = born_ns + 3_000_000_000

@@ -12,7 +12,7 @@ import pytest
 
 from proxy.config.model import TapRule
 from proxy.tap import completeness
-from proxy.tap.block import BlockBuilder
+from proxy.tap.block_builder import BlockBuilder
 from proxy.tap.completeness import LIVE_S, LOOKS, Verdict, WindowRow, verify
 from proxy.tap.gap import NO_CONNECTION, Gap
 from proxy.tap.ledger import Ledger, LedgerWriter, read_ledger

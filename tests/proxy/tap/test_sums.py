@@ -5,7 +5,7 @@ import pytest
 
 from proxy.config.model import TapRule
 from proxy.tap import sums as module
-from proxy.tap.block import BlockBuilder
+from proxy.tap.block_builder import BlockBuilder
 from proxy.tap.gap import Gap
 from proxy.tap.log_reader import LogError, segments, walk_segment
 from proxy.tap.record import CHUNK_ROW_BYTES, REASON_DISK_FULL, SEGMENT_HEADER_BYTES, WINDOW_NS
