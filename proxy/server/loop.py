@@ -28,6 +28,7 @@ from proxy.network.cause import Cause
 from proxy.network.listener import FdHandler
 from proxy.network.selector import Selector
 from proxy.network.timer import Timer
+from proxy.relay import ending
 from proxy.relay.counters import Publisher
 from proxy.relay.drain import Drain
 from proxy.relay.pair import Pair
@@ -536,7 +537,7 @@ class Loop:
         pairs = self._relay.pairs
         pairs.draining = True
         for pair in list(pairs.open.values()):
-            pair.end(Cause.DRAINED, detail, "internal")
+            ending.end(pair, Cause.DRAINED, detail, "internal")
         if pairs.open:
             self._selector.call_at(self._selector.now_ns + END_NS, _EndTimer(self))
         else:
