@@ -27,17 +27,19 @@ from control.configuration.apart import Loaded, load_apart
 from control.configuration.capacity import cpu_limit, processor_count
 from control.configuration.fault import ConfigurationError
 from control.errors import StartError
+from control.fleet.desired_state import DesiredState
 from control.fleet.reaper import Reaper
 from control.fleet.slot import Slot
 from control.fleet.slot_cells import Life
-from control.fleet.supervisor import Facts, Supervisor
+from control.fleet.supervisor import Supervisor
 from control.guard import Guard
 from control.intake.acceptor import Acceptor, Listening
 from control.intake.resolver import Names, Resolution, Resolver
 from control.logs import LibraryRows, RowLog
 from control.meters import Meters
+from control.steering.events import Events
 from control.steering.pool import equal_shares
-from control.steering.steering import Events, Steering
+from control.steering.steering import Steering
 from control.uncaught import catch_in_loop, catch_in_process
 from proxy.config.model import ProxyConfig, largest_whole
 
@@ -143,7 +145,7 @@ class Proxy:
         acceptor = self._bind(config)
         names = Names(config.upstreams)
         first: dict[str, Resolution] = await _in_thread(names.ask)
-        facts = Facts(
+        desired = DesiredState(
             config=config,
             endpoints={name: resolution.addresses for name, resolution in first.items()},
             shares=equal_shares(config.memory_pool.size, config.processors),
@@ -152,7 +154,7 @@ class Proxy:
         reaper = Reaper()
         self._undo.append(reaper.close)
         supervisor = Supervisor(
-            facts,
+            desired,
             acceptor,
             reaper,
             meters,
@@ -235,7 +237,7 @@ class Proxy:
 
     def _addresses_asked(self) -> None:
         assert self._steering is not None, "the resolver is started before the steering it reports to"
-        task = asyncio.ensure_future(self._steering.set_endpoints())
+        task = asyncio.ensure_future(self._steering.upstreams.set_endpoints())
         self._background.add(task)
         task.add_done_callback(self._addresses_given)
 

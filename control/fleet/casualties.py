@@ -23,7 +23,6 @@ def casualty_row(processor: Processor, given: Given, upstream: str) -> Row:
     what = "was stopped by force" if processor.kill_reason == FORCED else "died"
     now_ns = time.time_ns()
     return {
-        "event": "closed",
         "id": given.number,
         "listener": given.handover.listener,
         "peer": given.handover.peer,

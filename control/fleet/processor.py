@@ -25,6 +25,8 @@ __all__ = ["COMMAND", "Given", "Processor"]
 Message = dict[str, Any]
 COMMAND: Final = (sys.executable, "-P", "-m", "proxy.server")
 READY_TIMEOUT_S: Final = 20.0
+REQUEST_MS: Final = 5_000
+"""How long an answer to a question may take: a processor looks at what it is asked within 50 ms of traffic."""
 LINK_LOST_S: Final = 6.0
 """A processor that has lost its link delivers what it has, flushes its tap and exits within 5 s."""
 _OUTPUT_LINE_BYTES: Final = 4096

@@ -2,23 +2,23 @@
 
 Each slot has one task that starts a process, waits for its end and starts the next after a growing pause (0.1 to 10 s); what cannot be started is
 tried again the same way. A process whose heartbeat stands for 10 s is killed, for whatever else it may be needed. What a process must know
-is in ``Facts``; a change of them goes through ``control.fleet.two_phases``. A process that was starting while a change was made gets all facts
+is in ``DesiredState``; a change of them goes through ``control.fleet.two_phases``. A process that was starting while a change was made gets all of it
 once more, the same way, before it may take connections.
 
 A slot that is not wanted any more goes, with its status and its series of metrics; what it counted stays in the sum under ``RETIRED``.
 """
 
 import asyncio
-import dataclasses
-import itertools
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from control.errors import ControlError, StartError, UnavailableError
-from control.fleet.casualties import FORCED, casualty_row, end_cause
-from control.fleet.processor import COMMAND, Given, Processor
+from control.fleet.casualties import FORCED, end_cause
+from control.fleet.connections import Connections
+from control.fleet.desired_state import DesiredState
+from control.fleet.processor import COMMAND, Processor
 from control.fleet.reaper import Reaper
 from control.fleet.slot import Slot
 from control.fleet.slot_cells import Life
@@ -29,60 +29,33 @@ from control.logs import RowLog
 from control.meters import Meters
 from control.plane import RETIRED, ProcessorStatus, Row
 from proxy.cells import CellLayout, CellReader
-from proxy.config.model import ProxyConfig, rules_to_wire, to_wire
-from proxy.network.connection_id import format_connection_id
-from proxy.server.link import decode_closed
 
-__all__ = ["Facts", "Supervisor"]
+__all__ = ["Supervisor"]
 
 HEARTBEAT_LIMIT_S: Final = 10.0
 STOP_TIMEOUT_S: Final = 7.0
 _WATCH_INTERVAL_S: Final = 0.5
 _WATCH_STANDS_S: Final = 5.0
 
-Endpoints = dict[str, list[list[Any]]]
-
-
-@dataclasses.dataclass(slots=True)
-class Facts:
-    """What every processor must agree on.
-
-    Attributes:
-        config: with the limits, the pool size and the tap's rules in force.
-        endpoints: addresses of each upstream, resolved.
-        shares: bytes of the memory pool by slot.
-        tls_files: certificates, keys and authorities, by path, as they were at the start of control (``control.configuration.tls_files``).
-        revision: grows with every committed change.
-    """
-
-    config: ProxyConfig
-    endpoints: Endpoints
-    shares: dict[int, int]
-    revision: int = 1
-    tls_files: dict[str, str] = dataclasses.field(default_factory=dict, repr=False)
-
-    def whole(self, slot: int) -> Change:
-        """All of it as one change for one slot."""
-        limits = {listener.name: listener.max_receive_size for listener in self.config.listeners}
-        tap = {} if self.config.tap is None else {"tap_rules": rules_to_wire(self.config.tap.rules)}
-        return {"max_receive_size": limits, "share": self.shares[slot], "endpoints": self.endpoints, **tap}
-
 
 class Supervisor:
     """All processors of this framegate.
 
     Args:
-        facts: changed in place by committed changes.
+        desired: changed in place by committed changes.
         acceptor: is told which processors take connections.
         guard: watches over what watches over the processors.
         on_event: gets every row that others may see (``closed``, ``processor_died``, …), and what processors log.
         on_begin, on_end: are called before a process starts in a slot, and after it ended in whatever way, before its successor starts.
         inherited: descriptors that every processor keeps as long as it lives.
+
+    Attributes:
+        connections: the books of who has which.
     """
 
     def __init__(
         self,
-        facts: Facts,
+        desired: DesiredState,
         acceptor: Acceptor,
         reaper: Reaper,
         meters: Meters,
@@ -95,7 +68,7 @@ class Supervisor:
         command: Sequence[str] = COMMAND,
         inherited: Sequence[int] = (),
     ) -> None:
-        self.facts = facts
+        self.desired = desired
         self.slots: dict[int, Slot] = {}
         self._acceptor = acceptor
         self._reaper = reaper
@@ -106,12 +79,9 @@ class Supervisor:
         self._on_end = on_end
         self._command = command
         self._inherited = inherited
-        self._layout = CellLayout.of(facts.config)
+        self._layout = CellLayout.of(desired.config)
         self._phases = TwoPhases(log)
-        self._tokens: dict[int, Processor] = {}
-        self._last_token = itertools.count(1)
-        self._token_of: dict[Processor, int] = {}
-        self._dead_token: dict[int, int] = {}
+        self.connections = Connections(acceptor, desired, log, on_event)
         self._generations: dict[int, int] = {}
         self._cells: tuple[tuple[int, CellReader], ...] = ()
         self._ending = False
@@ -138,7 +108,7 @@ class Supervisor:
         return [slot.status() for slot in self._ordered()]
 
     async def start_slots(self, numbers: Sequence[int]) -> None:
-        """Start a processor in each slot and wait until all are ready. Shares must be in the facts.
+        """Start a processor in each slot and wait until all are ready. Shares must be in the desired state.
 
         Raises:
             StartError: one could not start. Then, and when the call is cancelled, the others of this call are stopped again and the slots are gone.
@@ -260,28 +230,15 @@ class Supervisor:
         except OSError as error:
             self._on_end(slot, slot.cells.bury())
             raise _start_error(slot.number, f"could not be started: {error}") from error
-        token = next(self._last_token)
-        self._tokens[token] = slot.processor
-        self._token_of[slot.processor] = token
+        self.connections.enter(slot.processor)
         return slot.processor
 
     async def _bring_up(self, slot: Slot, processor: Processor) -> None:
-        revision = self.facts.revision
-        await processor.start(
-            {
-                "type": "start",
-                "config": to_wire(self.facts.config),
-                "slot": slot.number,
-                "generation": slot.generation,
-                "boot_id": slot.boot_id,
-                "share": self.facts.shares[slot.number],
-                "endpoints": self.facts.endpoints,
-                "files": self.facts.tls_files,
-            }
-        )
+        revision = self.desired.revision
+        await processor.start(self.desired.start_message(slot.number, slot.generation, slot.boot_id))
 
         def plan() -> dict[Processor, Change]:
-            return {} if revision == self.facts.revision else {processor: self.facts.whole(slot.number)}
+            return {} if revision == self.desired.revision else {processor: self.desired.whole(slot.number)}
 
         def serves() -> None:
             slot.state = "running"
@@ -292,8 +249,8 @@ class Supervisor:
 
     def _died(self, slot: Slot, processor: Processor) -> None:
         code = processor.ended.result()
-        victims = self._bury(slot, processor)
-        event: Row = {"slot": slot.number, "pid": processor.pid, "generation": slot.generation, "exit_code": code, "connections": victims}
+        casualties = self._bury(slot, processor)
+        event: Row = {"slot": slot.number, "pid": processor.pid, "generation": slot.generation, "exit_code": code, "connections": casualties}
         if processor.kill_reason == FORCED:
             self._emit({"event": "processor_stopped", "level": "warning", "forced": True, **event})
             return
@@ -310,53 +267,27 @@ class Supervisor:
         slot.processor = None
         slot.state = "stopped"
         self._update_targets()
-        self.count_handed()
         processor.close()
-        # The acceptor's thread may have handed one over to it, and not have come to saying so: the token is kept until the next one dies here.
-        self._tokens.pop(self._dead_token.get(slot.number, 0), None)
-        self._dead_token[slot.number] = self._token_of.pop(processor)
+        casualties = self.connections.forget(processor)
         if slot.drained is not None and not slot.drained.done():
             slot.drained.set_result(0)
-        victims = [given for given in processor.open.values() if given is not None]
-        processor.open.clear()
-        for given in victims:
-            self._lost(processor, given)
         self._on_end(slot, slot.cells.bury(end_cause(processor)))
-        return len(victims)
-
-    def _lost(self, processor: Processor, given: Given) -> None:
-        name = given.handover.listener
-        self._acceptor.listeners[name].closed += 1
-        upstream = next(item.upstream for item in self.facts.config.listeners if item.name == name)
-        self._emit(casualty_row(processor, given, upstream))
+        return casualties
 
     def _emit(self, row: Row) -> None:
         fields = dict(row)
-        event, level = str(fields.pop("event")), str(fields.pop("level", "info"))
-        if event == "closed":
-            fields["id"] = format_connection_id(row["id"])
-        self._log.write(event, level=level, **fields)
+        self._log.write(str(fields.pop("event")), level=str(fields.pop("level")), **fields)
         self._on_event(row)
 
     # --- connections and notices -----------------------------------------------------------------------------------------------
 
     def _update_targets(self) -> None:
         targets = [
-            Target(slot.number, slot.processor.handover, self._token_of[slot.processor])
+            Target(slot.number, slot.processor.handover, self.connections.token(slot.processor))
             for slot in self._ordered()
             if slot.processor is not None and slot.takes_connections
         ]
         self._acceptor.set_targets(targets)
-
-    def count_handed(self) -> None:
-        """Book the connections that the acceptor handed over since the last look; before anything is taken off the books."""
-        handed = self._acceptor.handed
-        while handed:
-            token, handover = handed.popleft()
-            processor = self._tokens[token]
-            given = processor.book(handover)
-            if processor not in self._token_of:
-                self._lost(processor, given)
 
     def _notice(self, processor: Processor, message: Row) -> None:
         """What a processor tells; what cannot be read, or fails, costs that and no more."""
@@ -368,10 +299,10 @@ class Supervisor:
     def _take_notice(self, processor: Processor, message: Row) -> None:
         kind = message["type"]
         if kind == "closed":
-            self.count_handed()
+            self.connections.count_handed()
             for line in message["rows"]:
                 try:
-                    self._closed(processor, line)
+                    self.connections.closed(processor, line)
                 except Exception as error:
                     self._guard.failed("slot", error)
         elif kind == "log":
@@ -385,20 +316,12 @@ class Supervisor:
         else:
             self._log.write("link_unknown", level="error", slot=processor.slot, type=kind)
 
-    def _closed(self, processor: Processor, line: str) -> None:
-        accepted_ns, text, row = decode_closed(line)
-        self._acceptor.listeners[row["listener"]].closed += 1
-        processor.unbook(accepted_ns)
-        self._log.write_encoded("closed", text)
-        row["event"] = "closed"
-        self._on_event(row)
-
     # --- changes ---------------------------------------------------------------------------------------------------------------
 
     async def change(
         self,
         build: Callable[[int], Change],
-        commit: Callable[[Facts], None],
+        commit: Callable[[DesiredState], None],
         check: Callable[[], None] = lambda: None,
         decided: Callable[[], None] = lambda: None,
     ) -> None:
@@ -406,8 +329,8 @@ class Supervisor:
 
         Args:
             build: the change for a slot.
-            check: raises when the facts do not allow the change; asked when it is this change's turn.
-            commit: writes it into the facts, between the phases.
+            check: raises when the desired state does not allow the change; asked when it is this change's turn.
+            commit: writes it into the desired state, between the phases.
             decided: is told then that there is no way back.
 
         Raises:
@@ -419,8 +342,8 @@ class Supervisor:
             return {processor: build(processor.slot) for processor in self.running if self.slots[processor.slot].wanted}
 
         def decide() -> None:
-            commit(self.facts)
-            self.facts.revision += 1
+            commit(self.desired)
+            self.desired.revision += 1
             decided()
 
         await self._phases.make(plan, decide)
@@ -429,7 +352,7 @@ class Supervisor:
 
     async def _watch(self) -> None:
         await asyncio.sleep(_WATCH_INTERVAL_S)
-        self.count_handed()
+        self.connections.count_handed()
         for slot in self._ordered():
             processor = slot.processor
             if processor is not None and processor.ready and slot.heartbeat_age_ms() > HEARTBEAT_LIMIT_S * 1000:

@@ -15,7 +15,8 @@ from typing import Final
 
 from control.configuration.units import format_size
 from control.errors import ControlError, FailedPreconditionError, InvalidArgumentError, UnavailableError, Violation
-from control.fleet.supervisor import Facts, Supervisor
+from control.fleet.desired_state import DesiredState
+from control.fleet.supervisor import Supervisor
 from control.guard import Guard
 from control.logs import RowLog
 from control.meters import Meters
@@ -93,15 +94,15 @@ class Pool:
         self._balancer.cancel()
 
     @property
-    def _facts(self) -> Facts:
-        return self._supervisor.facts
+    def _desired(self) -> DesiredState:
+        return self._supervisor.desired
 
     @property
     def _size(self) -> int:
-        return self._facts.config.memory_pool.size
+        return self._desired.config.memory_pool.size
 
     def _largest_frame(self) -> int:
-        return max(largest_whole(self._facts.config))
+        return max(largest_whole(self._desired.config))
 
     def wanted_slots(self) -> list[int]:
         """The slots where processors shall run."""
@@ -109,17 +110,17 @@ class Pool:
 
     def least_share(self) -> int:
         """Of the slots where processors shall run."""
-        return min(self._facts.shares[number] for number in self.wanted_slots())
+        return min(self._desired.shares[number] for number in self.wanted_slots())
 
     def status(self) -> PoolStatus:
         """See ``ControlPlane.get_pool``."""
         wanted = set(self.wanted_slots())
         shares = [
-            _share(slot, self._facts.shares[slot] if slot in wanted else 0, reader)
+            _share(slot, self._desired.shares[slot] if slot in wanted else 0, reader)
             for slot, reader in self._supervisor.cells
             if slot in wanted or _usage(reader)
         ]
-        config = self._facts.config
+        config = self._desired.config
         return PoolStatus(
             size=self._size,
             shares=tuple(shares),
@@ -147,10 +148,10 @@ class Pool:
             if min(shares.values()) < self._largest_frame():
                 raise too_small(min(shares.values()), self._largest_frame())
 
-        def commit(facts: Facts) -> None:
-            pool = dataclasses.replace(facts.config.memory_pool, size=size)
-            facts.config = dataclasses.replace(facts.config, memory_pool=pool)
-            facts.shares = dict(shares)
+        def commit(desired: DesiredState) -> None:
+            pool = dataclasses.replace(desired.config.memory_pool, size=size)
+            desired.config = dataclasses.replace(desired.config, memory_pool=pool)
+            desired.shares = dict(shares)
 
         await self._supervisor.change(lambda slot: {"share": shares[slot]}, commit, check, (transaction or Transaction()).decide)
 
@@ -169,7 +170,7 @@ class Pool:
             await self._move_shares(needy, {slot: look.usage for slot, look in looks.items()}, calm=self._need.calm)
 
     async def _move_shares(self, needy: set[int], usage: dict[int, int], *, calm: bool) -> None:
-        now = {slot: self._facts.shares[slot] for slot in self.wanted_slots()}
+        now = {slot: self._desired.shares[slot] for slot in self.wanted_slots()}
         equal = equal_shares(self._size, len(now))
         shares = equal if calm and now != equal else moved_shares(now, usage, needy, self._largest_frame())
         if shares is None:
@@ -203,7 +204,7 @@ class Pool:
         return self.status()
 
     async def _grow(self, now: int, count: int, transaction: Transaction) -> None:
-        before = {slot: self._facts.shares[slot] for slot in self.wanted_slots()}
+        before = {slot: self._desired.shares[slot] for slot in self.wanted_slots()}
         try:
             await self._put_shares(equal_shares(self._size, count), self._size)
             await self._supervisor.start_slots(range(now, count))
@@ -217,7 +218,7 @@ class Pool:
 
     async def _restore(self, before: dict[int, int]) -> None:
         """Give the old ones back what they had. That is more than they have, so no processor refuses it for its frames' sake."""
-        if self._facts.shares == before:
+        if self._desired.shares == before:
             return
         try:
             await self._put_shares(before, self._size)
@@ -225,7 +226,7 @@ class Pool:
             self._log.write("pool_not_moved", level="error", error=str(error))
 
     async def _shrink(self, now: int, count: int) -> None:
-        await self._supervisor.retire_slots(range(count, now), self._facts.config.drain.timeout_ms)
+        await self._supervisor.retire_slots(range(count, now), self._desired.config.drain.timeout_ms)
         self._set_count(count)
         try:
             await self._put_shares(equal_shares(self._size, count), self._size)
@@ -234,4 +235,4 @@ class Pool:
             raise UnavailableError(text, reason="SHARES_PENDING", **error.facts) from error
 
     def _set_count(self, count: int) -> None:
-        self._facts.config = dataclasses.replace(self._facts.config, processors=count)
+        self._desired.config = dataclasses.replace(self._desired.config, processors=count)

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from control.errors import AlreadyExistsError, EtagError, FailedPreconditionError, InvalidArgumentError, NotFoundError, Violation
-from control.fleet.supervisor import Facts, Supervisor
+from control.fleet.desired_state import DesiredState
+from control.fleet.supervisor import Supervisor
 from control.meters import Meters
 from control.plane import TAP_RULE, Row, TapRuleStatus, TapStop
 from control.steering.pool import counted
@@ -56,7 +57,7 @@ class Taps:
 
     @property
     def _config(self) -> ProxyConfig:
-        return self._supervisor.facts.config
+        return self._supervisor.desired.config
 
     def note(self, row: Row) -> None:
         """Look at an event row: a processor may tell that a rule has turned itself off there."""
@@ -141,12 +142,12 @@ class Taps:
                 nonlocal after
                 after = edited()
 
-            def commit(facts: Facts) -> None:
+            def commit(desired: DesiredState) -> None:
                 nonlocal number
                 number = self._decided = self._decided + 1
-                assert facts.config.tap is not None, "it was looked at when the change began"
-                self._tapped((*facts.config.tap.rules, *after))
-                facts.config = dataclasses.replace(facts.config, tap=dataclasses.replace(facts.config.tap, rules=after))
+                assert desired.config.tap is not None, "it was looked at when the change began"
+                self._tapped((*desired.config.tap.rules, *after))
+                desired.config = dataclasses.replace(desired.config, tap=dataclasses.replace(desired.config.tap, rules=after))
                 self._stops.pop(name, None)
 
             await self._supervisor.change(lambda slot: {"tap_rules": rules_to_wire(after), "tap_rule": name}, commit, check, transaction.decide)

@@ -1,7 +1,8 @@
 """The Spark side of the tap: what passed the proxy, as tables.
 
 schema.py            the columns of a chunk row, and their projection through a user's schema
-decode.py            blocks of the tap's log as Arrow record batches, without copying payload
+slices.py            slices of the log, read: mapped blocks, and what is lost
+decode.py            blocks as Arrow record batches, without copying payload
 position.py          where a query stands in a log, as its checkpoint keeps it
 planner.py           positions over all streams of a log: what is there, what a batch may take, how it is cut into partitions
 loss.py              what a log lacks that was to be read; vanished.py: which streams are gone, judged from the tap's ledger

@@ -24,6 +24,7 @@ from proxy.cells import (
     CellLayout,
     CellWriter,
 )
+from proxy.network.cause import Cause
 from proxy.network.memory_pool import MemoryPool
 from proxy.network.receive import ReceiveLimit
 from proxy.network.stats import SideStats
@@ -32,11 +33,20 @@ from proxy.tap.record import DIRECTIONS
 from proxy.tap.tallies import Reserve, Tally
 from proxy.tap.writer import TapWriter
 
-__all__ = ["Counters", "Histogram", "ListenerCounters", "LoopCounters", "Publisher", "UpstreamCounters"]
+__all__ = ["Counters", "Histogram", "ListenerCounters", "LoopCounters", "Publisher", "UpstreamCounters", "tls_error"]
 
 CAUSE_INDEX: Final = {cause: index for index, cause in enumerate(CAUSES)}
 ERROR_INDEX: Final = {cause: 0 if cause in ORDERLY_CAUSES else DURATION_ERRORS.index(cause) for cause in CAUSES}
 HEADER_BYTES: Final = 4
+
+
+def tls_error(cause: Cause | None) -> int:
+    """The index in ``TLS_ERRORS`` of a handshake that ended for a cause."""
+    if cause is Cause.TLS_FAILED:
+        return TLS_ERRORS.index("tls_failed")
+    if cause is Cause.HANDSHAKE_TIMEOUT or cause is Cause.UPSTREAM_TIMEOUT:
+        return TLS_ERRORS.index("handshake_timeout")
+    return TLS_ERRORS.index("other")
 
 
 def _zeros(count: i64) -> "vec[i64]":
@@ -381,9 +391,9 @@ class Publisher:
             self._put(self._tally_cells[number].seen, tally.frames)
             self._put(self._tally_cells[number].reserved, tally.reserved)
         self._put(cells.matched, tap.frames_matched)
-        self._put(cells.flushed, tap.frames_flushed_request + tap.frames_flushed_response + tap.frames_gapped)
-        self._put(cells.frames, tap.frames_flushed_request)
-        self._put(cells.frames + 1, tap.frames_flushed_response)
+        self._put(cells.flushed, tap.thread.frames_flushed_request + tap.thread.frames_flushed_response + tap.thread.frames_gapped)
+        self._put(cells.frames, tap.thread.frames_flushed_request)
+        self._put(cells.frames + 1, tap.thread.frames_flushed_response)
         self._put(cells.dropped, tap.dropped_queue_full)
         self._put(cells.dropped + 1, tap.dropped_disk_full)
         self._put(cells.dropped + 2, tap.dropped_disk_error)
@@ -391,7 +401,7 @@ class Publisher:
         self._put(cells.dropped + 4, tap.dropped_closed)
         self._put(cells.dropped + 5, tap.dropped_undelivered)
         self._put(cells.matched_io, tap.bytes_matched)
-        self._put(cells.tap_io, tap.bytes_flushed)
-        self._put(cells.tap_errors, tap.write_errors)
-        self._put(cells.flush_time, tap.flush_ns)
+        self._put(cells.tap_io, tap.thread.bytes_flushed)
+        self._put(cells.tap_errors, tap.thread.write_errors)
+        self._put(cells.flush_time, tap.thread.flush_ns)
         self._put(cells.queue, tap.queued_bytes)

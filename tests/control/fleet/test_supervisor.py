@@ -1,10 +1,7 @@
 import asyncio
 import os
 import signal
-import socket
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,25 +9,13 @@ from control.errors import StartError
 from control.fleet import supervisor as module
 from control.fleet.slot import Slot
 from control.fleet.slot_cells import Life
-from control.intake.acceptor import Handed
 from control.plane import RETIRED, ProcessorStatus
-from proxy.server.link import Handover, encode_closed
+from proxy.server.link import encode_closed
 from tests.fakes.cancelling import at_every_turn
 from tests.fakes.cancelling import run as run_cancelling
-from tests.fakes.fleet import Fleet, fleet, until
-
-Scenario = Callable[[Fleet], Awaitable[None]]
-
+from tests.fakes.fleet import Fleet, fleet, run, until
 
 UNKNOWN = {"request": None, "response": None}
-
-
-def run(scenario: Scenario, processors: int = 2, mode: str = "", **options: Any) -> None:
-    async def main() -> None:
-        async with fleet(processors, mode, **options) as made:
-            await scenario(made)
-
-    asyncio.run(main())
 
 
 def status(made: Fleet, slot: int) -> ProcessorStatus:
@@ -39,7 +24,7 @@ def status(made: Fleet, slot: int) -> ProcessorStatus:
 
 def booked(made: Fleet) -> list[int]:
     """Connections on the books of each processor."""
-    made.supervisor.count_handed()
+    made.supervisor.connections.count_handed()
     return [len(item.open) for item in made.supervisor.running]
 
 
@@ -68,20 +53,6 @@ def test_closed_rows_are_logged_published_and_counted() -> None:
         assert isinstance(made.events[0]["id"], int)
         # The row may overtake the acceptor's thread, which counts and books a connection after it is handed over.
         await until(lambda: made.acceptor.listeners["a"].open == 0 and booked(made) == [0])
-
-    run(scenario, 1)
-
-
-def test_a_row_that_overtakes_the_booking_of_its_connection_leaves_nothing_open() -> None:
-    async def scenario(made: Fleet) -> None:
-        processor = made.supervisor.running[0]
-        handover = Handover(5, socket.AF_INET, "a", "192.0.2.1:1")
-        row = {"id": 1, "listener": "a", "peer": handover.peer, "cause": "peer_closed"}
-        made.supervisor._notice(processor, {"type": "closed", "rows": [encode_closed(row, handover.accepted_ns)]})
-        made.acceptor.handed.append(Handed(made.supervisor._token_of[processor], handover))
-        made.supervisor.count_handed()
-        assert processor.open == {}
-        assert [event["id"] for event in made.events] == [1]
 
     run(scenario, 1)
 
@@ -192,24 +163,6 @@ def test_the_dead_of_one_slot_are_named_by_the_ids_that_were_listed() -> None:
     run(scenario, 1)
 
 
-def test_a_connection_that_was_given_to_the_dead_has_its_row_too() -> None:
-    """The acceptor's thread says so when the processor is buried already."""
-
-    async def scenario(made: Fleet) -> None:
-        processor = made.supervisor.running[0]
-        token = made.supervisor._token_of[processor]
-        processor.kill("died")
-        await until(lambda: status(made, 0).state == "running" and status(made, 0).restarts == 1)
-        made.acceptor.listeners["a"].handed += 1
-        made.acceptor.handed.append(Handed(token, Handover(5, socket.AF_INET, "a", "192.0.2.1:1")))
-        made.supervisor.count_handed()
-        (row,) = made.log.events("closed")
-        assert (row["id"], row["peer"], row["cause"]) == (f"0-{processor.generation}-1", "192.0.2.1:1", "processor_died")
-        assert made.acceptor.listeners["a"].open == 0
-
-    run(scenario, 1)
-
-
 def test_a_forced_stop_is_no_crash() -> None:
     async def scenario(made: Fleet) -> None:
         client = await made.connect()
@@ -247,7 +200,7 @@ def test_a_slot_that_is_gone_leaves_the_lists_and_its_counts_stay() -> None:
             assert [slot for slot, _ in made.supervisor.cells] == [RETIRED, 0]
             assert total(made, "framegate.connection.accepted", "a") == 4
             assert total(made, "framegate.connection.closed", "a", "drained") == 2
-            assert total(made, "framegate.memory_pool.limit", "frames") == made.facts.shares[0]
+            assert total(made, "framegate.memory_pool.limit", "frames") == made.desired.shares[0]
             assert sum(reader.cell("framegate.connection.accepted", "a") for _, reader in held) == 4  # who reads still may
             await made.supervisor.start_slots([1])
             assert status(made, 1).generation >= generation + round_
@@ -337,10 +290,10 @@ def test_a_start_that_is_cancelled_leaves_no_process_and_no_slot() -> None:
                 if len(made.supervisor.status()) == 2:
                     await made.supervisor.retire_slots([1], 100)
                 assert [item.state for item in made.supervisor.status()] == ["running"]
-                assert list(made.supervisor._tokens.values())[-1] is not None
+                assert list(made.supervisor.connections._processors.values())[-1] is not None
                 assert len(children()) == 1
 
-            made.facts.shares = {0: 1 << 20, 1: 1 << 20}
+            made.desired.shares = {0: 1 << 20, 1: 1 << 20}
             assert await at_every_turn(lambda: made.supervisor.start_slots([1]), check) > 3
 
     def children() -> list[str]:

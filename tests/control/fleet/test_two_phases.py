@@ -11,7 +11,7 @@ import pytest
 
 from control.errors import AbortedError, UnavailableError
 from control.fleet import supervisor, two_phases
-from control.fleet.supervisor import Facts
+from control.fleet.supervisor import DesiredState
 from tests.fakes.cancelling import at_every_turn
 from tests.fakes.cancelling import run as run_cancelling
 from tests.fakes.fleet import Fleet, fleet, until
@@ -31,10 +31,10 @@ def run(scenario: Scenario, processors: int = 2, mode: str = "", **options: Any)
 def change(made: Fleet, size: int, at_decision: Callable[[], None] = lambda: None) -> Awaitable[None]:
     """Set the limit of listener a."""
 
-    def commit(facts: Facts) -> None:
+    def commit(desired: DesiredState) -> None:
         at_decision()
-        listeners = tuple(dataclasses.replace(item, max_receive_size=size) for item in facts.config.listeners)
-        facts.config = dataclasses.replace(facts.config, listeners=listeners)
+        listeners = tuple(dataclasses.replace(item, max_receive_size=size) for item in desired.config.listeners)
+        desired.config = dataclasses.replace(desired.config, listeners=listeners)
 
     return made.supervisor.change(lambda slot: {"max_receive_size": {"a": size}}, commit)
 
@@ -42,16 +42,16 @@ def change(made: Fleet, size: int, at_decision: Callable[[], None] = lambda: Non
 def in_force(made: Fleet) -> set[int]:
     """The limits that control and every processor hold."""
     cells = [slot.cells.reader.cell("framegate.frame.size.limit", "a") for slot in made.supervisor.slots.values()]
-    return {*cells, made.facts.config.listeners[0].max_receive_size}
+    return {*cells, made.desired.config.listeners[0].max_receive_size}
 
 
 def test_a_change_is_in_force_everywhere_when_it_returns() -> None:
     async def scenario(made: Fleet) -> None:
         assert in_force(made) == {MIB}
-        revision = made.facts.revision
+        revision = made.desired.revision
         await change(made, 7)
         assert in_force(made) == {7}
-        assert made.facts.revision == revision + 1
+        assert made.desired.revision == revision + 1
 
     run(scenario)
 
@@ -61,7 +61,7 @@ def test_refused_by_one_nobody_has_it_and_nobody_waits_for_a_decision() -> None:
         with pytest.raises(AbortedError, match="processor 1: the fake was told to") as caught:
             await change(made, 7)
         assert caught.value.reason == "CHANGE_REFUSED"
-        assert (in_force(made), made.facts.revision) == ({MIB}, 1)
+        assert (in_force(made), made.desired.revision) == ({MIB}, 1)
         message = {"type": "prepare", "change": {"max_receive_size": {"a": 8}}}
         assert (await made.supervisor.running[0].request(message, 10_000))["type"] == "prepared"
 
@@ -74,7 +74,7 @@ def test_one_that_lives_and_is_not_to_be_heard_has_it_no_more_than_the_others(mo
         with pytest.raises(AbortedError, match=r"processor 0 did not answer within 0.05 s") as caught:
             await change(made, 7)
         assert caught.value.reason == "PROCESSOR_SILENT"
-        assert (in_force(made), made.facts.revision) == ({MIB}, 1)
+        assert (in_force(made), made.desired.revision) == ({MIB}, 1)
         assert made.log.events("processor_killed") == []
 
     run(scenario, 1, "silent")
@@ -92,8 +92,8 @@ def test_a_slow_processor_is_waited_for_in_both_phases() -> None:
             assert not changing.done()
             assert len(made.supervisor.status()) == 2  # who only looks does not wait
             os.kill(slow.pid, signal.SIGCONT)
-            if made.facts.revision == 1:
-                await until(lambda: made.facts.revision == 2)
+            if made.desired.revision == 1:
+                await until(lambda: made.desired.revision == 2)
         await changing
         assert in_force(made) == {7}
         assert made.supervisor.running[1] is slow
@@ -116,7 +116,7 @@ def test_a_heart_that_stands_ends_the_wait_and_the_successor_has_the_change(phas
         if phase == "prepare":
             stand()
         await change(made, 7, stand if phase == "commit" else lambda: None)
-        assert made.facts.config.listeners[0].max_receive_size == 7
+        assert made.desired.config.listeners[0].max_receive_size == 7
         assert made.log.events("change_unconfirmed")[0]["pid"] == standing
         await until(lambda: made.supervisor.slots[1].restarts == 1 and len(made.supervisor.running) == 2)
         assert in_force(made) == {7}
@@ -158,7 +158,7 @@ def test_a_plan_that_fails_changes_nothing_and_holds_up_nobody() -> None:
             raise ValueError("no")
 
         with pytest.raises(ValueError, match="no"):
-            await made.supervisor.change(lambda slot: {}, lambda facts: None, check)
+            await made.supervisor.change(lambda slot: {}, lambda desired: None, check)
         await change(made, 7)
         assert in_force(made) == {7}
 
@@ -197,7 +197,7 @@ def test_a_change_that_is_cancelled_anywhere_is_had_by_all_or_none_and_the_next_
 
             async def check() -> None:
                 nonlocal before
-                held = made.facts.config.listeners[0].max_receive_size
+                held = made.desired.config.listeners[0].max_receive_size
                 assert held in (before, wanted)
                 ends.add(held == wanted)
                 before = next(sizes)

@@ -33,12 +33,12 @@ async def check_whole(made: Fleet) -> None:
     """After whatever ended: nothing is under way, what is said is true everywhere, and the next change can be made."""
     pool = made.steering.pool
     await until(lambda: not pool._transactions._running)
-    count = made.facts.config.processors
+    count = made.desired.config.processors
     assert [(item.slot, item.state) for item in made.supervisor.status()] == [(slot, "running") for slot in range(count)]
-    assert made.facts.shares == equal_shares(made.facts.config.memory_pool.size, count)
-    assert shares(made) == list(made.facts.shares.values())
+    assert made.desired.shares == equal_shares(made.desired.config.memory_pool.size, count)
+    assert shares(made) == list(made.desired.shares.values())
     assert [item.share for item in pool.status().shares] == shares(made)
-    size = made.facts.config.memory_pool.size
+    size = made.desired.config.memory_pool.size
     await pool.set_size(size + MIB)
     await pool.set_size(size)
     assert shares(made) == list(equal_shares(size, count).values())
@@ -89,10 +89,10 @@ def test_a_size_is_divided_and_one_that_is_too_small_refused() -> None:
 
 def test_a_change_of_the_size_keeps_what_listeners_are_guaranteed() -> None:
     async def scenario(made: Fleet) -> None:
-        pool = dataclasses.replace(made.facts.config.memory_pool, shares={"a": 50})
-        made.facts.config = dataclasses.replace(made.facts.config, memory_pool=pool)
+        pool = dataclasses.replace(made.desired.config.memory_pool, shares={"a": 50})
+        made.desired.config = dataclasses.replace(made.desired.config, memory_pool=pool)
         await made.steering.pool.set_size(5 * MIB)
-        assert (made.facts.config.memory_pool.size, made.facts.config.memory_pool.shares) == (5 * MIB, {"a": 50})
+        assert (made.desired.config.memory_pool.size, made.desired.config.memory_pool.shares) == (5 * MIB, {"a": 50})
 
     run(scenario)
 
@@ -127,8 +127,8 @@ def test_growing_that_is_cancelled_anywhere_leaves_all_as_it_was_or_all_grown() 
 
             async def check() -> None:
                 await check_whole(made)
-                ends.add(made.facts.config.processors)
-                if made.facts.config.processors == 2:
+                ends.add(made.desired.config.processors)
+                if made.desired.config.processors == 2:
                     await made.steering.set_processors(1)
 
             assert await at_every_turn(lambda: made.steering.set_processors(2), check, stride=2) >= 4
@@ -145,8 +145,8 @@ def test_shrinking_that_is_cancelled_anywhere_ends_whoever_waits() -> None:
 
             async def check() -> None:
                 await check_whole(made)
-                ends.add(made.facts.config.processors)
-                if made.facts.config.processors == 1:
+                ends.add(made.desired.config.processors)
+                if made.desired.config.processors == 1:
                     await made.steering.set_processors(2)
 
             assert await at_every_turn(lambda: made.steering.set_processors(1), check, stride=3) >= 3
@@ -207,8 +207,8 @@ def test_shares_that_are_out_of_step_with_the_size_are_set_right_for_one_process
     monkeypatch.setattr("control.steering.balance.CALM_LOOKS", 1)
 
     async def scenario(made: Fleet) -> None:
-        made.facts.shares = {0: 7 * MIB}
-        await until(lambda: made.facts.shares == {0: 12 * MIB})
+        made.desired.shares = {0: 7 * MIB}
+        await until(lambda: made.desired.shares == {0: 12 * MIB})
 
     run(scenario, 1)
 
@@ -218,9 +218,9 @@ def test_a_balancer_that_fails_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("control.guard._PAUSE_S", 0.0)
 
     async def scenario(made: Fleet) -> None:
-        kept, made.facts.shares = made.facts.shares, {}
+        kept, made.desired.shares = made.desired.shares, {}
         await until(lambda: made.meters.value("task.failures", "shares") >= 2)
-        made.facts.shares = kept
+        made.desired.shares = kept
         assert made.steering.health().alive
 
     run(scenario, 1)

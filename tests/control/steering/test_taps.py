@@ -35,8 +35,8 @@ def run(scenario: Scenario, processors: int = 2, mode: str = "", **options: Any)
 
 def held(made: Fleet) -> tuple[TapRule, ...]:
     """The rules that control has."""
-    assert made.facts.config.tap is not None
-    return made.facts.config.tap.rules
+    assert made.desired.config.tap is not None
+    return made.desired.config.tap.rules
 
 
 async def names_in_force(made: Fleet) -> list[str]:
@@ -77,7 +77,7 @@ def test_rules_are_added_changed_moved_and_removed_everywhere() -> None:
             await plane.delete_tap_rule(name)
         assert await names_in_force(made) == []
         assert made.meters.value("config.changes", "") == 11
-        assert made.facts.revision == 12
+        assert made.desired.revision == 12
 
     run(scenario)
 
@@ -124,7 +124,7 @@ def test_what_cannot_be_is_refused_by_name_and_asked_of_nobody(validate_only: bo
                 assert where in getattr(caught.value, "facts", {}).values()
         assert await names_in_force(made) == ["first", "second"]
         assert held(made) == TAP.rules
-        assert (made.facts.revision, made.tapped) == (1, [])
+        assert (made.desired.revision, made.tapped) == (1, [])
         refused = made.meters.value("config.changes", "invalid") + made.meters.value("config.changes", "refused")
         assert refused == (0 if validate_only else len(REFUSALS))
 
@@ -160,7 +160,7 @@ def test_only_validated_it_says_what_would_be_and_nothing_is() -> None:
         assert (await plane.update_tap_rule("first", {"capture": "hash"}, validate_only=True)).rule == dataclasses.replace(FIRST, capture="hash")
         await plane.delete_tap_rule("first", validate_only=True)
         assert await names_in_force(made) == ["first", "second"]
-        assert (held(made), made.facts.revision, made.tapped) == (TAP.rules, 1, [])
+        assert (held(made), made.desired.revision, made.tapped) == (TAP.rules, 1, [])
 
     run(scenario, 1)
 
