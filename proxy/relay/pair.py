@@ -1,7 +1,8 @@
-"""The pair: one client's channel joined to one upstream's. All that is not the hot path of a run; that is in ``relay``.
+"""The pair: one client's channel joined to one upstream's.
 
-Theory of operation. Each channel carries a ``Leg`` as its attachment: what is needed to pass its runs on. While a pair is OPEN and nobody
-looks into its frames, ``Leg.forward_to`` names the other channel, and a run is one ``send`` (rule 2). Everything else is here, by rule:
+Theory of operation. Each channel has a ``Leg`` as its sink: what is needed to pass its runs on. ``Leg.received`` is the hot path: while a pair is
+OPEN and nobody looks into its frames, ``Leg.forward_to`` names the other channel, and a run is one ``send``, and a mute only if the socket did not
+take everything (rule 2). Everything else is the pair's, by rule:
 
 1. The upstream is connected when the client is READY; until it is READY the client is muted for ``peer``. The upstream says which endpoint is
    tried (see ``upstream``); while attempts fail the next is, each once. A client that ends before its first byte ends the pair, unless its
@@ -32,6 +33,7 @@ from proxy.cells import TLS_ERRORS
 from proxy.network import mute
 from proxy.network.cause import Cause
 from proxy.network.channel import Channel
+from proxy.network.channel_sink import ChannelSink
 from proxy.network.framing import HEADER
 from proxy.network.run import PART_FIRST, PART_LAST, Run
 from proxy.network.selector import Selector
@@ -102,7 +104,7 @@ class PairOwner(abc.ABC):
         return self._selector
 
     def attach(self, selector: Selector) -> None:
-        """Name the selector, whose listener this is."""
+        """Name the selector."""
         self._selector = selector
 
     @abc.abstractmethod
@@ -118,12 +120,16 @@ class PairOwner(abc.ABC):
         """A pair's attempt took an endpoint of its upstream down, prolonged its back-off, or brought it up again."""
 
     @abc.abstractmethod
+    def pair_muted(self, pair: "Pair") -> None:
+        """A mute of the client's channel that had to wait is in force."""
+
+    @abc.abstractmethod
     def pair_closed(self, pair: "Pair") -> None:
         """The pair is CLOSED; its row is final."""
 
 
-class Leg:
-    """One channel of a pair, and what its runs need.
+class Leg(ChannelSink):
+    """One channel of a pair, and what its runs need; what the channel tells goes to the pair.
 
     Attributes:
         pair: whose it is.
@@ -165,6 +171,49 @@ class Leg:
     def other(self) -> "Leg":
         """The pair's other leg."""
         return self.pair.upstream if self.is_client else self.pair.client
+
+    def received(self, run: Run) -> None:
+        channel = self.channel
+        assert channel is not None, "a leg that is told of has a channel"
+        out = self.forward_to
+        if out is not None and out.can_send:
+            if not out.send(run):
+                channel.mute(PEER)
+        else:
+            self.pair.received(self, channel, run)
+
+    def may_read(self) -> bool:
+        return self.tap is None or self.tap.may_read() or self.pair.tap_is_full(self)
+
+    def room_for(self) -> tuple[i64, bool]:
+        return self.pair.room_for(self)
+
+    def wait_for_room(self) -> None:
+        self.pair.wait_for_room(self)
+
+    def passes_to(self) -> Channel | None:
+        return self.pair.passes_to(self)
+
+    def passed_by(self, size: i64, frames: i64) -> None:
+        self.pair.passed_by(self, size, frames)
+
+    def ready(self) -> None:
+        self.pair.ready(self)
+
+    def sent(self) -> None:
+        self.pair.sent(self)
+
+    def muted(self) -> None:
+        self.pair.muted(self)
+
+    def end_of_stream(self) -> None:
+        self.pair.end_of_stream(self)
+
+    def write_ended(self) -> None:
+        self.pair.write_ended(self)
+
+    def closed(self) -> None:
+        self.pair.closed(self)
 
     def release(self) -> None:
         """Let go of the pair, which is CLOSED: two that hold each other would stay until the garbage collector finds them."""
@@ -253,7 +302,6 @@ class Pair:
 
     def start(self, channel: Channel) -> None:
         """The client's channel is registered."""
-        channel.attachment = self.client
         self.client.channel = channel
         self.client.gone = False
         self.route.counters.accepted += 1
@@ -300,7 +348,7 @@ class Pair:
         options = self.route.upstream_options[endpoint.server_name]
         self.endpoint = endpoint.text
         try:
-            channel = selector.connect(endpoint.family, endpoint.address, self.id, options, peer=endpoint.text)
+            channel = selector.connect(endpoint.family, endpoint.address, self.id, options, self.upstream, peer=endpoint.text)
         except OSError as error:
             if error.errno in NO_SOCKET:
                 self.route.upstream.abandoned(attempt, selector.now_ns)
@@ -311,7 +359,6 @@ class Pair:
         if options.tls is not None:
             self._owner.loop.upstream_handshaking += 1
         self._attempt = attempt
-        channel.attachment = self.upstream
         self.upstream.channel = channel
         self.upstream.gone = False
         return True
@@ -500,10 +547,10 @@ class Pair:
             return NO_LIMIT, True
         return out.room()
 
-    def wait_for_room(self, leg: Leg, channel: Channel) -> None:
+    def wait_for_room(self, leg: Leg) -> None:
         """Mute a leg until the other side may have more room."""
-        out = leg.other.channel
-        if out is not None:
+        channel, out = leg.channel, leg.other.channel
+        if channel is not None and out is not None:
             channel.mute(PEER)
             out.want_room(channel.booked_begun)
 
@@ -823,8 +870,22 @@ class Pair:
             self._timer = _PairTimer(self)
         self._owner.selector.call_at(self._owner.selector.now_ns + delay_ns, self._timer)
 
-    def closed(self, leg: Leg, channel: Channel) -> None:
+    def muted(self, leg: Leg) -> None:
+        """A mute that had to wait is in force."""
+        if leg.is_client:
+            self._owner.pair_muted(self)
+
+    def tap_is_full(self, leg: Leg) -> bool:
+        """The log takes no more of a leg's frames: mute it. False: it may not be read."""
+        if leg.channel is not None:
+            leg.channel.mute(TAP)
+        self._owner.tap_full(leg)
+        return False
+
+    def closed(self, leg: Leg) -> None:
         """A channel is closed, for whatever reason."""
+        channel = leg.channel
+        assert channel is not None, "a leg that is told of has a channel"
         leg.gone = True
         if not leg.is_client and channel.ready_ns == 0:
             self._attempt_failed(channel)
