@@ -10,11 +10,11 @@ import urllib.parse
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from control.configuration.address import Address, parse_address
 from control.configuration.capacity import cpu_limit, processor_count
 from control.configuration.document import Document, Path, key_of
 from control.configuration.files import authority_fault, identity_fault, readable_fault, validity_warning
 from control.configuration.units import format_size
+from proxy.config.address import Address, parse_address
 from proxy.config.model import AdminConfig, Forwarding, ListenerConfig, MemoryPoolConfig, TapConfig, UpstreamConfig, whole_request, whole_response
 from proxy.config.selection import api_key, byte_range, overlap
 

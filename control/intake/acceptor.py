@@ -18,12 +18,12 @@ import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from control.configuration.address import Address, format_sockaddr, parse_address
 from control.errors import StartError
 from control.guard import Guard, Job
 from control.logs import RowLog
 from control.meters import Meters
 from proxy.cells import ACCEPT_ERRORS
+from proxy.config.address import Address, format_sockaddr, parse_address
 from proxy.config.model import ListenerConfig
 from proxy.server.link import Handover, send_handover
 

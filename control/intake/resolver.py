@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from control.configuration.address import Address, parse_address
 from control.logs import RowLog
+from proxy.config.address import Address, format_sockaddr, parse_address
 from proxy.config.model import UpstreamConfig
 
 __all__ = ["Names", "Resolution", "Resolver"]
@@ -51,9 +51,7 @@ class Resolution:
 
 def _text(wire: Wire) -> str:
     _, family, address, *port = wire
-    if family == socket.AF_UNIX:
-        return f"unix:{address}"
-    return f"[{address}]:{port[0]}" if family == socket.AF_INET6 else f"{address}:{port[0]}"
+    return format_sockaddr(family, (address, *port) if port else address)
 
 
 def system_lookup(host: str, port: int) -> Iterable[tuple[int, str]]:
@@ -64,10 +62,10 @@ def system_lookup(host: str, port: int) -> Iterable[tuple[int, str]]:
 def _literal(address: Address) -> Wire | None:
     """An endpoint that needs no look-up."""
     if address.kind == "unix":
-        return ["", int(socket.AF_UNIX), address.host]
+        return ["", address.family, address.host]
     if address.kind == "name":
         return None
-    return [address.host, int(socket.AF_INET6 if address.kind == "ipv6" else socket.AF_INET), address.host, address.port]
+    return [address.host, address.family, address.host, address.port]
 
 
 class Names:

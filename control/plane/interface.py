@@ -75,7 +75,7 @@ class ControlPlane(abc.ABC):
 
         Args:
             listener: only those of this listener.
-            page_size: at most so many rows, 1 to 1000; 0 means 100.
+            page_size: at most so many rows, as ``rows_per_page`` takes it.
             page_token: of the page before; empty for the first.
 
         Raises:

@@ -12,19 +12,15 @@ from control.errors import InvalidArgumentError, NotFoundError, UnavailableError
 from control.fleet.processor import REQUEST_MS, Processor
 from control.fleet.slot import Slot
 from control.fleet.supervisor import Supervisor
-from control.plane import Holder, Outcome, Row
+from control.plane import MAX_HOLDERS, Holder, Outcome, Row, rows_per_page
 from control.steering.listeners import find_listener
 from control.steering.transactions import Transaction, Transactions
-from proxy.network.connection_id import COUNTER_BITS, GENERATION_BITS, format_connection_id
+from proxy.network.connection_id import format_connection_id, slot_of
 
 __all__ = ["Channels"]
 
-DEFAULT_PAGE: Final = 100
-LARGEST_PAGE: Final = 1000
 LINK_ROWS: Final = 100
 """Rows asked for at once: under 1 ms to make in the processor, and to read here. A page is put together of several answers."""
-MOST_HOLDERS: Final = 100
-_SLOT_SHIFT: Final = GENERATION_BITS + COUNTER_BITS
 
 
 class Channels:
@@ -40,7 +36,7 @@ class Channels:
         """See ``ControlPlane.list_channels``."""
         if listener is not None:
             find_listener(self._supervisor.desired.config, listener)
-        size = _page_size(page_size)
+        size = rows_per_page(page_size)
         slot, after = _page_position(page_token)
         rows: list[Row] = []
         processors = [processor for processor in self._supervisor.running if processor.slot >= slot]
@@ -71,14 +67,14 @@ class Channels:
 
     async def top_holders(self, count: int) -> list[Holder]:
         """See ``ControlPlane.top_holders``."""
-        if not 1 <= count <= MOST_HOLDERS:
-            raise InvalidArgumentError([Violation("count", f"must be from 1 to {MOST_HOLDERS}, not {count}")])
+        if not 1 <= count <= MAX_HOLDERS:
+            raise InvalidArgumentError([Violation("count", f"must be from 1 to {MAX_HOLDERS}, not {count}")])
         answers = await asyncio.gather(*(_held(processor, count) for processor in self._supervisor.running))
         rows = [row for answer in answers for row in answer]
         return [_holder(row) for row in heapq.nlargest(count, rows, key=lambda row: int(row["bytes"]))]
 
     def _processor_of(self, channel: int) -> Processor | None:
-        return next((item for item in self._supervisor.running if item.slot == channel >> _SLOT_SHIFT), None)
+        return next((item for item in self._supervisor.running if item.slot == slot_of(channel)), None)
 
     # --- changes -----------------------------------------------------------------------------------------------------------------
 
@@ -178,12 +174,6 @@ def _unanswered(verb: str, failures: list[UnavailableError], affected: list[int]
         text = f"{done}; in processor {slots} it is set, but not in force within {REQUEST_MS} ms: a frame begun has not ended; see muting"
         return UnavailableError(text, reason="MUTE_PENDING", **facts)
     return UnavailableError(f"{done}; of processor {slots} it is not known: {failures[0]}", reason=failures[0].reason, **facts)
-
-
-def _page_size(page_size: int) -> int:
-    if not 0 <= page_size <= LARGEST_PAGE:
-        raise InvalidArgumentError([Violation("page_size", f"must be from 0 to {LARGEST_PAGE}, not {page_size}")])
-    return page_size or DEFAULT_PAGE
 
 
 def _page_position(page_token: str) -> tuple[int, int]:

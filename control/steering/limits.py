@@ -10,7 +10,7 @@ from control.plane import Limit
 from control.steering.listeners import find_listener
 from control.steering.pool import Pool, counted, too_small
 from control.steering.transactions import Transaction, Transactions
-from proxy.config.model import MAX_INT32, ProxyConfig, whole_request
+from proxy.config.model import MAX_RECEIVE_SIZE, ProxyConfig, whole_request
 
 __all__ = ["Limits"]
 
@@ -40,8 +40,9 @@ class Limits:
     async def _set(self, listener: str, max_receive_size: int, transaction: Transaction) -> Limit:
         with counted(self._meters):
             find_listener(self._config, listener)
-            if not 1 <= max_receive_size <= MAX_INT32:
-                raise InvalidArgumentError([Violation("max_receive_size", f"must be from 1 to {MAX_INT32} bytes, not {max_receive_size}")])
+            if not MAX_RECEIVE_SIZE.takes(max_receive_size):
+                ends = f"{MAX_RECEIVE_SIZE.least} to {MAX_RECEIVE_SIZE.most}"
+                raise InvalidArgumentError([Violation("max_receive_size", f"must be from {ends} bytes, not {max_receive_size}")])
 
             def check() -> None:
                 whole = whole_request(max_receive_size, find_listener(self._config, listener).forwarding.requests)

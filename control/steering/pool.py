@@ -24,12 +24,10 @@ from control.plane import PoolShare, PoolStatus
 from control.steering.balance import Look, Need, moved_shares
 from control.steering.transactions import Transaction, Transactions
 from proxy.cells import MEMORY_KINDS, CellReader
-from proxy.config.model import largest_whole
-from proxy.network.connection_id import SLOT_BITS
+from proxy.config.model import MAX_PROCESSORS, largest_whole
 
 __all__ = ["Pool", "counted", "equal_shares", "too_small"]
 
-MAX_PROCESSORS: Final = 1 << SLOT_BITS
 BALANCE_INTERVAL_S: Final = 5.0
 BALANCE_STANDS_S: Final = 120.0
 

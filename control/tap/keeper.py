@@ -13,7 +13,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from control.errors import StartError
 from control.fleet.slot_cells import Life
@@ -29,6 +29,7 @@ from proxy.tap.log_reader import LogError, Segment, segments, streams, walk_segm
 from proxy.tap.record import DIRECTIONS, stream_name
 from proxy.tap.recovery import Sealed, ends_finally, seal_dead, seal_stream
 from proxy.tap.retention import Retention
+from proxy.tap.sums import segment_times
 
 __all__ = ["Death", "TapKeeper", "tapped_pairs"]
 
@@ -51,6 +52,14 @@ class Death:
     boot_id: str
     started_ns: int
     life: Life
+
+
+class _Deletion(NamedTuple):
+    """What the ledger is to say of a deletion (``LedgerWriter.deleted``)."""
+
+    to: int
+    from_ns: int
+    until_ns: int
 
 
 def tapped_pairs(listeners: Iterable[str], rules: Iterable[TapRule]) -> list[Pair]:
@@ -89,7 +98,7 @@ class TapKeeper:
         self._live: set[str] = set()
         self._wanted: dict[str, list[Pair]] = {}  # what the ledger is to say of streams that are being written
         self._births = threading.Lock()
-        self._deleted: dict[str, int] = {}  # the same for what was deleted
+        self._deleted: dict[str, _Deletion] = {}  # the same for what was deleted
         self._usage = 0
         self._adopted = False  # nobody but our processors writes here
         self._orphaned: set[str] = set()  # of ``_live``: what processors of earlier runs may write until then
@@ -238,8 +247,18 @@ class TapKeeper:
             fate = known.get(segment.stream)
             if fate is None or not fate.settled:
                 self._carry(segment)
-            self._deleted[segment.stream] = max(self._deleted.get(segment.stream, 0), segment.limit)
+            from_ns, until_ns = self._times(segment)
+            waiting = self._deleted.get(segment.stream, _Deletion(0, from_ns, 0))
+            self._deleted[segment.stream] = _Deletion(max(waiting.to, segment.limit), min(waiting.from_ns, from_ns), max(waiting.until_ns, until_ns))
         self._write_deleted()
+
+    def _times(self, segment: Segment) -> tuple[int, int]:
+        """Between which times lies what a segment speaks of, as far as it can be read: else between the stream's birth and now."""
+        try:
+            from_ns, until_ns = segment_times(segment)
+        except (OSError, LogError):  # it goes all the same; who asks for these times hears of too many
+            return 0, time.time_ns()
+        return from_ns, until_ns
 
     def _carry(self, segment: Segment) -> None:
         case = self._settlement.cases.get(segment.stream)
@@ -255,9 +274,9 @@ class TapKeeper:
     def _write_deleted(self) -> None:
         known = self._ledger.ledger.streams
         try:
-            for stream, to in list(self._deleted.items()):
+            for stream, deletion in list(self._deleted.items()):
                 if stream in known:
-                    self._ledger.deleted(stream, to, time.time_ns())
+                    self._ledger.deleted(stream, deletion.to, time.time_ns(), deletion.from_ns, deletion.until_ns)
                     del self._deleted[stream]
         except OSError as error:
             self._complain("deleted", f"the ledger does not say what was deleted: {error}")

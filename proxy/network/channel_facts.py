@@ -34,11 +34,11 @@ class ChannelFacts(FdHandler):
         attachment: the listener's own object for this channel; the channel never looks at it, and drops it when it was told ``closed``.
         options: shared with others of its side.
         peer: its address as text.
-        state, died_in: where the channel is in its life; in which state it was closed.
+        state, closed_in: where the channel is in its life; in which state it was closed.
         hung: the descriptor left the selector because the peer is gone while we are muted.
-        reads_off: what the peer sends is read off and thrown away (``Channel.read_off``).
+        discards_input: what the peer sends is read off and thrown away (``Channel.discard_input``).
         principal, identity: who the peer is; set before ``ready``.
-        cause, detail, error: why it was closed.
+        close_cause, detail, error: why it was closed.
         cut_short_at: bytes that were passed on of a frame that was cut through and never became whole; 0: there was none.
         frames_received, bytes_received, frames_sent, bytes_sent: of frames, headers counted; bytes include parts of frames.
         lost_bytes: received bytes of a frame that never became whole; unsent_bytes: bytes of the pending send when it was closed.
@@ -63,12 +63,12 @@ class ChannelFacts(FdHandler):
         self.peer: Final = peer
         self.fd: Final[i64] = sock.fileno()
         self.state: ChannelState = state.CONNECTING if connecting else state.HANDSHAKE
-        self.died_in: ChannelState | None = None
+        self.closed_in: ChannelState | None = None
         self.hung: bool = False
-        self.reads_off: bool = False
+        self.discards_input: bool = False
         self.principal: str = ""
         self.identity: Identity | None = None
-        self.cause: Cause | None = None
+        self.close_cause: Cause | None = None
         self.detail: str = ""
         self.error: BaseException | None = None
         self.frames_received: i64 = 0
@@ -146,7 +146,7 @@ class ChannelFacts(FdHandler):
         return self._receive.booked + self._send.booked + self._transport.booked
 
     @property
-    def causes(self) -> i64:
+    def mute_causes(self) -> i64:
         """Why the channel is not read, as bits of ``mute``."""
         return self._mutes.causes
 

@@ -71,7 +71,7 @@ class SelectorListener(abc.ABC):
 
     @abc.abstractmethod
     def closed(self, channel: "Channel") -> None:
-        """The channel is closed: once for each that was registered or connected; ``cause``, ``detail`` and ``died_in`` are set."""
+        """The channel is closed: once for each that was registered or connected; ``close_cause``, ``detail`` and ``closed_in`` are set."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

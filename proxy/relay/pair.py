@@ -431,9 +431,9 @@ class Pair:
         if channel.options.tls is not None:
             self._owner.loop.upstream_handshaking -= 1
             if channel.connected_ns != 0:
-                self._owner.loop.upstream_handshakes[tls_error(channel.cause)].observe(channel.closed_ns - channel.connected_ns)
+                self._owner.loop.upstream_handshakes[tls_error(channel.close_cause)].observe(channel.closed_ns - channel.connected_ns)
         self.upstream.channel = None
-        cause = channel.cause or Cause.INTERNAL
+        cause = channel.close_cause or Cause.INTERNAL
         if self.state is not CLOSING and cause in ENDPOINT_CAUSES:
             self._note_failure(attempt, cause, channel.detail, channel.closed_ns)
             self._connect()
@@ -639,7 +639,7 @@ class Pair:
             return False
         if self.counts_answers and self.pairing is not None and self.pairing.open > 0:
             return False
-        return self.client.ended or client.causes & (DRAIN | ADMIN) != 0 or client.is_dry()
+        return self.client.ended or client.mute_causes & (DRAIN | ADMIN) != 0 or client.is_dry()
 
     def _end_if_answered(self) -> None:
         """End right behind the last answer that is owed: a client that asks and waits sees the end before it asks again."""
@@ -775,14 +775,14 @@ class Pair:
         channel.unmute(PEER)
         channel.unmute(TAP)
         if leg.is_client and (self.cause is Cause.DRAINED or self.cause is Cause.DRAIN_TIMEOUT):
-            channel.read_off(DRAIN)
+            channel.discard_input(DRAIN)
         else:
             channel.unmute(DRAIN)
         self._settle(leg, channel)
 
     def _settle(self, leg: Leg, channel: Channel) -> None:
         """Close a channel of a closing pair whose stream is ended by us, and by the peer as far as we could see it."""
-        if channel.state is ENDED or (channel.state is WRITE_ENDED and channel.causes != 0 and not channel.reads_off):
+        if channel.state is ENDED or (channel.state is WRITE_ENDED and channel.mute_causes != 0 and not channel.discards_input):
             self._close_leg(leg)
 
     def _close_leg(self, leg: Leg) -> None:
@@ -813,7 +813,7 @@ class Pair:
             channel = leg.channel
             if channel is None:
                 continue
-            if not leg.ended and channel.causes & OURS:
+            if not leg.ended and channel.mute_causes & OURS:
                 return self._owner.selector.now_ns
             last_ns = max(last_ns, channel.last_active_ns)
         return last_ns
@@ -837,11 +837,11 @@ class Pair:
         else:
             self._count_upstream(channel)
         if self.state is not CLOSING:
-            self.end(channel.cause or Cause.INTERNAL, channel.detail, self._side_of(channel))
+            self.end(channel.close_cause or Cause.INTERNAL, channel.detail, self._side_of(channel))
         self._check_gone()
 
     def _side_of(self, channel: Channel) -> str:
-        return "internal" if channel.cause is Cause.INTERNAL else channel.options.side
+        return "internal" if channel.close_cause is Cause.INTERNAL else channel.options.side
 
     def _drop_rest(self, leg: Leg, channel: Channel) -> None:
         """Count the run that an error of ours, on its way here, kept from being passed on."""
@@ -865,15 +865,15 @@ class Pair:
 
     def _count_client(self, channel: Channel) -> None:
         loop = self._owner.loop
-        cause = self.cause or channel.cause or Cause.INTERNAL
+        cause = self.cause or channel.close_cause or Cause.INTERNAL
         self.route.counters.active_downstream -= 1
         loop.downstream_durations[ERROR_INDEX[cause]].observe(channel.closed_ns - self.opened_ns)
         if channel.options.tls is not None and channel.ready_ns == 0:
             loop.downstream_handshaking -= 1
-            loop.downstream_handshakes[tls_error(channel.cause)].observe(channel.closed_ns - channel.connected_ns)
+            loop.downstream_handshakes[tls_error(channel.close_cause)].observe(channel.closed_ns - channel.connected_ns)
 
     def _count_upstream(self, channel: Channel) -> None:
-        cause = self.cause or channel.cause or Cause.INTERNAL
+        cause = self.cause or channel.close_cause or Cause.INTERNAL
         self.route.counters.active_upstream -= 1
         self.route.upstream.counters.used -= 1
         self._owner.loop.upstream_durations[ERROR_INDEX[cause]].observe(channel.closed_ns - channel.connected_ns)

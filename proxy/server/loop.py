@@ -319,9 +319,9 @@ class Loop:
         loop.link_dropped = self._writer.dropped_count
         faults = self._selector.faults
         tap = self._tap
-        if tap is not None and tap.failures != self._tap_failures:
-            self._tap_failures = tap.failures
-            faults.note_text("tap", tap.failure)
+        if tap is not None and tap.thread.failures != self._tap_failures:
+            self._tap_failures = tap.thread.failures
+            faults.note_text("tap", tap.thread.failure)
         if tap is not None:
             tap.tallies.settle(now_ns)
         loop.faults = faults.counts

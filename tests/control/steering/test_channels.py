@@ -48,7 +48,7 @@ def test_a_page_is_put_together_of_short_answers(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(
     ("arguments", "error"),
-    [(("none", 0, ""), NotFoundError), ((None, 1001, ""), InvalidArgumentError), ((None, 1, "x"), InvalidArgumentError)],
+    [(("none", 0, ""), NotFoundError), ((None, -1, ""), InvalidArgumentError), ((None, 1, "x"), InvalidArgumentError)],
 )
 def test_a_list_of_nonsense_is_refused(arguments: tuple[Any, ...], error: type[ControlError]) -> None:
     async def scenario(made: Fleet) -> None:

@@ -18,12 +18,12 @@ from control.tap import settlement
 from control.tap.keeper import Death, TapKeeper, tapped_pairs
 from proxy.config.model import ListenerConfig, ProxyConfig, TapConfig, TapRule, UpstreamConfig
 from proxy.tap import ledger, log_reader
-from proxy.tap.block import BlockBuilder
+from proxy.tap.block_builder import BlockBuilder
 from proxy.tap.completeness import verify
 from proxy.tap.consumer import write_consumer
 from proxy.tap.gap import Gap
 from proxy.tap.ledger import read_ledger
-from proxy.tap.record import segment_file, stream_name
+from proxy.tap.record import SEGMENT_HEADER_BYTES, segment_file, stream_name
 from proxy.tap.segment import SegmentLog
 from tests.fakes.fleet import MemoryLog
 from tests.fakes.tap_log import START_NS, FakeProcessor
@@ -265,7 +265,7 @@ def test_streams_of_a_control_that_was_killed_get_an_unknown_gap(tmp_path: Path,
         writer = processor(tmp_path, "boot")
         writer.block([b"kept"] * 3, direction="response")
         if left == "sealed":
-            writer.writer._log.seal()
+            writer.writer.thread._log.seal()
     crash(tap)
     born_ns = read_ledger(str(tmp_path)).streams["n.0.boot"].born_ns
     alive_ns = born_ns + 3_000_000_000
@@ -562,9 +562,44 @@ def test_what_retention_takes_is_in_the_ledger_first_and_still_counts(tmp_path: 
     tap.stop()
     fate = read_ledger(str(tmp_path)).streams["n.0.boot"]
     assert fate.deleted_to >= log_reader.first_offset(str(tmp_path), "n.0.boot") > 0
+    assert (fate.cut_from_ns, fate.cut_until_ns) == (START_NS, START_NS)
     assert at_unlink
     assert min(at_unlink) > 0
     assert gaps(tmp_path) == [("n.recovery.boot", "a", "request", 1, "processor_died", "at_most")]
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_dead_stream_that_retention_took_whole_is_cut_beside_what_control_wrote_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: bool
+) -> None:
+    before_ns = time.time_ns()
+    tap, _, _ = keeper(tmp_path)
+    tap.born(0, "boot")
+    writer = processor(tmp_path, "boot")
+    writer.block([b"kept"] * 3, at_ns=time.time_ns())
+    tap.died(death("boot", request=3))
+    tap.stop()
+    (row,) = verify(str(tmp_path)).rows
+    assert (row.stream, row.seen, row.stored, row.state) == ("n.0.boot", 3, 3, "complete")
+    (segment,) = log_reader.segments(str(tmp_path), "n.0.boot")
+    if damaged:
+        with open(segment.path, "r+b") as file:
+            file.seek(SEGMENT_HEADER_BYTES)
+            file.write(b"none")  # instead of a block's header
+    os.utime(segment.path, (0, 0))
+    monkeypatch.setattr(module, "SWEEP_INTERVAL_S", 0.005)
+    again, _, _ = keeper(tmp_path, max_age_ms=3_600_000)
+    until(lambda: log_reader.streams(str(tmp_path)) == ["n.recovery.boot"])
+    again.stop()
+    verdict = verify(str(tmp_path))
+    assert verdict.faults == []
+    assert {(row.stream, row.listener, row.direction, row.state) for row in verdict.rows} == {
+        ("n.0.boot", "a", "request", "cut"),
+        ("n.0.boot", "a", "response", "cut"),
+    }
+    assert sorted({(row.seen, row.stored) for row in verdict.rows}) == [(0, 0), (3, 0)]
+    fate = read_ledger(str(tmp_path)).streams["n.0.boot"]
+    assert before_ns <= fate.cut_from_ns == fate.born_ns <= fate.cut_until_ns <= time.time_ns()
 
 
 def test_a_ledger_without_room_does_not_keep_retention_from_making_some(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

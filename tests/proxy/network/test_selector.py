@@ -17,7 +17,7 @@ from proxy.network.channel import Channel
 from proxy.network.listener import FdHandler
 from proxy.network.plaintext import PlaintextTransport
 from proxy.network.run import Run
-from proxy.network.selector import BUDGET_NS, LOOK_EACH, MAX_EVENTS, MAX_REGISTERED
+from proxy.network.selector import BUDGET_NS, CLOCK_EACH, MAX_EVENTS, MAX_REGISTERED
 from proxy.network.state import ChannelState
 from proxy.network.timer import Timer
 from proxy.network.transport import Identity
@@ -107,7 +107,7 @@ def test_a_refused_connection_is_told_later_and_never_raised(net: NetBench, tmp_
         assert net.listener.words() == []
         net.poll_until(lambda: net.selector.channel_count == 0)
     for channel in (refused, missing):
-        assert (channel.cause, channel.died_in) == (Cause.UPSTREAM_REFUSED, ChannelState.CONNECTING)
+        assert (channel.close_cause, channel.closed_in) == (Cause.UPSTREAM_REFUSED, ChannelState.CONNECTING)
         assert channel.detail
     assert sorted(net.listener.words()) == ["closed", "closed"]
 
@@ -118,8 +118,8 @@ def test_a_unix_socket_whose_queue_is_full_refuses(net: NetBench, tmp_path: Path
         server.bind(path)
         server.listen(0)
         first, second = [net.selector.connect(socket.AF_UNIX, path, number, net.options(side="upstream")) for number in (1, 2)]
-        net.poll_until(lambda: first.is_open and second.cause)
-        assert (second.cause, second.died_in) == (Cause.UPSTREAM_REFUSED, ChannelState.CONNECTING)
+        net.poll_until(lambda: first.is_open and second.close_cause)
+        assert (second.close_cause, second.closed_in) == (Cause.UPSTREAM_REFUSED, ChannelState.CONNECTING)
 
 
 def test_a_connection_that_takes_too_long_times_out(net: NetBench) -> None:
@@ -131,7 +131,7 @@ def test_a_connection_that_takes_too_long_times_out(net: NetBench) -> None:
         net.clock.advance_ms(10_000)
         net.poll()
         if not opened:
-            assert (channel.cause, channel.died_in) == (Cause.UPSTREAM_TIMEOUT, ChannelState.CONNECTING)
+            assert (channel.close_cause, channel.closed_in) == (Cause.UPSTREAM_TIMEOUT, ChannelState.CONNECTING)
         for other in others:
             other.close()
 
@@ -144,7 +144,7 @@ def test_a_client_that_does_not_finish_its_handshake_times_out(net: NetBench, tl
     assert channel.state is ChannelState.HANDSHAKE
     net.clock.advance_ms(1)
     net.poll()
-    assert (channel.cause, channel.died_in) == (Cause.HANDSHAKE_TIMEOUT, ChannelState.HANDSHAKE)
+    assert (channel.close_cause, channel.closed_in) == (Cause.HANDSHAKE_TIMEOUT, ChannelState.HANDSHAKE)
 
 
 def test_the_budget_for_new_sockets_is_renewed_by_each_poll(net: NetBench) -> None:
@@ -258,7 +258,7 @@ def test_closed_may_close_others_and_all_are_told(net: NetBench) -> None:
     )
     channels[0].close(Cause.ADMIN)
     net.poll()
-    assert [channel.cause for channel in channels] == [Cause.ADMIN] + [Cause.UPSTREAM_CLOSED] * 3
+    assert [channel.close_cause for channel in channels] == [Cause.ADMIN] + [Cause.UPSTREAM_CLOSED] * 3
     assert net.listener.words()[-4:] == ["closed"] * 4
 
 
@@ -391,7 +391,7 @@ class Slow:
         return (self.net.clock.now - before) / 1_000_000
 
 
-BOUND_MS = (BUDGET_NS / 1_000_000) + LOOK_EACH  # a step of these tests costs 1 ms
+BOUND_MS = (BUDGET_NS / 1_000_000) + CLOCK_EACH  # a step of these tests costs 1 ms
 
 
 def test_a_poll_handles_events_for_a_bounded_time_and_each_in_its_turn(net: NetBench) -> None:
@@ -621,7 +621,7 @@ def test_bytes_that_the_transport_holds_wait_for_the_gate(net: NetBench, tls_wor
     net.listener.gate = close_gate
     server.unmute(mute.ADMIN)
     net.poll(5)
-    assert (server.frames_received, server.causes) == (1, mute.TAP)
+    assert (server.frames_received, server.mute_causes) == (1, mute.TAP)
     net.listener.gate = lambda channel: True
     server.unmute(mute.TAP)
     net.poll()
@@ -650,7 +650,7 @@ def test_a_record_that_is_not_whole_does_not_make_the_loop_spin(net: NetBench, t
         for _ in range(3):
             shovel(100)
             net.poll(3)
-        assert not net.selector._visits
+        assert not net.selector._buffered
         for _ in range(10):
             shovel()
             net.poll()
@@ -699,7 +699,7 @@ def test_closing_the_selector_tells_everybody_and_leaves_nothing() -> None:
         net.poll()
         net.pair()
     assert net.listener.words().count("closed") == 5
-    assert channel.cause is Cause.DRAINED
+    assert channel.close_cause is Cause.DRAINED
 
 
 def test_every_collection_is_empty_after_all_have_closed(net: NetBench, tls_world: TlsWorld) -> None:
@@ -709,6 +709,6 @@ def test_every_collection_is_empty_after_all_have_closed(net: NetBench, tls_worl
     net.poll(2)
     selector = net.selector
     assert not any(handler is not None for handler in selector._handlers)
-    for collection in (selector._channels, selector._visits, selector._handshakes, selector._dead, selector._ended):
+    for collection in (selector._channels, selector._buffered, selector._handshakes, selector._closed, selector._write_ended):
         assert len(collection) == 0
     assert len(selector._timers) == 0

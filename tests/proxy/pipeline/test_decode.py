@@ -11,11 +11,12 @@ from pyspark.sql.types import ArrayType, IntegerType, StructType
 
 from proxy.config.model import TapRule
 from proxy.network.authenticator import ANONYMOUS
-from proxy.pipeline.decode import NOBODY, Block, loss_batch, read_slice, record_batch, record_batches
+from proxy.pipeline.decode import NOBODY, loss_batch, record_batch, record_batches
 from proxy.pipeline.loss import DataLossError, Loss
 from proxy.pipeline.planner import Part, Planner, Slice
 from proxy.pipeline.position import Position
 from proxy.pipeline.schema import CHUNK_SCHEMA
+from proxy.pipeline.slices import Block, read_slice
 from proxy.tap import record
 from proxy.tap.log_reader import Joiner
 from tests.fakes.runs import pieces_of
@@ -459,7 +460,7 @@ def test_a_frame_that_was_cut_through_is_a_row_as_if_it_came_whole(tmp_path: Pat
 @pytest.mark.parametrize("segment_size", [1, 5000, 1 << 20])
 def test_any_cut_of_the_log_into_partitions_gives_the_same_rows(tmp_path: Path, segment_size: int) -> None:
     processor = in_pieces(tmp_path, segment_size=segment_size)
-    places = [block.header.offset for block in blocks(tmp_path)] + [int(processor.writer.bytes_flushed)]
+    places = [block.header.offset for block in blocks(tmp_path)] + [int(processor.writer.thread.bytes_flushed)]
     planner = Planner(tmp_path, parallelism=1)
 
     def read(start: int, end: int) -> list[dict[str, object]]:

@@ -19,7 +19,7 @@ from proxy.network.selector import Selector
 from proxy.network.tls_context import client_context
 from proxy.relay.pairing import MAX_OPEN
 from proxy.relay.rows import open_row
-from proxy.relay.upstream import Endpoint, address_text
+from proxy.relay.upstream import Endpoint
 from proxy.tap.log_reader import read_frames
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter
@@ -103,7 +103,7 @@ def test_the_client_is_muted_for_peer_until_its_upstream_is_ready(make, silent):
     client.sendall(frame(b"early"))
     world.poll()
     assert pair.state.value == "connecting_upstream"
-    assert pair.client.channel.causes == mute.PEER
+    assert pair.client.channel.mute_causes == mute.PEER
     assert pair.client.channel.frames_received == 0
     pair.abort(Cause.ADMIN, "", "internal")
     world.poll()
@@ -205,7 +205,7 @@ def test_what_cannot_be_reached_is_passed_over(make, nowhere):
         world.upstream.replace([Endpoint(family, nowhere), *world.upstream.endpoints])
         _, pair = world.client()
         world.until(lambda: pair.state.value == "open")
-    assert (world.told.endpoints[0]["endpoint"], world.told.endpoints[0]["reason"]) == (address_text(family, nowhere), "refused")
+    assert (world.told.endpoints[0]["endpoint"], world.told.endpoints[0]["reason"]) == (Endpoint(family, nowhere).text, "refused")
 
 
 def test_twenty_at_once_find_the_endpoint_that_answers(make, refusing):
@@ -415,14 +415,14 @@ def test_a_source_is_muted_for_peer_while_a_send_is_pending_and_the_other_direct
     client, upstream, pair = world.pair()
     world.fill(client)
     source = pair.client.channel
-    assert source.causes == mute.PEER
+    assert source.mute_causes == mute.PEER
     assert pair.upstream.channel.pending_send > 0
     upstream.sendall(frame(b"answer"))
     assert world.read(client, 10) == frame(b"answer")
     before = source.frames_received
-    while source.causes:
+    while source.mute_causes:
         world.read(upstream, 4096)
-    world.until(lambda: source.frames_received > before or not source.causes)
+    world.until(lambda: source.frames_received > before or not source.mute_causes)
     client.close()
     world.ended(upstream)
     upstream.close()
@@ -440,17 +440,17 @@ def test_too_many_open_requests_mute_the_client_until_half_are_answered(make):
     client.sendall(data[len(data) // 2 :])
     world.until(lambda: pair.pairing.full)
     world.poll()
-    assert pair.client.channel.causes == mute.PEER
+    assert pair.client.channel.mute_causes == mute.PEER
     answers = b"".join(answer(index) for index in range(total))
     part = len(answer(0)) * (MAX_OPEN // 2)
     upstream.sendall(answers[:part])
     world.read(client, part)
     world.poll()
-    assert pair.client.channel.causes == mute.PEER
+    assert pair.client.channel.mute_causes == mute.PEER
     upstream.sendall(answers[part:])
     world.read(client, len(answers) - part)
     world.until(lambda: pair.pairing.open == 0)
-    assert pair.client.channel.causes == 0
+    assert pair.client.channel.mute_causes == 0
 
 
 # Rule 3: muting.
@@ -546,7 +546,7 @@ def test_half_close_waits_for_the_pending_send(world):
         try:
             left = left[client.send(left) :]
         except BlockingIOError:
-            if pair.client.channel.causes:
+            if pair.client.channel.mute_causes:
                 break
             world.poll(1)
     sent = 4 * len(data) - len(left)

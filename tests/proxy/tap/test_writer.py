@@ -18,7 +18,8 @@ from proxy.tap.log_block import GapRecord
 from proxy.tap.log_reader import read_frames, read_gaps, segment_facts, segments
 from proxy.tap.point import TapPoint
 from proxy.tap.rules import TapRules
-from proxy.tap.writer import RETRY_NS, SAMPLED_GAPS_NS, TapWriter
+from proxy.tap.writer import SAMPLED_GAPS_NS, TapWriter
+from proxy.tap.writer_thread import RETRY_NS
 from tests.fakes.disk import FakeDisk
 from tests.fakes.runs import framed, piece_of, run_of
 
@@ -80,7 +81,7 @@ class Log:
 
     @property
     def flushed(self) -> int:
-        return int(self.writer.frames_flushed_request + self.writer.frames_flushed_response)
+        return int(self.writer.thread.frames_flushed_request + self.writer.thread.frames_flushed_response)
 
     def assert_settled(self) -> None:
         """Every matched frame is in the log: itself, or as a gap."""
@@ -88,7 +89,7 @@ class Log:
         missing = sum(gap.frames for gap in self.gaps())
         assert self.matched == self.flushed + self.writer.frames_dropped
         assert self.flushed == len(found)
-        assert self.writer.frames_gapped == self.writer.frames_dropped == missing
+        assert self.writer.thread.frames_gapped == self.writer.frames_dropped == missing
 
 
 def test_a_block_is_written_when_its_first_chunk_is_old_enough(tmp_path: Path) -> None:
@@ -103,7 +104,7 @@ def test_a_block_is_written_when_its_first_chunk_is_old_enough(tmp_path: Path) -
     assert log.tick(1) > log.now + 10_000 * MS  # the end of the window
     log.writer.write_queued()
     assert log.numbers() == [0, 1]
-    assert log.writer.blocks_flushed == 1
+    assert log.writer.blocks_handed == 1
 
 
 def test_a_block_is_handed_over_when_it_is_large_enough(tmp_path: Path) -> None:
@@ -127,7 +128,7 @@ def test_closing_writes_and_seals(tmp_path: Path) -> None:
     assert log.flushed == 300
     assert [segment.sealed for segment in segments(log.root, log.writer.stream)] == [True]
     assert log.writer.queued_bytes == 0
-    assert log.writer.bytes_flushed == segments(log.root, log.writer.stream)[0].size - 4096
+    assert log.writer.thread.bytes_flushed == segments(log.root, log.writer.stream)[0].size - 4096
 
 
 def test_an_idle_writer_leaves_nothing(tmp_path: Path) -> None:
@@ -190,7 +191,7 @@ def test_a_full_disk_drops_then_writing_resumes_by_itself(tmp_path: Path) -> Non
     disk.room = 50
     log.send(b"dropped with its block", frames=2)
     log.flush()
-    assert log.writer.write_errors == 1
+    assert log.writer.thread.write_errors == 1
     assert "No space" in log.writer.error
     log.tick(0)
     assert log.writer.dropped_disk_full == 2
@@ -199,7 +200,7 @@ def test_a_full_disk_drops_then_writing_resumes_by_itself(tmp_path: Path) -> Non
     assert log.writer.dropped_disk_full == 5
     log.tick(RETRY_NS)
     log.writer.write_queued()
-    assert log.writer.write_errors == 2
+    assert log.writer.thread.write_errors == 2
     disk.room = None
     log.tick(0)
     log.tick(RETRY_NS)
@@ -221,7 +222,7 @@ def test_while_the_disk_fails_it_is_not_asked_at_every_flush(tmp_path: Path) -> 
     for _ in range(1000):
         log.tick(1 * MS)
         log.writer.write_queued()
-    assert 5 <= log.writer.write_errors <= 12
+    assert 5 <= log.writer.thread.write_errors <= 12
     assert log.writer.dropped_disk_error == 1
 
 
@@ -235,7 +236,7 @@ def test_mute_and_a_failing_disk_try_the_block_again(tmp_path: Path) -> None:
         log.send(b"kept")
         log.tick(0)
         log.tick()
-        while not log.writer.write_errors:
+        while not log.writer.thread.write_errors:
             threading.Event().wait(0.001)
         assert not log.send(b"kept too")
         assert not log.writer.accepts()
@@ -304,7 +305,7 @@ def test_a_bug_under_a_write_costs_its_block_and_not_the_thread(tmp_path: Path) 
     log.send(b"lost", frames=3)
     log.tick(0)
     log.tick()
-    while not log.writer.write_errors:
+    while not log.writer.thread.write_errors:
         threading.Event().wait(0.001)
     assert "a bug" in log.writer.error
     disk.broken = 0
@@ -645,7 +646,7 @@ from pathlib import Path
 processor = FakeProcessor(Path(sys.argv[1]))
 for number in range(8):
     processor.block([bytes([number]) * 4000])
-assert processor.writer.write_errors > 0, processor.writer.write_errors
+assert processor.writer.thread.write_errors > 0, processor.writer.thread.write_errors
 print(processor.writer.error)
 """
 
@@ -674,7 +675,7 @@ hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
 resource.setrlimit(resource.RLIMIT_FSIZE, (5000, hard))
 processor = FakeProcessor(Path(sys.argv[1]), segment_age_ms=1)
 processor.block([bytes(4000)])
-assert processor.writer.write_errors == 1, processor.writer.write_errors
+assert processor.writer.thread.write_errors == 1, processor.writer.thread.write_errors
 resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 for _ in range(2):
     processor.writer.poll_due(1 << 40)  # the gap, when the disk is tried again

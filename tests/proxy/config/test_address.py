@@ -3,7 +3,7 @@ import socket
 
 import pytest
 
-from control.configuration.address import format_sockaddr, parse_address
+from proxy.config.address import format_sockaddr, parse_address
 
 
 @pytest.mark.parametrize("text", ["127.0.0.1:9092", "[::1]:9092", "broker-0.internal:1", "localhost:65535", "unix:/run/a.sock"])

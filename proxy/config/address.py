@@ -1,22 +1,21 @@
-"""Addresses as the configuration writes them: ``host:port``, ``[v6]:port`` or ``unix:PATH``."""
+"""Addresses as the configuration writes them, and as rows, logs and the API show them: ``host:port``, ``[v6]:port`` or ``unix:PATH``."""
 
-import dataclasses
 import ipaddress
 import os
 import re
 import socket
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 __all__ = ["MAX_UNIX_PATH_BYTES", "Address", "format_sockaddr", "parse_address"]
 
 MAX_UNIX_PATH_BYTES: Final = 107
+"""sun_path without its end."""
 _LABEL: Final = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
 
 Kind = Literal["ipv4", "ipv6", "name", "unix"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Address:
+class Address(NamedTuple):
     """One address. ``host`` is without brackets, or the path when ``kind`` is ``unix`` (then ``port`` is 0)."""
 
     kind: Kind
@@ -27,6 +26,12 @@ class Address:
         if self.kind == "unix":
             return f"unix:{self.host}"
         return f"[{self.host}]:{self.port}" if self.kind == "ipv6" else f"{self.host}:{self.port}"
+
+    @property
+    def family(self) -> int:
+        """Of a socket to it, by the numbers of the ``socket`` module; of a name it is not known."""
+        assert self.kind != "name", "what a name stands for is to be looked up"
+        return int({"unix": socket.AF_UNIX, "ipv4": socket.AF_INET, "ipv6": socket.AF_INET6}[self.kind])
 
     @property
     def wildcard(self) -> bool:
