@@ -90,7 +90,7 @@ def test_zero_processors_become_a_number() -> None:
 
 def proxy() -> tuple[Proxy, MemoryLog]:
     log, meters = MemoryLog(), Meters()
-    return Proxy(Loaded(fleet_config(1), [], {}), log, meters, Guard(log, meters)), log
+    return Proxy(Loaded(fleet_config(1), [], {}, {}), log, meters, Guard(log, meters)), log
 
 
 def test_what_fails_to_stop_is_said_and_the_rest_is_undone_last_first() -> None:
