@@ -15,6 +15,7 @@ from proxy.network.channel import Channel
 from proxy.network.connection_id import ConnectionIds
 from proxy.network.listener import SelectorListener
 from proxy.network.run import Run
+from proxy.relay import ending, opening, passing, tapping
 from proxy.relay.counters import CAUSE_INDEX, Counters
 from proxy.relay.pair import Leg, Pair, PairOwner
 from proxy.relay.route import Route
@@ -116,7 +117,7 @@ class Relay(SelectorListener):
             self._ids.give_back()
             raise
         pairs.open[int(pair.id)] = pair
-        pair.start(channel)
+        opening.start(pair, channel)
         return pair
 
     def retap(self, rules: TapRules | None) -> None:
@@ -144,9 +145,9 @@ class Relay(SelectorListener):
     def follow(self, pair: Pair) -> None:
         """Have an open pair do as the rules in force say."""
         try:
-            pair.retap()
+            tapping.retap(pair)
         except Exception as error:  # the others are to follow
-            pair.crash(error, "tap")
+            ending.crash(pair, error, "tap")
 
     def refuse(self, route: Route, cause: Cause) -> i64:
         """Count a connection that never became a pair; its id."""
@@ -163,7 +164,7 @@ class Relay(SelectorListener):
             if not out.send(run):
                 channel.mute(PEER)
         else:
-            leg.pair.received(leg, channel, run)
+            passing.received(leg.pair, leg, channel, run)
 
     def may_read(self, channel: Channel) -> bool:
         leg = channel.attachment
@@ -177,32 +178,32 @@ class Relay(SelectorListener):
     def room_for(self, channel: Channel) -> tuple[i64, bool]:
         leg = channel.attachment
         assert isinstance(leg, Leg), "every channel has a leg"
-        return leg.pair.room_for(leg)
+        return passing.room_for(leg.pair, leg)
 
     def wait_for_room(self, channel: Channel) -> None:
         leg = channel.attachment
         assert isinstance(leg, Leg), "every channel has a leg"
-        leg.pair.wait_for_room(leg, channel)
+        passing.wait_for_room(leg, channel)
 
     def passes_to(self, channel: Channel) -> Channel | None:
         leg = channel.attachment
         assert isinstance(leg, Leg), "every channel has a leg"
-        return leg.pair.passes_to(leg)
+        return passing.passes_to(leg.pair, leg)
 
     def passed_by(self, channel: Channel, size: i64, frames: i64) -> None:
         leg = channel.attachment
         assert isinstance(leg, Leg), "every channel has a leg"
-        leg.pair.passed_by(leg, size, frames)
+        passing.passed_by(leg.pair, leg, size, frames)
 
     def ready(self, channel: Channel) -> None:
         leg = channel.attachment
         assert isinstance(leg, Leg), "every channel has a leg"
-        leg.pair.ready(leg)
+        opening.ready(leg.pair, leg)
 
     def sent(self, channel: Channel) -> None:
         leg = channel.attachment
         assert isinstance(leg, Leg), "every channel has a leg"
-        leg.pair.sent(leg)
+        passing.sent(leg.pair, leg)
 
     def muted(self, channel: Channel) -> None:
         leg = channel.attachment
@@ -213,14 +214,17 @@ class Relay(SelectorListener):
     def end_of_stream(self, channel: Channel) -> None:
         leg = channel.attachment
         assert isinstance(leg, Leg), "every channel has a leg"
-        leg.pair.end_of_stream(leg)
+        ending.end_of_stream(leg.pair, leg)
 
     def write_ended(self, channel: Channel) -> None:
         leg = channel.attachment
         assert isinstance(leg, Leg), "every channel has a leg"
-        leg.pair.write_ended(leg)
+        ending.write_ended(leg.pair, leg)
 
     def closed(self, channel: Channel) -> None:
         leg = channel.attachment
         assert isinstance(leg, Leg), "every channel has a leg"
-        leg.pair.closed(leg, channel)
+        if leg.is_client or channel.ready_ns != 0:
+            ending.closed(leg.pair, leg, channel)
+        else:
+            opening.attempt_failed(leg.pair, channel)

@@ -12,6 +12,7 @@ from proxy.network import mute
 from proxy.network.cause import Cause
 from proxy.network.channel import MAX_READ
 from proxy.network.connection_id import format_connection_id
+from proxy.relay import ending
 from proxy.tap.log_reader import read_frames, read_gaps
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter
@@ -249,7 +250,7 @@ def test_a_pair_that_ends_while_the_log_is_full_is_read_to_its_end(tmp_path):
     world.until(lambda: pair.client.channel.mute_causes == mute.TAP)
     client.sendall(frame(b"nobody takes this"))
     world.poll(5)
-    pair.end(Cause.ADMIN, "", "internal")
+    ending.end(pair, Cause.ADMIN, "", "internal")
     client.close()
     upstream.close()
     world.until(lambda: world.rows)  # without a second of waiting: the clock stands still
@@ -265,7 +266,7 @@ def test_pairs_that_close_while_the_log_is_full_are_not_kept(tmp_path):
     client.sendall(frame(bytes(60_000)) * 2)
     world.until(lambda: pair.client.channel.mute_causes == mute.TAP)
     assert pair.client in world.relay.pairs._starved
-    pair.abort(Cause.ADMIN, "", "internal")
+    ending.abort(pair, Cause.ADMIN, "", "internal")
     world.until(lambda: world.rows)
     assert not world.relay.pairs._starved
     client.close()

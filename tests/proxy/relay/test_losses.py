@@ -2,7 +2,7 @@
 
 import contextlib
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from proxy.config.model import TapRule
 from proxy.network.cause import Cause
+from proxy.relay import ending
 from proxy.tap.log_reader import read_gaps
 from tests.fakes.accounts import LIMIT, Accounts
-from tests.fakes.upstream import refusing_port
 from tests.fakes.world import SECOND, reset
 
 
@@ -24,12 +24,6 @@ def make(tmp_path: Path) -> Callable[..., Accounts]:
         return Accounts(tmp_path, *arguments, **options)
 
     return build
-
-
-@pytest.fixture
-def refusing() -> Iterator[tuple[str, int]]:
-    with refusing_port() as port:
-        yield ("127.0.0.1", port)
 
 
 @pytest.mark.parametrize("protocol", ["framed", "kafka"])
@@ -221,10 +215,10 @@ class Story:
         self.upstream.close()
 
     def _admin(self) -> None:
-        self.pair.end(Cause.ADMIN, "", "internal")
+        ending.end(self.pair, Cause.ADMIN, "", "internal")
 
     def _abort(self) -> None:
-        self.pair.abort(Cause.ADMIN, "", "internal")
+        ending.abort(self.pair, Cause.ADMIN, "", "internal")
 
     def _drain(self) -> None:
         self.world.relay.pairs.draining = True

@@ -1,4 +1,4 @@
-"""The shared cells: layout from names, writer and reader over one mapping, and a processor that is started again."""
+"""Writer and reader over one mapping, and a processor that is started again."""
 
 import os
 from array import array
@@ -7,9 +7,6 @@ from types import SimpleNamespace
 import pytest
 
 from proxy.cells import (
-    CAUSES,
-    CELL_SIZE,
-    HEADER_SIZE,
     METRICS,
     CellLayout,
     CellReader,
@@ -38,30 +35,6 @@ def descriptor(layout: CellLayout):
     descriptor = create(layout)
     yield descriptor
     os.close(descriptor)
-
-
-def test_equal_names_give_equal_layouts(layout):
-    assert CellLayout.of(_config("kafka", "plain")) == layout
-    assert CellLayout.of(_config("kafka", "other")).hash != layout.hash
-
-
-def test_rows_cover_the_cells_without_gap_or_overlap(layout):
-    end = 0
-    for row in layout.rows:
-        assert row.index == end
-        end += row.count
-    assert end == layout.count
-    assert layout.size == HEADER_SIZE + layout.count * CELL_SIZE
-
-
-def test_names_are_unique_and_described():
-    names = [metric.name for metric in METRICS]
-    assert len(set(names)) == len(names)
-    for metric in METRICS:
-        assert metric.name.startswith("framegate.")
-        assert metric.description.endswith(".")
-        assert list(metric.bounds) == sorted(metric.bounds)
-        assert bool(metric.bounds) == (metric.kind == "histogram")
 
 
 def test_values_cross_the_mapping_in_their_units(layout, descriptor):
@@ -119,10 +92,6 @@ def test_control_zeroes_the_gauges_of_a_dead_processor(layout, descriptor):
 def test_cells_of_another_configuration_are_refused(descriptor):
     with pytest.raises(ValueError, match="another configuration"):
         CellReader(descriptor, CellLayout.of(_config("plain")))
-
-
-def test_causes_are_listed_once():
-    assert len(set(CAUSES)) == len(CAUSES) == 22
 
 
 def test_slots_without_a_processor_are_summed_for_good(layout, descriptor):
