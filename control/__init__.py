@@ -14,9 +14,9 @@
     meters         what the control process counts itself
     logs           JSON rows on stdout
     plane          the interface that service, telemetry and health use, and its values; ``steering`` implements it
-    errors         what is refused, and why
     configuration  a YAML file becomes the model of ``proxy.config``; every fault at once
     gen            generated stubs
+    errors         what is refused, and why
 
 It may import the data path (``proxy``); nothing there imports it.
 """

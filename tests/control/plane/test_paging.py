@@ -1,9 +1,9 @@
 """control.plane.paging: one rule for all pages."""
 
 import pytest
+from control.plane.paging import MAX_PAGE_SIZE, rows_per_page
 
 from control.errors import InvalidArgumentError
-from control.plane.paging import MAX_PAGE_SIZE, rows_per_page
 
 
 def test_a_page_has_a_default_and_a_maximum_and_no_minus() -> None:
