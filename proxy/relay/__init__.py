@@ -2,9 +2,15 @@
 
 =========== =======================================================================
 relay       what a selector tells, passed on; the hot path; all pairs of a processor
-pair        the rules of a pair, from accept to its one closed row
+pair        what a pair is, and its rules, from accept to its one closed row
 state       the life of a pair, as a table
+opening     rule 1: the client is READY, an endpoint of the upstream answers
+passing     rules 2 and 3: runs that somebody looks into
+tapping     whose frames are looked at, and what changes when the rules do
+ending      rules 5 and 7: half-close, the last second, the row
+losses      what was received and is not passed on
 pairing     which answer belongs to which request, for ``protocol: kafka``
+upstream    its endpoints: which is tried next, which is left out
 route       one listener and the upstream behind it: what its pairs share
 drain       how all pairs end in good order
 rows        a pair as a JSON object

@@ -24,6 +24,7 @@ from proxy.cells import (
     CellLayout,
     CellWriter,
 )
+from proxy.network.cause import Cause
 from proxy.network.memory_pool import MemoryPool
 from proxy.network.receive import ReceiveLimit
 from proxy.network.stats import SideStats
@@ -32,11 +33,20 @@ from proxy.tap.record import DIRECTIONS
 from proxy.tap.tallies import Reserve, Tally
 from proxy.tap.writer import TapWriter
 
-__all__ = ["Counters", "Histogram", "ListenerCounters", "LoopCounters", "Publisher", "UpstreamCounters"]
+__all__ = ["Counters", "Histogram", "ListenerCounters", "LoopCounters", "Publisher", "UpstreamCounters", "tls_error"]
 
 CAUSE_INDEX: Final = {cause: index for index, cause in enumerate(CAUSES)}
 ERROR_INDEX: Final = {cause: 0 if cause in ORDERLY_CAUSES else DURATION_ERRORS.index(cause) for cause in CAUSES}
 HEADER_BYTES: Final = 4
+
+
+def tls_error(cause: Cause | None) -> int:
+    """The index in ``TLS_ERRORS`` of a handshake that ended for a cause."""
+    if cause is Cause.TLS_FAILED:
+        return TLS_ERRORS.index("tls_failed")
+    if cause is Cause.HANDSHAKE_TIMEOUT or cause is Cause.UPSTREAM_TIMEOUT:
+        return TLS_ERRORS.index("handshake_timeout")
+    return TLS_ERRORS.index("other")
 
 
 def _zeros(count: i64) -> "vec[i64]":

@@ -28,6 +28,7 @@ from proxy.network.cause import Cause
 from proxy.network.channel import Channel
 from proxy.network.selector import Selector
 from proxy.network.timer import Timer
+from proxy.relay import ending
 from proxy.relay.pair import Pair
 from proxy.relay.state import PairState
 from proxy.relay.watcher import PairWatcher
@@ -101,7 +102,7 @@ class Drain(Timer):
             try:
                 self._look(pair, now_ns)
             except Exception as error:
-                pair.crash(error)
+                ending.crash(pair, error)
             if count % LOOK_EACH == 0 and i64(self._clock.now_ns()) >= end_ns:
                 return False
         return True
@@ -112,17 +113,17 @@ class Drain(Timer):
             return
         if now_ns >= self._until_ns:
             self._cut_off += 1
-            pair.end(Cause.DRAIN_TIMEOUT, "not quiet when the drain ended", "internal")
+            ending.end(pair, Cause.DRAIN_TIMEOUT, "not quiet when the drain ended", "internal")
             return
         if pair.state is PairState.HANDSHAKING or pair.state is PairState.CONNECTING_UPSTREAM:
-            pair.end(Cause.DRAINED, "", "internal")
+            ending.end(pair, Cause.DRAINED, "", "internal")
             return
         pair.draining = True
         client = pair.client.channel
         if client is not None and self._is_to_stop(pair, client, now_ns):
             client.mute(mute.DRAIN)
         if self._is_over(pair, now_ns):
-            pair.end(Cause.DRAINED, "", "internal")
+            ending.end(pair, Cause.DRAINED, "", "internal")
 
     def _is_to_stop(self, pair: Pair, client: Channel, now_ns: i64) -> bool:
         """Whether the client is not to be read any more."""

@@ -32,6 +32,7 @@ from proxy.cells import MEMORY_KINDS
 from proxy.network import mute
 from proxy.network.cause import Cause
 from proxy.network.channel import Channel
+from proxy.relay import ending
 from proxy.relay.pair import Pair
 from proxy.relay.relay import Relay
 from proxy.relay.rows import endpoint_row, holder_row, open_row
@@ -194,7 +195,7 @@ class _Bulk(_Job):
             else:
                 self._begun.append(pair)
         except Exception as error:  # what became of the pair is not known: it ends
-            pair.crash(error, "command")
+            ending.crash(pair, error, "command")
             self._undone.append(number)
 
     def waits(self) -> bool:
@@ -207,7 +208,7 @@ class _Bulk(_Job):
                 self._missing.append(int(pair.id))
             elif client.mute_in_force:
                 self._affected.append(int(pair.id))
-            elif client.causes & mute.ADMIN:
+            elif client.mute_causes & mute.ADMIN:
                 self._begun.append(pair)
             else:
                 self._undone.append(int(pair.id))
@@ -415,7 +416,7 @@ class Commands:
         reason = str(message.get("reason") or "")
 
         def act(pair: Pair) -> bool:
-            pair.end(Cause.ADMIN, reason, "internal")
+            ending.end(pair, Cause.ADMIN, reason, "internal")
             return True
 
         self._jobs.append(_Bulk(message, self._pairs.open, act))

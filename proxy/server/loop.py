@@ -11,12 +11,11 @@ SIGTERM begins. A second SIGTERM does without the rest of the drain, and a third
 What raises costs the connection, timer or command that it happened to (``network.faults``), and is logged, at most once a second for each place.
 Only an error of the selector itself ends the loop, in the same order as any other end, and the process with code 1.
 
-A link whose replies do not drain stops being read, and so does the hand-over: closed notices are never dropped, so no more may arise.
+The link to control, its commands and the connections it hands over are in ``control_link``.
 """
 
 import gc
 import os
-import select
 import socket
 import time
 from typing import Any, Final
@@ -25,20 +24,20 @@ from mypy_extensions import i64
 
 from proxy.cells import CellWriter, State
 from proxy.network.cause import Cause
-from proxy.network.listener import FdHandler
+from proxy.network.fd_handler import FdHandler
 from proxy.network.selector import Selector
 from proxy.network.timer import Timer
+from proxy.relay import ending
 from proxy.relay.counters import Publisher
 from proxy.relay.drain import Drain
 from proxy.relay.pair import Pair
 from proxy.relay.relay import Relay
-from proxy.relay.route import Route
-from proxy.relay.rows import closed_row, endpoint_row, refused_row
+from proxy.relay.rows import endpoint_row
 from proxy.relay.upstream import Endpoint, Upstream
 from proxy.relay.watcher import PairWatcher
-from proxy.server.commands import Commands
+from proxy.server.control_link import ControlLink
 from proxy.server.heap import Heap
-from proxy.server.link import Handover, LinkError, LinkReader, LinkWriter, encode_closed, receive_handover
+from proxy.server.link import LinkReader
 from proxy.server.settings import Settings
 from proxy.tap.writer import TapWriter
 
@@ -50,38 +49,11 @@ SLICE_NS: Final = 1_000_000
 BEAT_MS: Final = 100
 OFFSET_NS: Final = 1_000_000_000
 HEAP_NS: Final = 250_000_000
-READ_BYTES: Final = 65536
-MAX_REPLY_BYTES: Final = 1 << 20
-MAX_JOBS: Final = 64
-MAX_ROWS: Final = 128  # closed rows in one message
 FAULTS_NS: Final = 1_000_000_000
-END_NS: Final = 1_500_000_000  # these three, and what a stuck disk takes more, are the 5 s
+END_NS: Final = 1_500_000_000  # these two, ``LINK_CLOSE_MS``, and what a stuck disk takes more, are the 5 s
 TAP_CLOSE_MS: Final = 2_000
-LINK_CLOSE_MS: Final = 1_000
 GC_THRESHOLD: Final = 50_000
-READABLE: Final = select.EPOLLIN
-WRITABLE: Final = select.EPOLLOUT
 SIGTERM: Final = 15
-
-
-class _CommandSocket(FdHandler):
-    """The command socket is ready."""
-
-    def __init__(self, loop: "Loop") -> None:
-        self._loop: Final = loop
-
-    def on_event(self, events: i64) -> None:
-        self._loop.on_command(events)
-
-
-class _HandoverSocket(FdHandler):
-    """Connections wait."""
-
-    def __init__(self, loop: "Loop") -> None:
-        self._loop: Final = loop
-
-    def on_event(self, events: i64) -> None:
-        self._loop.on_handover()
 
 
 class _Wakeup(FdHandler):
@@ -157,6 +129,7 @@ class Loop:
 
     Attributes:
         finished: the loop is to end.
+        link: to control.
     """
 
     def __init__(
@@ -186,27 +159,27 @@ class Loop:
         self._publisher: Final = publisher
         self._tap: Final = tap
         self._tap_fd: Final = tap_fd
-        self._command: Final = command
-        self._handover: Final = handover
         self._wakeup: Final = wakeup
-        self._reader: Final = reader
         self._heap: Final = heap
         self._pool: Final = settings.pool
         self._most_held: i64 = 0
         self._heap_ns: i64 = 0
-        self._writer: Final = LinkWriter(command)
-        self._commands: Final = Commands(relay, settings, self.begin_drain, self.reply, self.stop)
+        self._lag: Final = relay.pairs.loop.lag
+        self.link: Final = ControlLink(
+            command=command,
+            handover=handover,
+            reader=reader,
+            selector=selector,
+            relay=relay,
+            settings=settings,
+            drain=self.begin_drain,
+            stop=self.stop,
+            lost=self._link_lost,
+        )
         self._published_ns: i64 = 0
         self._offset_ns: i64 = 0
         self._busy_ns: i64 = 0
-        self._interest: int = 0
-        self._working: bool = False
-        self._link_up: bool = True
-        self._replied: bool = False
-        self._closed: Final[list[str]] = []
-        self._handing: bool = False
         self._ending: bool = False
-        self._finishing: bool = False
         self._terminations: int = 0
         self._told_ns: i64 = 0
         self._tap_failures: i64 = 0
@@ -217,8 +190,8 @@ class Loop:
         """Say that this processor is ready."""
         self._cells.state(State.SERVING)
         self._publish(self._selector.now_ns)
-        self.reply(message)
-        self._send_replies()
+        self.link.reply(message)
+        self.link.flush()
 
     def run(self, early: list[Message]) -> bool:
         """Serve until the end.
@@ -243,9 +216,9 @@ class Loop:
         selector.watch(self._wakeup.fileno(), _Wakeup(self, self._wakeup))
         if self._tap_fd >= 0:
             selector.watch(self._tap_fd, _TapWakeup(self, self._tap_fd))
-        self._watch_link()
+        self.link.watch()
         for message in early:
-            self._commands.handle(message)
+            self.link.commands.handle(message)
         gc.collect()
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD, 20, 20)
@@ -258,12 +231,12 @@ class Loop:
         """What is done between two polls; how long the next one may wait, in ms."""
         timeout_ms: i64 = BEAT_MS
         busy_ns = self._selector.busy_ns
-        self._relay.pairs.loop.lag.observe(busy_ns - self._busy_ns)
+        self._lag.observe(busy_ns - self._busy_ns)
         self._busy_ns = busy_ns
-        if self._working:
-            self._commands.work(time.monotonic_ns() + SLICE_NS, time.monotonic_ns)
-            self._watch_link()
-            if self._working:
+        link = self.link
+        if link.working:
+            link.work(time.monotonic_ns() + SLICE_NS)
+            if link.working:
                 timeout_ms = 0
         self._most_held = max(self._most_held, self._pool.used)
         if now_ns - self._heap_ns >= HEAP_NS:
@@ -279,11 +252,11 @@ class Loop:
             timeout_ms = self._look_at_tap(self._tap, now_ns, timeout_ms)
         if now_ns - self._published_ns >= PUBLISH_NS:
             self._publish(now_ns)
-            self._queue_closed()
+            link.queue_closed()
         else:
             timeout_ms = min(timeout_ms, 1)
-        if self._replied:
-            self._send_replies()
+        if link.replied:
+            link.flush()
         return timeout_ms
 
     def _look_at_tap(self, tap: TapWriter, now_ns: i64, timeout_ms: i64) -> i64:
@@ -304,7 +277,7 @@ class Loop:
         over = rules.expire(wall_ns)
         for off in rules.take_turned_off(wall_ns):
             over = True
-            self.tell("warning", "tap_rule_off", rule=off.rule, cause=off.cause, percent=round(off.percent, 1), limit=off.limit)
+            self.link.tell("warning", "tap_rule_off", rule=off.rule, cause=off.cause, percent=round(off.percent, 1), limit=off.limit)
         if over:
             self._relay.pairs.ask_again()
 
@@ -316,7 +289,7 @@ class Loop:
         loop = self._relay.pairs.loop
         loop.busy_ns = self._selector.busy_ns
         loop.idle_ns = self._selector.idle_ns
-        loop.link_dropped = self._writer.dropped_count
+        loop.link_dropped = self.link.writer.dropped_count
         faults = self._selector.faults
         tap = self._tap
         if tap is not None and tap.thread.failures != self._tap_failures:
@@ -336,144 +309,7 @@ class Loop:
 
     def _tell_faults(self) -> None:
         for fault in self._selector.faults.take():
-            self.log("error", "internal_error", place=fault.place, count=fault.times, error=fault.error, at=fault.at)
-
-    # The link.
-
-    def reply(self, message: Message) -> None:
-        """Send a message that must arrive, together with all others of this turn of the loop, and after the connections that have closed."""
-        if self._link_up:
-            self._queue_closed()
-            self._writer.queue(message)
-            self._replied = True
-
-    def _queue_closed(self) -> None:
-        """Send the closed rows: as often as the counts are published, since a message and a wake-up of control for each would cost more than they."""
-        rows = self._closed
-        while rows:
-            self._writer.queue({"type": "closed"}, rows[:MAX_ROWS])
-            del rows[:MAX_ROWS]
-            self._replied = True
-
-    def _send_replies(self) -> None:
-        """Write what this turn of the loop had to tell."""
-        self._replied = False
-        if not self._link_up:
-            return
-        try:
-            self._writer.flush()
-        except OSError:
-            self._link_lost()
-            return
-        self._watch_link()
-
-    def tell(self, level: str, event: str, **fields: Any) -> None:
-        """Send a log row that control keeps as state, or that stands for what is lost: it must arrive. For what cannot come often."""
-        self.reply(_log_row(level, event, fields))
-
-    def log(self, level: str, event: str, **fields: Any) -> None:
-        """Send a log row; lost, and counted, when the link is behind."""
-        if not self._link_up:
-            return
-        try:
-            self._writer.offer(_log_row(level, event, fields))
-        except OSError:
-            self._link_lost()
-            return
-        self._watch_link()
-
-    def on_command(self, events: i64) -> None:
-        """The command socket is writable, or readable."""
-        try:
-            if events & WRITABLE:
-                self._writer.flush()
-            if events & ~WRITABLE:
-                data = self._command.recv(READ_BYTES)
-                if not data:
-                    self._link_lost()
-                    return
-                for message in self._reader.feed(data):
-                    self._commands.handle(message)
-        except BlockingIOError:
-            return
-        except (OSError, LinkError):
-            self._link_lost()
-            return
-        self._watch_link()
-
-    def _watch_link(self) -> None:
-        """Wait for what the link's sockets may be used for now."""
-        self._working = self._commands.busy
-        if not self._link_up or self._finishing:
-            return
-        pending: i64 = self._writer.pending
-        behind = pending > MAX_REPLY_BYTES or self._commands.backlog > MAX_JOBS
-        interest = (0 if behind else READABLE) | (WRITABLE if pending > 0 else 0)
-        if interest != self._interest:
-            self._interest = interest
-            self._selector.watch(self._command.fileno(), _CommandSocket(self), interest)
-        handing = not behind and not self._ending
-        if handing != self._handing:
-            self._handing = handing
-            if handing:
-                self._selector.watch(self._handover.fileno(), _HandoverSocket(self))
-            else:
-                self._selector.unwatch(self._handover.fileno())
-
-    def _link_lost(self) -> None:
-        """Control is gone."""
-        if self._link_up:
-            self._link_up = False
-            self._selector.unwatch(self._command.fileno())
-            if self._handing:
-                self._handing = False
-                self._selector.unwatch(self._handover.fileno())
-            self._begin_end("control is gone")
-
-    def on_handover(self) -> None:
-        """Take over what waits, at most what the selector wants in one poll."""
-        try:
-            while self._selector.register_budget > 0:
-                found = receive_handover(self._handover)
-                if found is None:
-                    return
-                self._take_over(found[0], found[1])
-        except (EOFError, OSError):
-            self._link_lost()
-        except LinkError as error:
-            self.log("error", "handover_failed", error=str(error))
-
-    def _take_over(self, handover: Handover, descriptor: int) -> None:
-        route = self._settings.routes.get(handover.listener)
-        if route is None:
-            if descriptor >= 0:
-                os.close(descriptor)
-            self.log("error", "handover_failed", error=f"no listener {handover.listener}")
-            return
-        if descriptor < 0:
-            self._refuse(handover, route, Cause.LIMIT, "no descriptor to be had")
-            return
-        sock = None
-        try:
-            sock = socket.socket(handover.family, socket.SOCK_STREAM, 0, descriptor)  # said, so that nobody asks the system
-            self._relay.take_over(sock, route, handover.peer, handover.accepted_ns)
-        except OSError as error:
-            if sock is None:
-                os.close(descriptor)
-            else:
-                sock.close()
-            self._refuse(handover, route, Cause.INTERNAL, str(error))
-
-    def _refuse(self, handover: Handover, route: Route, cause: Cause, detail: str) -> None:
-        """A connection that cannot be taken over ends with its row, like every other."""
-        number = self._relay.refuse(route, cause)
-        offset_ns = self._relay.pairs.wall_offset_ns
-        row = refused_row(number, route, handover.peer, handover.accepted_ns + offset_ns, self._selector.now_ns + offset_ns, cause, detail)
-        self._tell_closed(row, handover.accepted_ns)
-
-    def _tell_closed(self, row: dict[str, Any], accepted_ns: int) -> None:
-        if self._link_up:
-            self._closed.append(encode_closed(row, accepted_ns))
+            self.link.log("error", "internal_error", place=fault.place, count=fault.times, error=fault.error, at=fault.at)
 
     # What is told.
 
@@ -481,25 +317,24 @@ class Loop:
         """A pair is over."""
         if self._ending and not self._relay.pairs.open:
             self.finished = True
-        self._tell_closed(closed_row(pair, self._relay.pairs.wall_offset_ns), pair.opened_ns)
-        self._commands.pair_changed()
+        self.link.pair_closed(pair)
 
     def on_pair_muted(self) -> None:
         """A mute is in force."""
-        self._commands.pair_changed()
+        self.link.commands.pair_changed()
 
     def on_drained(self, cut_off: int) -> None:
         """No pair is left."""
-        self.reply({"type": "drained", "open": len(self._relay.pairs.open), "cut_off": cut_off})
+        self.link.reply({"type": "drained", "open": len(self._relay.pairs.open), "cut_off": cut_off})
         if self._terminations:
             self.stop()
 
     def on_endpoint_changed(self, upstream: Upstream, endpoint: Endpoint) -> None:
         """An endpoint is left out, or used again."""
         if endpoint.down:
-            self.log("warning", "endpoint_down", **endpoint_row(upstream, endpoint))
+            self.link.log("warning", "endpoint_down", **endpoint_row(upstream, endpoint))
         else:
-            self.log("info", "endpoint_up", **endpoint_row(upstream, endpoint))
+            self.link.log("info", "endpoint_up", **endpoint_row(upstream, endpoint))
 
     def on_tap(self) -> None:
         """The tap's log may accept again."""
@@ -528,24 +363,27 @@ class Loop:
             self.finished = True
         self._begin_end("")
 
+    def _link_lost(self) -> None:
+        self._begin_end("control is gone")
+
     def _begin_end(self, detail: str) -> None:
         if self._ending:
             return
         self._ending = True
-        self._watch_link()
+        self.link.take_no_more()
         pairs = self._relay.pairs
         pairs.draining = True
         for pair in list(pairs.open.values()):
-            pair.end(Cause.DRAINED, detail, "internal")
+            ending.end(pair, Cause.DRAINED, detail, "internal")
         if pairs.open:
             self._selector.call_at(self._selector.now_ns + END_NS, _EndTimer(self))
         else:
             self.finished = True
 
     def _finish(self) -> None:
-        """Every step is taken whatever became of the one before. The selector is asked to wait for nothing any more; the link is written here."""
-        self._finishing = True
-        for step in (self._commands.end, self._close_pairs, self._close_tap, self._close_cells, self._close_link, self._selector.close):
+        """Every step is taken whatever became of the one before."""
+        self.link.finish()
+        for step in (self.link.commands.end, self._close_pairs, self._close_tap, self._close_cells, self._close_link, self._selector.close):
             try:
                 step()
             except Exception as error:
@@ -554,35 +392,18 @@ class Loop:
     def _close_pairs(self) -> None:
         """End those that are left; what is to be told of them goes out before the tap may take its time."""
         self._selector.close_channels(Cause.DRAINED)
-        self._queue_closed()
+        self.link.queue_closed()
         self._publish(self._selector.now_ns)
-        self._send_replies()
+        self.link.flush()
 
     def _close_tap(self) -> None:
         if self._tap is not None and not self._tap.flush_and_close(TAP_CLOSE_MS):
-            self.tell("error", "tap_incomplete", error=self._tap.error)
+            self.link.tell("error", "tap_incomplete", error=self._tap.error)
 
     def _close_cells(self) -> None:
         self._publish(self._selector.read_clock())
         self._cells.state(State.STOPPED)
 
     def _close_link(self) -> None:
-        """Write what is queued, for as long as control takes it, and a second at most."""
         self._tell_faults()
-        self._queue_closed()
-        if not self._link_up:
-            return
-        room = select.poll()
-        room.register(self._command.fileno(), select.POLLOUT)
-        until_ns: i64 = time.monotonic_ns() + LINK_CLOSE_MS * 1_000_000
-        try:
-            while not self._writer.flush():
-                left_ms = (until_ns - i64(time.monotonic_ns())) // 1_000_000
-                if left_ms <= 0 or not room.poll(int(left_ms)):
-                    return
-        except OSError:  # control is gone
-            self._link_up = False
-
-
-def _log_row(level: str, event: str, fields: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "log", "level": level, "event": event, "fields": fields}
+        self.link.close()

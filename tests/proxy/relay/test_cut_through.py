@@ -7,6 +7,7 @@ import pytest
 from proxy.network import mute
 from proxy.network.cause import Cause
 from proxy.network.framing import SIZE_BUCKETS
+from proxy.relay import ending
 from tests.fakes import kafka_frames
 from tests.fakes.crowd import KIB, MIB, Couple, Crowd
 from tests.fakes.peer import Peer
@@ -382,7 +383,7 @@ def test_what_still_comes_of_a_frame_that_was_cut_short_is_no_frame(crowd, ends)
     sink.reads = 0
     source.give(LIMIT)
     crowd.rest()
-    couple.pair.end(Cause.ADMIN, "", "internal")
+    ending.end(couple.pair, Cause.ADMIN, "", "internal")
     crowd.turn(50)
     crowd.pass_time(1.5)
     crowd.settle(lambda: crowd.rows)
@@ -416,7 +417,7 @@ def test_an_operator_that_closes_within_a_frame_ends_both_sides(crowd, ends):
     source, sink = ends(couple)
     source.give(MIB)
     part(crowd, source, 400 * KIB)
-    couple.pair.abort(Cause.ADMIN, "", "internal")
+    ending.abort(couple.pair, Cause.ADMIN, "", "internal")
     crowd.settle(lambda: crowd.rows and sink.ended)
     assert sink.seen < MIB
     assert crowd.row["cause"] == "admin"

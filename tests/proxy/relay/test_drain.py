@@ -6,23 +6,11 @@ import pytest
 
 from proxy.network import mute
 from proxy.network.cause import Cause
+from proxy.relay import ending
 from proxy.relay.rows import open_row
 from tests.fakes.crowd import set_send_buffer
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.world import SECOND, World, frame
-
-
-@pytest.fixture
-def make():
-    worlds: list[World] = []
-
-    def build(*args, **options) -> World:
-        worlds.append(World(*args, **options))
-        return worlds[-1]
-
-    yield build
-    for world in worlds:
-        world.close()
 
 
 def begin(world: World, seconds: int = 30) -> None:
@@ -269,7 +257,7 @@ def test_a_pair_that_closes_by_itself_is_not_cut_off(make):
     client.sendall(request(3, 9, 1))
     world.read(upstream, len(request(3, 9, 1)))
     begin(world)
-    pair.abort(Cause.ADMIN, "", "internal")
+    ending.abort(pair, Cause.ADMIN, "", "internal")
     world.pass_time(0.1)
     world.pass_time(0.1)
     assert world.told.cut_off == [0]

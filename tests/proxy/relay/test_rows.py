@@ -5,6 +5,7 @@ import socket
 
 from proxy.network import mute
 from proxy.network.cause import Cause
+from proxy.relay import ending
 from proxy.relay.counters import UpstreamCounters
 from proxy.relay.rows import closed_row, endpoint_row, holder_row, open_row
 from proxy.relay.upstream import Endpoint, Upstream
@@ -31,7 +32,7 @@ def test_an_open_row_shows_what_is_true_now():
     assert row["leased"] > 0
     assert row["opened_ns"] == world.clock.ns + 10**18
     assert row["last_active_ns"] == world.clock.ns + 10**18
-    pair.abort(Cause.ADMIN, "", "internal")
+    ending.abort(pair, Cause.ADMIN, "", "internal")
     world.poll()
     world.close()
 
@@ -42,7 +43,7 @@ def test_a_closed_row_says_why_and_what_was_lost():
     client.sendall(frame(b"abc"))
     world.read(upstream, 7)
     world.clock.ns += 5
-    pair.abort(Cause.ADMIN, "maintenance", "internal")
+    ending.abort(pair, Cause.ADMIN, "maintenance", "internal")
     world.poll()
     row = json.loads(json.dumps(closed_row(pair, 0)))
     assert (row["cause"], row["detail"], row["side"], row["state"]) == ("admin", "maintenance", "internal", "open")
@@ -73,7 +74,7 @@ def test_a_holders_row_names_the_side_its_peer_and_since_when_it_is_not_read():
     pair.upstream.channel.mute(mute.PEER)
     row = holder_row(pair, pair.upstream.channel, "tls", 5, 10**18)
     assert (row["side"], row["peer"], row["muted"], row["muted_ns"]) == ("upstream", pair.endpoint, ["peer"], world.clock.ns + 10**18)
-    pair.abort(Cause.ADMIN, "", "internal")
+    ending.abort(pair, Cause.ADMIN, "", "internal")
     world.poll()
     world.close()
 

@@ -6,7 +6,7 @@ import pytest
 
 from proxy.network.cause import Cause
 from proxy.relay.counters import UpstreamCounters
-from proxy.relay.upstream import FIRST_NS, MOST_NS, Attempt, Endpoint, Tried, Upstream, address_text, connect_error
+from proxy.relay.upstream import FIRST_NS, MOST_NS, Attempt, Endpoint, Tried, Upstream, connect_error
 
 SECOND = 1_000_000_000
 
@@ -69,7 +69,7 @@ def tried(*endpoints: Endpoint) -> Tried:
     ],
 )
 def test_addresses_read_as_they_are_written(family, address, text):
-    assert address_text(family, address) == text
+    assert Endpoint(family, address).text == text
 
 
 def test_every_cause_has_an_error_of_the_metric():

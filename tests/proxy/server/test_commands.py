@@ -6,6 +6,7 @@ from proxy.config.model import ListenerConfig, ProxyConfig, TapConfig, TapRule, 
 from proxy.network import mute
 from proxy.network.cause import Cause
 from proxy.network.memory_pool import MemoryPool
+from proxy.relay import ending
 from proxy.server.commands import Commands, _Job
 from proxy.server.settings import Settings
 from proxy.tap.rules import TapRules
@@ -89,7 +90,7 @@ def test_a_pair_that_closes_between_two_slices_is_left_out(steered):
     steered.commands.handle({"type": "list", "id": 1, "after": 0, "limit": 100, "listener": None})
     steered.commands.work(0, lambda: 1)
     steered.commands.handle({"type": "close", "id": 2, "connections": [int(pairs[10].id)], "reason": ""})
-    pairs[10].abort(Cause.ADMIN, "", "internal")
+    ending.abort(pairs[10], Cause.ADMIN, "", "internal")
     steered.world.until(lambda: pairs[10].state.value == "closed")
     steered.work()
     listing = next(answer for answer in steered.answers if answer["id"] == 1)
@@ -150,7 +151,7 @@ def test_those_who_hold_are_looked_for_in_slices_and_one_that_closes_meanwhile_i
     while steered.commands.busy:
         steered.commands.work(0, lambda: 1)
         if steps == 0:
-            pairs[19].abort(Cause.ADMIN, "", "internal")
+            ending.abort(pairs[19], Cause.ADMIN, "", "internal")
             steered.world.until(lambda: pairs[19].state.value == "closed")
         steps += 1
     assert steps == 3
@@ -180,7 +181,7 @@ def test_mute_is_answered_when_no_further_header_will_be_read(steered):
     steered.commands.handle({"type": "mute", "id": 1, "listener": "l", "reason": "why"})
     steered.work()
     assert steered.answers == []
-    assert (pair.reason, other.client.channel.causes) == ("why", mute.ADMIN)
+    assert (pair.reason, other.client.channel.mute_causes) == ("why", mute.ADMIN)
     client.sendall(begun[6:])
     assert world.read(upstream, len(begun)) == begun
     steered.commands.pair_changed()
@@ -193,7 +194,7 @@ def test_a_mute_that_waits_ends_with_its_pair(steered):
     steered.world.until(lambda: pair.client.channel.staged == 6)
     steered.commands.handle({"type": "mute", "id": 1, "connections": [int(pair.id), 99]})
     steered.work()
-    pair.abort(Cause.ADMIN, "", "internal")
+    ending.abort(pair, Cause.ADMIN, "", "internal")
     steered.world.poll()
     steered.commands.pair_changed()
     assert steered.answers == [{"type": "result", "id": 1, "affected": [], "missing": [99, int(pair.id)], "undone": []}]
@@ -212,7 +213,7 @@ def test_a_mute_that_waits_ends_with_an_unmute(steered):
 def test_a_listeners_channels_are_all_of_it_and_no_others(steered):
     _, _, pair = steered.world.pair()
     assert steered.ask("mute", listener="other", reason="") == {"type": "result", "affected": [], "missing": [], "undone": []}
-    assert pair.client.channel.causes == 0
+    assert pair.client.channel.mute_causes == 0
     assert steered.ask("mute", listener="l", reason="") == {"type": "result", "affected": [int(pair.id)], "missing": [], "undone": []}
 
 
@@ -233,7 +234,7 @@ def test_unmute_takes_the_admin_cause_away_and_no_other(steered):
     channel.mute(mute.ADMIN)
     channel.mute(mute.TAP)
     assert steered.ask("unmute", connections=[int(pair.id)])["affected"] == [int(pair.id)]
-    assert channel.causes == mute.TAP
+    assert channel.mute_causes == mute.TAP
 
 
 def test_close_ends_the_pair_for_admin(steered):
@@ -253,10 +254,10 @@ def test_close_ends_the_pair_for_admin(steered):
 
 def test_what_has_begun_to_end_is_missing(steered):
     _, _, pair = steered.world.pair()
-    pair.end(Cause.IDLE, "", "downstream")
+    ending.end(pair, Cause.IDLE, "", "downstream")
     for verb in ("mute", "unmute", "close"):
         assert steered.ask(verb, connections=[int(pair.id)]) == {"type": "result", "affected": [], "missing": [int(pair.id)], "undone": []}
-    assert pair.client.channel.causes == 0
+    assert pair.client.channel.mute_causes == 0
 
 
 def test_a_mute_that_was_taken_away_before_it_was_in_force_is_undone(steered):
@@ -398,7 +399,7 @@ def test_open_pairs_follow_the_taps_rules_in_slices_and_the_commit_is_answered_a
     assert gated([*pairs, late]) == [False] * 20 + [True]
     tapped.commands.work(0, lambda: 1)
     assert (gated(pairs), tapped.answers) == ([True] * 8 + [False] * 12, [])
-    pairs.pop(15).end(Cause.ADMIN, "", "internal")
+    ending.end(pairs.pop(15), Cause.ADMIN, "", "internal")
     tapped.commands.work(0, lambda: 1)
     tapped.commands.work(0, lambda: 1)
     assert (gated(pairs), tapped.answers) == ([True] * 19, [{"type": "committed", "id": 2}])

@@ -25,8 +25,8 @@ from proxy.config.model import (
     UpstreamConfig,
     UpstreamTls,
 )
+from proxy.server.control_link import MAX_ROWS
 from proxy.server.link import MAX_FRAME
-from proxy.server.loop import MAX_ROWS
 from tests.fakes.server import Echo, ServerProcess, receive_all, receive_exactly
 from tests.fakes.tap_files import stored
 from tests.fakes.tls import TlsWorld

@@ -1,0 +1,68 @@
+"""The counters that processors and control share.
+
+``metrics``: which there are: the table that everything else follows from.
+``layout``: where each one's cells lie.
+``mapping``: the two ends of the shared memory, and its header.
+"""
+
+from proxy.cells.layout import (
+    CELL_SIZE,
+    HEADER_SIZE,
+    CellLayout,
+)
+from proxy.cells.mapping import (
+    CellReader,
+    CellWriter,
+    HistogramValue,
+    Snapshot,
+    State,
+    create,
+)
+from proxy.cells.metrics import (
+    ACCEPT_ERRORS,
+    CAUSES,
+    CONNECT_ERRORS,
+    CONNECTION_BOUNDS,
+    DURATION_ERRORS,
+    FAULT_PLACES,
+    HANDSHAKE_BOUNDS,
+    LAG_BOUNDS,
+    LISTENER,
+    MEMORY_KINDS,
+    METRICS,
+    MUTE_CAUSES,
+    ORDERLY_CAUSES,
+    REASON,
+    TAP_DROP_REASONS,
+    TLS_ERRORS,
+    Metric,
+)
+
+__all__ = [
+    "ACCEPT_ERRORS",
+    "CAUSES",
+    "CELL_SIZE",
+    "CONNECTION_BOUNDS",
+    "CONNECT_ERRORS",
+    "DURATION_ERRORS",
+    "FAULT_PLACES",
+    "HANDSHAKE_BOUNDS",
+    "HEADER_SIZE",
+    "LAG_BOUNDS",
+    "LISTENER",
+    "MEMORY_KINDS",
+    "METRICS",
+    "MUTE_CAUSES",
+    "ORDERLY_CAUSES",
+    "REASON",
+    "TAP_DROP_REASONS",
+    "TLS_ERRORS",
+    "CellLayout",
+    "CellReader",
+    "CellWriter",
+    "HistogramValue",
+    "Metric",
+    "Snapshot",
+    "State",
+    "create",
+]

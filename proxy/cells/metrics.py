@@ -1,0 +1,279 @@
+"""Which metrics there are: each one's name, unit, description, attributes and bounds, and this is the only place that says so.
+
+A metric whose ``source`` is ``control`` has no cells: control counts it itself, under the same table. Attribute values come from closed lists or
+the configured names, so the layout of the cells follows from this table and the configuration's names alone.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+__all__ = [
+    "ACCEPT_ERRORS",
+    "CAUSE",
+    "CAUSES",
+    "CONNECTION_BOUNDS",
+    "CONNECT_ERRORS",
+    "DIRECTION",
+    "DIRECTIONS",
+    "DURATION_ERRORS",
+    "ERROR_TYPE",
+    "FAULT_PLACES",
+    "HANDSHAKE_BOUNDS",
+    "INTERNAL",
+    "LAG_BOUNDS",
+    "LISTENER",
+    "LOOP_STATES",
+    "MEMORY_KIND",
+    "MEMORY_KINDS",
+    "METRICS",
+    "MUTE_CAUSE",
+    "MUTE_CAUSES",
+    "ORDERLY_CAUSES",
+    "PLACE",
+    "POOL",
+    "PREFIX",
+    "QUEUE",
+    "REASON",
+    "REJECT_REASONS",
+    "SIDE",
+    "SIDES",
+    "SIZE_BOUNDS",
+    "STATE",
+    "TAP_DIRECTION",
+    "TAP_DIRECTIONS",
+    "TAP_DROP_REASONS",
+    "TASK",
+    "TASKS",
+    "TLS_ERRORS",
+    "UPSTREAM",
+    "UPSTREAM_STATES",
+    "Metric",
+]
+
+Kind = Literal["counter", "gauge", "histogram"]
+Source = Literal["processor", "control"]
+
+PREFIX: Final = "framegate"
+
+CAUSES: Final = (
+    "peer_closed",
+    "peer_reset",
+    "no_data",
+    "frame_too_large",
+    "negative_size",
+    "wrong_protocol",
+    "tls_failed",
+    "auth_failed",
+    "handshake_timeout",
+    "idle",
+    "receive_stalled",
+    "send_stalled",
+    "upstream_refused",
+    "upstream_timeout",
+    "upstream_closed",
+    "limit",
+    "admin",
+    "drained",
+    "drain_timeout",
+    "handler_failed",
+    "processor_died",
+    "internal",
+)
+"""The values of ``proxy.network``'s ``Cause``; this room lies below it, so a test holds the two together."""
+MUTE_CAUSES: Final = ("memory", "peer", "throttle", "handler", "tap", "admin", "drain")
+"""The values of ``proxy.network``'s mute causes, in the order of their bits; nothing sets ``throttle`` and ``handler`` yet."""
+ORDERLY_CAUSES: Final = frozenset({"peer_closed", "no_data", "idle", "admin", "drained"})
+"""Ends that are no error: their connections are counted without ``error.type``."""
+DURATION_ERRORS: Final = ("", *(cause for cause in CAUSES if cause not in ORDERLY_CAUSES))
+
+SIDE: Final = "framegate.side"
+LISTENER: Final = "framegate.listener"
+UPSTREAM: Final = "framegate.upstream"
+CAUSE: Final = "framegate.cause"
+REASON: Final = "framegate.reason"
+DIRECTION: Final = "network.io.direction"
+TAP_DIRECTION: Final = "framegate.direction"
+MUTE_CAUSE: Final = "framegate.mute.cause"
+ERROR_TYPE: Final = "error.type"
+STATE: Final = "framegate.state"
+PLACE: Final = "framegate.place"
+POOL: Final = "framegate.pool"
+MEMORY_KIND: Final = "framegate.memory.kind"
+QUEUE: Final = "framegate.queue"
+TASK: Final = "framegate.task"
+
+SIDES: Final = ("downstream", "upstream")
+DIRECTIONS: Final = ("receive", "transmit")
+REJECT_REASONS: Final = ("frame_too_large", "negative_size", "incomplete")
+LOOP_STATES: Final = ("busy", "idle")
+MEMORY_KINDS: Final = ("begun", "pending", "tls")
+"""What the pool is used for: frames begun, pending sends, ciphertext that waits."""
+TAP_DROP_REASONS: Final = ("queue_full", "disk_full", "disk_error", "sampled", "closed", "undelivered")
+TAP_DIRECTIONS: Final = ("request", "response")
+FAULT_PLACES: Final = ("channel", "callback", "timer", "descriptor", "command", "loop", "tap")
+"""Where an error of our own was caught; see ``proxy.network.faults``."""
+UPSTREAM_STATES: Final = ("connecting", "used")
+TLS_ERRORS: Final = ("", "tls_failed", "handshake_timeout", "other")
+TASKS: Final = (
+    "acceptor",
+    "heartbeats",
+    "slot",
+    "loop",
+    "shares",
+    "endpoints",
+    "tap_keeper",
+    "rows",
+    "library",
+    "callback",
+    "thread",
+    "unraisable",
+)
+"""What works in the background of the control process (``control.guard``), and where else an exception may come from (``control.uncaught``)."""
+ACCEPT_ERRORS: Final = ("EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "ECONNABORTED", "EPERM", "other")
+CONNECT_ERRORS: Final = ("", "refused", "timeout", "tls", "other")
+
+SIZE_BOUNDS: Final = tuple(float(256 << 2 * step) for step in range(11))
+"""Bytes, 256 to 256 MiB: powers of two, so that log2 classes fold into them."""
+CONNECTION_BOUNDS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+HANDSHAKE_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+LAG_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One instrument.
+
+    Attributes:
+        name: dotted, without the unit.
+        kind: ``gauge`` values go up and down (an UpDownCounter where they sum over processors).
+        unit: UCUM; a cell of a metric in ``s`` holds nanoseconds.
+        description: one sentence.
+        attributes: keys with their closed lists of values; an empty list stands for the configured names. A value ``""`` means that
+            the attribute is absent.
+        bounds: of a histogram, ascending upper bounds in ``unit``; one more bucket is unbounded.
+        source: who counts it.
+        exported: others than control see it; snapshots leave out what nobody else does.
+    """
+
+    name: str
+    kind: Kind
+    unit: str
+    description: str
+    attributes: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    bounds: tuple[float, ...] = ()
+    source: Source = "processor"
+    exported: bool = True
+
+    @property
+    def scale(self) -> float:
+        """What a cell's value is multiplied with to be in ``unit``."""
+        return 1e-9 if self.unit == "s" else 1.0
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The attributes' keys, in the order in which ``CellLayout.index`` takes the values."""
+        return tuple(key for key, _ in self.attributes)
+
+
+def _metric(name: str, kind: Kind, unit: str, description: str, *attributes: tuple[str, tuple[str, ...]], bounds: tuple[float, ...] = ()) -> Metric:
+    return Metric(name=f"{PREFIX}.{name}", kind=kind, unit=unit, description=description, attributes=attributes, bounds=bounds)
+
+
+def _internal(name: str, description: str, *attributes: tuple[str, tuple[str, ...]]) -> Metric:
+    return Metric(name=f"{PREFIX}.{name}", kind="counter", unit="{frame}", description=description, attributes=attributes, exported=False)
+
+
+def _control(name: str, kind: Kind, unit: str, description: str, *attributes: tuple[str, tuple[str, ...]]) -> Metric:
+    return Metric(name=f"{PREFIX}.{name}", kind=kind, unit=unit, description=description, attributes=attributes, source="control")
+
+
+_LISTENER: Final = (LISTENER, ())
+_UPSTREAM: Final = (UPSTREAM, ())
+_SIDE: Final = (SIDE, SIDES)
+_DIRECTION: Final = (DIRECTION, DIRECTIONS)
+_TAP_DIRECTION: Final = (TAP_DIRECTION, TAP_DIRECTIONS)
+
+METRICS: Final = (
+    _metric("connection.active", "gauge", "{connection}", "Connections open now.", _SIDE, _LISTENER),
+    _metric("connection.accepted", "counter", "{connection}", "Client connections taken over by a processor.", _LISTENER),
+    _metric("connection.closed", "counter", "{connection}", "Pairs that ended, by cause.", _LISTENER, (CAUSE, CAUSES)),
+    _metric(
+        "connection.duration",
+        "histogram",
+        "s",
+        "Time from accept to close of a client connection.",
+        _SIDE,
+        (ERROR_TYPE, DURATION_ERRORS),
+        bounds=CONNECTION_BOUNDS,
+    ),
+    _metric("tls.handshake.duration", "histogram", "s", "Time of one TLS handshake.", _SIDE, (ERROR_TYPE, TLS_ERRORS), bounds=HANDSHAKE_BOUNDS),
+    _metric("tls.handshake.active", "gauge", "{handshake}", "TLS handshakes in progress.", _SIDE),
+    _metric("frame.count", "counter", "{frame}", "Whole frames received from, and sent to, each side.", _SIDE, _DIRECTION, _LISTENER),
+    _metric("io", "counter", "By", "Bytes of frames, headers counted, received from and sent to each side.", _SIDE, _DIRECTION, _LISTENER),
+    _metric("read.count", "counter", "{read}", "Reads that gave bytes.", _SIDE, _LISTENER),
+    _metric("write.count", "counter", "{write}", "Writes of frames that the socket took bytes of.", _SIDE, _LISTENER),
+    _metric("frame.size", "histogram", "By", "Body sizes of whole frames received.", _SIDE, _LISTENER, bounds=SIZE_BOUNDS),
+    _metric("frame.rejected", "counter", "{frame}", "Frames that were not forwarded.", _LISTENER, _SIDE, (REASON, REJECT_REASONS)),
+    _metric("frame.cut_short", "counter", "{frame}", "Frames that passed in pieces and were never completed.", _LISTENER, _SIDE),
+    _metric("frame.lost.io", "counter", "By", "Bytes received that could not be forwarded when a pair ended.", _LISTENER, _SIDE),
+    _metric("frame.size.limit", "gauge", "By", "The largest frame body a client may send now.", _LISTENER),
+    _metric("memory_pool.limit", "gauge", "By", "The share of the memory pool.", (POOL, ("frames",))),
+    _metric("memory_pool.usage", "gauge", "By", "Bytes booked now, by what they are.", (POOL, ("frames",)), (MEMORY_KIND, MEMORY_KINDS)),
+    _metric("memory_pool.waiting", "gauge", "{turn}", "Turns that frames wait for now.", (POOL, ("frames",))),
+    _metric("memory_pool.evicted", "counter", "{connection}", "Connections closed for what they held while others waited.", (POOL, ("frames",))),
+    _metric("memory_pool.depleted.time", "counter", "s", "Time with nothing available.", (POOL, ("frames",))),
+    _metric("memory_pool.refused", "counter", "{turn}", "Turns of large frames that were not given at once.", (POOL, ("frames",))),
+    _metric("memory_pool.wait.time", "counter", "s", "Time that turns were waited for.", (POOL, ("frames",))),
+    _metric("channel.muted", "gauge", "{channel}", "Channels that are not read now, by cause.", (MUTE_CAUSE, MUTE_CAUSES)),
+    _metric("channel.mute.count", "counter", "{mute}", "Times that a cause stopped a channel's reading.", (MUTE_CAUSE, MUTE_CAUSES)),
+    _metric("channel.mute.time", "counter", "s", "Time that causes held channels muted.", (MUTE_CAUSE, MUTE_CAUSES)),
+    _metric(
+        "upstream.connect.duration",
+        "histogram",
+        "s",
+        "Time of one connection attempt, TLS included.",
+        _UPSTREAM,
+        (ERROR_TYPE, CONNECT_ERRORS),
+        bounds=HANDSHAKE_BOUNDS,
+    ),
+    _metric("upstream.connection.count", "gauge", "{connection}", "Connections to an upstream.", _UPSTREAM, (STATE, UPSTREAM_STATES)),
+    _metric("upstream.endpoint.count", "gauge", "{endpoint}", "Addresses of an upstream.", _UPSTREAM),
+    _metric("upstream.endpoint.down", "gauge", "{endpoint}", "Addresses left out because they failed, where most are.", _UPSTREAM),
+    _metric("upstream.endpoint.ejections", "counter", "{ejection}", "Times an address was left out.", _UPSTREAM, (ERROR_TYPE, CONNECT_ERRORS[1:])),
+    _metric("upstream.endpoint.probes", "counter", "{probe}", "Connections that tried an address again after its back-off.", _UPSTREAM),
+    _metric("kafka.request.open", "gauge", "{request}", "Requests that wait for their answer.", _LISTENER),
+    _metric("kafka.request.answered", "counter", "{request}", "Requests paired with their answer.", _LISTENER),
+    _metric("kafka.pairing_lost", "counter", "{connection}", "Connections whose answers no longer match their requests.", _LISTENER),
+    _metric("tap.matched", "counter", "{frame}", "Frames that a tap rule matched."),
+    _metric("tap.flushed", "counter", "{frame}", "Matched frames that the log on disk accounts for, as frames or within a gap."),
+    _metric("tap.frames", "counter", "{frame}", "Frames in the log on disk.", _TAP_DIRECTION),
+    _metric("tap.dropped", "counter", "{frame}", "Matched frames that the log has, or will have, as a gap only.", (REASON, TAP_DROP_REASONS)),
+    _metric("tap.matched.io", "counter", "By", "Bytes of frames that a tap rule matched, headers counted."),
+    _metric("tap.io", "counter", "By", "Bytes written to the log."),
+    _metric("tap.write.errors", "counter", "{error}", "Writes to the log that failed."),
+    _metric("tap.flush.time", "counter", "s", "Time spent writing blocks."),
+    _metric("queue.usage", "gauge", "By", "Bytes that wait.", (QUEUE, ("tap",))),
+    _metric("event_loop.time", "counter", "s", "Time of the loop.", (STATE, LOOP_STATES)),
+    _metric("event_loop.lag", "histogram", "s", "Time the loop was busy between two waits.", bounds=LAG_BOUNDS),
+    _metric("link.dropped", "counter", "{row}", "Log rows that the link could not take."),
+    _metric("processor.errors", "counter", "{error}", "Errors of our own that cost one connection, timer or command at most.", (PLACE, FAULT_PLACES)),
+    _metric("draining", "gauge", "1", "1 while the processor drains."),
+    _control(
+        "connection.rejected", "counter", "{connection}", "Connections refused at accept.", _LISTENER, (REASON, ("max_connections", "draining"))
+    ),
+    _control("accept.blocked.time", "counter", "s", "Time an acceptor waited because no processor took its connection.", _LISTENER),
+    _control("accept.errors", "counter", "{error}", "Connections that could not be accepted.", _LISTENER, (ERROR_TYPE, ACCEPT_ERRORS)),
+    _control("worker.restarts", "counter", "{restart}", "Processors started again.", (REASON, ("died", "heartbeat", "commit"))),
+    _control("tap.usage", "gauge", "By", "Bytes of the tap's log on disk."),
+    _control("tap.limit", "gauge", "By", "The tap's budget."),
+    _control("tap.consumer.unreadable", "gauge", "{consumer}", "Readers of the tap whose file cannot be read: what they may need is kept."),
+    _control("config.revision", "gauge", "{revision}", "Revision of the configuration in force."),
+    _control("task.failures", "counter", "{failure}", "Exceptions that nobody expected; each cost one step of what it names.", (TASK, TASKS)),
+    _control("log.dropped", "counter", "{row}", "Rows that stdout did not take in time."),
+    _control("config.changes", "counter", "{change}", "Changes asked for.", (ERROR_TYPE, ("", "refused", "invalid"))),
+)
+INTERNAL: Final = (
+    _internal("tap.seen", "Frames that a tap rule matched.", _LISTENER, _TAP_DIRECTION),
+    _internal("tap.reserved", "What tap.seen has not passed, whenever the processor dies.", _LISTENER, _TAP_DIRECTION),
+)
+"""Counts that control needs when a processor has ended; laid out behind the metrics."""

@@ -1,0 +1,320 @@
+"""How a pair ends (rules 5 and 7): from the end of a stream, or a cause, to the row.
+
+OPEN, and one side sends no more: HALF_CLOSED, until nothing more is to be passed on (``check_done``) or nothing passed for ``half_close``. Any
+cause: CLOSING (``end``), in which each channel is written out, shut, and read to its end, for a second at most (``time_out``). Both channels
+closed: CLOSED (``check_gone``), where what the pair was is counted, and its owner told, once.
+"""
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from proxy.network import mute
+from proxy.network.cause import Cause
+from proxy.network.channel import Channel
+from proxy.network.state import ChannelState
+from proxy.relay import losses, state
+from proxy.relay.counters import CAUSE_INDEX, ERROR_INDEX, tls_error
+from proxy.relay.pair import Leg, Pair, PairTimer
+from proxy.relay.state import PairEvent, PairState
+
+__all__ = ["LINGER_NS", "abort", "check_done", "check_gone", "closed", "crash", "end", "end_if_answered", "end_of_stream", "time_out", "write_ended"]
+
+LINGER_NS: Final = 1_000_000_000
+PEER: Final = mute.PEER
+TAP: Final = mute.TAP
+DRAIN: Final = mute.DRAIN
+OURS: Final = mute.MEMORY | mute.THROTTLE | mute.HANDLER | mute.TAP | mute.ADMIN  # the peer is not waited for, but held up by us
+
+ENDED: Final = ChannelState.ENDED
+WRITE_ENDED: Final = ChannelState.WRITE_ENDED
+OPEN: Final = PairState.OPEN
+HALF_CLOSED: Final = PairState.HALF_CLOSED
+CLOSING: Final = PairState.CLOSING
+CLOSED: Final = PairState.CLOSED
+
+
+class _EndTimer(PairTimer):
+    """The end of a half-closed or closing pair."""
+
+    def fire(self, now_ns: i64) -> None:
+        pair = self.pair
+        if pair is None:
+            return
+        try:
+            time_out(pair)
+        except Exception as error:  # nothing else ends a pair that waits for its time
+            crash(pair, error)
+
+
+def end_of_stream(pair: Pair, leg: Leg) -> None:
+    """A channel's peer sends no more."""
+    leg.ended = True
+    channel = leg.channel
+    assert channel is not None, "a leg that is told of has a channel"
+    losses.tap_partial(pair, leg, channel)
+    if pair.state is CLOSING:
+        _settle(pair, leg, channel)
+        return
+    if channel.cut_short_at != 0:
+        end(pair, Cause.PEER_CLOSED if leg.is_client else Cause.UPSTREAM_CLOSED, "", channel.options.side)
+        return
+    if pair.state is OPEN:
+        if leg.is_client and channel.bytes_received == 0 and not pair.route.waits_before_data:
+            end(pair, _end_cause(pair, Cause.PEER_CLOSED), "", "downstream")
+            return
+        _half_close(pair, leg, channel)
+    check_done(pair)
+
+
+def _half_close(pair: Pair, leg: Leg, channel: Channel) -> None:
+    pair.first_end = Cause.PEER_CLOSED if leg.is_client else Cause.UPSTREAM_CLOSED
+    pair.first_side = channel.options.side
+    pair.detail = channel.detail if channel.lost_bytes == 0 else f"within a frame, after {channel.lost_bytes} of its bytes"
+    pair.state = state.next_state(pair.state, PairEvent.STREAM_ENDED)
+    _arm(pair, pair.route.half_close_ns)
+    _shut(leg.other)
+
+
+def _shut(leg: Leg) -> None:
+    """End our side of a leg's stream, now or once its pending send is out."""
+    channel = leg.channel
+    if leg.shut or leg.shut_wanted or channel is None or not channel.is_open:
+        return
+    if channel.can_send:
+        leg.shut = True
+        channel.shut_write()
+    else:
+        leg.shut_wanted = True
+
+
+def write_ended(pair: Pair, leg: Leg) -> None:
+    """Our end of a leg's stream is out."""
+    channel = leg.channel
+    if pair.state is CLOSING and channel is not None:
+        _settle(pair, leg, channel)
+    elif pair.state is HALF_CLOSED:
+        check_done(pair)
+
+
+def check_done(pair: Pair) -> None:
+    """Whether a half-closed pair has nothing more to pass on."""
+    both = pair.client.ended and pair.upstream.ended
+    pairing = pair.pairing
+    if not both and (pairing is None or pairing.lost):
+        return
+    if not both and not pair.upstream.ended and pairing is not None and (pairing.open > 0 or _is_within(pair.upstream)):
+        return
+    if _pending(pair):
+        return
+    end(pair, _end_cause(pair, pair.first_end), pair.detail, pair.first_side)
+
+
+def end_if_answered(pair: Pair) -> None:
+    """End right behind the last answer that is owed: a client that asks and waits sees the end before it asks again."""
+    if pair.counts_answers and pair.owes_nothing():
+        end(pair, Cause.DRAINED, "", "internal")
+
+
+def _end_cause(pair: Pair, cause: Cause) -> Cause:
+    """``no_data`` when neither side ever sent a byte and the client was the first to end, else the cause as it is."""
+    client, upstream = pair.client.channel, pair.upstream.channel
+    silent = client is not None and client.bytes_received == 0 and (upstream is None or upstream.bytes_received == 0)
+    return Cause.NO_DATA if silent and cause is Cause.PEER_CLOSED else cause
+
+
+def _pending(pair: Pair) -> bool:
+    client, upstream = pair.client.channel, pair.upstream.channel
+    if client is not None and client.pending_send != 0:
+        return True
+    return upstream is not None and upstream.pending_send != 0
+
+
+def end(pair: Pair, cause: Cause, detail: str, side: str) -> None:
+    """Begin the end, unless it has begun: the first cause wins."""
+    if pair.state is CLOSING or pair.state is CLOSED:
+        return
+    pair.died_in = pair.state
+    pair.cause = cause
+    pair.detail = _within_frame(pair, detail)
+    pair.side = side
+    pair.state = state.next_state(pair.state, PairEvent.END)
+    pair.client.forward_to = None
+    pair.upstream.forward_to = None
+    for leg in (pair.client, pair.upstream):
+        if leg.channel is not None and leg.channel.is_within_cut:
+            losses.cut_short(pair, leg, leg.channel, leg.channel.cut_at)
+    _linger(pair, pair.client)
+    _linger(pair, pair.upstream)
+    if _is_left(pair.client) or _is_left(pair.upstream):
+        _arm(pair, LINGER_NS)
+
+
+def _within_frame(pair: Pair, detail: str) -> str:
+    """A detail that says so when a frame that was cut through will not come to its end."""
+    for leg in (pair.client, pair.upstream):
+        channel = leg.channel
+        if channel is not None and channel.cut_at != 0:
+            within = f"within a frame, after {channel.cut_at} of its bytes"
+            return f"{within}: {detail}" if detail else within
+    return detail
+
+
+def abort(pair: Pair, cause: Cause, detail: str, side: str) -> None:
+    """End without the courtesy of the last second."""
+    end(pair, cause, detail, side)
+    _close_leg(pair, pair.client)
+    _close_leg(pair, pair.upstream)
+
+
+def crash(pair: Pair, error: Exception, place: str = "timer") -> None:
+    """Our bug, in what works for this pair: it costs the pair, and is noted as a fault."""
+    pair.owner.selector.faults.note(place, error)
+    for leg in (pair.client, pair.upstream):
+        if leg.channel is not None:
+            leg.channel.close(Cause.INTERNAL, f"{type(error).__name__}: {error}", error)
+
+
+def _linger(pair: Pair, leg: Leg) -> None:
+    """Let a channel that is still open have what was received for it, then an orderly end."""
+    channel = leg.channel
+    if channel is None:
+        return
+    if not channel.is_open:
+        _close_leg(pair, leg)
+        return
+    if leg.ended and channel.can_send:  # both ends in one: closing ends our side in order, too
+        _close_leg(pair, leg)
+        return
+    _shut(leg)
+    channel.gated = False  # what comes now does not go into the log
+    channel.unmute(PEER)
+    channel.unmute(TAP)
+    if leg.is_client and (pair.cause is Cause.DRAINED or pair.cause is Cause.DRAIN_TIMEOUT):
+        channel.discard_input(DRAIN)
+    else:
+        channel.unmute(DRAIN)
+    _settle(pair, leg, channel)
+
+
+def _settle(pair: Pair, leg: Leg, channel: Channel) -> None:
+    """Close a channel of a closing pair whose stream is ended by us, and by the peer as far as we could see it."""
+    if channel.state is ENDED or (channel.state is WRITE_ENDED and channel.mute_causes != 0 and not channel.discards_input):
+        _close_leg(pair, leg)
+
+
+def _close_leg(pair: Pair, leg: Leg) -> None:
+    channel = leg.channel
+    if channel is not None:
+        channel.close(pair.cause or Cause.INTERNAL, pair.detail)
+
+
+def time_out(pair: Pair) -> None:
+    """``half_close`` since the last byte that was seen, or the last second, is over."""
+    if pair.state is CLOSING:
+        if pair.owner.selector.now_ns < pair.drain_until_ns and (_is_untaken(pair.client) or _is_untaken(pair.upstream)):
+            _arm(pair, LINGER_NS)
+            return
+        _close_leg(pair, pair.client)
+        _close_leg(pair, pair.upstream)
+    elif pair.state is HALF_CLOSED:
+        owner = pair.owner
+        due_ns = _last_progress_ns(pair) + pair.route.half_close_ns
+        if due_ns > owner.selector.now_ns:
+            _arm(pair, due_ns - owner.selector.now_ns)
+        else:
+            end(pair, _end_cause(pair, pair.first_end), pair.detail or "the other side did not end in time", pair.first_side)
+
+
+def _last_progress_ns(pair: Pair) -> i64:
+    """When a byte passed last, in either direction; now, while a mute of ours keeps the side from being read that has not ended."""
+    last_ns: i64 = 0
+    for leg in (pair.client, pair.upstream):
+        channel = leg.channel
+        if channel is None:
+            continue
+        if not leg.ended and channel.mute_causes & OURS:
+            return pair.owner.selector.now_ns
+        last_ns = max(last_ns, channel.last_active_ns)
+    return last_ns
+
+
+def _arm(pair: Pair, delay_ns: i64) -> None:
+    if pair.timer is None:
+        pair.timer = _EndTimer(pair)
+    pair.owner.selector.call_at(pair.owner.selector.now_ns + delay_ns, pair.timer)
+
+
+def closed(pair: Pair, leg: Leg, channel: Channel) -> None:
+    """A channel is closed, for whatever reason; an upstream's that was never READY is ``opening.attempt_failed``."""
+    leg.gone = True
+    losses.drop_rest(pair, leg, channel)
+    if not leg.ended:
+        losses.tap_partial(pair, leg, channel)
+    if leg.is_client:
+        _count_client(pair, channel)
+    else:
+        _count_upstream(pair, channel)
+    if pair.state is not CLOSING:
+        end(pair, channel.close_cause or Cause.INTERNAL, channel.detail, _side_of(channel))
+    check_gone(pair)
+
+
+def _side_of(channel: Channel) -> str:
+    return "internal" if channel.close_cause is Cause.INTERNAL else channel.options.side
+
+
+def _count_client(pair: Pair, channel: Channel) -> None:
+    loop = pair.owner.loop
+    cause = pair.cause or channel.close_cause or Cause.INTERNAL
+    pair.route.counters.active_downstream -= 1
+    loop.downstream_durations[ERROR_INDEX[cause]].observe(channel.closed_ns - pair.opened_ns)
+    if channel.options.tls is not None and channel.ready_ns == 0:
+        loop.downstream_handshaking -= 1
+        loop.downstream_handshakes[tls_error(channel.close_cause)].observe(channel.closed_ns - channel.connected_ns)
+
+
+def _count_upstream(pair: Pair, channel: Channel) -> None:
+    cause = pair.cause or channel.close_cause or Cause.INTERNAL
+    pair.route.counters.active_upstream -= 1
+    pair.route.upstream.counters.used -= 1
+    pair.owner.loop.upstream_durations[ERROR_INDEX[cause]].observe(channel.closed_ns - channel.connected_ns)
+
+
+def check_gone(pair: Pair) -> None:
+    """Finish when neither channel is left."""
+    if pair.state is not CLOSING or not pair.client.gone or not pair.upstream.gone:
+        return
+    pair.state = state.next_state(pair.state, PairEvent.GONE)
+    pair.closed_ns = pair.owner.selector.now_ns
+    counters = pair.route.counters
+    counters.lost_downstream += pair.lost_bytes(pair.client)
+    counters.lost_upstream += pair.lost_bytes(pair.upstream)
+    counters.closed[CAUSE_INDEX[pair.cause or Cause.INTERNAL]] += 1
+    losses.count_cut_short(pair.client)
+    losses.count_cut_short(pair.upstream)
+    if pair.pairing is not None:
+        pair.pairing.release()
+    if pair.timer is not None:
+        pair.owner.selector.cancel(pair.timer)
+        pair.timer.release()
+    try:
+        pair.owner.pair_closed(pair)
+    finally:
+        pair.client.release()
+        pair.upstream.release()
+
+
+def _is_within(leg: Leg) -> bool:
+    """Whether a leg is within a frame that is cut through."""
+    return leg.channel is not None and leg.channel.is_within_cut
+
+
+def _is_untaken(leg: Leg) -> bool:
+    """Whether a leg's peer has not taken what it was sent."""
+    channel = leg.channel
+    return channel is not None and channel.is_open and (channel.pending_send != 0 or channel.wire_waiting != 0)
+
+
+def _is_left(leg: Leg) -> bool:
+    return leg.channel is not None and leg.channel.state is not ChannelState.CLOSED

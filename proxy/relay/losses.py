@@ -1,0 +1,67 @@
+"""What was received and is not passed on: counted on its leg, so that the closed row has it, and told the leg's tap, so that the log has a gap."""
+
+from mypy_extensions import i64
+
+from proxy.network.channel import Channel
+from proxy.network.run import PART_FIRST, PART_LAST, Run
+from proxy.relay import tapping
+from proxy.relay.pair import Leg, Pair
+from proxy.tap.record import REASON_PARTIAL_FRAME
+
+__all__ = ["count_cut_short", "cut_short", "drop", "drop_part", "drop_rest", "tap_partial"]
+
+
+def drop(pair: Pair, leg: Leg, frames: i64, size: i64, run: Run | None) -> None:
+    """Count whole frames that were received and are not passed on."""
+    leg.dropped_bytes += size
+    if leg.tap is not None:
+        leg.tap.drop(frames, size, leg.frames, pair.wall_ns(), run)
+    leg.frames += frames
+    leg.bytes += size
+
+
+def drop_part(pair: Pair, leg: Leg, channel: Channel, run: Run) -> None:
+    """As ``_drop``, for a piece: of a frame that is dropped whole, or of one whose beginning was passed on, which is cut short."""
+    if run.part & PART_FIRST:
+        leg.drops_frame = True
+    if leg.drops_frame:
+        drop(pair, leg, run.frames, run.size, run)
+    else:
+        cut_short(pair, leg, channel, max(channel.cut_at, run.size))
+        leg.dropped_bytes += run.size
+        leg.frames += run.frames
+        leg.bytes += run.size
+    if run.part & PART_LAST:
+        leg.drops_frame = False
+
+
+def cut_short(pair: Pair, leg: Leg, channel: Channel, passed: i64) -> None:
+    """The frame of which so many bytes were passed on will not be completed, whatever still comes of it."""
+    channel.cut_frame_short(passed)
+    if leg.tap is not None:
+        leg.tap.cut_short(pair.wall_ns())
+        tapping.end_change(pair, leg)
+
+
+def tap_partial(pair: Pair, leg: Leg, channel: Channel) -> None:
+    """A frame that was begun on a leg does not come to its end."""
+    if leg.tap is None:
+        return
+    if channel.cut_short_at != 0:
+        leg.tap.cut_short(pair.wall_ns())
+    elif channel.lost_bytes != 0:
+        leg.tap.lose(REASON_PARTIAL_FRAME, 0, channel.lost_bytes, leg.frames, pair.wall_ns())
+
+
+def drop_rest(pair: Pair, leg: Leg, channel: Channel) -> None:
+    """Count the run that an error of ours, on its way here, kept from being passed on."""
+    looked_at = pair.pairing is not None or leg.tap is not None
+    if looked_at and leg.frames != channel.frames_received:
+        drop(pair, leg, channel.frames_received - leg.frames, channel.bytes_received - channel.lost_bytes - leg.bytes, None)
+
+
+def count_cut_short(leg: Leg) -> None:
+    """A frame that was cut through and never came to its end counts for the side that it was passed to as well."""
+    channel, out = leg.channel, leg.other.channel
+    if channel is not None and channel.cut_short_at != 0 and out is not None:
+        out.count_cut_short()

@@ -1,0 +1,179 @@
+"""How a pair opens (rule 1): the client's channel is registered, becomes READY, and is muted for ``peer`` until an endpoint of its upstream answers.
+
+Attempts are made one after the other, of the endpoints that ``Upstream.begin`` says; ``Pair.tried`` has what failed. An attempt ends as the
+upstream's channel does: READY, or closed before it was.
+"""
+
+import errno
+from typing import Final
+
+from mypy_extensions import i64
+
+from proxy.network import mute
+from proxy.network.cause import Cause
+from proxy.network.channel import Channel
+from proxy.relay import ending, state, tapping
+from proxy.relay.counters import tls_error
+from proxy.relay.pair import Leg, Pair
+from proxy.relay.pairing import Pairing
+from proxy.relay.state import PairEvent, PairState
+from proxy.relay.upstream import Attempt, Tried
+from proxy.tap.record import DIRECTION_REQUEST, DIRECTION_RESPONSE
+
+__all__ = ["attempt_failed", "ready", "start"]
+
+PEER: Final = mute.PEER
+CLOSING: Final = PairState.CLOSING
+
+NO_SOCKET: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # of ``socket``: ours; whatever else it says is the endpoint's
+ENDPOINT_CAUSES: Final = (
+    Cause.UPSTREAM_REFUSED,
+    Cause.UPSTREAM_TIMEOUT,
+    Cause.TLS_FAILED,
+    Cause.AUTH_FAILED,
+    Cause.PEER_RESET,
+    Cause.PEER_CLOSED,
+    Cause.NO_DATA,
+)
+"""Why an attempt may end that the endpoint is to blame for."""
+
+
+def start(pair: Pair, channel: Channel) -> None:
+    """The client's channel is registered."""
+    pair.client.channel = channel
+    pair.client.gone = False
+    pair.route.counters.accepted += 1
+    pair.route.counters.active_downstream += 1
+    if channel.options.tls is not None:
+        pair.owner.loop.downstream_handshaking += 1
+
+
+def ready(pair: Pair, leg: Leg) -> None:
+    """A channel is READY."""
+    channel = leg.channel
+    assert channel is not None, "a leg that is told of has a channel"
+    if leg.is_client:
+        _client_ready(pair, channel)
+    else:
+        _upstream_ready(pair, channel)
+
+
+def _client_ready(pair: Pair, channel: Channel) -> None:
+    loop = pair.owner.loop
+    if channel.options.tls is not None:
+        loop.downstream_handshaking -= 1
+        loop.downstream_handshakes[0].observe(channel.ready_ns - channel.connected_ns)
+    pair.state = state.next_state(pair.state, PairEvent.CLIENT_READY)
+    tapping.match(pair, pair.client, channel, DIRECTION_REQUEST)
+    channel.mute(PEER)
+    if pair.owner.draining:
+        ending.end(pair, Cause.DRAINED, "", "internal")
+        return
+    _connect(pair)
+
+
+def _connect(pair: Pair) -> None:
+    """Try the endpoint that the upstream says; end when every one has failed."""
+    upstream, selector = pair.route.upstream, pair.owner.selector
+    while True:
+        attempt = upstream.begin(pair.tried, selector.now_ns)
+        if attempt is None:
+            _give_up(pair)
+            return
+        if _start_attempt(pair, attempt):
+            return
+
+
+def _start_attempt(pair: Pair, attempt: Attempt) -> bool:
+    """Open a channel to an endpoint; False when the next one is to be tried."""
+    selector, endpoint = pair.owner.selector, attempt.endpoint
+    options = pair.route.upstream_options[endpoint.server_name]
+    pair.endpoint = endpoint.text
+    try:
+        channel = selector.connect(endpoint.family, endpoint.address, pair.id, options, pair.upstream, peer=endpoint.text)
+    except OSError as error:
+        if error.errno in NO_SOCKET:
+            pair.route.upstream.abandoned(attempt, selector.now_ns)
+            ending.end(pair, Cause.LIMIT, f"{endpoint.text}: {error}", "internal")
+            return True
+        _note_failure(pair, attempt, Cause.UPSTREAM_REFUSED, str(error), selector.now_ns)
+        return False
+    if options.tls is not None:
+        pair.owner.loop.upstream_handshaking += 1
+    pair.attempt = attempt
+    pair.upstream.channel = channel
+    pair.upstream.gone = False
+    return True
+
+
+def _note_failure(pair: Pair, attempt: Attempt, cause: Cause, detail: str, now_ns: i64) -> None:
+    """An endpoint has failed this pair."""
+    endpoint = attempt.endpoint
+    if pair.tried is None:
+        pair.tried = Tried()
+    pair.tried.add(endpoint, cause, f"{endpoint.text}: {detail}")
+    if pair.route.upstream.failed(attempt, cause, detail, now_ns):
+        pair.owner.endpoint_changed(pair, endpoint)
+
+
+def _give_up(pair: Pair) -> None:
+    tried = pair.tried
+    if tried is None:
+        ending.end(pair, Cause.UPSTREAM_REFUSED, "the upstream has no address", "upstream")
+        return
+    cause = tried.cause
+    if cause is Cause.PEER_RESET or cause is Cause.PEER_CLOSED or cause is Cause.NO_DATA:
+        cause = Cause.UPSTREAM_CLOSED
+    count = len(tried.endpoints)
+    ending.end(pair, cause, tried.detail if count == 1 else f"{tried.detail} (the last of {count} endpoints tried)", "upstream")
+
+
+def _upstream_ready(pair: Pair, channel: Channel) -> None:
+    client = pair.client.channel
+    attempt = pair.attempt
+    assert client is not None, "the client came first"
+    assert attempt is not None, "an upstream that is told of was tried"
+    pair.attempt = None
+    pair.tried = None
+    upstream = pair.route.upstream
+    upstream.counters.used += 1
+    if upstream.answered(attempt, channel.ready_ns):
+        pair.owner.endpoint_changed(pair, attempt.endpoint)
+    if channel.options.tls is not None:
+        pair.owner.loop.upstream_handshaking -= 1
+        pair.owner.loop.upstream_handshakes[0].observe(channel.ready_ns - channel.connected_ns)
+    pair.route.counters.active_upstream += 1
+    pair.state = state.next_state(pair.state, PairEvent.UPSTREAM_READY)
+    tapping.match(pair, pair.upstream, channel, DIRECTION_RESPONSE)
+    if pair.route.kafka:
+        pair.pairing = Pairing(pair.route.counters.pairing)
+        tapping.share_facts(pair)
+    else:
+        if pair.client.tap is None:
+            pair.client.forward_to = channel
+        if pair.upstream.tap is None:
+            pair.upstream.forward_to = client
+    client.unmute(PEER)
+
+
+def attempt_failed(pair: Pair, channel: Channel) -> None:
+    """An upstream's channel closed before it was READY."""
+    pair.upstream.gone = True
+    attempt = pair.attempt
+    assert attempt is not None, "an upstream that is told of was tried"
+    pair.attempt = None
+    if channel.options.tls is not None:
+        pair.owner.loop.upstream_handshaking -= 1
+        if channel.connected_ns != 0:
+            pair.owner.loop.upstream_handshakes[tls_error(channel.close_cause)].observe(channel.closed_ns - channel.connected_ns)
+    pair.upstream.channel = None
+    cause = channel.close_cause or Cause.INTERNAL
+    if pair.state is not CLOSING and cause in ENDPOINT_CAUSES:
+        _note_failure(pair, attempt, cause, channel.detail, channel.closed_ns)
+        _connect(pair)
+        return
+    pair.route.upstream.abandoned(attempt, channel.closed_ns)
+    if pair.state is CLOSING:
+        ending.check_gone(pair)
+    else:
+        ending.end(pair, cause, channel.detail, "internal")

@@ -1,0 +1,182 @@
+"""How runs pass (rules 2 and 3) when somebody looks into them, or nothing can be passed on: on a leg without ``forward_to``.
+
+A run is paired (``protocol: kafka``), tapped, sent, and its source muted by who cannot take more: the other channel (``peer``), the tap's log
+(``tap``), or the pairing, which is full of open requests (``peer``, too).
+"""
+
+from typing import Final
+
+from librt.strings import read_i32_be
+from librt.vecs import vec
+from mypy_extensions import i32, i64
+
+from proxy.network import mute
+from proxy.network.channel import Channel
+from proxy.network.framing import HEADER
+from proxy.network.run import PART_FIRST, Run
+from proxy.relay import ending, losses, tapping
+from proxy.relay.pair import Leg, Pair
+from proxy.relay.pairing import MAX_OPEN, Pairing
+from proxy.relay.state import PairState
+from proxy.tap.frame_tap import FrameTap
+
+__all__ = ["passed_by", "passes_to", "received", "room_for", "sent", "wait_for_room"]
+
+NO_LIMIT: Final = 1 << 31
+PEER: Final = mute.PEER
+TAP: Final = mute.TAP
+HALF_CLOSED: Final = PairState.HALF_CLOSED
+CLOSING: Final = PairState.CLOSING
+
+
+def received(pair: Pair, leg: Leg, channel: Channel, run: Run) -> None:
+    """A run on a leg without ``forward_to``."""
+    out = leg.other.channel
+    if pair.state is CLOSING or out is None or not out.can_send:
+        if run.part != 0:
+            losses.drop_part(pair, leg, channel, run)
+        else:
+            losses.drop(pair, leg, run.frames, run.size, run)
+        channel.discard(run)
+        return
+    now_ns = pair.owner.selector.read_clock()  # not the poll's: an answer can come within the poll that passed its request on
+    accepted = _look_at(pair, leg, run, now_ns) if run.part == 0 else _look_at_part(pair, leg, run, now_ns)
+    leg.frames += run.frames
+    leg.bytes += run.size
+    if not accepted:
+        channel.mute(TAP)
+        pair.owner.tap_full(leg)
+    if not out.send(run):
+        channel.mute(PEER)
+    if pair.pairing is not None:
+        _hold(pair, pair.pairing, leg)
+
+
+def _look_at(pair: Pair, leg: Leg, run: Run, now_ns: i64) -> bool:
+    """Pair and tap a run; False: the tap's log is full, and the source is to be muted."""
+    pairing = pair.pairing
+    if pairing is not None:
+        if leg.is_client:
+            pairing.requests(run, now_ns)
+        else:
+            pairing.answers(run, now_ns, leg.tap is not None)
+    return leg.tap is None or _append(pair, leg.tap, leg, run, now_ns)
+
+
+def _look_at_part(pair: Pair, leg: Leg, run: Run, now_ns: i64) -> bool:
+    """As ``_look_at``, for a piece of a frame that is cut through."""
+    pairing = pair.pairing
+    if pairing is not None and run.part & PART_FIRST:
+        if leg.is_client:
+            pairing.request_part(run, now_ns)
+        else:
+            pairing.answer_part(run, now_ns)
+    if leg.tap is None:
+        return True
+    accepted = _append_part(pair, leg.tap, leg, run, now_ns)
+    if leg.changes_tap:
+        tapping.end_change(pair, leg)
+    return accepted
+
+
+def room_for(pair: Pair, leg: Leg) -> tuple[i64, bool]:
+    """How many bytes of a leg's runs the other side takes at once, and whether nothing waits there; what is dropped needs no room."""
+    out = leg.other.channel
+    if pair.state is CLOSING or out is None or not out.is_open:
+        return NO_LIMIT, True
+    return out.room()
+
+
+def wait_for_room(leg: Leg, channel: Channel) -> None:
+    """Mute a leg until the other side may have more room."""
+    out = leg.other.channel
+    if out is not None:
+        channel.mute(PEER)
+        out.want_room(channel.booked_begun)
+
+
+def passes_to(pair: Pair, leg: Leg) -> Channel | None:
+    """Where pieces of a leg go that nobody looks at: the first of the frame was."""
+    if leg.tap is not None or pair.state is CLOSING:
+        return None
+    return leg.other.channel
+
+
+def passed_by(pair: Pair, leg: Leg, size: i64, frames: i64) -> None:
+    """As ``received``, for a piece that was not looked at."""
+    leg.frames += frames
+    leg.bytes += size
+    if pair.pairing is not None:
+        _hold(pair, pair.pairing, leg)
+
+
+def _append_part(pair: Pair, tap: FrameTap, leg: Leg, run: Run, now_ns: i64) -> bool:
+    pairing = pair.pairing
+    if run.part & PART_FIRST:
+        leg.part_size = HEADER + i64(read_i32_be(run.prefix(HEADER), 0))
+    capture_ns = now_ns + pair.owner.wall_offset_ns
+    if pairing is None:
+        return tap.append_part(run, leg.frames, capture_ns, leg.part_size, False, None, None)
+    withheld = bool(run.part & PART_FIRST) and len(pairing.sensitive) != 0
+    if leg.is_client:
+        return tap.append_part(run, leg.frames, capture_ns, leg.part_size, withheld, None, None)
+    return tap.append_part(
+        run,
+        leg.frames,
+        capture_ns,
+        leg.part_size,
+        withheld,
+        int(pairing.keys[0]),
+        int(pairing.latencies[0]),
+        int(pairing.request_sizes[0]),
+        int(pairing.correlation_ids[0]),
+    )
+
+
+def _append(pair: Pair, tap: FrameTap, leg: Leg, run: Run, now_ns: i64) -> bool:
+    pairing = pair.pairing
+    sensitive: vec[i32] | None = None
+    capture_ns = now_ns + pair.owner.wall_offset_ns
+    if pairing is None:
+        return tap.append(run, leg.frames, capture_ns)
+    if len(pairing.sensitive):
+        sensitive = pairing.sensitive
+    if leg.is_client:
+        return tap.append(run, leg.frames, capture_ns, sensitive)
+    return tap.append(run, leg.frames, capture_ns, sensitive, pairing.keys, pairing.latencies, pairing.request_sizes, pairing.correlation_ids)
+
+
+def _hold(pair: Pair, pairing: Pairing, leg: Leg) -> None:
+    """Mute a client with too many open requests; unmute it when half are answered; end a half-closed pair with none."""
+    client = pair.client.channel
+    if leg.is_client:
+        if not pair.full and pairing.full and client is not None:
+            pair.full = True
+            client.mute(PEER)
+        return
+    if pair.full and 2 * pairing.open <= MAX_OPEN:
+        pair.full = False
+        upstream = pair.upstream.channel
+        if client is not None and (upstream is None or upstream.can_send):
+            client.unmute(PEER)
+    if pair.state is HALF_CLOSED:
+        ending.check_done(pair)
+    elif pair.draining:
+        ending.end_if_answered(pair)
+
+
+def sent(pair: Pair, leg: Leg) -> None:
+    """The pending send of a leg's channel is out."""
+    channel = leg.channel
+    if leg.shut_wanted and channel is not None:
+        leg.shut_wanted = False
+        leg.shut = True
+        channel.shut_write()
+    elif pair.state is not CLOSING:
+        source = leg.other.channel
+        if source is not None and not (pair.full and not leg.is_client):
+            source.unmute(PEER)
+    if pair.state is HALF_CLOSED:
+        ending.check_done(pair)
+    elif pair.draining:
+        ending.end_if_answered(pair)

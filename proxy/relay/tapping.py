@@ -1,0 +1,86 @@
+"""Whose frames are looked at: the tap of each leg, and what changes when the rules do.
+
+A tap is asked for when a channel is READY, and again when other rules come into force: they hold from the next frame on, on each direction. A
+frame that is cut through ends as it began: the new tap waits in ``Leg.next_tap`` until it is over.
+"""
+
+from typing import Final
+
+from proxy.network import mute
+from proxy.network.channel import Channel
+from proxy.relay.pair import Leg, Pair
+from proxy.relay.state import PairState
+from proxy.tap.frame_tap import FrameTap
+from proxy.tap.record import DIRECTION_REQUEST, DIRECTION_RESPONSE
+from proxy.tap.request_facts import RequestFacts
+
+__all__ = ["end_change", "match", "retap", "share_facts"]
+
+TAP: Final = mute.TAP
+OPEN: Final = PairState.OPEN
+HALF_CLOSED: Final = PairState.HALF_CLOSED
+CLOSING: Final = PairState.CLOSING
+CLOSED: Final = PairState.CLOSED
+
+
+def match(pair: Pair, leg: Leg, channel: Channel, direction: int) -> None:
+    """Ask whether a leg is tapped."""
+    leg.tap = pair.owner.match(pair, direction)
+    channel.gated = leg.tap is not None and leg.tap.mutes
+
+
+def retap(pair: Pair) -> None:
+    """The rules have changed: ask again, for what comes from here on. A frame that is cut through ends as it began."""
+    if pair.state is CLOSING or pair.state is CLOSED:
+        return
+    for leg, direction in ((pair.client, DIRECTION_REQUEST), (pair.upstream, DIRECTION_RESPONSE)):
+        channel = leg.channel
+        if channel is None or channel.ready_ns == 0:
+            continue
+        fresh = pair.owner.match(pair, direction)
+        if leg.tap is not None and leg.tap.is_within:
+            leg.changes_tap = True
+            leg.next_tap = fresh
+        else:
+            _set_tap(pair, leg, channel, fresh)
+
+
+def _set_tap(pair: Pair, leg: Leg, channel: Channel, tap: FrameTap | None) -> None:
+    """Let a leg have another tap, or none, at the border of two frames, or within one that the tap before did not see."""
+    if leg.tap is None and pair.pairing is None:  # nobody has counted
+        leg.frames = channel.frames_received
+        leg.bytes = channel.bytes_received - channel.staged
+    leg.tap = tap
+    leg.next_tap = None
+    leg.changes_tap = False
+    share_facts(pair)
+    channel.gated = tap is not None and tap.mutes
+    if not channel.gated:
+        channel.unmute(TAP)
+    looks = tap is not None or pair.pairing is not None
+    upstream = pair.upstream.channel
+    passes = (pair.state is OPEN or pair.state is HALF_CLOSED) and upstream is not None and upstream.ready_ns != 0
+    leg.forward_to = leg.other.channel if passes and not looks else None
+
+
+def end_change(pair: Pair, leg: Leg) -> None:
+    """The frame that was cut through when the rules changed is over."""
+    if leg.changes_tap and leg.channel is not None and leg.tap is not None and not leg.tap.is_within:
+        _set_tap(pair, leg, leg.channel, leg.next_tap)
+
+
+def share_facts(pair: Pair) -> None:
+    """Have the pairing note of requests what a tap asks for."""
+    pairing = pair.pairing
+    if pairing is None:
+        return
+    client, upstream = pair.client.tap, pair.upstream.tap
+    asked = (client is not None and client.asks) or (upstream is not None and upstream.asks)
+    if not asked:
+        pairing.facts = None
+    elif pairing.facts is None:
+        pairing.facts = RequestFacts()
+    if client is not None:
+        client.facts = pairing.facts
+    if upstream is not None:
+        upstream.facts = pairing.facts

@@ -1,0 +1,290 @@
+"""A processor's end of the link: what control asks for, the connections it hands over, and what it is told.
+
+``link`` is the codec. Here are the sockets, and when they are waited for. What must be told is queued (``reply``) and written once a turn of the
+loop (``flush``); closed rows are collected, and queued as often as the counts are published (``queue_closed``).
+
+A link whose replies do not drain stops being read, and so does the hand-over: closed notices are never dropped, so no more may arise.
+"""
+
+import os
+import select
+import socket
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from mypy_extensions import i64
+
+from proxy.network.cause import Cause
+from proxy.network.fd_handler import FdHandler
+from proxy.network.selector import Selector
+from proxy.relay.pair import Pair
+from proxy.relay.relay import Relay
+from proxy.relay.route import Route
+from proxy.relay.rows import closed_row, refused_row
+from proxy.server.commands import Commands
+from proxy.server.link import Handover, LinkError, LinkReader, LinkWriter, encode_closed, receive_handover
+from proxy.server.settings import Settings
+
+__all__ = ["LINK_CLOSE_MS", "MAX_ROWS", "ControlLink"]
+
+Message = dict[str, Any]
+READ_BYTES: Final = 65536
+MAX_REPLY_BYTES: Final = 1 << 20
+MAX_JOBS: Final = 64
+MAX_ROWS: Final = 128  # closed rows in one message
+LINK_CLOSE_MS: Final = 1_000
+READABLE: Final = select.EPOLLIN
+WRITABLE: Final = select.EPOLLOUT
+
+
+class _CommandSocket(FdHandler):
+    """The command socket is ready."""
+
+    def __init__(self, link: "ControlLink") -> None:
+        self._link: Final = link
+
+    def on_event(self, events: i64) -> None:
+        self._link.on_command(events)
+
+
+class _HandoverSocket(FdHandler):
+    """Connections wait."""
+
+    def __init__(self, link: "ControlLink") -> None:
+        self._link: Final = link
+
+    def on_event(self, events: i64) -> None:
+        self._link.on_handover()
+
+
+class ControlLink:
+    """The link, as a processor has it.
+
+    Args:
+        command, handover: the sockets, non-blocking.
+        reader: may hold the beginning of messages already.
+        selector, relay, settings: the data path.
+        drain: begins a drain; takes its timeout in ms.
+        stop: begins the end of this processor.
+        lost: control is gone.
+
+    Attributes:
+        commands: what control asked for.
+        writer: what waits to be written, and how many log rows it could not take.
+        working: there are jobs to go on with.
+        replied: something is queued that ``flush`` has not written.
+    """
+
+    def __init__(
+        self,
+        *,
+        command: socket.socket,
+        handover: socket.socket,
+        reader: LinkReader,
+        selector: Selector,
+        relay: Relay,
+        settings: Settings,
+        drain: Callable[[int], None],
+        stop: Callable[[], None],
+        lost: Callable[[], None],
+    ) -> None:
+        self._command: Final = command
+        self._handover: Final = handover
+        self._reader: Final = reader
+        self.writer: Final = LinkWriter(command)
+        self._selector: Final = selector
+        self._relay: Final = relay
+        self._settings: Final = settings
+        self._lost: Final = lost
+        self.commands: Final = Commands(relay, settings, drain, self.reply, stop)
+        self.working: bool = False
+        self.replied: bool = False
+        self._closed: Final[list[str]] = []
+        self._interest: int = 0
+        self._up: bool = True
+        self._handing: bool = False
+        self._takes_over: bool = True
+        self._finishing: bool = False
+
+    # What is told.
+
+    def reply(self, message: Message) -> None:
+        """Send a message that must arrive, together with all others of this turn of the loop, and after the connections that have closed."""
+        if self._up:
+            self.queue_closed()
+            self.writer.queue(message)
+            self.replied = True
+
+    def queue_closed(self) -> None:
+        """Send the closed rows: as often as the counts are published, since a message and a wake-up of control for each would cost more than they."""
+        rows = self._closed
+        while rows:
+            self.writer.queue({"type": "closed"}, rows[:MAX_ROWS])
+            del rows[:MAX_ROWS]
+            self.replied = True
+
+    def flush(self) -> None:
+        """Write what this turn of the loop had to tell."""
+        self.replied = False
+        if not self._up:
+            return
+        try:
+            self.writer.flush()
+        except OSError:
+            self._end()
+            return
+        self.watch()
+
+    def tell(self, level: str, event: str, **fields: Any) -> None:
+        """Send a log row that control keeps as state, or that stands for what is lost: it must arrive. For what cannot come often."""
+        self.reply(_log_row(level, event, fields))
+
+    def log(self, level: str, event: str, **fields: Any) -> None:
+        """Send a log row; lost, and counted, when the link is behind."""
+        if not self._up:
+            return
+        try:
+            self.writer.offer(_log_row(level, event, fields))
+        except OSError:
+            self._end()
+            return
+        self.watch()
+
+    def pair_closed(self, pair: Pair) -> None:
+        """A pair is over: its row goes out with the next counts."""
+        self._tell_closed(closed_row(pair, self._relay.pairs.wall_offset_ns), pair.opened_ns)
+        self.commands.pair_changed()
+
+    def _tell_closed(self, row: dict[str, Any], accepted_ns: int) -> None:
+        if self._up:
+            self._closed.append(encode_closed(row, accepted_ns))
+
+    # What control asks for.
+
+    def work(self, until_ns: int) -> None:
+        """Go on with jobs until the time is over."""
+        self.commands.work(until_ns, time.monotonic_ns)
+        self.watch()
+
+    def on_command(self, events: i64) -> None:
+        """The command socket is writable, or readable."""
+        try:
+            if events & WRITABLE:
+                self.writer.flush()
+            if events & ~WRITABLE:
+                data = self._command.recv(READ_BYTES)
+                if not data:
+                    self._end()
+                    return
+                for message in self._reader.feed(data):
+                    self.commands.handle(message)
+        except BlockingIOError:
+            return
+        except (OSError, LinkError):
+            self._end()
+            return
+        self.watch()
+
+    # The connections it hands over.
+
+    def on_handover(self) -> None:
+        """Take over what waits, at most what the selector wants in one poll."""
+        try:
+            while self._selector.register_budget > 0:
+                found = receive_handover(self._handover)
+                if found is None:
+                    return
+                self._take_over(found[0], found[1])
+        except (EOFError, OSError):
+            self._end()
+        except LinkError as error:
+            self.log("error", "handover_failed", error=str(error))
+
+    def _take_over(self, handover: Handover, descriptor: int) -> None:
+        route = self._settings.routes.get(handover.listener)
+        if route is None:
+            if descriptor >= 0:
+                os.close(descriptor)
+            self.log("error", "handover_failed", error=f"no listener {handover.listener}")
+            return
+        if descriptor < 0:
+            self._refuse(handover, route, Cause.LIMIT, "no descriptor to be had")
+            return
+        sock = None
+        try:
+            sock = socket.socket(handover.family, socket.SOCK_STREAM, 0, descriptor)  # said, so that nobody asks the system
+            self._relay.take_over(sock, route, handover.peer, handover.accepted_ns)
+        except OSError as error:
+            if sock is None:
+                os.close(descriptor)
+            else:
+                sock.close()
+            self._refuse(handover, route, Cause.INTERNAL, str(error))
+
+    def _refuse(self, handover: Handover, route: Route, cause: Cause, detail: str) -> None:
+        """A connection that cannot be taken over ends with its row, like every other."""
+        number = self._relay.refuse(route, cause)
+        offset_ns = self._relay.pairs.wall_offset_ns
+        row = refused_row(number, route, handover.peer, handover.accepted_ns + offset_ns, self._selector.now_ns + offset_ns, cause, detail)
+        self._tell_closed(row, handover.accepted_ns)
+
+    # When its sockets are waited for, and its end.
+
+    def watch(self) -> None:
+        """Wait for what the link's sockets may be used for now."""
+        self.working = self.commands.busy
+        if not self._up or self._finishing:
+            return
+        pending: i64 = self.writer.pending
+        behind = pending > MAX_REPLY_BYTES or self.commands.backlog > MAX_JOBS
+        interest = (0 if behind else READABLE) | (WRITABLE if pending > 0 else 0)
+        if interest != self._interest:
+            self._interest = interest
+            self._selector.watch(self._command.fileno(), _CommandSocket(self), interest)
+        handing = not behind and self._takes_over
+        if handing != self._handing:
+            self._handing = handing
+            if handing:
+                self._selector.watch(self._handover.fileno(), _HandoverSocket(self))
+            else:
+                self._selector.unwatch(self._handover.fileno())
+
+    def take_no_more(self) -> None:
+        """Leave connections that wait to be handed over where they are."""
+        self._takes_over = False
+        self.watch()
+
+    def finish(self) -> None:
+        """The selector is asked to wait for nothing any more; what is written now is written by ``flush`` and ``close``."""
+        self._finishing = True
+
+    def close(self) -> None:
+        """Write what is queued, for as long as control takes it, and a second at most."""
+        self.queue_closed()
+        if not self._up:
+            return
+        room = select.poll()
+        room.register(self._command.fileno(), select.POLLOUT)
+        until_ns: i64 = time.monotonic_ns() + LINK_CLOSE_MS * 1_000_000
+        try:
+            while not self.writer.flush():
+                left_ms = (until_ns - i64(time.monotonic_ns())) // 1_000_000
+                if left_ms <= 0 or not room.poll(int(left_ms)):
+                    return
+        except OSError:  # control is gone
+            self._up = False
+
+    def _end(self) -> None:
+        """Control is gone."""
+        if self._up:
+            self._up = False
+            self._selector.unwatch(self._command.fileno())
+            if self._handing:
+                self._handing = False
+                self._selector.unwatch(self._handover.fileno())
+            self._lost()
+
+
+def _log_row(level: str, event: str, fields: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "log", "level": level, "event": event, "fields": fields}

@@ -1,0 +1,264 @@
+"""Every whole frame received is passed on or dropped, and for the tap a frame or in a gap, whatever ends the pair. Counts, rows and log agree."""
+
+import contextlib
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from proxy.config.model import TapRule
+from proxy.network.cause import Cause
+from proxy.relay import ending
+from proxy.tap.log_reader import read_gaps
+from tests.fakes.accounts import LIMIT, Accounts
+from tests.fakes.world import SECOND, reset
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., Accounts]:
+    def build(*arguments: Any, **options: Any) -> Accounts:
+        return Accounts(tmp_path, *arguments, **options)
+
+    return build
+
+
+@pytest.mark.parametrize("protocol", ["framed", "kafka"])
+def test_answers_that_come_after_the_clients_reset_are_a_gap(make, protocol):
+    accounts = make(protocol)
+    world = accounts.world
+    client, upstream, _ = world.pair()
+    asked = b"".join(accounts.ask(10) for _ in range(10))
+    client.sendall(asked)
+    world.read(upstream, len(asked))
+    first = accounts.reply(10)
+    upstream.sendall(first)
+    assert world.read(client, len(first)) == first
+    for number in range(9):
+        upstream.sendall(accounts.reply(10))
+        if number == 0:
+            reset(client)  # in the same poll as the first of them, and before the others
+        world.poll()
+    upstream.close()
+    world.until(lambda: world.rows)
+    (row,) = accounts.settle()
+    assert row["frames"] == {"request": 10, "response": 10}
+    (gap,) = [gap for gap in read_gaps(accounts.folder) if gap.frames]
+    assert (gap.reason, gap.direction, gap.first_frame) == ("undelivered", "response", 10 - gap.frames)
+    assert gap.frames >= 8
+    assert accounts.writer.dropped_undelivered == gap.frames
+
+
+@pytest.mark.parametrize("protocol", ["framed", "kafka"])
+def test_the_rest_of_an_answer_that_was_cut_short_is_no_frame(make, protocol):
+    """The client resets while the upstream sends on: the answer is a gap without frames, of the bytes that were passed on."""
+    accounts = make(protocol, cut_answers=True)
+    world = accounts.world
+    client, upstream, pair = world.pair()
+    asked = accounts.ask(10)
+    client.sendall(asked)
+    world.read(upstream, len(asked))
+    data = accounts.reply(900_000)
+    upstream.sendall(data[:300_000])
+    world.until(lambda: pair.upstream.channel.cut_at > 0)
+    reset(client)
+    upstream.sendall(data[300_000:])
+    upstream.close()
+    world.until(lambda: world.rows)
+    (row,) = accounts.settle()
+    assert (row["frames"], row["detail"].startswith("within a frame, after ")) == ({"request": 1, "response": 0}, True)
+    gaps = [(gap.reason, gap.direction, gap.frames) for gap in read_gaps(accounts.folder)]
+    assert gaps == [("partial_frame", "response", 0)]
+
+
+def test_what_a_client_sent_for_an_upstream_that_refuses_is_a_gap(make, refusing):
+    accounts = make(endpoints=[refusing])
+    world = accounts.world
+    client, _ = world.client()
+    client.sendall(accounts.ask(10) * 3)
+    world.poll(10)
+    client.close()
+    world.until(lambda: world.rows)
+    (row,) = accounts.settle()
+    assert (row["cause"], row["frames"]) == ("upstream_refused", {"request": 3, "response": 0})
+    assert [(gap.reason, gap.frames) for gap in read_gaps(accounts.folder)] == [("undelivered", 3)]
+
+
+@pytest.mark.parametrize("protocol", ["framed", "kafka"])
+def test_a_bug_of_ours_in_the_middle_of_a_run_leaves_a_gap(make, protocol):
+    accounts = make(protocol)
+    world = accounts.world
+    client, upstream, pair = world.pair()
+    first = accounts.ask(10)
+    client.sendall(first)
+    world.read(upstream, len(first))
+    client.sendall(accounts.ask(20) + accounts.ask(30) + b"\0\0")
+    world.clock.readings_left = 2  # of the poll; the third is that of the run
+    world.until(lambda: pair.client.gone)
+    upstream.close()
+    world.until(lambda: world.rows)
+    (row,) = accounts.settle()
+    assert (row["cause"], row["frames"]["request"]) == ("internal", 3)
+    assert ("undelivered", 2, 1) in {(gap.reason, gap.frames, gap.first_frame) for gap in read_gaps(accounts.folder)}
+
+
+def test_what_a_sampled_out_connection_drops_is_sampled(make):
+    accounts = make(rule=TapRule(name="none", sample_connections=0.0))
+    world = accounts.world
+    client, upstream, _ = world.pair()
+    client.sendall(accounts.ask(10))
+    world.read(upstream, 14)
+    reset(client)
+    upstream.sendall(accounts.reply(10) * 2)
+    world.poll()
+    upstream.close()
+    world.until(lambda: world.rows)
+    accounts.settle()
+    assert {gap.reason for gap in read_gaps(accounts.folder)} == {"sampled"}
+
+
+STEPS = ["ask", "ask_large", "ask_part", "reply", "reply_large", "reply_part", "poll", "flush", "log", "second"]
+CLIENT_ENDS = ["client_resets", "client_closes", "client_half_closes", "client_oversize", "client_negative"]
+OTHER_ENDS = ["upstream_resets", "upstream_closes", "upstream_half_closes", "upstream_oversize", "admin", "abort", "drain", "time_out", "bug"]
+ENDS = [*CLIENT_ENDS, *OTHER_ENDS]
+
+
+class Story:
+    """One pair and what happens to it; sockets that are gone take no more, which is not what is tested."""
+
+    def __init__(self, accounts: Accounts) -> None:
+        self.accounts = accounts
+        self.world = accounts.world
+        self.client, self.upstream, self.pair = self.world.pair()
+        for sock in (self.client, self.upstream):
+            sock.setblocking(False)
+
+    def happen(self, step: str) -> None:
+        getattr(self, "_" + step)()
+        self.world.poll(1)
+
+    def _say(self, sock: Any, data: bytes) -> None:
+        try:
+            sock.send(data)
+        except OSError:
+            return
+
+    def _ask(self) -> None:
+        self._say(self.client, self.accounts.ask(10) * 3)
+
+    def _ask_large(self) -> None:
+        self._say(self.client, self.accounts.ask(40_000) * 2)
+
+    def _ask_part(self) -> None:
+        self._say(self.client, self.accounts.ask(50)[:30])
+
+    def _reply(self) -> None:
+        self._say(self.upstream, self.accounts.reply(10) + self.accounts.reply(20))
+
+    def _reply_large(self) -> None:
+        self._say(self.upstream, self.accounts.reply(400_000))
+
+    def _reply_part(self) -> None:
+        self._say(self.upstream, self.accounts.reply(60)[:20])
+
+    def _poll(self) -> None:
+        self.world.poll(2)
+
+    def _flush(self) -> None:
+        self.accounts.writer.poll_due(self.world.clock.ns)
+
+    def _log(self) -> None:
+        self.accounts.writer.write_queued()
+        self.world.relay.pairs.tap_accepts()
+
+    def _second(self) -> None:
+        self.world.pass_time(1)
+
+    def _client_resets(self) -> None:
+        self._reset(self.client)
+
+    def _client_closes(self) -> None:
+        self.client.close()
+
+    def _client_half_closes(self) -> None:
+        self._shut(self.client)
+
+    def _upstream_half_closes(self) -> None:
+        self._shut(self.upstream)
+
+    def _shut(self, sock: Any) -> None:
+        try:
+            sock.shutdown(1)
+        except OSError:
+            return
+
+    def _client_oversize(self) -> None:
+        self._say(self.client, self.accounts.ask(5) + struct.pack(">i", LIMIT + 1) + b"behind")
+
+    def _client_negative(self) -> None:
+        self._say(self.client, self.accounts.ask(5) + struct.pack(">i", -2) + b"behind")
+
+    def _upstream_oversize(self) -> None:
+        self._say(self.upstream, self.accounts.reply(5) + struct.pack(">i", (1 << 20) + 1) + b"behind")
+
+    def _upstream_resets(self) -> None:
+        self._reset(self.upstream)
+
+    def _reset(self, sock: Any) -> None:
+        if sock.fileno() >= 0:
+            reset(sock)
+
+    def _upstream_closes(self) -> None:
+        self.upstream.close()
+
+    def _admin(self) -> None:
+        ending.end(self.pair, Cause.ADMIN, "", "internal")
+
+    def _abort(self) -> None:
+        ending.abort(self.pair, Cause.ADMIN, "", "internal")
+
+    def _drain(self) -> None:
+        self.world.relay.pairs.draining = True
+        self.world.drain.start(SECOND // 2)
+
+    def _time_out(self) -> None:
+        self.world.pass_time(40)
+
+    def _bug(self) -> None:
+        self._ask()
+        self._reply()
+        self.world.clock.readings_left = 2
+        with contextlib.suppress(RuntimeError):  # when nobody could send anything, the bug hits the poll itself
+            self.world.selector.poll(5)
+        self.world.clock.readings_left = -1
+
+
+@pytest.mark.parametrize("protocol", ["framed", "kafka"])
+@pytest.mark.parametrize("on_full", ["drop", "mute"])
+@pytest.mark.parametrize("end", ENDS)
+def test_counts_rows_and_gaps_add_up_on_every_way_out(make, protocol, on_full, end):
+    accounts = make(protocol, TapRule(name="all", on_full=on_full))
+    story = Story(accounts)
+    for step in ("ask", "reply", "ask_large", "reply_large", "ask_part", end, "reply", "reply_part", "ask", "poll", "second", "reply"):
+        story.happen(step)
+    accounts.settle()
+
+
+@pytest.mark.slow
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    protocol=st.sampled_from(["framed", "kafka"]),
+    on_full=st.sampled_from(["drop", "mute"]),
+    steps=st.lists(st.sampled_from([*STEPS, *STEPS, *ENDS]), max_size=25),
+)
+def test_counts_rows_and_gaps_add_up_whatever_happens(
+    tmp_path_factory: pytest.TempPathFactory, protocol: str, on_full: Any, steps: list[str]
+) -> None:
+    accounts = Accounts(tmp_path_factory.mktemp("log"), protocol, TapRule(name="all", on_full=on_full))
+    story = Story(accounts)
+    for step in steps:
+        story.happen(step)
+    accounts.settle()

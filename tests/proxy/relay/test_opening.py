@@ -1,0 +1,318 @@
+"""How a pair opens (rule 1), over loopback and a real selector. Each test ends with the pool whole and every gauge zero."""
+
+import contextlib
+import os
+import resource
+import socket
+import ssl
+import threading
+
+import pytest
+
+from proxy.network import mute
+from proxy.network.cause import Cause
+from proxy.network.options import TlsSettings
+from proxy.network.tls_context import client_context
+from proxy.relay import ending
+from proxy.relay.upstream import Endpoint
+from tests.fakes.tls import TlsWorld
+from tests.fakes.upstream import refusing_port
+from tests.fakes.world import endpoint_of, frame, reset
+
+
+@contextlib.contextmanager
+def no_descriptors():
+    """No more descriptors are to be had."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def shake(context, sock):
+    """A server's handshake, and no more."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(incoming, outgoing, server_side=True)
+    while True:
+        try:
+            tls.do_handshake()
+        except ssl.SSLWantReadError:
+            sock.sendall(outgoing.read())
+            incoming.write(sock.recv(65536))
+        else:
+            sock.sendall(outgoing.read())
+            return
+
+
+def test_the_client_is_muted_for_peer_until_its_upstream_is_ready(make, silent):
+    world = make(endpoints=[silent])
+    client, pair = world.client()
+    client.sendall(frame(b"early"))
+    world.poll()
+    assert pair.state.value == "connecting_upstream"
+    assert pair.client.channel.mute_causes == mute.PEER
+    assert pair.client.channel.frames_received == 0
+    ending.abort(pair, Cause.ADMIN, "", "internal")
+    world.poll()
+
+
+def test_what_the_client_sent_before_its_upstream_was_ready_arrives(world):
+    client, _ = world.client()
+    client.sendall(frame(b"early"))
+    world.poll()
+    upstream, _ = world.server.accept()
+    assert world.read(upstream, 9) == frame(b"early")
+    upstream.close()
+
+
+def test_a_client_that_ends_before_its_first_byte_is_no_data(world):
+    client, upstream, _ = world.pair()
+    client.close()
+    assert world.ended(upstream) == b""
+    upstream.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["side"]) == ("no_data", "downstream")
+
+
+def test_the_next_endpoint_is_tried_when_one_refuses(make, refusing):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        world = make(endpoints=[refusing, other.getsockname()])
+        _, pair = world.client()
+        world.until(lambda: pair.state.value == "open")
+        assert pair.endpoint == f"127.0.0.1:{other.getsockname()[1]}"
+    durations = world.counters.upstreams["u"].durations
+    assert [sum(histogram.buckets) for histogram in durations] == [1, 1, 0, 0, 0]
+
+
+def test_a_pair_ends_with_upstream_refused_when_all_refuse(make, refusing):
+    world = make(endpoints=[refusing, refusing])
+    client, _ = world.client()
+    assert world.ended(client) == b""
+    client.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["side"], world.row["state"]) == ("upstream_refused", "upstream", "connecting_upstream")
+    assert "127.0.0.1:" in world.row["detail"]
+
+
+def test_a_handshake_with_an_upstream_is_counted_while_it_lasts(make):
+    world = make()
+    world.upstream_options.tls = TlsSettings(client_context(), server_side=False, server_name="localhost")
+    client, pair = world.client()
+    world.until(lambda: pair.upstream.channel is not None)
+    upstream, _ = world.server.accept()
+    assert world.counters.loop.upstream_handshaking == 1
+    upstream.sendall(b"not TLS")
+    world.until(lambda: pair.cause)
+    upstream.close()
+    client.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.counters.loop.upstream_handshaking) == ("tls_failed", 0)
+
+
+def test_an_upstream_without_an_address_refuses_in_words(make):
+    world = make(endpoints=[])
+    client, _ = world.client()
+    assert world.ended(client) == b""
+    client.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["detail"], world.row["endpoint"]) == ("upstream_refused", "the upstream has no address", "")
+
+
+def test_no_socket_to_be_had_ends_the_pair_alone(world):
+    client, pair = world.client()
+    with no_descriptors():
+        world.until(lambda: pair.cause)
+    assert world.ended(client) == b""
+    client.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["side"]) == ("limit", "internal")
+
+
+@pytest.mark.parametrize("nowhere", [("::1", 1, "no such family"), "/nowhere/upstream.sock"])
+def test_what_cannot_be_reached_is_passed_over(make, nowhere):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        world = make(endpoints=[other.getsockname()])
+        family = socket.AF_UNIX if isinstance(nowhere, str) else 9999
+        world.upstream.replace([Endpoint(family, nowhere), *world.upstream.endpoints])
+        _, pair = world.client()
+        world.until(lambda: pair.state.value == "open")
+    assert (world.told.endpoints[0]["endpoint"], world.told.endpoints[0]["reason"]) == (Endpoint(family, nowhere).text, "refused")
+
+
+def test_twenty_at_once_find_the_endpoint_that_answers(make, refusing):
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as other:
+        world = make(endpoints=[refusing, other.getsockname()])
+        pairs = [world.client()[1] for _ in range(20)]
+        world.until(lambda: all(pair.state.value == "open" for pair in pairs))
+    assert [row["endpoint"] for row in world.told.endpoints] == ["{}:{}".format(*refusing)]
+    assert int(world.counters.upstreams["u"].ejections[1]) == 1
+
+
+def test_an_endpoint_that_does_not_answer_costs_one_connection_its_timeout(make, silent):
+    world = make(endpoints=[silent], connect_s=5)
+    with socket.create_server(("127.0.0.1", 0), backlog=512) as other:
+        world.upstream.replace([endpoint_of(silent), endpoint_of(other.getsockname())])
+        _, first = world.client()
+        world.until(lambda: first.upstream.channel is not None)
+        world.pass_time(4.9)
+        assert first.state.value == "connecting_upstream"
+        world.pass_time(0.2)
+        world.until(lambda: first.state.value == "open")
+        waiting = []
+        for second in range(70):  # back-offs of 1, 2, 4, 8, 16 and 30 s, and 5 s for each probe
+            pairs = [world.client()[1] for _ in range(3)]
+            world.poll(2)
+            waiting += [(second, pair) for pair in pairs if pair.state.value != "open"]
+            world.pass_time(1)
+        assert [second for second, _ in waiting] == [1, 8, 17, 30, 51]
+        world.until(lambda: all(pair.state.value == "open" for _, pair in waiting))
+        backoffs = [row["backoff_ms"] for row in world.told.endpoints]
+    assert backoffs == [1000, 2000, 4000, 8000, 16000, 30000]
+    assert world.told.endpoints[0]["reason"] == "timeout"
+
+
+def test_an_endpoint_that_comes_back_is_used_and_told_of(make):
+    with refusing_port() as port:
+        world = make(endpoints=[("127.0.0.1", port)])
+        client, _ = world.client()
+        assert world.ended(client) == b""
+        client.close()
+        world.until(lambda: world.rows)
+    world.clock.ns += 3 * 10**9
+    with socket.create_server(("127.0.0.1", port)):
+        _, pair = world.client()
+        world.until(lambda: pair.state.value == "open")
+    assert [sorted(row) for row in world.told.endpoints] == [
+        ["backoff_ms", "detail", "endpoint", "failures", "reason", "upstream"],
+        ["down_ms", "endpoint", "failures", "upstream"],
+    ]
+    assert world.told.endpoints[1]["down_ms"] == 3000
+
+
+@pytest.mark.parametrize("way", ["admin", "client", "drain", "end"])
+def test_a_probe_whose_connection_ends_is_made_by_the_next(make, silent, way):
+    world = make(endpoints=[silent])
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        world.upstream.replace([endpoint_of(silent), endpoint_of(other.getsockname())])
+        down = world.upstream.endpoints[0]
+        world.upstream.failed(world.upstream.begin(None, 0), Cause.UPSTREAM_TIMEOUT, "", world.clock.ns)
+        world.pass_time(1)
+        client, probing = world.client()
+        world.until(lambda: down.probed)
+        if way == "admin":
+            ending.abort(probing, Cause.ADMIN, "", "internal")
+        elif way == "client":
+            reset(client)
+        elif way == "end":
+            ending.end(probing, Cause.DRAINED, "", "internal")
+        else:
+            world.drain.start(30 * 10**9)
+        world.until(lambda: probing.client.gone or not down.probed)
+        world.until(lambda: not down.probed)
+        assert (down.down, down.backoff_ns) == (True, 10**9)
+        _, again = world.client()
+        world.until(lambda: again.upstream.channel is not None)
+        assert down.probed
+        ending.abort(again, Cause.ADMIN, "", "internal")
+        world.poll()
+
+
+def test_a_drain_ends_a_connection_between_two_tries(make, silent):
+    world = make(endpoints=[silent], connect_s=5)
+    with refusing_port() as port:
+        world.upstream.replace([endpoint_of(("127.0.0.1", port)), endpoint_of(silent)])
+        client, pair = world.client()
+        world.until(lambda: pair.endpoint == "{}:{}".format(*silent))
+        world.relay.pairs.draining = True
+        world.drain.start(30 * 10**9)
+        assert world.ended(client) == b""
+        client.close()
+        world.until(lambda: world.rows)
+    assert (world.row["cause"], world.upstream.endpoints[1].down) == ("drained", False)
+
+
+def test_an_endpoint_taken_away_while_a_connection_waits_for_it(make, silent):
+    world = make(endpoints=[silent], connect_s=5)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        _, pair = world.client()
+        world.until(lambda: pair.upstream.channel is not None)
+        world.upstream.replace([endpoint_of(other.getsockname())])
+        world.pass_time(5.1)
+        world.until(lambda: pair.state.value == "open")
+        assert pair.endpoint == f"127.0.0.1:{other.getsockname()[1]}"
+    assert (world.told.endpoints, int(world.counters.upstreams["u"].down)) == ([], 0)
+
+
+def test_a_peer_that_ends_what_was_ready_has_not_failed(world):
+    client, upstream, _ = world.pair()
+    reset(upstream)
+    world.ended(client)
+    client.close()
+    world.until(lambda: world.rows)
+    assert world.row["cause"] == "peer_reset"
+    assert (world.told.endpoints, int(world.counters.upstreams["u"].down)) == ([], 0)
+
+
+def test_tries_that_fail_leave_no_descriptor_behind(make, refusing, silent):
+    world = make(endpoints=[refusing, "/nowhere/upstream.sock", "/" + "x" * 200, ("::1", 1), silent], connect_s=5)
+    world.upstream.replace([*world.upstream.endpoints, Endpoint(9999, ("::1", 1))])
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        clients = [world.client()[0] for _ in range(4)]
+        world.poll()
+        world.pass_time(5.1)
+        for client in clients:
+            assert world.ended(client) == b""
+            client.close()
+        world.until(lambda: not world.relay.pairs.open)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert {row["cause"] for row in world.rows} == {"upstream_refused", "upstream_timeout"}
+    assert all("(the last of 6 endpoints tried)" in row["detail"] for row in world.rows)
+
+
+@pytest.mark.parametrize(("answer", "reason"), [(b"not TLS", "tls"), (b"", "other")])
+def test_a_handshake_that_fails_leads_to_the_next_endpoint(make, tmp_path, answer, reason):
+    tls = TlsWorld.make(tmp_path)
+    world = make()
+    world.upstream_options.tls = tls.client_settings()
+    with socket.create_server(("127.0.0.1", 0)) as good:
+        world.upstream.replace([*world.upstream.endpoints, endpoint_of(good.getsockname())])
+        _, pair = world.client()
+        world.until(lambda: pair.upstream.channel is not None)
+        bad, _ = world.server.accept()
+        with bad:
+            bad.sendall(answer)
+            bad.shutdown(socket.SHUT_WR)
+            world.until(lambda: pair.endpoint == f"127.0.0.1:{good.getsockname()[1]}")
+        accepted, _ = good.accept()
+        with accepted:
+            server = threading.Thread(target=shake, args=(tls.server_settings().context, accepted))
+            server.start()
+            world.until(lambda: pair.state.value == "open")
+            server.join()
+    assert [row["reason"] for row in world.told.endpoints] == [reason]
+    assert world.counters.loop.upstream_handshaking == 0
+
+
+def test_endpoints_are_taken_in_turn(make):
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+        world = make(endpoints=[one.getsockname(), two.getsockname()])
+        pairs = [world.client()[1] for _ in range(4)]
+        world.until(lambda: all(pair.state.value == "open" for pair in pairs))
+        ports = [int(pair.endpoint.split(":")[1]) for pair in pairs]
+        assert sorted(ports) == sorted([one.getsockname()[1], two.getsockname()[1]] * 2)
+
+
+def test_an_upstream_that_does_not_answer_in_time_is_upstream_timeout(make, silent):
+    world = make(connect_s=3, endpoints=[silent])
+    client, pair = world.client()
+    world.until(lambda: pair.state.value == "connecting_upstream")
+    world.pass_time(3.1)
+    assert world.ended(client) == b""
+    client.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["side"]) == ("upstream_timeout", "upstream")

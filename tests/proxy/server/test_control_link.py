@@ -1,0 +1,120 @@
+"""The link as a processor has it: behind, unread, or gone. Nothing that must arrive is lost, and nobody waits for long."""
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.cells import CellWriter, State
+from proxy.server.control_link import LINK_CLOSE_MS
+from proxy.tap.rule_use import WINDOW_NS, RuleUse
+from tests.fakes.disk import FakeDisk
+from tests.fakes.loop import LoopBench
+
+STOP = {"type": "stop"}
+
+
+def test_a_link_that_is_behind_gets_every_row_and_every_count_at_the_end(tmp_path: Path) -> None:
+    """Rows wait when the loop ends, and the tap has something to say after the channels are closed."""
+    ended = threading.Event()
+
+    class Broken(FakeDisk):
+        def write(self, fd: int, parts: list[Any], position: int) -> int:
+            ended.set()
+            raise OSError(5, "broken")
+
+    with LoopBench(str(tmp_path), Broken(), link_bytes=4608) as bench:
+        clients = [bench.connect() for _ in range(30)]
+
+        def stop() -> None:
+            for client in clients:
+                client.sendall(b"\0\0\0\1x")
+            bench.when(lambda: bench.tap is not None and bench.tap.frames_matched_request == 30, lambda: bench.send(STOP, STOP))
+
+        bench.when_open(30, stop)
+        with bench.reading(ended):
+            assert bench.loop.run([])
+        assert len({row["row"]["id"] for row in bench.of("closed")}) == 30
+        assert [row["event"] for row in bench.of("log")][-1] == "tap_incomplete"
+        assert bench.cells.cell("framegate.connection.closed", "plain", "drained") == 30
+        assert bench.cells.cell("framegate.connection.active", "downstream", "plain") == 0
+        assert bench.cells.cell("framegate.tap.matched") == 30
+        assert bench.cells.state == State.STOPPED
+
+
+def test_rows_that_say_a_state_come_over_a_link_that_loses_others(tmp_path: Path) -> None:
+    """That a rule is off control is told once, and so it is at the end that the tap is not complete. It reads the link from then on only."""
+    reads = threading.Event()
+    use = RuleUse("dear", 0.0, 30.0)
+    use.judge(1)
+    use.spent_ns = WINDOW_NS // 2
+    assert use.judge(1 + WINDOW_NS)
+
+    class Broken(FakeDisk):
+        def write(self, fd: int, parts: list[Any], position: int) -> int:
+            raise OSError(5, "broken")
+
+    class Stopping(CellWriter):
+        def state(self, state: State) -> None:
+            super().state(state)
+            if state is State.STOPPED:
+                reads.set()
+
+    with LoopBench(str(tmp_path), Broken(), Stopping, link_bytes=4608) as bench:
+        rules = bench.relay.pairs.rules
+        assert rules is not None
+        client = bench.connect()
+
+        def turn_off() -> None:
+            client.sendall(b"\0\0\0\1x")
+            for _ in range(400):
+                bench.loop.link.log("info", "noise", text="x" * 1000)
+            rules._turned_off.append(use)
+            bench.when(lambda: not rules._turned_off and bench.tap is not None and bench.tap.frames_matched_request, end)
+
+        def end() -> None:
+            bench.loop.stop()
+            bench.loop.stop()
+
+        bench.when_open(1, turn_off)
+        with bench.reading(reads):
+            assert bench.loop.run([])
+        rows = [row for row in bench.of("log") if row["event"] != "noise"]
+        assert bench.cells.cell("framegate.link.dropped") > 100
+    assert [row["event"] for row in rows] == ["tap_rule_off", "tap_incomplete"]
+    assert rows[0]["fields"] == {"rule": "dear", "cause": "cpu", "percent": 50.0, "limit": 30.0}
+
+
+@pytest.mark.slow
+def test_a_link_that_nobody_reads_is_given_up_after_a_second() -> None:
+    with LoopBench(link_bytes=4608) as bench:
+        for _ in range(30):
+            bench.connect()
+        bench.when_open(30, lambda: bench.send(STOP, STOP))
+        begun = time.monotonic()
+        assert bench.loop.run([])
+        assert time.monotonic() - begun >= 0.9 * LINK_CLOSE_MS / 1000
+        assert bench.cells.cell("framegate.connection.closed", "plain", "drained") == 30
+        bench.end()
+        assert len(bench.of("closed")) < 30
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [(), (STOP,), (STOP, STOP)])
+def test_a_link_that_is_gone_leaves_the_counts(tmp_path: Path, first: tuple[dict[str, str], ...]) -> None:
+    with LoopBench(str(tmp_path)) as bench:
+        client = bench.connect()
+
+        def leave() -> None:
+            bench.send(*first)
+            bench.command.close()
+            bench.handover.close()
+
+        bench.when_open(1, lambda: client.sendall(b"\0\0\0\1x"))
+        bench.when(lambda: bench.tap is not None and bench.tap.frames_matched_request, leave)
+        assert bench.loop.run([])
+        assert bench.cells.cell("framegate.connection.closed", "plain", "drained") == 1
+        assert bench.cells.cell("framegate.tap.flushed") == 1
+        assert bench.cells.state == State.STOPPED
