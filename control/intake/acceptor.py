@@ -23,7 +23,7 @@ from control.guard import Guard, Job
 from control.logs import RowLog
 from control.meters import Meters
 from proxy.cells import ACCEPT_ERRORS
-from proxy.config.address import Address, format_sockaddr, parse_address
+from proxy.config.address import Address, format_peer, format_sockaddr, parse_address
 from proxy.config.model import ListenerConfig
 from proxy.server.link import Handover, send_handover
 
@@ -54,7 +54,6 @@ _GONE: Final = frozenset(
 """Errors of the connection that was to be accepted (accept(2)): it is off the backlog, and the next one can be tried at once."""
 _DYING: Final = frozenset({errno.EPIPE, errno.ECONNRESET, errno.EBADF, errno.ENOTCONN})
 """A hand-over socket whose processor is gone: the supervisor takes it out of the targets."""
-_MAPPED: Final = "::ffff:"
 
 
 class Target:
@@ -289,7 +288,7 @@ class Acceptor:
                     continue
                 return
             with connection:
-                peer = _unmapped(format_sockaddr(listening.family, sockaddr))
+                peer = format_peer(listening.family, sockaddr)
                 limit = listening.config.max_connections
                 if limit and listening.open >= limit:
                     self._reject(listening, peer, "max_connections")
@@ -378,11 +377,3 @@ class Acceptor:
             self._clear_wake()
         elif any(flags & (select.POLLERR | select.POLLHUP | select.POLLNVAL) for _, flags in events):
             time.sleep(_WAIT_S / 10)
-
-
-def _unmapped(text: str) -> str:
-    """IPv4 clients of an IPv6 wildcard are shown as what they are."""
-    if text.startswith(f"[{_MAPPED}"):
-        host, _, port = text[1:].rpartition("]:")
-        return f"{host.removeprefix(_MAPPED)}:{port}"
-    return text

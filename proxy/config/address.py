@@ -6,10 +6,11 @@ import re
 import socket
 from typing import Final, Literal, NamedTuple
 
-__all__ = ["MAX_UNIX_PATH_BYTES", "Address", "format_sockaddr", "parse_address"]
+__all__ = ["MAX_UNIX_PATH_BYTES", "Address", "format_peer", "format_sockaddr", "parse_address"]
 
 MAX_UNIX_PATH_BYTES: Final = 107
 """sun_path without its end."""
+_MAPPED: Final = "::ffff:"
 _LABEL: Final = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
 
 Kind = Literal["ipv4", "ipv6", "name", "unix"]
@@ -127,6 +128,12 @@ def format_sockaddr(family: int, sockaddr: object) -> str:
     assert isinstance(sockaddr, tuple), "an internet socket's address is a tuple"
     host, port = sockaddr[0], sockaddr[1]
     return f"[{host}]:{port}" if family == socket.AF_INET6 else f"{host}:{port}"
+
+
+def format_peer(family: int, sockaddr: object) -> str:
+    """The same of who connected; an IPv4 client of an IPv6 socket is shown as what it is."""
+    text = format_sockaddr(family, sockaddr)
+    return text.removeprefix(f"[{_MAPPED}").replace("]", "", 1) if family == socket.AF_INET6 and text.startswith(f"[{_MAPPED}") else text
 
 
 def _unix_name(name: object) -> str:

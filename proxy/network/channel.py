@@ -3,7 +3,7 @@
 Rules
 - At most one receive in progress and one pending send. One read and one write for each readiness event.
 - Everything that can go wrong closes this channel only, with one cause; the first wins. ``close`` may be called from anywhere: booked
-  memory goes back at once, the descriptor leaves the selector at once, the listener is told at the end of the poll.
+  memory goes back at once, the descriptor leaves the selector at once, the sink is told at the end of the poll.
 - While memory is short nothing is read that would have to be held (``careful``, ``MEMORY.md``).
 - A mute does not touch the selector: when the next event comes for a muted channel, its read interest is dropped. A short mute is free.
 - ``discard_input`` ends reading for good: what still comes is thrown away unseen. It works on a muted channel: the path of a read need not know.
@@ -23,6 +23,7 @@ from proxy.network import framing, mute, socket_buffers, state
 from proxy.network.careful import WAIT_A_WHILE, WAIT_FOR_BYTES, WAIT_FOR_ROOM, WAIT_FOR_TURN, Careful
 from proxy.network.cause import Cause
 from proxy.network.channel_facts import ChannelFacts
+from proxy.network.channel_sink import ChannelSink
 from proxy.network.memory_pool import BEGUN
 from proxy.network.options import ChannelOptions
 from proxy.network.pipe import Pipe
@@ -101,11 +102,12 @@ class Channel(ChannelFacts):
         transport: Transport,
         channel_id: i64,
         options: ChannelOptions,
+        sink: ChannelSink,
         peer: str,
         *,
         connecting: bool,
     ) -> None:
-        super().__init__(selector, sock, transport, channel_id, options, peer, connecting=connecting)
+        super().__init__(selector, sock, transport, channel_id, options, sink, peer, connecting=connecting)
         self._read_size: i64 = FIRST_READ
         self._interest: i64 = UNREGISTERED
         self._room_seen: i64 = 0  # when it was asked for, or last looked at
@@ -117,7 +119,7 @@ class Channel(ChannelFacts):
         self._buffered_queued: bool = False
         self._handshake_queued: bool = False
 
-    # What the listener calls.
+    # What others call.
 
     def send(self, run: Run) -> bool:
         """Write a run, now; what the socket does not take is the pending send. Takes over the run's lease.
@@ -316,7 +318,7 @@ class Channel(ChannelFacts):
                 return
             if self._receive.has_part:
                 self._pass_part()
-            elif not self.gated or self._listener.may_read(self):
+            elif not self.gated or self.sink.may_read():
                 self._read_some(0)
         except TransportError as error:
             self._fail(error)
@@ -388,22 +390,22 @@ class Channel(ChannelFacts):
         self._selector.call_at(deadline_ns, timer)
 
     def notify_write_ended(self) -> None:
-        """Tell the listener that our end of the stream is out. A listener that raises is the end of this channel."""
+        """Tell the sink that our end of the stream is out. A sink that raises is the end of this channel."""
         try:
-            self._listener.write_ended(self)
+            self.sink.write_ended()
         except Exception as error:
             self.crash(error, "callback")
 
     def notify_closed(self) -> None:
-        """Tell the listener that the channel is closed. When it raises, there is none left to tell."""
+        """Tell the sink that the channel is closed. When it raises, there is none left to tell."""
         try:
-            self._listener.closed(self)
+            self.sink.closed()
         except Exception as error:
             self.crash(error, "callback")
 
     def close_socket(self) -> None:
         """Close the socket, after the batch of events in which the channel was closed."""
-        self.attachment = None
+        del self.sink  # it may hold the channel
         self._socket.close()
 
     # Opening.
@@ -431,7 +433,7 @@ class Channel(ChannelFacts):
         self._open = True
         self.ready_ns = self.last_active_ns = self._selector.now_ns
         self._watchdog.check(self.ready_ns)
-        self._listener.ready(self)
+        self.sink.ready()
         if self._open:
             if self._mutes.causes == 0:
                 self._sync_interest()
@@ -445,7 +447,7 @@ class Channel(ChannelFacts):
     def _on_readable(self, events: i64) -> None:
         if (self._mutes.causes != 0 or self._read_ended) and not self._may_read():
             self._on_unwanted(events)
-        elif not self.gated or self._listener.may_read(self):
+        elif not self.gated or self.sink.may_read():
             self._read_some(events)
 
     def _read_some(self, events: i64) -> None:
@@ -462,12 +464,12 @@ class Channel(ChannelFacts):
 
     def _pass_by(self) -> bool:
         """Pass on the next of a frame that is cut through without looking at it, as far as the other side has room; False: it must be read."""
-        target = self._listener.passes_to(self) if self._transport.is_plain else None
+        target = self.sink.passes_to() if self._transport.is_plain else None
         if target is None or not target.takes_pipe:
             return False
         room, _ = target.room()
         if room == 0:
-            self._listener.wait_for_room(self)
+            self.sink.wait_for_room()
             return True
         if self._care is not None:
             self._care.before_read()
@@ -493,9 +495,9 @@ class Channel(ChannelFacts):
 
     def _read_by_room(self) -> None:
         """The next piece of a frame that is cut through: no more of it than the other side takes, or a slow one would have us hold it."""
-        room, _ = self._listener.room_for(self)
+        room, _ = self.sink.room_for()
         if room == 0:
-            self._listener.wait_for_room(self)
+            self.sink.wait_for_room()
         else:
             self._read(min(self._receive.missing(), room, MAX_READ))
 
@@ -508,7 +510,7 @@ class Channel(ChannelFacts):
         stats.reads += 1
         stats.bytes_received += size
         stats.frames_received += frames
-        self._listener.passed_by(self, size, frames)
+        self.sink.passed_by(size, frames)
         if frames != 0:
             self._read_size = FIRST_READ  # the head of the next one: the rest of it passes by, too
             if self._open:
@@ -522,7 +524,7 @@ class Channel(ChannelFacts):
         elif events & (EPOLLRDHUP | BROKEN) and care.is_in_vain():
             self._read_out()
             return
-        room, drained = self._listener.room_for(self)
+        room, drained = self.sink.room_for()
         size = care.plan_read(room, drained=drained, readable=events & EPOLLIN != 0)
         if size > 0:
             self._read(size)
@@ -532,7 +534,7 @@ class Channel(ChannelFacts):
                     break
                 self._read(size)
         elif size == WAIT_FOR_ROOM:
-            self._listener.wait_for_room(self)
+            self.sink.wait_for_room()
         elif size == WAIT_FOR_TURN:
             self.mute(mute.MEMORY)
             self._selector.watch_turns()
@@ -609,7 +611,7 @@ class Channel(ChannelFacts):
 
     def _deliver(self, run: Run) -> None:
         try:
-            self._listener.received(self, run)
+            self.sink.received(run)
         except Exception:
             self.discard(run)
             raise
@@ -642,7 +644,7 @@ class Channel(ChannelFacts):
     def _pass_boundary(self) -> None:
         """The frame begun is whole, or gone: a mute that waited for that is in force now."""
         if self._mutes.pass_boundary():
-            self._listener.muted(self)
+            self.sink.muted()
 
     def _refuse(self) -> None:
         """Close for what the receive found wrong. The frame is refused, not incomplete: what came of it is lost, and counted as such."""
@@ -661,8 +663,8 @@ class Channel(ChannelFacts):
         self._lose_frame()
         self._pass_boundary()
         if self._open:
-            self._listener.end_of_stream(self)
-        self._sync_interest()  # last: the listener may have closed the channel
+            self.sink.end_of_stream()
+        self._sync_interest()  # last: the sink may have closed the channel
 
     def _lose_frame(self) -> None:
         passed = self._receive.passed
@@ -733,7 +735,7 @@ class Channel(ChannelFacts):
             self._sync_interest()
 
     def _check_room(self) -> None:
-        """Tell the listener when there is more room; while there is not, try again, after longer and longer times."""
+        """Tell the sink when there is more room; while there is not, try again, after longer and longer times."""
         room, drained = self.room()
         if room == 0 and self.can_send:
             return  # epoll tells
@@ -746,7 +748,7 @@ class Channel(ChannelFacts):
 
     def _notify_room(self) -> None:
         self._room_wanted = False
-        self._listener.sent(self)
+        self.sink.sent()
 
     def _finish_send(self) -> None:
         frames = self._send.frames
@@ -754,7 +756,7 @@ class Channel(ChannelFacts):
         self._stats.frames_sent += frames
         self._send.finish()
         self._room_wanted = False  # there is, and it is told now
-        self._listener.sent(self)
+        self.sink.sent()
 
     def _try_shut(self) -> None:
         if self.state is state.WRITE_ENDED or self.state is state.ENDED:

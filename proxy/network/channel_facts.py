@@ -8,7 +8,8 @@ from mypy_extensions import i64
 from proxy.network import socket_buffers, state
 from proxy.network.careful import Careful
 from proxy.network.cause import Cause
-from proxy.network.listener import FdHandler
+from proxy.network.channel_sink import ChannelSink
+from proxy.network.fd_handler import FdHandler
 from proxy.network.memory_pool import Account
 from proxy.network.mute import MuteSet, MuteState
 from proxy.network.options import ChannelOptions
@@ -30,8 +31,8 @@ class ChannelFacts(FdHandler):
 
     Attributes:
         id: see ``connection_id``; both channels of a pair may carry the same.
-        gated: the listener is asked before each read (``SelectorListener.may_read``).
-        attachment: the listener's own object for this channel; the channel never looks at it, and drops it when it was told ``closed``.
+        sink: is told what happens; the channel lets go of it when it was told ``closed``.
+        gated: the sink is asked before each read (``ChannelSink.may_read``).
         options: shared with others of its side.
         peer: its address as text.
         state, closed_in: where the channel is in its life; in which state it was closed.
@@ -45,6 +46,8 @@ class ChannelFacts(FdHandler):
         opened_ns, connected_ns, ready_ns, closed_ns, last_active_ns: on the selector's clock; 0 when it did not come to that.
     """
 
+    __deletable__ = ("sink",)
+
     def __init__(
         self,
         selector: "Selector",
@@ -52,12 +55,13 @@ class ChannelFacts(FdHandler):
         transport: Transport,
         channel_id: i64,
         options: ChannelOptions,
+        sink: ChannelSink,
         peer: str,
         *,
         connecting: bool,
     ) -> None:
         self.id: Final[i64] = channel_id
-        self.attachment: object = None
+        self.sink: ChannelSink = sink
         self.gated: bool = False
         self.options: Final = options
         self.peer: Final = peer
@@ -86,7 +90,6 @@ class ChannelFacts(FdHandler):
         self._selector: Final = selector
         self._account: Final[Account] = options.account or selector.pool.common
         self._is_upstream: Final = options.side == "upstream"
-        self._listener: Final = selector.listener
         self._stats: Final = options.stats
         self._socket: Final = sock
         self._transport: Final = transport

@@ -1,7 +1,7 @@
 """The selector: all the connections of one thread, and the only place where it waits.
 
 One ``poll`` is: wait; handle the events; take handshakes further; poll channels whose transport holds buffered bytes that no event announces;
-fire timers; notify the listener of who has ended or closed. Theory of operation:
+fire timers; notify the sinks of who has ended or closed. Theory of operation:
 
 - *Level-triggered epoll, one read and one write for each event.* What is left is announced again, behind everybody else: that is the
   fairness. Nothing is read until EAGAIN, which would cost an exception.
@@ -35,8 +35,9 @@ from proxy.clock import Clock
 from proxy.errors import ConnectError
 from proxy.network.cause import Cause
 from proxy.network.channel import Channel
+from proxy.network.channel_sink import ChannelSink
 from proxy.network.faults import Faults
-from proxy.network.listener import FdHandler, SelectorListener
+from proxy.network.fd_handler import FdHandler
 from proxy.network.memory_pool import MemoryPool
 from proxy.network.options import ChannelOptions
 from proxy.network.pipe import Pipe
@@ -74,7 +75,7 @@ class Selector:
 
     Attributes:
         now_ns: the clock as it was when the wait of this poll ended.
-        pool, listener: as given.
+        pool: as given.
         register_budget: how many more sockets should be registered in this poll; who accepts keeps to it.
         channel_count: open channels, and those that are being opened.
         busy_ns, idle_ns: time spent working and waiting.
@@ -82,9 +83,8 @@ class Selector:
         faults: what raised.
     """
 
-    def __init__(self, clock: Clock, pool: MemoryPool, listener: SelectorListener) -> None:
+    def __init__(self, clock: Clock, pool: MemoryPool) -> None:
         self.pool: Final = pool
-        self.listener: Final = listener
         self._clock_ns: Final = clock.now_ns
         self.now_ns: i64 = clock.now_ns()
         self.register_budget: i64 = MAX_REGISTERED
@@ -108,15 +108,15 @@ class Selector:
         self._write_ended: Final[deque[Channel]] = deque()
         self._closed: Final[deque[Channel]] = deque()
 
-    def register(self, sock: socket.socket, channel_id: i64, options: ChannelOptions, *, peer: str = "") -> Channel:
-        """Take over an accepted, connected stream socket, with TCP_NODELAY, which it has of its listening socket. ``ready`` is told from a later
-        part of this poll or from the next one.
+    def register(self, sock: socket.socket, channel_id: i64, options: ChannelOptions, sink: ChannelSink, *, peer: str = "") -> Channel:
+        """Take over an accepted, connected stream socket, with TCP_NODELAY, which it has of its listening socket. ``ready`` is told to the sink
+        from a later part of this poll or from the next one.
         """
         sock.setblocking(False)
         self.register_budget -= 1
-        return self.adopt(sock, self._transport(sock, options), channel_id, options, peer=peer)
+        return self.adopt(sock, self._transport(sock, options), channel_id, options, sink, peer=peer)
 
-    def connect(self, family: int, address: object, channel_id: i64, options: ChannelOptions, *, peer: str = "") -> Channel:
+    def connect(self, family: int, address: object, channel_id: i64, options: ChannelOptions, sink: ChannelSink, *, peer: str = "") -> Channel:
         """Open a connection. Never blocks and never raises for what the network does: a refusal is told as ``closed``, later.
 
         Args:
@@ -124,6 +124,7 @@ class Selector:
             address: as ``socket.connect`` takes it, resolved already.
             channel_id: see ``connection_id``.
             options: of the upstream's side.
+            sink: the channel's own.
             peer: the address as text.
 
         Raises:
@@ -139,7 +140,7 @@ class Selector:
         except OSError:
             sock.close()
             raise
-        channel = self.adopt(sock, self._transport(sock, options), channel_id, options, peer=peer, connecting=code != 0)
+        channel = self.adopt(sock, self._transport(sock, options), channel_id, options, sink, peer=peer, connecting=code != 0)
         if code not in (0, errno.EALREADY):  # EAGAIN is a refusal: of a Unix socket whose queue is full, it never becomes a connection
             reason = os.strerror(code)
             channel.close(Cause.UPSTREAM_REFUSED, reason, ConnectError(reason, side="upstream", errno=code))
@@ -151,12 +152,13 @@ class Selector:
         transport: Transport,
         channel_id: i64,
         options: ChannelOptions,
+        sink: ChannelSink,
         *,
         peer: str = "",
         connecting: bool = False,
     ) -> Channel:
         """Make a channel of a non-blocking socket and a transport of the caller's. The socket belongs to the selector from here on."""
-        channel = Channel(self, sock, transport, channel_id, options, peer, connecting=connecting)
+        channel = Channel(self, sock, transport, channel_id, options, sink, peer, connecting=connecting)
         self._channels.add(channel)
         self.channel_count += 1
         channel.start()
@@ -226,13 +228,13 @@ class Selector:
             self._notify(self._clock_ns() + BUDGET_NS)
 
     def close_channels(self, cause: Cause = Cause.DRAINED) -> None:
-        """Close every channel, and tell the listener of each. The selector goes on."""
+        """Close every channel, and tell the sink of each. The selector goes on."""
         for channel in list(self._channels):
             channel.close(cause)
         self._notify(NEVER)
 
     def close(self, cause: Cause = Cause.DRAINED) -> None:
-        """Close every channel, tell the listener of each, then close epoll."""
+        """Close every channel, tell the sink of each, then close epoll."""
         self.close_channels(cause)
         self.drop_pipe()
         if self._watch_epoll is not None:
@@ -289,11 +291,11 @@ class Selector:
         return self._channels
 
     def defer_write_ended(self, channel: Channel) -> None:
-        """Have the listener told at the end of this poll."""
+        """Have its sink told at the end of this poll."""
         self._write_ended.append(channel)
 
     def defer_closed(self, channel: Channel) -> None:
-        """A channel has closed: no more events; the listener is told, and the socket closed, at the end of this poll."""
+        """A channel has closed: no more events; its sink is told, and the socket closed, at the end of this poll."""
         self._closed.append(channel)
 
     # The parts of a poll.
@@ -370,7 +372,7 @@ class Selector:
                 return
 
     def _notify(self, until_ns: i64) -> None:
-        """Notify the listener of who has ended or closed, until that adds nobody, or the time is over."""
+        """Notify the sinks of who has ended or closed, until that adds nobody, or the time is over."""
         count: i64 = 0
         while self._write_ended or self._closed:
             if self._write_ended:

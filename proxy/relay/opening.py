@@ -40,7 +40,6 @@ ENDPOINT_CAUSES: Final = (
 
 def start(pair: Pair, channel: Channel) -> None:
     """The client's channel is registered."""
-    channel.attachment = pair.client
     pair.client.channel = channel
     pair.client.gone = False
     pair.route.counters.accepted += 1
@@ -91,7 +90,7 @@ def _start_attempt(pair: Pair, attempt: Attempt) -> bool:
     options = pair.route.upstream_options[endpoint.server_name]
     pair.endpoint = endpoint.text
     try:
-        channel = selector.connect(endpoint.family, endpoint.address, pair.id, options, peer=endpoint.text)
+        channel = selector.connect(endpoint.family, endpoint.address, pair.id, options, pair.upstream, peer=endpoint.text)
     except OSError as error:
         if error.errno in NO_SOCKET:
             pair.route.upstream.abandoned(attempt, selector.now_ns)
@@ -102,7 +101,6 @@ def _start_attempt(pair: Pair, attempt: Attempt) -> bool:
     if options.tls is not None:
         pair.owner.loop.upstream_handshaking += 1
     pair.attempt = attempt
-    channel.attachment = pair.upstream
     pair.upstream.channel = channel
     pair.upstream.gone = False
     return True

@@ -24,7 +24,7 @@ from mypy_extensions import i64
 
 from proxy.cells import CellWriter, State
 from proxy.network.cause import Cause
-from proxy.network.listener import FdHandler
+from proxy.network.fd_handler import FdHandler
 from proxy.network.selector import Selector
 from proxy.network.timer import Timer
 from proxy.relay import ending

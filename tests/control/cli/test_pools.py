@@ -5,10 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from control.cli import pools
 from control.errors import FailedPreconditionError, UnavailableError
-from control.plane import MAX_HOLDERS
-from proxy.config.model import MAX_PROCESSORS, TapConfig
+from proxy.config.model import TapConfig
 from tests.fakes.cli import Cli, served
 from tests.fakes.plane import holder
 
@@ -98,8 +96,3 @@ def test_a_refusal_of_the_state_exits_with_1(cli: Cli) -> None:
     cli.plane.failure = FailedPreconditionError("a share would be too small", reason="POOL_TOO_SMALL")
     result = cli("pool", "set", "--size", "1")
     assert (result.exit_code, result.stderr) == (1, "framegate: a share would be too small (POOL_TOO_SMALL)\n")
-
-
-def test_what_options_take_is_what_the_plane_takes() -> None:
-    """The numbers stand there a second time, so that the command loads nothing but click."""
-    assert (pools._MAX_PROCESSORS, pools._MAX_HOLDERS) == (MAX_PROCESSORS, MAX_HOLDERS)

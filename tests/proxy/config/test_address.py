@@ -3,7 +3,7 @@ import socket
 
 import pytest
 
-from proxy.config.address import format_sockaddr, parse_address
+from proxy.config.address import format_peer, format_sockaddr, parse_address
 
 
 @pytest.mark.parametrize("text", ["127.0.0.1:9092", "[::1]:9092", "broker-0.internal:1", "localhost:65535", "unix:/run/a.sock"])
@@ -97,6 +97,25 @@ def test_kernel_addresses_become_text() -> None:
     assert format_sockaddr(socket.AF_INET6, ("::1", 5, 0, 0)) == "[::1]:5"
     assert format_sockaddr(socket.AF_UNIX, "") == "unix:"
     assert format_sockaddr(socket.AF_UNIX, "/run/a b") == "unix:/run/a b"
+
+
+@pytest.mark.parametrize(
+    ("family", "sockaddr", "text"),
+    [
+        (socket.AF_INET, ("1.2.3.4", 5), "1.2.3.4:5"),
+        (socket.AF_INET6, ("::ffff:1.2.3.4", 5, 0, 0), "1.2.3.4:5"),
+        (socket.AF_INET6, ("::1", 5, 0, 0), "[::1]:5"),
+        (socket.AF_INET6, ("fe80::1%lo", 5, 0, 1), "[fe80::1%lo]:5"),
+        (socket.AF_UNIX, "[::ffff:x]", "unix:[::ffff:x]"),
+    ],
+)
+def test_an_ipv4_client_of_an_ipv6_socket_is_shown_as_what_it_is(family: int, sockaddr: object, text: str) -> None:
+    assert format_peer(family, sockaddr) == text
+
+
+def test_an_address_knows_its_family() -> None:
+    families = {"1.2.3.4:5": socket.AF_INET, "[::1]:5": socket.AF_INET6, "unix:/run/a": socket.AF_UNIX}
+    assert {text: parse_address(text).family for text in families} == families
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -861,14 +862,14 @@ def test_a_callback_may_close_its_own_channel(net: NetBench, when: str) -> None:
     assert Cause.ADMIN in [who.close_cause for word, who in net.listener.told if word == "closed"]
 
 
-def test_what_died_is_closed_and_forgotten(net: NetBench) -> None:
+def test_what_is_closed_lets_go_of_its_sink(net: NetBench) -> None:
     channel, peer = net.ready_pair()
-    channel.attachment = object()
+    sink = weakref.ref(channel.sink)
     channel.close(Cause.ADMIN)
     assert net.selector.channel_count == 1
     net.poll()
     assert net.selector.channel_count == 0
-    assert channel.attachment is None
+    assert sink() is None
     assert peer.recv(1) == b""
 
 

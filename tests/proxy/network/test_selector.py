@@ -14,7 +14,7 @@ from proxy.network import mute
 from proxy.network.authenticator import Authenticator
 from proxy.network.cause import Cause
 from proxy.network.channel import Channel
-from proxy.network.listener import FdHandler
+from proxy.network.fd_handler import FdHandler
 from proxy.network.plaintext import PlaintextTransport
 from proxy.network.run import Run
 from proxy.network.selector import BUDGET_NS, CLOCK_EACH, MAX_EVENTS, MAX_REGISTERED
@@ -67,7 +67,7 @@ def test_an_accepted_socket_is_ready_with_the_next_poll_and_never_within_registe
 
 def test_a_connection_is_opened_without_blocking(net: NetBench) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        channel = net.selector.connect(socket.AF_INET, server.getsockname(), 7, net.options(side="upstream"), peer="server")
+        channel = net.connect(socket.AF_INET, server.getsockname(), 7, net.options(side="upstream"), peer="server")
         assert net.listener.words() == []
         net.poll_until(lambda: channel.is_open)
         peer, _ = server.accept()
@@ -83,7 +83,7 @@ def test_a_connection_that_takes_its_time_is_ready_when_the_socket_says_so(net: 
         ours = socket.socket()
         ours.setblocking(False)
         assert ours.connect_ex(server.getsockname()) == errno.EINPROGRESS
-        channel = net.selector.adopt(ours, PlaintextTransport(ours), 1, net.options(side="upstream"), connecting=True)
+        channel = net.adopt(ours, PlaintextTransport(ours), 1, net.options(side="upstream"), connecting=True)
         assert channel.state is ChannelState.CONNECTING
         net.clock.now += 5
         net.poll_until(lambda: channel.is_open)
@@ -95,15 +95,15 @@ def test_a_unix_socket_that_connects_at_once_is_told_later(net: NetBench, tmp_pa
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)
         server.listen()
-        channel = net.selector.connect(socket.AF_UNIX, path, 1, net.options(side="upstream"))
+        channel = net.connect(socket.AF_UNIX, path, 1, net.options(side="upstream"))
         assert net.listener.words() == []
         net.poll_until(lambda: channel.is_open)
 
 
 def test_a_refused_connection_is_told_later_and_never_raised(net: NetBench, tmp_path: Path) -> None:
     with refusing_port() as port:
-        refused = net.selector.connect(socket.AF_INET, ("127.0.0.1", port), 1, net.options(side="upstream"))
-        missing = net.selector.connect(socket.AF_UNIX, str(tmp_path / "none"), 2, net.options(side="upstream"))
+        refused = net.connect(socket.AF_INET, ("127.0.0.1", port), 1, net.options(side="upstream"))
+        missing = net.connect(socket.AF_UNIX, str(tmp_path / "none"), 2, net.options(side="upstream"))
         assert net.listener.words() == []
         net.poll_until(lambda: net.selector.channel_count == 0)
     for channel in (refused, missing):
@@ -117,7 +117,7 @@ def test_a_unix_socket_whose_queue_is_full_refuses(net: NetBench, tmp_path: Path
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)
         server.listen(0)
-        first, second = [net.selector.connect(socket.AF_UNIX, path, number, net.options(side="upstream")) for number in (1, 2)]
+        first, second = [net.connect(socket.AF_UNIX, path, number, net.options(side="upstream")) for number in (1, 2)]
         net.poll_until(lambda: first.is_open and second.close_cause)
         assert (second.close_cause, second.closed_in) == (Cause.UPSTREAM_REFUSED, ChannelState.CONNECTING)
 
@@ -125,7 +125,7 @@ def test_a_unix_socket_whose_queue_is_full_refuses(net: NetBench, tmp_path: Path
 def test_a_connection_that_takes_too_long_times_out(net: NetBench) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
         others = [socket.create_connection(server.getsockname()) for _ in range(1)]
-        channel = net.selector.connect(socket.AF_INET, server.getsockname(), 1, net.options(side="upstream"))
+        channel = net.connect(socket.AF_INET, server.getsockname(), 1, net.options(side="upstream"))
         net.poll(3)
         opened = channel.state is not ChannelState.CONNECTING
         net.clock.advance_ms(10_000)
@@ -485,7 +485,7 @@ def test_an_event_that_was_left_is_not_given_to_who_got_the_number_meanwhile(net
         net.listener.on_run = close_the_last
         net.poll()
         assert not any(channel in slow.who for channel in last)
-        fresh = [net.selector.connect(socket.AF_INET, silent.getsockname(), 1, net.options(side="upstream")) for _ in range(4)]
+        fresh = [net.connect(socket.AF_INET, silent.getsockname(), 1, net.options(side="upstream")) for _ in range(4)]
         assert {channel.fd for channel in fresh} == fds
         net.poll(3)
         assert [channel.state for channel in fresh] == [ChannelState.CONNECTING] * 4
@@ -549,8 +549,8 @@ def test_ends_are_told_for_a_bounded_time_and_all_of_them(net: NetBench) -> None
 def tls_pair(net: NetBench, world: TlsWorld) -> tuple[Channel, Channel]:
     """A server's channel and a client's, both in the same selector."""
     ours, peer = tcp_pair()
-    server = net.selector.register(ours, 1, net.options(tls=world.server_settings()))
-    client = net.selector.register(peer, 2, net.options(side="upstream", tls=world.client_settings()))
+    server = net.register(ours, 1, net.options(tls=world.server_settings()))
+    client = net.register(peer, 2, net.options(side="upstream", tls=world.client_settings()))
     net.poll_until(lambda: server.is_open and client.is_open)
     return server, client
 
@@ -577,8 +577,8 @@ def test_who_authenticates_sees_the_certificate_and_the_channel_does_not_keep_it
     ours, peer = tcp_pair()
     options = net.options(side="upstream", tls=tls_world.client_settings())
     options.authenticator = Witness()
-    server = net.selector.register(ours, 1, net.options(tls=tls_world.server_settings()))
-    client = net.selector.register(peer, 2, options)
+    server = net.register(ours, 1, net.options(tls=tls_world.server_settings()))
+    client = net.register(peer, 2, options)
     net.poll_until(lambda: server.is_open and client.is_open)
     assert [certificate is not None and ssl.DER_cert_to_PEM_cert(certificate)[:10] for certificate in seen] == ["-----BEGIN"]
     assert client.identity is not None
@@ -630,9 +630,9 @@ def test_bytes_that_the_transport_holds_wait_for_the_gate(net: NetBench, tls_wor
 
 def test_a_record_that_is_not_whole_does_not_make_the_loop_spin(net: NetBench, tls_world: TlsWorld) -> None:
     ours, peer = tcp_pair()
-    server = net.selector.register(ours, 1, net.options(tls=tls_world.server_settings()))
+    server = net.register(ours, 1, net.options(tls=tls_world.server_settings()))
     relay_end, client_sock = tcp_pair()
-    client = net.selector.register(client_sock, 2, net.options(tls=tls_world.client_settings()))
+    client = net.register(client_sock, 2, net.options(tls=tls_world.client_settings()))
     peer.setblocking(False)
     relay_end.setblocking(False)
 

@@ -355,8 +355,8 @@ def test_a_refused_certificate_is_told_to_the_peer_over_a_real_socket(net: NetBe
 
 def test_a_channel_without_close_notify_says_so(net: NetBench, tls_world: TlsWorld) -> None:
     ours, theirs = tcp_pair()
-    server = net.selector.register(ours, 1, net.options(tls=tls_world.server_settings()))
-    client = net.selector.register(theirs, 2, net.options(side="upstream", tls=tls_world.client_settings()))
+    server = net.register(ours, 1, net.options(tls=tls_world.server_settings()))
+    client = net.register(theirs, 2, net.options(side="upstream", tls=tls_world.client_settings()))
     net.poll_until(lambda: server.is_open and client.is_open)
     client._socket.shutdown(socket.SHUT_WR)
     net.poll_until(lambda: server.state is ChannelState.READ_ENDED)
@@ -476,8 +476,8 @@ def test_nothing_stays_buffered_after_a_burst_each_way(tls_world: TlsWorld) -> N
         pairs: list[tuple[Channel, Channel]] = []
         for index in range(10):
             ours, theirs = tcp_pair()
-            server = net.selector.register(ours, index, net.options(tls=tls_world.server_settings()))
-            client = net.selector.register(theirs, 100 + index, net.options(side="upstream", tls=tls_world.client_settings()))
+            server = net.register(ours, index, net.options(tls=tls_world.server_settings()))
+            client = net.register(theirs, 100 + index, net.options(side="upstream", tls=tls_world.client_settings()))
             pairs.append((server, client))
         net.poll_until(lambda: all(server.is_open and client.is_open for server, client in pairs))
         data = frame(1 << 20)

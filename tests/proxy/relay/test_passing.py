@@ -183,7 +183,7 @@ def test_a_run_has_the_time_when_it_was_read_not_that_of_its_poll(make, tmp_path
         return world.clock.ns
 
     world.clock.now_ns = tick
-    world.selector = Selector(world.clock, world.pool, world.relay)
+    world.selector = Selector(world.clock, world.pool)
     world.relay.pairs.attach(world.selector)
     client, pair = world.client()
     world.until(lambda: pair.state.value == "open")
