@@ -402,10 +402,15 @@ class Supervisor:
                 slot.processor.kill(FORCED)
 
     async def stop(self) -> None:
-        """End every processor and give everything back."""
+        """End every processor, and account for each end. Cancelled, it waits for that all the same: who cuts it off kills first (``kill_all``)."""
         self._ending = True
         self._watcher.cancel()
-        await self.stop_slots(list(self.slots))
+        ending = asyncio.ensure_future(self.stop_slots(list(self.slots)))
+        try:
+            await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            await ending
+            raise
 
     def close(self) -> None:
         """Give the counters back, after ``stop`` and after everybody who reads them."""

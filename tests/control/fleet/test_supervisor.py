@@ -300,3 +300,23 @@ def test_a_start_that_is_cancelled_leaves_no_process_and_no_slot() -> None:
         return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
 
     run_cancelling(main())
+
+
+def test_a_stop_that_is_cut_off_after_a_kill_still_accounts_for_every_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(made: Fleet) -> None:
+        client = await made.connect()
+        assert await client.echo(b"hello") == b"hello"
+        processor = made.supervisor.running[0]
+        os.kill(processor.pid, signal.SIGSTOP)
+        kill, loop = processor.kill, asyncio.get_running_loop()
+        monkeypatch.setattr(processor, "kill", lambda reason: loop.call_later(0.05, kill, reason))  # the kernel takes its time
+        stopping = asyncio.create_task(made.supervisor.stop())
+        await asyncio.sleep(0)
+        made.supervisor.kill_all()
+        stopping.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stopping
+        assert [slot for slot, _ in made.ends] == [0]
+        assert [row["cause"] for row in made.log.events("closed")] == ["drain_timeout"]
+
+    run(scenario, 1)
