@@ -16,7 +16,9 @@ from proxy.network.connection_id import ConnectionIds
 from proxy.network.listener import SelectorListener
 from proxy.network.run import Run
 from proxy.relay import ending, opening, passing, tapping
-from proxy.relay.counters import CAUSE_INDEX, Counters
+from proxy.relay.counters import Counters
+from proxy.relay.ending import CLOSED_BY
+from proxy.relay.opening import ACCEPTED
 from proxy.relay.pair import Leg, Pair, PairOwner
 from proxy.relay.route import Route
 from proxy.relay.upstream import Endpoint
@@ -151,9 +153,9 @@ class Relay(SelectorListener):
 
     def refuse(self, route: Route, cause: Cause) -> i64:
         """Count a connection that never became a pair; its id."""
-        counters = route.counters
-        counters.accepted += 1
-        counters.closed[CAUSE_INDEX[cause]] += 1
+        cells = route.counters.counts.cells
+        cells[ACCEPTED] += 1
+        cells[CLOSED_BY[cause]] += 1
         return self._ids.next()
 
     def received(self, channel: Channel, run: Run) -> None:
