@@ -1,6 +1,6 @@
 """How a pair opens (rule 1): the client's channel is registered, becomes READY, and is muted for ``peer`` until an endpoint of its upstream answers.
 
-Attempts are made one after the other, of the endpoints that ``Upstream.begin`` says; ``Pair.tried`` has what failed. An attempt ends as the
+Attempts are made one after the other, of the endpoints that ``Upstream.pick`` says; ``Pair.tried`` has what failed. An attempt ends as the
 upstream's channel does: READY, or closed before it was.
 """
 
@@ -82,7 +82,7 @@ def _connect(pair: Pair) -> None:
     """Try the endpoint that the upstream says; end when every one has failed."""
     upstream, selector = pair.route.upstream, pair.owner.selector
     while True:
-        attempt = upstream.begin(pair.tried, selector.now_ns)
+        attempt = upstream.pick(pair.tried, selector.now_ns)
         if attempt is None:
             _give_up(pair)
             return

@@ -167,7 +167,7 @@ class Upstream:
         self._cells[ENDPOINTS] = i64(len(self.endpoints))
         self._cells[DOWN] = down
 
-    def begin(self, tried: Tried | None, now_ns: i64) -> Attempt | None:
+    def pick(self, tried: Tried | None, now_ns: i64) -> Attempt | None:
         """The attempt that a connection is to make; None when it has tried everything.
 
         Args:

@@ -200,7 +200,7 @@ def test_a_probe_whose_connection_ends_is_made_by_the_next(make, silent, way):
     with socket.create_server(("127.0.0.1", 0)) as other:
         world.upstream.replace([endpoint_of(silent), endpoint_of(other.getsockname())])
         down = world.upstream.endpoints[0]
-        world.upstream.failed(world.upstream.begin(None, 0), Cause.UPSTREAM_TIMEOUT, "", world.clock.ns)
+        world.upstream.failed(world.upstream.pick(None, 0), Cause.UPSTREAM_TIMEOUT, "", world.clock.ns)
         world.pass_time(1)
         client, probing = world.client()
         world.until(lambda: down.probed)

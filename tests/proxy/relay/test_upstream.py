@@ -36,14 +36,14 @@ class Plane:
     def count(self, at: int) -> int:
         return int(self.counters.counts.cells[at])
 
-    def begin(self, tried: Tried | None = None) -> Attempt:
-        attempt = self.upstream.begin(tried, self.ns)
+    def pick(self, tried: Tried | None = None) -> Attempt:
+        attempt = self.upstream.pick(tried, self.ns)
         assert attempt is not None
         return attempt
 
     def port(self, tried: Tried | None = None) -> int:
         """The port of an attempt that is given up at once."""
-        attempt = self.begin(tried)
+        attempt = self.pick(tried)
         self.upstream.abandoned(attempt, self.ns)
         return attempt.endpoint.address[1]
 
@@ -59,7 +59,7 @@ class Plane:
     def take_down(self, port: int) -> Endpoint:
         """Fail an attempt of the endpoint whose turn it is made to be."""
         while True:
-            attempt = self.begin()
+            attempt = self.pick()
             if attempt.endpoint.address[1] == port:
                 self.fail(attempt)
                 return attempt.endpoint
@@ -120,17 +120,17 @@ def test_a_connection_tries_each_endpoint_once_whatever_others_do_meanwhile():
     connections = [Tried() for _ in range(20)]
     for round_ in range(3):
         for connection in connections:
-            attempt = plane.begin(connection if connection.endpoints else None)
+            attempt = plane.pick(connection if connection.endpoints else None)
             assert attempt.endpoint not in connection.endpoints
             connection.add(attempt.endpoint, Cause.UPSTREAM_REFUSED, "no")
             plane.fail(attempt)
         assert {len(connection.endpoints) for connection in connections} == {round_ + 1}
-    assert all(plane.upstream.begin(connection, plane.ns) is None for connection in connections)
+    assert all(plane.upstream.pick(connection, plane.ns) is None for connection in connections)
     assert plane.count(CONNECTING) == 0
 
 
 def test_an_upstream_without_endpoints_has_nothing_to_try():
-    assert Plane().upstream.begin(None, 0) is None
+    assert Plane().upstream.pick(None, 0) is None
 
 
 def test_the_same_address_twice_is_one_endpoint_and_two_names_of_it_are_two():
@@ -149,7 +149,7 @@ def test_one_that_failed_is_left_out_until_its_back_off_is_over():
     assert {plane.port() for _ in range(4)} == {2}
     for late in (0, 1):
         plane.ns = down.due_ns + late
-        attempt = plane.begin()
+        attempt = plane.pick()
         assert (attempt.endpoint, attempt.probes) == (down, True)
         plane.upstream.abandoned(attempt, plane.ns)
 
@@ -158,7 +158,7 @@ def test_one_connection_probes_and_all_others_pass_by():
     plane = Plane(1, 2)
     down = plane.take_down(1)
     plane.ns = down.due_ns
-    probe = plane.begin()
+    probe = plane.pick()
     assert probe.endpoint is down
     plane.ns += 60 * SECOND
     assert {plane.port() for _ in range(5)} == {2}
@@ -173,7 +173,7 @@ def test_probes_that_fail_double_the_back_off_up_to_the_most():
     seen = [down.backoff_ns // SECOND]
     for _ in range(6):
         plane.ns = down.due_ns
-        probe = plane.begin()
+        probe = plane.pick()
         plane.ns += 5 * SECOND
         plane.fail(probe, Cause.UPSTREAM_TIMEOUT)
         assert down.due_ns == plane.ns + down.backoff_ns
@@ -187,10 +187,10 @@ def test_a_success_ends_the_back_off_and_the_next_failure_begins_anew():
     down = plane.take_down(1)
     for _ in range(3):
         plane.ns = down.due_ns
-        plane.fail(plane.begin())
+        plane.fail(plane.pick())
     assert down.backoff_ns == 8 * SECOND
     plane.ns = down.due_ns
-    plane.answer(plane.begin())
+    plane.answer(plane.pick())
     assert (down.down, plane.count(DOWN)) == (False, 0)
     plane.ns += 1
     plane.take_down(1)
@@ -199,7 +199,7 @@ def test_a_success_ends_the_back_off_and_the_next_failure_begins_anew():
 
 def test_failures_of_attempts_that_went_along_do_not_add_up():
     plane = Plane(1)
-    attempts = [plane.begin() for _ in range(20)]
+    attempts = [plane.pick() for _ in range(20)]
     for attempt in attempts:
         plane.fail(attempt)
     assert plane.at(1).backoff_ns == FIRST_NS
@@ -209,13 +209,13 @@ def test_failures_of_attempts_that_went_along_do_not_add_up():
 
 def test_a_failure_older_than_a_success_says_nothing():
     plane = Plane(1)
-    old = plane.begin()
+    old = plane.pick()
     plane.ns += 1
-    plane.answer(plane.begin())
+    plane.answer(plane.pick())
     plane.ns += 5 * SECOND
     assert not plane.fail(old, Cause.UPSTREAM_TIMEOUT)
     assert not plane.at(1).down
-    new = plane.begin()
+    new = plane.pick()
     plane.fail(new)
     assert plane.at(1).down
 
@@ -224,10 +224,10 @@ def test_a_probe_that_is_given_up_is_the_next_connections():
     plane = Plane(1, 2)
     down = plane.take_down(1)
     plane.ns = down.due_ns
-    first = plane.begin()
+    first = plane.pick()
     plane.upstream.abandoned(first, plane.ns)
     assert (down.down, down.backoff_ns) == (True, FIRST_NS)
-    second = plane.begin()
+    second = plane.pick()
     assert (second.endpoint, second.probes) == (down, True)
     plane.upstream.abandoned(second, plane.ns)
 
@@ -250,7 +250,7 @@ def test_when_all_are_out_they_are_tried_soonest_due_first():
         plane.ns += 1
     order = []
     connection = Tried()
-    while (attempt := plane.upstream.begin(connection if connection.endpoints else None, plane.ns)) is not None:
+    while (attempt := plane.upstream.pick(connection if connection.endpoints else None, plane.ns)) is not None:
         assert not attempt.probes, "none is due"
         order.append(attempt.endpoint.address[1])
         connection.add(attempt.endpoint, Cause.UPSTREAM_REFUSED, "no")
@@ -265,7 +265,7 @@ def test_when_all_are_out_the_one_that_is_probed_comes_last():
     plane.ns += 1
     plane.take_down(2)
     plane.ns = first.due_ns
-    probe = plane.begin()
+    probe = plane.pick()
     assert probe.endpoint is first
     assert plane.port() == 2
     assert plane.port(tried(plane.at(2))) == 1
@@ -275,7 +275,7 @@ def test_when_all_are_out_the_one_that_is_probed_comes_last():
 def test_the_only_endpoint_is_tried_however_it_failed():
     plane = Plane(1)
     plane.take_down(1)
-    again = plane.begin()
+    again = plane.pick()
     assert (again.endpoint, again.probes) == (plane.at(1), False)
     assert plane.answer(again)
     assert not plane.at(1).down
@@ -285,7 +285,7 @@ def test_of_connections_that_have_no_other_choice_one_alone_is_the_probe():
     plane = Plane(1)
     down = plane.take_down(1)
     plane.ns = down.due_ns
-    probe, *others = [plane.begin() for _ in range(5)]
+    probe, *others = [plane.pick() for _ in range(5)]
     assert (probe.probes, [other.probes for other in others], plane.count(PROBES)) == (True, [False] * 4, 1)
     plane.upstream.abandoned(others.pop(), plane.ns)
     assert down.probed
@@ -298,7 +298,7 @@ def test_a_probe_that_another_attempt_overtook_judges_nothing():
     plane = Plane(1)
     down = plane.take_down(1)
     plane.ns = down.due_ns
-    probe, other = plane.begin(), plane.begin()
+    probe, other = plane.pick(), plane.pick()
     plane.ns += 1
     plane.answer(other)
     plane.ns += 5 * SECOND
@@ -323,10 +323,10 @@ def test_endpoints_that_stay_keep_their_back_off_and_others_begin_anew():
 
 def test_what_comes_of_an_endpoint_that_was_taken_away_changes_nothing():
     plane = Plane(1, 2)
-    one, two = plane.begin(), plane.begin()
+    one, two = plane.pick(), plane.pick()
     down = plane.take_down(1)
     plane.ns = down.due_ns
-    probe = plane.begin()
+    probe = plane.pick()
     plane.upstream.replace([endpoint(9)])
     assert not plane.fail(one)
     assert not plane.fail(two)
@@ -337,15 +337,15 @@ def test_what_comes_of_an_endpoint_that_was_taken_away_changes_nothing():
 
 def test_other_endpoints_in_the_middle_of_retries_are_tried_too_and_old_ones_no_more():
     plane = Plane(1, 2)
-    first = plane.begin()
+    first = plane.pick()
     plane.fail(first)
     connection = tried(first.endpoint)
     plane.upstream.replace([endpoint(1), endpoint(7)])
-    attempt = plane.begin(connection)
+    attempt = plane.pick(connection)
     assert attempt.endpoint.address[1] == 7
     plane.fail(attempt)
     connection.add(attempt.endpoint, Cause.UPSTREAM_REFUSED, "no")
-    assert plane.upstream.begin(connection, plane.ns) is None
+    assert plane.upstream.pick(connection, plane.ns) is None
 
 
 # What is told.
@@ -354,23 +354,23 @@ def test_other_endpoints_in_the_middle_of_retries_are_tried_too_and_old_ones_no_
 def test_down_longer_and_up_are_told_and_the_longest_only_once():
     plane = Plane(1)
     down = plane.at(1)
-    told = [plane.fail(plane.begin())]
+    told = [plane.fail(plane.pick())]
     for _ in range(7):
         plane.ns = down.due_ns
-        told.append(plane.fail(plane.begin()))
+        told.append(plane.fail(plane.pick()))
     assert down.backoff_ns == MOST_NS
     assert told == [True] * 6 + [False] * 2
-    assert plane.answer(plane.begin())
-    assert not plane.answer(plane.begin())
+    assert plane.answer(plane.pick())
+    assert not plane.answer(plane.pick())
 
 
 def test_one_that_comes_and_goes_is_told_of_once_a_second_at_most():
     plane = Plane(1)
     told = 0
     for _ in range(100):
-        told += plane.fail(plane.begin())
+        told += plane.fail(plane.pick())
         plane.ns += 30_000_000
-        told += plane.answer(plane.begin())
+        told += plane.answer(plane.pick())
         plane.ns += 1
     assert told == 2 * 3
     assert plane.count(EJECTIONS["refused"]) == 100
