@@ -1,8 +1,8 @@
 """The pair: one client's channel joined to one upstream's.
 
 Theory of operation. Each channel has a ``Leg`` as its sink: what is needed to pass its runs on. ``Leg.received`` is the hot path: while a pair is
-OPEN and nobody looks into its frames, ``Leg.forward_to`` names the other channel, and a run is one ``send``, and a mute only if the socket did not
-take everything (rule 2). Everything else is the pair's, by rule:
+OPEN and nobody looks into its frames, ``Leg.forward_to`` is what writes to the other channel, and a run is one ``send``, and a mute only if the
+socket did not take everything (rule 2). Everything else is the pair's, by rule:
 
 1. The upstream is connected when the client is READY; until it is READY the client is muted for ``peer``. The upstream says which endpoint is
    tried (see ``upstream``); while attempts fail the next is, each once. A client that ends before its first byte ends the pair, unless its
@@ -39,6 +39,7 @@ from proxy.network.run import PART_FIRST, PART_LAST, Run
 from proxy.network.selector import Selector
 from proxy.network.state import ChannelState
 from proxy.network.timer import Timer
+from proxy.network.write_half import WriteHalf
 from proxy.relay import state
 from proxy.relay.counters import CAUSE_INDEX, ERROR_INDEX, LoopCounters
 from proxy.relay.pairing import MAX_OPEN, Pairing
@@ -135,7 +136,7 @@ class Leg(ChannelSink):
         pair: whose it is.
         is_client: the client's.
         channel: the client's, or the upstream attempt's; None before the first attempt.
-        forward_to: where runs go without another look; None when somebody looks, or nothing is forwarded.
+        forward_to: what writes runs without another look; None when somebody looks, or nothing is forwarded.
         tap: of the runs that this channel receives.
         next_tap: while ``changes_tap``, of what comes behind the frame that is cut through now.
         frames, bytes: whole frames received, each passed on or dropped; counted only while somebody looks.
@@ -153,7 +154,7 @@ class Leg(ChannelSink):
         self.pair = pair
         self.is_client: Final[bool] = is_client
         self.channel: Channel | None = None
-        self.forward_to: Channel | None = None
+        self.forward_to: WriteHalf | None = None
         self.tap: FrameTap | None = None
         self.next_tap: FrameTap | None = None
         self.changes_tap: bool = False
@@ -191,7 +192,7 @@ class Leg(ChannelSink):
     def wait_for_room(self) -> None:
         self.pair.wait_for_room(self)
 
-    def passes_to(self) -> Channel | None:
+    def passes_to(self) -> WriteHalf | None:
         return self.pair.passes_to(self)
 
     def passed_by(self, size: i64, frames: i64) -> None:
@@ -296,7 +297,7 @@ class Pair:
     def mutes(self) -> dict[str, dict[str, int]]:
         """How often, and for how long, each cause kept the client from being read."""
         channel = self.client.channel
-        return {} if channel is None else channel.mute_summary()
+        return {} if channel is None else channel.mutes.summary()
 
     # Opening (rule 1).
 
@@ -405,9 +406,9 @@ class Pair:
             self._share_facts()
         else:
             if self.client.tap is None:
-                self.client.forward_to = channel
+                self.client.forward_to = channel.write_half
             if self.upstream.tap is None:
-                self.upstream.forward_to = client
+                self.upstream.forward_to = client.write_half
         client.unmute(PEER)
 
     # Taps.
@@ -447,7 +448,8 @@ class Pair:
         looks = tap is not None or self.pairing is not None
         upstream = self.upstream.channel
         passes = (self.state is OPEN or self.state is HALF_CLOSED) and upstream is not None and upstream.ready_ns != 0
-        leg.forward_to = leg.other.channel if passes and not looks else None
+        out = leg.other.channel
+        leg.forward_to = out.write_half if out is not None and passes and not looks else None
 
     def _end_tap_change(self, leg: Leg) -> None:
         """The frame that was cut through when the rules changed is over."""
@@ -495,7 +497,8 @@ class Pair:
 
     def received(self, leg: Leg, channel: Channel, run: Run) -> None:
         """A run on a leg without ``forward_to``."""
-        out = leg.other.channel
+        other = leg.other.channel
+        out = None if other is None else other.write_half
         if self.state is CLOSING or out is None or not out.can_send:
             if run.part != 0:
                 self._drop_part(leg, channel, run)
@@ -552,7 +555,7 @@ class Pair:
         channel, out = leg.channel, leg.other.channel
         if channel is not None and out is not None:
             channel.mute(PEER)
-            out.want_room(channel.booked_begun)
+            out.want_room(channel.read_half.receive.booked)
 
     def _drop(self, leg: Leg, frames: i64, size: i64, run: Run | None) -> None:
         """Count whole frames that were received and are not passed on."""
@@ -569,7 +572,7 @@ class Pair:
         if leg.drops_frame:
             self._drop(leg, run.frames, run.size, run)
         else:
-            self._cut_short(leg, channel, max(channel.cut_at, run.size))
+            self._cut_short(leg, channel, max(channel.read_half.cut_at, run.size))
             leg.dropped_bytes += run.size
             leg.frames += run.frames
             leg.bytes += run.size
@@ -578,7 +581,7 @@ class Pair:
 
     def _cut_short(self, leg: Leg, channel: Channel, passed: i64) -> None:
         """The frame of which so many bytes were passed on will not be completed, whatever still comes of it."""
-        channel.cut_frame_short(passed)
+        channel.read_half.cut_frame_short(passed)
         if leg.tap is not None:
             leg.tap.cut_short(self._wall_ns())
             self._end_tap_change(leg)
@@ -587,11 +590,12 @@ class Pair:
         """The time of day, as of this poll."""
         return self._owner.selector.now_ns + self._owner.wall_offset_ns
 
-    def passes_to(self, leg: Leg) -> Channel | None:
+    def passes_to(self, leg: Leg) -> WriteHalf | None:
         """Where pieces of a leg go that nobody looks at: the first of the frame was."""
         if leg.tap is not None or self.state is CLOSING:
             return None
-        return leg.other.channel
+        out = leg.other.channel
+        return None if out is None else out.write_half
 
     def passed_by(self, leg: Leg, size: i64, frames: i64) -> None:
         """As ``received``, for a piece that was not looked at."""
@@ -682,11 +686,11 @@ class Pair:
         client, upstream = self.client.channel, self.upstream.channel
         if client is None or upstream is None:
             return True
-        if client.pending_send != 0 or upstream.pending_send != 0 or client.is_within or upstream.is_within:
+        if client.pending_send != 0 or upstream.pending_send != 0 or client.read_half.receive.within or upstream.read_half.receive.within:
             return False
         if self.counts_answers and self.pairing is not None and self.pairing.open > 0:
             return False
-        return self.client.ended or client.mute_causes & (DRAIN | ADMIN) != 0 or client.is_dry()
+        return self.client.ended or client.mute_causes & (DRAIN | ADMIN) != 0 or client.read_half.is_dry()
 
     def _end_if_answered(self) -> None:
         """End right behind the last answer that is owed: a client that asks and waits sees the end before it asks again."""
@@ -704,7 +708,7 @@ class Pair:
         if self.state is CLOSING:
             self._settle(leg, channel)
             return
-        if channel.cut_short_at != 0:
+        if channel.read_half.cut_short_at != 0:
             self.end(Cause.PEER_CLOSED if leg.is_client else Cause.UPSTREAM_CLOSED, "", channel.options.side)
             return
         if self.state is OPEN:
@@ -777,8 +781,8 @@ class Pair:
         self.client.forward_to = None
         self.upstream.forward_to = None
         for leg in (self.client, self.upstream):
-            if leg.channel is not None and leg.channel.is_within_cut:
-                self._cut_short(leg, leg.channel, leg.channel.cut_at)
+            if leg.channel is not None and leg.channel.read_half.receive.is_within_cut:
+                self._cut_short(leg, leg.channel, leg.channel.read_half.cut_at)
         self._linger(self.client)
         self._linger(self.upstream)
         if _is_left(self.client) or _is_left(self.upstream):
@@ -788,8 +792,8 @@ class Pair:
         """A detail that says so when a frame that was cut through will not come to its end."""
         for leg in (self.client, self.upstream):
             channel = leg.channel
-            if channel is not None and channel.cut_at != 0:
-                within = f"within a frame, after {channel.cut_at} of its bytes"
+            if channel is not None and channel.read_half.cut_at != 0:
+                within = f"within a frame, after {channel.read_half.cut_at} of its bytes"
                 return f"{within}: {detail}" if detail else within
         return detail
 
@@ -829,7 +833,7 @@ class Pair:
 
     def _settle(self, leg: Leg, channel: Channel) -> None:
         """Close a channel of a closing pair whose stream is ended by us, and by the peer as far as we could see it."""
-        if channel.state is ENDED or (channel.state is WRITE_ENDED and channel.mute_causes != 0 and not channel.discards_input):
+        if channel.state is ENDED or (channel.state is WRITE_ENDED and channel.mute_causes != 0 and not channel.read_half.discards):
             self._close_leg(leg)
 
     def _close_leg(self, leg: Leg) -> None:
@@ -913,13 +917,13 @@ class Pair:
     def _count_cut_short(self, leg: Leg) -> None:
         """A frame that was cut through and never came to its end counts for the side that it was passed to as well."""
         channel, out = leg.channel, leg.other.channel
-        if channel is not None and channel.cut_short_at != 0 and out is not None:
-            out.count_cut_short()
+        if channel is not None and channel.read_half.cut_short_at != 0 and out is not None:
+            out.write_half.count_cut_short()
 
     def _tap_partial(self, leg: Leg, channel: Channel) -> None:
         if leg.tap is None:
             return
-        if channel.cut_short_at != 0:
+        if channel.read_half.cut_short_at != 0:
             leg.tap.cut_short(self._wall_ns())
         elif channel.lost_bytes != 0:
             leg.tap.lose(REASON_PARTIAL_FRAME, 0, channel.lost_bytes, leg.frames, self._wall_ns())
@@ -965,7 +969,7 @@ class Pair:
 
 def _is_within(leg: Leg) -> bool:
     """Whether a leg is within a frame that is cut through."""
-    return leg.channel is not None and leg.channel.is_within_cut
+    return leg.channel is not None and leg.channel.read_half.receive.is_within_cut
 
 
 def _is_untaken(leg: Leg) -> bool:
