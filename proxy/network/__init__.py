@@ -13,12 +13,14 @@ tls_context              TLS contexts from files
 distinguished_name       a certificate's subject as text
 authenticator            the interface: who is the peer, after the handshake
 state, mute              the life of a channel, and why it is not read: two tables
-channel, channel_facts   one connection: what it does, and what can be read of it
+channel                  one connection: its life, its mutes, what it waits for
+read_half, write_half    what it reads and writes with; channel_callbacks: what they ask of it
 watchdog, verdict        what takes too long; from what went wrong to the one cause
 cause                    why a connection ended: the closed list
 selector, timer          all connections of a thread; the only place that waits
 channel_sink             what a channel tells, and whom
-fd_handler               who handles the events of a descriptor
+fd_handler, epoll        who handles the events of a descriptor; their bits
+event_loop               what channels need of the selector, and it of them
 options, stats           what the channels of one side share: settings, counters
 connection_id            64-bit ids and their text form
 ======================== =============================================================================

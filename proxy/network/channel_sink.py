@@ -1,16 +1,29 @@
 """What a channel tells, and whom: each channel has a sink of its own, given when it is made."""
 
 import abc
-from typing import TYPE_CHECKING
 
 from mypy_extensions import i64, mypyc_attr
 
+from proxy.network.pipe import Pipe
 from proxy.network.run import Run
 
-if TYPE_CHECKING:
-    from proxy.network.channel import Channel
+__all__ = ["ChannelSink", "PipeTarget"]
 
-__all__ = ["ChannelSink"]
+
+class PipeTarget(abc.ABC):
+    """Where bytes go that nobody looks at."""
+
+    @abc.abstractmethod
+    def takes_pipe(self) -> bool:
+        """Whether ``send_pipe`` may be called."""
+
+    @abc.abstractmethod
+    def room(self) -> tuple[i64, bool]:
+        """How many bytes ``send_pipe`` would pass on now with no rest, 0 when the socket is not writable; and whether nothing waits in it."""
+
+    @abc.abstractmethod
+    def send_pipe(self, pipe: Pipe, size: i64, frames: i64) -> bool:
+        """As ``Channel.send``, of the ``size`` bytes that are in a pipe, which is empty afterwards; ``frames``: 1 when they complete one."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -44,7 +57,7 @@ class ChannelSink(abc.ABC):
         """What ``room_for`` said was too little: mute the channel until there may be more."""
 
     @abc.abstractmethod
-    def passes_to(self) -> "Channel | None":
+    def passes_to(self) -> PipeTarget | None:
         """Asked for each piece, after the first, of a frame that is cut through: where it goes, if nobody looks at it; None: it is ``received``."""
 
     @abc.abstractmethod

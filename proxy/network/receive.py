@@ -90,6 +90,11 @@ class Receive:
         return self.staged != 0 or self.cut
 
     @property
+    def is_within_cut(self) -> bool:
+        """A frame is cut through, and not whole."""
+        return self.passed != 0
+
+    @property
     def has_part(self) -> bool:
         """The first piece of a frame that is cut through is staged, and may be taken."""
         return self.cut and self.passed == 0 and self.staged >= self._least

@@ -26,7 +26,6 @@ import os
 import select
 import socket
 from collections import deque
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
@@ -36,7 +35,7 @@ from proxy.errors import ConnectError
 from proxy.network.cause import Cause
 from proxy.network.channel import Channel
 from proxy.network.channel_sink import ChannelSink
-from proxy.network.faults import Faults
+from proxy.network.event_loop import EventLoop, PolledChannel
 from proxy.network.fd_handler import FdHandler
 from proxy.network.memory_pool import MemoryPool
 from proxy.network.options import ChannelOptions
@@ -45,6 +44,7 @@ from proxy.network.plaintext import PlaintextTransport
 from proxy.network.timer import NEVER, Timer, TimerHeap
 from proxy.network.transport import Transport
 from proxy.network.turnover import Turnover
+from proxy.network.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from proxy.network.tls_bio import BioPair
@@ -70,7 +70,7 @@ class _Watched(FdHandler):
         self._selector.poll_watched()
 
 
-class Selector:
+class Selector(EventLoop):
     """Waits for events and moves bytes; everything happens in ``poll``.
 
     Attributes:
@@ -84,15 +84,13 @@ class Selector:
     """
 
     def __init__(self, clock: Clock, pool: MemoryPool) -> None:
-        self.pool: Final = pool
+        super().__init__(pool, clock.now_ns())
         self._clock_ns: Final = clock.now_ns
-        self.now_ns: i64 = clock.now_ns()
         self.register_budget: i64 = MAX_REGISTERED
         self.channel_count: i64 = 0
         self.busy_ns: i64 = 0
         self.idle_ns: i64 = 0
         self.polls: i64 = 0
-        self.faults: Final = Faults()
         self._epoll: Final = select.epoll()
         self._watch_epoll: select.epoll | None = None  # of descriptors that are no channel's; made with the first
         self._watched: Final[dict[int, FdHandler]] = {}
@@ -100,13 +98,13 @@ class Selector:
         self._handlers: Final[list[FdHandler | None]] = []
         self._channels: Final[set[Channel]] = set()
         self._timers: Final = TimerHeap(clock.now_ns, self.faults)
-        self._turnover: Final = Turnover(self, pool)
+        self._turnover: Final = Turnover(self, pool, self._channels)
         self._pipe: Pipe | None = None  # made with the first frame that needs one
         self._bios: BioPair | None = None  # of all the TLS connections, made with the first
-        self._handshakes: Final[deque[Channel]] = deque()
-        self._buffered: Final[deque[Channel]] = deque()
-        self._write_ended: Final[deque[Channel]] = deque()
-        self._closed: Final[deque[Channel]] = deque()
+        self._handshakes: Final[deque[PolledChannel]] = deque()
+        self._buffered: Final[deque[PolledChannel]] = deque()
+        self._write_ended: Final[deque[PolledChannel]] = deque()
+        self._closed: Final[deque[PolledChannel]] = deque()
 
     def register(self, sock: socket.socket, channel_id: i64, options: ChannelOptions, sink: ChannelSink, *, peer: str = "") -> Channel:
         """Take over an accepted, connected stream socket, with TCP_NODELAY, which it has of its listening socket. ``ready`` is told to the sink
@@ -161,7 +159,7 @@ class Selector:
         channel = Channel(self, sock, transport, channel_id, options, sink, peer, connecting=connecting)
         self._channels.add(channel)
         self.channel_count += 1
-        channel.start()
+        channel.start(Watchdog(self, channel))
         return channel
 
     def watch(self, fd: int, handler: FdHandler, events: int = select.EPOLLIN) -> None:
@@ -243,7 +241,7 @@ class Selector:
 
     # What channels call.
 
-    def change_interest(self, channel: Channel, before: i64, wanted: i64) -> None:
+    def change_interest(self, channel: PolledChannel, before: i64, wanted: i64) -> None:
         """Tell epoll what a channel waits for; -1 stands for a descriptor that epoll does not know."""
         fd = channel.fd
         if wanted < 0:
@@ -258,11 +256,11 @@ class Selector:
         else:
             self._epoll.modify(fd, wanted)
 
-    def defer_handshake(self, channel: Channel) -> None:
+    def defer_handshake(self, channel: PolledChannel) -> None:
         """Have ``step_handshake`` called after the events of this poll."""
         self._handshakes.append(channel)
 
-    def defer_buffered(self, channel: Channel) -> None:
+    def defer_buffered(self, channel: PolledChannel) -> None:
         """Have ``poll_buffered`` called in the next poll, which does not block."""
         self._buffered.append(channel)
 
@@ -286,15 +284,11 @@ class Selector:
             self._pipe.close()
             self._pipe = None
 
-    def channels(self) -> "Iterable[Channel]":
-        """All of them, in no order. None may be added meanwhile."""
-        return self._channels
-
-    def defer_write_ended(self, channel: Channel) -> None:
+    def defer_write_ended(self, channel: PolledChannel) -> None:
         """Have its sink told at the end of this poll."""
         self._write_ended.append(channel)
 
-    def defer_closed(self, channel: Channel) -> None:
+    def defer_closed(self, channel: PolledChannel) -> None:
         """A channel has closed: no more events; its sink is told, and the socket closed, at the end of this poll."""
         self._closed.append(channel)
 

@@ -5,18 +5,16 @@ moves too little for what it holds is closed, the worst first, until memory is s
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from mypy_extensions import i64
 
 from proxy.network.cause import Cause
+from proxy.network.channel import Channel
+from proxy.network.event_loop import EventLoop
 from proxy.network.memory_pool import MemoryPool
 from proxy.network.timer import Timer
 from proxy.network.turns import WORTH, Turns
-
-if TYPE_CHECKING:
-    from proxy.network.channel import Channel
-    from proxy.network.selector import Selector
 
 __all__ = ["Turnover"]
 
@@ -46,7 +44,7 @@ class _Slow:
         share: what it moved, in thousandths of what was asked.
     """
 
-    def __init__(self, channel: "Channel", share: i64, held: i64, moved: i64, lasted_ns: i64, *, sends: bool) -> None:
+    def __init__(self, channel: Channel, share: i64, held: i64, moved: i64, lasted_ns: i64, *, sends: bool) -> None:
         self.channel: Final = channel
         self.share: Final[i64] = share
         self.held: Final[i64] = held
@@ -58,11 +56,12 @@ class _Slow:
 
 
 class Turnover(Timer):
-    """The timer of one selector."""
+    """The timer of one selector, and of the channels that it has."""
 
-    def __init__(self, selector: "Selector", pool: MemoryPool) -> None:
+    def __init__(self, loop: EventLoop, pool: MemoryPool, channels: Iterable[Channel]) -> None:
         super().__init__()
-        self._selector: Final = selector
+        self._loop: Final = loop
+        self._channels: Final = channels
         self._pool: Final = pool
         self._armed: bool = False
         self._count: i64 = 0
@@ -74,7 +73,7 @@ class Turnover(Timer):
         if not self._armed:
             self._armed = True
             self._count = 0
-            self._selector.call_at(self._selector.now_ns + CHECK_NS, self)
+            self._loop.call_at(self._loop.now_ns + CHECK_NS, self)
 
     def fire(self, now_ns: i64) -> None:
         self._armed = False
@@ -84,11 +83,11 @@ class Turnover(Timer):
             self._sending = {}
             return
         self._armed = True
-        self._selector.call_at(now_ns + CHECK_NS, self)
+        self._loop.call_at(now_ns + CHECK_NS, self)
         self._take_turns(pool.requests)
         self._take_turns(pool.answers)
         if self._count % CHECKS == 0:
-            slow = self._find_slow(self._selector.channels(), now_ns)
+            slow = self._find_slow(now_ns)
             self._close(slow, now_ns)
         self._count += 1
 
@@ -105,28 +104,35 @@ class Turnover(Timer):
         if holder is not None and not holder.is_in and holder.owner.is_held_up():
             turns.give_up(holder)
 
-    def _find_slow(self, channels: "Iterable[Channel]", now_ns: i64) -> list[_Slow]:
+    def _find_slow(self, now_ns: i64) -> list[_Slow]:
         receiving: dict[Channel, _Mark] = {}
         sending: dict[Channel, _Mark] = {}
         slow: list[_Slow] = []
-        for channel in channels:
-            held = channel.booked_begun
-            if held >= WORTH and channel.is_receiving:
+        for channel in self._channels:
+            held = channel.read_half.receive.booked
+            if held >= WORTH and channel.read_half.is_receiving:
                 mark = self._judge(
-                    channel, self._receiving.get(channel), channel.frames_received, channel.bytes_arrived, held, now_ns, slow, sends=False
+                    channel, self._receiving.get(channel), channel.frames_received, channel.read_half.bytes_arrived, held, now_ns, slow, sends=False
                 )
                 receiving[channel] = mark
-            held = channel.held_for_peer
-            if held != 0 and channel.is_sending:
-                mark = self._judge(channel, self._sending.get(channel), channel.send_number, channel.wire_taken, held, now_ns, slow, sends=True)
+            held = channel.write_half.held_for_peer
+            if held != 0 and channel.write_half.is_sending:
+                mark = self._judge(
+                    channel,
+                    self._sending.get(channel),
+                    channel.write_half.pending.number,
+                    channel.write_half.wire_taken,
+                    held,
+                    now_ns,
+                    slow,
+                    sends=True,
+                )
                 sending[channel] = mark
         self._receiving = receiving
         self._sending = sending
         return slow
 
-    def _judge(
-        self, channel: "Channel", mark: _Mark | None, item: i64, moved: i64, held: i64, now_ns: i64, slow: list[_Slow], *, sends: bool
-    ) -> _Mark:
+    def _judge(self, channel: Channel, mark: _Mark | None, item: i64, moved: i64, held: i64, now_ns: i64, slow: list[_Slow], *, sends: bool) -> _Mark:
         if mark is None or mark.item != item:
             return _Mark(item, now_ns, moved, held)
         mark.held = max(mark.held, held)

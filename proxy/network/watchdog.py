@@ -5,16 +5,16 @@ ours in between, must have moved ``min_rate`` over the whole window; so a stall 
 path keeps no times for it.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from mypy_extensions import i64
 
 from proxy.network.cause import Cause
+from proxy.network.channel import Channel
+from proxy.network.channel_callbacks import ChannelWatch
+from proxy.network.event_loop import EventLoop
 from proxy.network.options import ChannelOptions
-from proxy.network.timer import NEVER, Timer
-
-if TYPE_CHECKING:
-    from proxy.network.channel import Channel
+from proxy.network.timer import NEVER
 
 __all__ = ["Watchdog"]
 
@@ -52,11 +52,12 @@ def window_of(item: i64, mute_count: i64, now_ns: i64, moved: i64, last: Window 
     return Window(item, mute_count, now_ns, moved)
 
 
-class Watchdog(Timer):
+class Watchdog(ChannelWatch):
     """Closes its channel when something takes too long."""
 
-    def __init__(self, channel: "Channel") -> None:
+    def __init__(self, loop: EventLoop, channel: Channel) -> None:
         super().__init__()
+        self._loop: Final = loop
         self._channel: Channel | None = channel
         self._receiving: Window | None = None
         self._sending: Window | None = None
@@ -71,11 +72,9 @@ class Watchdog(Timer):
             channel.crash(error)
 
     def release(self) -> None:
-        """Let go of the channel, which is closed."""
         self._channel = None
 
     def check(self, now_ns: i64) -> None:
-        """Close the channel when it takes too long, else arm for when it might."""
         channel = self._channel
         assert channel is not None, "nobody looks after a closed channel"
         options = channel.options
@@ -93,29 +92,29 @@ class Watchdog(Timer):
             if self._stalled(channel, now_ns):
                 return
         if next_ns != NEVER:
-            channel.arm(self, next_ns)
+            self._loop.call_at(next_ns, self)
 
-    def _check_opening(self, channel: "Channel", now_ns: i64) -> None:
+    def _check_opening(self, channel: Channel, now_ns: i64) -> None:
         options = channel.options
         due_ns = channel.opened_ns + options.handshake_timeout_ns
         if now_ns < due_ns:
-            channel.arm(self, due_ns)
+            self._loop.call_at(due_ns, self)
         else:
             cause = Cause.UPSTREAM_TIMEOUT if options.side == "upstream" else Cause.HANDSHAKE_TIMEOUT
             channel.close(cause, f"not ready in {options.handshake_timeout_ns // NS_PER_MS} ms")
 
-    def _stalled(self, channel: "Channel", now_ns: i64) -> bool:
+    def _stalled(self, channel: Channel, now_ns: i64) -> bool:
         options = channel.options
-        frame = channel.frames_received if channel.is_receiving else -1
-        arrived: i64 = channel.bytes_arrived if frame >= 0 else 0
-        receiving = self._receiving = window_of(frame, channel.mute_count, now_ns, arrived, self._receiving)
+        frame = channel.frames_received if channel.read_half.is_receiving else -1
+        arrived: i64 = channel.read_half.bytes_arrived if frame >= 0 else 0
+        receiving = self._receiving = window_of(frame, channel.mutes.count, now_ns, arrived, self._receiving)
         if receiving is not None and receiving.moves_too_little(now_ns, arrived, options):
-            channel.close(Cause.RECEIVE_STALLED, f"{channel.begun_bytes} bytes of a frame, then nearly nothing")
+            channel.close(Cause.RECEIVE_STALLED, f"{channel.read_half.begun_bytes} bytes of a frame, then nearly nothing")
             return True
-        send = channel.send_number if channel.is_sending else -1
-        taken: i64 = channel.wire_taken if send >= 0 else 0
+        send = channel.write_half.pending.number if channel.write_half.is_sending else -1
+        taken: i64 = channel.write_half.wire_taken if send >= 0 else 0
         sending = self._sending = window_of(send, 0, now_ns, taken, self._sending)
         if sending is not None and sending.moves_too_little(now_ns, taken, options):
-            channel.close(Cause.SEND_STALLED, f"{channel.pending_send + channel.wire_sent - taken} bytes are not taken")
+            channel.close(Cause.SEND_STALLED, f"{channel.pending_send + channel.write_half.wire_sent - taken} bytes are not taken")
             return True
         return False

@@ -129,7 +129,7 @@ class Drain(Timer):
         """Whether the client is not to be read any more."""
         if not pair.counts_answers:
             return now_ns >= self._stop_framed_ns
-        return now_ns >= self._stop_ns or (now_ns >= self._started_ns + self._quiet_ns and client.is_dry())
+        return now_ns >= self._stop_ns or (now_ns >= self._started_ns + self._quiet_ns and client.read_half.is_dry())
 
     def _is_over(self, pair: Pair, now_ns: i64) -> bool:
         """Whether nothing is under way."""

@@ -62,7 +62,7 @@ def end_of_stream(pair: Pair, leg: Leg) -> None:
     if pair.state is CLOSING:
         _settle(pair, leg, channel)
         return
-    if channel.cut_short_at != 0:
+    if channel.read_half.cut_short_at != 0:
         end(pair, Cause.PEER_CLOSED if leg.is_client else Cause.UPSTREAM_CLOSED, "", channel.options.side)
         return
     if pair.state is OPEN:
@@ -148,8 +148,8 @@ def end(pair: Pair, cause: Cause, detail: str, side: str) -> None:
     pair.client.forward_to = None
     pair.upstream.forward_to = None
     for leg in (pair.client, pair.upstream):
-        if leg.channel is not None and leg.channel.is_within_cut:
-            losses.cut_short(pair, leg, leg.channel, leg.channel.cut_at)
+        if leg.channel is not None and leg.channel.read_half.receive.is_within_cut:
+            losses.cut_short(pair, leg, leg.channel, leg.channel.read_half.cut_at)
     _linger(pair, pair.client)
     _linger(pair, pair.upstream)
     if _is_left(pair.client) or _is_left(pair.upstream):
@@ -160,8 +160,8 @@ def _within_frame(pair: Pair, detail: str) -> str:
     """A detail that says so when a frame that was cut through will not come to its end."""
     for leg in (pair.client, pair.upstream):
         channel = leg.channel
-        if channel is not None and channel.cut_at != 0:
-            within = f"within a frame, after {channel.cut_at} of its bytes"
+        if channel is not None and channel.read_half.cut_at != 0:
+            within = f"within a frame, after {channel.read_half.cut_at} of its bytes"
             return f"{within}: {detail}" if detail else within
     return detail
 
@@ -205,7 +205,7 @@ def _linger(pair: Pair, leg: Leg) -> None:
 
 def _settle(pair: Pair, leg: Leg, channel: Channel) -> None:
     """Close a channel of a closing pair whose stream is ended by us, and by the peer as far as we could see it."""
-    if channel.state is ENDED or (channel.state is WRITE_ENDED and channel.mute_causes != 0 and not channel.discards_input):
+    if channel.state is ENDED or (channel.state is WRITE_ENDED and channel.mute_causes != 0 and not channel.read_half.discards):
         _close_leg(pair, leg)
 
 
@@ -313,7 +313,7 @@ def check_gone(pair: Pair) -> None:
 
 def _is_within(leg: Leg) -> bool:
     """Whether a leg is within a frame that is cut through."""
-    return leg.channel is not None and leg.channel.is_within_cut
+    return leg.channel is not None and leg.channel.read_half.receive.is_within_cut
 
 
 def _is_untaken(leg: Leg) -> bool:

@@ -9,8 +9,8 @@ from typing import Final
 from mypy_extensions import i64
 
 from proxy.network import mute
-from proxy.network.channel import Channel
 from proxy.network.run import Run
+from proxy.network.write_half import WriteHalf
 from proxy.relay import ending, opening, passing
 from proxy.relay.pair import Leg
 
@@ -48,7 +48,7 @@ class RelayLeg(Leg):
         if self.channel is not None:
             passing.wait_for_room(self, self.channel)
 
-    def passes_to(self) -> Channel | None:
+    def passes_to(self) -> WriteHalf | None:
         return passing.passes_to(self.pair, self)
 
     def passed_by(self, size: i64, frames: i64) -> None:

@@ -27,7 +27,7 @@ def drop_part(pair: Pair, leg: Leg, channel: Channel, run: Run) -> None:
     if leg.drops_frame:
         drop(pair, leg, run.frames, run.size, run)
     else:
-        cut_short(pair, leg, channel, max(channel.cut_at, run.size))
+        cut_short(pair, leg, channel, max(channel.read_half.cut_at, run.size))
         leg.dropped_bytes += run.size
         leg.frames += run.frames
         leg.bytes += run.size
@@ -37,7 +37,7 @@ def drop_part(pair: Pair, leg: Leg, channel: Channel, run: Run) -> None:
 
 def cut_short(pair: Pair, leg: Leg, channel: Channel, passed: i64) -> None:
     """The frame of which so many bytes were passed on will not be completed, whatever still comes of it."""
-    channel.cut_frame_short(passed)
+    channel.read_half.cut_frame_short(passed)
     if leg.tap is not None:
         leg.tap.cut_short(pair.wall_ns())
         tapping.end_change(pair, leg)
@@ -47,7 +47,7 @@ def tap_partial(pair: Pair, leg: Leg, channel: Channel) -> None:
     """A frame that was begun on a leg does not come to its end."""
     if leg.tap is None:
         return
-    if channel.cut_short_at != 0:
+    if channel.read_half.cut_short_at != 0:
         leg.tap.cut_short(pair.wall_ns())
     elif channel.lost_bytes != 0:
         leg.tap.lose(REASON_PARTIAL_FRAME, 0, channel.lost_bytes, leg.frames, pair.wall_ns())
@@ -63,5 +63,5 @@ def drop_rest(pair: Pair, leg: Leg, channel: Channel) -> None:
 def count_cut_short(leg: Leg) -> None:
     """A frame that was cut through and never came to its end counts for the side that it was passed to as well."""
     channel, out = leg.channel, leg.other.channel
-    if channel is not None and channel.cut_short_at != 0 and out is not None:
-        out.count_cut_short()
+    if channel is not None and channel.read_half.cut_short_at != 0 and out is not None:
+        out.write_half.count_cut_short()

@@ -155,9 +155,9 @@ def _upstream_ready(pair: Pair, channel: Channel) -> None:
         tapping.share_facts(pair)
     else:
         if pair.client.tap is None:
-            pair.client.forward_to = channel
+            pair.client.forward_to = channel.write_half
         if pair.upstream.tap is None:
-            pair.upstream.forward_to = client
+            pair.upstream.forward_to = client.write_half
     client.unmute(PEER)
 
 

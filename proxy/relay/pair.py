@@ -2,8 +2,8 @@
 path of a run.
 
 Theory of operation. Each channel has a ``Leg`` as its sink: what is needed to pass its runs on. While a pair is OPEN and nobody
-looks into its frames, ``Leg.forward_to`` names the other channel, and a run is one ``send`` (rule 2). Everything else is in five modules of
-functions over a pair: ``opening`` (rule 1), ``passing`` (rules 2 and 3), ``tapping`` (whose frames are looked at), ``ending`` (rules 5 and 7), and
+looks into its frames, ``Leg.forward_to`` is what writes to the other channel, and a run is one ``send`` (rule 2). Everything else is in five
+modules of functions over a pair: ``opening`` (rule 1), ``passing`` (rules 2 and 3), ``tapping`` (whose frames are looked at), ``ending`` (rules 5 and 7), and
 ``losses``, which counts what is not passed on. ``leg`` tells them what happens to channels. By rule:
 
 1. The upstream is connected when the client is READY; until it is READY the client is muted for ``peer``. The upstream says which endpoint is
@@ -34,6 +34,7 @@ from proxy.network.channel import Channel
 from proxy.network.channel_sink import ChannelSink
 from proxy.network.selector import Selector
 from proxy.network.timer import Timer
+from proxy.network.write_half import WriteHalf
 from proxy.relay.counters import LoopCounters
 from proxy.relay.pairing import Pairing
 from proxy.relay.route import Route
@@ -106,7 +107,7 @@ class Leg(ChannelSink):
         pair: whose it is.
         is_client: the client's.
         channel: the client's, or the upstream attempt's; None before the first attempt.
-        forward_to: where runs go without another look; None when somebody looks, or nothing is forwarded.
+        forward_to: what writes runs without another look; None when somebody looks, or nothing is forwarded.
         tap: of the runs that this channel receives.
         next_tap: while ``changes_tap``, of what comes behind the frame that is cut through now.
         frames, bytes: whole frames received, each passed on or dropped; counted only while somebody looks.
@@ -124,7 +125,7 @@ class Leg(ChannelSink):
         self.pair = pair
         self.is_client: Final[bool] = is_client
         self.channel: Channel | None = None
-        self.forward_to: Channel | None = None
+        self.forward_to: WriteHalf | None = None
         self.tap: FrameTap | None = None
         self.next_tap: FrameTap | None = None
         self.changes_tap: bool = False
@@ -221,7 +222,7 @@ class Pair:
     def mutes(self) -> dict[str, dict[str, int]]:
         """How often, and for how long, each cause kept the client from being read."""
         channel = self.client.channel
-        return {} if channel is None else channel.mute_summary()
+        return {} if channel is None else channel.mutes.summary()
 
     def wall_ns(self) -> i64:
         """The time of day, as of this poll."""
@@ -239,8 +240,8 @@ class Pair:
         client, upstream = self.client.channel, self.upstream.channel
         if client is None or upstream is None:
             return True
-        if client.pending_send != 0 or upstream.pending_send != 0 or client.is_within or upstream.is_within:
+        if client.pending_send != 0 or upstream.pending_send != 0 or client.read_half.receive.within or upstream.read_half.receive.within:
             return False
         if self.counts_answers and self.pairing is not None and self.pairing.open > 0:
             return False
-        return self.client.ended or client.mute_causes & (DRAIN | ADMIN) != 0 or client.is_dry()
+        return self.client.ended or client.mute_causes & (DRAIN | ADMIN) != 0 or client.read_half.is_dry()

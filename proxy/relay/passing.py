@@ -14,6 +14,7 @@ from proxy.network import mute
 from proxy.network.channel import Channel
 from proxy.network.framing import HEADER
 from proxy.network.run import PART_FIRST, Run
+from proxy.network.write_half import WriteHalf
 from proxy.relay import ending, losses, tapping
 from proxy.relay.pair import Leg, Pair
 from proxy.relay.pairing import MAX_OPEN, Pairing
@@ -31,7 +32,8 @@ CLOSING: Final = PairState.CLOSING
 
 def received(pair: Pair, leg: Leg, channel: Channel, run: Run) -> None:
     """A run on a leg without ``forward_to``."""
-    out = leg.other.channel
+    other = leg.other.channel
+    out = None if other is None else other.write_half
     if pair.state is CLOSING or out is None or not out.can_send:
         if run.part != 0:
             losses.drop_part(pair, leg, channel, run)
@@ -92,14 +94,15 @@ def wait_for_room(leg: Leg, channel: Channel) -> None:
     out = leg.other.channel
     if out is not None:
         channel.mute(PEER)
-        out.want_room(channel.booked_begun)
+        out.want_room(channel.read_half.receive.booked)
 
 
-def passes_to(pair: Pair, leg: Leg) -> Channel | None:
+def passes_to(pair: Pair, leg: Leg) -> WriteHalf | None:
     """Where pieces of a leg go that nobody looks at: the first of the frame was."""
     if leg.tap is not None or pair.state is CLOSING:
         return None
-    return leg.other.channel
+    out = leg.other.channel
+    return None if out is None else out.write_half
 
 
 def passed_by(pair: Pair, leg: Leg, size: i64, frames: i64) -> None:

@@ -121,7 +121,7 @@ def holder_row(pair: Pair, channel: Channel, kind: str, size: i64, wall_offset_n
     when, 0 when nothing mutes it; ``last_active_ns`` when a byte last moved.
     """
     is_client = channel is pair.client.channel
-    muted_ns = channel.first_muted_ns
+    muted_ns = channel.mutes.first_ns
     return {
         "id": int(pair.id),
         "listener": pair.route.listener,

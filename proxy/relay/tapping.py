@@ -60,7 +60,8 @@ def _set_tap(pair: Pair, leg: Leg, channel: Channel, tap: FrameTap | None) -> No
     looks = tap is not None or pair.pairing is not None
     upstream = pair.upstream.channel
     passes = (pair.state is OPEN or pair.state is HALF_CLOSED) and upstream is not None and upstream.ready_ns != 0
-    leg.forward_to = leg.other.channel if passes and not looks else None
+    out = leg.other.channel
+    leg.forward_to = out.write_half if out is not None and passes and not looks else None
 
 
 def end_change(pair: Pair, leg: Leg) -> None:

@@ -136,9 +136,9 @@ class _Holders(_Job):
         if channel is None or channel.leased == 0:
             return
         begun, pending, tls = MEMORY_KINDS
-        self._weigh(pair, channel, begun, int(channel.booked_begun))
-        self._weigh(pair, channel, pending, int(channel.booked_pending))
-        self._weigh(pair, channel, tls, int(channel.booked_tls))
+        self._weigh(pair, channel, begun, int(channel.read_half.receive.booked))
+        self._weigh(pair, channel, pending, int(channel.write_half.pending.booked))
+        self._weigh(pair, channel, tls, int(channel.write_half.booked_tls))
 
     def _weigh(self, pair: Pair, channel: Channel, kind: str, size: int) -> None:
         if size == 0:

@@ -183,7 +183,12 @@ class Crowd(World):
         channels = [leg.channel for pair in self.relay.pairs.open.values() for leg in (pair.client, pair.upstream)]
         leased = sum(int(channel.leased) for channel in channels if channel is not None)
         assert leased == used, f"channels hold {leased} bytes, the pool says {used}"
-        kinds = [int(sum(getattr(channel, f"booked_{kind}") for channel in channels if channel is not None)) for kind in ("begun", "pending", "tls")]
+        held = [
+            (channel.read_half.receive.booked, channel.write_half.pending.booked, channel.write_half.booked_tls)
+            for channel in channels
+            if channel is not None
+        ]
+        kinds = [int(sum(one[kind] for one in held)) for kind in range(3)]
         assert kinds == [int(self.pool.begun), int(self.pool.pending), int(self.pool.tls)]
         assert self.selector.faults.total == 0, self.selector.faults.take()
 

@@ -15,6 +15,7 @@ from proxy.network.run import Run
 from proxy.network.selector import Selector
 from proxy.network.stats import SideStats
 from proxy.network.transport import Transport
+from proxy.network.write_half import WriteHalf
 from tests.fakes.clock import SECOND, FakeClock
 
 
@@ -124,8 +125,9 @@ class RecorderSink(ChannelSink):
     def wait_for_room(self) -> None:
         self._recorder.wait_for_room(self.channel)
 
-    def passes_to(self) -> Channel | None:
-        return self._recorder.passes_to(self.channel)
+    def passes_to(self) -> WriteHalf | None:
+        target = self._recorder.passes_to(self.channel)
+        return None if target is None else target.write_half
 
     def passed_by(self, size: int, frames: int) -> None:
         self._recorder.passed_by(self.channel, size, frames)

@@ -439,8 +439,8 @@ def test_while_it_waits_for_bytes_it_costs_nothing(kind: str, size: int, tls_wor
         events = count_events(net, line.channel, 50)
         assert events == 0
         assert net.pool.begun <= (LITTLE + PIECE_OVERHEAD if kind == "tls" else 0)
-        assert line.channel.is_receiving
-        assert line.channel.begun_bytes >= 4 + size - 1 - (LITTLE if kind == "tls" else 0), "a record begun may lie in the transport"
+        assert line.channel.read_half.is_receiving
+        assert line.channel.read_half.begun_bytes >= 4 + size - 1 - (LITTLE if kind == "tls" else 0), "a record begun may lie in the transport"
         line.say(b"x")
         net.poll_until(lambda: line.turn() or line.channel.frames_received == 1)
         assert (line.came, net.pool.begun) == (frame(size), 0)

@@ -12,9 +12,10 @@ from proxy.errors import InternalError, ProxyError
 from proxy.network import mute
 from proxy.network.careful import SMALL
 from proxy.network.cause import Cause
-from proxy.network.channel import MAX_READ, MIN_READ, Channel
+from proxy.network.channel import Channel
 from proxy.network.memory_pool import PENDING, PIECE_OVERHEAD
 from proxy.network.mute import MuteState
+from proxy.network.read_half import MAX_READ, MIN_READ
 from proxy.network.run import PART, PART_FIRST, PART_LAST, Run
 from proxy.network.state import ChannelState
 from tests.fakes.clock import SECOND
@@ -108,11 +109,11 @@ def test_reads_grow_with_the_traffic_and_shrink_again(net: NetBench) -> None:
     for _ in range(20):
         peer.send(frame(60_000) * 3)
         net.poll(3)
-    assert channel._read_size == MAX_READ
+    assert channel.read_half._read_size == MAX_READ
     for _ in range(20):
         peer.send(frame(1))
         net.poll()
-    assert channel._read_size == MIN_READ
+    assert channel.read_half._read_size == MIN_READ
 
 
 @pytest.mark.parametrize("size", [1, 108, 109, 331, 332, 333, 444, 445, 1000, 3000, 30_000])
@@ -123,7 +124,7 @@ def test_traffic_that_stays_as_it_is_gets_one_read_for_each_send(net: NetBench, 
         peer.send(frame(size))
         net.poll(3)
         reads = net.stats.reads
-        sizes.append(channel._read_size)
+        sizes.append(channel.read_half._read_size)
     peer.send(frame(size))
     net.poll()
     assert net.stats.reads == reads + 1
@@ -299,7 +300,7 @@ def test_a_muted_channel_keeps_its_data_in_the_socket(net: NetBench) -> None:
     net.poll()
     assert channel.frames_received == 1
     index = mute.position(mute.ADMIN)
-    assert (net.stats.mutes[index], net.stats.mute_ns[index], channel.mute_count) == (1, 5_000_000, 1)
+    assert (net.stats.mutes[index], net.stats.mute_ns[index], channel.mutes.count) == (1, 5_000_000, 1)
 
 
 def test_reading_goes_on_with_the_last_cause_only(net: NetBench) -> None:
@@ -316,7 +317,7 @@ def test_reading_goes_on_with_the_last_cause_only(net: NetBench) -> None:
     channel.unmute(mute.ADMIN)
     net.poll()
     assert channel.frames_received == 1
-    assert channel.mute_count == 2
+    assert channel.mutes.count == 2
 
 
 def test_an_operators_mute_lets_the_frame_begun_finish_and_reads_no_further(net: NetBench) -> None:
@@ -324,7 +325,7 @@ def test_an_operators_mute_lets_the_frame_begun_finish_and_reads_no_further(net:
     peer.send(frame(10)[:6])
     net.poll()
     assert not channel.mute(mute.ADMIN)
-    assert channel.mute_state is MuteState.MUTING
+    assert channel.mutes.state is MuteState.MUTING
     peer.send(frame(10)[6:] + frame(2))
     net.poll()
     assert net.listener.words(channel)[1:] == ["received", "muted"]
@@ -353,7 +354,7 @@ def test_a_hard_cause_stops_within_a_frame_and_a_soft_one_waits_behind_it(net: N
     net.poll()
     assert channel.mute(mute.PEER)
     assert not channel.mute(mute.ADMIN)
-    assert channel.mute_state is MuteState.HELD
+    assert channel.mutes.state is MuteState.HELD
     peer.send(frame(10)[6:])
     net.poll(3)
     assert channel.frames_received == 0
@@ -400,7 +401,7 @@ def test_what_is_read_off_is_seen_by_nobody_and_the_end_is_told(net: NetBench, c
     channel.shut_write()
     peer.sendall(frame(9)[6:] + frame(100_000) * 5 + frame(3))
     net.poll(20)
-    assert channel.is_dry()
+    assert channel.read_half.is_dry()
     assert (channel.frames_received, channel.bytes_received, channel.state) == (1, 13, ChannelState.WRITE_ENDED)
     peer.close()
     net.poll_until(lambda: channel.state is ChannelState.ENDED)
@@ -436,7 +437,7 @@ def test_nothing_is_read_off_after_the_end(net: NetBench) -> None:
     peer.close()
     net.poll_until(lambda: channel.state is ChannelState.READ_ENDED)
     channel.discard_input(mute.DRAIN)
-    assert (channel.discards_input, channel.mute_causes) == (False, 0)
+    assert (channel.read_half.discards, channel.mute_causes) == (False, 0)
 
 
 def test_a_peer_that_is_gone_does_not_make_a_muted_channel_spin(net: NetBench) -> None:
@@ -503,8 +504,8 @@ def test_the_beginning_of_a_small_frame_stays_in_the_kernel(size: int) -> None:
         channel, peer = net.ready_pair(tcp=True)
         peer.send(frame(3) + frame(size)[:-1])
         net.poll(10)
-        assert (channel.frames_received, net.pool.begun, channel.mute_causes, channel.is_receiving) == (1, 0, 0, True)
-        assert channel.begun_bytes == 4 + size - 1
+        assert (channel.frames_received, net.pool.begun, channel.mute_causes, channel.read_half.is_receiving) == (1, 0, 0, True)
+        assert channel.read_half.begun_bytes == 4 + size - 1
         peer.send(b"x")
         net.poll_until(lambda: channel.frames_received == 2, step_ms=1)
         assert net.listener.data[channel] == frame(3) + frame(size)
@@ -647,7 +648,7 @@ def test_a_stream_that_ends_within_a_frame_in_pieces_says_so(net: NetBench) -> N
     net.poll()
     peer.close()
     net.poll(2)
-    assert (channel.cut_short_at, channel.lost_bytes, net.stats.cut_short, net.stats.refused_incomplete) == (500, 0, 1, 1)
+    assert (channel.read_half.cut_short_at, channel.lost_bytes, net.stats.cut_short, net.stats.refused_incomplete) == (500, 0, 1, 1)
 
 
 def test_an_operators_mute_waits_for_the_end_of_a_frame_in_pieces(net: NetBench) -> None:

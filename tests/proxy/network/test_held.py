@@ -58,7 +58,7 @@ class Line:
         expected = b"".join(runs)
         received = self.net.listener.data
         for number in range(20_000):
-            if left and not self.source.is_sending:
+            if left and not self.source.write_half.is_sending:
                 data = left.pop()
                 self.source.send(Run(None, 0, data, 0, len(data), 1, 0))
             pause = pauses[number // 64 % len(pauses)]

@@ -45,7 +45,7 @@ class Bench:
         """A channel whose peer has sent the beginning of a large frame, and stopped."""
         channel, peer = self.net.ready_pair(tcp=True)
         peer.sendall(frame(LARGE)[:sent])
-        self.net.poll_until(lambda: channel.begun_bytes == sent or channel.mute_causes == mute.MEMORY)
+        self.net.poll_until(lambda: channel.read_half.begun_bytes == sent or channel.mute_causes == mute.MEMORY)
         return channel, peer
 
     def waiting(self) -> tuple[Channel, socket.socket]:
@@ -55,10 +55,10 @@ class Bench:
 
     def more(self, channel: Channel, peer: socket.socket, size: int) -> None:
         """The peer sends on."""
-        seen = int(channel.bytes_arrived)
+        seen = int(channel.read_half.bytes_arrived)
         peer.sendall(b"x" * size)
         wait = self.until if size > PORTION else self.net.poll_until
-        wait(lambda: channel.bytes_arrived == seen + size)
+        wait(lambda: channel.read_half.bytes_arrived == seen + size)
 
     def until(self, done: Callable[[], object]) -> None:
         """Poll until then; the clock goes a little, for a socket that says too early that it is readable."""
@@ -225,7 +225,7 @@ def test_a_tenth_of_what_is_held_a_second_is_enough(bench, less, closed):
     bench.waiting()
     start = bench.net.clock.now
     bench.pass_to(start, 2 * CHECK_NS)
-    asked = int(first.booked_begun) * (WINDOW_NS // MS) // (TURNOVER_S * 1000)
+    asked = int(first.read_half.receive.booked) * (WINDOW_NS // MS) // (TURNOVER_S * 1000)
     bench.more(first, peer, asked - less)
     bench.pass_to(start, JUDGED)
     assert first.is_open is not closed
@@ -327,7 +327,7 @@ def test_a_pending_send_that_moves_is_let_be(bench):
     taken = 0
     while taken < MIB:
         taken += len(peer.recv(MIB))
-    bench.net.poll_until(lambda: channel.wire_taken > MIB // 2)
+    bench.net.poll_until(lambda: channel.write_half.wire_taken > MIB // 2)
     bench.pass_to(start, JUDGED)
     assert channel.is_open
 

@@ -89,7 +89,7 @@ def test_a_peer_that_does_not_read_what_others_have_for_it_is_stalled(wanted: bo
         fill(net, channel)
         if wanted:
             channel.want_room()
-        assert (channel.pending_send, channel.is_sending) == (0, wanted)
+        assert (channel.pending_send, channel.write_half.is_sending) == (0, wanted)
         seconds(net, STALL_S)
         assert channel.is_open
         seconds(net, STALL_S)
@@ -103,13 +103,13 @@ def test_what_the_peers_kernel_takes_is_what_moves() -> None:
         fill(net, channel)
         channel.want_room()
         for _ in range(3 * CHECKS):
-            before = channel.wire_taken
-            while channel.wire_taken < before + MIN_RATE * STALL_S // CHECKS:
+            before = channel.write_half.wire_taken
+            while channel.write_half.wire_taken < before + MIN_RATE * STALL_S // CHECKS:
                 peer.recv(65_536)
                 select.select([], [], [], 0.001)
             fill(net, channel)
             channel.want_room()
-            assert channel.is_sending
+            assert channel.write_half.is_sending
             seconds(net, STALL_S / CHECKS)
         assert channel.is_open
         seconds(net, 2 * STALL_S)
@@ -130,7 +130,7 @@ def test_room_that_is_there_again_is_no_stall() -> None:
             return "sent" in net.listener.words(channel)
 
         net.poll_until(told)
-        assert not channel.is_sending
+        assert not channel.write_half.is_sending
         seconds(net, 5 * STALL_S)
         assert channel.is_open
 
@@ -141,14 +141,14 @@ def test_a_small_frame_that_comes_too_slowly_is_stalled_though_it_lies_in_the_ke
         channel, peer = watched(net)
         sent = 1000
         peer.sendall(frame(60_000)[:sent])
-        net.poll_until(lambda: channel.bytes_arrived == sent)
+        net.poll_until(lambda: channel.read_half.bytes_arrived == sent)
         seconds(net, STALL_S / CHECKS)
         for _ in range(2 * CHECKS):
             if not channel.is_open:
                 break
             peer.sendall(b"x" * each)
             sent += each
-            net.poll_until(lambda now=sent: channel.bytes_arrived == now)
+            net.poll_until(lambda now=sent: channel.read_half.bytes_arrived == now)
             seconds(net, STALL_S / CHECKS)
         assert channel.is_open is not stalled
         assert channel.close_cause is (Cause.RECEIVE_STALLED if stalled else None)

@@ -63,7 +63,7 @@ def test_the_rest_of_an_answer_that_was_cut_short_is_no_frame(make, protocol):
     world.read(upstream, len(asked))
     data = accounts.reply(900_000)
     upstream.sendall(data[:300_000])
-    world.until(lambda: pair.upstream.channel.cut_at > 0)
+    world.until(lambda: pair.upstream.channel.read_half.cut_at > 0)
     reset(client)
     upstream.sendall(data[300_000:])
     upstream.close()

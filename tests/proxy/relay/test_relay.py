@@ -10,8 +10,8 @@ import pytest
 from proxy.config.model import TapConfig, TapRule
 from proxy.network import mute
 from proxy.network.cause import Cause
-from proxy.network.channel import MAX_READ
 from proxy.network.connection_id import format_connection_id
+from proxy.network.read_half import MAX_READ
 from proxy.relay import ending
 from proxy.tap.log_reader import read_frames, read_gaps
 from proxy.tap.rules import TapRules
@@ -52,8 +52,8 @@ def test_each_hand_over_takes_one_id_whether_it_becomes_a_pair_or_not():
 def test_without_a_rule_that_matches_runs_go_straight_on(tmp_path):
     tapped = Tapped(tmp_path, TapRule(name="r", listeners=("other",)))
     _, _, pair = tapped.world.pair()
-    assert pair.client.forward_to is pair.upstream.channel
-    assert pair.upstream.forward_to is pair.client.channel
+    assert pair.client.forward_to is pair.upstream.channel.write_half
+    assert pair.upstream.forward_to is pair.client.channel.write_half
     tapped.world.close()
     assert tapped.frames() == []
 

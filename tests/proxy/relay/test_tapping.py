@@ -122,14 +122,14 @@ def test_a_frame_that_is_cut_through_ends_under_its_old_rule(tmp_path, after):
     body = bytes(range(256)) * 3000
     data = frame(body)
     tapped.upstream.sendall(data[:400_000])
-    tapped.world.until(lambda: tapped.open.upstream.channel.cut_at > 0)
+    tapped.world.until(lambda: tapped.open.upstream.channel.read_half.cut_at > 0)
     tapped.set(*{"none": (), "other": (TapRule(name="new"),), "selecting": (TapRule(name="new", min_size=2),)}[after])
     assert tapped.open.upstream.tap.is_within
     tapped.upstream.sendall(data[400_000:] + frame(b"second"))
     whole = data + frame(b"second")
     assert tapped.world.read(tapped.client, len(whole)) == whole
     assert tapped.open.upstream.changes_tap is False
-    assert tapped.open.upstream.forward_to is (tapped.open.client.channel if after == "none" else None)
+    assert tapped.open.upstream.forward_to is (tapped.open.client.channel.write_half if after == "none" else None)
     frames, gaps = tapped.end()
     assert (frames[0].rule, frames[0].number, frames[0].body) == ("old", 0, body)
     assert numbers(frames[1:]) == ([] if after == "none" else [("response", 1, "new")])
@@ -140,7 +140,7 @@ def test_a_frame_cut_through_that_began_untapped_is_not_seen_and_the_next_is(tmp
     tapped = Tapped(tmp_path, cut_answers=True)
     data = frame(bytes(700_000))
     tapped.upstream.sendall(data[:300_000])
-    tapped.world.until(lambda: tapped.open.upstream.channel.cut_at > 0)
+    tapped.world.until(lambda: tapped.open.upstream.channel.read_half.cut_at > 0)
     tapped.set(TapRule(name="new"))
     whole = data + frame(b"second")
     tapped.upstream.sendall(whole[300_000:])
@@ -153,7 +153,7 @@ def test_a_frame_cut_through_that_began_untapped_is_not_seen_and_the_next_is(tmp
 def test_a_frame_cut_through_that_never_ends_is_a_gap_of_its_old_rule(tmp_path):
     tapped = Tapped(tmp_path, rules=(TapRule(name="old"),), cut_answers=True)
     tapped.upstream.sendall(frame(bytes(700_000))[:400_000])
-    tapped.world.until(lambda: tapped.open.upstream.channel.cut_at > 0)
+    tapped.world.until(lambda: tapped.open.upstream.channel.read_half.cut_at > 0)
     tapped.set(TapRule(name="new"))
     reset(tapped.upstream)
     frames, gaps = tapped.end()

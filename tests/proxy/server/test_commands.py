@@ -110,7 +110,7 @@ def begin(steered, count: int) -> list:
 
 def held_by(pairs) -> list[tuple[int, int]]:
     """What the clients' frames hold and the pairs' ids, most first, the older pair before the younger."""
-    return sorted(((int(pair.client.channel.booked_begun), int(pair.id)) for pair in pairs), key=lambda item: (-item[0], item[1]))
+    return sorted(((int(pair.client.channel.read_half.receive.booked), int(pair.id)) for pair in pairs), key=lambda item: (-item[0], item[1]))
 
 
 def test_who_holds_most_comes_first_and_no_more_than_were_asked_for(steered):
@@ -132,9 +132,9 @@ def test_a_side_counts_for_each_kind_and_says_why_it_is_not_read(steered):
     world.until(lambda: pair.upstream.channel.staged == 500)
     rows = {(row["side"], row["kind"]): row for row in steered.ask("holders", limit=10)["rows"]}
     pending = rows["upstream", "pending"]
-    assert pending["bytes"] == pair.upstream.channel.booked_pending > 10_000
+    assert pending["bytes"] == pair.upstream.channel.write_half.pending.booked > 10_000
     assert pending["peer"] == pair.endpoint
-    assert rows["upstream", "begun"]["bytes"] == pair.upstream.channel.booked_begun > 0
+    assert rows["upstream", "begun"]["bytes"] == pair.upstream.channel.read_half.receive.booked > 0
     assert sum(row["bytes"] for row in rows.values()) == world.pool.used == world.pool.begun + world.pool.pending
     assert (pending["muted"], pending["muted_ns"]) == ([], 0)
     world.pass_time(1)

@@ -1,0 +1,89 @@
+"""What the parts of a channel ask of it, and it of who looks after it."""
+
+import abc
+
+from mypy_extensions import i64
+
+from proxy.errors import TransportError
+from proxy.network.cause import Cause
+from proxy.network.event_loop import PolledChannel
+from proxy.network.run import Run
+from proxy.network.timer import Timer
+
+__all__ = ["ChannelCallbacks", "ChannelWatch"]
+
+
+class ChannelCallbacks(PolledChannel):
+    """A channel as its halves see it.
+
+    Attributes:
+        gated: the sink is asked before each read (``ChannelSink.may_read``).
+        shutting: our end of the stream is to go out, or is out.
+        last_active_ns: when a byte was read or written last, on the selector's clock.
+    """
+
+    def __init__(self, fd: i64, now_ns: i64) -> None:
+        super().__init__(fd)
+        self.gated: bool = False
+        self.shutting: bool = False
+        self.last_active_ns: i64 = now_ns
+
+    @abc.abstractmethod
+    def mute(self, cause: i64) -> bool:
+        """Add one cause (a bit of ``mute``); True when the mute is in force."""
+
+    @abc.abstractmethod
+    def unmute(self, cause: i64) -> None:
+        """Take one cause away."""
+
+    @abc.abstractmethod
+    def discard(self, run: Run) -> None:
+        """Give up a run that is not sent on: its lease goes back."""
+
+    @abc.abstractmethod
+    def close(self, cause: Cause, detail: str = "", error: BaseException | None = None) -> None:
+        """Close, at once."""
+
+    @abc.abstractmethod
+    def fail(self, error: TransportError) -> None:
+        """Close for what the network or the peer did."""
+
+    @abc.abstractmethod
+    def crash(self, error: Exception, place: str = "channel") -> None:
+        """Close for a bug of ours."""
+
+    @abc.abstractmethod
+    def sync_interest(self) -> None:
+        """Tell epoll what the channel waits for, if that has changed."""
+
+    @abc.abstractmethod
+    def queue_buffered(self) -> None:
+        """Bytes can be read that no event announces."""
+
+    @abc.abstractmethod
+    def on_unwanted(self, events: i64) -> None:
+        """An event came for a channel that must not be read."""
+
+    @abc.abstractmethod
+    def on_input_ended(self, *, clean: bool) -> None:
+        """The peer sends no more; ``clean``: as its protocol wants it."""
+
+    @abc.abstractmethod
+    def on_output_ended(self) -> None:
+        """Our end of the stream is out."""
+
+    @abc.abstractmethod
+    def after_read(self) -> None:
+        """A read may have let go on what waits to be written: ciphertext, or our end of the stream."""
+
+
+class ChannelWatch(Timer):
+    """Closes a channel when something takes too long."""
+
+    @abc.abstractmethod
+    def check(self, now_ns: i64) -> None:
+        """Close the channel when it takes too long, else arm for when it might."""
+
+    @abc.abstractmethod
+    def release(self) -> None:
+        """Let go of the channel, which is closed."""

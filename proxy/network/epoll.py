@@ -1,0 +1,15 @@
+"""The bits of epoll's events as the compiler's constants: those of ``select`` are looked up each time."""
+
+import select
+from typing import Final
+
+__all__ = ["BROKEN", "EPOLLERR", "EPOLLHUP", "EPOLLIN", "EPOLLOUT", "EPOLLRDHUP"]
+
+EPOLLIN: Final = 1
+EPOLLOUT: Final = 4
+EPOLLERR: Final = 8
+EPOLLHUP: Final = 16
+EPOLLRDHUP: Final = 8192
+BROKEN: Final = EPOLLERR | EPOLLHUP
+assert (select.EPOLLIN, select.EPOLLOUT, select.EPOLLERR) == (EPOLLIN, EPOLLOUT, EPOLLERR)
+assert (select.EPOLLHUP, select.EPOLLRDHUP) == (EPOLLHUP, EPOLLRDHUP)

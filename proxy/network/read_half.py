@@ -1,0 +1,449 @@
+"""The half of a channel that reads: what suits the traffic, with care while memory is short, past us what nobody looks at, and the peer's end."""
+
+import socket
+from typing import Final
+
+from mypy_extensions import i64
+
+from proxy.network import framing, mute, socket_buffers
+from proxy.network.careful import WAIT_A_WHILE, WAIT_FOR_BYTES, WAIT_FOR_ROOM, WAIT_FOR_TURN, Careful
+from proxy.network.channel_callbacks import ChannelCallbacks
+from proxy.network.channel_sink import ChannelSink
+from proxy.network.epoll import BROKEN, EPOLLIN, EPOLLRDHUP
+from proxy.network.event_loop import EventLoop
+from proxy.network.memory_pool import Account
+from proxy.network.mute import MuteSet, MuteState
+from proxy.network.options import ChannelOptions
+from proxy.network.receive import Receive
+from proxy.network.run import Run
+from proxy.network.timer import Timer
+from proxy.network.transport import Transport
+from proxy.network.turns import TurnOwner
+from proxy.network.verdict import refusal
+
+__all__ = ["MAX_READ", "MIN_READ", "ReadHalf"]
+
+MIN_READ: Final = 448  # with the head of a ``bytes`` still a small block of the interpreter's own, which costs a tenth of what malloc takes
+MAX_READ: Final = 262144  # 64 KiB frames cost 0.92 (plain) and 0.96 (TLS) of what they do with 131072, in one run beside HAProxy
+FIRST_READ: Final = 8 * MIN_READ
+A_WHILE_NS: Final = 10_000_000  # until a socket is asked again that epoll does not announce
+
+MUTING: Final = MuteState.MUTING
+
+
+class _ReadTurn(TurnOwner):
+    """Is told for a channel that its large frame may go on."""
+
+    def __init__(self, half: "ReadHalf") -> None:
+        self._half: Final = half
+
+    def turn_given(self) -> None:
+        self._half.on_turn()
+
+    def is_dry(self) -> bool:
+        return self._half.is_dry()
+
+    def is_held_up(self) -> bool:
+        return self._half.is_held_up()
+
+
+class _ReadTimer(Timer):
+    """Has a socket read again that epoll does not announce."""
+
+    def __init__(self, half: "ReadHalf") -> None:
+        super().__init__()
+        self._half: ReadHalf | None = half
+
+    def fire(self, now_ns: i64) -> None:
+        if self._half is not None:
+            self._half.on_retry()
+
+    def release(self) -> None:
+        self._half = None
+
+
+class ReadHalf:
+    """What a channel reads. At most one receive is in progress, and one read is made for each event.
+
+    Attributes:
+        receive: the frame begun.
+        ended: the peer sends no more.
+        discards: what the peer sends is thrown away (``Channel.discard_input``).
+        care: how it reads while memory is short; None before the first time.
+        retry_armed: a timer reads, not epoll.
+        frames_received, bytes_received: of frames, headers counted; bytes include parts of frames.
+        cut_short_at: bytes that were passed on of a frame that was cut through and never became whole; 0: there was none.
+        lost_bytes: received bytes of a frame that never became whole.
+    """
+
+    __deletable__ = ("_channel", "_sink")
+
+    def __init__(
+        self,
+        channel: ChannelCallbacks,
+        sink: ChannelSink,
+        loop: EventLoop,
+        sock: socket.socket,
+        transport: Transport,
+        mutes: MuteSet,
+        account: Account,
+        options: ChannelOptions,
+    ) -> None:
+        self.receive: Final = Receive(account, options.limit, options.stats, options.cut_from, options.first_piece)
+        self.ended: bool = False
+        self.discards: bool = False
+        self.care: Careful | None = None
+        self.retry_armed: bool = False
+        self.frames_received: i64 = 0
+        self.bytes_received: i64 = 0
+        self.cut_short_at: i64 = 0
+        self.lost_bytes: i64 = 0
+        self._channel: ChannelCallbacks = channel
+        self._sink: ChannelSink = sink
+        self._loop: Final = loop
+        self._socket: Final = sock
+        self._transport: Final = transport
+        self._mutes: Final = mutes
+        self._account: Final = account
+        self._options: Final = options
+        self._stats: Final = options.stats
+        self._is_upstream: Final = options.side == "upstream"
+        self._read_size: i64 = FIRST_READ
+        self._retry: _ReadTimer | None = None
+
+    @property
+    def bytes_arrived(self) -> i64:
+        """Bytes received, and those that lie in the kernel for a frame that is to be whole there."""
+        if self.care is None or not self.care.is_awaiting:
+            return self.bytes_received
+        return self.bytes_received + socket_buffers.queued(self._socket)
+
+    @property
+    def begun_bytes(self) -> i64:
+        """Bytes of the frame begun that have come: staged, passed on already, or waiting in the kernel."""
+        return self.receive.staged + self.receive.passed + self.bytes_arrived - self.bytes_received
+
+    @property
+    def cut_at(self) -> i64:
+        """Bytes that were passed on of a frame that is cut through and not whole, or never was; 0: there is none."""
+        return self.cut_short_at or self.receive.passed
+
+    @property
+    def is_receiving(self) -> bool:
+        """A frame is begun, and we wait for the peer to send the rest."""
+        return (self.receive.within or (self.care is not None and self.care.is_awaiting)) and self.may_read()
+
+    def may_read(self) -> bool:
+        """Whether mutes, and the peer, let anything be read."""
+        return not self.ended and (self._mutes.causes == 0 or self._mutes.state is MUTING)
+
+    def is_dry(self) -> bool:
+        """Whether nothing lies in the kernel, or here, that could be read."""
+        return not self._transport.has_buffered() and socket_buffers.queued(self._socket) == 0
+
+    def is_held_up(self) -> bool:
+        """Whether something else than memory keeps a frame begun from being read: the soft causes let it finish."""
+        return self._mutes.causes & mute.HARD & ~mute.MEMORY != 0
+
+    def discard(self) -> None:
+        """Read nothing more but the end: the frame begun is lost."""
+        self.discards = True
+        if self.care is not None:
+            self.care.before_read()
+
+    def poll_buffered(self) -> None:
+        """Read what the transport holds although the socket is silent."""
+        if self.discards:
+            if not self.ended:
+                self.throw_away()
+        elif not self.may_read():
+            return
+        elif self.receive.has_part:
+            self._pass_part()
+        elif not self._channel.gated or self._sink.may_read():
+            self._read_some(0)
+
+    def on_turn(self) -> None:
+        """The large frame begun may go on. Called from within a release, of anybody: changes interest, nothing else."""
+        try:
+            self._channel.unmute(mute.MEMORY)
+        except Exception as error:
+            self._channel.crash(error)
+
+    def on_retry(self) -> None:
+        """It is time to read again."""
+        self.retry_armed = False
+        channel = self._channel
+        try:
+            channel.sync_interest()
+            if self.may_read() and self._transport.has_buffered():
+                channel.queue_buffered()
+        except Exception as error:
+            channel.crash(error)
+
+    def close(self) -> None:
+        """The channel is closed: the frame begun is lost."""
+        if self.care is not None:
+            self.care.leave()
+        if self._retry is not None:
+            self._loop.cancel(self._retry)
+            self._retry.release()
+        self.lose_frame()
+
+    def release(self) -> None:
+        """Let go of the channel, whose end was told."""
+        self.care = None
+        del self._channel
+        del self._sink
+
+    def cut_frame_short(self, passed: i64) -> None:
+        """The frame that is cut through, and of which so many bytes were passed on, will not be completed; harmless when that was said before."""
+        if self.cut_short_at == 0:
+            self.cut_short_at = passed
+            self._stats.cut_short += 1
+            self._stats.refused_incomplete += 1
+        self.receive.abandoned = True
+
+    def on_readable(self, events: i64) -> None:
+        """The socket has bytes, or an end, or an error."""
+        if (self._mutes.causes != 0 or self.ended) and not self.may_read():
+            self._channel.on_unwanted(events)
+        elif not self._channel.gated or self._sink.may_read():
+            self._read_some(events)
+
+    def _read_some(self, events: i64) -> None:
+        """Read what suits the traffic; only what belongs to the frame begun when muting, or if it is cut through; with care while memory is short."""
+        if self._account.is_short(answers=self._is_upstream):
+            if self.receive.passed == 0 or not self._pass_by():
+                self._read_carefully(events)
+        elif self._mutes.causes == 0 and not self.receive.cut:
+            self._read(self._read_size)
+        elif self.receive.passed == 0:
+            self._read(min(self.receive.missing(), MAX_READ))
+        elif not self._pass_by():
+            self._read_by_room()
+
+    def _pass_by(self) -> bool:
+        """Pass on the next of a frame that is cut through without looking at it, as far as the other side has room; False: it must be read."""
+        target = self._sink.passes_to() if self._transport.is_plain else None
+        if target is None or not target.takes_pipe():
+            return False
+        room, _ = target.room()
+        if room == 0:
+            self._sink.wait_for_room()
+            return True
+        if self.care is not None:
+            self.care.before_read()
+        try:
+            pipe = self._loop.pipe()
+        except OSError:  # no descriptors are left for one
+            return False
+        size = pipe.fill(self._channel.fd, min(self.receive.missing(), room))
+        if size < 0:
+            return True
+        if size == 0:
+            self._end_stream()
+            return True
+        try:
+            frames = self.receive.pass_by(size)
+            if not target.send_pipe(pipe, size, frames):
+                self._channel.mute(mute.PEER)
+        except Exception:
+            self._loop.drop_pipe()
+            raise
+        self._count_passed_by(size, frames)
+        return True
+
+    def _read_by_room(self) -> None:
+        """The next piece of a frame that is cut through: no more of it than the other side takes, or a slow one would have us hold it."""
+        room, _ = self._sink.room_for()
+        if room == 0:
+            self._sink.wait_for_room()
+        else:
+            self._read(min(self.receive.missing(), room, MAX_READ))
+
+    def _count_passed_by(self, size: i64, frames: i64) -> None:
+        self._transport.wire_received += size
+        self._channel.last_active_ns = self._loop.now_ns
+        self.bytes_received += size
+        self.frames_received += frames
+        self._stats.reads += 1
+        self._stats.bytes_received += size
+        self._stats.frames_received += frames
+        self._sink.passed_by(size, frames)
+        if frames != 0:
+            self._read_size = FIRST_READ  # the head of the next one: the rest of it passes by, too
+            if self._channel.is_open:
+                self.pass_boundary()
+
+    def _read_carefully(self, events: i64) -> None:
+        care = self.care
+        if care is None:
+            turns = self._account.pool.answers if self._is_upstream else self._account.pool.requests
+            care = self.care = Careful(self._socket, self._transport, self.receive, turns, _ReadTurn(self))
+        elif events & (EPOLLRDHUP | BROKEN) and care.is_in_vain():
+            self._read_out()
+            return
+        room, drained = self._sink.room_for()
+        size = care.plan_read(room, drained=drained, readable=events & EPOLLIN != 0)
+        if size > 0:
+            self._read(size)
+            while not self._transport.is_plain and self._channel.is_open and self.may_read():
+                size = care.rest()
+                if size == 0:
+                    break
+                self._read(size)
+        elif size == WAIT_FOR_ROOM:
+            self._sink.wait_for_room()
+        elif size == WAIT_FOR_TURN:
+            self._channel.mute(mute.MEMORY)
+            self._loop.watch_turns()
+        elif size == WAIT_A_WHILE:
+            self._retry_later()
+            self._channel.sync_interest()
+        elif size == WAIT_FOR_BYTES:
+            self._channel.sync_interest()
+
+    def _read_out(self) -> None:
+        """The rest of the frame that lies in the kernel will never come: read what there is of it, and the end."""
+        receive = self.receive
+        while self._channel.is_open and not self.ended and self.may_read():
+            before = self.bytes_received
+            self._read(max(min(receive.missing(), MAX_READ), 1))
+            if self.bytes_received == before or not receive.within:
+                return
+
+    def _retry_later(self) -> None:
+        retry = self._retry
+        if retry is None:
+            retry = self._retry = _ReadTimer(self)
+        due_ns = self._loop.now_ns + A_WHILE_NS
+        if not self.retry_armed or due_ns < retry.deadline_ns:
+            self.retry_armed = True
+            self._loop.call_at(due_ns, retry)
+
+    def _read(self, size: i64) -> None:
+        care = self.care
+        if care is not None:
+            care.before_read()
+        data = self._transport.read(size)
+        if data is None:
+            if self._channel.shutting or self._transport.pending_write != 0:  # a record without data was read: what waited for it may go on
+                self._settle()
+            return
+        length: i64 = len(data)
+        if length == 0:
+            self._end_stream()
+            return
+        self._adapt_read_size(size, length)
+        self._channel.last_active_ns = self._loop.now_ns
+        self.bytes_received += length
+        stats = self._stats
+        stats.reads += 1
+        stats.bytes_received += length
+        receive = self.receive
+        run = receive.feed(data)
+        if run is not None:
+            self.frames_received += run.frames
+            stats.frames_received += run.frames
+            self._deliver(run)
+        if care is not None:
+            care.after_read(length, whole=run is not None)  # last: who is let in then has to see where the run went
+        transport = self._transport
+        if (
+            receive.staged != 0
+            or receive.cut
+            or receive.fault != framing.OK
+            or self._mutes.causes != 0
+            or self._channel.shutting
+            or transport.pending_write != 0
+            or transport.has_buffered()
+        ):
+            self._settle()
+
+    def _adapt_read_size(self, size: i64, length: i64) -> None:
+        """Ask for more when reads fill, for less when they stay nearly empty: a large buffer for few bytes costs more than reading them."""
+        if length > size - (size >> 2):
+            self._read_size = min(max(size << 2, self._read_size), MAX_READ)
+        elif length < size >> 2 and size == self._read_size:
+            self._read_size = max(size >> 1, MIN_READ)
+
+    def _deliver(self, run: Run) -> None:
+        try:
+            self._sink.received(run)
+        except Exception:
+            self._channel.discard(run)
+            raise
+
+    def _settle(self) -> None:
+        """After a read: what is not the common case."""
+        if not self._channel.is_open:
+            return
+        receive = self.receive
+        if receive.fault != framing.OK:
+            self._refuse()
+            return
+        if not receive.within:
+            self.pass_boundary()
+        if self.may_read() and (self._transport.has_buffered() or receive.has_part):
+            self._channel.queue_buffered()
+        if self._channel.shutting or self._transport.pending_write != 0:
+            self._channel.after_read()
+
+    def _pass_part(self) -> None:
+        """The first piece of a frame that is cut through, which came behind whole ones."""
+        run = self.receive.take_part()
+        if run is not None:
+            self._deliver(run)
+            if self._channel.is_open and self.may_read() and self._transport.has_buffered():
+                self._channel.queue_buffered()
+
+    def pass_boundary(self) -> None:
+        """The frame begun is whole, or gone: a mute that waited for that is in force now."""
+        if self._mutes.pass_boundary():
+            self._sink.muted()
+
+    def _refuse(self) -> None:
+        """Close for what the receive found wrong. The frame is refused, not incomplete: what came of it is lost, and counted as such."""
+        fault = self.receive.fault
+        self._stats.refused_negative += 1 if fault == framing.NEGATIVE_SIZE else 0
+        self._stats.refused_too_large += 1 if fault == framing.FRAME_TOO_LARGE else 0
+        cause, error = refusal(self.receive, self._options.limit.value, self._options.side)
+        self._count_lost(self.receive.drop() + self.receive.refused_bytes)
+        self._channel.close(cause, str(error), error)
+
+    def _end_stream(self) -> None:
+        self._channel.on_input_ended(clean=self._transport.clean_end)
+        self.ended = True
+        self.lose_frame()
+        self.pass_boundary()
+        if self._channel.is_open:
+            self._sink.end_of_stream()
+        self._channel.sync_interest()  # last: the sink may have closed the channel
+
+    def lose_frame(self) -> None:
+        """The frame begun will not be whole: give it up."""
+        passed = self.receive.passed
+        lost = self.receive.drop()
+        if self.care is not None:
+            self.care.leave()
+        if lost != 0:
+            self._count_lost(lost)
+        if passed != 0:
+            self.cut_frame_short(passed)
+        elif lost != 0:
+            self._stats.refused_incomplete += 1
+
+    def _count_lost(self, lost: i64) -> None:
+        self.lost_bytes += lost
+        self._stats.lost_bytes += lost
+
+    def throw_away(self) -> None:
+        """Read, and look at nothing but the end."""
+        data = self._transport.read(MAX_READ)
+        if data is not None and len(data) == 0:
+            self._end_stream()
+            return
+        self._settle()
+        if self._channel.is_open and self._transport.has_buffered():
+            self._channel.queue_buffered()

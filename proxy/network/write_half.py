@@ -1,0 +1,315 @@
+"""The half of a channel that writes: the run that goes out at once, the pending send, who waits for room, and our end of the stream."""
+
+import socket
+from typing import Final
+
+from mypy_extensions import i64
+
+from proxy.errors import InternalError, TransportError
+from proxy.network import socket_buffers
+from proxy.network.channel_callbacks import ChannelCallbacks
+from proxy.network.channel_sink import ChannelSink, PipeTarget
+from proxy.network.event_loop import EventLoop
+from proxy.network.memory_pool import Account
+from proxy.network.pipe import Pipe
+from proxy.network.run import Run
+from proxy.network.send import Send
+from proxy.network.stats import SideStats
+from proxy.network.timer import Timer
+from proxy.network.transport import Transport
+
+__all__ = ["WriteHalf"]
+
+A_WHILE_NS: Final = 10_000_000  # until a socket is asked again that epoll does not announce
+LONGEST_WHILE_NS: Final = 80_000_000  # while it has no more room than before: the time doubles up to this
+
+
+class _RoomTimer(Timer):
+    """Has a socket asked again how much room it has, which epoll does not announce."""
+
+    def __init__(self, half: "WriteHalf") -> None:
+        super().__init__()
+        self._half: WriteHalf | None = half
+
+    def fire(self, now_ns: i64) -> None:
+        if self._half is not None:
+            self._half.on_retry()
+
+    def release(self) -> None:
+        self._half = None
+
+
+class WriteHalf(PipeTarget):
+    """What a channel writes.
+
+    Attributes:
+        pending: the pending send.
+        room_wanted: somebody waits for room.
+        retry_armed: and a timer asks for it, not epoll.
+        frames_sent, bytes_sent: of frames, headers counted; bytes include parts of frames.
+        unsent_bytes: of the pending send when the channel was closed.
+    """
+
+    __deletable__ = ("_channel", "_sink")
+
+    def __init__(
+        self,
+        channel: ChannelCallbacks,
+        sink: ChannelSink,
+        loop: EventLoop,
+        sock: socket.socket,
+        transport: Transport,
+        account: Account,
+        stats: SideStats,
+    ) -> None:
+        self.pending: Final = Send(account)
+        self.room_wanted: bool = False
+        self.retry_armed: bool = False
+        self.frames_sent: i64 = 0
+        self.bytes_sent: i64 = 0
+        self.unsent_bytes: i64 = 0
+        self._channel: ChannelCallbacks = channel
+        self._sink: ChannelSink = sink
+        self._loop: Final = loop
+        self._socket: Final = sock
+        self._transport: Final = transport
+        self._stats: Final = stats
+        self._phase: str = "in its handshake"  # for errors
+        self._writable: bool = False  # from READY until our end is to go out, or the channel is closed
+        self._ended: bool = False  # our end is out
+        self._room_held: i64 = 0  # by who waits for room
+        self._room_seen: i64 = 0  # when it was asked for, or last looked at
+        self._room_wait_ns: i64 = 0
+        self._retry: _RoomTimer | None = None
+
+    @property
+    def can_send(self) -> bool:
+        """No send is pending, and the stream is open for writing."""
+        return self._writable and not self.pending.active
+
+    @property
+    def pending_bytes(self) -> i64:
+        """Bytes that wait for the socket, ciphertext included."""
+        return self.pending.remaining + self._transport.pending_write
+
+    @property
+    def booked_tls(self) -> i64:
+        """Bytes booked at the memory pool for ciphertext that waits."""
+        return self._transport.booked
+
+    @property
+    def is_sending(self) -> bool:
+        """Bytes wait for the peer to take them; here, or (while memory is short) where they come from."""
+        return self.pending.active or self._transport.pending_write != 0 or self.room_wanted
+
+    @property
+    def held_for_peer(self) -> i64:
+        """See ``Channel.held_for_peer``."""
+        return self.pending.booked + self._transport.booked + (self._room_held if self.room_wanted else 0)
+
+    @property
+    def wire_sent(self) -> i64:
+        """Bytes that the socket took, of TLS too."""
+        return self._transport.wire_sent
+
+    @property
+    def wire_taken(self) -> i64:
+        """Bytes that the peer's kernel took: of those that the socket took, what does not lie in it any more, as far as it says."""
+        return self._transport.wire_sent - socket_buffers.unsent(self._socket)
+
+    def count_cut_short(self) -> None:
+        """A frame that was cut through went out here without its end."""
+        self._stats.cut_short += 1
+
+    def open(self) -> None:
+        """The channel is READY."""
+        self._phase = "open"
+        self._writable = True
+
+    def send(self, run: Run) -> bool:
+        """Write a run, now; what the socket does not take is the pending send. Takes over the run's lease.
+
+        Returns:
+            True when it is out; False when ``sent`` will be told, or ``closed``.
+
+        Raises:
+            InternalError: a send is pending, or the channel is not open for writing. The run stays the caller's.
+        """
+        if not self._writable or self.pending.active:
+            raise InternalError(f"send on a channel that is {self._phase}, send pending: {self.pending.active}")
+        transport = self._transport
+        before = transport.wire_sent
+        try:
+            taken = transport.write(run.tail()) if run.head is None else transport.write_gather(run.pieces())
+        except TransportError as error:
+            self.unsent_bytes = run.size
+            self._channel.discard(run)
+            self._channel.fail(error)
+            return False
+        self.bytes_sent += taken
+        stats = self._stats
+        stats.bytes_sent += taken
+        if transport.wire_sent != before:
+            stats.writes += 1
+            self._channel.last_active_ns = self._loop.now_ns
+        if taken == run.size and transport.pending_write == 0:
+            if run.lease != 0:
+                self._channel.discard(run)
+            self.frames_sent += run.frames
+            stats.frames_sent += run.frames
+            return True
+        self.pending.begin(run.pieces(), taken, run.frames, run.lease)
+        run.lease = 0
+        self._channel.sync_interest()
+        return False
+
+    def takes_pipe(self) -> bool:
+        return self._transport.is_plain and self.can_send
+
+    def send_pipe(self, pipe: Pipe, size: i64, frames: i64) -> bool:
+        try:
+            taken = pipe.empty(self._channel.fd, size)
+            rest = pipe.read_out(size - taken) if taken < size else b""
+        except TransportError as error:
+            self._loop.drop_pipe()
+            self.unsent_bytes = size
+            self._channel.fail(error)
+            return False
+        self._transport.wire_sent += taken
+        self.bytes_sent += taken
+        stats = self._stats
+        stats.bytes_sent += taken
+        if taken != 0:
+            stats.writes += 1
+            self._channel.last_active_ns = self._loop.now_ns
+        if taken == size:
+            self.frames_sent += frames
+            stats.frames_sent += frames
+            return True
+        self.pending.begin([rest], 0, frames, 0)
+        self._channel.sync_interest()
+        return False
+
+    def room(self) -> tuple[i64, bool]:
+        if not self.can_send or self._transport.pending_write != 0:
+            return 0, False
+        return socket_buffers.room(self._socket)
+
+    def want_room(self, held: i64) -> None:
+        """See ``Channel.want_room``."""
+        if self.room_wanted or not self._writable:
+            return
+        self.room_wanted = True
+        self._room_held = held
+        self._room_wait_ns = A_WHILE_NS
+        self._room_seen, _ = self.room()
+        if self._room_seen != 0:  # writable, and so never told to be
+            self._retry_later()
+        else:
+            self._channel.sync_interest()
+
+    def shut(self) -> None:
+        """See ``Channel.shut_write``."""
+        if not self._writable or self.pending.active:
+            raise InternalError(f"shut_write on a channel that is {self._phase}, send pending: {self.pending.active}")
+        self._phase = "shut"
+        self._writable = False
+        self._channel.shutting = True
+        self.room_wanted = False  # nothing more will be sent
+        try:
+            self.try_shut()
+        except TransportError as error:
+            self._channel.fail(error)
+
+    def try_shut(self) -> None:
+        """Have our end of the stream go out, if it can now."""
+        if self._ended:
+            return
+        if self._transport.shut_write():
+            self._ended = True
+            self._channel.on_output_ended()
+        self._channel.sync_interest()
+
+    def on_writable(self) -> None:
+        """The socket takes bytes."""
+        send = self.pending
+        transport = self._transport
+        if send.active:
+            before = transport.wire_sent
+            taken = send.write_to(transport)
+            self._stats.bytes_sent += taken
+            self.bytes_sent += taken
+            done = send.remaining == 0 and (transport.pending_write == 0 or transport.flush())
+            if transport.wire_sent != before:
+                self._stats.writes += 1
+                self._channel.last_active_ns = self._loop.now_ns
+            if done:
+                self._finish()
+        elif transport.pending_write != 0:
+            transport.flush()
+        if self.room_wanted and not self.retry_armed and self.can_send:
+            self._notify_room()
+        channel = self._channel
+        if channel.shutting and channel.is_open:
+            self.try_shut()
+        channel.sync_interest()
+
+    def on_retry(self) -> None:
+        """It is time to ask the socket again."""
+        self.retry_armed = False
+        channel = self._channel
+        try:
+            if self.room_wanted:
+                self._check_room()
+            channel.sync_interest()
+        except Exception as error:
+            channel.crash(error)
+
+    def close(self) -> None:
+        """The channel is closed: what is pending is given up."""
+        self._phase = "closed"
+        self._writable = False
+        self.room_wanted = False
+        if self._retry is not None:
+            self._loop.cancel(self._retry)
+            self._retry.release()
+        self.unsent_bytes += self.pending.remaining
+        self.pending.finish()
+
+    def release(self) -> None:
+        """Let go of the channel, whose end was told."""
+        del self._channel
+        del self._sink
+
+    def _retry_later(self) -> None:
+        retry = self._retry
+        if retry is None:
+            retry = self._retry = _RoomTimer(self)
+        due_ns = self._loop.now_ns + self._room_wait_ns
+        if not self.retry_armed or due_ns < retry.deadline_ns:
+            self.retry_armed = True
+            self._loop.call_at(due_ns, retry)
+
+    def _check_room(self) -> None:
+        """Tell the sink when there is more room; while there is not, try again, after longer and longer times."""
+        room, drained = self.room()
+        if room == 0 and self.can_send:
+            return  # epoll tells
+        if room > self._room_seen or drained:
+            self._notify_room()
+            return
+        self._room_seen = room
+        self._room_wait_ns = min(self._room_wait_ns << 1, LONGEST_WHILE_NS)
+        self._retry_later()
+
+    def _notify_room(self) -> None:
+        self.room_wanted = False
+        self._sink.sent()
+
+    def _finish(self) -> None:
+        frames = self.pending.frames
+        self.frames_sent += frames
+        self._stats.frames_sent += frames
+        self.pending.finish()
+        self.room_wanted = False  # there is, and it is told now
+        self._sink.sent()
