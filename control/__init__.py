@@ -1,15 +1,22 @@
-"""The control process: everything that is not the data path.
+"""The control process: everything that is not the data path. Imports point down this list (``pyproject.toml`` holds it).
 
+    cli            the command line
     serve          the main of ``framegate serve``: order of start-up and of the end
-    configuration  a YAML file becomes the model of ``proxy.config``; every fault at once
-    acceptor       the listening sockets, on a thread of its own
-    supervisor     the processors: start, watch, restart, reap
-    link           one processor's command socket, from this side
-    resolver       names of upstream endpoints become addresses
-    plane          the interface that service, telemetry and health use; ``steering`` implements it
+    demo           ``framegate demo``: everything on one machine, shown
+    service        the gRPC API, and health
+    telemetry      OpenTelemetry and Prometheus
+    steering       what may be asked or changed, done over running processors: channels, limits, pool, tap rules, drain
+    tap            the tap's directory: lock, ledger, budget, the accounts of processors that ended
+    fleet          the processors: start, watch, restart, change, reap; their command sockets
+    intake         the listening sockets, and the names of upstreams
+    uncaught       what nobody caught
+    guard          what works in the background, and what becomes of it
+    meters         what the control process counts itself
     logs           JSON rows on stdout
+    plane          the interface that service, telemetry and health use, and its values; ``steering`` implements it
+    configuration  a YAML file becomes the model of ``proxy.config``; every fault at once
+    gen            generated stubs
     errors         what is refused, and why
-    service, telemetry, cli, demo, gen   gRPC, OpenTelemetry and Prometheus, the command line, the demonstration, generated stubs
 
 It may import the data path (``proxy``); nothing there imports it.
 """

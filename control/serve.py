@@ -23,26 +23,28 @@ from collections.abc import Awaitable, Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-from control.acceptor import Acceptor, Listening
 from control.configuration.apart import Loaded, load_apart
 from control.configuration.capacity import cpu_limit, processor_count
 from control.configuration.fault import ConfigurationError
 from control.errors import StartError
+from control.fleet.desired_state import DesiredState
+from control.fleet.reaper import Reaper
+from control.fleet.slot import Slot
+from control.fleet.slot_cells import Life
+from control.fleet.supervisor import Supervisor
 from control.guard import Guard
+from control.intake.acceptor import Acceptor, Listening
+from control.intake.resolver import Names, Resolution, Resolver
 from control.logs import LibraryRows, RowLog
 from control.meters import Meters
-from control.pool import equal_shares
-from control.reaper import Reaper
-from control.resolver import Names, Resolution, Resolver
-from control.slot import Slot
-from control.slot_cells import Life
-from control.steering import Events, Steering
-from control.supervisor import Facts, Supervisor
+from control.steering.events import Events
+from control.steering.pool import equal_shares
+from control.steering.steering import Steering
 from control.uncaught import catch_in_loop, catch_in_process
 from proxy.config.model import ProxyConfig, largest_whole
 
 if TYPE_CHECKING:
-    from control.tap_keeper import TapKeeper
+    from control.tap.keeper import TapKeeper
 
 __all__ = ["EXIT_CONFIGURATION", "EXIT_FAILED", "serve"]
 
@@ -125,7 +127,8 @@ class Proxy:
         self._meters = meters
         self._guard = guard
         self._loaded = loaded
-        self._undo: list[Callable[[], Awaitable[None] | None]] = []
+        self._undo = contextlib.AsyncExitStack()
+        self._undo_after_processors = contextlib.AsyncExitStack()
         self._supervisor: Supervisor | None = None
         self._steering: Steering | None = None
         self._keeper: TapKeeper | None = None
@@ -136,23 +139,23 @@ class Proxy:
         log, meters, guard, events = self._log, self._meters, self._guard, Events(self._log)
         config = _with_processor_count(self._loaded.config)
         if config.tap is not None:
-            from control.tap_keeper import TapKeeper  # only who taps pays for the log's modules
+            from control.tap.keeper import TapKeeper  # only who taps pays for the log's modules
 
             self._keeper = TapKeeper(config, config.tap, meters, log, guard)
-            self._undo.append(self._keeper.stop)
+            self._on_stop(self._keeper.stop)
         acceptor = self._bind(config)
         names = Names(config.upstreams)
         first: dict[str, Resolution] = await _in_thread(names.ask)
-        facts = Facts(
+        desired = DesiredState(
             config=config,
             endpoints={name: resolution.addresses for name, resolution in first.items()},
             shares=equal_shares(config.memory_pool.size, config.processors),
             tls_files=self._loaded.tls_files,
         )
         reaper = Reaper()
-        self._undo.append(reaper.close)
+        self._on_stop(reaper.close)
         supervisor = Supervisor(
-            facts,
+            desired,
             acceptor,
             reaper,
             meters,
@@ -164,13 +167,15 @@ class Proxy:
             inherited=() if self._keeper is None else (self._keeper.writers,),
         )
         self._supervisor = supervisor
-        self._undo += [supervisor.close, supervisor.stop]
+        self._on_stop(supervisor.close)
+        await self._undo.enter_async_context(self._undo_after_processors)
+        self._on_stop(supervisor.stop)
         resolver = Resolver(names, first, self._addresses_asked, log)
-        self._undo.append(resolver.stop)
+        self._on_stop(resolver.stop)
         tapped = self._keeper.tapped if self._keeper is not None else lambda rules: None
         steering = Steering(supervisor, acceptor, resolver, meters, log, events, guard, tapped)
         self._steering = steering
-        self._undo.append(steering.close)
+        self._on_stop(steering.close)
         starting = asyncio.create_task(supervisor.start_slots(range(config.processors)))
         try:
             addresses = await self._start_faces(steering, config)
@@ -188,10 +193,11 @@ class Proxy:
         listeners: list[Listening] = []
         for listener in config.listeners:
             listening = Listening(listener)
-            self._undo.append(listening.close)
+            self._on_stop(listening.close)
             listeners.append(listening)
         acceptor = Acceptor(listeners, self._meters, self._log, self._guard)
-        self._undo += [acceptor.close, acceptor.stop]
+        self._on_stop(acceptor.close)
+        self._on_stop(acceptor.stop)
         return acceptor
 
     async def _start_faces(self, steering: Steering, config: ProxyConfig) -> dict[str, Any]:
@@ -204,20 +210,16 @@ class Proxy:
         if config.telemetry.otlp is not None or config.telemetry.prometheus is not None:
             from control import telemetry
 
-            exporter = telemetry.start(steering, config, self._loaded.tls_files)
+            exporter = telemetry.start(steering, config, self._loaded.certificate_ends)
             if exporter is not None:
                 # Ends after the processors, whose last counts it exports, and before the cells are given back.
-                self._undo.insert(self._undo.index(self._supervisor_stop()), exporter.stop)
+                self._on_stop(exporter.stop, self._undo_after_processors)
                 addresses["prometheus"] = exporter.prometheus_address
                 observe = exporter.record_call
         server = await service.start(steering, config, observe)
-        self._undo.append(lambda: server.stop(SERVICE_GRACE_MS))
+        self._on_stop(lambda: server.stop(SERVICE_GRACE_MS))
         addresses["health"] = server.health_address
         return addresses
-
-    def _supervisor_stop(self) -> Callable[[], Awaitable[None]]:
-        assert self._supervisor is not None, "the faces are started after the supervisor"
-        return self._supervisor.stop
 
     def _announce(self, acceptor: Acceptor, steering: Steering, addresses: dict[str, Any]) -> None:
         build = steering.build
@@ -235,7 +237,7 @@ class Proxy:
 
     def _addresses_asked(self) -> None:
         assert self._steering is not None, "the resolver is started before the steering it reports to"
-        task = asyncio.ensure_future(self._steering.set_endpoints())
+        task = asyncio.ensure_future(self._steering.upstreams.set_endpoints())
         self._background.add(task)
         task.add_done_callback(self._addresses_given)
 
@@ -251,7 +253,7 @@ class Proxy:
 
     def _ended(self, slot: Slot, life: Life) -> None:
         if self._keeper is not None:
-            from control.tap_keeper import Death
+            from control.tap.keeper import Death
 
             self._keeper.died(Death(slot.number, slot.boot_id, slot.started_ns, life))
 
@@ -260,15 +262,22 @@ class Proxy:
         if self._steering is not None:
             await self._steering.drain()
 
-    async def stop(self) -> None:
-        """Undo everything, last first."""
-        while self._undo:
+    def _on_stop(self, undo: Callable[[], Awaitable[None] | None], stack: contextlib.AsyncExitStack | None = None) -> None:
+        """Undo something at the stop, before what is there already; that it fails is a row, and keeps nothing else from being undone."""
+
+        async def attempt() -> None:
             try:
-                done = self._undo.pop()()
+                done = undo()
                 if done is not None:
                     await done
             except Exception as error:
                 self._log.write("stop_failed", level="error", error=repr(error))
+
+        (self._undo if stack is None else stack).push_async_callback(attempt)
+
+    async def stop(self) -> None:
+        """Undo everything, last first. Cancelled, it leaves what it was waiting for and undoes the rest all the same."""
+        await self._undo.aclose()
 
     def kill(self) -> None:
         """The forced end of the processors."""
@@ -312,7 +321,7 @@ async def _run(loaded: Loaded, signals: Signals, log: RowLog, meters: Meters, gu
         return EXIT_FAILED
     await first.wait()
     log.write("stopping", reason="signal")
-    failure = await _until(_end(proxy), second)
+    failure = await _until(_end(proxy), second, proxy.kill)
     if failure is None and not second.is_set():
         log.write("stopped")
         return 0
@@ -327,12 +336,13 @@ async def _end(proxy: Proxy) -> None:
     await proxy.stop()
 
 
-async def _until(work: Any, event: asyncio.Event) -> Exception | None:
-    """Run something until it is done or the event comes, which cancels it; the error it ended with."""
+async def _until(work: Any, event: asyncio.Event, on_event: Callable[[], None] = lambda: None) -> Exception | None:
+    """Run something until it is done or the event comes, which is told and cancels it; the error it ended with."""
     task, stop = asyncio.ensure_future(work), asyncio.ensure_future(event.wait())
     await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
     stop.cancel()
     if not task.done():
+        on_event()
         task.cancel()
     try:
         await task

@@ -139,7 +139,7 @@ class AdminAddress(click.ParamType[str]):
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The text as it is."""
-        from control.configuration.address import parse_address
+        from proxy.config.address import parse_address
 
         if not value.strip():
             self.fail("is empty: write unix:PATH", param, ctx)

@@ -51,10 +51,11 @@ def set_(listener: str, max_receive_size: int, address: str, output: str) -> Non
     from control.cli.client import CALL_TIMEOUT_S, calling, metadata
     from control.gen.framegate.control.v1 import limit_service_pb2 as pb2
     from control.gen.framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
-    from proxy.config.model import MAX_INT32
+    from proxy.config.model import MAX_RECEIVE_SIZE
 
-    if not 1 <= max_receive_size <= MAX_INT32:
-        raise click.BadParameter(f"must be 1 byte to 2 GiB - 1, not {max_receive_size}", param_hint="--max-receive-size")
+    if not MAX_RECEIVE_SIZE.takes(max_receive_size):
+        text = f"must be {MAX_RECEIVE_SIZE.least} to {MAX_RECEIVE_SIZE.most} bytes, not {max_receive_size}"
+        raise click.BadParameter(text, param_hint="--max-receive-size")
     limit = pb2.Limit(listener=listener, max_receive_size_bytes=max_receive_size)
     with calling(address, change=True) as channel:
         answer = LimitServiceStub(channel).UpdateLimit(pb2.UpdateLimitRequest(limit=limit), timeout=CALL_TIMEOUT_S, metadata=metadata())

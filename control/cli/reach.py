@@ -12,7 +12,7 @@ import ssl
 import stat
 from typing import Final
 
-from control.configuration.address import Address, parse_address
+from proxy.config.address import Address, parse_address
 
 __all__ = ["unreachable"]
 

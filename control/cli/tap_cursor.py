@@ -14,6 +14,7 @@ from collections.abc import Generator, Iterable, Iterator
 from typing import Final
 
 from control.cli.tap_records import Entry, Timed, Trouble, Wanted
+from proxy.tap.headers import Seal, decode_block_header
 from proxy.tap.ledger import read_ledger
 from proxy.tap.log_block import LogBlock
 from proxy.tap.log_reader import (
@@ -30,14 +31,7 @@ from proxy.tap.log_reader import (
     walk,
     walk_segment,
 )
-from proxy.tap.record import (
-    BLOCK_ALIGNMENT,
-    BLOCK_HEADER_BYTES,
-    SEGMENT_HEADER_BYTES,
-    FormatError,
-    Seal,
-    decode_block_header,
-)
+from proxy.tap.record import BLOCK_ALIGNMENT, BLOCK_HEADER_BYTES, SEGMENT_HEADER_BYTES, FormatError
 
 __all__ = ["Cursor", "merged", "start_offset"]
 

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from proxy.tap.headers import BlockHeader
 from proxy.tap.log_block import LogBlock
 from proxy.tap.record import (
     CAPTURE_FULL,
@@ -16,7 +17,6 @@ from proxy.tap.record import (
     KIND_GAP,
     KIND_TOTALS,
     PROTOCOL_KAFKA,
-    BlockHeader,
     ChunkRow,
 )
 

@@ -80,11 +80,14 @@ def print_verdict(verdict: "Verdict", summary: bool | None, output: str) -> None
 
 
 def _conclusion(verdict: "Verdict") -> str:
-    states = collections.Counter(row.state for row in verdict.rows)
+    states: collections.Counter[str] = collections.Counter()
+    for row in verdict.rows:
+        states[row.state] += row.windows
     order = ["complete", *sorted(states.keys() - {"complete"})]
     windows = ", ".join(f"{states[state]:,} {state}" for state in order if states[state]) or "none"
     faults = f"{counted(len(verdict.faults), 'fault')}; " if verdict.faults else ""
-    return f"{'complete' if verdict.complete else 'not complete'}: {faults}windows: {windows}"
+    word = "not complete" if not verdict.complete else "complete but for what retention took" if states["cut"] else "complete"
+    return f"{word}: {faults}windows: {windows}"
 
 
 def _json(row: "WindowRow") -> dict[str, Any]:
@@ -93,9 +96,13 @@ def _json(row: "WindowRow") -> dict[str, Any]:
     return data
 
 
+def _window_text(row: "WindowRow") -> str:
+    texts = [moment_text(at_ns)[:16].replace("T", " ") for at_ns in dict.fromkeys((row.window_ns, row.last_window_ns))]
+    return " to ".join(texts)
+
+
 def _cells(row: "WindowRow") -> tuple[Any, ...]:
-    window = moment_text(row.window_ns)[:16].replace("T", " ")
     return (
-        row.stream, row.listener or "-", row.direction, window, row.seen, row.stored, row.withheld, row.sampled, row.lost, row.at_most, row.unknown,
-        row.shared, row.missing, row.state,
+        row.stream or "-", row.listener or "-", row.direction, _window_text(row), row.seen, row.stored, row.withheld, row.sampled, row.lost,
+        row.at_most, row.unknown, row.shared, row.missing, row.state if row.state == "cut" or not row.cut else f"{row.state}, cut",
     )  # fmt: skip

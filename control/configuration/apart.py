@@ -26,11 +26,13 @@ class Loaded(NamedTuple):
         config: the model.
         warnings: of what may be meant as it stands, but hardly is.
         tls_files: what ``read_tls_files`` found in the files that the model names.
+        certificate_ends: of ``served_ends``.
     """
 
     config: ProxyConfig
     warnings: list[Fault]
     tls_files: dict[str, str]
+    certificate_ends: dict[str, float]
 
 
 def load_apart(path: str | pathlib.Path) -> Loaded:
@@ -55,7 +57,7 @@ def load_apart(path: str | pathlib.Path) -> Loaded:
     faults, warnings = ([Fault(**fault) for fault in row[name]] for name in ("faults", "warnings"))
     if row["config"] is None:
         raise ConfigurationError(faults)
-    return Loaded(from_wire(row["config"]), warnings, row["tls_files"])
+    return Loaded(from_wire(row["config"]), warnings, row["tls_files"], row["certificate_ends"])
 
 
 def _answer(path: str | pathlib.Path, descriptor: int) -> NoReturn:
@@ -72,6 +74,7 @@ def _answer(path: str | pathlib.Path, descriptor: int) -> NoReturn:
 
 
 def _row(path: str | pathlib.Path) -> dict[str, object]:
+    from control.configuration.certificate import served_ends
     from control.configuration.load import examine
     from control.configuration.tls_files import read_tls_files
 
@@ -88,4 +91,5 @@ def _row(path: str | pathlib.Path) -> dict[str, object]:
         "faults": [dataclasses.asdict(fault) for fault in faults],
         "warnings": [dataclasses.asdict(fault) for fault in found.warnings],
         "tls_files": files,
+        "certificate_ends": {} if config is None else served_ends(config, files),
     }

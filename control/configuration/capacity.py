@@ -6,11 +6,10 @@ import pathlib
 from typing import Final
 
 from control.configuration.units import format_size
-from proxy.config.model import KIB, MIB, ListenerConfig, ProxyConfig, largest_whole
+from proxy.config.model import KIB, MAX_PROCESSORS, MIB, ListenerConfig, ProxyConfig, largest_whole
 
 __all__ = ["MemoryNeed", "cpu_limit", "memory_limit", "memory_need", "memory_usage", "memory_warning", "processor_count"]
 
-MAX_PROCESSORS: Final = 64
 _ROOT: Final = pathlib.Path("/sys/fs/cgroup")
 CONTROL_BASE: Final = 64 * MIB
 PROCESSOR_BASE: Final = 25 * MIB

@@ -61,7 +61,7 @@ def validity_warning(path: str, *, all_of_them: bool = False) -> str | None:
         all_of_them: it holds authorities, one of which is enough; otherwise a chain, of which each is needed.
     """
     try:
-        with open(path, encoding="ascii", errors="replace") as file:
+        with open(path, "rb") as file:
             found = validities(file.read())
     except (OSError, ValueError):
         return None

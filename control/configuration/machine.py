@@ -9,7 +9,6 @@ import importlib.util
 import os
 from typing import Any, Final
 
-from control.configuration.address import Address
 from control.configuration.capacity import cpu_limit, memory_limit, memory_warning, processor_count
 from control.configuration.document import Document, Path, key_of
 from control.configuration.places import (
@@ -24,6 +23,7 @@ from control.configuration.places import (
     tap_bytes,
 )
 from control.configuration.units import format_size
+from proxy.config.address import Address
 from proxy.config.model import MIB, ProxyConfig, TapConfig, largest_whole
 from proxy.tap.record import LOCK_NAME, WRITERS_NAME
 

@@ -1,43 +1,43 @@
 """Relative paths of a configuration become absolute ones, from the folder that its file lies in."""
 
+import dataclasses
 import pathlib
-from typing import Any
+import typing
+from typing import Any, Final
+
+from proxy.config.key import Key, field_types, keys
+from proxy.config.model import ProxyConfig
 
 __all__ = ["make_absolute"]
 
+_UNIX: Final = "unix:"
+
 
 def make_absolute(values: dict[str, Any], folder: pathlib.Path) -> None:
-    """Rewrite in place every path of converted values (the model's names): TLS files, the tap's directory, Unix sockets."""
-    for listener in _mappings(values.get("listeners")):
-        _address(listener, "address", folder)
-        _files(listener.get("tls"), ("certificate", "key", "client_ca"), folder)
-    for upstream in _mappings(values.get("upstreams")):
-        _files(upstream.get("tls"), ("ca", "certificate", "key"), folder)
-        endpoints = upstream.get("endpoints")
-        if isinstance(endpoints, list):
-            upstream["endpoints"] = [_absolute_address(item, folder) if isinstance(item, str) else item for item in endpoints]
-    _files(values.get("tap"), ("directory",), folder)
-    if isinstance(values.get("admin"), dict):
-        _address(values["admin"], "address", folder)
+    """Rewrite in place every path of converted values (the model's names): what the model says is a path, and Unix sockets among addresses."""
+    _model(ProxyConfig, values, folder)
 
 
-def _mappings(value: object) -> list[dict[str, Any]]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+def _model(model: type, values: dict[str, Any], folder: pathlib.Path) -> None:
+    known, types_of = keys(model), field_types(model)
+    for name, value in values.items():
+        section = next((item for item in (types_of[name], *typing.get_args(types_of[name])) if dataclasses.is_dataclass(item)), None)
+        if section is not None:
+            for item in value if isinstance(value, list) else [value]:
+                if isinstance(item, dict):
+                    _model(typing.cast(type, section), item, folder)
+        elif isinstance(value, list):
+            values[name] = [_absolute(known[name], item, folder) for item in value]
+        else:
+            values[name] = _absolute(known[name], value, folder)
 
 
-def _files(values: object, keys: tuple[str, ...], folder: pathlib.Path) -> None:
-    if isinstance(values, dict):
-        for key in keys:
-            if isinstance(values.get(key), str) and values[key]:
-                values[key] = str(folder / values[key])
-
-
-def _address(values: dict[str, Any], key: str, folder: pathlib.Path) -> None:
-    if isinstance(values.get(key), str):
-        values[key] = _absolute_address(values[key], folder)
-
-
-def _absolute_address(address: str, folder: pathlib.Path) -> str:
-    if address.startswith("unix:") and len(address) > 5:
-        return f"unix:{folder / address[5:]}"
-    return address
+def _absolute(key: Key, value: Any, folder: pathlib.Path) -> Any:
+    """A value that is no path stays, and so does one that is empty or no text: it is judged elsewhere."""
+    if not isinstance(value, str) or value in ("", _UNIX):
+        return value
+    if key.unit == "path":
+        return str(folder / value)
+    if key.unit != "address":
+        return value
+    return f"{_UNIX}{folder / value.removeprefix(_UNIX)}" if value.startswith(_UNIX) else value

@@ -12,7 +12,7 @@ import stat
 import tempfile
 from typing import Final
 
-from control.configuration.address import Address, parse_address
+from proxy.config.address import Address, format_sockaddr, parse_address
 
 __all__ = ["bind_fault", "bound_address", "folder_fault", "free_bytes", "is_served", "lock_fault", "lock_holder", "socket_fault", "tap_bytes"]
 
@@ -99,14 +99,13 @@ def bound_address(address: Address) -> Address:
     """What a host name stands for here; any other address is itself. Raises OSError."""
     if address.kind != "name":
         return address
-    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    host = str(found[4][0])
-    return parse_address(f"[{host}]:{address.port}" if found[0] == socket.AF_INET6 else f"{host}:{address.port}", port_zero=True)
+    family, _, _, _, sockaddr = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    return parse_address(format_sockaddr(family, sockaddr), port_zero=True)
 
 
 def bind_fault(address: Address) -> tuple[str, bool] | None:
     """Why an internet address (no name) cannot be bound, and whether only because it is in use now."""
-    family = socket.AF_INET6 if address.kind == "ipv6" else socket.AF_INET
+    family = address.family
     try:
         with socket.socket(family, socket.SOCK_STREAM) as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

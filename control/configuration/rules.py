@@ -3,6 +3,7 @@
 They work on converted values in which what was already found wrong is missing, so one fault never hides another.
 """
 
+import dataclasses
 import ipaddress
 import re
 import time
@@ -10,20 +11,30 @@ import urllib.parse
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from control.configuration.address import Address, parse_address
 from control.configuration.capacity import cpu_limit, processor_count
 from control.configuration.document import Document, Path, key_of
 from control.configuration.files import authority_fault, identity_fault, readable_fault, validity_warning
 from control.configuration.units import format_size
-from proxy.config.model import AdminConfig, Forwarding, ListenerConfig, MemoryPoolConfig, TapConfig, UpstreamConfig, whole_request, whole_response
+from proxy.config.address import Address, parse_address
+from proxy.config.model import (
+    AdminConfig,
+    Forwarding,
+    ListenerConfig,
+    ListenerTls,
+    MemoryPoolConfig,
+    ProxyConfig,
+    TapConfig,
+    TapRule,
+    UpstreamConfig,
+    whole_request,
+    whole_response,
+)
 from proxy.config.selection import api_key, byte_range, overlap
 
 __all__ = ["apply_rules", "apply_tap_rules"]
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _NODE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_DEFAULT_MAX_RECEIVE: Final = int(ListenerConfig(name="", address="", upstream="").max_receive_size)
-_DEFAULT_MAX_ANSWER: Final = int(UpstreamConfig(name="", endpoints=()).max_receive_size)
 Values = dict[str, Any]
 Found = TypeVar("Found")
 
@@ -46,7 +57,11 @@ def apply_rules(document: Document, values: Values) -> list[tuple[Path, Address]
         _upstream_tls(document, (*path, "tls"), upstream.get("tls"))
     _pool(document, values, listeners, upstreams)
     _guaranteed(document, values.get("memory_pool"), listeners)
-    _tap(document, values.get("tap"), {str(item.get("name")): item.get("protocol", "framed") == "kafka" for _, item in listeners})
+    _tap(
+        document,
+        values.get("tap"),
+        {str(item.get("name")): item.get("protocol", _default(ListenerConfig, "protocol")) == "kafka" for _, item in listeners},
+    )
     _telemetry(document, values.get("telemetry"))
     return bound
 
@@ -118,7 +133,7 @@ def _bound_addresses(document: Document, values: Values, listeners: list[tuple[P
     telemetry = values.get("telemetry") or {}
     admin = document.data.get("admin") or {}
     if isinstance(admin, dict) and "address" not in _names(document, ("admin",)):
-        wanted.append((("admin", "address"), AdminConfig().address, True))
+        wanted.append((("admin", "address"), _default(AdminConfig, "address"), True))
     sections: list[tuple[Path, object, bool]] = [
         (("admin", "address"), values.get("admin"), True),
         (("health", "address"), values.get("health"), False),
@@ -198,7 +213,7 @@ def _listener_tls(document: Document, path: Path, tls: object) -> None:
     _authorities(document, (*path, "client_ca"), tls.get("client_ca"))
     if tls.get("client_auth") in ("requested", "required") and tls.get("client_ca") is None and "client_ca" not in _names(document, path):
         document.add((*path, "client_auth"), "needs client_ca: the authorities that clients' certificates must chain to")
-    if tls.get("client_ca") is not None and tls.get("client_auth", None if "client_auth" in _names(document, path) else "none") == "none":
+    if tls.get("client_ca") is not None and _given(tls, ListenerTls, "client_auth", document, path) == "none":
         document.warn((*path, "client_ca"), "has no effect: client_auth is none, no client is asked for a certificate")
 
 
@@ -218,15 +233,20 @@ def _upstream_tls(document: Document, path: Path, tls: object) -> None:
     _identity(document, path, tls)
 
 
-def _given(section: Values, name: str, default: Any, document: Document, path: Path) -> Any:
+def _default(model: type, name: str) -> Any:
+    """What a field of the model is that nobody set."""
+    return next(field.default for field in dataclasses.fields(model) if field.name == name)
+
+
+def _given(section: Values, model: type, name: str, document: Document, path: Path) -> Any:
     """A value as converted, or its default; None when it stands in the file and was found wrong."""
-    return section.get(name, None if name in _names(document, path) else default)
+    return section.get(name, None if name in _names(document, path) else _default(model, name))
 
 
 def _pool(document: Document, values: Values, listeners: list[tuple[Path, Values]], upstreams: list[tuple[Path, Values]]) -> None:
     """A processor's part of the pool holds each frame that passes whole."""
-    size = _given(values.get("memory_pool") or {}, "size", MemoryPoolConfig().size, document, ("memory_pool",))
-    processors = values.get("processors", None if ("processors",) in document.texts else 0)
+    size = _given(values.get("memory_pool") or {}, MemoryPoolConfig, "size", document, ("memory_pool",))
+    processors = _given(values, ProxyConfig, "processors", document, ())
     if not isinstance(size, int) or not isinstance(processors, int):
         return
     requests = [((*path, "max_receive_size"), limit) for path, item in listeners if (limit := _whole_request(document, path, item)) is not None]
@@ -254,13 +274,13 @@ def _pool(document: Document, values: Values, listeners: list[tuple[Path, Values
 
 
 def _whole_request(document: Document, path: Path, listener: Values) -> int | None:
-    limit = listener.get("max_receive_size", _DEFAULT_MAX_RECEIVE)
+    limit = listener.get("max_receive_size", _default(ListenerConfig, "max_receive_size"))
     forward = _forward(document, path, listener, "requests")
     return whole_request(limit, forward) if isinstance(limit, int) and forward in ("whole", "cut_through") else None
 
 
 def _forward(document: Document, path: Path, listener: Values, direction: str) -> Any:
-    return _given(listener.get("forwarding") or {}, direction, getattr(Forwarding(), direction), document, (*path, "forwarding"))
+    return _given(listener.get("forwarding") or {}, Forwarding, direction, document, (*path, "forwarding"))
 
 
 def _whole_answers(document: Document, listeners: list[tuple[Path, Values]], upstreams: list[tuple[Path, Values]]) -> list[tuple[Path, Path, int]]:
@@ -270,7 +290,7 @@ def _whole_answers(document: Document, listeners: list[tuple[Path, Values]], ups
         known = next(((at, item) for at, item in upstreams if item.get("name") == listener.get("upstream")), None)
         if known is None or _forward(document, path, listener, "responses") != "whole":
             continue
-        limit = _given(known[1], "max_receive_size", _DEFAULT_MAX_ANSWER, document, known[0])
+        limit = _given(known[1], UpstreamConfig, "max_receive_size", document, known[0])
         if isinstance(limit, int):
             found.append(((*path, "forwarding", "responses"), (*known[0], "max_receive_size"), whole_response(limit, "whole")))
     return found
@@ -331,7 +351,7 @@ def _tap_rule(document: Document, path: Path, rule: Values, listeners: dict[str,
     if rule.get("directions") == []:
         document.add((*path, "directions"), "needs request, response or both")
     for key in ("max_frame_bytes", "blank", "hash"):
-        if rule.get(key) and rule.get("capture", "full") in ("lengths", "hash"):
+        if rule.get(key) and rule.get("capture", _default(TapRule, "capture")) in ("lengths", "hash"):
             document.warn((*path, key), f"has no effect: capture is {rule['capture']}, which keeps no bytes of bodies")
     if rule.get("max_loss_percent") and rule.get("on_full") == "mute":
         document.warn((*path, "max_loss_percent"), "has no effect: on_full is mute, which loses nothing")
@@ -373,8 +393,7 @@ def _each(document: Document, path: Path, texts: object, meaning: Callable[[str]
 
 def _tap_sizes(document: Document, tap: Values) -> None:
     def value(name: str) -> int | None:
-        default = getattr(TapConfig(directory=""), name)
-        found = tap.get(name, None if name in _names(document, ("tap",)) else default)
+        found = _given(tap, TapConfig, name, document, ("tap",))
         return found if isinstance(found, int) else None
 
     for small, large in (("flush_size", "queue_size"), ("flush_size", "segment_size"), ("segment_size", "budget")):

@@ -1,12 +1,12 @@
 """A document's keys and values become the model's: names, units, ranges and types, every fault collected.
 
-Three passes over the classes of ``proxy.config.model``: the walk here renames (``idle`` to ``idle_ms``), reads units, refuses unknown keys and
-checks ranges; then pydantic's TypeAdapter over the same stdlib dataclasses judges types, words and missing keys, and builds the model.
+The walk here over the classes of ``proxy.config.model`` and the ``Key`` of each field renames (``idle`` to ``idle_ms``), reads units, refuses
+unknown keys and checks ranges; then pydantic's TypeAdapter over the same stdlib dataclasses judges types, words and missing keys, and builds the
+model.
 """
 
 import dataclasses
 import difflib
-import functools
 import time
 import types
 import typing
@@ -14,65 +14,22 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from control.configuration.document import Document, Path, show
 from control.configuration.units import format_duration_ms, format_size, parse_duration_ms, parse_instant_ns, parse_size
-from proxy.config.model import GIB, KIB, MAX_INT32, ProxyConfig
+from proxy.config.key import Key, field_types, keys
+from proxy.config.model import ProxyConfig
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-__all__ = ["RANGES", "SIZES", "build", "convert", "file_key", "range_text"]
+__all__ = ["SIZES", "build", "convert", "file_key", "range_text"]
 
-_MINUTE: Final = 60_000
-_HOUR: Final = 60 * _MINUTE
-_DAY: Final = 24 * _HOUR
-_TIB: Final = 1024 * GIB
-
-SIZES: Final = frozenset(
-    {"size", "max_receive_size", "budget", "segment_size", "flush_size", "queue_size", "max_frame_bytes", "min_rate", "min_size", "max_size"}
-)
-RANGES: Final[dict[tuple[str, str], tuple[float, float]]] = {
-    ("ProxyConfig", "processors"): (0, 64),
-    ("ListenerTimeouts", "handshake_ms"): (100, 10 * _MINUTE),
-    ("ListenerTimeouts", "idle_ms"): (0, 30 * _DAY),
-    ("ListenerTimeouts", "stall_ms"): (1000, _HOUR),
-    ("ListenerTimeouts", "half_close_ms"): (0, _HOUR),
-    ("ListenerConfig", "max_receive_size"): (1, MAX_INT32),
-    ("ListenerConfig", "max_connections"): (0, 10_000_000),
-    ("ListenerConfig", "backlog"): (1, 65_535),
-    ("ListenerConfig", "min_rate"): (0, GIB),
-    ("UpstreamTimeouts", "connect_ms"): (10, 10 * _MINUTE),
-    ("UpstreamConfig", "max_receive_size"): (1, MAX_INT32),
-    ("TapRule", "max_frame_bytes"): (0, MAX_INT32),
-    ("TapRule", "min_size"): (0, MAX_INT32),
-    ("TapRule", "max_size"): (0, MAX_INT32),
-    ("TapRule", "sample_connections"): (0.0, 1.0),
-    ("TapRule", "sample_frames"): (0.0, 1.0),
-    ("TapRule", "max_loss_percent"): (0.0, 100.0),
-    ("TapRule", "max_cpu_percent"): (0.0, 100.0),
-    ("TapConfig", "budget"): (KIB * KIB, 1024 * _TIB),
-    ("TapConfig", "max_age_ms"): (0, 3650 * _DAY),
-    ("TapConfig", "segment_size"): (64 * KIB, 4 * GIB),
-    ("TapConfig", "segment_age_ms"): (1000, _DAY),
-    ("TapConfig", "flush_size"): (4 * KIB, 64 * KIB * KIB),
-    ("TapConfig", "flush_ms"): (1, 10_000),
-    ("TapConfig", "queue_size"): (64 * KIB, 4 * GIB),
-    ("MemoryPoolConfig", "size"): (64 * KIB, 1024 * _TIB),
-    ("MemoryPoolConfig", "shares"): (1, 100),
-    ("DrainConfig", "timeout_ms"): (0, _HOUR),
-    ("DrainConfig", "quiet_ms"): (0, 10 * _MINUTE),
-    ("OtlpConfig", "interval_ms"): (100, _HOUR),
-}
+SIZES: Final = frozenset({"bytes", "bytes/s"})
+"""The units of what is written as a size."""
 _MISSING: Final = object()
 
 
 def file_key(field: str) -> str:
-    """The key in the file of a field: a time is written with its unit, so ``idle_ms`` is ``idle`` there, and ``expires_ns`` is ``expires``."""
+    """The key in the file of a field: a time is written with its unit there, so ``idle_ms`` is ``idle`` there, and ``expires_ns`` is ``expires``."""
     return field.removesuffix("_ms").removesuffix("_ns")
-
-
-@functools.cache
-def hints(model: type) -> dict[str, Any]:
-    """The types of a model's fields."""
-    return typing.get_type_hints(model)
 
 
 def convert(document: Document) -> dict[str, Any]:
@@ -81,7 +38,8 @@ def convert(document: Document) -> dict[str, Any]:
 
 
 def _model(document: Document, model: type, data: dict[str, Any], path: Path) -> dict[str, Any]:
-    fields = {file_key(field.name): field.name for field in dataclasses.fields(model)}
+    known, types_of = keys(model), field_types(model)
+    fields = {file_key(name): name for name in known}
     result: dict[str, Any] = {}
     for key, value in data.items():
         entry = (*path, str(key))
@@ -91,13 +49,13 @@ def _model(document: Document, model: type, data: dict[str, Any], path: Path) ->
             advice = f"did you mean {near[0]}?" if near else f"known here: {', '.join(sorted(fields))}"
             document.add(entry, f"is not a known key; {advice}", "" if not isinstance(value, str | int | float) else value)
             continue
-        converted = _value(document, model, field, hints(model)[field], value, entry)
+        converted = _value(document, known[field], types_of[field], value, entry)
         if converted is not _MISSING:
             result[field] = converted
     return result
 
 
-def _value(document: Document, model: type, field: str, hint: Any, value: Any, path: Path) -> Any:
+def _value(document: Document, key: Key, hint: Any, value: Any, path: Path) -> Any:
     arguments = typing.get_args(hint)
     if value is None:
         return None if type(None) in arguments else _MISSING
@@ -111,25 +69,25 @@ def _value(document: Document, model: type, field: str, hint: Any, value: Any, p
         return _MISSING
     if typing.get_origin(hint) is tuple:
         if isinstance(value, list | tuple):
-            items = (_value(document, model, field, arguments[0], item, (*path, index)) for index, item in enumerate(value))
+            items = (_value(document, key, arguments[0], item, (*path, index)) for index, item in enumerate(value))
             return [item for item in items if item is not _MISSING]
         document.add(path, "must be a list", value)
         return _MISSING
     if typing.get_origin(hint) is dict:
-        return _mapping(document, model, field, arguments[1], value, path)
-    return _scalar(document, model, field, hint, value, path)
+        return _mapping(document, key, arguments[1], value, path)
+    return _scalar(document, key, hint, value, path)
 
 
-def _mapping(document: Document, model: type, field: str, hint: Any, value: Any, path: Path) -> Any:
+def _mapping(document: Document, key: Key, hint: Any, value: Any, path: Path) -> Any:
     """Names of the user's own with a value each; one without a value is left out."""
     if not isinstance(value, dict):
         document.add(path, "must be a mapping of names to values", value)
         return _MISSING
-    converted = {str(name): _value(document, model, field, hint, item, (*path, str(name))) for name, item in value.items()}
+    converted = {str(name): _value(document, key, hint, item, (*path, str(name))) for name, item in value.items()}
     return {name: item for name, item in converted.items() if item is not _MISSING}
 
 
-def _scalar(document: Document, model: type, field: str, hint: Any, value: Any, path: Path) -> Any:
+def _scalar(document: Document, key: Key, hint: Any, value: Any, path: Path) -> Any:
     if hint is str or typing.get_origin(hint) is Literal:
         text = document.texts.get(path, value)
         if isinstance(text, str) and not _is_system_text(text):
@@ -140,18 +98,18 @@ def _scalar(document: Document, model: type, field: str, hint: Any, value: Any, 
         document.add(path, "must be a number")
         return _MISSING
     try:
-        if field.endswith("_ms"):
+        if key.unit == "ms":
             value = parse_duration_ms(document.texts.get(path, ""))
-        elif field.endswith("_ns"):
+        elif key.unit == "ns":
             value = parse_instant_ns(document.texts.get(path, ""), time.time_ns())
-        elif field in SIZES and not isinstance(value, int):
+        elif key.unit in SIZES and not isinstance(value, int):
             value = parse_size(document.texts.get(path, ""))
         elif isinstance(value, str):
             value = _number(hint, value)
     except ValueError as error:
         document.add(path, f"is {error}", None if path in document.texts else value)
         return _MISSING
-    return value if _in_range(document, model, field, value, path) else _MISSING
+    return value if _in_range(document, key, value, path) else _MISSING
 
 
 def _number(hint: Any, text: str) -> Any:
@@ -170,23 +128,23 @@ def _is_system_text(text: str) -> bool:
         return False
 
 
-def _in_range(document: Document, model: type, field: str, value: Any, path: Path) -> bool:
-    bounds = RANGES.get((model.__name__, field))
-    if bounds is None or not isinstance(value, int | float) or bounds[0] <= value <= bounds[1]:
+def _in_range(document: Document, key: Key, value: Any, path: Path) -> bool:
+    if key.range is None or not isinstance(value, int | float) or key.range[0] <= value <= key.range[1]:
         return True
-    document.add(path, f"must be from {range_text(model.__name__, field)}")
+    document.add(path, f"must be from {range_text(key)}")
     return False
 
 
-def range_text(model: str, field: str) -> str:
-    """The range of a field as faults, the manual and the model's docstrings write it: ``100ms to 10m``, ``0B to 1GiB``. Raises KeyError for none."""
-    return " to ".join(_show_bound(field, bound) for bound in RANGES[model, field])
+def range_text(key: Key) -> str:
+    """The range of a key as faults, the manual and options write it: ``100ms to 10m``, ``0B to 1GiB``; it has one."""
+    assert key.range is not None, "only numbers have a range"
+    return " to ".join(_bound_text(key, bound) for bound in key.range)
 
 
-def _show_bound(field: str, bound: float) -> str:
-    if field.endswith("_ms"):
+def _bound_text(key: Key, bound: float) -> str:
+    if key.unit == "ms":
         return format_duration_ms(int(bound)) if bound else "0"
-    return format_size(int(bound)) if field in SIZES else str(bound)
+    return format_size(int(bound)) if key.unit in SIZES else str(bound)
 
 
 def build(document: Document, values: dict[str, Any]) -> ProxyConfig | None:

@@ -8,10 +8,11 @@ import tempfile
 from pathlib import Path
 from typing import IO, Final
 
+from proxy.config.address import MAX_UNIX_PATH_BYTES
+
 __all__ = ["Workspace", "WorkspaceError"]
 
 _MARKER: Final = ".framegate-demo"
-_LONGEST_SOCKET_PATH: Final = 100
 
 
 class WorkspaceError(Exception):
@@ -64,7 +65,7 @@ class Workspace:
     def admin(self) -> str:
         """The control plane's address: in the folder, or elsewhere when the path would be too long for a Unix socket."""
         inside = self.root / "admin.sock"
-        return f"unix:{inside if len(str(inside)) < _LONGEST_SOCKET_PATH else self._short_socket}"
+        return f"unix:{inside if len(os.fsencode(inside)) <= MAX_UNIX_PATH_BYTES else self._short_socket}"
 
     def release(self) -> None:
         """Let the next demo have it."""

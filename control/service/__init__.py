@@ -2,10 +2,11 @@
 
     server       the two servers: start, lock and mode of the socket, reflection, stop
     interceptor  around every call: its duration, its audit row, its errors
+    access       one table: which role a method needs, and whether a call is audited
     status       one table: which error of ``control.errors`` is which gRPC code, with which details
     validate     what a request may say; every wrong field is named at once
     convert      rows and statuses of the plane become messages
-    paging       page sizes and tokens of lists that lie in memory
+    paging       pages and tokens of lists that lie in memory
     closed       the channels that closed last
     channels, limits, pools, listeners, upstreams, proxies   the servicers, one for each service
     health       startup, liveness and readiness

@@ -9,7 +9,7 @@ import grpc
 from control.errors import InvalidArgumentError, NotFoundError, Violation
 from control.gen.framegate.control.v1 import channel_service_pb2 as pb2
 from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelServiceServicer
-from control.plane import ControlPlane, Outcome, Row
+from control.plane import ControlPlane, Outcome, Row, rows_per_page
 from control.service import paging
 from control.service.closed import ClosedChannels
 from control.service.convert import cause_name, channel_message, channel_number, channel_texts, fill_channel
@@ -41,7 +41,7 @@ class Channels(ChannelServiceServicer):
 
     async def ListChannels(self, request: pb2.ListChannelsRequest, context: Context) -> pb2.ListChannelsResponse:
         """One page of open channels. While one slice of it becomes messages, the processors make the rows of the next."""
-        size = paging.page_size(request.page_size)
+        size = rows_per_page(request.page_size)
         listener = request.listener or None
         response = pb2.ListChannelsResponse()
         rows, token = await self._plane.list_channels(listener, min(size, _SLICE), request.page_token)

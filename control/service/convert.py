@@ -15,7 +15,7 @@ from control.gen.framegate.control.v1 import listener_service_pb2 as listener_pb
 from control.gen.framegate.control.v1 import pool_service_pb2 as pool_pb2
 from control.gen.framegate.control.v1 import upstream_service_pb2 as upstream_pb2
 from control.plane import Holder, Limit, ListenerStatus, PoolStatus, ProcessorStatus, Row, UpstreamStatus
-from proxy.network.connection_id import format_connection_id, parse_connection_id
+from proxy.network.connection_id import format_connection_id, parse_connection_id, slot_of
 
 __all__ = [
     "cause_name",
@@ -106,7 +106,7 @@ def _fill_common(message: channel_pb2.Channel, row: Row) -> None:
     """What open and closed rows both have; in one that control wrote for a dead processor None is what went with it, and stays absent."""
     number: int = row["id"]
     message.id = format_connection_id(number)
-    message.processor_slot = number >> 57
+    message.processor_slot = slot_of(number)
     message.listener = row["listener"]
     message.peer_address = row["peer"]
     message.upstream = row["upstream"]

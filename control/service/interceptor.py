@@ -1,4 +1,4 @@
-"""Around every call: its errors become a Status, its duration a metric, and a change an audit row.
+"""Around every call: its errors become a Status, its duration a metric, and a change an audit row (``access`` says which methods have one).
 
 The audit row says who asked for what, which values held before and after, and how it ended; it is written for failed changes, too. The
 handler of a change tells it the values through ``note``. A change whose row could not be kept is not made: its call is refused. A Unix
@@ -21,15 +21,14 @@ from grpc_status import rpc_status
 
 from control.errors import ControlError
 from control.plane import ControlPlane, Row
+from control.service.access import access_of
 from control.service.status import code_of, status_of
 
-__all__ = ["CLIENT_KEY", "LOOKS", "CallInterceptor", "CallObserver", "note"]
+__all__ = ["CLIENT_KEY", "CallInterceptor", "CallObserver", "note"]
 
 CallObserver = Callable[[str, str, float], None]
 """Told of every call that ended: ``package.Service/Method``, the code's name, seconds."""
 
-LOOKS: Final = ("Get", "List")
-"""How the names of methods begin that only look; all others are taken to change something."""
 CLIENT_KEY: Final = "framegate-client"
 """Metadata in which a client may say who it is; at most 256 characters are kept."""
 _CLIENT_LIMIT: Final = 256
@@ -77,7 +76,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         raise AssertionError(f"no service here has a method of the kind of {method}")
 
     def _unary(self, method: str, inner: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
-        changes = not method.rpartition("/")[2].startswith(LOOKS)
+        audited = access_of(method).audited
 
         async def call(request: Message, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             started = time.perf_counter()
@@ -87,7 +86,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             answer = None
             _notes.set(row)
             try:
-                if changes:
+                if audited:
                     self._plane.reserve_audit()
                     reserved = True
                 answer = await inner(request, context)

@@ -11,7 +11,7 @@ from control.service import paging
 from control.service.convert import limit_message
 from control.service.interceptor import note
 from control.service.validate import Violations, changed_fields, required
-from proxy.config.model import MAX_INT32
+from proxy.config.model import MAX_RECEIVE_SIZE
 
 __all__ = ["Limits"]
 
@@ -45,8 +45,8 @@ class Limits(LimitServiceServicer):
         required(request.limit.listener, "limit.listener", violations)
         changed_fields(request.limit, request.update_mask, {_FIELD}, "limit", violations)
         size = request.limit.max_receive_size_bytes
-        if request.limit.HasField(_FIELD) and not 1 <= size <= MAX_INT32:
-            violations.add(f"limit.{_FIELD}", f"must be 1 to {MAX_INT32}, not {size}")
+        if request.limit.HasField(_FIELD) and not MAX_RECEIVE_SIZE.takes(size):
+            violations.add(f"limit.{_FIELD}", f"must be {MAX_RECEIVE_SIZE.least} to {MAX_RECEIVE_SIZE.most}, not {size}")
         violations.check()
         (before,) = await self._plane.get_limits(request.limit.listener)
         note(before={_FIELD: before.max_receive_size})

@@ -1,25 +1,16 @@
-"""Page sizes, and pages of lists that lie in memory."""
+"""Pages of lists that lie in memory."""
 
 import base64
 import binascii
 from collections.abc import Sequence
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from control.errors import InvalidArgumentError, Violation
+from control.plane import rows_per_page
 
-__all__ = ["DEFAULT_PAGE_SIZE", "MAX_PAGE_SIZE", "page", "page_size"]
-
-DEFAULT_PAGE_SIZE: Final = 100
-MAX_PAGE_SIZE: Final = 1_000
+__all__ = ["page"]
 
 T = TypeVar("T")
-
-
-def page_size(asked: int) -> int:
-    """The rows of a page: 0 is the default, more than the maximum is the maximum (AIP-158). Raises InvalidArgumentError below 0."""
-    if asked < 0:
-        raise InvalidArgumentError([Violation("page_size", f"must be 0 to {MAX_PAGE_SIZE}, not {asked}")])
-    return min(asked or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
 
 
 def page(items: Sequence[tuple[str, T]], asked: int, token: str) -> tuple[list[T], str]:
@@ -38,7 +29,7 @@ def page(items: Sequence[tuple[str, T]], asked: int, token: str) -> tuple[list[T
     Raises:
         InvalidArgumentError: a bad size, or a token that is not ours or whose item is gone.
     """
-    size = page_size(asked)
+    size = rows_per_page(asked)
     start = 0
     if token:
         last = _decode(token)

@@ -1,21 +1,20 @@
 """PoolService."""
 
-from typing import Any, Final
+from typing import Any
 
 import grpc
 
 from control.gen.framegate.control.v1 import pool_service_pb2 as pb2
 from control.gen.framegate.control.v1.pool_service_pb2_grpc import PoolServiceServicer
-from control.plane import ControlPlane
+from control.plane import MAX_HOLDERS, ControlPlane
 from control.service.convert import holder_message, memory_pool_message, processor_message
 from control.service.interceptor import note
 from control.service.validate import Violations, changed_fields
+from proxy.config.model import MAX_PROCESSORS
 
-__all__ = ["MAX_HOLDERS", "MAX_PROCESSORS", "Pools"]
+__all__ = ["Pools"]
 
 Context = grpc.aio.ServicerContext[Any, Any]
-MAX_PROCESSORS: Final = 64
-MAX_HOLDERS: Final = 100
 
 
 class Pools(PoolServiceServicer):

@@ -20,22 +20,16 @@ from grpc_reflection.v1alpha import reflection
 
 from control.errors import StartError
 from control.gen.framegate.control.v1 import (
-    channel_service_pb2,
     channel_service_pb2_grpc,
-    limit_service_pb2,
     limit_service_pb2_grpc,
-    listener_service_pb2,
     listener_service_pb2_grpc,
-    pool_service_pb2,
     pool_service_pb2_grpc,
-    proxy_service_pb2,
     proxy_service_pb2_grpc,
-    tap_service_pb2,
     tap_service_pb2_grpc,
-    upstream_service_pb2,
     upstream_service_pb2_grpc,
 )
 from control.plane import ControlPlane
+from control.service.access import METHODS
 from control.service.channels import Channels
 from control.service.closed import ClosedChannels
 from control.service.health import HealthService
@@ -46,26 +40,13 @@ from control.service.pools import Pools
 from control.service.proxies import Proxies
 from control.service.taps import TapRules
 from control.service.upstreams import Upstreams
+from proxy.config.address import MAX_UNIX_PATH_BYTES, parse_address
 from proxy.config.model import ProxyConfig
 
 __all__ = ["SERVICE_NAMES", "Service", "start"]
 
-SERVICE_NAMES: Final = tuple(
-    service.full_name
-    for module in (
-        channel_service_pb2,
-        limit_service_pb2,
-        listener_service_pb2,
-        pool_service_pb2,
-        proxy_service_pb2,
-        tap_service_pb2,
-        upstream_service_pb2,
-    )
-    for service in module.DESCRIPTOR.services_by_name.values()
-)
+SERVICE_NAMES: Final = tuple(dict.fromkeys(method.partition("/")[0] for method in METHODS))
 _UNIX: Final = "unix:"
-_MAX_PATH: Final = 107
-"""Bytes of a Unix socket's path, sun_path without its end."""
 _OPTIONS: Final = (("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 1024 * 1024))
 _HEALTH_OPTIONS: Final = (
     ("grpc.so_reuseport", 0),
@@ -158,7 +139,7 @@ async def _start_health(plane: ControlPlane, config: ProxyConfig, observe: CallO
     except RuntimeError as error:
         raise StartError(f"the health listener cannot bind {address}: {error}", reason="HEALTH_ADDRESS_UNUSABLE", address=address) from error
     await _start_whole(server)
-    return server, f"{address.rpartition(':')[0]}:{port}"
+    return server, str(parse_address(address, port_zero=True)._replace(port=port))
 
 
 async def _start_whole(server: grpc.aio.Server) -> None:
@@ -175,8 +156,8 @@ async def _start_whole(server: grpc.aio.Server) -> None:
 def _socket_path(address: str) -> pathlib.Path:
     """The absolute path of ``unix:PATH``; its folder is made, for its owner alone, when there is none."""
     path = pathlib.Path(address.removeprefix(_UNIX)).absolute()
-    if not address.startswith(_UNIX) or len(os.fsencode(path)) > _MAX_PATH:
-        text = f"the admin address must be unix: and a path of at most {_MAX_PATH} bytes, not {address}"
+    if not address.startswith(_UNIX) or len(os.fsencode(path)) > MAX_UNIX_PATH_BYTES:
+        text = f"the admin address must be unix: and a path of at most {MAX_UNIX_PATH_BYTES} bytes, not {address}"
         raise StartError(text, reason="ADMIN_ADDRESS_UNUSABLE", address=address)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -8,12 +8,11 @@ import grpc
 from control.errors import InvalidArgumentError, NotFoundError
 from control.gen.framegate.control.v1 import tap_service_pb2 as pb2
 from control.gen.framegate.control.v1.tap_service_pb2_grpc import TapServiceServicer
-from control.plane import ControlPlane, Row, TapRuleStatus
+from control.plane import TAP_RULE, ControlPlane, Row, TapRuleStatus
 from control.service import paging
 from control.service.interceptor import note
 from control.service.tap_rule import FIELDS, changed_paths, new_values, renamed, rule_message, rule_row
 from control.service.validate import Violations, required
-from control.taps import KIND
 from proxy.config.model import TapRule
 
 __all__ = ["TapRules"]
@@ -41,7 +40,7 @@ class TapRules(TapServiceServicer):
         for status in await self._plane.list_tap_rules():
             if status.rule.name == request.name:
                 return pb2.GetTapRuleResponse(tap_rule=rule_message(status))
-        raise NotFoundError(KIND, request.name)
+        raise NotFoundError(TAP_RULE, request.name)
 
     async def CreateTapRule(self, request: pb2.CreateTapRuleRequest, context: Context) -> pb2.CreateTapRuleResponse:
         """A new rule in every processor or in none."""

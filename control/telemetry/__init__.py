@@ -9,7 +9,6 @@
     exposition    what a scrape gets, and the HTTP server that says it; loaded by the first one
     names         what a metric is called in Prometheus
     process       CPU, memory, descriptors and threads of our processes
-    certificate   when a certificate ends
 
 Nothing is counted through the SDK per frame or per connection: a cell costs 0.05 µs, ``Counter.add`` 5 µs. The environment variables of
 OpenTelemetry are honoured where the configuration file is silent: OTEL_SDK_DISABLED, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES,

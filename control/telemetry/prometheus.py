@@ -19,6 +19,7 @@ from control.errors import StartError
 from control.plane import ControlPlane
 from control.telemetry.fold import Fold
 from control.telemetry.histograms import Injector
+from proxy.config.address import parse_address
 
 if TYPE_CHECKING:
     from control.telemetry.exposition import Server
@@ -111,11 +112,11 @@ class PrometheusReader(MetricReader):
 
 
 def _listen(address: str) -> socket.socket:
-    host, _, port = address.rpartition(":")
-    sock = socket.socket(socket.AF_INET6 if host.startswith("[") else socket.AF_INET, socket.SOCK_STREAM)
+    parsed = parse_address(address, port_zero=True, unix=False)
+    sock = socket.socket(socket.AF_INET6 if parsed.kind == "ipv6" else socket.AF_INET, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((host.strip("[]"), int(port)))
+        sock.bind((parsed.host, parsed.port))
         sock.listen(_BACKLOG)
     except OSError:
         sock.close()

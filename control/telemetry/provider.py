@@ -11,7 +11,6 @@ from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
 from control.errors import StartError
 from control.plane import ControlPlane
-from control.telemetry.certificate import served_ends
 from control.telemetry.fold import Fold
 from control.telemetry.instruments import observe_certificates, observe_fold, observe_processes, observe_refused
 from control.telemetry.process import ProcessMetrics
@@ -57,13 +56,13 @@ class Telemetry:
             reader.shutdown(timeout_ms)
 
 
-def start(plane: ControlPlane, config: ProxyConfig, tls_files: Mapping[str, str]) -> Telemetry | None:
+def start(plane: ControlPlane, config: ProxyConfig, certificate_ends: Mapping[str, float]) -> Telemetry | None:
     """Export what ``config.telemetry`` says.
 
     Args:
         plane: where the values come from.
         config: says where they go.
-        tls_files: the certificates that are served, by path.
+        certificate_ends: when each certificate that is served ends, by what it is for (``control.configuration.certificate``).
 
     Returns:
         None when nothing is to be exported, or OTEL_SDK_DISABLED is true.
@@ -92,7 +91,7 @@ def start(plane: ControlPlane, config: ProxyConfig, tls_files: Mapping[str, str]
     meter = provider.get_meter(SERVICE, plane.build.version)
     observe_fold(meter, fold)
     observe_processes(meter, ProcessMetrics(plane))
-    observe_certificates(meter, served_ends(config, tls_files))
+    observe_certificates(meter, certificate_ends)
     if prometheus is not None:
         observe_refused(meter, lambda: prometheus.refused)
     return Telemetry(provider, readers, plane.build.version, None if prometheus is None else prometheus.address)

@@ -1,7 +1,6 @@
-"""The configuration model: what a configuration file becomes, with units, ranges and defaults.
+"""The configuration model: what a configuration file becomes. Each field is one key, and all that is said of the key is said there.
 
-Every size is in bytes, every time in milliseconds, every instant in nanoseconds since 1970; the unit ends the field's name unless the name is a
-byte size by nature (``max_receive_size``, ``budget``). Ranges are those of ``control.configuration.schema``, both ends included.
+Every size is in bytes, every time in milliseconds, every instant in nanoseconds since 1970; the unit of a time or an instant ends the field's name.
 ``control.configuration`` reads a YAML file, validates it against these classes and reports every fault at once; a processor gets the finished
 model over its link (``to_wire`` and ``from_wire``) and never sees a file.
 
@@ -9,14 +8,24 @@ The keys of the file are the field names; a time is written with a unit there (`
 """
 
 import dataclasses
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
+
+from proxy.config.key import Key, model_from_wire
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
+TIB: Final = 1024 * GIB
 MAX_INT32: Final = 2**31 - 1
+"""The largest body of a frame, as its size header can say it."""
+MAX_PROCESSORS: Final = 64
+"""As many as a connection's id has slots for (``proxy.network.connection_id``)."""
 CUT_ABOVE: Final = 256 * KIB
 """A frame of at most so many bytes, its size header counted, always passes whole."""
+_SECOND: Final = 1_000
+_MINUTE: Final = 60 * _SECOND
+_HOUR: Final = 60 * _MINUTE
+_DAY: Final = 24 * _HOUR
 
 Protocol = Literal["framed", "kafka"]
 ClientAuth = Literal["none", "requested", "required"]
@@ -26,304 +35,291 @@ OnFull = Literal["drop", "mute"]
 BeforeData = Literal["close", "wait"]
 Direction = Literal["request", "response"]
 Forward = Literal["whole", "cut_through"]
+Framing = Literal["int32"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerTimeouts:
-    """How long a listener's connections may take.
+    """How long a listener's connections may take."""
 
-    Attributes:
-        handshake_ms: from accept to a READY channel, TLS and authentication together; 100ms to 10m.
-        idle_ms: without a byte in either direction; 0 never expires; 0 to 30d.
-        stall_ms: the window over which a frame begun or a pending send must move at least ``min_rate``; 1s to 1h.
-        half_close_ms: how long one direction may outlive the other without a byte passing; 0 to 1h.
-    """
-
-    handshake_ms: int = 10_000
-    idle_ms: int = 600_000
-    stall_ms: int = 30_000
-    half_close_ms: int = 30_000
+    handshake_ms: Annotated[int, Key("from accept to a READY channel, TLS and authentication together", "ms", (100, 10 * _MINUTE))] = 10_000
+    idle_ms: Annotated[int, Key("without a byte in either direction; 0 never expires", "ms", (0, 30 * _DAY))] = 600_000
+    stall_ms: Annotated[int, Key("the window over which a frame begun or a pending send must move at least ``min_rate``", "ms", (_SECOND, _HOUR))] = (
+        30_000
+    )
+    half_close_ms: Annotated[int, Key("how long one direction may outlive the other without a byte passing", "ms", (0, _HOUR))] = 30_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerTls:
-    """TLS towards clients. The files are read once, when framegate starts; what is in them then is served until it ends.
+    """TLS towards clients. The files are read once, when framegate starts; what is in them then is served until it ends."""
 
-    Attributes:
-        certificate: PEM file with the chain, leaf first.
-        key: PEM file with the private key, not encrypted.
-        client_auth: whether a client must, may or need not show a certificate.
-        client_ca: PEM file with the authorities that clients' certificates must chain to; needed unless ``client_auth`` is none.
-        min_version: the lowest protocol version spoken.
-    """
-
-    certificate: str
-    key: str
-    client_auth: ClientAuth = "none"
-    client_ca: str | None = None
-    min_version: TlsVersion = "1.2"
+    certificate: Annotated[str, Key("PEM file with the chain, leaf first", "path")]
+    key: Annotated[str, Key("PEM file with the private key, not encrypted", "path")]
+    client_auth: Annotated[ClientAuth, Key("whether a client must, may or need not show a certificate")] = "none"
+    client_ca: Annotated[
+        str | None, Key("PEM file with the authorities that clients' certificates must chain to; needed unless ``client_auth`` is none", "path")
+    ] = None
+    min_version: Annotated[TlsVersion, Key("the lowest protocol version spoken")] = "1.2"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Forwarding:
-    """How frames above 256 KiB, size header counted, pass; smaller ones always pass whole.
+    """How frames above 256 KiB, size header counted, pass; smaller ones always pass whole."""
 
-    Attributes:
-        requests: ``whole`` when the last byte is here, so that the upstream never sees a part of a frame; ``cut_through`` in pieces as they come.
-        responses: likewise, of what upstreams send.
-    """
+    requests: Annotated[
+        Forward,
+        Key("``whole`` when the last byte is here, so that the upstream never sees a part of a frame; ``cut_through`` in pieces as they come"),
+    ] = "whole"
+    responses: Annotated[Forward, Key("likewise, of what upstreams send")] = "cut_through"
 
-    requests: Forward = "whole"
-    responses: Forward = "cut_through"
+
+MAX_RECEIVE_SIZE: Final = Key("the largest frame body that a client may send, header not counted", "bytes", (1, MAX_INT32), live=True)
+"""Of a listener; who changes it asks this for the range."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerConfig:
-    """One address that clients connect to.
+    """One address that clients connect to."""
 
-    Attributes:
-        name: unique; a label of metrics, log rows and tap records; ``[a-z0-9][a-z0-9-]{0,62}``.
-        address: ``host:port``, ``[v6]:port`` or ``unix:PATH``; port 0 asks the kernel for a free one.
-        upstream: the name of an upstream.
-        protocol: ``framed`` looks at nothing but sizes; ``kafka`` also pairs requests with answers and keeps SASL out of the tap.
-        framing: what clients speak, the only one there is; a big-endian signed int32 size, then that many bytes.
-        max_receive_size: the largest frame body that a client may send, header not counted; 1B to 2147483647B.
-        max_connections: connections open at once; 0 is unlimited; 0 to 10000000.
-        backlog: of the listening socket; 1 to 65535.
-        forwarding: see ``Forwarding``.
-        timeouts: see ``ListenerTimeouts``.
-        half_close_before_data: what the end of a client's stream means that comes before its first byte: ``close`` ends the connection at once;
-            ``wait`` lets the client read what the server says first, until the server ends, or ``timeouts.half_close_ms`` pass without a byte.
-        min_rate: bytes per second, over ``timeouts.stall_ms``, that a frame begun or a pending send must move; 0 switches it off; 0B to 1GiB.
-        tls: none means plaintext.
-    """
-
-    name: str
-    address: str
-    upstream: str
-    protocol: Protocol = "framed"
-    framing: Literal["int32"] = "int32"
-    max_receive_size: int = 100 * MIB
-    max_connections: int = 0
-    backlog: int = 1024
-    forwarding: Forwarding = Forwarding()
-    timeouts: ListenerTimeouts = ListenerTimeouts()
-    half_close_before_data: BeforeData = "close"
-    min_rate: int = KIB
-    tls: ListenerTls | None = None
+    name: Annotated[str, Key("unique; a label of metrics, log rows and tap records; ``[a-z0-9][a-z0-9-]{0,62}``")]
+    address: Annotated[str, Key("``host:port``, ``[v6]:port`` or ``unix:PATH``; port 0 asks the kernel for a free one", "address")]
+    upstream: Annotated[str, Key("the name of an upstream")]
+    protocol: Annotated[
+        Protocol, Key("``framed`` looks at nothing but sizes; ``kafka`` also pairs requests with answers and keeps SASL out of the tap")
+    ] = "framed"
+    framing: Annotated[Framing, Key("what clients speak, the only one there is; a big-endian signed int32 size, then that many bytes")] = "int32"
+    max_receive_size: Annotated[int, MAX_RECEIVE_SIZE] = 100 * MIB
+    max_connections: Annotated[int, Key("connections open at once; 0 is unlimited", range=(0, 10_000_000))] = 0
+    backlog: Annotated[int, Key("of the listening socket", range=(1, 65_535))] = 1024
+    forwarding: Annotated[Forwarding, Key("how large frames pass")] = Forwarding()
+    timeouts: Annotated[ListenerTimeouts, Key("how long connections may take")] = ListenerTimeouts()
+    half_close_before_data: Annotated[
+        BeforeData,
+        Key(
+            "what the end of a client's stream means that comes before its first byte: ``close`` ends the connection at once; ``wait`` lets the "
+            "client read what the server says first, until the server ends, or ``timeouts.half_close_ms`` pass without a byte"
+        ),
+    ] = "close"
+    min_rate: Annotated[
+        int, Key("what a frame begun or a pending send must move, over ``timeouts.stall_ms``; 0 switches it off", "bytes/s", (0, GIB))
+    ] = KIB
+    tls: Annotated[ListenerTls | None, Key("none means plaintext")] = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamTls:
-    """TLS towards an upstream. Attributes: ``ca`` (PEM file, none: the system's), ``server_name`` (SNI and the name verified, for every
-    endpoint; none: each endpoint's own host, where a number is verified and not sent, and ``localhost`` stands for a Unix socket),
-    ``certificate`` and ``key`` (our own identity, both or neither), ``min_version``.
-    """
+    """TLS towards an upstream."""
 
-    ca: str | None = None
-    server_name: str | None = None
-    certificate: str | None = None
-    key: str | None = None
-    min_version: TlsVersion = "1.2"
+    ca: Annotated[str | None, Key("PEM file with the authorities; none: the system's", "path")] = None
+    server_name: Annotated[
+        str | None,
+        Key(
+            "SNI and the name verified, for every endpoint; none: each endpoint's own host, where a number is verified and not sent, and "
+            "``localhost`` stands for a Unix socket"
+        ),
+    ] = None
+    certificate: Annotated[str | None, Key("our own identity, PEM file with the chain; this and ``key``, or neither", "path")] = None
+    key: Annotated[str | None, Key("PEM file with its private key", "path")] = None
+    min_version: Annotated[TlsVersion, Key("the lowest protocol version spoken")] = "1.2"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamTimeouts:
-    """``connect_ms``: of each attempt, from the first SYN to a READY channel, TLS included; 10ms to 10m. A connection tries each address
-    once at most, so it is refused after so many of these as the upstream has addresses, at the latest.
-    """
+    """A connection tries each address once at most, so it is refused after so many of ``connect_ms`` as the upstream has addresses, at the latest."""
 
-    connect_ms: int = 5_000
+    connect_ms: Annotated[int, Key("of each attempt, from the first SYN to a READY channel, TLS included", "ms", (10, 10 * _MINUTE))] = 5_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamConfig:
-    """Where a listener's frames go.
+    """Where a listener's frames go."""
 
-    Attributes:
-        name: unique among upstreams, same form as a listener's.
-        endpoints: one or more ``host:port``, ``[v6]:port`` or ``unix:PATH``; taken in turn. An address that fails is left out for 1 to 30 s, and a
-            connection that it failed tries the others.
-        framing: what the upstream speaks.
-        max_receive_size: the largest answer body; 1B to 2147483647B.
-        timeouts: see ``UpstreamTimeouts``.
-        tls: none means plaintext.
-    """
-
-    name: str
-    endpoints: tuple[str, ...]
-    framing: Literal["int32"] = "int32"
-    max_receive_size: int = MAX_INT32
-    timeouts: UpstreamTimeouts = UpstreamTimeouts()
-    tls: UpstreamTls | None = None
+    name: Annotated[str, Key("unique among upstreams, same form as a listener's")]
+    endpoints: Annotated[
+        tuple[str, ...],
+        Key(
+            "one or more ``host:port``, ``[v6]:port`` or ``unix:PATH``; taken in turn. An address that fails is left out for 1 to 30 s, and a "
+            "connection that it failed tries the others",
+            "address",
+        ),
+    ]
+    framing: Annotated[Framing, Key("what the upstream speaks")] = "int32"
+    max_receive_size: Annotated[int, Key("the largest answer body", "bytes", (1, MAX_INT32))] = MAX_INT32
+    timeouts: Annotated[UpstreamTimeouts, Key("how long attempts may take")] = UpstreamTimeouts()
+    tls: Annotated[UpstreamTls | None, Key("none means plaintext")] = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TapRule:
     """Which frames the tap records, and how. The first rule that matches a frame decides; a frame that none matches is not seen.
 
-    Attributes:
-        name: unique among rules.
-        listeners: names; empty matches every listener.
-        directions: ``request`` (from the client), ``response`` (from the upstream).
-        principals: exact principals of the client; empty matches all.
-        networks: CIDR networks of the client's address; empty matches all.
-        min_size: the smallest body that matches; 0B to 2147483647B.
-        max_size: the largest body that matches; 0 is unlimited; 0B to 2147483647B.
-        apis: Kafka's APIs, by name or key; of answers, that of the request. Empty matches all, else only frames whose API is known match.
-        clients: patterns (``*``, ``?``, ``[...]``) of the client's own name, ``client.id`` of Kafka's requests; of answers, the name that the
-            connection's requests had last. Empty matches all, else only where a name is known.
-        capture: ``full`` bytes, ``lengths`` only, or ``hash`` (16 bytes of BLAKE2b for each body).
-        max_frame_bytes: body bytes kept of each frame under ``full``; 0 keeps all; 0B to 2147483647B.
-        blank: ranges of body bytes, the first and the last as in ``0-15``, or ``64-``, that are stored as zeros under ``full``.
-        hash: ranges of body bytes that are stored as their 16 bytes of BLAKE2b, repeated or cut to the range's length, under ``full``. No byte
-            is in two ranges of a rule.
-        sample_connections: share of connections recorded, by a hash of the id; 0.0 to 1.0.
-        sample_frames: share of frames recorded, by a hash of connection, direction and the frame's number; 0.0 to 1.0.
-        expires_ns: from this instant on, in nanoseconds since 1970, the rule matches nothing; 0 never. A file has an instant or a time from now; an
-            instant that has passed is a warning there, as a file grows old, and the rule is off. Over the API it is refused.
-        max_loss_percent: a processor in which the log refuses more than this share of what the rule would record, over 10 s, turns the rule off; 0
-            never does; 0.0 to 100.0.
-        max_cpu_percent: one in which recording for the rule takes more than this share of a core, over 10 s, does, too; 0 never does; 0.0 to 100.0.
-        on_full: what happens when the log cannot keep up or its disk is full: ``drop`` the frames and record a gap, or ``mute`` the source.
+    Of ``expires_ns`` a file has an instant or a time from now; an instant that has passed is a warning there, as a file grows old, and the rule is
+    off. Over the API it is refused.
     """
 
-    name: str
-    listeners: tuple[str, ...] = ()
-    directions: tuple[Direction, ...] = ("request", "response")
-    principals: tuple[str, ...] = ()
-    networks: tuple[str, ...] = ()
-    min_size: int = 0
-    max_size: int = 0
-    apis: tuple[str, ...] = ()
-    clients: tuple[str, ...] = ()
-    capture: Capture = "full"
-    max_frame_bytes: int = 0
-    blank: tuple[str, ...] = ()
-    hash: tuple[str, ...] = ()
-    sample_connections: float = 1.0
-    sample_frames: float = 1.0
-    expires_ns: int = 0
-    on_full: OnFull = "drop"
-    max_loss_percent: float = 0.0
-    max_cpu_percent: float = 0.0
+    name: Annotated[str, Key("unique among rules")]
+    listeners: Annotated[tuple[str, ...], Key("names; empty matches every listener")] = ()
+    directions: Annotated[tuple[Direction, ...], Key("``request`` (from the client), ``response`` (from the upstream)")] = ("request", "response")
+    principals: Annotated[tuple[str, ...], Key("exact principals of the client; empty matches all")] = ()
+    networks: Annotated[tuple[str, ...], Key("CIDR networks of the client's address; empty matches all")] = ()
+    min_size: Annotated[int, Key("the smallest body that matches", "bytes", (0, MAX_INT32))] = 0
+    max_size: Annotated[int, Key("the largest body that matches; 0 is unlimited", "bytes", (0, MAX_INT32))] = 0
+    apis: Annotated[
+        tuple[str, ...],
+        Key("Kafka's APIs, by name or key; of answers, that of the request. Empty matches all, else only frames whose API is known match"),
+    ] = ()
+    clients: Annotated[
+        tuple[str, ...],
+        Key(
+            "patterns (``*``, ``?``, ``[...]``) of the client's own name, ``client.id`` of Kafka's requests; of answers, the name that the "
+            "connection's requests had last. Empty matches all, else only where a name is known"
+        ),
+    ] = ()
+    capture: Annotated[Capture, Key("``full`` bytes, ``lengths`` only, or ``hash`` (16 bytes of BLAKE2b for each body)")] = "full"
+    max_frame_bytes: Annotated[int, Key("body bytes kept of each frame under ``full``; 0 keeps all", "bytes", (0, MAX_INT32))] = 0
+    blank: Annotated[
+        tuple[str, ...],
+        Key("ranges of body bytes, the first and the last as in ``0-15``, or ``64-``, that are stored as zeros under ``full``"),
+    ] = ()
+    hash: Annotated[
+        tuple[str, ...],
+        Key(
+            "ranges of body bytes that are stored as their 16 bytes of BLAKE2b, repeated or cut to the range's length, under ``full``. No byte is in "
+            "two ranges of a rule"
+        ),
+    ] = ()
+    sample_connections: Annotated[float, Key("of connections recorded, by a hash of the id", "share", (0.0, 1.0))] = 1.0
+    sample_frames: Annotated[float, Key("of frames recorded, by a hash of connection, direction and the frame's number", "share", (0.0, 1.0))] = 1.0
+    expires_ns: Annotated[int, Key("from this instant on the rule matches nothing; 0 never", "ns")] = 0
+    on_full: Annotated[
+        OnFull, Key("what happens when the log cannot keep up or its disk is full: ``drop`` the frames and record a gap, or ``mute`` the source")
+    ] = "drop"
+    max_loss_percent: Annotated[
+        float,
+        Key(
+            "a processor in which the log refuses more than this of what the rule would record, over 10 s, turns the rule off; 0 never does",
+            "percent",
+            (0.0, 100.0),
+        ),
+    ] = 0.0
+    max_cpu_percent: Annotated[
+        float, Key("one in which recording for the rule takes more than this of a core, over 10 s, does, too; 0 never does", "percent", (0.0, 100.0))
+    ] = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TapConfig:
     """The segment log.
 
-    Attributes:
-        directory: holds one folder for each stream.
-        budget: bytes of all streams together; the oldest sealed segments go first; 1MiB to 1024TiB. Beside it there are a reserve of 1 MiB and a
-            ledger of about as much; it is passed by open segments, and between two sweeps, a second apart, by a log that grows faster than before.
-        max_age_ms: sealed segments older than this go; 0 keeps them until the budget asks; 0 to 3650d.
-        segment_size: a segment is sealed at this size; 64KiB to 4GiB.
-        segment_age_ms: or at this age; 1s to 1d.
-        flush_size: a block is written at this many bytes; 4KiB to 64MiB.
-        flush_ms: or when its first chunk is this old; 1ms to 10s.
-        queue_size: memory that blocks may take while they wait for a processor's writer thread, before ``on_full`` holds, passed by one run at most;
-            64KiB to 4GiB.
-        rules: in order.
+    Beside the budget there are a reserve of 1 MiB and a ledger of about as much; it is passed by open segments, and between two sweeps, a second
+    apart, by a log that grows faster than before.
     """
 
-    directory: str
-    budget: int = 4 * GIB
-    max_age_ms: int = 0
-    segment_size: int = 128 * MIB
-    segment_age_ms: int = 300_000
-    flush_size: int = 256 * KIB
-    flush_ms: int = 20
-    queue_size: int = 8 * MIB
-    rules: tuple[TapRule, ...] = ()
+    directory: Annotated[str, Key("holds one folder for each stream", "path")]
+    budget: Annotated[int, Key("all streams together; the oldest sealed segments go first", "bytes", (MIB, 1024 * TIB))] = 4 * GIB
+    max_age_ms: Annotated[int, Key("sealed segments older than this go; 0 keeps them until the budget asks", "ms", (0, 3650 * _DAY))] = 0
+    segment_size: Annotated[int, Key("a segment is sealed at this size", "bytes", (64 * KIB, 4 * GIB))] = 128 * MIB
+    segment_age_ms: Annotated[int, Key("or at this age", "ms", (_SECOND, _DAY))] = 300_000
+    flush_size: Annotated[int, Key("a block is written at this size", "bytes", (4 * KIB, 64 * MIB))] = 256 * KIB
+    flush_ms: Annotated[int, Key("or when its first chunk is this old", "ms", (1, 10 * _SECOND))] = 20
+    queue_size: Annotated[
+        int,
+        Key(
+            "memory that blocks may take while they wait for a processor's writer thread, before ``on_full`` holds, passed by one run at most",
+            "bytes",
+            (64 * KIB, 4 * GIB),
+        ),
+    ] = 8 * MIB
+    rules: Annotated[tuple[TapRule, ...], Key("in order", live=True)] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPoolConfig:
-    """What traffic may hold in memory.
+    """What traffic may hold in memory. Each processor's part is at least the largest frame that passes whole."""
 
-    Attributes:
-        size: bytes that all processors together may retain, 64KiB to 1024TiB; each processor's part is at least the largest frame that passes whole.
-        shares: percent of each processor's part that a listener is guaranteed, by its name; 1 to 100, together at most 100.
-    """
-
-    size: int = 256 * MIB
-    shares: dict[str, int] = dataclasses.field(default_factory=dict)
+    size: Annotated[int, Key("what all processors together may retain", "bytes", (64 * KIB, 1024 * TIB), live=True)] = 256 * MIB
+    shares: Annotated[
+        dict[str, int],
+        Key("of each processor's part, what a listener is guaranteed, by its name; together at most 100", "percent", (1, 100)),
+    ] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AdminConfig:
-    """``address``: the gRPC control plane, ``unix:PATH`` (created with mode 0600)."""
+    """The gRPC control plane."""
 
-    address: str = "unix:/run/framegate/admin.sock"
+    address: Annotated[str, Key("``unix:PATH`` (created with mode 0600)", "address")] = "unix:/run/framegate/admin.sock"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HealthConfig:
-    """``address``: ``host:port`` of the plaintext gRPC health listener, which serves grpc.health.v1 and nothing else."""
+    """The plaintext gRPC health listener, which serves grpc.health.v1 and nothing else."""
 
-    address: str
+    address: Annotated[str, Key("``host:port``", "address")]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DrainConfig:
-    """How connections end when the proxy stops. Frames pass as ever until a connection is done, or its client is not read any more.
+    """How connections end when the proxy stops. Frames pass as ever until a connection is done, or its client is not read any more."""
 
-    Attributes:
-        timeout_ms: after this, what is still open is closed with the cause ``drain_timeout``; 0 to 1h. A client that is never done is not read any
-            more, from the end of a frame on, when a quarter of it is left (``framed``: twice ``quiet_ms`` at least): what was read is to be answered.
-        quiet_ms: a ``framed`` pair is done when no byte passed for this long; a ``kafka`` pair is done whenever no answer is owed, and its client is
-            read for this long at least, if it never comes to that; 0 to 10m.
-    """
-
-    timeout_ms: int = 30_000
-    quiet_ms: int = 1_000
+    timeout_ms: Annotated[
+        int,
+        Key(
+            "after this, what is still open is closed with the cause ``drain_timeout``. A client that is never done is not read any more, from the "
+            "end of a frame on, when a quarter of it is left (``framed``: twice ``quiet_ms`` at least): what was read is to be answered",
+            "ms",
+            (0, _HOUR),
+        ),
+    ] = 30_000
+    quiet_ms: Annotated[
+        int,
+        Key(
+            "a ``framed`` pair is done when no byte passed for this long; a ``kafka`` pair is done whenever no answer is owed, and its client is "
+            "read for this long at least, if it never comes to that",
+            "ms",
+            (0, 10 * _MINUTE),
+        ),
+    ] = 1_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class OtlpConfig:
-    """``endpoint``: of an OTLP/gRPC collector, ``http://host:port`` or ``https://host:port``; ``interval_ms`` between exports, 100ms to 1h."""
+    """An OTLP/gRPC collector."""
 
-    endpoint: str
-    interval_ms: int = 10_000
+    endpoint: Annotated[str, Key("``http://host:port`` or ``https://host:port``")]
+    interval_ms: Annotated[int, Key("between exports", "ms", (100, _HOUR))] = 10_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PrometheusConfig:
-    """``address``: ``host:port`` on which ``GET /metrics`` answers."""
+    """What Prometheus scrapes."""
 
-    address: str
+    address: Annotated[str, Key("``host:port`` on which ``GET /metrics`` answers", "address")]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetryConfig:
     """Where metrics go. Both may be set, or neither."""
 
-    otlp: OtlpConfig | None = None
-    prometheus: PrometheusConfig | None = None
+    otlp: Annotated[OtlpConfig | None, Key("to a collector")] = None
+    prometheus: Annotated[PrometheusConfig | None, Key("for Prometheus to scrape")] = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyConfig:
-    """All of one framegate.
+    """All of one framegate."""
 
-    Attributes:
-        node: names this proxy in tap streams and telemetry.
-        listeners: at least one.
-        upstreams: at least one.
-        processors: processes of the data plane; 0 asks for the CPU limit of the pod; 0 to 64.
-    """
-
-    node: str
-    listeners: tuple[ListenerConfig, ...]
-    upstreams: tuple[UpstreamConfig, ...]
-    processors: int = 0
-    admin: AdminConfig = AdminConfig()
-    health: HealthConfig | None = None
-    memory_pool: MemoryPoolConfig = MemoryPoolConfig()
-    tap: TapConfig | None = None
-    telemetry: TelemetryConfig = TelemetryConfig()
-    drain: DrainConfig = DrainConfig()
+    node: Annotated[str, Key("names this proxy in tap streams and telemetry")]
+    listeners: Annotated[tuple[ListenerConfig, ...], Key("at least one")]
+    upstreams: Annotated[tuple[UpstreamConfig, ...], Key("at least one")]
+    processors: Annotated[int, Key("processes of the data plane; 0 asks for the CPU limit of the pod", range=(0, MAX_PROCESSORS), live=True)] = 0
+    admin: Annotated[AdminConfig, Key("the gRPC control plane")] = AdminConfig()
+    health: Annotated[HealthConfig | None, Key("for probes; none: there is none")] = None
+    memory_pool: Annotated[MemoryPoolConfig, Key("what traffic may hold")] = MemoryPoolConfig()
+    tap: Annotated[TapConfig | None, Key("the record of what passed; none: there is none")] = None
+    telemetry: Annotated[TelemetryConfig, Key("where metrics go")] = TelemetryConfig()
+    drain: Annotated[DrainConfig, Key("how connections end")] = DrainConfig()
 
 
 def whole_request(max_receive_size: int, forward: Forward) -> int:
@@ -350,35 +346,9 @@ def to_wire(config: ProxyConfig) -> dict[str, Any]:
     return dataclasses.asdict(config)
 
 
-def _listener(row: dict[str, Any]) -> ListenerConfig:
-    tls = row["tls"]
-    return ListenerConfig(
-        **{
-            **row,
-            "forwarding": Forwarding(**row["forwarding"]),
-            "timeouts": ListenerTimeouts(**row["timeouts"]),
-            "tls": None if tls is None else ListenerTls(**tls),
-        }
-    )
-
-
-def _upstream(row: dict[str, Any]) -> UpstreamConfig:
-    tls = row["tls"]
-    return UpstreamConfig(
-        **{
-            **row,
-            "endpoints": tuple(row["endpoints"]),
-            "timeouts": UpstreamTimeouts(**row["timeouts"]),
-            "tls": None if tls is None else UpstreamTls(**tls),
-        }
-    )
-
-
-def rule_from_wire(row: dict[str, Any]) -> TapRule:
-    """A rule out of JSON-ready values, the inverse of ``dataclasses.asdict``; see ``from_wire``."""
-    names = ("listeners", "directions", "principals", "networks", "apis", "clients", "blank", "hash")
-    tuples: dict[str, Any] = {name: tuple(row[name]) for name in names}
-    return TapRule(**{**row, **tuples})
+def from_wire(row: dict[str, Any]) -> ProxyConfig:
+    """The inverse of ``to_wire``; the values were validated by the sender, so a wrong shape raises TypeError."""
+    return model_from_wire(ProxyConfig, row)
 
 
 def rules_to_wire(rules: tuple[TapRule, ...]) -> list[dict[str, Any]]:
@@ -386,26 +356,6 @@ def rules_to_wire(rules: tuple[TapRule, ...]) -> list[dict[str, Any]]:
     return [dataclasses.asdict(rule) for rule in rules]
 
 
-def _tap(row: dict[str, Any]) -> TapConfig:
-    return TapConfig(**{**row, "rules": tuple(rule_from_wire(rule) for rule in row["rules"])})
-
-
-def from_wire(row: dict[str, Any]) -> ProxyConfig:
-    """The inverse of ``to_wire``; the values were validated by the sender, so a wrong shape raises TypeError or KeyError."""
-    telemetry = row["telemetry"]
-    otlp, prometheus = telemetry["otlp"], telemetry["prometheus"]
-    return ProxyConfig(
-        node=row["node"],
-        listeners=tuple(_listener(item) for item in row["listeners"]),
-        upstreams=tuple(_upstream(item) for item in row["upstreams"]),
-        processors=row["processors"],
-        admin=AdminConfig(**row["admin"]),
-        health=None if row["health"] is None else HealthConfig(**row["health"]),
-        memory_pool=MemoryPoolConfig(**row["memory_pool"]),
-        tap=None if row["tap"] is None else _tap(row["tap"]),
-        telemetry=TelemetryConfig(
-            otlp=None if otlp is None else OtlpConfig(**otlp),
-            prometheus=None if prometheus is None else PrometheusConfig(**prometheus),
-        ),
-        drain=DrainConfig(**row["drain"]),
-    )
+def rule_from_wire(row: dict[str, Any]) -> TapRule:
+    """The inverse, of one rule; see ``from_wire``."""
+    return model_from_wire(TapRule, row)

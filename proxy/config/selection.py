@@ -7,6 +7,8 @@ import itertools
 import re
 from typing import Final, NamedTuple
 
+from proxy.config.model import MAX_INT32
+
 __all__ = ["KAFKA_APIS", "ByteRange", "api_key", "byte_range", "overlap"]
 
 # Kafka's APIs by key (protocol messages of 4.x); what is missing here is shown as api-<key>.
@@ -79,7 +81,6 @@ KAFKA_APIS: Final = {
 }
 
 MAX_API: Final = 32767
-MAX_BODY: Final = 2**31 - 1
 _KEYS: Final = {name.lower(): key for key, name in KAFKA_APIS.items()}
 _RANGE: Final = re.compile(r"(\d{1,10})-(\d{0,10})")
 
@@ -108,9 +109,9 @@ def byte_range(text: str) -> ByteRange:
     if match is None:
         raise ValueError("not a range of bytes: write the first and the last, as in 0-15, or 64- for the rest")
     start = int(match[1])
-    end = int(match[2]) + 1 if match[2] else MAX_BODY
-    if not start < end <= MAX_BODY:
-        raise ValueError(f"not a range of bytes: the first is after the last, or the last above {MAX_BODY - 1}")
+    end = int(match[2]) + 1 if match[2] else MAX_INT32
+    if not start < end <= MAX_INT32:
+        raise ValueError(f"not a range of bytes: the first is after the last, or the last above {MAX_INT32 - 1}")
     return ByteRange(start, end)
 
 

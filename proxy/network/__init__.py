@@ -17,7 +17,8 @@ channel, channel_facts   one connection: what it does, and what can be read of i
 watchdog, verdict        what takes too long; from what went wrong to the one cause
 cause                    why a connection ended: the closed list
 selector, timer          all connections of a thread; the only place that waits
-listener                 whom the selector tells
+channel_sink             what a channel tells, and whom
+fd_handler               who handles the events of a descriptor
 options, stats           what the channels of one side share: settings, counters
 connection_id            64-bit ids and their text form
 ======================== =============================================================================

@@ -63,7 +63,7 @@ class Careful:
         self._roomy: i64 = 0  # bytes that the kernel was asked to take
         self._make_room(PIECE)  # before the first read, which tells the peer
         self._seen: i64 = -1
-        self._looks: i64 = 0
+        self._tries: i64 = 0
         self._reads: i64 = 0  # of the frame begun, over TLS
         self._trusted: i64 = 0  # bytes of it that seemed to be there
         self._sizes: Final[vec[i64]] = vec[i64]([0] * SIZE_BUCKETS)  # of frames that are only looked at: never shown
@@ -77,7 +77,7 @@ class Careful:
         """Whether, if the peer sends no more, what is waited for will never be there."""
         return self.is_awaiting and (self.threshold == 1 or socket_buffers.queued(self._socket) < self.threshold)
 
-    def look(self, room: i64, *, drained: bool, readable: bool) -> i64:
+    def plan_read(self, room: i64, *, drained: bool, readable: bool) -> i64:
         """How many bytes to read now, or what to wait for.
 
         Args:
@@ -94,14 +94,14 @@ class Careful:
         if receive.passed != 0:
             return min(receive.missing(), room, PIECE)
         if receive.size >= 0:
-            return self._look_at_begun(room, drained=drained, readable=readable)
+            return self._plan_begun(room, drained=drained, readable=readable)
         if receive.staged != 0:
             return receive.missing()  # the rest of a header
         if not self._transport.is_plain:
             return LITTLE if room >= LITTLE or drained else WAIT_FOR_ROOM
-        return self._look_at_new(room, readable=readable)
+        return self._plan_new(room, readable=readable)
 
-    def _look_at_new(self, room: i64, *, readable: bool) -> i64:
+    def _plan_new(self, room: i64, *, readable: bool) -> i64:
         data = self._transport.peek(PIECE)
         length: i64 = len(data)
         if length < HEADER:
@@ -121,23 +121,23 @@ class Careful:
         self._receive.cut_next(HEAD)
         return max(room, HEAD)
 
-    def _look_at_begun(self, room: i64, *, drained: bool, readable: bool) -> i64:
+    def _plan_begun(self, room: i64, *, drained: bool, readable: bool) -> i64:
         receive = self._receive
         unit = receive.unit()
         if not receive.cut and (receive.size > SMALL or self._reads > TLS_READS):
-            return self._look_at_large(room, unit, readable=readable)
+            return self._plan_large(room, unit, readable=readable)
         there = socket_buffers.queued(self._socket)
         if self._transport.obtainable(unit) < unit:
             verdict = self._wait(unit, there, readable=readable)
             return verdict if verdict != FULL else self._ask(unit)
         if not self._transport.is_plain:
-            return self._look_at_sealed(room, unit, drained=drained)
+            return self._plan_sealed(room, unit, drained=drained)
         if receive.staged + unit <= room:
             return unit
         receive.cut_now(HEAD)
         return min(max(room - receive.staged, receive.unit()), unit)
 
-    def _look_at_sealed(self, room: i64, unit: i64, *, drained: bool) -> i64:
+    def _plan_sealed(self, room: i64, unit: i64, *, drained: bool) -> i64:
         """A frame over TLS that seems to be there. It need not be, for records may be padded: so it is read whole, and what is held of such frames
         is bounded for all of them together.
         """
@@ -162,7 +162,7 @@ class Careful:
         missing = receive.missing()
         return missing if self._transport.obtainable(missing) >= missing else 0
 
-    def _look_at_large(self, room: i64, unit: i64, *, readable: bool) -> i64:
+    def _plan_large(self, room: i64, unit: i64, *, readable: bool) -> i64:
         turn = self.turn
         portion = min(unit, PORTION if turn is None else turn.portion)
         there = socket_buffers.queued(self._socket)
@@ -198,9 +198,9 @@ class Careful:
                 socket_buffers.set_threshold(self._socket, threshold)
                 self.threshold = threshold
             return WAIT_FOR_BYTES
-        self._looks = self._looks + 1 if there == self._seen else 0
+        self._tries = self._tries + 1 if there == self._seen else 0
         self._seen = there
-        return WAIT_A_WHILE if self._looks < PATIENCE else FULL
+        return WAIT_A_WHILE if self._tries < PATIENCE else FULL
 
     def _make_room(self, size: i64) -> None:
         if self._has_threshold and size > self._roomy:
@@ -210,7 +210,7 @@ class Careful:
     def before_read(self) -> None:
         """Wait for nothing more: something is read, or will be whatever lies there then."""
         self._seen = -1
-        self._looks = 0
+        self._tries = 0
         if self.threshold > 1:
             socket_buffers.set_threshold(self._socket, 1)
             self.threshold = 1

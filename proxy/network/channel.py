@@ -3,10 +3,10 @@
 Rules
 - At most one receive in progress and one pending send. One read and one write for each readiness event.
 - Everything that can go wrong closes this channel only, with one cause; the first wins. ``close`` may be called from anywhere: booked
-  memory goes back at once, the descriptor leaves the selector at once, the listener is told at the end of the poll.
+  memory goes back at once, the descriptor leaves the selector at once, the sink is told at the end of the poll.
 - While memory is short nothing is read that would have to be held (``careful``, ``MEMORY.md``).
 - A mute does not touch the selector: when the next event comes for a muted channel, its read interest is dropped. A short mute is free.
-- ``read_off`` ends reading for good: what still comes is thrown away unseen. It works on a muted channel, so that the path of a read need not know.
+- ``discard_input`` ends reading for good: what still comes is thrown away unseen. It works on a muted channel: the path of a read need not know.
 - EPOLLHUP and EPOLLERR cannot be masked: a muted channel that gets one leaves the selector (``hung``) until it is unmuted, unless the
   socket has an error, which closes it.
 """
@@ -23,6 +23,7 @@ from proxy.network import framing, mute, socket_buffers, state
 from proxy.network.careful import WAIT_A_WHILE, WAIT_FOR_BYTES, WAIT_FOR_ROOM, WAIT_FOR_TURN, Careful
 from proxy.network.cause import Cause
 from proxy.network.channel_facts import ChannelFacts
+from proxy.network.channel_sink import ChannelSink
 from proxy.network.memory_pool import BEGUN
 from proxy.network.options import ChannelOptions
 from proxy.network.pipe import Pipe
@@ -52,7 +53,7 @@ assert (select.EPOLLHUP, select.EPOLLRDHUP) == (EPOLLHUP, EPOLLRDHUP)
 MIN_READ: Final = 448  # with the head of a ``bytes`` still a small block of the interpreter's own, which costs a tenth of what malloc takes
 MAX_READ: Final = 262144  # 64 KiB frames cost 0.92 (plain) and 0.96 (TLS) of what they do with 131072, in one run beside HAProxy
 FIRST_READ: Final = 8 * MIN_READ
-A_WHILE_NS: Final = 10_000_000  # until a socket is asked again that does not tell by itself
+A_WHILE_NS: Final = 10_000_000  # until a socket is asked again that epoll does not announce
 LONGEST_WHILE_NS: Final = 80_000_000  # while it has no more room than before: the time doubles up to this
 
 CLOSED: Final = ChannelState.CLOSED
@@ -73,11 +74,11 @@ class _ChannelTurn(TurnOwner):
         return self._channel.is_dry()
 
     def is_held_up(self) -> bool:
-        return self._channel.causes & mute.HARD & ~mute.MEMORY != 0  # the soft ones let a frame begun finish
+        return self._channel.mute_causes & mute.HARD & ~mute.MEMORY != 0  # the soft ones let a frame begun finish
 
 
-class _AgainTimer(Timer):
-    """Has a channel look again at a socket that does not tell by itself."""
+class _RetryTimer(Timer):
+    """Has a channel try again with a socket that epoll does not announce."""
 
     def __init__(self, channel: "Channel") -> None:
         super().__init__()
@@ -85,7 +86,7 @@ class _AgainTimer(Timer):
 
     def fire(self, now_ns: i64) -> None:
         if self._channel is not None:
-            self._channel.on_again()
+            self._channel.on_retry()
 
     def release(self) -> None:
         self._channel = None
@@ -101,23 +102,24 @@ class Channel(ChannelFacts):
         transport: Transport,
         channel_id: i64,
         options: ChannelOptions,
+        sink: ChannelSink,
         peer: str,
         *,
         connecting: bool,
     ) -> None:
-        super().__init__(selector, sock, transport, channel_id, options, peer, connecting=connecting)
+        super().__init__(selector, sock, transport, channel_id, options, sink, peer, connecting=connecting)
         self._read_size: i64 = FIRST_READ
         self._interest: i64 = UNREGISTERED
         self._room_seen: i64 = 0  # when it was asked for, or last looked at
         self._room_wait_ns: i64 = 0
-        self._again: _AgainTimer | None = None
-        self._again_armed: bool = False
-        self._read_again: bool = False  # it is armed for a read
+        self._retry: _RetryTimer | None = None
+        self._retry_armed: bool = False
+        self._retries_read: bool = False  # it is armed for a read
         self._watchdog: Final = Watchdog(self)
-        self._visit_queued: bool = False
+        self._buffered_queued: bool = False
         self._handshake_queued: bool = False
 
-    # What the listener calls.
+    # What others call.
 
     def send(self, run: Run) -> bool:
         """Write a run, now; what the socket does not take is the pending send. Takes over the run's lease.
@@ -207,24 +209,24 @@ class Channel(ChannelFacts):
         if self._may_read():
             self._sync_interest()
             if self._transport.has_buffered() or self._receive.has_part:
-                self._queue_visit()
+                self._queue_buffered()
 
-    def read_off(self, cause: i64) -> None:
+    def discard_input(self, cause: i64) -> None:
         """End reading: mute for ``cause``, a soft one that stays, and throw away what the peer still sends, unseen and uncounted, whatever else
         mutes, until its end, which is told. To be followed by the end of our side: a close with unread bytes would be a reset, which can
         overtake what the peer was sent. A frame begun is lost. Harmless when the peer's end was seen, or the channel is not open.
         """
-        if not self._open or self._read_ended or self.reads_off:
+        if not self._open or self._read_ended or self.discards_input:
             return
         self._lose_frame()
         self.mute(cause)
         self._pass_boundary()
-        self.reads_off = True
+        self.discards_input = True
         if self._care is not None:
             self._care.before_read()
         self._sync_interest()
         if self._transport.has_buffered():
-            self._queue_visit()
+            self._queue_buffered()
 
     def room(self) -> tuple[i64, bool]:
         """How many bytes ``send`` would pass on now with no rest, 0 when the socket is not writable; and whether nothing waits in it."""
@@ -241,7 +243,7 @@ class Channel(ChannelFacts):
         self._room_wait_ns = A_WHILE_NS
         self._room_seen, _ = self.room()
         if self._room_seen != 0:  # writable, and so never told to be
-            self._look_again_later(A_WHILE_NS)
+            self._retry_later(A_WHILE_NS)
         else:
             self._sync_interest()
 
@@ -264,19 +266,19 @@ class Channel(ChannelFacts):
         """Close, at once; harmless when it is closed. The first cause wins. May be called from anywhere; ``closed`` is told later."""
         if self.state is CLOSED:
             return
-        self.died_in = self.state
+        self.closed_in = self.state
         self.state = state.next_state(self.state, ChannelEvent.CLOSE)
         self._open = False
         self._room_wanted = False
-        self.cause = cause
+        self.close_cause = cause
         self.detail = detail or self.detail
         self.error = error
         self.closed_ns = self._selector.now_ns
         if self._care is not None:
             self._care.leave()
-        if self._again is not None:
-            self._selector.cancel(self._again)
-            self._again.release()
+        if self._retry is not None:
+            self._selector.cancel(self._retry)
+            self._retry.release()
         self._lose_frame()
         self.unsent_bytes += self._send.remaining
         self._send.finish()
@@ -285,7 +287,7 @@ class Channel(ChannelFacts):
         self._watchdog.release()
         self._transport.close()
         self._set_interest(UNREGISTERED)
-        self._selector.retire(self)
+        self._selector.defer_closed(self)
 
     # What the selector calls.
 
@@ -304,11 +306,11 @@ class Channel(ChannelFacts):
         except Exception as error:  # whatever it is, it is this channel's end and nobody else's
             self.crash(error)
 
-    def visit(self) -> None:
+    def poll_buffered(self) -> None:
         """Read what the transport holds although the socket is silent."""
-        self._visit_queued = False
+        self._buffered_queued = False
         try:
-            if self.reads_off:
+            if self.discards_input:
                 if self._open and not self._read_ended:
                     self._throw_away()
                 return
@@ -316,7 +318,7 @@ class Channel(ChannelFacts):
                 return
             if self._receive.has_part:
                 self._pass_part()
-            elif not self.gated or self._listener.may_read(self):
+            elif not self.gated or self.sink.may_read():
                 self._read_some(0)
         except TransportError as error:
             self._fail(error)
@@ -327,7 +329,7 @@ class Channel(ChannelFacts):
         """The first step of a channel whose socket was just given to the selector."""
         try:
             if self.state is CONNECTING:
-                self._watchdog.look(self.opened_ns)
+                self._watchdog.check(self.opened_ns)
                 self._set_interest(EPOLLOUT)
             else:
                 self._queue_handshake()
@@ -348,7 +350,7 @@ class Channel(ChannelFacts):
             else:
                 self._set_interest(EPOLLOUT if code == WANT_WRITE else EPOLLIN)
                 if self._watchdog.deadline_ns == NEVER:  # not before: a handshake of one step needs nobody to watch it
-                    self._watchdog.look(self._selector.now_ns)
+                    self._watchdog.check(self._selector.now_ns)
         except TransportError as error:
             self._fail(error)
         except AuthenticationError as error:
@@ -367,19 +369,19 @@ class Channel(ChannelFacts):
         """Whether nothing lies in the kernel, or here, that could be read."""
         return not self._transport.has_buffered() and socket_buffers.queued(self._socket) == 0
 
-    def on_again(self) -> None:
-        """It is time to look again at a socket that does not tell by itself."""
-        self._again_armed = False
-        self._read_again = False
+    def on_retry(self) -> None:
+        """It is time to try again with a socket that epoll does not announce."""
+        self._retry_armed = False
+        self._retries_read = False
         try:
             if not self._open:
                 return
             if self._room_wanted:
-                self._look_for_room()
+                self._check_room()
             if self._open:
                 self._sync_interest()
                 if self._may_read() and self._transport.has_buffered():
-                    self._queue_visit()
+                    self._queue_buffered()
         except Exception as error:
             self.crash(error)
 
@@ -387,21 +389,23 @@ class Channel(ChannelFacts):
         """Arm the watchdog."""
         self._selector.call_at(deadline_ns, timer)
 
-    def tell(self, *, ended: bool) -> None:
-        """Tell the listener that our end of the stream is out, or that the channel is closed. A listener that raises is the end of this
-        channel; there is none left to tell when it was.
-        """
+    def notify_write_ended(self) -> None:
+        """Tell the sink that our end of the stream is out. A sink that raises is the end of this channel."""
         try:
-            if ended:
-                self._listener.write_ended(self)
-            else:
-                self._listener.closed(self)
+            self.sink.write_ended()
         except Exception as error:
             self.crash(error, "callback")
 
-    def bury(self) -> None:
-        """Close the socket, after the batch of events in which the channel died."""
-        self.attachment = None
+    def notify_closed(self) -> None:
+        """Tell the sink that the channel is closed. When it raises, there is none left to tell."""
+        try:
+            self.sink.closed()
+        except Exception as error:
+            self.crash(error, "callback")
+
+    def close_socket(self) -> None:
+        """Close the socket, after the batch of events in which the channel was closed."""
+        del self.sink  # it may hold the channel
         self._socket.close()
 
     # Opening.
@@ -428,22 +432,22 @@ class Channel(ChannelFacts):
         self.state = state.next_state(self.state, ChannelEvent.AUTHENTICATED)
         self._open = True
         self.ready_ns = self.last_active_ns = self._selector.now_ns
-        self._watchdog.look(self.ready_ns)
-        self._listener.ready(self)
+        self._watchdog.check(self.ready_ns)
+        self.sink.ready()
         if self._open:
             if self._mutes.causes == 0:
                 self._sync_interest()
             else:
                 self._set_interest(EPOLLIN)  # as after any mute: most are over before the first event
             if self._transport.has_buffered() and self._may_read():
-                self._queue_visit()
+                self._queue_buffered()
 
     # Reading.
 
     def _on_readable(self, events: i64) -> None:
         if (self._mutes.causes != 0 or self._read_ended) and not self._may_read():
             self._on_unwanted(events)
-        elif not self.gated or self._listener.may_read(self):
+        elif not self.gated or self.sink.may_read():
             self._read_some(events)
 
     def _read_some(self, events: i64) -> None:
@@ -460,12 +464,12 @@ class Channel(ChannelFacts):
 
     def _pass_by(self) -> bool:
         """Pass on the next of a frame that is cut through without looking at it, as far as the other side has room; False: it must be read."""
-        target = self._listener.passes_to(self) if self._transport.is_plain else None
+        target = self.sink.passes_to() if self._transport.is_plain else None
         if target is None or not target.takes_pipe:
             return False
         room, _ = target.room()
         if room == 0:
-            self._listener.wait_for_room(self)
+            self.sink.wait_for_room()
             return True
         if self._care is not None:
             self._care.before_read()
@@ -491,9 +495,9 @@ class Channel(ChannelFacts):
 
     def _read_by_room(self) -> None:
         """The next piece of a frame that is cut through: no more of it than the other side takes, or a slow one would have us hold it."""
-        room, _ = self._listener.room_for(self)
+        room, _ = self.sink.room_for()
         if room == 0:
-            self._listener.wait_for_room(self)
+            self.sink.wait_for_room()
         else:
             self._read(min(self._receive.missing(), room, MAX_READ))
 
@@ -506,7 +510,7 @@ class Channel(ChannelFacts):
         stats.reads += 1
         stats.bytes_received += size
         stats.frames_received += frames
-        self._listener.passed_by(self, size, frames)
+        self.sink.passed_by(size, frames)
         if frames != 0:
             self._read_size = FIRST_READ  # the head of the next one: the rest of it passes by, too
             if self._open:
@@ -520,8 +524,8 @@ class Channel(ChannelFacts):
         elif events & (EPOLLRDHUP | BROKEN) and care.is_in_vain():
             self._read_out()
             return
-        room, drained = self._listener.room_for(self)
-        size = care.look(room, drained=drained, readable=events & EPOLLIN != 0)
+        room, drained = self.sink.room_for()
+        size = care.plan_read(room, drained=drained, readable=events & EPOLLIN != 0)
         if size > 0:
             self._read(size)
             while not self._transport.is_plain and self._open and self._may_read():
@@ -530,13 +534,13 @@ class Channel(ChannelFacts):
                     break
                 self._read(size)
         elif size == WAIT_FOR_ROOM:
-            self._listener.wait_for_room(self)
+            self.sink.wait_for_room()
         elif size == WAIT_FOR_TURN:
             self.mute(mute.MEMORY)
             self._selector.watch_turns()
         elif size == WAIT_A_WHILE:
-            self._read_again = True
-            self._look_again_later(A_WHILE_NS)
+            self._retries_read = True
+            self._retry_later(A_WHILE_NS)
             self._sync_interest()
         elif size == WAIT_FOR_BYTES:
             self._sync_interest()
@@ -550,14 +554,14 @@ class Channel(ChannelFacts):
             if self.bytes_received == before or not receive.within:
                 return
 
-    def _look_again_later(self, wait_ns: i64) -> None:
-        again = self._again
-        if again is None:
-            again = self._again = _AgainTimer(self)
+    def _retry_later(self, wait_ns: i64) -> None:
+        retry = self._retry
+        if retry is None:
+            retry = self._retry = _RetryTimer(self)
         due_ns = self._selector.now_ns + wait_ns
-        if not self._again_armed or due_ns < again.deadline_ns:
-            self._again_armed = True
-            self._selector.call_at(due_ns, again)
+        if not self._retry_armed or due_ns < retry.deadline_ns:
+            self._retry_armed = True
+            self._selector.call_at(due_ns, retry)
 
     def _read(self, size: i64) -> None:
         care = self._care
@@ -607,7 +611,7 @@ class Channel(ChannelFacts):
 
     def _deliver(self, run: Run) -> None:
         try:
-            self._listener.received(self, run)
+            self.sink.received(run)
         except Exception:
             self.discard(run)
             raise
@@ -623,7 +627,7 @@ class Channel(ChannelFacts):
         if not receive.within:
             self._pass_boundary()
         if self._may_read() and (self._transport.has_buffered() or receive.has_part):
-            self._queue_visit()
+            self._queue_buffered()
         if self._shutting:
             self._try_shut()
         if self._transport.pending_write != 0:
@@ -635,12 +639,12 @@ class Channel(ChannelFacts):
         if run is not None:
             self._deliver(run)
             if self._open and self._may_read() and self._transport.has_buffered():
-                self._queue_visit()
+                self._queue_buffered()
 
     def _pass_boundary(self) -> None:
         """The frame begun is whole, or gone: a mute that waited for that is in force now."""
         if self._mutes.pass_boundary():
-            self._listener.muted(self)
+            self.sink.muted()
 
     def _refuse(self) -> None:
         """Close for what the receive found wrong. The frame is refused, not incomplete: what came of it is lost, and counted as such."""
@@ -659,8 +663,8 @@ class Channel(ChannelFacts):
         self._lose_frame()
         self._pass_boundary()
         if self._open:
-            self._listener.end_of_stream(self)
-        self._sync_interest()  # last: the listener may have closed the channel
+            self.sink.end_of_stream()
+        self._sync_interest()  # last: the sink may have closed the channel
 
     def _lose_frame(self) -> None:
         passed = self._receive.passed
@@ -680,7 +684,7 @@ class Channel(ChannelFacts):
 
     def _on_unwanted(self, events: i64) -> None:
         """An event for a channel that must not be read: drop the interest, or the descriptor when the event cannot be masked."""
-        if self.reads_off and not self._read_ended:
+        if self.discards_input and not self._read_ended:
             self._throw_away()
             return
         if not events & BROKEN:
@@ -703,7 +707,7 @@ class Channel(ChannelFacts):
             return
         self._settle()
         if self._open and self._transport.has_buffered():
-            self._queue_visit()
+            self._queue_buffered()
 
     # Writing.
 
@@ -723,28 +727,28 @@ class Channel(ChannelFacts):
                 self._finish_send()
         elif transport.pending_write != 0:
             transport.flush()
-        if self._room_wanted and not self._again_armed and self.can_send:
-            self._tell_room()
+        if self._room_wanted and not self._retry_armed and self.can_send:
+            self._notify_room()
         if self._shutting and self._open:
             self._try_shut()
         if self._open:
             self._sync_interest()
 
-    def _look_for_room(self) -> None:
-        """Tell that there is more room, if so; look again, later and later, while there is no more than before."""
+    def _check_room(self) -> None:
+        """Tell the sink when there is more room; while there is not, try again, after longer and longer times."""
         room, drained = self.room()
         if room == 0 and self.can_send:
             return  # epoll tells
         if room > self._room_seen or drained:
-            self._tell_room()
+            self._notify_room()
             return
         self._room_seen = room
         self._room_wait_ns = min(self._room_wait_ns << 1, LONGEST_WHILE_NS)
-        self._look_again_later(self._room_wait_ns)
+        self._retry_later(self._room_wait_ns)
 
-    def _tell_room(self) -> None:
+    def _notify_room(self) -> None:
         self._room_wanted = False
-        self._listener.sent(self)
+        self.sink.sent()
 
     def _finish_send(self) -> None:
         frames = self._send.frames
@@ -752,14 +756,14 @@ class Channel(ChannelFacts):
         self._stats.frames_sent += frames
         self._send.finish()
         self._room_wanted = False  # there is, and it is told now
-        self._listener.sent(self)
+        self.sink.sent()
 
     def _try_shut(self) -> None:
         if self.state is state.WRITE_ENDED or self.state is state.ENDED:
             return
         if self._transport.shut_write():
             self.state = state.next_state(self.state, ChannelEvent.SHUT)
-            self._selector.tell_write_ended(self)
+            self._selector.defer_write_ended(self)
         self._sync_interest()
 
     # Interest.
@@ -770,13 +774,13 @@ class Channel(ChannelFacts):
             return
         wanted: i64 = 0
         care = self._care
-        if self.reads_off:
+        if self.discards_input:
             wanted = 0 if self._read_ended else EPOLLIN
         elif care is None:
             wanted = EPOLLIN if self._may_read() else 0
-        elif self._may_read() and not (self._read_again and care.is_awaiting):
+        elif self._may_read() and not (self._retries_read and care.is_awaiting):
             wanted = EPOLLIN if care.threshold == 1 else EPOLLIN | EPOLLRDHUP
-        if self._send.active or self._transport.pending_write != 0 or (self._room_wanted and not self._again_armed):
+        if self._send.active or self._transport.pending_write != 0 or (self._room_wanted and not self._retry_armed):
             wanted |= EPOLLOUT
         if self.hung:
             if not wanted & EPOLLIN:
@@ -790,10 +794,10 @@ class Channel(ChannelFacts):
             self._selector.change_interest(self, self._interest, wanted)
             self._interest = wanted
 
-    def _queue_visit(self) -> None:
-        if not self._visit_queued:
-            self._visit_queued = True
-            self._selector.visit_later(self)
+    def _queue_buffered(self) -> None:
+        if not self._buffered_queued:
+            self._buffered_queued = True
+            self._selector.defer_buffered(self)
 
     # Ending.
 

@@ -8,7 +8,8 @@ from mypy_extensions import i64
 from proxy.network import socket_buffers, state
 from proxy.network.careful import Careful
 from proxy.network.cause import Cause
-from proxy.network.listener import FdHandler
+from proxy.network.channel_sink import ChannelSink
+from proxy.network.fd_handler import FdHandler
 from proxy.network.memory_pool import Account
 from proxy.network.mute import MuteSet, MuteState
 from proxy.network.options import ChannelOptions
@@ -30,20 +31,22 @@ class ChannelFacts(FdHandler):
 
     Attributes:
         id: see ``connection_id``; both channels of a pair may carry the same.
-        gated: the listener is asked before each read (``SelectorListener.may_read``).
-        attachment: the listener's own object for this channel; the channel never looks at it, and drops it when it was told ``closed``.
+        sink: is told what happens; the channel lets go of it when it was told ``closed``.
+        gated: the sink is asked before each read (``ChannelSink.may_read``).
         options: shared with others of its side.
         peer: its address as text.
-        state, died_in: where the channel is in its life; in which state it was closed.
+        state, closed_in: where the channel is in its life; in which state it was closed.
         hung: the descriptor left the selector because the peer is gone while we are muted.
-        reads_off: what the peer sends is read off and thrown away (``Channel.read_off``).
+        discards_input: what the peer sends is read off and thrown away (``Channel.discard_input``).
         principal, identity: who the peer is; set before ``ready``.
-        cause, detail, error: why it was closed.
+        close_cause, detail, error: why it was closed.
         cut_short_at: bytes that were passed on of a frame that was cut through and never became whole; 0: there was none.
         frames_received, bytes_received, frames_sent, bytes_sent: of frames, headers counted; bytes include parts of frames.
         lost_bytes: received bytes of a frame that never became whole; unsent_bytes: bytes of the pending send when it was closed.
         opened_ns, connected_ns, ready_ns, closed_ns, last_active_ns: on the selector's clock; 0 when it did not come to that.
     """
+
+    __deletable__ = ("sink",)
 
     def __init__(
         self,
@@ -52,23 +55,24 @@ class ChannelFacts(FdHandler):
         transport: Transport,
         channel_id: i64,
         options: ChannelOptions,
+        sink: ChannelSink,
         peer: str,
         *,
         connecting: bool,
     ) -> None:
         self.id: Final[i64] = channel_id
-        self.attachment: object = None
+        self.sink: ChannelSink = sink
         self.gated: bool = False
         self.options: Final = options
         self.peer: Final = peer
         self.fd: Final[i64] = sock.fileno()
         self.state: ChannelState = state.CONNECTING if connecting else state.HANDSHAKE
-        self.died_in: ChannelState | None = None
+        self.closed_in: ChannelState | None = None
         self.hung: bool = False
-        self.reads_off: bool = False
+        self.discards_input: bool = False
         self.principal: str = ""
         self.identity: Identity | None = None
-        self.cause: Cause | None = None
+        self.close_cause: Cause | None = None
         self.detail: str = ""
         self.error: BaseException | None = None
         self.frames_received: i64 = 0
@@ -86,7 +90,6 @@ class ChannelFacts(FdHandler):
         self._selector: Final = selector
         self._account: Final[Account] = options.account or selector.pool.common
         self._is_upstream: Final = options.side == "upstream"
-        self._listener: Final = selector.listener
         self._stats: Final = options.stats
         self._socket: Final = sock
         self._transport: Final = transport
@@ -146,7 +149,7 @@ class ChannelFacts(FdHandler):
         return self._receive.booked + self._send.booked + self._transport.booked
 
     @property
-    def causes(self) -> i64:
+    def mute_causes(self) -> i64:
         """Why the channel is not read, as bits of ``mute``."""
         return self._mutes.causes
 

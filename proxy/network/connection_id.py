@@ -7,7 +7,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-__all__ = ["ConnectionIds", "format_connection_id", "parse_connection_id"]
+__all__ = ["ConnectionIds", "format_connection_id", "parse_connection_id", "slot_of"]
 
 SLOT_BITS: Final = 6
 GENERATION_BITS: Final = 28
@@ -30,7 +30,12 @@ def format_connection_id(connection_id: int) -> str:
     """``slot-generation-counter``, what logs and the API show."""
     counter = connection_id & ((1 << COUNTER_BITS) - 1)
     generation = (connection_id >> COUNTER_BITS) & ((1 << GENERATION_BITS) - 1)
-    return f"{connection_id >> (GENERATION_BITS + COUNTER_BITS)}-{generation}-{counter}"
+    return f"{slot_of(connection_id)}-{generation}-{counter}"
+
+
+def slot_of(connection_id: int) -> int:
+    """The slot whose processor has, or had, the connection."""
+    return connection_id >> (GENERATION_BITS + COUNTER_BITS)
 
 
 def parse_connection_id(text: str) -> int:

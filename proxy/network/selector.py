@@ -1,7 +1,7 @@
 """The selector: all the connections of one thread, and the only place where it waits.
 
-One ``poll`` is: wait; handle the events; take handshakes further; visit channels whose transport holds bytes that no event announces; fire
-timers; tell who has died. Theory of operation:
+One ``poll`` is: wait; handle the events; take handshakes further; poll channels whose transport holds buffered bytes that no event announces;
+fire timers; notify the sinks of who has ended or closed. Theory of operation:
 
 - *Level-triggered epoll, one read and one write for each event.* What is left is announced again, behind everybody else: that is the
   fairness. Nothing is read until EAGAIN, which would cost an exception.
@@ -9,7 +9,7 @@ timers; tell who has died. Theory of operation:
   spent. The events that are left are handled before the next wait, so that nobody who stands at the end of a batch starves.
 - *Descriptors of others come first.* They (``watch``) are in an epoll of their own, which the channels' epoll waits for like for any descriptor:
   in its line when little is going on, and without a call more. When the last poll took long, they are looked at before all channels.
-- *Descriptor numbers are reused*, so a socket is closed only at the end of the poll in which its channel died, and events for it that the
+- *Descriptor numbers are reused*, so a socket is closed only at the end of the poll in which its channel closed, and events for it that the
   same wait returned find no handler.
 - *Callbacks never nest.* ``Channel.close`` and ``shut_write`` may be called from within any callback; ``closed`` and ``write_ended`` are
   told at the end of the poll.
@@ -17,7 +17,7 @@ timers; tell who has died. Theory of operation:
   at most 2 ms in a poll.
 - *What raises* is caught where it costs one channel, timer or callback, and noted in ``faults``.
 - *Bytes that no event announces.* A TLS transport may hold decrypted bytes while its socket is silent: after an exact read, or after a
-  mute. Such a channel is queued for a visit, and while any is, the wait does not block. A channel that is muted is not queued; ``unmute``
+  mute. Such a channel is queued for ``poll_buffered``, and while any is, the wait does not block. A muted channel is not queued; ``unmute``
   queues it again. So nothing stalls and nothing spins.
 """
 
@@ -35,8 +35,9 @@ from proxy.clock import Clock
 from proxy.errors import ConnectError
 from proxy.network.cause import Cause
 from proxy.network.channel import Channel
+from proxy.network.channel_sink import ChannelSink
 from proxy.network.faults import Faults
-from proxy.network.listener import FdHandler, SelectorListener
+from proxy.network.fd_handler import FdHandler
 from proxy.network.memory_pool import MemoryPool
 from proxy.network.options import ChannelOptions
 from proxy.network.pipe import Pipe
@@ -50,11 +51,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Selector"]
 
-MAX_EVENTS: Final = 256  # handled between two looks at timers, handshakes and the dead
+MAX_EVENTS: Final = 256  # handled between two looks at timers, handshakes and closed channels
 MAX_REGISTERED: Final = 20  # new sockets for each poll
 HANDSHAKE_BUDGET_NS: Final = 2_000_000
-BUDGET_NS: Final = 5_000_000  # of events, of visits, of telling, in each poll; one step takes up to 1 ms (256 KiB of TLS read and written)
-LOOK_EACH: Final = 4  # steps between two looks at the clock
+BUDGET_NS: Final = 5_000_000  # of events, of buffered bytes, of notifying, in each poll; one step takes up to 1 ms (256 KiB of TLS read and written)
+CLOCK_EACH: Final = 4  # steps between two readings of the clock
 LONG_NS: Final = 1_000_000  # after this much work, watched descriptors are looked at before the channels
 MAX_WATCHED: Final = 16  # of them handled in one look
 
@@ -66,7 +67,7 @@ class _Watched(FdHandler):
         self._selector: Final = selector
 
     def on_event(self, events: i64) -> None:
-        self._selector.look_at_watched()
+        self._selector.poll_watched()
 
 
 class Selector:
@@ -74,7 +75,7 @@ class Selector:
 
     Attributes:
         now_ns: the clock as it was when the wait of this poll ended.
-        pool, listener: as given.
+        pool: as given.
         register_budget: how many more sockets should be registered in this poll; who accepts keeps to it.
         channel_count: open channels, and those that are being opened.
         busy_ns, idle_ns: time spent working and waiting.
@@ -82,9 +83,8 @@ class Selector:
         faults: what raised.
     """
 
-    def __init__(self, clock: Clock, pool: MemoryPool, listener: SelectorListener) -> None:
+    def __init__(self, clock: Clock, pool: MemoryPool) -> None:
         self.pool: Final = pool
-        self.listener: Final = listener
         self._clock_ns: Final = clock.now_ns
         self.now_ns: i64 = clock.now_ns()
         self.register_budget: i64 = MAX_REGISTERED
@@ -104,19 +104,19 @@ class Selector:
         self._pipe: Pipe | None = None  # made with the first frame that needs one
         self._bios: BioPair | None = None  # of all the TLS connections, made with the first
         self._handshakes: Final[deque[Channel]] = deque()
-        self._visits: Final[deque[Channel]] = deque()
-        self._ended: Final[deque[Channel]] = deque()
-        self._dead: Final[deque[Channel]] = deque()
+        self._buffered: Final[deque[Channel]] = deque()
+        self._write_ended: Final[deque[Channel]] = deque()
+        self._closed: Final[deque[Channel]] = deque()
 
-    def register(self, sock: socket.socket, channel_id: i64, options: ChannelOptions, *, peer: str = "") -> Channel:
-        """Take over an accepted, connected stream socket, with TCP_NODELAY, which it has of its listening socket. ``ready`` is told from a later
-        part of this poll or from the next one.
+    def register(self, sock: socket.socket, channel_id: i64, options: ChannelOptions, sink: ChannelSink, *, peer: str = "") -> Channel:
+        """Take over an accepted, connected stream socket, with TCP_NODELAY, which it has of its listening socket. ``ready`` is told to the sink
+        from a later part of this poll or from the next one.
         """
         sock.setblocking(False)
         self.register_budget -= 1
-        return self.adopt(sock, self._transport(sock, options), channel_id, options, peer=peer)
+        return self.adopt(sock, self._transport(sock, options), channel_id, options, sink, peer=peer)
 
-    def connect(self, family: int, address: object, channel_id: i64, options: ChannelOptions, *, peer: str = "") -> Channel:
+    def connect(self, family: int, address: object, channel_id: i64, options: ChannelOptions, sink: ChannelSink, *, peer: str = "") -> Channel:
         """Open a connection. Never blocks and never raises for what the network does: a refusal is told as ``closed``, later.
 
         Args:
@@ -124,6 +124,7 @@ class Selector:
             address: as ``socket.connect`` takes it, resolved already.
             channel_id: see ``connection_id``.
             options: of the upstream's side.
+            sink: the channel's own.
             peer: the address as text.
 
         Raises:
@@ -139,7 +140,7 @@ class Selector:
         except OSError:
             sock.close()
             raise
-        channel = self.adopt(sock, self._transport(sock, options), channel_id, options, peer=peer, connecting=code != 0)
+        channel = self.adopt(sock, self._transport(sock, options), channel_id, options, sink, peer=peer, connecting=code != 0)
         if code not in (0, errno.EALREADY):  # EAGAIN is a refusal: of a Unix socket whose queue is full, it never becomes a connection
             reason = os.strerror(code)
             channel.close(Cause.UPSTREAM_REFUSED, reason, ConnectError(reason, side="upstream", errno=code))
@@ -151,12 +152,13 @@ class Selector:
         transport: Transport,
         channel_id: i64,
         options: ChannelOptions,
+        sink: ChannelSink,
         *,
         peer: str = "",
         connecting: bool = False,
     ) -> Channel:
         """Make a channel of a non-blocking socket and a transport of the caller's. The socket belongs to the selector from here on."""
-        channel = Channel(self, sock, transport, channel_id, options, peer, connecting=connecting)
+        channel = Channel(self, sock, transport, channel_id, options, sink, peer, connecting=connecting)
         self._channels.add(channel)
         self.channel_count += 1
         channel.start()
@@ -214,25 +216,25 @@ class Selector:
         self.polls += 1
         self.register_budget = MAX_REGISTERED
         if worked >= LONG_NS:
-            self.look_at_watched()
+            self.poll_watched()
             now = self._clock_ns()
         self._handle(events, now + BUDGET_NS)
         if self._handshakes:
             self._step_handshakes()
-        if self._visits:
-            self._visit()
+        if self._buffered:
+            self._poll_buffered()
         self._timers.fire_due(self.now_ns)
-        if self._ended or self._dead:
-            self._tell(self._clock_ns() + BUDGET_NS)
+        if self._write_ended or self._closed:
+            self._notify(self._clock_ns() + BUDGET_NS)
 
     def close_channels(self, cause: Cause = Cause.DRAINED) -> None:
-        """Close every channel, and tell the listener of each. The selector goes on."""
+        """Close every channel, and tell the sink of each. The selector goes on."""
         for channel in list(self._channels):
             channel.close(cause)
-        self._tell(NEVER)
+        self._notify(NEVER)
 
     def close(self, cause: Cause = Cause.DRAINED) -> None:
-        """Close every channel, tell the listener of each, then close epoll."""
+        """Close every channel, tell the sink of each, then close epoll."""
         self.close_channels(cause)
         self.drop_pipe()
         if self._watch_epoll is not None:
@@ -260,9 +262,9 @@ class Selector:
         """Have ``step_handshake`` called after the events of this poll."""
         self._handshakes.append(channel)
 
-    def visit_later(self, channel: Channel) -> None:
-        """Have ``visit`` called in the next poll, which does not block."""
-        self._visits.append(channel)
+    def defer_buffered(self, channel: Channel) -> None:
+        """Have ``poll_buffered`` called in the next poll, which does not block."""
+        self._buffered.append(channel)
 
     def watch_turns(self) -> None:
         """Somebody waits for a turn: see that who holds memory moves."""
@@ -288,18 +290,18 @@ class Selector:
         """All of them, in no order. None may be added meanwhile."""
         return self._channels
 
-    def tell_write_ended(self, channel: Channel) -> None:
-        """Have the listener told at the end of this poll."""
-        self._ended.append(channel)
+    def defer_write_ended(self, channel: Channel) -> None:
+        """Have its sink told at the end of this poll."""
+        self._write_ended.append(channel)
 
-    def retire(self, channel: Channel) -> None:
-        """A channel has closed: no more events; the listener is told, and the socket closed, at the end of this poll."""
-        self._dead.append(channel)
+    def defer_closed(self, channel: Channel) -> None:
+        """A channel has closed: no more events; its sink is told, and the socket closed, at the end of this poll."""
+        self._closed.append(channel)
 
     # The parts of a poll.
 
     def _timeout_s(self, now_ns: i64, timeout_ms: i64) -> float:
-        if self._handshakes or self._visits or self._ended or self._dead:
+        if self._handshakes or self._buffered or self._write_ended or self._closed:
             return 0.0
         wait_ns = timeout_ms * 1_000_000
         due_ns = self._timers.next_ns()
@@ -307,7 +309,7 @@ class Selector:
             wait_ns = max(min(wait_ns, due_ns - now_ns), 0)
         return int(wait_ns) / 1e9
 
-    def look_at_watched(self) -> None:
+    def poll_watched(self) -> None:
         """Handle what is ready of the descriptors that are no channel's."""
         if self._watch_epoll is None:
             return
@@ -326,14 +328,14 @@ class Selector:
             if handlers[fd] is handler:  # else it is closed, and the number may be another's by now
                 self._call(handler, bits)
             count += 1
-            if count % LOOK_EACH == 0 and self._clock_ns() >= until_ns:
+            if count % CLOCK_EACH == 0 and self._clock_ns() >= until_ns:
                 return
         for fd, bits in events:
             found = handlers[fd]
             if found is not None:
                 self._call(found, bits)
             count += 1
-            if count % LOOK_EACH == 0 and self._clock_ns() >= until_ns:
+            if count % CLOCK_EACH == 0 and self._clock_ns() >= until_ns:
                 self._leave(events, count)
                 return
 
@@ -358,33 +360,33 @@ class Selector:
             if self._clock_ns() >= until_ns:
                 return
 
-    def _visit(self) -> None:
+    def _poll_buffered(self) -> None:
         """Those that are queued now, until the budget is spent; who queues meanwhile comes in the next poll."""
-        visits = self._visits
-        left: i64 = len(visits)
+        buffered = self._buffered
+        left: i64 = len(buffered)
         until_ns: i64 = self._clock_ns() + BUDGET_NS
         while left > 0:
-            visits.popleft().visit()
+            buffered.popleft().poll_buffered()
             left -= 1
-            if left % LOOK_EACH == 0 and self._clock_ns() >= until_ns:
+            if left % CLOCK_EACH == 0 and self._clock_ns() >= until_ns:
                 return
 
-    def _tell(self, until_ns: i64) -> None:
-        """Tell who has ended or died, until telling adds nobody, or the time is over."""
+    def _notify(self, until_ns: i64) -> None:
+        """Notify the sinks of who has ended or closed, until that adds nobody, or the time is over."""
         count: i64 = 0
-        while self._ended or self._dead:
-            if self._ended:
-                channel = self._ended.popleft()
+        while self._write_ended or self._closed:
+            if self._write_ended:
+                channel = self._write_ended.popleft()
                 if channel.is_open:
-                    channel.tell(ended=True)
+                    channel.notify_write_ended()
             else:
-                channel = self._dead.popleft()
+                channel = self._closed.popleft()
                 self._channels.discard(channel)
                 self.channel_count -= 1
-                channel.tell(ended=False)
-                channel.bury()
+                channel.notify_closed()
+                channel.close_socket()
             count += 1
-            if count % LOOK_EACH == 0 and self._clock_ns() >= until_ns:
+            if count % CLOCK_EACH == 0 and self._clock_ns() >= until_ns:
                 return
 
     def _transport(self, sock: socket.socket, options: ChannelOptions) -> Transport:

@@ -13,7 +13,7 @@ __all__ = ["NEVER", "Timer", "TimerHeap"]
 
 NEVER: Final = 1 << 62
 BUDGET_NS: Final = 2_000_000
-LOOK_EACH: Final = 8  # timers between two looks at the clock
+CLOCK_EACH: Final = 8  # timers between two readings of the clock
 COMPACT_FROM: Final = 1024  # below this many entries stale ones do no harm
 
 
@@ -94,11 +94,11 @@ class TimerHeap:
             except Exception as error:
                 self._faults.note("timer", error)
             fired += 1
-            if fired % LOOK_EACH == 0:
+            if fired % CLOCK_EACH == 0:
                 clock_ns: i64 = self._clock_ns()
                 if clock_ns >= until_ns:
                     return
-                if fired == LOOK_EACH:
+                if fired == CLOCK_EACH:
                     until_ns = clock_ns + BUDGET_NS
 
     def _compact(self) -> None:

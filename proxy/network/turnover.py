@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Turnover"]
 
-LOOK_NS: Final = 50_000_000
-LOOKS: Final = 5  # between two looks at everybody
+CHECK_NS: Final = 50_000_000
+CHECKS: Final = 5  # between two of everybody
 NS_PER_S: Final = 1_000_000_000
 WINDOW_NS: Final = 2_000_000_000
 TURNOVER_S: Final = 10  # what is held must be moved once in this time
 PATIENCE_NS: Final = 2_000_000_000  # so long the first has waited before anybody is closed
-ASKED_LOOKS: Final = TURNOVER_S * NS_PER_S // LOOK_NS
+ASKED_CHECKS: Final = TURNOVER_S * NS_PER_S // CHECK_NS
 
 
 class _Mark:
@@ -74,7 +74,7 @@ class Turnover(Timer):
         if not self._armed:
             self._armed = True
             self._count = 0
-            self._selector.call_at(self._selector.now_ns + LOOK_NS, self)
+            self._selector.call_at(self._selector.now_ns + CHECK_NS, self)
 
     def fire(self, now_ns: i64) -> None:
         self._armed = False
@@ -84,10 +84,10 @@ class Turnover(Timer):
             self._sending = {}
             return
         self._armed = True
-        self._selector.call_at(now_ns + LOOK_NS, self)
+        self._selector.call_at(now_ns + CHECK_NS, self)
         self._take_turns(pool.requests)
         self._take_turns(pool.answers)
-        if self._count % LOOKS == 0:
+        if self._count % CHECKS == 0:
             slow = self._find_slow(self._selector.channels(), now_ns)
             self._close(slow, now_ns)
         self._count += 1
@@ -97,7 +97,7 @@ class Turnover(Timer):
         if turns.waiting == 0:
             return
         for turn in list(turns.admitted):
-            slow = turn.moved * ASKED_LOOKS < turn.size
+            slow = turn.moved * ASKED_CHECKS < turn.size
             if turn.is_in and (turn.moved == 0 or (turn is turns.reserved and slow)) and (turn.owner.is_dry() or turn.owner.is_held_up()):
                 turns.revoke(turn)
             turn.moved = 0

@@ -20,7 +20,7 @@ __all__ = ["Watchdog"]
 
 NS_PER_MS: Final = 1_000_000
 NS_PER_S: Final = 1_000_000_000
-LOOKS: Final = 4  # in a stall window
+CHECKS: Final = 4  # in a stall window
 
 
 class Window:
@@ -66,7 +66,7 @@ class Watchdog(Timer):
         if channel is None:
             return
         try:
-            self.look(now_ns)
+            self.check(now_ns)
         except Exception as error:  # a channel that nobody looks after any more could stay for ever
             channel.crash(error)
 
@@ -74,13 +74,13 @@ class Watchdog(Timer):
         """Let go of the channel, which is closed."""
         self._channel = None
 
-    def look(self, now_ns: i64) -> None:
+    def check(self, now_ns: i64) -> None:
         """Close the channel when it takes too long, else arm for when it might."""
         channel = self._channel
         assert channel is not None, "nobody looks after a closed channel"
         options = channel.options
         if not channel.is_open:
-            self._look_at_opening(channel, now_ns)
+            self._check_opening(channel, now_ns)
             return
         next_ns: i64 = NEVER
         if options.idle_ns > 0:
@@ -89,13 +89,13 @@ class Watchdog(Timer):
                 channel.close(Cause.IDLE, f"no byte for {options.idle_ns // NS_PER_MS} ms")
                 return
         if options.stall_ns > 0 and options.min_rate > 0:
-            next_ns = min(next_ns, now_ns + max(options.stall_ns // LOOKS, 1))
+            next_ns = min(next_ns, now_ns + max(options.stall_ns // CHECKS, 1))
             if self._stalled(channel, now_ns):
                 return
         if next_ns != NEVER:
             channel.arm(self, next_ns)
 
-    def _look_at_opening(self, channel: "Channel", now_ns: i64) -> None:
+    def _check_opening(self, channel: "Channel", now_ns: i64) -> None:
         options = channel.options
         due_ns = channel.opened_ns + options.handshake_timeout_ns
         if now_ns < due_ns:

@@ -1,13 +1,14 @@
 """The Spark side of the tap: what passed the proxy, as tables.
 
 schema.py            the columns of a chunk row, and their projection through a user's schema
-decode.py            blocks of the tap's log as Arrow record batches, without copying payload
+slices.py            slices of the log, read: mapped blocks, and what is lost
+decode.py            blocks as Arrow record batches, without copying payload
 position.py          where a query stands in a log, as its checkpoint keeps it
 planner.py           positions over all streams of a log: what is there, what a batch may take, how it is cut into partitions
 loss.py              what a log lacks that was to be read; vanished.py: which streams are gone, judged from the tap's ledger
 options.py           the options of the source, judged
 source.py            the Python Data Source ``framegate``, for streams and batches
-pyspark_framegate.py what Spark finds by itself; the wheel installs it at its top
+pyspark_framegate.py the one module that a job imports, and what Spark finds by itself; the wheel installs it at its top
 transforms.py        DataFrame to DataFrame: chunks to frames and facts
 derived.py           Arrow to Arrow: frames and facts to the other tables; partial_sums.py: sums by key
 completeness.py      the table and the view that say of each minute whether anything is missing

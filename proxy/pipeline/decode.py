@@ -3,18 +3,13 @@
 The chunk table of a block is a numpy array over the file's bytes, and ``data`` is an Arrow binary array whose buffer *is* the data section
 of the block: chunks lie back to back, so their offsets are all it takes. Neighbouring blocks are joined up to ``_JOIN_BELOW``: a batch costs
 some 2 ms beside its bytes, and the columns of many blocks are made at once (512 MB took a third of the processor time of batches of 1 MiB).
-Joining copies their payload once. So does making anew a block that holds pieces of frames that were cut through: the chunk that completes one
-holds all of it then, and pieces are no rows.
+Joining copies their payload once.
 
 Where only a part of the payload is wanted, frames are cut here, so that Spark never sees the rest; their sizes stay those on the wire.
 """
 
-import dataclasses
 import functools
 import json
-import mmap
-import os
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,69 +17,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from proxy.pipeline.loss import DataLossError, Loss, pairs_of
-from proxy.pipeline.planner import Slice
+from proxy.pipeline.loss import Loss
+from proxy.pipeline.slices import CHUNK_DTYPE, Block
 from proxy.tap import record
-from proxy.tap.ledger import read_ledger
-from proxy.tap.log_reader import BlockRef, Joiner, open_segment
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Block", "loss_batch", "read_slice", "record_batch", "record_batches"]
+__all__ = ["loss_batch", "record_batch", "record_batches"]
 
-CHUNK_DTYPE: Final = np.dtype(
-    {
-        "names": [name for name, _, _ in record.CHUNK_FIELDS],
-        "formats": [kind for _, kind, _ in record.CHUNK_FIELDS],
-        "offsets": [offset for _, _, offset in record.CHUNK_FIELDS],
-        "itemsize": record.CHUNK_ROW_BYTES,
-    }
-)
-INT32: Final = np.dtype(np.int32)
 _COUNTING: Final = (record.KIND_GAP, record.KIND_TOTALS)
 NOBODY: Final = "ANONYMOUS"
 """What the proxy calls a client that did not say who it is. No certificate's name is spelled so."""
 _JOIN_BELOW: Final = 8 << 20
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Block:
-    """A block whose CRCs were found good.
-
-    Attributes:
-        header: its header.
-        body: all bytes of it, header included; usually a slice of a memory map, which lives as long as an array over it does.
-    """
-
-    header: record.BlockHeader
-    body: memoryview
-
-    def ints(self, position: int, count: int) -> "NDArray[np.int32]":
-        """``count`` int32 at ``position`` of the block."""
-        return np.frombuffer(self.body, dtype=INT32, count=count, offset=position)
-
-    @property
-    def chunks(self) -> "NDArray[Any]":
-        """The chunk table."""
-        return np.frombuffer(self.table, dtype=CHUNK_DTYPE)
-
-    @property
-    def table(self) -> memoryview:
-        """The chunk table's bytes."""
-        start = self.header.chunks_at
-        return self.body[start : start + self.header.chunk_count * record.CHUNK_ROW_BYTES]
-
-    @property
-    def strings(self) -> bytes:
-        """What the rows name by index, a JSON array; ``_words`` reads it."""
-        start = self.header.header_len
-        return bytes(self.body[start : start + self.header.strings_len])
-
-    @property
-    def data(self) -> memoryview:
-        """The data section."""
-        return self.body[self.header.data_at : self.header.data_at + self.header.data_len]
 
 
 class _Group:
@@ -351,80 +296,6 @@ _MAKERS: Final[dict[str, Callable[[_Group, pa.DataType], pa.Array]]] = {
     "correlation_id": lambda group, kind: group.answers(kind, 3),
     "transfer_us": lambda group, kind: group.transfer(),
 }
-
-
-def read_slice(part: Slice, *, fail_on_data_loss: bool = True, joiner: Joiner | None = None) -> Iterator[Block | Loss]:
-    """The blocks of a slice, mapped, each CRC checked, their frames whole.
-
-    Args:
-        part: what to read.
-        fail_on_data_loss: as below.
-        joiner: who joined the slices before this one, if somebody did.
-
-    Raises:
-        DataLossError: a block or the segment's header is damaged, or the segment is gone; with ``fail_on_data_loss`` false there is a loss instead,
-            to the end of the slice where a header is damaged, for nobody can say where the next block begins.
-    """
-    at = part.start
-    joiner = joiner or Joiner()
-    try:
-        view, modified_ns = _mapped(part)
-    except (FileNotFoundError, record.FormatError) as fault:
-        gone = isinstance(fault, FileNotFoundError)
-        detail = f"{part.path} was deleted before offsets {at} to {part.end} were read" if gone else f"{part.path}: {fault}"
-        yield _lost(part, at, part.end, record.REASON_VANISHED if gone else record.REASON_DAMAGED, detail, fail=fail_on_data_loss)
-        return
-    while at < part.end:
-        position = at - part.base + record.SEGMENT_HEADER_BYTES
-        try:
-            header = record.decode_block_header(view, position)
-            if header.offset != at or position + header.block_len > len(view):
-                raise record.FormatError(f"a block of {header.block_len} bytes that says it is at {header.offset}")
-        except record.FormatError as fault:
-            detail = f"damaged at offset {at} of {part.path}: {fault}"
-            yield _lost(part, at, part.end, record.REASON_DAMAGED, detail, until_ns=modified_ns, fail=fail_on_data_loss)
-            return
-        body = view[position : position + header.block_len]
-        at += header.block_len
-        if zlib.crc32(body[header.header_len :]) == header.body_crc:
-            yield Block(*joiner.join(BlockRef(part.stream, part.path, part.base, position, header), body))
-            continue
-        detail = f"the block at offset {header.offset} of {part.path} is damaged: its CRC does not fit"
-        times = {"from_ns": header.first_ns, "until_ns": header.last_ns}
-        yield _lost(part, header.offset, at, record.REASON_DAMAGED, detail, **times, fail=fail_on_data_loss)
-
-
-def _mapped(part: Slice) -> tuple[memoryview, int]:
-    """The bytes of a segment, and when it was last written.
-
-    Raises:
-        FileNotFoundError: it was deleted.
-        FormatError: this is no segment that we can read.
-    """
-    fd = open_segment(part.path)
-    try:
-        status = os.fstat(fd)
-        if status.st_size < record.SEGMENT_HEADER_BYTES:
-            raise record.FormatError(f"a segment of {status.st_size} bytes")
-        view = memoryview(mmap.mmap(fd, 0, prot=mmap.PROT_READ))
-    finally:
-        os.close(fd)
-    facts = record.decode_segment_header(bytes(view[: record.SEGMENT_HEADER_BYTES]))
-    if facts["base"] != part.base:
-        raise record.FormatError(f"a segment that begins at {facts['base']}, under a name that says {part.base}")
-    return view, status.st_mtime_ns
-
-
-def _lost(part: Slice, offset: int, end: int, reason: int, detail: str, *, from_ns: int = 0, until_ns: int = 0, fail: bool) -> Loss:
-    """A loss within a slice.
-
-    Raises:
-        DataLossError: it is not accepted.
-    """
-    if fail:
-        raise DataLossError(f"stream {part.stream}: {detail}")
-    ledger = read_ledger(os.path.dirname(os.path.dirname(part.path)))
-    return Loss(part.stream, offset, end, reason, from_ns, until_ns, pairs_of(ledger, part.stream))
 
 
 def record_batch(stream: str, blocks: Sequence[Block], schema: pa.Schema, *, keep: int | None = None) -> pa.RecordBatch:

@@ -20,6 +20,7 @@ from proxy.pipeline.loss import DataLossError, Loss, pairs_of
 from proxy.pipeline.position import Position
 from proxy.pipeline.vanished import Sight, look_for_gone
 from proxy.tap.consumer import write_consumer
+from proxy.tap.headers import Seal
 from proxy.tap.ledger import LEDGER_NAME, Ledger, read_ledger
 from proxy.tap.log_reader import (
     BlockRef,
@@ -33,7 +34,7 @@ from proxy.tap.log_reader import (
     streams,
     walk,
 )
-from proxy.tap.record import REASON_DAMAGED, REASON_VANISHED, FormatError, Seal
+from proxy.tap.record import REASON_DAMAGED, REASON_VANISHED, FormatError
 
 __all__ = ["DataLossError", "Part", "Planner", "Slice", "Target"]
 

@@ -1,20 +1,77 @@
-"""What Spark finds by itself: it imports every top-level module named ``pyspark_*`` and registers the Data Source named ``DefaultSource``.
+"""framegate in Spark: the one module that a job imports.
 
-The wheel installs this module at its top, so ``spark.readStream.format("framegate")`` needs no further word, on Spark Connect too. Where a
-checkout is on the path instead of the wheel, call ``register(spark)`` once. Kept light: every Spark application that has framegate installed
-pays for this import.
+``spark.readStream.format("framegate").option("path", directory).load()`` gives the tap's log as chunks, with the columns of ``CHUNK_SCHEMA``; the
+options are in ``help(pyspark_framegate.DefaultSource)``. What is made of chunks, and of the tables that ``framegate pipeline run`` writes:
+
+    register(spark)              make ``format("framegate")`` known, where the wheel is not installed but a checkout is on the path
+    CHUNK_SCHEMA                 the columns of a chunk; ``.schema(...)`` with some of them reads those alone
+    explode_frames(chunks, ...)  a row for each frame, with the columns of the chunk that are named
+    frames(chunks)               the same with the columns of the table ``frames``, each with its place and what it answers
+    api_name(key)                SQL for the name of a Kafka API
+    connection_text(column)      SQL for a connection id as framegate's log and CLI write it
+    register_views(spark, dir)   the tables of an output as views
+    read_table(spark, dir, name) one of them as a DataFrame
+    TABLE_SCHEMAS                their columns, by table
+    ManifestError                an output whose manifest is damaged, as the two above raise it
+
+Spark imports every top-level module named ``pyspark_*`` when it starts and registers the Data Source named ``DefaultSource``: that is how it finds
+the source by itself, on Spark Connect too. So every Spark application that has framegate installed pays for this import: what needs numpy, pyarrow
+or a look at the tables is imported when it is first asked for.
 """
 
-from typing import TYPE_CHECKING
+import importlib
+from typing import TYPE_CHECKING, Final
 
+from proxy.pipeline.schema import CHUNK_SCHEMA
 from proxy.pipeline.source import FramegateDataSource as DefaultSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["DefaultSource", "register"]
+    from proxy.pipeline.manifest import ManifestError
+    from proxy.pipeline.tables import TABLE_SCHEMAS
+    from proxy.pipeline.transforms import api_name, connection_text, explode_frames, frames
+    from proxy.pipeline.views import read_table, register_views
+
+__all__ = [
+    "CHUNK_SCHEMA",
+    "TABLE_SCHEMAS",
+    "DefaultSource",
+    "ManifestError",
+    "api_name",
+    "connection_text",
+    "explode_frames",
+    "frames",
+    "read_table",
+    "register",
+    "register_views",
+]
+
+# Imported when asked for; the imports for type checkers above say the same.
+_LAZY: Final = {
+    "ManifestError": "proxy.pipeline.manifest",
+    "TABLE_SCHEMAS": "proxy.pipeline.tables",
+    "api_name": "proxy.pipeline.transforms",
+    "connection_text": "proxy.pipeline.transforms",
+    "explode_frames": "proxy.pipeline.transforms",
+    "frames": "proxy.pipeline.transforms",
+    "read_table": "proxy.pipeline.views",
+    "register_views": "proxy.pipeline.views",
+}
 
 
 def register(spark: "SparkSession") -> None:
     """Make ``format("framegate")`` known to this session."""
     spark.dataSource.register(DefaultSource)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -158,8 +158,9 @@ def _read(partition: InputPartition, schema: StructType, options: SourceOptions)
     """The rows of a partition, in the task."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from proxy.pipeline.decode import loss_batch, read_slice, record_batches
+    from proxy.pipeline.decode import loss_batch, record_batches
     from proxy.pipeline.loss import Loss
+    from proxy.pipeline.slices import read_slice
     from proxy.tap.log_reader import Joiner
 
     assert isinstance(partition, SlicePartition), "Spark hands back the partitions it was given"

@@ -197,7 +197,7 @@ def _linger(pair: Pair, leg: Leg) -> None:
     channel.unmute(PEER)
     channel.unmute(TAP)
     if leg.is_client and (pair.cause is Cause.DRAINED or pair.cause is Cause.DRAIN_TIMEOUT):
-        channel.read_off(DRAIN)
+        channel.discard_input(DRAIN)
     else:
         channel.unmute(DRAIN)
     _settle(pair, leg, channel)
@@ -205,7 +205,7 @@ def _linger(pair: Pair, leg: Leg) -> None:
 
 def _settle(pair: Pair, leg: Leg, channel: Channel) -> None:
     """Close a channel of a closing pair whose stream is ended by us, and by the peer as far as we could see it."""
-    if channel.state is ENDED or (channel.state is WRITE_ENDED and channel.causes != 0 and not channel.reads_off):
+    if channel.state is ENDED or (channel.state is WRITE_ENDED and channel.mute_causes != 0 and not channel.discards_input):
         _close_leg(pair, leg)
 
 
@@ -239,7 +239,7 @@ def _last_progress_ns(pair: Pair) -> i64:
         channel = leg.channel
         if channel is None:
             continue
-        if not leg.ended and channel.causes & OURS:
+        if not leg.ended and channel.mute_causes & OURS:
             return pair.owner.selector.now_ns
         last_ns = max(last_ns, channel.last_active_ns)
     return last_ns
@@ -262,26 +262,26 @@ def closed(pair: Pair, leg: Leg, channel: Channel) -> None:
     else:
         _count_upstream(pair, channel)
     if pair.state is not CLOSING:
-        end(pair, channel.cause or Cause.INTERNAL, channel.detail, _side_of(channel))
+        end(pair, channel.close_cause or Cause.INTERNAL, channel.detail, _side_of(channel))
     check_gone(pair)
 
 
 def _side_of(channel: Channel) -> str:
-    return "internal" if channel.cause is Cause.INTERNAL else channel.options.side
+    return "internal" if channel.close_cause is Cause.INTERNAL else channel.options.side
 
 
 def _count_client(pair: Pair, channel: Channel) -> None:
     loop = pair.owner.loop
-    cause = pair.cause or channel.cause or Cause.INTERNAL
+    cause = pair.cause or channel.close_cause or Cause.INTERNAL
     pair.route.counters.downstream_counts.cells[ACTIVE] -= 1
     loop.downstream_durations[ERROR_INDEX[cause]].observe(channel.closed_ns - pair.opened_ns)
     if channel.options.tls is not None and channel.ready_ns == 0:
         loop.counts.cells[HANDSHAKING_CLIENTS] -= 1
-        loop.downstream_handshakes[tls_error(channel.cause)].observe(channel.closed_ns - channel.connected_ns)
+        loop.downstream_handshakes[tls_error(channel.close_cause)].observe(channel.closed_ns - channel.connected_ns)
 
 
 def _count_upstream(pair: Pair, channel: Channel) -> None:
-    cause = pair.cause or channel.cause or Cause.INTERNAL
+    cause = pair.cause or channel.close_cause or Cause.INTERNAL
     pair.route.counters.upstream_counts.cells[ACTIVE] -= 1
     pair.route.upstream.counters.counts.cells[USED] -= 1
     pair.owner.loop.upstream_durations[ERROR_INDEX[cause]].observe(channel.closed_ns - channel.connected_ns)

@@ -44,7 +44,6 @@ ENDPOINT_CAUSES: Final = (
 
 def start(pair: Pair, channel: Channel) -> None:
     """The client's channel is registered."""
-    channel.attachment = pair.client
     pair.client.channel = channel
     pair.client.gone = False
     counters = pair.route.counters
@@ -96,7 +95,7 @@ def _start_attempt(pair: Pair, attempt: Attempt) -> bool:
     options = pair.route.upstream_options[endpoint.server_name]
     pair.endpoint = endpoint.text
     try:
-        channel = selector.connect(endpoint.family, endpoint.address, pair.id, options, peer=endpoint.text)
+        channel = selector.connect(endpoint.family, endpoint.address, pair.id, options, pair.upstream, peer=endpoint.text)
     except OSError as error:
         if error.errno in NO_SOCKET:
             pair.route.upstream.abandoned(attempt, selector.now_ns)
@@ -107,7 +106,6 @@ def _start_attempt(pair: Pair, attempt: Attempt) -> bool:
     if options.tls is not None:
         pair.owner.loop.counts.cells[HANDSHAKING_UPSTREAMS] += 1
     pair.attempt = attempt
-    channel.attachment = pair.upstream
     pair.upstream.channel = channel
     pair.upstream.gone = False
     return True
@@ -172,9 +170,9 @@ def attempt_failed(pair: Pair, channel: Channel) -> None:
     if channel.options.tls is not None:
         pair.owner.loop.counts.cells[HANDSHAKING_UPSTREAMS] -= 1
         if channel.connected_ns != 0:
-            pair.owner.loop.upstream_handshakes[tls_error(channel.cause)].observe(channel.closed_ns - channel.connected_ns)
+            pair.owner.loop.upstream_handshakes[tls_error(channel.close_cause)].observe(channel.closed_ns - channel.connected_ns)
     pair.upstream.channel = None
-    cause = channel.cause or Cause.INTERNAL
+    cause = channel.close_cause or Cause.INTERNAL
     if pair.state is not CLOSING and cause in ENDPOINT_CAUSES:
         _note_failure(pair, attempt, cause, channel.detail, channel.closed_ns)
         _connect(pair)

@@ -1,10 +1,10 @@
-"""The pair: one client's channel joined to one upstream's. This module says what a pair is, and by which rules it lives; see ``relay`` for the hot
+"""The pair: one client's channel joined to one upstream's. This module says what a pair is, and by which rules it lives; see ``leg`` for the hot
 path of a run.
 
-Theory of operation. Each channel carries a ``Leg`` as its attachment: what is needed to pass its runs on. While a pair is OPEN and nobody
+Theory of operation. Each channel has a ``Leg`` as its sink: what is needed to pass its runs on. While a pair is OPEN and nobody
 looks into its frames, ``Leg.forward_to`` names the other channel, and a run is one ``send`` (rule 2). Everything else is in five modules of
 functions over a pair: ``opening`` (rule 1), ``passing`` (rules 2 and 3), ``tapping`` (whose frames are looked at), ``ending`` (rules 5 and 7), and
-``losses``, which counts what is not passed on. ``relay`` tells them what happens to channels. By rule:
+``losses``, which counts what is not passed on. ``leg`` tells them what happens to channels. By rule:
 
 1. The upstream is connected when the client is READY; until it is READY the client is muted for ``peer``. The upstream says which endpoint is
    tried (see ``upstream``); while attempts fail the next is, each once. A client that ends before its first byte ends the pair, unless its
@@ -31,6 +31,7 @@ from mypy_extensions import i64, mypyc_attr
 from proxy.network import mute
 from proxy.network.cause import Cause
 from proxy.network.channel import Channel
+from proxy.network.channel_sink import ChannelSink
 from proxy.network.selector import Selector
 from proxy.network.timer import Timer
 from proxy.relay.counters import LoopCounters
@@ -70,8 +71,12 @@ class PairOwner(abc.ABC):
         return self._selector
 
     def attach(self, selector: Selector) -> None:
-        """Name the selector, whose listener this is."""
+        """Name the selector."""
         self._selector = selector
+
+    @abc.abstractmethod
+    def make_leg(self, pair: "Pair", *, is_client: bool) -> "Leg":
+        """A leg of a pair that is being made."""
 
     @abc.abstractmethod
     def match(self, pair: "Pair", direction: int) -> FrameTap | None:
@@ -86,12 +91,16 @@ class PairOwner(abc.ABC):
         """A pair's attempt took an endpoint of its upstream down, prolonged its back-off, or brought it up again."""
 
     @abc.abstractmethod
+    def pair_muted(self, pair: "Pair") -> None:
+        """A mute of the client's channel that had to wait is in force."""
+
+    @abc.abstractmethod
     def pair_closed(self, pair: "Pair") -> None:
         """The pair is CLOSED; its row is final."""
 
 
-class Leg:
-    """One channel of a pair, and what its runs need.
+class Leg(ChannelSink):
+    """One channel of a pair, and what its runs need; told by the channel (``leg``).
 
     Attributes:
         pair: whose it is.
@@ -178,8 +187,8 @@ class Pair:
         self.route: Final = route
         self.state: PairState = HANDSHAKING
         self.died_in: PairState = HANDSHAKING
-        self.client: Final = Leg(self, is_client=True)
-        self.upstream: Final = Leg(self, is_client=False)
+        self.client: Final = owner.make_leg(self, is_client=True)
+        self.upstream: Final = owner.make_leg(self, is_client=False)
         self.pairing: Pairing | None = None
         self.endpoint: str = ""
         self.cause: Cause | None = None
@@ -234,4 +243,4 @@ class Pair:
             return False
         if self.counts_answers and self.pairing is not None and self.pairing.open > 0:
             return False
-        return self.client.ended or client.causes & (DRAIN | ADMIN) != 0 or client.is_dry()
+        return self.client.ended or client.mute_causes & (DRAIN | ADMIN) != 0 or client.is_dry()

@@ -1,8 +1,4 @@
-"""The relay: what a selector tells, passed on to the pair that it concerns; and all the pairs of one processor.
-
-``received`` is the hot path. For a pair that nobody looks into it is one look-up (the channel's attachment), one ``send`` of the peer, and
-a mute only if the socket did not take everything.
-"""
+"""The relay: all the pairs of one processor. What channels tell goes to their legs (``leg``)."""
 
 import socket
 from typing import Final
@@ -11,13 +7,11 @@ from mypy_extensions import i64
 
 from proxy.network import mute
 from proxy.network.cause import Cause
-from proxy.network.channel import Channel
 from proxy.network.connection_id import ConnectionIds
-from proxy.network.listener import SelectorListener
-from proxy.network.run import Run
-from proxy.relay import ending, opening, passing, tapping
+from proxy.relay import ending, opening, tapping
 from proxy.relay.counters import Counters
 from proxy.relay.ending import CLOSED_BY
+from proxy.relay.leg import RelayLeg
 from proxy.relay.opening import ACCEPTED
 from proxy.relay.pair import Leg, Pair, PairOwner
 from proxy.relay.route import Route
@@ -29,7 +23,6 @@ from proxy.tap.writer import TapWriter
 
 __all__ = ["Relay"]
 
-PEER: Final = mute.PEER
 TAP: Final = mute.TAP
 
 
@@ -80,8 +73,14 @@ class _Pairs(PairOwner):
                 except Exception as error:  # the others wait, too
                     channel.crash(error)
 
+    def make_leg(self, pair: Pair, *, is_client: bool) -> Leg:
+        return RelayLeg(pair, is_client=is_client)
+
     def endpoint_changed(self, pair: Pair, endpoint: Endpoint) -> None:
         self._watcher.endpoint_changed(pair.route.upstream, endpoint)
+
+    def pair_muted(self, pair: Pair) -> None:
+        self._watcher.pair_muted(pair)
 
     def pair_closed(self, pair: Pair) -> None:
         self.open.pop(int(pair.id), None)
@@ -91,8 +90,8 @@ class _Pairs(PairOwner):
         self._watcher.pair_closed(pair)
 
 
-class Relay(SelectorListener):
-    """The listener of a processor's selector.
+class Relay:
+    """Takes connections over, and sees that their pairs follow the rules.
 
     Attributes:
         pairs: the owner of the pairs; ``pairs.open`` has those that are not CLOSED, by id, oldest first.
@@ -103,7 +102,6 @@ class Relay(SelectorListener):
     ) -> None:
         self.pairs: Final = _Pairs(counters, watcher, rules, writer)
         self._ids: Final = ids
-        self._watcher: Final = watcher
 
     def take_over(self, sock: socket.socket, route: Route, peer: str, accepted_ns: i64) -> Pair:
         """Begin a pair with an accepted connection.
@@ -114,7 +112,7 @@ class Relay(SelectorListener):
         pairs = self.pairs
         pair = Pair(pairs, route, self._ids.next(), accepted_ns)
         try:
-            channel = pairs.selector.register(sock, pair.id, route.options, peer=peer)
+            channel = pairs.selector.register(sock, pair.id, route.options, pair.client, peer=peer)
         except OSError:
             self._ids.give_back()
             raise
@@ -157,76 +155,3 @@ class Relay(SelectorListener):
         cells[ACCEPTED] += 1
         cells[CLOSED_BY[cause]] += 1
         return self._ids.next()
-
-    def received(self, channel: Channel, run: Run) -> None:
-        leg = channel.attachment
-        assert isinstance(leg, Leg), "every channel has a leg"
-        out = leg.forward_to
-        if out is not None and out.can_send:
-            if not out.send(run):
-                channel.mute(PEER)
-        else:
-            passing.received(leg.pair, leg, channel, run)
-
-    def may_read(self, channel: Channel) -> bool:
-        leg = channel.attachment
-        assert isinstance(leg, Leg), "every channel has a leg"
-        if leg.tap is None or leg.tap.may_read():
-            return True
-        channel.mute(TAP)
-        self.pairs.tap_full(leg)
-        return False
-
-    def room_for(self, channel: Channel) -> tuple[i64, bool]:
-        leg = channel.attachment
-        assert isinstance(leg, Leg), "every channel has a leg"
-        return passing.room_for(leg.pair, leg)
-
-    def wait_for_room(self, channel: Channel) -> None:
-        leg = channel.attachment
-        assert isinstance(leg, Leg), "every channel has a leg"
-        passing.wait_for_room(leg, channel)
-
-    def passes_to(self, channel: Channel) -> Channel | None:
-        leg = channel.attachment
-        assert isinstance(leg, Leg), "every channel has a leg"
-        return passing.passes_to(leg.pair, leg)
-
-    def passed_by(self, channel: Channel, size: i64, frames: i64) -> None:
-        leg = channel.attachment
-        assert isinstance(leg, Leg), "every channel has a leg"
-        passing.passed_by(leg.pair, leg, size, frames)
-
-    def ready(self, channel: Channel) -> None:
-        leg = channel.attachment
-        assert isinstance(leg, Leg), "every channel has a leg"
-        opening.ready(leg.pair, leg)
-
-    def sent(self, channel: Channel) -> None:
-        leg = channel.attachment
-        assert isinstance(leg, Leg), "every channel has a leg"
-        passing.sent(leg.pair, leg)
-
-    def muted(self, channel: Channel) -> None:
-        leg = channel.attachment
-        assert isinstance(leg, Leg), "every channel has a leg"
-        if leg.is_client:
-            self._watcher.pair_muted(leg.pair)
-
-    def end_of_stream(self, channel: Channel) -> None:
-        leg = channel.attachment
-        assert isinstance(leg, Leg), "every channel has a leg"
-        ending.end_of_stream(leg.pair, leg)
-
-    def write_ended(self, channel: Channel) -> None:
-        leg = channel.attachment
-        assert isinstance(leg, Leg), "every channel has a leg"
-        ending.write_ended(leg.pair, leg)
-
-    def closed(self, channel: Channel) -> None:
-        leg = channel.attachment
-        assert isinstance(leg, Leg), "every channel has a leg"
-        if leg.is_client or channel.ready_ns != 0:
-            ending.closed(leg.pair, leg, channel)
-        else:
-            opening.attempt_failed(leg.pair, channel)

@@ -67,10 +67,10 @@ def open_row(pair: Pair, wall_offset_ns: i64) -> Row:
             if channel.last_active_ns > last_active_ns:
                 last_active_ns = channel.last_active_ns
     row["state"] = _state(pair)
-    row["muted"] = [] if client is None else mute.cause_names(int(client.causes))
-    row["muted_upstream"] = [] if upstream is None else mute.cause_names(int(upstream.causes))
-    row["muting"] = client is not None and client.causes != 0 and not client.mute_in_force
-    row["mute_reason"] = pair.reason if client is not None and client.causes & mute.ADMIN else ""
+    row["muted"] = [] if client is None else mute.cause_names(int(client.mute_causes))
+    row["muted_upstream"] = [] if upstream is None else mute.cause_names(int(upstream.mute_causes))
+    row["muting"] = client is not None and client.mute_causes != 0 and not client.mute_in_force
+    row["mute_reason"] = pair.reason if client is not None and client.mute_causes & mute.ADMIN else ""
     row["in_flight"] = 0 if pair.pairing is None else int(pair.pairing.open)
     row["pending_send"] = int(pending)
     row["leased"] = int(leased)
@@ -129,7 +129,7 @@ def holder_row(pair: Pair, channel: Channel, kind: str, size: i64, wall_offset_n
         "peer": channel.peer if is_client else pair.endpoint,
         "kind": kind,
         "bytes": int(size),
-        "muted": mute.cause_names(int(channel.causes)),
+        "muted": mute.cause_names(int(channel.mute_causes)),
         "muted_ns": int(muted_ns + wall_offset_ns) if muted_ns != 0 else 0,
         "last_active_ns": int(channel.last_active_ns + wall_offset_ns),
     }

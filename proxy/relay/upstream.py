@@ -15,17 +15,17 @@ Theory of operation. There is one of these for each upstream, shared by every li
 A peer that ends a connection that was READY has not failed: what went over it is the pair's business, and not to be repeated elsewhere.
 """
 
-import socket
 from typing import Final
 
 from librt.vecs import vec
 from mypy_extensions import i64
 
 from proxy.cells import CONNECT_ERRORS, UPSTREAM_BLOCK
+from proxy.config.address import format_sockaddr
 from proxy.network.cause import Cause
 from proxy.relay.counters import UpstreamCounters
 
-__all__ = ["FIRST_NS", "MOST_NS", "Attempt", "Endpoint", "Tried", "Upstream", "address_text", "connect_error"]
+__all__ = ["FIRST_NS", "MOST_NS", "Attempt", "Endpoint", "Tried", "Upstream", "connect_error"]
 
 FIRST_NS: Final = 1_000_000_000
 MOST_NS: Final = 30_000_000_000
@@ -36,14 +36,6 @@ ENDPOINTS: Final = UPSTREAM_BLOCK.at("framegate.upstream.endpoint.count")
 DOWN: Final = UPSTREAM_BLOCK.at("framegate.upstream.endpoint.down")
 PROBES: Final = UPSTREAM_BLOCK.at("framegate.upstream.endpoint.probes")
 EJECTIONS: Final = {reason: UPSTREAM_BLOCK.at("framegate.upstream.endpoint.ejections", reason) for reason in CONNECT_ERRORS[1:]}
-
-
-def address_text(family: int, address: object) -> str:
-    """An address as rows show it: ``host:port``, ``[v6]:port`` or ``unix:PATH``."""
-    if not isinstance(address, tuple):
-        return f"unix:{address}"
-    host, port = address[0], address[1]
-    return f"[{host}]:{port}" if family == socket.AF_INET6 else f"{host}:{port}"
 
 
 def connect_error(cause: Cause | None) -> int:
@@ -76,7 +68,7 @@ class Endpoint:
         self.family: Final = family
         self.address: Final = address
         self.server_name: Final = server_name
-        self.text: Final = address_text(family, address)
+        self.text: Final = format_sockaddr(family, address)
         self.listed: bool = False
         self.down: bool = False
         self.probed: bool = False

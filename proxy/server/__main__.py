@@ -93,7 +93,7 @@ def _build(message: Message, slot: int, cells_fd: int, sockets: tuple[socket.soc
         tap.start()
     watcher = Watcher()
     relay = Relay(ConnectionIds(slot, message["generation"]), settings.counters, watcher, rules, tap)
-    selector = Selector(clock, pool, relay)
+    selector = Selector(clock, pool)
     relay.pairs.attach(selector)
     settings.attach(relay, tap)
     drain = Drain(selector, clock, relay.pairs.open, watcher, config.drain.quiet_ms * 1_000_000)

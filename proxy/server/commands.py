@@ -208,7 +208,7 @@ class _Bulk(_Job):
                 self._missing.append(int(pair.id))
             elif client.mute_in_force:
                 self._affected.append(int(pair.id))
-            elif client.causes & mute.ADMIN:
+            elif client.mute_causes & mute.ADMIN:
                 self._begun.append(pair)
             else:
                 self._undone.append(int(pair.id))

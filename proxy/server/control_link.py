@@ -16,7 +16,7 @@ from typing import Any, Final
 from mypy_extensions import i64
 
 from proxy.network.cause import Cause
-from proxy.network.listener import FdHandler
+from proxy.network.fd_handler import FdHandler
 from proxy.network.selector import Selector
 from proxy.relay.pair import Pair
 from proxy.relay.relay import Relay

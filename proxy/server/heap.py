@@ -1,6 +1,6 @@
 """The heap: what was freed goes back to the system, once it is not needed for a while.
 
-The allocator is set to keep what is freed (``control.processor``): giving it back and faulting it in again with each large frame costs time. So
+The allocator is set to keep what is freed (``control.fleet.processor``): giving it back and faulting it in again with each large frame costs time. So
 after a burst a processor would stay as large as it ever was: 94 MiB above idle after a pool of 64 MiB had been full, 7 MiB after eight frames of
 1 MB at a time. Four times a second the loop says what was held at most since the last look, and how many connections there are; when that has
 fallen, and has stayed so for another look, glibc is asked to give back what it has free (``malloc_trim``), pages within the heap included.

@@ -24,7 +24,7 @@ from mypy_extensions import i64
 
 from proxy.cells import PROCESSOR_BLOCK, CellWriter, State
 from proxy.network.cause import Cause
-from proxy.network.listener import FdHandler
+from proxy.network.fd_handler import FdHandler
 from proxy.network.selector import Selector
 from proxy.network.timer import Timer
 from proxy.relay import ending
@@ -298,9 +298,9 @@ class Loop:
         cells[LINK_DROPPED] = self.link.writer.dropped_count
         faults = self._selector.faults
         tap = self._tap
-        if tap is not None and tap.failures != self._tap_failures:
-            self._tap_failures = tap.failures
-            faults.note_text("tap", tap.failure)
+        if tap is not None and tap.thread.failures != self._tap_failures:
+            self._tap_failures = tap.thread.failures
+            faults.note_text("tap", tap.thread.failure)
         if tap is not None:
             tap.tallies.settle(now_ns)
         for place in range(i64(len(faults.counts))):

@@ -4,12 +4,13 @@ A change is prepared (judged against what is in force now), then committed or ab
 start: limits, the pool's share, endpoints, the tap.
 """
 
-import ipaddress
 import socket
 from typing import Any, Final
 
+from proxy.config.address import parse_address
 from proxy.config.model import (
     CUT_ABOVE,
+    MAX_RECEIVE_SIZE,
     Forward,
     ListenerConfig,
     ProxyConfig,
@@ -37,7 +38,6 @@ Message = dict[str, Any]
 Wire = list[Any]
 Files = dict[str, bytes] | None
 NS_PER_MS: Final = 1_000_000
-MAX_INT32: Final = 2**31 - 1
 KAFKA_HEAD: Final = 131_200  # what pairing may have to see of a request: as much as it looks at, see ``proxy.relay.pairing``
 
 
@@ -47,14 +47,10 @@ class ChangeError(Exception):
 
 def _literal(endpoint: str) -> Wire:
     """An endpoint that needs no resolver: a number, or a Unix socket."""
-    if endpoint.startswith("unix:"):
-        return ["", int(socket.AF_UNIX), endpoint.removeprefix("unix:")]
-    host, _, port = endpoint.rpartition(":")
-    try:
-        address = ipaddress.ip_address(host.strip("[]"))
-    except ValueError as error:
-        raise ConfigError(f"the endpoint {endpoint} came without an address") from error
-    return [str(address), int(socket.AF_INET if address.version == 4 else socket.AF_INET6), str(address), int(port)]
+    address = parse_address(endpoint)
+    if address.kind == "name":
+        raise ConfigError(f"the endpoint {endpoint} came without an address")
+    return ["", address.family, address.host] if address.kind == "unix" else [address.host, address.family, address.host, address.port]
 
 
 class Settings:
@@ -182,8 +178,8 @@ class Settings:
         for name, size in change.get("max_receive_size", {}).items():
             if name not in limits:
                 raise ChangeError(f"no listener {name}")
-            if not 1 <= size <= MAX_INT32:
-                raise ChangeError(f"max_receive_size {size} of {name} is not within 1 and {MAX_INT32}")
+            if not MAX_RECEIVE_SIZE.takes(size):
+                raise ChangeError(f"max_receive_size {size} of {name} is not within {MAX_RECEIVE_SIZE.least} and {MAX_RECEIVE_SIZE.most}")
             limits[name] = size
         self._judge_share(change.get("share", int(self.pool.size)), limits)
         endpoints = change.get("endpoints", {})
@@ -284,13 +280,8 @@ def _endpoints(upstream: UpstreamConfig, rows: list[Wire]) -> list[Endpoint]:
 
 def _host(endpoint: str) -> str:
     """The host of an endpoint: a name as the configuration writes it, a number in its shortest form; empty for a Unix socket."""
-    if endpoint.startswith("unix:"):
-        return ""
-    host = endpoint.rpartition(":")[0].strip("[]")
-    try:
-        return str(ipaddress.ip_address(host))
-    except ValueError:
-        return host
+    address = parse_address(endpoint)
+    return "" if address.kind == "unix" else address.host
 
 
 def _server_name(upstream: UpstreamConfig, host: str) -> str:

@@ -1,6 +1,7 @@
 """The tap: a faithful record of the frames that passed, in a log of segments on local disk.
 
-- ``record``: the format on disk, drawn; constants, encode and decode.
+- ``record``: the format on disk, drawn; its constants and the row of a chunk.
+- ``headers``: what segments and blocks say of themselves: encode and decode.
 - ``rules``: which frames are tapped, and how; what a connection's tap is.
 - ``frame_tap``: one direction of one connection as rules tap it; what the relay calls.
 - ``point``: the same where one rule takes all of it.
@@ -9,11 +10,11 @@
 - ``rule_use``: what a rule loses and costs, against its limits.
 - ``redaction``: ranges of bodies that are stored as zeros, or as a hash.
 - ``slicing``: ranges of a run: its frames, what is kept of them.
-- ``block``: chunks gathered for one write.
+- ``block_builder``: gathers chunks for one write; ``block``: what it gathered, and its bytes on disk.
 - ``segment``: the files: append a block, cut a torn tail, seal.
-- ``writer``: the processor's log: blocks, the bounded queue, the writer thread, counters.
+- ``writer``: the processor's log as the loop thread sees it: the bound, gaps, totals; ``writer_thread``: the queue of blocks, and who writes them.
 - ``log_block``: a block in words: frames and gaps.
-- ``log_reader``: streams, segments, blocks and frames for readers.
+- ``log_reader``: streams, segments, blocks and frames for readers; ``log_segments``: finds and opens their files.
 - ``pieces``: frames that were cut through, joined again for readers.
 - ``consumer``: who reads, and where each stands.
 - ``ledger``: which streams there were, and what became of each.
@@ -21,5 +22,5 @@
 - ``recovery``: seal the files that a dead processor left.
 - ``sums``, ``settlement``: what the stream of a processor that ended has, what it lacks, and how the log is told.
 
-Nothing is re-exported: the pipeline may import the record, the log reader, the consumers and the ledger.
+Nothing is re-exported: the pipeline may import the record, its headers, the log reader, the consumers and the ledger.
 """

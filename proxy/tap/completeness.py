@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from proxy.tap.ledger import Fate, Ledger, is_recovery, read_ledger
-from proxy.tap.log_block import GapRecord, LogBlock, TotalsRecord
+from proxy.tap.account import STATES, Account, WindowRow
+from proxy.tap.ledger import Fate, Ledger, is_recovery, read_ledger, run_of
 from proxy.tap.log_reader import (
     BlockRef,
     Joiner,
@@ -25,29 +25,12 @@ from proxy.tap.log_reader import (
     streams,
     walk_past,
 )
-from proxy.tap.record import (
-    CAPTURE_LENGTHS,
-    DIRECTIONS,
-    FLAG_WITHHELD,
-    FRAME_HEADER_BYTES,
-    KIND_FRAMES,
-    LOCK_NAME,
-    REASON_PIECES_LOST,
-    REASON_SAMPLED,
-    REASONS,
-    SEALED_SINCE,
-    WINDOW_NS,
-    ChunkRow,
-)
+from proxy.tap.record import LOCK_NAME, SEALED_SINCE, WINDOW_NS
 
 __all__ = ["STATES", "Verdict", "WindowRow", "verify"]
 
-STATES: Final = ("complete", "cut", "open", "lost", "at_most", "unknown", "missing")
-"""From good to bad. ``cut``: of the stream's oldest window retention took a part; ``open``: the stream is being written, totals are due."""
 LIVE_S: Final = 15.0
 """How long ago the last sign of life of who writes may be; there is one each second."""
-MAX_SPAN: Final = 1440
-"""A gap over more windows than these counts for the first and the last of them, and for those that have frames."""
 EVERYTHING: Final = 1 << 62
 """An offset and a window behind all that there can be."""
 LOOKS: Final = 5
@@ -57,51 +40,6 @@ what it deleted where the disk had no room for the line.
 """
 _WHOLE: Final = frozenset({"complete", "cut", "open"})
 
-Key = tuple[str | None, str, int]
-"""Listener, direction, number of the window."""
-
-
-@dataclasses.dataclass(slots=True)
-class WindowRow:
-    """What a stream says of one listener and direction in one window. Counts are of whole frames.
-
-    Attributes:
-        stream: whose.
-        listener: None: not known, of a gap that an earlier version wrote.
-        direction: word of ``record``.
-        window_ns: where the window begins, wall clock.
-        seen: by the totals.
-        stored: in chunks: whole, a part, a hash or the length.
-        withheld: in chunks as their length only, because their bodies carry credentials.
-        sampled: in gaps, because a rule takes a share.
-        lost: in gaps for any other reason; and frames in chunks of which pieces are gone.
-        at_most: upper bounds of gaps that have no more; no part of ``seen``.
-        unknown: gaps without any count that touch the window.
-        shared: frames in gaps that touch other windows, too: at most so many are missing here.
-        missing: seen, and nothing says what became of them; below 0: stored or lost, and not seen. 0 where totals are only due.
-        state: of ``STATES``.
-    """
-
-    stream: str
-    listener: str | None
-    direction: str
-    window_ns: int
-    seen: int = 0
-    stored: int = 0
-    withheld: int = 0
-    sampled: int = 0
-    lost: int = 0
-    at_most: int = 0
-    unknown: int = 0
-    shared: int = 0
-    missing: int = 0
-    state: str = ""
-
-    @property
-    def accounted(self) -> int:
-        """Frames of which the log says exactly what became of them, and in which window."""
-        return self.stored + self.withheld + self.sampled + self.lost
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verdict:
@@ -110,7 +48,8 @@ class Verdict:
     Attributes:
         rows: by stream, listener, direction and window.
         faults: what is wrong with files, blocks, streams and the ledger, a sentence each.
-        complete: there is no fault, and every window is complete, but for those that retention cut, or that are being written.
+        complete: there is no fault, and every window is complete, but for those that retention cut, or that are being written. A window is complete
+            when all rows that speak of it are; streams without such a row saw nothing then.
     """
 
     rows: list[WindowRow]
@@ -134,10 +73,11 @@ def verify(directory: str, progress: Callable[[int], object] = lambda size: None
     ledger = read_ledger(directory)
     names = sorted({*before, *streams(directory)})
     live = live or _is_written(directory)  # between the two looks one may have ended, or begun
-    accounts: dict[str, _Account] = {}
+    owners = _owners([*ledger.streams, *names])
+    accounts: dict[str, Account] = {}
     readings: list[_Reading] = []
     for name in names:
-        account = accounts.setdefault(_owner(name, [*ledger.streams, *names]), _Account())
+        account = accounts.setdefault(owners.get(run_of(name), name), Account())
         readings.append(_Reading(directory, name, ledger.streams.get(name), account, progress))
         readings[-1].read()
     later = _Later(directory, ledger, before)
@@ -147,6 +87,7 @@ def verify(directory: str, progress: Callable[[int], object] = lambda size: None
         later = _Later(directory, ledger, before)
         looks -= 1
     faults = [*_of_ledger(later), *(fault for reading in readings for fault in reading.judge(later)), *_gone(later, set(names), live)]
+    _cut(later, dict(zip(names, readings, strict=True)), accounts)
     rows = [row for name in sorted(accounts) for row in accounts[name].rows(name, live and _may_grow(directory, name, ledger))]
     sound = not faults and all(row.state in _WHOLE for row in rows)
     return Verdict(rows, faults, sound)
@@ -173,6 +114,25 @@ class _Later:
         sound = self._now.present and not self._now.damage
         return EVERYTHING if sound and stream in self.before.streams else None  # all of it, and it was forgotten
 
+    @property
+    def names(self) -> set[str]:
+        """All streams of which it ever said something here."""
+        return {*self.before.streams, *self._now.streams}
+
+    def fate(self, stream: str) -> Fate | None:
+        """The last that it said of a stream."""
+        return self._now.streams.get(stream) or self.before.streams.get(stream)
+
+    @property
+    def forgotten(self) -> tuple[int, int]:
+        """Between which times lies what retention took of streams that are not known any more; (0, 0): there are none."""
+        return self._now.cut_from_ns, self._now.cut_until_ns
+
+    def cut(self, stream: str) -> tuple[int, int]:
+        """Between which times lies what retention took of a stream; (0, 0): it took nothing."""
+        fate = self._now.streams.get(stream)
+        return self.forgotten if fate is None else (fate.cut_from_ns, fate.cut_until_ns)
+
     def end(self, stream: str) -> int | None:
         """Where a stream ends; None: that is not known."""
         fate = self._now.streams.get(stream) or self.before.streams.get(stream)
@@ -185,6 +145,24 @@ class _Later:
         return sorted(self._listed - self.before.streams.keys() - self._now.streams.keys())
 
 
+def _cut(later: _Later, readings: "dict[str, _Reading]", accounts: dict[str, Account]) -> None:
+    """Tell the accounts of what retention took before it was read: also of streams of which nothing is left, and of what control wrote for them."""
+    owners = _owners([*later.names, *readings])
+    for name in sorted(later.names):
+        from_ns, until_ns = later.cut(name)
+        reading = readings.get(name)
+        if until_ns and (reading is None or reading.lacks(later)):
+            owner = owners.get(run_of(name), name)
+            fate = later.fate(owner)
+            account = accounts.setdefault(owner, Account())
+            if fate is None:
+                account.cut(from_ns, until_ns, [])
+            else:
+                account.cut(from_ns or fate.born_ns, until_ns, fate.tapped)
+    if later.forgotten[1]:
+        accounts.setdefault("", Account()).cut(*later.forgotten, [])
+
+
 def _of_ledger(later: _Later) -> Iterator[str]:
     """What is wrong with the ledger."""
     if not later.before.present:
@@ -195,15 +173,9 @@ def _of_ledger(later: _Later) -> Iterator[str]:
         yield f"{name} is not in the ledger: what else is not nobody can tell"
 
 
-def _owner(stream: str, known: Iterable[str]) -> str:
-    """Of whose frames a stream speaks: a recovery stream of those of the processor that died."""
-    if not is_recovery(stream):
-        return stream
-    node, _, boot_id = stream.rsplit(".", 2)
-    for other in known:
-        if not is_recovery(other) and other.startswith(f"{node}.") and other.endswith(f".{boot_id}"):
-            return other
-    return stream
+def _owners(known: Iterable[str]) -> dict[tuple[str, str], str]:
+    """Of whose frames the streams of a run speak: what control wrote, of those of the processor that died."""
+    return {run_of(stream): stream for stream in known if not is_recovery(stream)}
 
 
 def _gone(later: _Later, names: set[str], live: bool) -> Iterator[str]:
@@ -242,110 +214,6 @@ def _may_grow(directory: str, stream: str, ledger: Ledger) -> bool:
     return bool(listed) and not listed[-1].sealed
 
 
-class _Account:
-    """What the blocks of a stream, and of what control wrote for it, add up to."""
-
-    def __init__(self) -> None:
-        self._rows: dict[Key, WindowRow] = {}
-        self._spans: list[tuple[GapRecord | TotalsRecord, int, int]] = []
-        self.cut_window = -1  # windows up to this one lack what retention took
-        self.proves = True  # False: some of it is of a version that says no totals
-
-    def _at(self, listener: str | None, direction: str, window: int) -> WindowRow:
-        key = (listener, direction, window)
-        row = self._rows.get(key)
-        if row is None:
-            row = self._rows[key] = WindowRow("", listener, direction, window * WINDOW_NS)
-        return row
-
-    def add(self, block: LogBlock) -> None:
-        for row in block.rows:
-            if row.kind == KIND_FRAMES:
-                self._add_frames(block, row)
-        for gap in block.gaps():
-            self._add_gap(gap)
-        for totals in block.totals():
-            first, last = totals.from_ns // WINDOW_NS, totals.until_ns // WINDOW_NS
-            self._at(totals.listener, totals.direction, first).seen += totals.frames
-            if first != last:
-                self._spans.append((totals, first, last))
-
-    def _add_frames(self, block: LogBlock, row: ChunkRow) -> None:
-        at = self._at(block.word(row.listener), DIRECTIONS[row.direction], row.capture_ns // WINDOW_NS)
-        if row.reason == REASON_PIECES_LOST:
-            at.lost += row.frame_count
-            return
-        withheld = _withheld(block, row)
-        at.withheld += withheld
-        at.stored += row.frame_count - withheld
-
-    def _add_gap(self, gap: GapRecord) -> None:
-        first, last = gap.from_ns // WINDOW_NS, gap.until_ns // WINDOW_NS
-        if gap.certainty == "exact" and (first == last or gap.frames == 0):
-            at = self._at(gap.listener, gap.direction, first)
-            if gap.reason == REASONS[REASON_SAMPLED]:
-                at.sampled += gap.frames
-            else:
-                at.lost += gap.frames
-        else:
-            self._spans.append((gap, first, last))
-
-    def _spread(self) -> None:
-        """Count gaps that touch several windows, or have no exact count, in each window that they touch."""
-        windows: dict[tuple[str | None, str], list[int]] = {}
-        for listener, direction, window in self._rows:
-            windows.setdefault((listener, direction), []).append(window)
-        for what, first, last in self._spans:
-            whole = range(first, last + 1) if last - first < MAX_SPAN else sorted({first, last})
-            touched = {*whole, *(window for window in windows.get((what.listener, what.direction), []) if first <= window <= last)}
-            for window in touched:
-                at = self._at(what.listener, what.direction, window)
-                if isinstance(what, TotalsRecord) or what.certainty == "unknown":
-                    at.unknown += 1
-                elif what.certainty == "at_most":
-                    at.at_most += what.frames
-                else:
-                    at.shared += what.frames
-        self._spans.clear()
-
-    def rows(self, stream: str, live: bool) -> list[WindowRow]:
-        """The windows, judged."""
-        self._spread()
-        found = sorted(self._rows.values(), key=lambda row: (row.listener or "", row.direction, row.window_ns))
-        newest = max((row.window_ns for row in found), default=0)
-        for row in found:
-            row.stream = stream
-            row.missing = row.seen - row.accounted
-            due = row.missing < 0 and live and row.window_ns >= newest - WINDOW_NS
-            if due or 0 < row.missing <= row.shared:
-                row.missing = 0
-            row.state = self._judge(row, due)
-        return found
-
-    def _judge(self, row: WindowRow, due: bool) -> str:
-        """``due``: more was stored or lost than totals say as yet."""
-        if row.unknown or not self.proves:
-            return "unknown"
-        cut = row.missing != 0 and row.window_ns <= self.cut_window * WINDOW_NS
-        if row.missing and not cut:
-            return "missing"
-        if row.at_most:
-            return "at_most"
-        if row.lost or row.shared:
-            return "lost"
-        return "cut" if cut else "open" if due else "complete"
-
-
-def _withheld(block: LogBlock, row: ChunkRow) -> int:
-    """Frames of a chunk of which nothing but the length is kept because their bodies carry credentials."""
-    sizes = block.sizes(row)
-    if not row.flags & FLAG_WITHHELD or row.capture == CAPTURE_LENGTHS or sizes is None:
-        return 0
-    starts = block.starts(row)
-    ends = [*starts[1:], row.data_length]
-    return sum(size > 0 and end - start == FRAME_HEADER_BYTES for start, end, size in zip(starts, ends, sizes, strict=True))
-
-
 @dataclasses.dataclass(slots=True)
 class _Miss:
     """Blocks that were not there.
@@ -368,7 +236,7 @@ class _Miss:
 class _Reading:
     """One stream, read from the oldest block that is left to its end; what is wrong is noted, and reading goes on behind it."""
 
-    def __init__(self, directory: str, stream: str, fate: Fate | None, account: _Account, progress: Callable[[int], object]) -> None:
+    def __init__(self, directory: str, stream: str, fate: Fate | None, account: Account, progress: Callable[[int], object]) -> None:
         """``fate``: what the ledger said of the stream before it is read."""
         self._directory = directory
         self._stream = stream
@@ -416,6 +284,14 @@ class _Reading:
     def is_doubtful(self, later: _Later) -> bool:
         """Whether something is not there that retention may have taken, and has not said so yet."""
         return self._is_short(later) or any(isinstance(item, _Miss) and not self._is_taken(item, later) for item in self._found)
+
+    def lacks(self, later: _Later) -> bool:
+        """Whether retention took something before it was read."""
+        taken = later.taken(self._stream) or 0
+        end = later.end(self._stream)
+        if self._end < (taken if end is None else min(taken, end)):
+            return True
+        return any(isinstance(item, _Miss) and self._is_taken(item, later) for item in self._found)
 
     def judge(self, later: _Later) -> Iterator[str]:
         """What is wrong; windows that lack what retention took are cut."""

@@ -9,7 +9,7 @@ line for each stream that is born, before its processor starts; that ended, and 
     born     "tapped": [[listener, direction], …]           a processor will write it; these are the pairs that rules can match
     tapped   "tapped": [[listener, direction], …]           the rules were changed
     ended    "end": logical offset, "settled": bool         nobody writes it any more; settled: what it lacks is in the log, as gaps
-    deleted  "to": logical offset                           retention takes what lies before
+    deleted  "to": logical offset, "from_ns", "until_ns"    retention takes what lies before; between these times (not known to earlier versions)
     adopted  "end": logical offset                          it was there when the ledger was begun: nobody knows what it lacks
 
 Numbers follow one another without a hole. What stands behind the last line feed was torn by a crash: it never was. Anything else that is not as
@@ -19,8 +19,10 @@ The file stays small: past ``COMPACT_BYTES`` it is written anew, and what is kno
 consumer needs first. Such a file begins with a line that says so, numbered 0; then comes a line for each stream that is kept, under the number of
 its birth; then new ones::
 
-    compacted  "to": the last number, "lines": how many were kept, "forgotten": n, "damage": text, "damaged_at": n
+    compacted  "to": the last number, "lines": how many were kept, "forgotten": n, "damage": text, "damaged_at": n, "cut_from_ns", "cut_until_ns"
     kept       what ``Fate`` has
+
+A stream is not left out while another of its run is there (``run_of``): neither it nor what control wrote for it can be judged alone.
 
 ``read_ledger`` needs no lock: a line is one write, a new file one rename. ``LedgerWriter`` is for the one who holds the directory's lock.
 """
@@ -37,7 +39,7 @@ from typing import Any, Final
 
 from proxy.tap.record import FILE_MODE
 
-__all__ = ["LEDGER_NAME", "RECOVERY", "Fate", "Ledger", "LedgerWriter", "Pair", "is_recovery", "read_ledger"]
+__all__ = ["LEDGER_NAME", "RECOVERY", "Fate", "Ledger", "LedgerWriter", "Pair", "is_recovery", "read_ledger", "run_of"]
 
 LEDGER_NAME: Final = "_ledger.jsonl"
 COMPACT_BYTES: Final = 1 << 20
@@ -47,6 +49,9 @@ EVENTS: Final = ("born", "tapped", "ended", "deleted", "adopted", "kept")
 RECOVERY: Final = "recovery"
 Pair = tuple[str, str]
 """A listener's name and a direction."""
+Span = tuple[int, int]
+"""Two times, wall clock."""
+NEVER: Final[Span] = (0, 0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,6 +65,7 @@ class Fate:
         end: the logical offset behind its last block; None: not ended, as far as is known.
         settled: what it lacks is in the log; of an adopted one nobody knows more than its own blocks.
         deleted_to: blocks before this offset are gone; 0: none.
+        cut_from_ns, cut_until_ns: what those spoke of lies between these times, wall clock. From 0: nobody knows since when; until 0: none is gone.
         recovery: control wrote it, for another stream.
         adopted: it was there before the ledger.
     """
@@ -70,6 +76,8 @@ class Fate:
     end: int | None = None
     settled: bool = False
     deleted_to: int = 0
+    cut_from_ns: int = 0
+    cut_until_ns: int = 0
     recovery: bool = False
     adopted: bool = False
 
@@ -89,6 +97,7 @@ class Ledger:
         damage: what is wrong with it, in words; empty when it is sound.
         streams: by name, oldest first.
         forgotten: streams born up to this number may be unknown here though some consumer had not read them; 0: none.
+        cut_from_ns, cut_until_ns: as of ``Fate``, of all streams that retention took and that are unknown here.
     """
 
     present: bool
@@ -96,6 +105,8 @@ class Ledger:
     damage: str
     streams: dict[str, Fate]
     forgotten: int = 0
+    cut_from_ns: int = 0
+    cut_until_ns: int = 0
 
 
 class _DamageError(ValueError):
@@ -111,6 +122,7 @@ class _State:
         self.damage = ""
         self.damaged_at = 0  # the number before the damage
         self.forgotten = 0
+        self.cut: Span = NEVER
         self._sparse_to = 0
         self._sparse_lines = -1  # still to come; -1: not compacted
 
@@ -136,6 +148,7 @@ class _State:
         if first and record["event"] == "compacted":
             self._sparse_to, self._sparse_lines = _integer(record, "to"), _integer(record, "lines")
             self.forgotten, self.damage, self.damaged_at = _integer(record, "forgotten"), str(record["damage"]), _integer(record, "damaged_at")
+            self.cut = _span(record, "cut_", (0, _integer(record, "ns")))
             return
         number, before = _integer(record, "n"), self.last
         self.last = max(before, number)
@@ -169,11 +182,11 @@ class _State:
         elif event == "ended":
             self.streams[stream] = dataclasses.replace(known, end=_integer(record, "end"), settled=record.get("settled") is True)
         else:
-            self.streams[stream] = dataclasses.replace(known, deleted_to=max(known.deleted_to, _integer(record, "to")))
+            self.streams[stream] = _shortened(known, record)
 
     def frozen(self, *, present: bool) -> Ledger:
         """As it is now."""
-        return Ledger(present, self.last, self.damage, dict(self.streams), self.forgotten)
+        return Ledger(present, self.last, self.damage, dict(self.streams), self.forgotten, *self.cut)
 
 
 def _encode(record: Mapping[str, Any]) -> bytes:
@@ -213,21 +226,48 @@ def _pairs(record: Mapping[str, Any]) -> list[Pair]:
     return pairs
 
 
+def _span(record: Mapping[str, Any], prefix: str, otherwise: Span) -> Span:
+    """Two times; ``otherwise`` of a version that did not write them."""
+    names = (f"{prefix}from_ns", f"{prefix}until_ns")
+    return (_integer(record, names[0]), _integer(record, names[1])) if names[1] in record else otherwise
+
+
+def _joined(left: Span, right: Span) -> Span:
+    """From the first to the last."""
+    if NEVER in (left, right):
+        return max(left, right)
+    return min(left[0], right[0]), max(left[1], right[1])
+
+
+def _shortened(known: Fate, record: Mapping[str, Any]) -> Fate:
+    """Retention takes more of a stream. What it has begins with its birth, unless the clock was set back; but not what control wrote for another."""
+    from_ns, until_ns = _span(record, "", (0, _integer(record, "ns")))
+    if known.born_ns and not known.recovery:
+        from_ns = min(from_ns or known.born_ns, known.born_ns)
+    from_ns, until_ns = _joined((known.cut_from_ns, known.cut_until_ns), (from_ns, until_ns))
+    return dataclasses.replace(known, deleted_to=max(known.deleted_to, _integer(record, "to")), cut_from_ns=from_ns, cut_until_ns=until_ns)
+
+
 def _kept(record: Mapping[str, Any], stream: str) -> Fate:
+    born_ns, deleted_to = _integer(record, "born_ns"), _integer(record, "deleted_to")
+    from_ns, until_ns = _span(record, "cut_", (0 if is_recovery(stream) else born_ns, _integer(record, "ns")) if deleted_to else NEVER)
     return Fate(
         born=_integer(record, "n"),
-        born_ns=_integer(record, "born_ns"),
+        born_ns=born_ns,
         tapped=_pairs(record),
         end=None if record.get("end") is None else _integer(record, "end"),
         settled=record.get("settled") is True,
-        deleted_to=_integer(record, "deleted_to"),
+        deleted_to=deleted_to,
+        cut_from_ns=from_ns,
+        cut_until_ns=until_ns,
         recovery=is_recovery(stream),
         adopted=record.get("adopted") is True,
     )
 
 
 def _keep(stream: str, fate: Fate, now_ns: int) -> dict[str, Any]:
-    members = {name: getattr(fate, name) for name in ("born_ns", "tapped", "end", "settled", "deleted_to", "adopted")}
+    names = ("born_ns", "tapped", "end", "settled", "deleted_to", "cut_from_ns", "cut_until_ns", "adopted")
+    members = {name: getattr(fate, name) for name in names}
     return {"n": fate.born, "ns": now_ns, "event": "kept", "stream": stream, **members}
 
 
@@ -238,6 +278,12 @@ def _union(left: Iterable[Pair], right: Iterable[Pair]) -> list[Pair]:
 def is_recovery(stream: str) -> bool:
     """Whether control writes this stream, to settle another one."""
     return stream.rsplit(".", 2)[-2:-1] == [RECOVERY]
+
+
+def run_of(stream: str) -> tuple[str, str]:
+    """The node and the boot id: what a processor's stream and the one in which control settles it have in common."""
+    node, *_, boot_id = stream.rsplit(".", 2)
+    return node, boot_id
 
 
 def _needed(stream: str, fate: Fate, consumers: Mapping[str, Mapping[str, int]]) -> bool:
@@ -316,9 +362,11 @@ class LedgerWriter:
         """A stream ends at this logical offset."""
         self._append({"event": "ended", "stream": stream, "end": end, "settled": settled}, now_ns)
 
-    def deleted(self, stream: str, to: int, now_ns: int) -> None:
-        """What lies before an offset is about to be deleted."""
-        self._append({"event": "deleted", "stream": stream, "to": to}, now_ns)
+    def deleted(self, stream: str, to: int, now_ns: int, from_ns: int = 0, until_ns: int = 0) -> None:
+        """What lies before an offset is about to be deleted; all that it speaks of lies between these times. From 0: it may be anything since the
+        stream was born; until 0: up to now.
+        """
+        self._append({"event": "deleted", "stream": stream, "to": to, "from_ns": from_ns, "until_ns": until_ns or now_ns}, now_ns)
 
     def adopted(self, stream: str, end: int, now_ns: int) -> None:
         """A stream is there of which the ledger knows nothing, and ends so."""
@@ -338,7 +386,8 @@ class LedgerWriter:
         with self._lock:
             streams = self._state.streams
             lines = {stream: _encode(_keep(stream, fate, now_ns)) for stream, fate in streams.items()}
-            needed = {stream: _needed(stream, fate, consumers) for stream, fate in streams.items() if fate.gone}
+            there = {run_of(stream) for stream, fate in streams.items() if not fate.gone}
+            needed = {stream: _needed(stream, fate, consumers) for stream, fate in streams.items() if run_of(stream) not in there}
             size = sum(map(len, lines.values()))
             forgotten = self._state.forgotten
             for stream in sorted(needed, key=lambda stream: (needed[stream], streams[stream].born)):
@@ -348,7 +397,10 @@ class LedgerWriter:
                     forgotten = max(forgotten, streams[stream].born)
                 size -= len(lines.pop(stream))
             dropped = streams.keys() - lines.keys()
-            self._rewrite([lines[stream] for stream in sorted(lines, key=lambda stream: streams[stream].born)], dropped, forgotten, now_ns)
+            cut = self._state.cut
+            for fate in (streams[stream] for stream in dropped):
+                cut = _joined(cut, (fate.cut_from_ns, fate.cut_until_ns))
+            self._rewrite([lines[stream] for stream in sorted(lines, key=lambda stream: streams[stream].born)], dropped, forgotten, cut, now_ns)
             return len(dropped)
 
     def close(self) -> None:
@@ -373,13 +425,14 @@ class LedgerWriter:
             self._state.last += 1
             self._state.apply(json.loads(line[9:]))
 
-    def _rewrite(self, lines: list[bytes], dropped: Set[str], forgotten: int, now_ns: int) -> None:
+    def _rewrite(self, lines: list[bytes], dropped: Set[str], forgotten: int, cut: Span, now_ns: int) -> None:
         state = self._state
         kept = {stream: fate for stream, fate in state.streams.items() if stream not in dropped}
         damaged = any(fate.born <= state.damaged_at for fate in kept.values())  # what it may be about can still be there
         damage, damaged_at = (state.damage, state.damaged_at) if damaged else ("", 0)
         facts = {"to": state.last, "lines": len(lines), "forgotten": forgotten, "damage": damage, "damaged_at": damaged_at}
-        content = b"".join([_encode({"n": 0, "ns": now_ns, "event": "compacted", **facts}), *lines])
+        times = {"cut_from_ns": cut[0], "cut_until_ns": cut[1]}
+        content = b"".join([_encode({"n": 0, "ns": now_ns, "event": "compacted", **facts, **times}), *lines])
         temporary = self._path + ".tmp"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
@@ -397,7 +450,7 @@ class LedgerWriter:
             raise
         os.close(self._fd)  # the new one is open
         self._fd, self._size, self._sound = fd, len(content), True
-        state.streams, state.forgotten, state.damage, state.damaged_at = kept, forgotten, damage, damaged_at
+        state.streams, state.forgotten, state.cut, state.damage, state.damaged_at = kept, forgotten, cut, damage, damaged_at
         self._sync_folder()
 
     def _open(self, path: str) -> int:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 from collections.abc import Iterator
 
+from proxy.tap.headers import BlockHeader
 from proxy.tap.pieces import chunk_rows
 from proxy.tap.record import (
     BLOCK_REQUESTS,
@@ -15,7 +16,6 @@ from proxy.tap.record import (
     KIND_GAP,
     KIND_TOTALS,
     REASONS,
-    BlockHeader,
     ChunkRow,
     certainty,
 )

@@ -1,10 +1,9 @@
-"""Reads the tap's log: its streams, segments, blocks and frames.
+"""Reads the tap's log: its streams, segments, blocks and frames. What a reader imports is here; ``log_segments`` finds and opens the files.
 
 Theory of operation. A reader needs no word from the writer. A block is believed when it lies wholly inside the file's size (asked *before*
 its header is read, so that a tail that is cut and written anew meanwhile never passes) and its header's CRC fits; reading it checks the
 body's CRC too. What follows the last such block is not there yet, or is a torn tail that never will be: both read as the end, while the segment
-is being written. A sealed one ends where its seal says, and is damaged when it does not; older ones than ``SEALED_SINCE`` have no seal. A segment is
-sealed by a rename, so its path may go stale between listing and opening; the other name is tried then.
+is being written. A sealed one ends where its seal says, and is damaged when it does not; older ones than ``SEALED_SINCE`` have no seal.
 
 Planning walks headers only (``walk``): 128 bytes for each block. Reading (``read_block``) gives the whole block, verified, with the frames
 whose pieces it completes joined (``Joiner``; ``read_raw`` leaves it as it lies). Both take logical offsets. An offset that retention deleted
@@ -13,92 +12,57 @@ silently. Where pieces that lie before what is read are gone, their frame says s
 """
 
 import dataclasses
-import itertools
 import os
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Final
 
+from proxy.tap.headers import BlockHeader, decode_block_header
 from proxy.tap.log_block import Frame, GapRecord, LogBlock
-from proxy.tap.pieces import PieceIndex, Place, chunk_rows, joined
-from proxy.tap.record import (
-    BLOCK_HEADER_BYTES,
-    BLOCK_PIECES,
-    OPEN_SUFFIX,
-    SEALED_SINCE,
-    SEALED_SUFFIX,
-    SEGMENT_HEADER_BYTES,
-    BlockHeader,
-    FormatError,
-    Seal,
-    VersionError,
-    decode_block_header,
-    decode_seal,
-    decode_segment_header,
+from proxy.tap.log_segments import (
+    START,
+    DamagedBlockError,
+    LogError,
+    OffsetVanishedError,
+    Segment,
+    UnknownVersionError,
+    first_offset,
+    next_base,
+    open_segment,
+    seal_at,
+    segment_facts,
+    segment_seal,
+    segments,
+    streams,
 )
+from proxy.tap.pieces import PieceIndex, Place, chunk_rows, joined
+from proxy.tap.record import BLOCK_HEADER_BYTES, BLOCK_PIECES, SEGMENT_HEADER_BYTES, FormatError
 
-START: Final = 0
-LISTINGS: Final = 3
-
-
-class LogError(Exception):
-    """The log does not hold what was asked for. ``stream`` names where."""
-
-    def __init__(self, stream: str, message: str) -> None:
-        super().__init__(f"{stream}: {message}")
-        self.stream = stream
-
-
-class OffsetVanishedError(LogError):
-    """The blocks at an offset were deleted. ``offset`` was asked for; ``available`` is the next one that exists, None when nothing does."""
-
-    def __init__(self, stream: str, offset: int, available: int | None) -> None:
-        rest = "nothing is left" if available is None else f"the log begins again at {available}"
-        super().__init__(stream, f"offset {offset} is gone: {rest}")
-        self.offset = offset
-        self.available = available
-
-
-class DamagedBlockError(LogError):
-    """The block at ``offset`` is not what its CRC says, or not there, though its segment's seal says so; ``available`` is where the next segment
-    begins, None when there is none. ``detail`` says what was found.
-    """
-
-    def __init__(self, stream: str, offset: int, available: int | None, detail: str) -> None:
-        super().__init__(stream, f"block at {offset} is damaged: {detail}")
-        self.offset = offset
-        self.available = available
-        self.detail = detail
-
-
-class UnknownVersionError(LogError):
-    """A later framegate wrote this."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Segment:
-    """One file of a stream.
-
-    Attributes:
-        stream: the folder's name.
-        path: as it was when listed; ``open_segment`` finds it after a rename.
-        base: the logical offset of its first block.
-        sealed: it will not grow any more.
-        size: bytes of the file when listed, header included.
-        modified_ns: when it was last written, wall clock.
-    """
-
-    stream: str
-    path: str
-    base: int
-    sealed: bool
-    size: int
-    modified_ns: int
-
-    @property
-    def limit(self) -> int:
-        """The logical offset of the end of the file: no block of it lies beyond."""
-        return self.base + max(0, self.size - SEGMENT_HEADER_BYTES)
+__all__ = [
+    "START",
+    "BlockRef",
+    "DamagedBlockError",
+    "Joiner",
+    "LogError",
+    "OffsetVanishedError",
+    "Segment",
+    "UnknownVersionError",
+    "end_offset",
+    "first_offset",
+    "open_segment",
+    "read_block",
+    "read_blocks",
+    "read_frames",
+    "read_gaps",
+    "read_raw",
+    "segment_facts",
+    "segment_seal",
+    "segments",
+    "streams",
+    "vanished",
+    "walk",
+    "walk_past",
+    "walk_segment",
+]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -118,89 +82,6 @@ class BlockRef:
     base: int
     position: int
     header: BlockHeader
-
-
-def streams(root: str) -> list[str]:
-    """Names of the streams in a tap directory, sorted; a directory that does not exist has none."""
-    try:
-        with os.scandir(root) as entries:
-            return sorted(entry.name for entry in entries if entry.name[0] not in "._" and entry.is_dir())
-    except FileNotFoundError:
-        return []
-
-
-def segments(root: str, stream: str) -> list[Segment]:
-    """The segments of a stream in order; a stream that does not exist (any more) has none.
-
-    A listing is no snapshot: a file renamed meanwhile may be missing from it. So one with a hole is made again.
-    """
-    found: list[Segment] = []
-    for _ in range(LISTINGS):
-        found = _list(root, stream)
-        if all(left.limit >= right.base for left, right in itertools.pairwise(found)):
-            break
-    return found
-
-
-def _list(root: str, stream: str) -> list[Segment]:
-    found: dict[int, Segment] = {}
-    try:
-        names = os.listdir(os.path.join(root, stream))
-    except FileNotFoundError:
-        return []
-    for name in names:
-        stem, suffix = os.path.splitext(name)
-        if suffix in (OPEN_SUFFIX, SEALED_SUFFIX) and stem.isdigit():
-            segment = _look_at(root, stream, stem, suffix)
-            if segment is not None and (segment.base not in found or segment.size > found[segment.base].size):
-                found[segment.base] = segment
-    return [found[base] for base in sorted(found)]
-
-
-def _look_at(root: str, stream: str, stem: str, suffix: str) -> Segment | None:
-    """One segment, sealed or not since it was listed; None when it was deleted."""
-    for sealed in (suffix == SEALED_SUFFIX, True):
-        path = os.path.join(root, stream, stem + (SEALED_SUFFIX if sealed else OPEN_SUFFIX))
-        try:
-            status = os.stat(path)
-        except FileNotFoundError:
-            continue
-        return Segment(stream, path, int(stem), sealed, status.st_size, status.st_mtime_ns)
-    return None
-
-
-def open_segment(path: str) -> int:
-    """A descriptor for reading; a segment sealed since it was listed is found under its new name.
-
-    Raises:
-        FileNotFoundError: it was deleted.
-    """
-    try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        if not path.endswith(OPEN_SUFFIX):
-            raise
-        return os.open(path.removesuffix(OPEN_SUFFIX) + SEALED_SUFFIX, os.O_RDONLY | os.O_CLOEXEC)
-
-
-def segment_facts(path: str) -> dict[str, str | int]:
-    """What a segment's header says: node, slot, stream, boot_id, created_ns, base, version.
-
-    Raises:
-        FormatError: not a segment.
-        FileNotFoundError: it was deleted.
-    """
-    fd = open_segment(path)
-    try:
-        return decode_segment_header(os.pread(fd, SEGMENT_HEADER_BYTES, 0))
-    finally:
-        os.close(fd)
-
-
-def first_offset(root: str, stream: str) -> int:
-    """Where the stream's oldest block that still exists begins; 0 for a stream without segments."""
-    listed = segments(root, stream)
-    return listed[0].base if listed else START
 
 
 def end_offset(root: str, stream: str, offset: int = START) -> int:
@@ -245,7 +126,7 @@ def walk(root: str, stream: str, offset: int = START, limit: int | None = None) 
                 yield block
                 offset = block.header.end
         except OffsetVanishedError:
-            raise OffsetVanishedError(stream, offset, _next_base(root, stream, offset)) from None
+            raise OffsetVanishedError(stream, offset, next_base(root, stream, offset)) from None
         if limit is not None and offset >= limit:
             return
         if following is not None and following > offset:
@@ -282,11 +163,6 @@ def walk_past(
             return
 
 
-def _next_base(root: str, stream: str, offset: int) -> int | None:
-    """Where the log goes on behind an offset whose segment was deleted, as far as segments are there now."""
-    return next((segment.base for segment in segments(root, stream) if segment.base > offset), None)
-
-
 def _explain(segment: Segment, offset: int, following: int) -> None:
     """Blocks stop before the next segment begins: tell a hole in the log from a damaged block."""
     try:
@@ -316,7 +192,7 @@ def walk_segment(segment: Segment, offset: int, limit: int | None = None, follow
     except FileNotFoundError:
         raise OffsetVanishedError(segment.stream, offset, None) from None
     try:
-        seal = _seal_at(fd, segment, following)
+        seal = seal_at(fd, segment, following)
         end = None if seal is None else seal.end
         position = offset - segment.base + SEGMENT_HEADER_BYTES
         while (limit is None or offset < limit) and (end is None or offset < end):
@@ -330,45 +206,6 @@ def walk_segment(segment: Segment, offset: int, limit: int | None = None, follow
             offset = header.end
     finally:
         os.close(fd)
-
-
-def segment_seal(segment: Segment) -> Seal | None:
-    """How a segment says that it ends; None: it is being written, or from before there were seals. Raises as ``walk_segment``."""
-    try:
-        fd = open_segment(segment.path)
-    except FileNotFoundError:
-        raise OffsetVanishedError(segment.stream, segment.base, None) from None
-    try:
-        return _seal_at(fd, segment, None)
-    finally:
-        os.close(fd)
-
-
-def _seal_at(fd: int, segment: Segment, following: int | None) -> Seal | None:
-    """The seal in a segment's header, which is judged on the way."""
-    head = os.pread(fd, SEGMENT_HEADER_BYTES, 0)
-    if len(head) < SEGMENT_HEADER_BYTES and not segment.sealed:
-        return None  # its writer has just made it
-    try:
-        facts = decode_segment_header(head)
-        seal = decode_seal(head) if segment.sealed else _seal_begun(head)
-        if facts["base"] != segment.base:
-            raise FormatError(f"a segment that says it begins at {facts['base']}")
-        if seal is None and segment.sealed and int(facts["version"]) >= SEALED_SINCE:
-            raise FormatError("sealed without a seal")
-    except VersionError as error:
-        raise UnknownVersionError(segment.stream, f"{os.path.basename(segment.path)}: {error}") from error
-    except FormatError as error:
-        raise DamagedBlockError(segment.stream, segment.base, following, f"{os.path.basename(segment.path)}: {error}") from error
-    return seal
-
-
-def _seal_begun(head: bytes) -> Seal | None:
-    """The seal of a segment that has not got its final name yet, when all of it is written."""
-    try:
-        return decode_seal(head)
-    except FormatError:
-        return None
 
 
 def _header_at(fd: int, position: int, offset: int) -> BlockHeader | None:
@@ -405,7 +242,7 @@ def read_raw(block: BlockRef) -> LogBlock:
 def vanished(block: BlockRef) -> OffsetVanishedError:
     """The error for a block whose segment was deleted since the walk."""
     root = os.path.dirname(os.path.dirname(block.path))
-    return OffsetVanishedError(block.stream, block.header.offset, _next_base(root, block.stream, block.header.offset))
+    return OffsetVanishedError(block.stream, block.header.offset, next_base(root, block.stream, block.header.offset))
 
 
 def _verified(block: BlockRef) -> memoryview:

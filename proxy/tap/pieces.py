@@ -7,6 +7,7 @@ does the rest.
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from proxy.tap.headers import BlockHeader
 from proxy.tap.record import (
     BLOCK_PIECES,
     CHUNK_ROW,
@@ -16,7 +17,6 @@ from proxy.tap.record import (
     KIND_GAP,
     KIND_PIECE,
     REASON_PIECES_LOST,
-    BlockHeader,
     ChunkRow,
 )
 

@@ -7,7 +7,8 @@ from librt.vecs import vec
 from mypy_extensions import i32, i64
 
 from proxy.network.run import PART_FIRST, PART_LAST, Run
-from proxy.tap.block import BlockBuilder, Part, pack_codes
+from proxy.tap.block import Part
+from proxy.tap.block_builder import BlockBuilder, pack_codes
 from proxy.tap.frame_tap import FrameTap
 from proxy.tap.gap import Gap
 from proxy.tap.record import (
@@ -21,21 +22,17 @@ from proxy.tap.record import (
     FLAG_WITHHELD,
     FRAME_HEADER_BYTES,
     FRAMING_INT32,
-    HASH_BYTES,
     KIND_FRAMES,
     KIND_PIECE,
     MAX_CHUNK_BYTES,
-    REASON_CAPTURE,
     REASON_NONE,
-    REASON_OVERSIZE,
     REASON_PARTIAL_FRAME,
     REASON_SAMPLED,
     REASON_UNDELIVERED,
-    REASON_WITHHELD,
     WINDOW_NS,
 )
 from proxy.tap.redaction import Redaction, Redactor, new_digest
-from proxy.tap.slicing import PieceCursor, find_frames, hash_body, write_redacted, write_starts
+from proxy.tap.slicing import cut_reason, hash_body, write_cut, write_last_piece, write_piece, write_redacted, write_starts
 from proxy.tap.tallies import Tallies, Tally
 from proxy.tap.writer import TapWriter
 
@@ -226,9 +223,9 @@ class TapPoint(FrameTap):
                 flags, replaced = write_redacted(redaction, builder, run, sensitive, self._cap(run.size))
                 lost_bytes = run.size - (builder.data_len - data_offset) + replaced
             else:
-                flags = self._add_cut(builder, run, sensitive)
+                flags = write_cut(builder, run, sensitive, self._cap(run.size), self._capture == CAPTURE_HASH and run.size <= MAX_CHUNK_BYTES)
                 lost_bytes = self._cut_bytes(run, builder.data_len - data_offset)
-            codes |= (_cut_reason(run.size, lost_bytes, flags) << 24) | ((flags | FLAG_SIZES) << 48)
+            codes |= (cut_reason(run.size, lost_bytes, flags) << 24) | ((flags | FLAG_SIZES) << 48)
             builder.sizes_count += run.frames
         builder.starts_count += run.frames
         if keys is not None and latencies is not None:
@@ -253,46 +250,6 @@ class TapPoint(FrameTap):
             codes,
         )
 
-    def _add_cut(self, builder: BlockBuilder, run: Run, sensitive: vec[i32] | None) -> i64:
-        """Append what the rule keeps of each frame, with starts and sizes; returns the chunk's flags."""
-        positions = find_frames(run)
-        cursor = PieceCursor(run.pieces())
-        masks = i64(len(sensitive)) if sensitive is not None else 0
-        masked: i64 = 0
-        cap = self._cap(run.size)
-        hashes = self._capture == CAPTURE_HASH and run.size <= MAX_CHUNK_BYTES
-        flags: i64 = 0
-        kept_from: i64 = 0
-        kept_to: i64 = 0
-        stored: i64 = 0
-        index: i64 = 0
-        while index < run.frames:
-            start = positions[index]
-            size = positions[index + 1] - start - FRAME_HEADER_BYTES
-            keep = size if size < cap else cap
-            withheld = sensitive is not None and masked < masks and i64(sensitive[masked]) == index
-            if withheld:
-                masked += 1
-                keep = 0
-                flags |= FLAG_WITHHELD
-            elif keep < size and cap > 0:
-                flags |= FLAG_TRUNCATED
-            write_i32_le(builder.starts, i32(stored))
-            write_i32_le(builder.sizes, i32(size))
-            if kept_to != start:
-                cursor.copy(kept_from, kept_to, builder)
-                kept_from = start
-            kept_to = start + FRAME_HEADER_BYTES + keep
-            stored += FRAME_HEADER_BYTES + keep
-            if hashes and not withheld:
-                cursor.copy(kept_from, kept_to, builder)
-                builder.add_piece(cursor.digest(kept_to, kept_to + size))
-                kept_from = kept_to = positions[index + 1]
-                stored += HASH_BYTES
-            index += 1
-        cursor.copy(kept_from, kept_to, builder)
-        return flags
-
     def _cap(self, run_size: i64) -> i64:
         """How many bytes of each body may be kept."""
         if self._capture != CAPTURE_FULL or run_size > MAX_CHUNK_BYTES:
@@ -310,7 +267,7 @@ class TapPoint(FrameTap):
         if cap > 0:
             room = size if size - FRAME_HEADER_BYTES < cap else FRAME_HEADER_BYTES + cap
         first_ns = capture_ns if capture_ns > self._builder.last_ns else self._builder.last_ns
-        part = Part(number, size, first_ns, self._writer.bytes_flushed, room, withheld)
+        part = Part(number, size, first_ns, self._writer.thread.bytes_flushed, room, withheld)
         if self._capture == CAPTURE_HASH and not withheld and size <= MAX_CHUNK_BYTES:
             part.digest = new_digest()
         if self._sampled_out or self._leaves_out:
@@ -335,7 +292,7 @@ class TapPoint(FrameTap):
         builder = self._prepared()
         offset = builder.data_len
         begin = part.stored
-        self._keep(builder, part, run)
+        write_piece(builder, part, run)
         if part.stored == begin:
             return  # a hash is known when its range has passed
         self._add_part_row(part, capture_ns, begin, 0, offset, -1, -1, self._codes | (KIND_PIECE << 8))
@@ -367,7 +324,7 @@ class TapPoint(FrameTap):
             answers_index = builder.answers_count
             flags |= FLAG_ANSWERS
             builder.add_answer(i32(key), i32(min(latency_us, MAX_I32)), i32(request_size), i32(correlation_id))
-        self._keep_rest(builder, part, run)
+        write_last_piece(builder, part, run)
         lost_bytes = part.size - (FRAME_HEADER_BYTES if self._capture == CAPTURE_HASH else part.stored)
         redactor = part.redactor
         if redactor is not None and redactor.replaced > 0:
@@ -377,7 +334,7 @@ class TapPoint(FrameTap):
         sizes_index = builder.sizes_count
         write_i32_le(builder.starts, 0)
         write_i32_le(builder.sizes, i32(part.size - FRAME_HEADER_BYTES))
-        codes = self._codes | (_cut_reason(part.size, lost_bytes, flags) << 24) | (flags << 48)
+        codes = self._codes | (cut_reason(part.size, lost_bytes, flags) << 24) | (flags << 48)
         self._add_part_row(part, capture_ns, part.size, lost_bytes, offset, sizes_index, answers_index, codes)
         builder.starts_count += 1
         builder.sizes_count += 1
@@ -385,38 +342,6 @@ class TapPoint(FrameTap):
             self._writer.joined()
         else:
             self._writer.added()
-
-    def _keep(self, builder: BlockBuilder, part: Part, run: Run) -> None:
-        """Append the bytes of a piece for which the frame has room."""
-        redactor = part.redactor
-        if redactor is not None:
-            start: i64 = FRAME_HEADER_BYTES if run.part & PART_FIRST != 0 else 0
-            cursor = PieceCursor(run.pieces())
-            if start > 0:
-                cursor.copy(0, start, builder)
-                part.stored += start
-            for piece in redactor.feed(cursor.parts(start, run.size)):
-                builder.add_piece(piece)
-                part.stored += i64(len(piece))
-            return
-        count = part.room - part.stored
-        if count > run.size:
-            count = run.size
-        if count > 0:
-            PieceCursor(run.pieces()).copy(0, count, builder)
-            part.stored += count
-
-    def _keep_rest(self, builder: BlockBuilder, part: Part, run: Run) -> None:
-        """Append what is kept of the last piece; of a frame that is not kept as it is, its header and maybe its hash."""
-        if part.room > 0:
-            self._keep(builder, part, run)
-            return
-        builder.add_piece(int(part.size - FRAME_HEADER_BYTES).to_bytes(FRAME_HEADER_BYTES, "big"))
-        part.stored = FRAME_HEADER_BYTES
-        digest = part.digest
-        if digest is not None:
-            hash_body(digest, run)
-            builder.add_piece(digest.digest())
 
     def _add_part_row(
         self,
@@ -493,12 +418,3 @@ class TapPoint(FrameTap):
             first_frame,
             capture_ns,
         )
-
-
-def _cut_reason(byte_count: i64, lost_bytes: i64, flags: i64) -> i64:
-    """Why bytes are missing from a chunk."""
-    if byte_count > MAX_CHUNK_BYTES:
-        return REASON_OVERSIZE
-    if flags & FLAG_WITHHELD:
-        return REASON_WITHHELD
-    return REASON_CAPTURE if lost_bytes > 0 or flags & FLAG_REPLACED else REASON_NONE

@@ -5,22 +5,10 @@ import dataclasses
 import os
 from collections.abc import Set
 
+from proxy.tap.headers import Seal, decode_seal, decode_segment_header, encode_seal
 from proxy.tap.ledger import is_recovery
 from proxy.tap.log_reader import DamagedBlockError, LogError, Segment, read_raw, segments, streams, walk_segment
-from proxy.tap.record import (
-    OPEN_SUFFIX,
-    SEAL_AT,
-    SEAL_CUT,
-    SEAL_FINAL,
-    SEALED_SINCE,
-    SEALED_SUFFIX,
-    SEGMENT_HEADER_BYTES,
-    FormatError,
-    Seal,
-    decode_seal,
-    decode_segment_header,
-    encode_seal,
-)
+from proxy.tap.record import OPEN_SUFFIX, SEAL_AT, SEAL_CUT, SEAL_FINAL, SEALED_SINCE, SEALED_SUFFIX, SEGMENT_HEADER_BYTES, FormatError
 
 __all__ = ["Sealed", "ends_finally", "seal_dead", "seal_stream"]
 

@@ -23,6 +23,7 @@ from mypy_extensions import i64, mypyc_attr
 
 from proxy.network.run import Buffer
 from proxy.tap.block import Block, Layout
+from proxy.tap.headers import Seal, encode_block_header, encode_seal, encode_segment_header
 from proxy.tap.record import (
     FILE_MODE,
     FOLDER_MODE,
@@ -32,10 +33,6 @@ from proxy.tap.record import (
     SEAL_CUT,
     SEAL_FINAL,
     SEGMENT_HEADER_BYTES,
-    Seal,
-    encode_block_header,
-    encode_seal,
-    encode_segment_header,
     segment_file,
 )
 

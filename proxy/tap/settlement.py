@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from proxy.tap.block import BlockBuilder
+from proxy.tap.block_builder import BlockBuilder
 from proxy.tap.gap import NO_CONNECTION, Gap
 from proxy.tap.ledger import RECOVERY, Pair
 from proxy.tap.log_reader import end_offset, segments

@@ -7,8 +7,20 @@ from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
 from proxy.network.run import PART_FIRST, Buffer, Run
-from proxy.tap.block import BlockBuilder
-from proxy.tap.record import FLAG_REPLACED, FLAG_TRUNCATED, FLAG_WITHHELD, FRAME_HEADER_BYTES
+from proxy.tap.block import Part
+from proxy.tap.block_builder import BlockBuilder
+from proxy.tap.record import (
+    FLAG_REPLACED,
+    FLAG_TRUNCATED,
+    FLAG_WITHHELD,
+    FRAME_HEADER_BYTES,
+    HASH_BYTES,
+    MAX_CHUNK_BYTES,
+    REASON_CAPTURE,
+    REASON_NONE,
+    REASON_OVERSIZE,
+    REASON_WITHHELD,
+)
 from proxy.tap.redaction import Redaction, Redactor, new_digest
 
 if TYPE_CHECKING:
@@ -85,6 +97,56 @@ def find_frames(run: Run) -> "vec[i64]":
     return append(positions, run.size)
 
 
+def write_cut(builder: BlockBuilder, run: Run, sensitive: "vec[i32] | None", cap: i64, hashes: bool) -> i64:
+    """Append what a rule keeps of each frame that it cuts, with starts and sizes.
+
+    Args:
+        builder: whose counts of starts and sizes are the caller's to raise.
+        run: the frames.
+        sensitive: as in ``FrameTap.append``.
+        cap: body bytes kept of each frame.
+        hashes: a hash is kept in place of each body.
+
+    Returns:
+        The chunk's flags.
+    """
+    positions = find_frames(run)
+    cursor = PieceCursor(run.pieces())
+    masks = i64(len(sensitive)) if sensitive is not None else 0
+    masked: i64 = 0
+    flags: i64 = 0
+    kept_from: i64 = 0
+    kept_to: i64 = 0
+    stored: i64 = 0
+    index: i64 = 0
+    while index < run.frames:
+        start = positions[index]
+        size = positions[index + 1] - start - FRAME_HEADER_BYTES
+        keep = size if size < cap else cap
+        withheld = sensitive is not None and masked < masks and i64(sensitive[masked]) == index
+        if withheld:
+            masked += 1
+            keep = 0
+            flags |= FLAG_WITHHELD
+        elif keep < size and cap > 0:
+            flags |= FLAG_TRUNCATED
+        write_i32_le(builder.starts, i32(stored))
+        write_i32_le(builder.sizes, i32(size))
+        if kept_to != start:
+            cursor.copy(kept_from, kept_to, builder)
+            kept_from = start
+        kept_to = start + FRAME_HEADER_BYTES + keep
+        stored += FRAME_HEADER_BYTES + keep
+        if hashes and not withheld:
+            cursor.copy(kept_from, kept_to, builder)
+            builder.add_piece(cursor.digest(kept_to, kept_to + size))
+            kept_from = kept_to = positions[index + 1]
+            stored += HASH_BYTES
+        index += 1
+    cursor.copy(kept_from, kept_to, builder)
+    return flags
+
+
 def write_redacted(redaction: Redaction, builder: BlockBuilder, run: Run, sensitive: "vec[i32] | None", cap: i64) -> tuple[i64, i64]:
     """Append what is kept of each frame under a rule that replaces ranges of bodies, with starts and sizes.
 
@@ -127,3 +189,46 @@ def write_redacted(redaction: Redaction, builder: BlockBuilder, run: Run, sensit
         stored += FRAME_HEADER_BYTES + keep
         index += 1
     return (flags | FLAG_REPLACED if replaced > 0 else flags), replaced
+
+
+def write_piece(builder: BlockBuilder, part: Part, run: Run) -> None:
+    """Append the bytes of a piece for which its frame has room."""
+    redactor = part.redactor
+    if redactor is not None:
+        start: i64 = FRAME_HEADER_BYTES if run.part & PART_FIRST != 0 else 0
+        cursor = PieceCursor(run.pieces())
+        if start > 0:
+            cursor.copy(0, start, builder)
+            part.stored += start
+        for piece in redactor.feed(cursor.parts(start, run.size)):
+            builder.add_piece(piece)
+            part.stored += i64(len(piece))
+        return
+    count = part.room - part.stored
+    if count > run.size:
+        count = run.size
+    if count > 0:
+        PieceCursor(run.pieces()).copy(0, count, builder)
+        part.stored += count
+
+
+def write_last_piece(builder: BlockBuilder, part: Part, run: Run) -> None:
+    """Append what is kept of the last piece; of a frame that is not kept as it is, its header and maybe its hash."""
+    if part.room > 0:
+        write_piece(builder, part, run)
+        return
+    builder.add_piece(int(part.size - FRAME_HEADER_BYTES).to_bytes(FRAME_HEADER_BYTES, "big"))
+    part.stored = FRAME_HEADER_BYTES
+    digest = part.digest
+    if digest is not None:
+        hash_body(digest, run)
+        builder.add_piece(digest.digest())
+
+
+def cut_reason(byte_count: i64, lost_bytes: i64, flags: i64) -> i64:
+    """Why bytes are missing from a chunk: a reason code, or 0."""
+    if byte_count > MAX_CHUNK_BYTES:
+        return REASON_OVERSIZE
+    if flags & FLAG_WITHHELD:
+        return REASON_WITHHELD
+    return REASON_CAPTURE if lost_bytes > 0 or flags & FLAG_REPLACED else REASON_NONE

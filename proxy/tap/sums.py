@@ -7,12 +7,12 @@ import dataclasses
 import json
 import os
 
-from proxy.tap.ledger import Pair
-from proxy.tap.log_reader import BlockRef, DamagedBlockError, first_offset, open_segment, vanished, walk_past
+from proxy.tap.ledger import Pair, is_recovery
+from proxy.tap.log_reader import BlockRef, DamagedBlockError, Segment, first_offset, open_segment, vanished, walk_past, walk_segment
 from proxy.tap.pieces import chunk_rows
 from proxy.tap.record import CHUNK_ROW_BYTES, DIRECTIONS, KIND_FRAMES, KIND_GAP, KIND_TOTALS, WINDOW_NS, ChunkRow
 
-__all__ = ["PairSums", "StreamSums", "WindowSums", "sum_stream"]
+__all__ = ["PairSums", "StreamSums", "WindowSums", "segment_times", "sum_stream"]
 
 
 @dataclasses.dataclass(slots=True)
@@ -159,3 +159,20 @@ def sum_stream(root: str, stream: str, sums: StreamSums | None = None) -> tuple[
     trouble: list[str] = []
     walk_past(root, stream, max(first_offset(root, stream), sums.end), sums.add, lambda error: trouble.append(str(error)))
     return sums, trouble[0] if trouble else ""
+
+
+def segment_times(segment: Segment) -> tuple[int, int]:
+    """Between which times lies what a segment speaks of, wall clock; (0, 0): it has no block.
+
+    Of what a processor wrote the blocks' headers say it, but for losses before its first block: those lie behind the stream's birth. Of what control
+    wrote for it each row is looked at, for that is about times before.
+
+    Raises:
+        LogError: it cannot be read.
+    """
+    times: list[int] = []
+    for ref in walk_segment(segment, segment.base):
+        times += (ref.header.first_ns, ref.header.last_ns)
+        if is_recovery(segment.stream):
+            times += [row.lost_from_ns for row in chunk_rows(ref.header, _tables(ref))]
+    return (min(times), max(times)) if times else (0, 0)

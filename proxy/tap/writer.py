@@ -1,11 +1,9 @@
-"""The tap's log in a processor: blocks gathered by the loop thread, written by one thread of their own.
+"""The tap's log in a processor, as the loop thread sees it: blocks gathered here, written by a thread of their own (``writer_thread``).
 
-Theory of operation. The loop thread fills a ``BlockBuilder`` and hands each finished block over whole, through one queue; nothing else is
-shared but counters, each with one writer, so nobody ever waits for a lock. The writer thread encodes the block, computes its CRC and
-writes it. The bound is ``queue_size``: what the blocks handed over and not yet written, and the block being built, keep in memory
-(``Block.weight``). A chunk is let in while the level is below it, so it may be passed by one run: one read, and the frame that the reads before
-had begun; a buffer's unused room may add ``COPY_BELOW``. Besides, three buffers of ``flush_size`` are kept for use, and at most twice
-``MAX_PENDING_GAPS`` gaps.
+Theory of operation. The loop thread fills a ``BlockBuilder`` and hands each finished block over whole, through one queue. The bound is
+``queue_size``: what the blocks handed over and not yet written, and the block being built, keep in memory (``Block.weight``). A chunk is let in
+while the level is below it, so it may be passed by one run: one read, and the frame that the reads before had begun; a buffer's unused room may
+add ``COPY_BELOW``. Besides, three buffers of ``flush_size`` are kept for use, and at most twice ``MAX_PENDING_GAPS`` gaps.
 
 When the log cannot take a chunk, because the queue is full or the last write failed, a rule with ``on_full: drop`` loses the frames into
 a ``Gap``, which goes into the first block that the disk takes again. A rule with ``on_full: mute`` never loses: its chunks are taken always, and
@@ -26,9 +24,6 @@ The accounting, exact once the queue is empty::
 """
 
 import os
-import queue
-import threading
-import time
 from collections import deque
 from typing import Final
 
@@ -36,7 +31,8 @@ from librt.strings import read_i32_le, read_i64_le
 from mypy_extensions import i64
 
 from proxy.config.model import TapConfig
-from proxy.tap.block import COPY_BELOW, Block, BlockBuilder
+from proxy.tap.block import Block
+from proxy.tap.block_builder import COPY_BELOW, BlockBuilder
 from proxy.tap.gap import Gap, PendingGaps
 from proxy.tap.record import (
     CHUNK_ROW_BYTES,
@@ -47,7 +43,6 @@ from proxy.tap.record import (
     KIND_GAP,
     KIND_RULES,
     KIND_TOTALS,
-    REASON_CLOSED,
     REASON_DISK_ERROR,
     REASON_DISK_FULL,
     REASON_QUEUE_FULL,
@@ -57,18 +52,13 @@ from proxy.tap.record import (
     stream_name,
 )
 from proxy.tap.rule_use import RuleUse
-from proxy.tap.segment import SegmentFiles, SegmentLog, reason_of
+from proxy.tap.segment import SegmentFiles, SegmentLog
 from proxy.tap.tallies import Reserve, Tallies
+from proxy.tap.writer_thread import RETRY_NS, WriterThread
 
 NS_PER_MS: Final = 1_000_000
-# After a failed write the disk is asked again this often.
-RETRY_NS: Final = 100 * NS_PER_MS
 # Gaps of connections that a rule's sampling left out are written this often.
 SAMPLED_GAPS_NS: Final = 1000 * NS_PER_MS
-# How long the thread sleeps when no segment is open.
-IDLE_S: Final = 3600.0
-# A closing writer that was told to give up gets this long to leave its system call.
-GIVE_UP_S: Final = 0.5
 # A wall clock that was set back by less than this stands still instead.
 CLOCK_STEP_NS: Final = 1000 * NS_PER_MS
 # Totals of a window that has ended are stated this long after its end, when no run of the next one came.
@@ -76,11 +66,10 @@ STATE_AFTER_NS: Final = 100 * NS_PER_MS
 
 
 class TapWriter:
-    """One processor's stream.
-
-    Counters are read by the loop thread and published as cells. Those of the loop thread:
+    """One processor's stream. Its counters, and those of the thread, are read by the loop thread and published as cells.
 
     Attributes:
+        thread: writes the blocks, and counts what it wrote.
         builder: the block being built; ``TapPoint`` adds to it.
         tallies: what rules matched, by listener and direction.
         window_end_ns: where the window of capture time ends that runs now; wall clock.
@@ -88,18 +77,6 @@ class TapWriter:
             are, or will be, in the log as a gap only, by reason.
         blocks_handed: blocks given to the thread.
         watched: rules that are turned off when too much is lost of them, by name.
-
-    Of the writer thread:
-
-    Attributes:
-        frames_flushed_request, frames_flushed_response: frames on disk.
-        frames_gapped: frames that gap chunks on disk say are missing.
-        bytes_flushed: bytes of blocks on disk.
-        blocks_flushed: blocks on disk.
-        write_errors: failed attempts to write a block.
-        flush_ns: time spent encoding and writing blocks.
-        error: the last failed write, in words; once a write succeeded again empty, or what of the log's files could not be put in order.
-        failures, failure: errors of our own in the thread, and the last of them in words; each cost one block, which becomes a gap.
     """
 
     def __init__(
@@ -124,7 +101,9 @@ class TapWriter:
         self.stream = stream_name(node, slot, boot_id)
         facts: dict[str, str | int] = {"node": node, "slot": slot, "stream": self.stream, "boot_id": boot_id}
         folder = os.path.join(config.directory, self.stream)
+        log = SegmentLog(folder, facts, config.segment_size, config.segment_age_ms * NS_PER_MS, files)
         self.builder = BlockBuilder(config.flush_size + COPY_BELOW)
+        self.thread = WriterThread(log, self.builder, config.queue_size, wakeup_fd)
         self.tallies = Tallies(reserve)
         self.window_end_ns: i64 = 0
         self.dropped_queue_full: i64 = 0
@@ -135,22 +114,10 @@ class TapWriter:
         self.dropped_undelivered: i64 = 0
         self.blocks_handed: i64 = 0
         self.watched: dict[str, RuleUse] = {}
-        self.frames_flushed_request: i64 = 0
-        self.frames_flushed_response: i64 = 0
-        self.frames_gapped: i64 = 0
-        self.bytes_flushed: i64 = 0
-        self.blocks_flushed: i64 = 0
-        self.write_errors: i64 = 0
-        self.flush_ns: i64 = 0
-        self.error = ""
-        self.failures: i64 = 0
-        self.failure = ""
-        self._log = SegmentLog(folder, facts, config.segment_size, config.segment_age_ms * NS_PER_MS, files)
         self._flush_size: i64 = config.flush_size
         self._flush_ns: i64 = config.flush_ms * NS_PER_MS
         self._queue_size: i64 = config.queue_size
-        self._queue: queue.SimpleQueue[Block | None] = queue.SimpleQueue()
-        self._failed: deque[Block] = deque()
+        self._failed: deque[Block] = self.thread.failed
         self._gaps = PendingGaps()
         self._sampled = PendingGaps()
         self._totals = PendingGaps()
@@ -160,32 +127,16 @@ class TapWriter:
         self._clock_from_ns: i64 = 0
         self._sampled_due_ns: i64 = 0
         self._due_ns: i64 = 0
-        self._retry_ns: i64 = 0
-        self._handed_weight: i64 = 0
-        self._settled_weight: i64 = 0
-        self._failing: i64 = 0
-        self._starved = False
-        self._wakeup_fd = wakeup_fd
-        self._runner: threading.Thread | None = None
-        self._in_hand: Block | None = None
-        self._give_up = threading.Event()
         self._rules = ""
         self._rules_due = False
 
-    # The loop thread
-
     def start(self) -> None:
         """Start the writer thread."""
-        thread = threading.Thread(target=self._run, name="tap-writer", daemon=True)
-        self._runner = thread
-        thread.start()
+        self.thread.start()
 
     def revive(self) -> None:
         """Start the thread again if it has died of what nobody could catch there."""
-        thread = self._runner
-        if thread is not None and not thread.is_alive():
-            self._lose_in_hand(RuntimeError("the writer thread had ended"))
-            self.start()
+        self.thread.revive()
 
     @property
     def frames_matched(self) -> i64:
@@ -243,7 +194,12 @@ class TapWriter:
     @property
     def queued_bytes(self) -> i64:
         """Bytes that wait: the block being built and the blocks handed over."""
-        return self._handed_weight - self._settled_weight + self.builder.weight
+        return self.thread.weight + self.builder.weight
+
+    @property
+    def error(self) -> str:
+        """The last failed write, in words; see ``WriterThread``."""
+        return self.thread.error
 
     @property
     def frames_dropped(self) -> i64:
@@ -259,9 +215,10 @@ class TapWriter:
 
     def refusal(self) -> i64:
         """Why the log takes no chunk now: a reason code, or 0 when it does."""
-        if self._failing != 0:
-            return self._failing
-        if self._handed_weight - self._settled_weight + self.builder.weight >= self._queue_size:
+        thread = self.thread
+        if thread.failing != 0:
+            return thread.failing
+        if thread.handed_weight - thread.settled_weight + self.builder.weight >= self._queue_size:
             return REASON_QUEUE_FULL
         return 0
 
@@ -270,21 +227,19 @@ class TapWriter:
 
         After False here, or from ``TapPoint.append``, the writer thread writes to ``wakeup_fd`` when it has become True.
         """
-        if self._has_room():
+        thread = self.thread
+        if thread.has_room():
             return True
         # The thread settles a block, then looks whether somebody waits; so say that first, then look again.
-        self._starved = True
-        return self._has_room()
+        thread.starved = True
+        return thread.has_room()
 
     def keeps_up(self) -> bool:
         """Whether a source whose rule mutes may be read, or go on after a chunk was taken; False: mute it until ``accepts``."""
         if self.refusal() == 0:
             return True
-        self._starved = True
+        self.thread.starved = True
         return self.refusal() == 0
-
-    def _has_room(self) -> bool:
-        return self._failing == 0 and 2 * (self._handed_weight - self._settled_weight) <= self._queue_size
 
     def added(self) -> None:
         """A chunk was added to ``builder``: hand the block over when it is large enough."""
@@ -362,7 +317,7 @@ class TapWriter:
         if not waiting:
             self._due_ns = 0
         elif self._due_ns == 0:
-            self._due_ns = now_ns + (self._flush_ns if self._failing == 0 else RETRY_NS)
+            self._due_ns = now_ns + (self._flush_ns if self.thread.failing == 0 else RETRY_NS)
         elif now_ns >= self._due_ns:
             self._hand_over()
         if self._due_ns == 0 and unsaid > 0:
@@ -378,52 +333,29 @@ class TapWriter:
             timeout_ms: how long a disk that does not take the blocks is waited for.
 
         Returns:
-            Whether the log accounts for every matched frame, by itself or in a gap. If not, ``frames_gapped`` is below ``frames_dropped`` and
-            ``error`` says why.
+            Whether the log accounts for every matched frame, by itself or in a gap. If not, the thread's ``frames_gapped`` is below
+            ``frames_dropped``, and ``error`` says why.
         """
         self._release_sampled()
         self.tallies.release()
         self._state_totals()
         self._hand_over()
-        if not self._end_thread(timeout_ms):
-            self._abandon_queue()
+        if not self.thread.end(timeout_ms):
+            self.thread.abandon_queue()
+            self._settle_failed()
             return False
         # What failed becomes a gap, and a block of gaps alone is small: it may still fit into the open segment of a full disk.
         self._settle_failed()
         self._hand_over()
         self.write_queued()
         self._settle_failed()
-        whole = len(self._gaps) == 0 and len(self._totals) == 0 and self.frames_gapped == self.frames_dropped
-        self._seal(whole)
+        whole = len(self._gaps) == 0 and len(self._totals) == 0 and self.thread.frames_gapped == self.frames_dropped
+        self.thread.seal(whole)
         return whole
 
     def write_queued(self) -> None:
         """Write the blocks handed over, in the caller's thread; for a writer that was never started."""
-        while not self._queue.empty():
-            block = self._queue.get_nowait()
-            if block is not None:
-                self._flush(block)
-
-    def _end_thread(self, timeout_ms: int) -> bool:
-        """Let the thread write what is queued and end; True when it has ended."""
-        thread = self._runner
-        if thread is None:
-            return True
-        self._queue.put(None)
-        thread.join(timeout_ms / 1000)
-        if thread.is_alive():
-            self._give_up.set()
-            thread.join(GIVE_UP_S)
-        return not thread.is_alive()
-
-    def _abandon_queue(self) -> None:
-        """Count the blocks that a thread stuck in a system call will not write."""
-        while not self._queue.empty():
-            block = self._queue.get_nowait()
-            if block is not None:
-                self._fail(block, REASON_CLOSED)
-        self._settle_failed()
-        self.error = self.error or "the disk did not take the log in time"
+        self.thread.write_queued()
 
     def _release_sampled(self) -> None:
         for gap in self._sampled.take():
@@ -443,10 +375,8 @@ class TapWriter:
             builder.add_totals(totals)
         if builder.chunk_count == 0:
             return
-        block = builder.finish()
-        self._handed_weight += block.weight
         self.blocks_handed += 1
-        self._queue.put(block)
+        self.thread.put(builder.finish())
 
     def _remember(self, gap: Gap) -> Gap:
         return self._sampled.remember(gap) if gap.reason == REASON_SAMPLED else self._gaps.remember(gap)
@@ -483,14 +413,14 @@ class TapWriter:
             key = (int(connection), int(codes & 0xFF), int(capture_ns // WINDOW_NS))
             gap = gaps.get(key)
             if gap is None:
-                gap = self._gap_of_row(block, at, codes, block.failure)
+                gap = block.gap(at, block.failure)
             gaps[key] = self.lose(gap, i64(read_i32_le(rows, at + 64)), read_i64_le(rows, at + 24), capture_ns)
         elif kind == KIND_CLOCK:
             self._clock_from_ns = read_i64_le(rows, at + 48)
         elif kind == KIND_RULES:
             self._rules_due = True
         elif kind in (KIND_GAP, KIND_TOTALS):
-            gap = self._gap_of_row(block, at, codes, (codes >> 24) & 0xFF)
+            gap = block.gap(at, (codes >> 24) & 0xFF)
             gap.from_ns = read_i64_le(rows, at + 48)
             gap.until_ns = gap.from_ns
             gap.add(read_i64_le(rows, at + 32), read_i64_le(rows, at + 40), read_i64_le(rows, at + 24))
@@ -499,118 +429,3 @@ class TapWriter:
             else:
                 self._totals.remember(gap)
         # a piece: its frame counts when it is completed, or as a partial frame
-
-    def _gap_of_row(self, block: Block, at: i64, codes: i64, reason: i64) -> Gap:
-        rows = block.rows
-        strings = block.strings
-        listener = i64(read_i32_le(rows, at + 80))
-        principal = i64(read_i32_le(rows, at + 84))
-        peer = i64(read_i32_le(rows, at + 88))
-        rule = i64(read_i32_le(rows, at + 92))
-        return Gap(
-            read_i64_le(rows, at + 8),
-            codes & 0xFF,
-            reason,
-            (codes >> 32) & 0xFF,
-            (codes >> 40) & 0xFF,
-            (codes >> 16) & 0xFF,
-            strings[listener] if listener >= 0 else None,
-            strings[principal] if principal >= 0 else None,
-            strings[peer] if peer >= 0 else None,
-            strings[rule] if rule >= 0 else None,
-            read_i64_le(rows, at + 16),
-            read_i64_le(rows, at),
-        )
-
-    # The writer thread
-
-    def _run(self) -> None:
-        while True:
-            try:
-                self._serve()
-                return
-            except Exception as error:
-                self._lose_in_hand(error)
-
-    def _lose_in_hand(self, error: Exception) -> None:
-        """What is no fault of the disk costs the block it happened to, and not the thread: nobody would write any other. The loop logs it."""
-        self.write_errors += 1
-        self.error = self.failure = f"{type(error).__name__}: {error}"
-        self.failures += 1
-        self._failing = REASON_DISK_ERROR
-        block = self._in_hand
-        if block is not None:
-            self._in_hand = None
-            self._fail(block, REASON_DISK_ERROR)
-            self._settled_weight += block.weight
-
-    def _serve(self) -> None:
-        while True:
-            block: Block | None = None
-            try:
-                block = self._queue.get(timeout=self._patience())
-            except queue.Empty:
-                self._seal(False)
-                continue
-            if block is None:
-                return
-            self._in_hand = block
-            self._flush(block)
-
-    def _patience(self) -> float:
-        """Seconds until the open segment is due."""
-        due = self._log.due_ns()
-        if due < 0:
-            return IDLE_S
-        return max(0.0, float(due - time.monotonic_ns()) / 1e9)
-
-    def _seal(self, final: bool) -> None:
-        try:
-            self._log.seal(final=final)
-        except OSError as error:
-            self.write_errors += 1
-            self.error = str(error)
-
-    def _flush(self, block: Block) -> None:
-        started: i64 = time.monotonic_ns()
-        written = self._append(block, started)
-        while not written and block.must_keep and not self._give_up.wait(float(RETRY_NS) / 1e9):
-            written = self._append(block, started)
-        self.builder.reuse(block)
-        if not written:
-            self._fail(block, self._failing)
-        self.flush_ns += i64(time.monotonic_ns()) - started
-        self._settled_weight += block.weight
-        self._in_hand = None
-        if self._starved and self._has_room():
-            self._starved = False
-            self._wake()
-
-    def _fail(self, block: Block, reason: i64) -> None:
-        block.fail(reason)
-        self._failed.append(block)
-
-    def _append(self, block: Block, now_ns: i64) -> bool:
-        try:
-            self._log.append(block, now_ns)
-        except OSError as error:
-            self.write_errors += 1
-            self.error = str(error)
-            self._failing = reason_of(error)
-            return False
-        self._failing = 0
-        self.error = self._log.trouble
-        self.frames_flushed_request += block.request_frames
-        self.frames_flushed_response += block.response_frames
-        self.frames_gapped += block.lost_frames
-        self.bytes_flushed = self._log.bytes_written
-        self.blocks_flushed += 1
-        return True
-
-    def _wake(self) -> None:
-        if self._wakeup_fd < 0:
-            return
-        try:
-            os.write(self._wakeup_fd, (1).to_bytes(8, "little"))
-        except BlockingIOError:
-            return  # it is readable already

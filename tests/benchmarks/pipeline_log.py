@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from proxy.tap import record
+from proxy.tap import headers, record
 
 __all__ = ["SHAPES", "LogWriter", "Set", "Shape", "write_set"]
 
@@ -90,13 +90,13 @@ class LogWriter:
     def _open(self) -> None:
         self._base, self._blocks, self._frames = self._offset, 0, [0, 0]
         self._fd = os.open(self._path(sealed=False), os.O_CREAT | os.O_WRONLY | os.O_EXCL, record.FILE_MODE)
-        os.pwrite(self._fd, record.encode_segment_header({**self._facts, "created_ns": time.time_ns(), "base": self._base}), 0)
+        os.pwrite(self._fd, headers.encode_segment_header({**self._facts, "created_ns": time.time_ns(), "base": self._base}), 0)
 
     def seal(self, *, final: bool = False) -> None:
         """End the segment."""
         flags = record.SEAL_FINAL if final else 0
-        seal = record.Seal(self._offset, self._blocks, self._frames[0], self._frames[1], 0, time.time_ns(), flags)
-        os.pwrite(self._fd, record.encode_seal(seal), record.SEAL_AT)
+        seal = headers.Seal(self._offset, self._blocks, self._frames[0], self._frames[1], 0, time.time_ns(), flags)
+        os.pwrite(self._fd, headers.encode_seal(seal), record.SEAL_AT)
         os.close(self._fd)
         self._fd = -1
         os.rename(self._path(sealed=False), self._path(sealed=True))
@@ -148,7 +148,7 @@ class Body:
         crc = 0
         for part in parts:
             crc = zlib.crc32(part, crc)
-        header = record.BlockHeader(
+        header = headers.BlockHeader(
             header_len=record.BLOCK_HEADER_BYTES,
             flags=0,
             chunk_count=len(self._rows),
@@ -172,7 +172,7 @@ class Body:
             answers_count=0,
             body_crc=crc,
         )
-        return [record.encode_block_header(header), *parts]
+        return [headers.encode_block_header(header), *parts]
 
 
 def _row(number: int, offset: int, length: int, frames: int) -> record.ChunkRow:

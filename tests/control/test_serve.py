@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from control.serve import EXIT_CONFIGURATION, Signals, _in_thread, _with_processor_count
+from control.configuration.apart import Loaded
+from control.guard import Guard
+from control.meters import Meters
+from control.serve import EXIT_CONFIGURATION, Proxy, Signals, _in_thread, _until, _with_processor_count
 from proxy.config.model import MIB, ListenerConfig, MemoryPoolConfig, ProxyConfig, UpstreamConfig
+from tests.fakes.fleet import MemoryLog, fleet_config
 
 
 def test_a_faulty_configuration_is_told_line_by_line_and_nothing_starts(tmp_path: Path) -> None:
@@ -82,3 +86,69 @@ def test_zero_processors_become_a_number() -> None:
         memory_pool=MemoryPoolConfig(size=100 * MIB),
     )
     assert _with_processor_count(config).processors == 1
+
+
+def proxy() -> tuple[Proxy, MemoryLog]:
+    log, meters = MemoryLog(), Meters()
+    return Proxy(Loaded(fleet_config(1), [], {}, {}), log, meters, Guard(log, meters)), log
+
+
+def test_what_fails_to_stop_is_said_and_the_rest_is_undone_last_first() -> None:
+    async def scenario() -> None:
+        made, log = proxy()
+        undone: list[int] = []
+
+        async def fail() -> None:
+            raise OSError("no")
+
+        made._on_stop(lambda: undone.append(1))
+        made._on_stop(fail)
+        made._on_stop(lambda: undone.append(2))
+        await made.stop()
+        await made.stop()
+        assert undone == [2, 1]
+        assert [row["error"] for row in log.events("stop_failed")] == ["OSError('no')"]
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_that_is_cancelled_leaves_what_hangs_and_undoes_the_rest() -> None:
+    async def scenario() -> None:
+        made, log = proxy()
+        undone: list[int] = []
+        hangs = asyncio.Event()
+
+        async def hang() -> None:
+            hangs.set()
+            await asyncio.Event().wait()
+
+        made._on_stop(lambda: undone.append(1))
+        made._on_stop(hang)
+        stopping = asyncio.create_task(made.stop())
+        await hangs.wait()
+        stopping.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stopping
+        assert (undone, log.rows) == ([1], [])
+
+    asyncio.run(scenario())
+
+
+def test_what_an_event_cuts_off_is_told_before_it_is_cancelled() -> None:
+    """The processors are killed first: what waits for their end has not to wait."""
+
+    async def scenario() -> None:
+        seen: list[str] = []
+        event = asyncio.Event()
+
+        async def work() -> None:
+            try:
+                event.set()
+                await asyncio.Event().wait()
+            finally:
+                seen.append("cancelled")
+
+        assert await _until(work(), event, lambda: seen.append("told")) is None
+        assert seen == ["told", "cancelled"]
+
+    asyncio.run(scenario())

@@ -12,9 +12,10 @@ import pytest
 
 from control.configuration import capacity
 from control.configuration.load import load
-from control.configuration.schema import RANGES, file_key, range_text
+from control.configuration.schema import file_key, range_text
 from control.demo import certificates
 from proxy.config import model
+from proxy.config.key import Key, field_types, keys
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "deploy" / "examples"
 MANUAL = EXAMPLES / "framegate.yaml"
@@ -22,14 +23,14 @@ UNITS = {"": 1, "B": 1, "KiB": model.KIB, "MiB": model.MIB, "GiB": model.GIB, "m
 
 
 @dataclasses.dataclass(frozen=True)
-class Key:
+class Stated:
     """One key of the manual: its path, joined by dots, and the comment above it."""
 
     path: str
     comment: str
 
 
-def manual_keys(text: str) -> Iterator[Key]:
+def manual_keys(text: str) -> Iterator[Stated]:
     """Every key of the manual, by indentation, with the comment lines that stand directly above it."""
     stack: list[tuple[int, str]] = []
     comment: list[str] = []
@@ -42,39 +43,37 @@ def manual_keys(text: str) -> Iterator[Key]:
             while stack and stack[-1][0] >= indent:
                 stack.pop()
             stack.append((indent, match[3]))
-            yield Key(".".join(name for _, name in stack), " ".join(comment))
+            yield Stated(".".join(name for _, name in stack), " ".join(comment))
             comment = []
         else:
             comment = []
 
 
-def model_fields(kind: type, path: str = "") -> Iterator[tuple[str, "dataclasses.Field[Any]"]]:
-    """Every field of the model below `kind`, by its path in the file."""
-    hints = typing.get_type_hints(kind)
-    for field in dataclasses.fields(kind):
-        name = f"{path}{file_key(field.name)}"
-        yield name, field
-        inner = [part for part in (hints[field.name], *typing.get_args(hints[field.name])) if dataclasses.is_dataclass(part)]
-        for part in inner:
-            assert isinstance(part, type)
-            assert not isinstance(part, types.GenericAlias)
-            yield from model_fields(part, f"{name}.")
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """One field of the model: its own, its type, and what is said of it."""
+
+    field: "dataclasses.Field[Any]"
+    kind: Any
+    key: Key
 
 
-def _owners(kind: type, path: str = "") -> Iterator[tuple[str, type]]:
-    """Which class of the model a path of the file belongs to."""
-    for name, _ in model_fields(kind, path):
-        owner = kind
-        for part in name.removeprefix(path).split(".")[:-1]:
-            hint = typing.get_type_hints(owner)[part]
-            owner = next(item for item in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(item))
-        yield name, owner
+def model_fields(model: type, path: str = "") -> Iterator[tuple[str, Field]]:
+    """Every field of the model below `model`, by its path in the file."""
+    for field in dataclasses.fields(model):
+        name, kind = f"{path}{file_key(field.name)}", field_types(model)[field.name]
+        yield name, Field(field, kind, keys(model)[field.name])
+        for part in (kind, *typing.get_args(kind)):
+            if dataclasses.is_dataclass(part):
+                assert isinstance(part, type)
+                assert not isinstance(part, types.GenericAlias)
+                yield from model_fields(part, f"{name}.")
 
 
 def words_of(path: str) -> list[str]:
     """The words that a field takes; none when it is not about words."""
-    hint = typing.get_type_hints(OWNERS[path])[FIELDS[path].name]
-    for part in (hint, *typing.get_args(hint)):
+    kind = FIELDS[path].kind
+    for part in (kind, *typing.get_args(kind)):
         if typing.get_origin(part) is typing.Literal:
             return list(typing.get_args(part))
     return []
@@ -85,19 +84,8 @@ def explained(path: str) -> str:
     return next(key.comment for key in KEYS if key.path == path and key.comment)
 
 
-def documented(owner: type, field: str) -> str:
-    """What the docstring of a class of the model says of a field."""
-    text = " ".join((owner.__doc__ or "").split())
-    start = re.search(rf"(?:{field}:|``{field}``)", text)
-    assert start is not None, f"{owner.__name__} says nothing of {field}"
-    others = "|".join(item.name for item in dataclasses.fields(owner) if item.name != field)
-    following = re.search(rf"(?<![`\w])(?:{others}):", text[start.end() :]) if others else None
-    return text[start.end() : start.end() + following.start()] if following else text[start.end() :]
-
-
 FIELDS = dict(model_fields(model.ProxyConfig))
 KEYS = list(manual_keys(MANUAL.read_text()))
-OWNERS = dict(_owners(model.ProxyConfig))
 
 
 def test_every_field_of_the_model_is_in_the_manual_and_nothing_else() -> None:
@@ -106,7 +94,7 @@ def test_every_field_of_the_model_is_in_the_manual_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("path", sorted(FIELDS))
 def test_a_field_is_explained_and_its_default_is_true(path: str) -> None:
-    field = FIELDS[path]
+    field = FIELDS[path].field
     explained = [key.comment for key in KEYS if key.path == path and key.comment]
     if dataclasses.is_dataclass(field.default) and not isinstance(field.default, type):
         return  # a section whose keys speak for themselves
@@ -120,20 +108,17 @@ def test_a_field_is_explained_and_its_default_is_true(path: str) -> None:
     assert as_value(stated[1], default) == as_plain(default)
 
 
-RANGED = sorted(path for path, field in FIELDS.items() if (OWNERS[path].__name__, field.name) in RANGES)
+RANGED = sorted(path for path, field in FIELDS.items() if field.key.range)
 WORDED = sorted(path for path in FIELDS if words_of(path))
 
 
 @pytest.mark.parametrize("path", RANGED)
-def test_the_range_that_the_manual_and_the_docstring_state_is_the_one_of_the_code(path: str) -> None:
-    owner, field = OWNERS[path], FIELDS[path].name
-    wanted = range_text(owner.__name__, field)
+def test_the_range_that_the_manual_states_is_the_one_of_the_code(path: str) -> None:
     comment = explained(path)
     stated = re.search(r"Range: (.*?)(?: \(.*?\))?\.(?: |$)", comment)
     assert stated is not None, f"{path} states no range"
-    assert stated[1] == wanted
+    assert stated[1] == range_text(FIELDS[path].key)
     assert comment.count("Range:") == 1
-    assert wanted in documented(owner, field), f"the docstring of {owner.__name__} has another range for {field}"
 
 
 @pytest.mark.parametrize("path", WORDED)
@@ -144,12 +129,14 @@ def test_the_words_that_the_manual_states_are_those_that_are_taken(path: str) ->
 
 
 def test_the_manual_states_a_range_for_every_number_and_for_nothing_else() -> None:
-    numbers = {path for path, field in FIELDS.items() if isinstance(field.default, (int, float)) and not isinstance(field.default, bool)}
-    numbers -= {path for path, field in FIELDS.items() if field.name.endswith("_ns")}  # an instant
-    numbers |= {path for path, field in FIELDS.items() if field.type == dict[str, int]}
+    numbers = {path for path, field in FIELDS.items() if field.kind in (int, float, dict[str, int]) and field.key.unit != "ns"}
     assert set(RANGED) == numbers
     assert {key.path for key in KEYS if "Range:" in key.comment} == numbers
     assert {key.path for key in KEYS if re.search("[Oo]ne of:", key.comment)} == set(WORDED)
+
+
+def test_the_manual_says_of_what_can_be_changed_at_run_time_that_it_can_and_of_nothing_else() -> None:
+    assert {key.path for key in KEYS if "Can be changed at run time" in key.comment} == {path for path, field in FIELDS.items() if field.key.live}
 
 
 def test_what_the_manual_reckons_with_is_what_the_warning_reckons_with() -> None:

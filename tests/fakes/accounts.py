@@ -53,8 +53,8 @@ class Accounts:
         counters = self.world.counters.listeners["l"]
         assert counters.downstream.frames_received == self.writer.frames_matched_request == sum(row["frames"]["request"] for row in rows)
         assert counters.upstream.frames_received == self.writer.frames_matched_response == sum(row["frames"]["response"] for row in rows)
-        assert self.writer.frames_flushed_request + self.writer.frames_flushed_response == len(stored)
-        assert self.writer.frames_gapped == self.writer.frames_dropped == sum(gap.frames for gap in gaps)
+        assert self.writer.thread.frames_flushed_request + self.writer.thread.frames_flushed_response == len(stored)
+        assert self.writer.thread.frames_gapped == self.writer.frames_dropped == sum(gap.frames for gap in gaps)
         sent, received = counters.downstream.bytes_sent + counters.upstream.bytes_sent, sum(sum(row["bytes"].values()) for row in rows)
         lost = int(counters.downstream_counts.cells[LOST] + counters.upstream_counts.cells[LOST])
         assert received == sent + lost

@@ -202,7 +202,7 @@ class Crowd(World):
         for couple in self.couples:
             if not couple.done and self.row_of(couple) is None:
                 pair = couple.pair
-                mutes = [int(leg.channel.causes) if leg.channel is not None else -1 for leg in (pair.client, pair.upstream)]
+                mutes = [int(leg.channel.mute_causes) if leg.channel is not None else -1 for leg in (pair.client, pair.upstream)]
                 parts = [f"{peer.sent}/{len(peer.given)} sent, {peer.seen} seen {peer.ended}" for peer in couple.peers]
                 lines.append(f"{couple.id}: client {parts[0]}; upstream {parts[1]}; held {couple.held}, mutes {mutes}")
         return "\n".join(lines[:20])

@@ -5,25 +5,27 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from control.acceptor import Acceptor, Listening
+from control.fleet.desired_state import DesiredState
+from control.fleet.reaper import Reaper
+from control.fleet.slot import Slot
+from control.fleet.slot_cells import Life
+from control.fleet.supervisor import Supervisor
 from control.guard import Guard
+from control.intake.acceptor import Acceptor, Listening
+from control.intake.resolver import Names, Resolution, Resolver
 from control.logs import RowLog
 from control.meters import Meters
-from control.pool import equal_shares
-from control.reaper import Reaper
-from control.resolver import Names, Resolution, Resolver
-from control.slot import Slot
-from control.slot_cells import Life
-from control.steering import Events, Steering
-from control.supervisor import Facts, Supervisor
-from control.taps import Rules
+from control.steering.events import Events
+from control.steering.pool import equal_shares
+from control.steering.steering import Steering
+from control.steering.taps import Rules
 from proxy.config.model import MIB, ListenerConfig, MemoryPoolConfig, ProxyConfig, TapConfig, UpstreamConfig
 
-__all__ = ["COMMAND", "Client", "Fleet", "MemoryLog", "fleet", "fleet_config", "until"]
+__all__ = ["COMMAND", "Client", "Fleet", "MemoryLog", "fleet", "fleet_config", "open_channels", "run", "until"]
 
 COMMAND = (sys.executable, "-P", str(Path(__file__).with_name("processor.py")))
 Row = dict[str, Any]
@@ -103,9 +105,9 @@ class Fleet:
         events = Events(self.log)
         events.subscribe(self.events.append)
         addresses = {"u": Resolution([[endpoint[0], 2, *endpoint]])}
-        self.facts = Facts(config, {"u": addresses["u"].addresses}, equal_shares(config.memory_pool.size, config.processors))
+        self.desired = DesiredState(config, {"u": addresses["u"].addresses}, equal_shares(config.memory_pool.size, config.processors))
         self.supervisor = Supervisor(
-            self.facts,
+            self.desired,
             self.acceptor,
             self.reaper,
             self.meters,
@@ -115,9 +117,9 @@ class Fleet:
             on_end=self._ended,
             command=command,
         )
-        resolver = Resolver(Names(()), addresses, lambda: None, self.log)
+        self.resolver = Resolver(Names(()), addresses, lambda: None, self.log)
         self.tapped: list[Rules] = []
-        self.steering = Steering(self.supervisor, self.acceptor, resolver, self.meters, self.log, events, self.guard, self.tapped.append)
+        self.steering = Steering(self.supervisor, self.acceptor, self.resolver, self.meters, self.log, events, self.guard, self.tapped.append)
         self._clients: list[Client] = []
 
     def _ended(self, slot: Slot, life: Life) -> None:
@@ -155,6 +157,25 @@ async def fleet(processors: int = 2, mode: str = "", *, start: bool = True, time
     finally:
         await made.close()
         del os.environ["FAKE_PROCESSOR"]
+
+
+def run(scenario: Callable[[Fleet], Awaitable[None]], processors: int = 2, mode: str = "", **options: Any) -> None:
+    """Run a test's coroutine beside a fleet; arguments as of ``fleet``."""
+
+    async def main() -> None:
+        async with fleet(processors, mode, **options) as made:
+            await scenario(made)
+
+    asyncio.run(main())
+
+
+async def open_channels(made: Fleet, count: int) -> list[int]:
+    """Ids of all channels, in the order of the list, after so many new ones are open."""
+    for _ in range(count):
+        assert await (await made.connect()).echo(b"x") == b"x"
+    rows, _ = await made.steering.list_channels(page_size=1000)
+    await until(lambda: made.acceptor.listeners["a"].open == len(rows))  # the acceptor's thread counts what it has handed over already
+    return [row["id"] for row in rows]
 
 
 async def until(condition: Any) -> None:

@@ -1,7 +1,7 @@
 """Holds what a log says of itself against what the two ends of the traffic know.
 
 A frame that reached its end is in the log, or the log says that it is not: counted, bounded, or unknown. What the log has was sent, once, byte for
-byte. Where the log says that it is complete, nothing is missing.
+byte. Where the log says that it is complete, nothing is missing: what retention took is not there any more, and must be called cut.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from proxy.tap.completeness import Verdict, WindowRow, verify
-from proxy.tap.ledger import Ledger, read_ledger
+from proxy.tap.ledger import Ledger, read_ledger, run_of
 from proxy.tap.log_reader import read_frames, read_gaps
 from proxy.tap.record import FLAG_TRUNCATED, HASH_BYTES
 from tests.fakes.traffic import Client, Traffic
@@ -39,6 +39,7 @@ class Account:
         seen: by totals.
         quiet: all that was sent has come back: ``truth`` is what was seen.
         states: of its windows.
+        cut: retention took something of one.
     """
 
     truth: int = 0
@@ -51,6 +52,7 @@ class Account:
     seen: int = 0
     quiet: bool = True
     states: set[str] = dataclasses.field(default_factory=set)
+    cut: bool = False
 
     @property
     def counted(self) -> bool:
@@ -94,7 +96,8 @@ def judge(directory: Path, traffic: Traffic, tapped: Tapped, faults: Iterable[st
     for key, account in accounts.items():
         _check(key, account, ledger, verdict)
     if verdict.complete:
-        assert all(account.missing <= account.exact for account in accounts.values()), "complete, and frames are missing"
+        for key, account in accounts.items():
+            assert account.cut or account.missing <= account.exact, f"complete, and frames are missing: {key}: {account}"
     return accounts
 
 
@@ -133,6 +136,7 @@ def _add_verdict(accounts: dict[Key, Account], verdict: Verdict, ledger: Ledger)
         if key in accounts:
             account = accounts[key]
             account.states.add(row.state)
+            account.cut = account.cut or row.cut
             account.seen += row.seen
             account.exact += row.lost + row.sampled
             account.unknown += row.unknown
@@ -169,8 +173,12 @@ def _check(key: Key, account: Account, ledger: Ledger, verdict: Verdict) -> None
         return  # nobody knows, and it is said
     assert account.seen <= account.sent, f"more was seen than was sent: {said}"
     assert "missing" not in account.states, f"something is gone and no row says so: {said}"
-    if fate is not None and fate.deleted_to:
-        return  # retention took what would be compared
+    taken = [other for name, other in ledger.streams.items() if other.deleted_to and run_of(name) == run_of(key[0])]
+    if taken:
+        assert account.cut, f"retention took a part of it, and nothing says so: {said}"
+        assert account.stored or not account.states & {"complete", "open"}, f"retention took all of it: {said}"
+        return  # and what would be compared
+    assert not account.cut, f"retention took nothing: {said}"
     assert account.missing <= account.exact + account.at_most, f"frames are missing and nothing says so: {said}"
     assert account.truth <= account.stored + account.exact + account.at_most, f"the bound is none: {said}"
     assert account.stored + account.exact <= account.sent, f"more is lost than was sent: {said}"

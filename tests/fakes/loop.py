@@ -83,7 +83,7 @@ class LoopBench:
         rules = None if tap_config is None or self.tap is None else TapRules(tap_config.rules, self.tap)
         watcher = Watcher()
         self.relay = Relay(ConnectionIds(0, 1), settings.counters, watcher, rules, self.tap)
-        self.selector = Selector(clock, self.pool, self.relay)
+        self.selector = Selector(clock, self.pool)
         self.relay.pairs.attach(self.selector)
         self.command, theirs = socket.socketpair()
         if link_bytes:

@@ -1,4 +1,4 @@
-"""A selector over real sockets with a clock of the test's, and a listener that writes down what it is told."""
+"""A selector over real sockets with a clock of the test's, and sinks that write down what they are told."""
 
 import contextlib
 import socket
@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable, Iterator
 
 from proxy.network.channel import Channel
-from proxy.network.listener import SelectorListener
+from proxy.network.channel_sink import ChannelSink
 from proxy.network.memory_pool import MemoryPool
 from proxy.network.mute import PEER
 from proxy.network.options import ChannelOptions, TlsSettings
@@ -23,8 +23,8 @@ def frame(size: int, fill: bytes = b"x") -> bytes:
     return struct.pack(">i", size) + fill * size
 
 
-class Recorder(SelectorListener):
-    """Keeps what it was told, in order, as (word, channel); discards runs after copying them.
+class Recorder:
+    """Keeps what the sinks of its channels were told, in order, as (word, channel); discards runs after copying them.
 
     Attributes:
         told: everything.
@@ -98,6 +98,54 @@ class Recorder(SelectorListener):
         self._note("closed", channel)
 
 
+class RecorderSink(ChannelSink):
+    """One channel's, which passes on to a recorder.
+
+    Attributes:
+        channel: to be set when the call that makes it has returned.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self.channel: Channel
+
+    def ready(self) -> None:
+        self._recorder.ready(self.channel)
+
+    def received(self, run: Run) -> None:
+        self._recorder.received(self.channel, run)
+
+    def may_read(self) -> bool:
+        return self._recorder.may_read(self.channel)
+
+    def room_for(self) -> tuple[int, bool]:
+        return self._recorder.room_for(self.channel)
+
+    def wait_for_room(self) -> None:
+        self._recorder.wait_for_room(self.channel)
+
+    def passes_to(self) -> Channel | None:
+        return self._recorder.passes_to(self.channel)
+
+    def passed_by(self, size: int, frames: int) -> None:
+        self._recorder.passed_by(self.channel, size, frames)
+
+    def sent(self) -> None:
+        self._recorder.sent(self.channel)
+
+    def muted(self) -> None:
+        self._recorder.muted(self.channel)
+
+    def end_of_stream(self) -> None:
+        self._recorder.end_of_stream(self.channel)
+
+    def write_ended(self) -> None:
+        self._recorder.write_ended(self.channel)
+
+    def closed(self) -> None:
+        self._recorder.closed(self.channel)
+
+
 class NetBench:
     """One selector, one recorder, and the peers' ends of its channels.
 
@@ -109,7 +157,7 @@ class NetBench:
         self.clock = FakeClock()
         self.pool = MemoryPool(pool, self.clock.now_ns)
         self.listener = Recorder()
-        self.selector = Selector(self.clock, self.pool, self.listener)
+        self.selector = Selector(self.clock, self.pool)
         self.limit = ReceiveLimit(-1)
         self.stats = SideStats()
         self.faults = 0
@@ -137,12 +185,30 @@ class NetBench:
             cut_from=cut_from,
         )
 
+    def register(self, sock: socket.socket, channel_id: int, options: ChannelOptions, *, peer: str = "") -> Channel:
+        """As ``Selector.register``, with a sink of the recorder's."""
+        sink = RecorderSink(self.listener)
+        sink.channel = self.selector.register(sock, channel_id, options, sink, peer=peer)
+        return sink.channel
+
+    def connect(self, family: int, address: object, channel_id: int, options: ChannelOptions, *, peer: str = "") -> Channel:
+        """As ``Selector.connect``, likewise."""
+        sink = RecorderSink(self.listener)
+        sink.channel = self.selector.connect(family, address, channel_id, options, sink, peer=peer)
+        return sink.channel
+
+    def adopt(self, sock: socket.socket, transport: Transport, channel_id: int, options: ChannelOptions, *, connecting: bool = False) -> Channel:
+        """As ``Selector.adopt``, likewise."""
+        sink = RecorderSink(self.listener)
+        sink.channel = self.selector.adopt(sock, transport, channel_id, options, sink, connecting=connecting)
+        return sink.channel
+
     def pair(self, options: ChannelOptions | None = None, *, tcp: bool = False) -> tuple[Channel, socket.socket]:
         """A registered channel, and the socket of its peer, which has a timeout."""
         ours, peer = tcp_pair() if tcp else socket.socketpair()
         peer.settimeout(5)
         self._peers.append(peer)
-        channel = self.selector.register(ours, len(self._peers), options or self.options())
+        channel = self.register(ours, len(self._peers), options or self.options())
         return channel, peer
 
     def ready_pair(self, options: ChannelOptions | None = None, *, tcp: bool = False) -> tuple[Channel, socket.socket]:
@@ -154,7 +220,7 @@ class NetBench:
     def adopted(self, transport: Transport, ours: socket.socket, options: ChannelOptions | None = None) -> Channel:
         """A ready channel over a transport of the test's; ``ours`` gives the descriptor."""
         ours.setblocking(False)
-        channel = self.selector.adopt(ours, transport, 1, options or self.options())
+        channel = self.adopt(ours, transport, 1, options or self.options())
         self.poll()
         return channel
 

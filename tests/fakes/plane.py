@@ -20,6 +20,7 @@ from control.errors import (
     Violation,
 )
 from control.plane import (
+    MAX_HOLDERS,
     RETIRED,
     Attributes,
     BuildInfo,
@@ -39,11 +40,13 @@ from control.plane import (
     TapRuleStatus,
     TapStop,
     UpstreamStatus,
+    rows_per_page,
 )
-from control.pool import MAX_PROCESSORS, equal_shares, too_small
+from control.steering.pool import equal_shares, too_small
 from proxy.cells import CellLayout, CellReader, CellWriter, create
 from proxy.config.model import (
-    MAX_INT32,
+    MAX_PROCESSORS,
+    MAX_RECEIVE_SIZE,
     AdminConfig,
     HealthConfig,
     ListenerConfig,
@@ -227,11 +230,9 @@ class FakePlane(ControlPlane):
         self._listener(listener)
         if page_token and not page_token.isdigit():
             raise InvalidArgumentError([Violation("page_token", "is not ours")])
-        if not 0 <= page_size <= 1000:
-            raise InvalidArgumentError([Violation("page_size", "must be from 0 to 1000")])
         rows = [row for _, row in sorted(self.rows.items()) if listener in (None, row["listener"])]
         start = int(page_token or 0)
-        end = start + (page_size or 100)
+        end = start + rows_per_page(page_size)
         return rows[start:end], str(end) if end < len(rows) else ""
 
     async def describe_channel(self, channel: int) -> Row:
@@ -292,8 +293,8 @@ class FakePlane(ControlPlane):
     async def set_limit(self, listener: str, max_receive_size: int) -> Limit:
         self._fail()
         self._listener(listener)
-        if not 1 <= max_receive_size <= MAX_INT32:
-            raise InvalidArgumentError([Violation("max_receive_size", f"must be from 1 to {MAX_INT32} bytes")])
+        if not MAX_RECEIVE_SIZE.takes(max_receive_size):
+            raise InvalidArgumentError([Violation("max_receive_size", f"must be from {MAX_RECEIVE_SIZE.least} to {MAX_RECEIVE_SIZE.most} bytes")])
         forward = next(item.forwarding.requests for item in self._config.listeners if item.name == listener)
         self._check_share(self.pool, self.processors, whole_request(max_receive_size, forward))
         self.limits[listener] = max_receive_size
@@ -311,8 +312,8 @@ class FakePlane(ControlPlane):
 
     async def top_holders(self, count: int) -> list[Holder]:
         self._fail()
-        if not 1 <= count <= 100:
-            raise InvalidArgumentError([Violation("count", "must be from 1 to 100")])
+        if not 1 <= count <= MAX_HOLDERS:
+            raise InvalidArgumentError([Violation("count", f"must be from 1 to {MAX_HOLDERS}")])
         return sorted(self.holders, key=lambda holder: -holder.bytes)[:count]
 
     async def set_pool_size(self, size: int) -> PoolStatus:

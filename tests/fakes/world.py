@@ -157,7 +157,7 @@ class World:
             counters=counters,
         )
         self.relay = Relay(ConnectionIds(1, 1), self.counters, self.told, rules, writer)
-        self.selector = Selector(self.clock, self.pool, self.relay)
+        self.selector = Selector(self.clock, self.pool)
         self.relay.pairs.attach(self.selector)
         self.drain = Drain(self.selector, self.clock, self.relay.pairs.open, self.told, quiet_s * SECOND)
         self.sockets: list[socket.socket] = [self.server]

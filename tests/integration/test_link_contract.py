@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from control.processor import COMMAND
+from control.fleet.processor import COMMAND
 from proxy.cells import CellLayout, CellReader, create
 from proxy.config.model import MIB, ProxyConfig, TapConfig, TapRule, rules_to_wire, to_wire
 from proxy.network.connection_id import format_connection_id

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from proxy.tap.completeness import verify
+from proxy.tap.ledger import read_ledger
 from proxy.tap.record import LOCK_NAME
 from tests.fakes.kills import Campaign, Kill, table
 from tests.fakes.small_disk import tiny_disk
@@ -77,6 +78,21 @@ def test_whatever_is_killed_the_log_says_what_it_lacks(tmp_path: Path, kills: li
         if not mounted:
             pytest.skip("no disk can be mounted here")
         run(Campaign(tmp_path / "framegate", directory, seed, disk=True), kinds, kills)
+
+
+@pytest.mark.slow  # as above: 4 s and 7 s on an idle machine
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("seed", "kinds"), [(1, ["flood", "flood"]), (3, ["control", "flood"])])
+def test_what_retention_took_whole_is_never_complete(tmp_path: Path, seed: int, kinds: list[str]) -> None:
+    """The budget holds less than a second of this traffic, so all but the newest streams are gone, and what control wrote for them may be."""
+    directory = tmp_path / "tap"
+    run(Campaign(tmp_path / "framegate", directory, seed, "small", budget="1MiB", segment_size="64KiB"), kinds, [])
+    fates = read_ledger(str(directory)).streams
+    gone = {stream for stream, fate in fates.items() if fate.gone and fate.deleted_to}
+    assert gone
+    rows = verify(str(directory)).rows
+    assert {row.stream for row in rows if row.cut} >= {stream for stream in gone if not fates[stream].recovery}
+    assert not [row for row in rows if row.stream in gone and row.state == "complete"]
 
 
 def run(campaign: Campaign, kinds: list[str], kills: list[Kill]) -> None:

@@ -37,6 +37,8 @@ def test_faults_come_first_and_the_conclusion_last(capsys: pytest.CaptureFixture
     [
         (verdict("complete", "open"), "complete: windows: 1 complete, 1 open"),
         (verdict(), "complete: windows: none"),
+        (verdict("complete", "cut"), "complete but for what retention took: windows: 1 complete, 1 cut"),
+        (verdict("lost", "cut"), "not complete: windows: 1 cut, 1 lost"),
         (verdict(faults=("a", "b")), "not complete: 2 faults; windows: none"),
         (verdict(*["complete"] * 1234), "complete: windows: 1,234 complete"),
     ],
@@ -68,7 +70,7 @@ def test_json_has_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert [row["state"] for row in shown["windows"]] == ["complete", "missing"]
     assert shown["windows"][1] == {
         "stream": "s", "listener": None, "direction": "request", "window": "2023-11-14T22:14:20.000000Z", "seen": 1, "stored": 0, "withheld": 0,
-        "sampled": 0, "lost": 0, "at_most": 0, "unknown": 0, "shared": 0, "missing": 0, "state": "missing",
+        "sampled": 0, "lost": 0, "at_most": 0, "unknown": 0, "shared": 0, "missing": 0, "state": "missing", "cut": False, "windows": 1,
     }  # fmt: skip
 
 
@@ -100,3 +102,16 @@ def test_nobody_is_shown_progress_where_nobody_looks(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys, "stderr", None)
     Progress(10)(5)
     assert err.getvalue() == ""
+
+
+def test_what_retention_took_is_one_line_for_all_its_windows(capsys: pytest.CaptureFixture[str]) -> None:
+    start = START_NS // 60_000_000_000 * 60_000_000_000
+    gone = WindowRow("s", "main", "request", start, state="cut", cut=True, windows=1200)
+    forgotten = WindowRow("", None, "request", start, state="cut", cut=True)
+    part = WindowRow("s", "main", "response", start, seen=9, at_most=3, state="at_most", cut=True)
+    print_verdict(Verdict([forgotten, gone, part], [], complete=False), None, "table")
+    _, *rows, last = capsys.readouterr().out.splitlines()
+    assert [row.split()[:5] for row in rows[::2]] == [["-", "-", "request", "2023-11-14", "22:13"], ["s", "main", "response", "2023-11-14", "22:13"]]
+    assert rows[1].split()[3:8] == ["2023-11-14", "22:13", "to", "2023-11-15", "18:12"]
+    assert [row.split("  ")[-1].strip() for row in rows] == ["cut", "cut", "at_most, cut"]
+    assert last == "not complete: windows: 1 at_most, 1,201 cut"

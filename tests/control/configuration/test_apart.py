@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from control.configuration.apart import load_apart
 from control.configuration.load import load
@@ -25,11 +26,11 @@ import json, os, sys
 from control.configuration.apart import load_apart
 from control.configuration.fault import ConfigurationError
 from proxy.config.model import to_wire
-files = {}
+files, ends = {}, {}
 try:
     loaded = load_apart(sys.argv[1])
     found = to_wire(loaded.config)
-    files = loaded.tls_files
+    files, ends = loaded.tls_files, loaded.certificate_ends
 except ConfigurationError as error:
     found = [str(fault) for fault in error.faults]
 except RuntimeError as error:
@@ -39,7 +40,7 @@ try:
 except ChildProcessError:
     children = None
 modules = [name for name in ("ruamel.yaml", "cryptography", "ssl", "control.configuration.load") if name in sys.modules]
-print(json.dumps([found, modules, children, files]))
+print(json.dumps([found, modules, children, files, ends]))
 """
 
 
@@ -52,10 +53,10 @@ def apart(path: Path, before: str = "") -> tuple[list[object], str]:
 def test_the_model_is_the_one_of_load_and_nothing_of_the_child_stays(tmp_path: Path) -> None:
     path = tmp_path / "framegate.yaml"
     path.write_text(EXAMPLE)
-    (found, loaded, children, files), errors = apart(path)
+    (found, loaded, children, files, ends), errors = apart(path)
     assert isinstance(found, dict)
     assert from_wire(found) == load(path)
-    assert (loaded, children, files, errors) == ([], None, {}, "")
+    assert (loaded, children, files, ends, errors) == ([], None, {}, {}, "")
 
 
 def test_the_files_that_it_names_come_along(tmp_path: Path) -> None:
@@ -64,16 +65,18 @@ def test_the_files_that_it_names_come_along(tmp_path: Path) -> None:
     path = tmp_path / "framegate.yaml"
     tls = f"tls: {{certificate: {made.server.name}, key: {made.server_key.name}}}"
     path.write_text(EXAMPLE.replace("upstream: u,", f"upstream: u, {tls},"))
-    (found, loaded, _, files), errors = apart(path)
+    (found, loaded, _, files, ends), errors = apart(path)
     assert isinstance(found, dict), found
     assert files == {str(file): file.read_bytes().decode("latin-1") for file in (made.server, made.server_key)}
+    certificate = x509.load_pem_x509_certificate(made.server.read_bytes())
+    assert ends == {"listener/a": certificate.not_valid_after_utc.timestamp()}
     assert (loaded, errors) == ([], "")
 
 
 def test_every_fault_comes_back_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "framegate.yaml"
     path.write_text("node: a/ß\nlisteners: []\n")
-    (found, _, children, _), errors = apart(path)
+    (found, _, children, *_), errors = apart(path)
     assert isinstance(found, list)
     assert len(found) == 3
     assert found[0].startswith("line 1: node = a/ß: must be")
@@ -88,7 +91,7 @@ def test_a_process_with_threads_does_not_fork(monkeypatch: pytest.MonkeyPatch, t
 
 def test_a_child_that_fails_says_why_and_ends_the_start(tmp_path: Path) -> None:
     broken = "import sys; sys.modules['control.configuration.load'] = None\n"
-    (found, _, children, _), errors = apart(tmp_path / "framegate.yaml", broken)
+    (found, _, children, *_), errors = apart(tmp_path / "framegate.yaml", broken)
     assert found == "the process that reads the configuration ended with 1"
     assert "ModuleNotFoundError" in errors or "ImportError" in errors
     assert children is None

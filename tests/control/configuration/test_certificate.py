@@ -1,5 +1,6 @@
-"""When a certificate begins and ends, against a library that reads all of it."""
+"""When certificates begin and end, and which of them a configuration serves."""
 
+import dataclasses
 import datetime
 
 import pytest
@@ -7,39 +8,54 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from control.configuration.certificate import not_after, validities
+from control.configuration.certificate import served_ends, validities
+from proxy.config.model import ListenerTls, UpstreamTls
+from tests.fakes.plane import fake_config
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 BEGIN = datetime.datetime(1990, 1, 1)
 
 
-def pem(end: datetime.datetime, begin: datetime.datetime = BEGIN) -> str:
+def pem(end: datetime.datetime, begin: datetime.datetime = BEGIN) -> bytes:
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "x")])
     builder = x509.CertificateBuilder(subject, subject, KEY.public_key(), x509.random_serial_number(), begin, end)
-    return builder.sign(KEY, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
+    return builder.sign(KEY, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def seconds(moment: datetime.datetime) -> float:
+    return moment.replace(tzinfo=datetime.UTC).timestamp()
 
 
 @pytest.mark.parametrize("year", [1999, 2026, 2049, 2050, 2068, 2070, 9999])
 def test_it_is_what_the_certificate_says(year: int) -> None:
-    text = pem(datetime.datetime(year, 12, 31, 23, 59, 59))
-    assert not_after(text) == x509.load_pem_x509_certificate(text.encode()).not_valid_after_utc.timestamp()
+    end = datetime.datetime(year, 12, 31, 23, 59, 59)
+    assert validities(pem(end)) == [(seconds(BEGIN), seconds(end))]
 
 
-def test_the_first_of_a_chain_counts() -> None:
-    first, second = pem(datetime.datetime(2030, 1, 1)), pem(datetime.datetime(2040, 1, 1))
-    assert not_after("text before\n" + first + second) == not_after(first)
+@pytest.mark.parametrize("text", [b"", b"nothing", b"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----"])
+def test_what_is_none_is_refused(text: bytes) -> None:
+    with pytest.raises(ValueError, match=r"PEM|parsing"):
+        validities(text)
 
 
-@pytest.mark.parametrize("text", ["", "nothing", "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----"])
-def test_what_is_none_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="certificate"):
-        not_after(text)
+def test_every_certificate_of_a_file_is_told_in_order_whatever_stands_between_them() -> None:
+    one, other = (datetime.datetime(2020, 2, 3), datetime.datetime(2030, 1, 1)), (datetime.datetime(2055, 2, 3), datetime.datetime(2060, 1, 1))
+    key = KEY.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    text = "a comment in Latin-1: é\n".encode("latin-1") + pem(one[1], one[0]) + key + b"between\n" + pem(other[1], other[0])
+    assert validities(text) == [tuple(map(seconds, one)), tuple(map(seconds, other))]
 
 
-def test_every_certificate_of_a_chain_is_told_with_its_beginning() -> None:
-    one = pem(datetime.datetime(2030, 1, 1), datetime.datetime(2020, 2, 3))
-    other = pem(datetime.datetime(2060, 1, 1), datetime.datetime(2055, 2, 3))
-    known = [x509.load_pem_x509_certificate(text.encode()) for text in (one, other)]
-    wanted = [(item.not_valid_before_utc.timestamp(), item.not_valid_after_utc.timestamp()) for item in known]
-    assert validities(f"{one}between\n{other}") == wanted
-    assert validities(one + other, 1) == wanted[:1]
+def test_the_ends_are_those_of_what_was_read_at_the_start() -> None:
+    config = fake_config("unix:unused", None)
+    listener = dataclasses.replace(config.listeners[0], tls=ListenerTls(certificate="served", key="k"))
+    upstreams = (
+        dataclasses.replace(config.upstreams[0], tls=UpstreamTls(certificate="shown", key="k")),
+        dataclasses.replace(config.upstreams[0], name="other", tls=UpstreamTls(ca="ca")),
+    )
+    files = {"served": pem(datetime.datetime(2030, 1, 1)).decode(), "shown": pem(datetime.datetime(2031, 1, 1)).decode(), "k": "a key", "ca": "x"}
+    config = dataclasses.replace(config, listeners=(listener, config.listeners[1]), upstreams=upstreams)
+    assert served_ends(config, files) == {
+        "listener/kafka": seconds(datetime.datetime(2030, 1, 1)),
+        "upstream/brokers": seconds(datetime.datetime(2031, 1, 1)),
+    }
+    assert list(served_ends(config, {**files, "served": "-----BEGIN TRUSTED CERTIFICATE-----"})) == ["upstream/brokers"]

@@ -12,7 +12,7 @@ import pytest
 
 from control.configuration.fault import ConfigurationError
 from control.configuration.load import examine, load
-from control.instance import DirectoryLock
+from control.tap.directory_lock import DirectoryLock
 from proxy.config.model import GIB, MIB
 from proxy.tap.record import LOCK_NAME, WRITERS_NAME
 from tests.fakes.privileges import unprivileged

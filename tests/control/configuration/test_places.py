@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from control.configuration.address import parse_address
 from control.configuration.places import (
     bind_fault,
     bound_address,
@@ -22,7 +21,8 @@ from control.configuration.places import (
     socket_fault,
     tap_bytes,
 )
-from control.instance import DirectoryLock
+from control.tap.directory_lock import DirectoryLock
+from proxy.config.address import parse_address
 from proxy.tap.record import LOCK_NAME
 from tests.fakes.privileges import unprivileged
 

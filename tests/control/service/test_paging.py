@@ -3,7 +3,7 @@
 import pytest
 
 from control.errors import InvalidArgumentError
-from control.service.paging import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE, page, page_size
+from control.service.paging import page
 
 ITEMS = [(name, name.upper()) for name in "abcde"]
 
@@ -30,9 +30,3 @@ def test_a_foreign_token_is_refused(token: str) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         page(ITEMS, 2, token)
     assert caught.value.violations[0].field == "page_token"
-
-
-def test_sizes_have_a_default_and_a_maximum_and_no_minus() -> None:
-    assert (page_size(0), page_size(7), page_size(10**6)) == (DEFAULT_PAGE_SIZE, 7, MAX_PAGE_SIZE)
-    with pytest.raises(InvalidArgumentError):
-        page_size(-1)

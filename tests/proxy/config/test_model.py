@@ -1,14 +1,18 @@
 import dataclasses
 import json
 import pathlib
+import typing
+from collections.abc import Iterator
 
 import pytest
 
 from control.configuration.document import read_document
 from control.configuration.schema import build, convert
+from proxy.config.key import field_types, keys
 from proxy.config.model import (
     CUT_ABOVE,
     GIB,
+    MAX_PROCESSORS,
     Forwarding,
     ListenerConfig,
     ProxyConfig,
@@ -18,6 +22,7 @@ from proxy.config.model import (
     to_wire,
     whole_request,
 )
+from proxy.network.connection_id import SLOT_BITS
 
 MANUAL = pathlib.Path(__file__).parents[3] / "deploy" / "examples" / "framegate.yaml"
 
@@ -37,6 +42,32 @@ def test_a_small_model_survives_the_link() -> None:
         upstreams=(UpstreamConfig(name="u", endpoints=("127.0.0.1:1",)),),
     )
     assert from_wire(json.loads(json.dumps(to_wire(config)))) == config
+
+
+def test_there_are_as_many_processors_as_a_connections_id_has_slots_for() -> None:
+    assert 1 << SLOT_BITS == MAX_PROCESSORS
+    assert keys(ProxyConfig)["processors"].most == MAX_PROCESSORS
+
+
+def _models(model: type) -> Iterator[type]:
+    yield model
+    for kind in field_types(model).values():
+        for part in (kind, *typing.get_args(kind)):
+            if dataclasses.is_dataclass(part):
+                yield from _models(typing.cast(type, part))
+
+
+@pytest.mark.parametrize("model", dict.fromkeys(_models(ProxyConfig)), ids=lambda model: model.__name__)
+def test_a_time_is_called_after_its_unit_and_a_default_is_within_its_range(model: type) -> None:
+    for field in dataclasses.fields(model):
+        said = keys(model)[field.name]
+        assert said.meaning
+        assert (said.unit == "ms", said.unit == "ns") == (field.name.endswith("_ms"), field.name.endswith("_ns"))
+        if said.range is not None and not isinstance(field.default_factory, type):
+            assert said.least < said.most
+            assert said.takes(field.default)
+            assert not said.takes(said.least - 1)
+            assert not said.takes(said.most + 1)
 
 
 def test_a_wrong_shape_is_our_bug_and_raises() -> None:

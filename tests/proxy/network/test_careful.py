@@ -86,8 +86,8 @@ class Desk:
             select.select([], [], [], 0.001)
         raise AssertionError("it does not arrive")
 
-    def look(self, room: int = NO_LIMIT, *, drained: bool = False) -> int:
-        return int(self.care.look(room, drained=drained, readable=True))
+    def plan_read(self, room: int = NO_LIMIT, *, drained: bool = False) -> int:
+        return int(self.care.plan_read(room, drained=drained, readable=True))
 
     def read(self, size: int) -> Run | None:
         """As a channel does."""
@@ -125,17 +125,17 @@ def make() -> Iterator[Callable[..., Desk]]:
 def test_whole_frames_are_read_exactly_and_what_follows_stays(make):
     desk = make()
     desk.send(frame(100) * 3 + frame(100)[:50])
-    assert desk.look() == 3 * 104
+    assert desk.plan_read() == 3 * 104
     run = desk.read(3 * 104)
     assert (run.frames, desk.receive.staged) == (3, 0)
-    assert (desk.look(), desk.care.threshold) == (WAIT_FOR_BYTES, 104)
+    assert (desk.plan_read(), desk.care.threshold) == (WAIT_FOR_BYTES, 104)
 
 
 @pytest.mark.parametrize(("room", "size"), [(0, WAIT_FOR_ROOM), (103, 104), (104, 104), (207, 104), (208, 208), (209, 208)])
 def test_no_more_frames_are_read_than_there_is_room_for(make, room, size):
     desk = make()
     desk.send(frame(100) * 4)
-    assert desk.look(room) == size
+    assert desk.plan_read(room) == size
 
 
 @pytest.mark.parametrize("body", [0, 1, 12, 1000, PIECE - 5, PIECE - 4, PIECE - 3, SMALL - 5, SMALL - 4])
@@ -144,33 +144,33 @@ def test_a_small_frame_stays_in_the_kernel_until_its_last_byte_is_there(make, bo
     data = frame(body)
     desk.send(data[: min(1000, 3 + body)])
     if body:
-        assert desk.look() == WAIT_FOR_BYTES  # and so the kernel takes all of it
+        assert desk.plan_read() == WAIT_FOR_BYTES  # and so the kernel takes all of it
         desk.send(data[min(1000, 3 + body) : -1])
-        assert desk.look() in (WAIT_FOR_BYTES, WAIT_A_WHILE)
+        assert desk.plan_read() in (WAIT_FOR_BYTES, WAIT_A_WHILE)
         assert desk.care.threshold == 4 + body
         assert desk.care.is_awaiting
         desk.send(b"x")
-        assert desk.look() == 4 + body
+        assert desk.plan_read() == 4 + body
         assert desk.read(4 + body).frames == 1
         assert (desk.care.threshold, desk.pool.begun) == (1, 0)
     else:
-        assert desk.look() == 3
+        assert desk.plan_read() == 3
 
 
 @pytest.mark.parametrize("body", [SMALL - 3, SMALL, 1 << 20])
 def test_one_byte_more_is_large_and_asks_for_a_turn(make, body):
     desk = make()
     desk.send(frame(body)[:PORTION])
-    assert desk.look() == 4
+    assert desk.plan_read() == 4
     desk.read(4)
     assert desk.pool.begun == 4 + PIECE_OVERHEAD
-    assert (desk.look(), desk.care.threshold) == (WAIT_FOR_BYTES, PORTION)
+    assert (desk.plan_read(), desk.care.threshold) == (WAIT_FOR_BYTES, PORTION)
     desk.send(b"x" * 4)
-    size = desk.look()
+    size = desk.plan_read()
     assert size == min(body, MAX_READ)
     assert desk.care.turn.is_in
     desk.read(size)
-    assert desk.look(0) == min(body - PORTION, MAX_READ), "who is in needs no room"
+    assert desk.plan_read(0) == min(body - PORTION, MAX_READ), "who is in needs no room"
 
 
 @pytest.mark.parametrize("first", [1, 2, 3])
@@ -178,23 +178,23 @@ def test_a_header_in_parts_is_read_as_far_as_it_is_there_and_then_to_its_end(mak
     desk = make()
     data = frame(500)
     desk.send(data[:first])
-    assert desk.look() == first
+    assert desk.plan_read() == first
     desk.read(first)
     desk.send(data[first:300])
-    assert desk.look() == 4 - first
+    assert desk.plan_read() == 4 - first
     desk.read(4 - first)
-    assert (desk.look(), desk.care.threshold) == (WAIT_FOR_BYTES, 500)
+    assert (desk.plan_read(), desk.care.threshold) == (WAIT_FOR_BYTES, 500)
     desk.send(data[300:])
-    assert desk.look() == 500
+    assert desk.plan_read() == 500
     assert desk.read(500).size == 504
 
 
 def test_a_fault_behind_whole_frames_and_before_any_is_read_like_a_beginning(make):
     desk = make()
     desk.send(frame(5) + b"\xff\xff\xff\xff" + b"x" * 100)
-    assert desk.look() == 9
+    assert desk.plan_read() == 9
     desk.read(9)
-    assert desk.look() == 4
+    assert desk.plan_read() == 4
     desk.read(4)
     assert desk.receive.fault != 0
 
@@ -202,8 +202,8 @@ def test_a_fault_behind_whole_frames_and_before_any_is_read_like_a_beginning(mak
 def test_who_waits_for_a_turn_waits_for_nothing_else(make):
     desk = make(used=POOL + 1)
     desk.send(frame(SMALL)[: PORTION + 4])
-    desk.read(desk.look())
-    assert desk.look() == WAIT_FOR_TURN
+    desk.read(desk.plan_read())
+    assert desk.plan_read() == WAIT_FOR_TURN
     assert (desk.care.threshold, desk.care.is_awaiting, desk.pool.waiting) == (1, False, 1)
     desk.care.leave()
     assert (desk.care.turn, desk.pool.waiting) == (None, 0)
@@ -214,7 +214,7 @@ def test_a_small_frame_that_is_larger_than_the_room_passes_in_pieces(make):
     desk.send(frame(50_000))
     sizes = []
     for room in (10_000, 1, 5000, 0, 100_000):
-        size = desk.look(room)
+        size = desk.plan_read(room)
         sizes.append(size)
         if size > 0:
             desk.read(size)
@@ -228,7 +228,7 @@ def test_no_frame_is_cut_that_is_no_longer_than_a_first_piece(make, body, room, 
     """Else the one behind it would be, of which nobody knows that it will be whole."""
     desk = make()
     desk.send(frame(body) + frame(1000)[:500])
-    assert desk.look(room) == size
+    assert desk.plan_read(room) == size
     run = desk.read(size)
     assert (run.part != 0) is (size < 4 + body)
     assert not desk.receive.within or desk.receive.cut
@@ -239,24 +239,24 @@ def test_what_was_begun_before_goes_along_with_the_first_piece(make, room):
     desk = make()
     desk.receive.feed(frame(30_000)[:20_000])
     desk.send(frame(30_000)[20_000:])
-    size = desk.look(room)
+    size = desk.plan_read(room)
     assert size == room - 20_000
     run = desk.read(size)
     assert run.size == room
-    desk.read(desk.look())
+    desk.read(desk.plan_read())
     assert b"".join(piece for run in desk.runs for piece in run.pieces()) == frame(30_000)
 
 
 def test_a_frame_that_is_cut_through_asks_nobody(make):
     desk = make(cut_from=SMALL, used=POOL + 1)
     desk.send(frame(1 << 20)[:8])
-    desk.read(desk.look())
-    assert (desk.look(), desk.care.threshold) == (WAIT_FOR_BYTES, 8)
+    desk.read(desk.plan_read())
+    assert (desk.plan_read(), desk.care.threshold) == (WAIT_FOR_BYTES, 8)
     desk.send(b"x" * 100)
-    size = desk.look()
+    size = desk.plan_read()
     assert size == 8
     assert desk.read(size).size == 12
-    assert (desk.look(50), desk.look(0), desk.look()) == (50, WAIT_FOR_ROOM, PIECE)
+    assert (desk.plan_read(50), desk.plan_read(0), desk.plan_read()) == (50, WAIT_FOR_ROOM, PIECE)
     assert desk.pool.waiting == 0
 
 
@@ -266,23 +266,23 @@ def test_a_frame_that_is_cut_through_asks_nobody(make):
 def test_a_unix_socket_is_looked_at_again_and_taken_for_full_in_the_end(make):
     desk = make(tcp=False)
     desk.send(frame(5000)[:3000])
-    assert [desk.look() for _ in range(PATIENCE)] == [WAIT_A_WHILE] * PATIENCE
+    assert [desk.plan_read() for _ in range(PATIENCE)] == [WAIT_A_WHILE] * PATIENCE
     assert desk.care.is_awaiting
     desk.send(b"x")
-    assert [desk.look() for _ in range(PATIENCE)] == [WAIT_A_WHILE] * PATIENCE, "a byte more begins it anew"
-    assert desk.look() == 4
+    assert [desk.plan_read() for _ in range(PATIENCE)] == [WAIT_A_WHILE] * PATIENCE, "a byte more begins it anew"
+    assert desk.plan_read() == 4
     desk.read(4)
-    assert [desk.look() for _ in range(PATIENCE)] == [WAIT_A_WHILE] * PATIENCE
-    assert desk.look() == 5000
+    assert [desk.plan_read() for _ in range(PATIENCE)] == [WAIT_A_WHILE] * PATIENCE
+    assert desk.plan_read() == 5000
     assert desk.care.turn.is_in
 
 
 def test_a_frame_that_becomes_whole_while_it_is_looked_at_again_is_read(make):
     desk = make(tcp=False)
     desk.send(frame(5000)[:3000])
-    assert desk.look() == WAIT_A_WHILE
+    assert desk.plan_read() == WAIT_A_WHILE
     desk.send(frame(5000)[3000:])
-    assert desk.look() == 5004
+    assert desk.plan_read() == 5004
     desk.read(5004)
     assert not desk.care.is_awaiting
 
@@ -290,16 +290,16 @@ def test_a_frame_that_becomes_whole_while_it_is_looked_at_again_is_read(make):
 def test_a_socket_that_is_readable_too_early_is_looked_at_by_the_clock(make):
     desk = make()
     desk.send(frame(5000)[:3000])
-    assert desk.look() == WAIT_FOR_BYTES
-    assert [desk.look() for _ in range(PATIENCE)] == [WAIT_A_WHILE] * PATIENCE, "it says readable, and it is not"
-    assert desk.care.look(NO_LIMIT, drained=False, readable=False) == WAIT_FOR_BYTES
+    assert desk.plan_read() == WAIT_FOR_BYTES
+    assert [desk.plan_read() for _ in range(PATIENCE)] == [WAIT_A_WHILE] * PATIENCE, "it says readable, and it is not"
+    assert desk.care.plan_read(NO_LIMIT, drained=False, readable=False) == WAIT_FOR_BYTES
 
 
 def test_only_who_waits_for_more_than_lies_there_waits_in_vain(make):
     desk = make()
     assert not desk.care.is_in_vain()
     desk.send(frame(5000)[:3000])
-    desk.look()
+    desk.plan_read()
     assert desk.care.is_in_vain()
     desk.send(frame(5000)[3000:])
     assert not desk.care.is_in_vain()
@@ -410,7 +410,7 @@ def test_nothing_is_lost_doubled_or_moved_whenever_memory_is_short(
         rounds = 0
         while len(line.came) < len(data):
             rounds += 1
-            assert rounds < 20_000, f"{len(line.came)} of {len(data)} came; {line.channel.causes}, {line.channel.staged} staged"
+            assert rounds < 20_000, f"{len(line.came)} of {len(data)} came; {line.channel.mute_causes}, {line.channel.staged} staged"
             if chooser.random() < 0.1:
                 net.pool.common.release(PENDING, used)
                 used = chooser.choice([0, POOL, POOL])
@@ -467,7 +467,7 @@ def test_while_it_waits_for_room_it_costs_nothing(kind: str, room: int, tls_worl
         net.listener.room = (room if kind == "tls" else 0, False)
         line.say(frame(30_000))
         line.turn(20)
-        assert line.channel.causes == mute.PEER
+        assert line.channel.mute_causes == mute.PEER
         assert count_events(net, line.channel, 50) == 0
         assert net.listener.words().count("wait_for_room") == 1
 
@@ -477,7 +477,7 @@ def test_while_it_waits_for_its_turn_it_costs_nothing(kind: str, tls_world: TlsW
     with short_bench(used=2 * POOL) as net:
         line = Line(net, kind, tls_world)
         line.say(frame(1 << 20))
-        net.poll_until(lambda: line.turn() or line.channel.causes == mute.MEMORY)
+        net.poll_until(lambda: line.turn() or line.channel.mute_causes == mute.MEMORY)
         line.turn(20, ms=0)
         assert count_events(net, line.channel, 50) == 0
         assert line.channel.frames_received == 0
@@ -506,7 +506,7 @@ def test_an_end_within_a_frame_is_seen_and_what_came_of_it_is_lost(kind: str, en
         channel = line.channel
         assert net.listener.data[channel] == frame(3)
         if end == "reset" and kind != "unix":
-            assert (channel.state, channel.cause) == (ChannelState.CLOSED, Cause.PEER_RESET)
+            assert (channel.state, channel.close_cause) == (ChannelState.CLOSED, Cause.PEER_RESET)
         else:
             assert channel.state is ChannelState.READ_ENDED or not channel.is_open
             assert channel.lost_bytes == 3000
@@ -588,13 +588,13 @@ def test_records_that_hold_less_than_they_seem_to_make_a_frame_go_on_like_a_larg
     care = Careful(sock, transport, receive, pool.requests, Owner())
     with sock, peer:
         for reads in range(TLS_READS + 1):
-            size = care.look(NO_LIMIT, drained=True, readable=True)
+            size = care.plan_read(NO_LIMIT, drained=True, readable=True)
             assert size > 0
             assert care.turn is None, f"after {reads} reads"
             data = transport.read(10) or b""
             receive.feed(data)
             care.after_read(len(data), whole=False)
-        assert care.look(NO_LIMIT, drained=True, readable=True) == receive.unit()
+        assert care.plan_read(NO_LIMIT, drained=True, readable=True) == receive.unit()
         assert care.turn is not None
         assert care.turn.is_in
         care.leave()
@@ -614,10 +614,10 @@ def test_what_deceivers_have_us_hold_is_bounded_for_all_of_them_together() -> No
             receive = Receive(pool.common, ReceiveLimit(-1), SideStats())
             care = Careful(sock, transport, receive, pool.requests, Owner())
             cares.append(care)
-            first = care.look(NO_LIMIT, drained=True, readable=True)
+            first = care.plan_read(NO_LIMIT, drained=True, readable=True)
             assert first == LITTLE
             receive.feed(transport.read(int(first)) or b"")
-            assert care.look(NO_LIMIT, drained=True, readable=True) == expected
+            assert care.plan_read(NO_LIMIT, drained=True, readable=True) == expected
         cares[0].leave()
         assert pool.trusted == 0
 
@@ -630,6 +630,6 @@ def test_over_tls_a_frame_goes_whole_only_as_far_as_an_empty_socket_takes_nearly
             line.say(frame(size))
             for _ in range(300):
                 line.turn(ms=1)
-            assert (line.channel.causes == mute.MEMORY) is waits, size
+            assert (line.channel.mute_causes == mute.MEMORY) is waits, size
             assert (line.channel.frames_received == 0) is waits
             line.channel.close(Cause.ADMIN)

@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -147,7 +148,7 @@ def test_what_the_peer_does_wrong_has_a_name_and_good_frames_before_it_pass(net:
     peer.send(data)
     other_peer.send(frame(1))
     net.poll(2)
-    assert (channel.cause, channel.state, channel.died_in) == (cause, ChannelState.CLOSED, ChannelState.READY)
+    assert (channel.close_cause, channel.state, channel.closed_in) == (cause, ChannelState.CLOSED, ChannelState.READY)
     assert words in channel.detail
     assert isinstance(channel.error, ProxyError)
     assert channel.error.side == "downstream"
@@ -182,7 +183,7 @@ def test_a_reset_closes_with_its_cause(net: NetBench) -> None:
     channel, peer = net.ready_pair(tcp=True)
     reset(peer)
     net.poll_until(lambda: channel.state is ChannelState.CLOSED)
-    assert (channel.cause, channel.died_in) == (Cause.PEER_RESET, ChannelState.READY)
+    assert (channel.close_cause, channel.closed_in) == (Cause.PEER_RESET, ChannelState.READY)
 
 
 # Writing.
@@ -250,7 +251,7 @@ def test_a_failing_write_closes_the_channel_at_the_end_of_the_poll(net: NetBench
     channel, peer = net.ready_pair()
     peer.close()
     assert not channel.send(run_of(frame(1)))
-    assert (channel.state, channel.cause) == (ChannelState.CLOSED, Cause.PEER_RESET)
+    assert (channel.state, channel.close_cause) == (ChannelState.CLOSED, Cause.PEER_RESET)
     assert "closed" not in net.listener.words()
     net.poll()
     assert net.listener.words(channel)[-1] == "closed"
@@ -393,8 +394,8 @@ def test_what_is_read_off_is_seen_by_nobody_and_the_end_is_told(net: NetBench, c
     for cause in (mute.ADMIN, mute.MEMORY):
         if causes & cause:
             channel.mute(cause)
-    channel.read_off(mute.DRAIN)
-    channel.read_off(mute.DRAIN)
+    channel.discard_input(mute.DRAIN)
+    channel.discard_input(mute.DRAIN)
     assert (channel.lost_bytes, channel.staged, net.pool.used, channel.mute_in_force) == (6, 0, 0, True)
     channel.shut_write()
     peer.sendall(frame(9)[6:] + frame(100_000) * 5 + frame(3))
@@ -414,7 +415,7 @@ def test_what_is_read_off_was_hung_before(net: NetBench) -> None:
     peer.close()
     net.poll(2)
     assert channel.hung
-    channel.read_off(mute.DRAIN)
+    channel.discard_input(mute.DRAIN)
     net.poll(3)
     assert (channel.frames_received, channel.state) == (0, ChannelState.READ_ENDED)
     net.poll(3)
@@ -424,18 +425,18 @@ def test_what_is_read_off_was_hung_before(net: NetBench) -> None:
 
 def test_a_reset_is_noticed_while_the_rest_is_read_off(net: NetBench) -> None:
     channel, peer = net.ready_pair(tcp=True)
-    channel.read_off(mute.DRAIN)
+    channel.discard_input(mute.DRAIN)
     reset(peer)
     net.poll_until(lambda: channel.state is ChannelState.CLOSED)
-    assert channel.cause is Cause.PEER_RESET
+    assert channel.close_cause is Cause.PEER_RESET
 
 
 def test_nothing_is_read_off_after_the_end(net: NetBench) -> None:
     channel, peer = net.ready_pair()
     peer.close()
     net.poll_until(lambda: channel.state is ChannelState.READ_ENDED)
-    channel.read_off(mute.DRAIN)
-    assert (channel.reads_off, channel.causes) == (False, 0)
+    channel.discard_input(mute.DRAIN)
+    assert (channel.discards_input, channel.mute_causes) == (False, 0)
 
 
 def test_a_peer_that_is_gone_does_not_make_a_muted_channel_spin(net: NetBench) -> None:
@@ -460,7 +461,7 @@ def test_a_reset_is_noticed_while_muted(net: NetBench) -> None:
     channel.mute(mute.PEER)
     reset(peer)
     net.poll_until(lambda: channel.state is ChannelState.CLOSED)
-    assert channel.cause is Cause.PEER_RESET
+    assert channel.close_cause is Cause.PEER_RESET
 
 
 def test_both_ends_of_the_stream_do_not_spin(net: NetBench) -> None:
@@ -492,7 +493,7 @@ def test_a_small_frame_that_is_here_passes_though_nothing_is_left(size: int) -> 
         sender = threading.Thread(target=peer.sendall, args=(frame(size) * 2,))
         sender.start()
         net.poll_until(lambda: channel.frames_received == 2, step_ms=1)
-        assert (channel.causes, net.pool.begun, net.listener.data[channel]) == (0, 0, frame(size) * 2)
+        assert (channel.mute_causes, net.pool.begun, net.listener.data[channel]) == (0, 0, frame(size) * 2)
         sender.join()
 
 
@@ -502,7 +503,7 @@ def test_the_beginning_of_a_small_frame_stays_in_the_kernel(size: int) -> None:
         channel, peer = net.ready_pair(tcp=True)
         peer.send(frame(3) + frame(size)[:-1])
         net.poll(10)
-        assert (channel.frames_received, net.pool.begun, channel.causes, channel.is_receiving) == (1, 0, 0, True)
+        assert (channel.frames_received, net.pool.begun, channel.mute_causes, channel.is_receiving) == (1, 0, 0, True)
         assert channel.begun_bytes == 4 + size - 1
         peer.send(b"x")
         net.poll_until(lambda: channel.frames_received == 2, step_ms=1)
@@ -542,7 +543,7 @@ def test_a_reset_within_a_small_frame_in_the_kernel_is_seen() -> None:
         net.poll(5)
         reset(peer)
         net.poll_until(lambda: channel.state is ChannelState.CLOSED, step_ms=1)
-        assert channel.cause is Cause.PEER_RESET
+        assert channel.close_cause is Cause.PEER_RESET
 
 
 def test_a_frame_over_a_unix_socket_waits_for_its_rest_by_the_clock() -> None:
@@ -564,12 +565,12 @@ def test_a_large_frame_takes_its_turn_and_goes_on_when_there_is_room() -> None:
         channel, peer = net.ready_pair(tcp=True)
         sender = threading.Thread(target=peer.sendall, args=(frame(390_000),))
         sender.start()
-        net.poll_until(lambda: channel.causes == mute.MEMORY, step_ms=1)
+        net.poll_until(lambda: channel.mute_causes == mute.MEMORY, step_ms=1)
         assert (net.pool.waiting, net.pool.refused, channel.frames_received) == (1, 1, 0)
         assert net.pool.begun < 256
         net.pool.common.release(PENDING, (1 << 20) + 1000)
         net.poll_until(lambda: channel.frames_received == 1, step_ms=1)
-        assert (channel.causes, net.pool.waiting, net.pool.begun) == (0, 0, 0)
+        assert (channel.mute_causes, net.pool.waiting, net.pool.begun) == (0, 0, 0)
         net.pool.common.release(PENDING, (1 << 20) - 1000)
         sender.join()
 
@@ -579,7 +580,7 @@ def test_closing_a_channel_that_waits_for_its_turn_leaves_nobody_waiting() -> No
         net.pool.common.charge(PENDING, 1 << 21)
         channel, peer = net.ready_pair(tcp=True)
         peer.send(frame(400_000)[:100_000])
-        net.poll_until(lambda: channel.causes == mute.MEMORY, step_ms=1)
+        net.poll_until(lambda: channel.mute_causes == mute.MEMORY, step_ms=1)
         channel.close(Cause.ADMIN)
         assert net.pool.waiting == 0
         net.pool.common.release(PENDING, 1 << 21)
@@ -591,7 +592,7 @@ def test_the_other_sides_room_is_waited_for() -> None:
         net.listener.room = (0, False)
         peer.send(frame(100))
         net.poll(3)
-        assert (channel.causes, channel.bytes_received) == (mute.PEER, 0)
+        assert (channel.mute_causes, channel.bytes_received) == (mute.PEER, 0)
         net.listener.room = (1000, False)
         channel.unmute(mute.PEER)
         net.poll(3)
@@ -675,7 +676,7 @@ def test_an_idle_channel_is_closed_strictly_after_its_time(net: NetBench) -> Non
     assert channel.is_open
     net.clock.advance_ms(1)
     net.poll()
-    assert channel.cause is Cause.IDLE
+    assert channel.close_cause is Cause.IDLE
 
 
 def test_sends_keep_a_channel_from_being_idle(net: NetBench) -> None:
@@ -688,7 +689,7 @@ def test_sends_keep_a_channel_from_being_idle(net: NetBench) -> None:
     assert peer.recv(100) == frame(1) * 3
     net.clock.advance_ms(5000)
     net.poll()
-    assert channel.cause is Cause.IDLE
+    assert channel.close_cause is Cause.IDLE
 
 
 def test_a_pending_send_that_the_peer_takes_keeps_a_channel_from_being_idle(net: NetBench) -> None:
@@ -716,7 +717,7 @@ def test_a_send_of_which_the_socket_takes_nothing_is_neither_a_write_nor_activit
     assert channel.is_open
     net.clock.advance_ms(1)
     net.poll()
-    assert channel.cause is Cause.IDLE
+    assert channel.close_cause is Cause.IDLE
     assert peer.recv(1) == b"\0"
 
 
@@ -727,7 +728,7 @@ def test_a_muted_channel_expires_too(net: NetBench) -> None:
     net.poll(2)
     net.clock.advance_ms(5000)
     net.poll()
-    assert channel.cause is Cause.IDLE
+    assert channel.close_cause is Cause.IDLE
 
 
 def test_a_frame_begun_that_hardly_moves_is_stalled(net: NetBench) -> None:
@@ -735,7 +736,7 @@ def test_a_frame_begun_that_hardly_moves_is_stalled(net: NetBench) -> None:
     peer.send(frame(1000)[:5])
     net.poll()
     assert 8 <= seconds_until_closed(net, channel, lambda: peer.send(b"x")) <= 10
-    assert channel.cause is Cause.RECEIVE_STALLED
+    assert channel.close_cause is Cause.RECEIVE_STALLED
     assert net.pool.used == 0
 
 
@@ -760,14 +761,14 @@ def test_a_mute_of_ours_stops_the_stall_clock(net: NetBench) -> None:
     assert channel.is_open
     channel.unmute(mute.PEER)
     assert 8 <= seconds_until_closed(net, channel) <= 10
-    assert channel.cause is Cause.RECEIVE_STALLED
+    assert channel.close_cause is Cause.RECEIVE_STALLED
 
 
 def test_a_peer_that_never_reads_stalls_the_send(net: NetBench) -> None:
     channel, _ = net.ready_pair(net.options(stall_ns=8 * SECOND, min_rate=10))
     channel.send(run_of(frame(900_000)))
     assert 8 <= seconds_until_closed(net, channel) <= 10
-    assert channel.cause is Cause.SEND_STALLED
+    assert channel.close_cause is Cause.SEND_STALLED
     assert channel.unsent_bytes > 0
 
 
@@ -788,7 +789,7 @@ def test_the_first_cause_wins_and_is_told_once(net: NetBench) -> None:
     channel.close(Cause.ADMIN, "because")
     channel.close(Cause.IDLE)
     net.poll(2)
-    assert (channel.cause, channel.detail) == (Cause.ADMIN, "because")
+    assert (channel.close_cause, channel.detail) == (Cause.ADMIN, "because")
     assert net.listener.words(channel).count("closed") == 1
 
 
@@ -805,7 +806,7 @@ def test_an_error_in_a_callback_closes_that_channel_only(net: NetBench) -> None:
     bad_peer.send(frame(500)[100:])
     good_peer.send(frame(1))
     net.poll(2)
-    assert (bad.cause, bad.detail) == (Cause.INTERNAL, "RuntimeError: a bug")
+    assert (bad.close_cause, bad.detail) == (Cause.INTERNAL, "RuntimeError: a bug")
     assert good.frames_received == 1
     assert net.pool.used == 0
     (fault,) = net.selector.faults.take()
@@ -836,7 +837,7 @@ def test_an_error_in_any_callback_is_that_channels_end(net: NetBench, word: str)
             peer.recv(1 << 20)
             net.poll()
     net.poll()
-    assert channel.cause is Cause.INTERNAL
+    assert channel.close_cause is Cause.INTERNAL
     net.faults = 1
 
 
@@ -858,17 +859,17 @@ def test_a_callback_may_close_its_own_channel(net: NetBench, when: str) -> None:
             peer2 = net.ready_pair()[1]
             peer2.shutdown(socket.SHUT_WR)
     net.poll(3)
-    assert Cause.ADMIN in [who.cause for word, who in net.listener.told if word == "closed"]
+    assert Cause.ADMIN in [who.close_cause for word, who in net.listener.told if word == "closed"]
 
 
-def test_what_died_is_closed_and_forgotten(net: NetBench) -> None:
+def test_what_is_closed_lets_go_of_its_sink(net: NetBench) -> None:
     channel, peer = net.ready_pair()
-    channel.attachment = object()
+    sink = weakref.ref(channel.sink)
     channel.close(Cause.ADMIN)
     assert net.selector.channel_count == 1
     net.poll()
     assert net.selector.channel_count == 0
-    assert channel.attachment is None
+    assert sink() is None
     assert peer.recv(1) == b""
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.network.connection_id import ConnectionIds, format_connection_id, make_connection_id, parse_connection_id
+from proxy.network.connection_id import ConnectionIds, format_connection_id, make_connection_id, parse_connection_id, slot_of
 
 
 @given(st.integers(0, 63), st.integers(0, 2**28 - 1), st.integers(0, 2**29 - 1))
@@ -13,6 +13,7 @@ def test_text_and_back(slot: int, generation: int, counter: int) -> None:
     assert 0 <= packed < 2**63
     assert format_connection_id(packed) == f"{slot}-{generation}-{counter}"
     assert parse_connection_id(format_connection_id(packed)) == packed
+    assert slot_of(packed) == slot
 
 
 @pytest.mark.parametrize(

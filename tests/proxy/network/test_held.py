@@ -37,7 +37,7 @@ class Line:
         for sock in (here, there):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
-        return self.net.selector.register(here, number, client), self.net.selector.register(there, number + 1, server)
+        return self.net.register(here, number, client), self.net.register(there, number + 1, server)
 
     def _pass_on(self, channel: Channel, run: Run) -> None:
         if channel is self.entry and not self.exit.send(run):

@@ -14,10 +14,10 @@ from proxy.network import mute
 from proxy.network.authenticator import Authenticator
 from proxy.network.cause import Cause
 from proxy.network.channel import Channel
-from proxy.network.listener import FdHandler
+from proxy.network.fd_handler import FdHandler
 from proxy.network.plaintext import PlaintextTransport
 from proxy.network.run import Run
-from proxy.network.selector import BUDGET_NS, LOOK_EACH, MAX_EVENTS, MAX_REGISTERED
+from proxy.network.selector import BUDGET_NS, CLOCK_EACH, MAX_EVENTS, MAX_REGISTERED
 from proxy.network.state import ChannelState
 from proxy.network.timer import Timer
 from proxy.network.transport import Identity
@@ -67,7 +67,7 @@ def test_an_accepted_socket_is_ready_with_the_next_poll_and_never_within_registe
 
 def test_a_connection_is_opened_without_blocking(net: NetBench) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        channel = net.selector.connect(socket.AF_INET, server.getsockname(), 7, net.options(side="upstream"), peer="server")
+        channel = net.connect(socket.AF_INET, server.getsockname(), 7, net.options(side="upstream"), peer="server")
         assert net.listener.words() == []
         net.poll_until(lambda: channel.is_open)
         peer, _ = server.accept()
@@ -83,7 +83,7 @@ def test_a_connection_that_takes_its_time_is_ready_when_the_socket_says_so(net: 
         ours = socket.socket()
         ours.setblocking(False)
         assert ours.connect_ex(server.getsockname()) == errno.EINPROGRESS
-        channel = net.selector.adopt(ours, PlaintextTransport(ours), 1, net.options(side="upstream"), connecting=True)
+        channel = net.adopt(ours, PlaintextTransport(ours), 1, net.options(side="upstream"), connecting=True)
         assert channel.state is ChannelState.CONNECTING
         net.clock.now += 5
         net.poll_until(lambda: channel.is_open)
@@ -95,19 +95,19 @@ def test_a_unix_socket_that_connects_at_once_is_told_later(net: NetBench, tmp_pa
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)
         server.listen()
-        channel = net.selector.connect(socket.AF_UNIX, path, 1, net.options(side="upstream"))
+        channel = net.connect(socket.AF_UNIX, path, 1, net.options(side="upstream"))
         assert net.listener.words() == []
         net.poll_until(lambda: channel.is_open)
 
 
 def test_a_refused_connection_is_told_later_and_never_raised(net: NetBench, tmp_path: Path) -> None:
     with refusing_port() as port:
-        refused = net.selector.connect(socket.AF_INET, ("127.0.0.1", port), 1, net.options(side="upstream"))
-        missing = net.selector.connect(socket.AF_UNIX, str(tmp_path / "none"), 2, net.options(side="upstream"))
+        refused = net.connect(socket.AF_INET, ("127.0.0.1", port), 1, net.options(side="upstream"))
+        missing = net.connect(socket.AF_UNIX, str(tmp_path / "none"), 2, net.options(side="upstream"))
         assert net.listener.words() == []
         net.poll_until(lambda: net.selector.channel_count == 0)
     for channel in (refused, missing):
-        assert (channel.cause, channel.died_in) == (Cause.UPSTREAM_REFUSED, ChannelState.CONNECTING)
+        assert (channel.close_cause, channel.closed_in) == (Cause.UPSTREAM_REFUSED, ChannelState.CONNECTING)
         assert channel.detail
     assert sorted(net.listener.words()) == ["closed", "closed"]
 
@@ -117,21 +117,21 @@ def test_a_unix_socket_whose_queue_is_full_refuses(net: NetBench, tmp_path: Path
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)
         server.listen(0)
-        first, second = [net.selector.connect(socket.AF_UNIX, path, number, net.options(side="upstream")) for number in (1, 2)]
-        net.poll_until(lambda: first.is_open and second.cause)
-        assert (second.cause, second.died_in) == (Cause.UPSTREAM_REFUSED, ChannelState.CONNECTING)
+        first, second = [net.connect(socket.AF_UNIX, path, number, net.options(side="upstream")) for number in (1, 2)]
+        net.poll_until(lambda: first.is_open and second.close_cause)
+        assert (second.close_cause, second.closed_in) == (Cause.UPSTREAM_REFUSED, ChannelState.CONNECTING)
 
 
 def test_a_connection_that_takes_too_long_times_out(net: NetBench) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
         others = [socket.create_connection(server.getsockname()) for _ in range(1)]
-        channel = net.selector.connect(socket.AF_INET, server.getsockname(), 1, net.options(side="upstream"))
+        channel = net.connect(socket.AF_INET, server.getsockname(), 1, net.options(side="upstream"))
         net.poll(3)
         opened = channel.state is not ChannelState.CONNECTING
         net.clock.advance_ms(10_000)
         net.poll()
         if not opened:
-            assert (channel.cause, channel.died_in) == (Cause.UPSTREAM_TIMEOUT, ChannelState.CONNECTING)
+            assert (channel.close_cause, channel.closed_in) == (Cause.UPSTREAM_TIMEOUT, ChannelState.CONNECTING)
         for other in others:
             other.close()
 
@@ -144,7 +144,7 @@ def test_a_client_that_does_not_finish_its_handshake_times_out(net: NetBench, tl
     assert channel.state is ChannelState.HANDSHAKE
     net.clock.advance_ms(1)
     net.poll()
-    assert (channel.cause, channel.died_in) == (Cause.HANDSHAKE_TIMEOUT, ChannelState.HANDSHAKE)
+    assert (channel.close_cause, channel.closed_in) == (Cause.HANDSHAKE_TIMEOUT, ChannelState.HANDSHAKE)
 
 
 def test_the_budget_for_new_sockets_is_renewed_by_each_poll(net: NetBench) -> None:
@@ -258,7 +258,7 @@ def test_closed_may_close_others_and_all_are_told(net: NetBench) -> None:
     )
     channels[0].close(Cause.ADMIN)
     net.poll()
-    assert [channel.cause for channel in channels] == [Cause.ADMIN] + [Cause.UPSTREAM_CLOSED] * 3
+    assert [channel.close_cause for channel in channels] == [Cause.ADMIN] + [Cause.UPSTREAM_CLOSED] * 3
     assert net.listener.words()[-4:] == ["closed"] * 4
 
 
@@ -391,7 +391,7 @@ class Slow:
         return (self.net.clock.now - before) / 1_000_000
 
 
-BOUND_MS = (BUDGET_NS / 1_000_000) + LOOK_EACH  # a step of these tests costs 1 ms
+BOUND_MS = (BUDGET_NS / 1_000_000) + CLOCK_EACH  # a step of these tests costs 1 ms
 
 
 def test_a_poll_handles_events_for_a_bounded_time_and_each_in_its_turn(net: NetBench) -> None:
@@ -485,7 +485,7 @@ def test_an_event_that_was_left_is_not_given_to_who_got_the_number_meanwhile(net
         net.listener.on_run = close_the_last
         net.poll()
         assert not any(channel in slow.who for channel in last)
-        fresh = [net.selector.connect(socket.AF_INET, silent.getsockname(), 1, net.options(side="upstream")) for _ in range(4)]
+        fresh = [net.connect(socket.AF_INET, silent.getsockname(), 1, net.options(side="upstream")) for _ in range(4)]
         assert {channel.fd for channel in fresh} == fds
         net.poll(3)
         assert [channel.state for channel in fresh] == [ChannelState.CONNECTING] * 4
@@ -549,8 +549,8 @@ def test_ends_are_told_for_a_bounded_time_and_all_of_them(net: NetBench) -> None
 def tls_pair(net: NetBench, world: TlsWorld) -> tuple[Channel, Channel]:
     """A server's channel and a client's, both in the same selector."""
     ours, peer = tcp_pair()
-    server = net.selector.register(ours, 1, net.options(tls=world.server_settings()))
-    client = net.selector.register(peer, 2, net.options(side="upstream", tls=world.client_settings()))
+    server = net.register(ours, 1, net.options(tls=world.server_settings()))
+    client = net.register(peer, 2, net.options(side="upstream", tls=world.client_settings()))
     net.poll_until(lambda: server.is_open and client.is_open)
     return server, client
 
@@ -577,8 +577,8 @@ def test_who_authenticates_sees_the_certificate_and_the_channel_does_not_keep_it
     ours, peer = tcp_pair()
     options = net.options(side="upstream", tls=tls_world.client_settings())
     options.authenticator = Witness()
-    server = net.selector.register(ours, 1, net.options(tls=tls_world.server_settings()))
-    client = net.selector.register(peer, 2, options)
+    server = net.register(ours, 1, net.options(tls=tls_world.server_settings()))
+    client = net.register(peer, 2, options)
     net.poll_until(lambda: server.is_open and client.is_open)
     assert [certificate is not None and ssl.DER_cert_to_PEM_cert(certificate)[:10] for certificate in seen] == ["-----BEGIN"]
     assert client.identity is not None
@@ -621,7 +621,7 @@ def test_bytes_that_the_transport_holds_wait_for_the_gate(net: NetBench, tls_wor
     net.listener.gate = close_gate
     server.unmute(mute.ADMIN)
     net.poll(5)
-    assert (server.frames_received, server.causes) == (1, mute.TAP)
+    assert (server.frames_received, server.mute_causes) == (1, mute.TAP)
     net.listener.gate = lambda channel: True
     server.unmute(mute.TAP)
     net.poll()
@@ -630,9 +630,9 @@ def test_bytes_that_the_transport_holds_wait_for_the_gate(net: NetBench, tls_wor
 
 def test_a_record_that_is_not_whole_does_not_make_the_loop_spin(net: NetBench, tls_world: TlsWorld) -> None:
     ours, peer = tcp_pair()
-    server = net.selector.register(ours, 1, net.options(tls=tls_world.server_settings()))
+    server = net.register(ours, 1, net.options(tls=tls_world.server_settings()))
     relay_end, client_sock = tcp_pair()
-    client = net.selector.register(client_sock, 2, net.options(tls=tls_world.client_settings()))
+    client = net.register(client_sock, 2, net.options(tls=tls_world.client_settings()))
     peer.setblocking(False)
     relay_end.setblocking(False)
 
@@ -650,7 +650,7 @@ def test_a_record_that_is_not_whole_does_not_make_the_loop_spin(net: NetBench, t
         for _ in range(3):
             shovel(100)
             net.poll(3)
-        assert not net.selector._visits
+        assert not net.selector._buffered
         for _ in range(10):
             shovel()
             net.poll()
@@ -699,7 +699,7 @@ def test_closing_the_selector_tells_everybody_and_leaves_nothing() -> None:
         net.poll()
         net.pair()
     assert net.listener.words().count("closed") == 5
-    assert channel.cause is Cause.DRAINED
+    assert channel.close_cause is Cause.DRAINED
 
 
 def test_every_collection_is_empty_after_all_have_closed(net: NetBench, tls_world: TlsWorld) -> None:
@@ -709,6 +709,6 @@ def test_every_collection_is_empty_after_all_have_closed(net: NetBench, tls_worl
     net.poll(2)
     selector = net.selector
     assert not any(handler is not None for handler in selector._handlers)
-    for collection in (selector._channels, selector._visits, selector._handshakes, selector._dead, selector._ended):
+    for collection in (selector._channels, selector._buffered, selector._handshakes, selector._closed, selector._write_ended):
         assert len(collection) == 0
     assert len(selector._timers) == 0

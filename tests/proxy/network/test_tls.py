@@ -313,8 +313,8 @@ def net() -> Iterator[NetBench]:
 def test_plain_frames_on_a_tls_port_have_their_cause(net: NetBench, tls_world: TlsWorld) -> None:
     channel, peer = net.pair(net.options(tls=tls_world.server_settings()), tcp=True)
     peer.send(frame(5))
-    net.poll_until(lambda: channel.cause)
-    assert (channel.cause, channel.died_in) == (Cause.TLS_FAILED, ChannelState.HANDSHAKE)
+    net.poll_until(lambda: channel.close_cause)
+    assert (channel.close_cause, channel.closed_in) == (Cause.TLS_FAILED, ChannelState.HANDSHAKE)
     assert "not TLS" in channel.detail
 
 
@@ -324,8 +324,8 @@ def test_a_client_that_goes_before_the_handshake_has_ended(net: NetBench, tls_wo
     net.poll()
     peer.send(data)
     peer.close()
-    net.poll_until(lambda: channel.cause)
-    assert (channel.cause, channel.died_in) == (cause, ChannelState.HANDSHAKE)
+    net.poll_until(lambda: channel.close_cause)
+    assert (channel.close_cause, channel.closed_in) == (cause, ChannelState.HANDSHAKE)
 
 
 def test_a_refused_certificate_is_told_to_the_peer_over_a_real_socket(net: NetBench, tls_world: TlsWorld) -> None:
@@ -348,15 +348,15 @@ def test_a_refused_certificate_is_told_to_the_peer_over_a_real_socket(net: NetBe
 
     net.poll_until(step)
     net.poll()
-    assert channel.cause is Cause.TLS_FAILED
+    assert channel.close_cause is Cause.TLS_FAILED
     assert "ALERT" in str(seen[0])
     client.close()
 
 
 def test_a_channel_without_close_notify_says_so(net: NetBench, tls_world: TlsWorld) -> None:
     ours, theirs = tcp_pair()
-    server = net.selector.register(ours, 1, net.options(tls=tls_world.server_settings()))
-    client = net.selector.register(theirs, 2, net.options(side="upstream", tls=tls_world.client_settings()))
+    server = net.register(ours, 1, net.options(tls=tls_world.server_settings()))
+    client = net.register(theirs, 2, net.options(side="upstream", tls=tls_world.client_settings()))
     net.poll_until(lambda: server.is_open and client.is_open)
     client._socket.shutdown(socket.SHUT_WR)
     net.poll_until(lambda: server.state is ChannelState.READ_ENDED)
@@ -419,7 +419,7 @@ def test_what_is_read_off_is_read_to_its_end_and_our_end_goes_out(net: NetBench,
     for _ in range(20):
         peer.tls.write(frame(16_000))
     peer.flush()
-    channel.read_off(mute.DRAIN)
+    channel.discard_input(mute.DRAIN)
     channel.shut_write()
     net.poll_until(lambda: channel.state is ChannelState.WRITE_ENDED)
     peer.end()
@@ -476,8 +476,8 @@ def test_nothing_stays_buffered_after_a_burst_each_way(tls_world: TlsWorld) -> N
         pairs: list[tuple[Channel, Channel]] = []
         for index in range(10):
             ours, theirs = tcp_pair()
-            server = net.selector.register(ours, index, net.options(tls=tls_world.server_settings()))
-            client = net.selector.register(theirs, 100 + index, net.options(side="upstream", tls=tls_world.client_settings()))
+            server = net.register(ours, index, net.options(tls=tls_world.server_settings()))
+            client = net.register(theirs, 100 + index, net.options(side="upstream", tls=tls_world.client_settings()))
             pairs.append((server, client))
         net.poll_until(lambda: all(server.is_open and client.is_open for server, client in pairs))
         data = frame(1 << 20)

@@ -12,7 +12,7 @@ from proxy.network.cause import Cause
 from proxy.network.channel import Channel
 from proxy.network.memory_pool import PENDING
 from proxy.network.run import Run
-from proxy.network.turnover import LOOK_NS, LOOKS, PATIENCE_NS, TURNOVER_S, WINDOW_NS
+from proxy.network.turnover import CHECK_NS, CHECKS, PATIENCE_NS, TURNOVER_S, WINDOW_NS
 from proxy.network.turns import PORTION
 from tests.fakes.clock import MS
 from tests.fakes.network import NetBench, frame, net_bench
@@ -20,8 +20,8 @@ from tests.fakes.network import NetBench, frame, net_bench
 MIB = 1 << 20
 POOL = 4 * MIB
 LARGE = 3 * MIB // 2
-FIRST_LOOK = LOOK_NS  # at everybody, after somebody began to wait
-JUDGED = FIRST_LOOK + WINDOW_NS
+FIRST_CHECK = CHECK_NS  # at everybody, after somebody began to wait
+JUDGED = FIRST_CHECK + WINDOW_NS
 
 
 class Bench:
@@ -45,12 +45,12 @@ class Bench:
         """A channel whose peer has sent the beginning of a large frame, and stopped."""
         channel, peer = self.net.ready_pair(tcp=True)
         peer.sendall(frame(LARGE)[:sent])
-        self.net.poll_until(lambda: channel.begun_bytes == sent or channel.causes == mute.MEMORY)
+        self.net.poll_until(lambda: channel.begun_bytes == sent or channel.mute_causes == mute.MEMORY)
         return channel, peer
 
     def waiting(self) -> tuple[Channel, socket.socket]:
         channel, peer = self.large()
-        assert channel.causes == mute.MEMORY
+        assert channel.mute_causes == mute.MEMORY
         return channel, peer
 
     def more(self, channel: Channel, peer: socket.socket, size: int) -> None:
@@ -65,7 +65,7 @@ class Bench:
         start = self.net.clock.now
 
         def step() -> object:
-            if self.net.clock.now < start + LOOK_NS - 5 * MS:
+            if self.net.clock.now < start + CHECK_NS - 5 * MS:
                 self.net.clock.advance_ms(0.5)
             return done()
 
@@ -74,7 +74,7 @@ class Bench:
     def pass_to(self, start_ns: int, after_ns: int) -> None:
         """Let the clock go on, look by look, until so long after a time."""
         while self.net.clock.now < start_ns + after_ns:
-            self.net.clock.now = min(self.net.clock.now + LOOK_NS // 2, start_ns + after_ns)
+            self.net.clock.now = min(self.net.clock.now + CHECK_NS // 2, start_ns + after_ns)
             self.net.poll(2)
 
     def end(self) -> None:
@@ -97,16 +97,16 @@ def bench() -> Iterator[Bench]:
 def test_who_has_nothing_to_read_loses_the_turn_after_a_look_without_a_byte(bench):
     bench.fill(POOL - 100_000)
     first, _ = bench.large()
-    assert first.causes == 0
+    assert first.mute_causes == 0
     second, _ = bench.waiting()
     turns = bench.net.pool.requests
     start = bench.net.clock.now
-    bench.pass_to(start, LOOK_NS)
+    bench.pass_to(start, CHECK_NS)
     assert len(turns.admitted) == 1, "it has moved since the last look"
-    bench.pass_to(start, 2 * LOOK_NS - 1)
-    assert second.causes == mute.MEMORY
-    bench.pass_to(start, 2 * LOOK_NS)
-    assert second.causes == 0
+    bench.pass_to(start, 2 * CHECK_NS - 1)
+    assert second.mute_causes == mute.MEMORY
+    bench.pass_to(start, 2 * CHECK_NS)
+    assert second.mute_causes == 0
     assert first.is_open
 
 
@@ -124,39 +124,39 @@ def test_who_moves_keeps_the_turn_but_the_reserve_asks_for_a_tenth_of_the_frame_
     first, peer = bench.large()
     second, _ = bench.waiting()
     start = bench.net.clock.now
-    each = (LARGE + 4) // (TURNOVER_S * 1000 // (LOOK_NS // MS))
+    each = (LARGE + 4) // (TURNOVER_S * 1000 // (CHECK_NS // MS))
     for look in range(1, 5):
-        bench.pass_to(start, look * LOOK_NS)
+        bench.pass_to(start, look * CHECK_NS)
         bench.more(first, peer, each + 1)
     assert len(bench.net.pool.requests.admitted) == 1
-    bench.pass_to(start, 5 * LOOK_NS)
+    bench.pass_to(start, 5 * CHECK_NS)
     assert len(bench.net.pool.requests.admitted) == 1
     bench.more(first, peer, each - 1)
-    bench.pass_to(start, 6 * LOOK_NS)
+    bench.pass_to(start, 6 * CHECK_NS)
     assert bench.net.pool.requests.admitted == []
-    assert second.causes == mute.MEMORY, "what the first holds beyond the pool keeps the reserve with it"
+    assert second.mute_causes == mute.MEMORY, "what the first holds beyond the pool keeps the reserve with it"
 
 
 def test_who_comes_back_with_the_reserve_goes_on_before_who_waits(bench):
     bench.fill(POOL - 1000)
     first, peer = bench.large()
     second, _ = bench.waiting()
-    bench.pass_to(bench.net.clock.now, 2 * LOOK_NS)
+    bench.pass_to(bench.net.clock.now, 2 * CHECK_NS)
     assert bench.net.pool.requests.admitted == []
     peer.sendall(b"x" * (2 * PORTION))
     bench.until(lambda: bench.net.pool.requests.admitted)
-    assert first.causes == 0
+    assert first.mute_causes == 0
     bench.until(lambda: first.staged == 3 * PORTION + 4)
-    assert second.causes == mute.MEMORY
+    assert second.mute_causes == mute.MEMORY
     first.close(Cause.ADMIN)
-    assert second.causes == 0
+    assert second.mute_causes == 0
 
 
 def test_less_than_twice_the_portion_is_not_worth_another_turn(bench):
     bench.fill(POOL - 1000)
     first, peer = bench.large()
     bench.waiting()
-    bench.pass_to(bench.net.clock.now, 2 * LOOK_NS)
+    bench.pass_to(bench.net.clock.now, 2 * CHECK_NS)
     bench.more(first, peer, 2 * PORTION - 1)
     assert (bench.net.pool.requests.admitted, first.staged) == ([], PORTION + 4)
     bench.more(first, peer, 1)
@@ -176,13 +176,13 @@ def test_who_is_kept_from_reading_by_us_loses_the_turn_whatever_lies_there(bench
     peer.sendall(b"x" * 100_000)
     bench.net.poll(5)
     start = bench.net.clock.now
-    bench.pass_to(start, LOOK_NS)
+    bench.pass_to(start, CHECK_NS)
     assert turn.is_in
     if not held_up:
         bench.more(first, peer, 60_000)
-    bench.pass_to(start, 2 * LOOK_NS)
+    bench.pass_to(start, 2 * CHECK_NS)
     assert turn.is_in is not held_up
-    assert (second.causes == 0) is held_up
+    assert (second.mute_causes == 0) is held_up
     first.unmute(cause)
 
 
@@ -193,10 +193,10 @@ def test_who_is_kept_from_reading_by_us_gives_up_the_reserve_that_it_needs(bench
     second, _ = bench.waiting()
     first.mute(mute.TAP)
     start = bench.net.clock.now
-    bench.pass_to(start, 2 * LOOK_NS)
-    assert (bench.net.pool.requests.reserved, second.causes) == (None, mute.MEMORY)
+    bench.pass_to(start, 2 * CHECK_NS)
+    assert (bench.net.pool.requests.reserved, second.mute_causes) == (None, mute.MEMORY)
     bench.fill(POOL)
-    assert second.causes == 0
+    assert second.mute_causes == 0
     first.unmute(mute.TAP)
 
 
@@ -210,10 +210,10 @@ def test_a_frame_begun_that_stands_still_is_closed_when_its_window_is_over(bench
     second, _ = bench.waiting()
     bench.pass_to(bench.net.clock.now, JUDGED + late_ns)
     assert first.is_open is not closed
-    assert (second.causes == 0) is closed
+    assert (second.mute_causes == 0) is closed
     assert bench.net.pool.evicted == closed
     if closed:
-        assert first.cause is Cause.RECEIVE_STALLED
+        assert first.close_cause is Cause.RECEIVE_STALLED
         assert re.search(r"^\d+ bytes of the memory pool held and 0 moved in 2000 ms, while others waited for memory", first.detail)
 
 
@@ -224,7 +224,7 @@ def test_a_tenth_of_what_is_held_a_second_is_enough(bench, less, closed):
     first, peer = bench.large()
     bench.waiting()
     start = bench.net.clock.now
-    bench.pass_to(start, 2 * LOOK_NS)
+    bench.pass_to(start, 2 * CHECK_NS)
     asked = int(first.booked_begun) * (WINDOW_NS // MS) // (TURNOVER_S * 1000)
     bench.more(first, peer, asked - less)
     bench.pass_to(start, JUDGED)
@@ -237,11 +237,11 @@ def test_the_worst_is_closed_first_and_no_more_than_give_room(bench):
     bench.fill(POOL + 1)
     waiting, *_ = [bench.waiting()[0] for _ in range(4)]
     start = bench.net.clock.now
-    bench.pass_to(start, FIRST_LOOK)
+    bench.pass_to(start, FIRST_CHECK)
     bench.more(moving, peer, 50_000)
     bench.pass_to(start, JUDGED)
     assert [channel.is_open for channel in (small, large, moving)] == [True, False, True]
-    assert (bench.net.pool.evicted, waiting.causes) == (1, 0)
+    assert (bench.net.pool.evicted, waiting.mute_causes) == (1, 0)
     assert bench.net.pool.waiting > 0, "more wait, but they wait for each other"
 
 
@@ -279,19 +279,19 @@ def test_nobody_is_closed_for_somebody_who_has_hardly_waited(bench):
     due = WINDOW_NS // 2 + PATIENCE_NS
     bench.pass_to(start, due)
     assert held.is_open
-    bench.pass_to(start, due + LOOKS * LOOK_NS)
+    bench.pass_to(start, due + CHECKS * CHECK_NS)
     assert not held.is_open
-    assert second.causes == 0
+    assert second.mute_causes == 0
 
 
 def test_who_waits_is_not_closed_for_what_it_holds(bench):
     bench.fill(POOL - 300_000)
     first, peer = bench.large(PORTION + 4)
     bench.waiting()
-    bench.pass_to(bench.net.clock.now, 2 * LOOK_NS)
+    bench.pass_to(bench.net.clock.now, 2 * CHECK_NS)
     bench.fill(2 * POOL)
     peer.sendall(b"x" * 2 * PORTION)
-    bench.until(lambda: first.causes == mute.MEMORY)
+    bench.until(lambda: first.mute_causes == mute.MEMORY)
     bench.pass_to(bench.net.clock.now, 5 * WINDOW_NS)
     assert first.is_open
 
@@ -315,7 +315,7 @@ def test_a_pending_send_that_stands_still_is_closed(bench):
     bench.pass_to(start, JUDGED - 1)
     assert channel.is_open
     bench.pass_to(start, JUDGED)
-    assert (channel.is_open, channel.cause) == (False, Cause.SEND_STALLED)
+    assert (channel.is_open, channel.close_cause) == (False, Cause.SEND_STALLED)
 
 
 def test_a_pending_send_that_moves_is_let_be(bench):
@@ -323,7 +323,7 @@ def test_a_pending_send_that_moves_is_let_be(bench):
     bench.fill(POOL + 300_000)
     bench.waiting()
     start = bench.net.clock.now
-    bench.pass_to(start, FIRST_LOOK)
+    bench.pass_to(start, FIRST_CHECK)
     taken = 0
     while taken < MIB:
         taken += len(peer.recv(MIB))
@@ -341,7 +341,7 @@ def test_a_peer_that_does_not_read_is_closed_for_what_waits_for_its_room(bench, 
     bench.waiting()
     bench.pass_to(bench.net.clock.now, JUDGED)
     assert channel.is_open is not closed
-    assert channel.cause is (Cause.SEND_STALLED if closed else None)
+    assert channel.close_cause is (Cause.SEND_STALLED if closed else None)
 
 
 def full(net: NetBench) -> Channel:

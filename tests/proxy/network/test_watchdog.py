@@ -14,7 +14,7 @@ from proxy.network.options import ChannelOptions
 from proxy.network.receive import ReceiveLimit
 from proxy.network.run import Run
 from proxy.network.stats import SideStats
-from proxy.network.watchdog import LOOKS, NS_PER_S, window_of
+from proxy.network.watchdog import CHECKS, NS_PER_S, window_of
 from tests.fakes.network import NetBench, frame, net_bench
 
 OPTIONS = ChannelOptions(side="downstream", limit=ReceiveLimit(-1), stats=SideStats(), stall_ns=2 * NS_PER_S, min_rate=10)
@@ -76,8 +76,8 @@ def fill(net: NetBench, channel: Channel) -> None:
 
 def seconds(net: NetBench, count: float) -> None:
     """Look by look of the watchdog."""
-    for _ in range(int(count * LOOKS / STALL_S)):
-        net.clock.advance_ms(STALL_S * 1000 / LOOKS)
+    for _ in range(int(count * CHECKS / STALL_S)):
+        net.clock.advance_ms(STALL_S * 1000 / CHECKS)
         net.poll(2)
 
 
@@ -93,7 +93,7 @@ def test_a_peer_that_does_not_read_what_others_have_for_it_is_stalled(wanted: bo
         seconds(net, STALL_S)
         assert channel.is_open
         seconds(net, STALL_S)
-        assert channel.cause is (Cause.SEND_STALLED if wanted else None)
+        assert channel.close_cause is (Cause.SEND_STALLED if wanted else None)
 
 
 def test_what_the_peers_kernel_takes_is_what_moves() -> None:
@@ -102,18 +102,18 @@ def test_what_the_peers_kernel_takes_is_what_moves() -> None:
         channel, peer = watched(net)
         fill(net, channel)
         channel.want_room()
-        for _ in range(3 * LOOKS):
+        for _ in range(3 * CHECKS):
             before = channel.wire_taken
-            while channel.wire_taken < before + MIN_RATE * STALL_S // LOOKS:
+            while channel.wire_taken < before + MIN_RATE * STALL_S // CHECKS:
                 peer.recv(65_536)
                 select.select([], [], [], 0.001)
             fill(net, channel)
             channel.want_room()
             assert channel.is_sending
-            seconds(net, STALL_S / LOOKS)
+            seconds(net, STALL_S / CHECKS)
         assert channel.is_open
         seconds(net, 2 * STALL_S)
-        assert channel.cause is Cause.SEND_STALLED
+        assert channel.close_cause is Cause.SEND_STALLED
 
 
 def test_room_that_is_there_again_is_no_stall() -> None:
@@ -135,23 +135,23 @@ def test_room_that_is_there_again_is_no_stall() -> None:
         assert channel.is_open
 
 
-@pytest.mark.parametrize(("each", "stalled"), [(MIN_RATE * STALL_S // LOOKS, False), (MIN_RATE * STALL_S // LOOKS - 1, True)])
+@pytest.mark.parametrize(("each", "stalled"), [(MIN_RATE * STALL_S // CHECKS, False), (MIN_RATE * STALL_S // CHECKS - 1, True)])
 def test_a_small_frame_that_comes_too_slowly_is_stalled_though_it_lies_in_the_kernel(each: int, stalled: bool) -> None:
     with short_bench() as net:
         channel, peer = watched(net)
         sent = 1000
         peer.sendall(frame(60_000)[:sent])
         net.poll_until(lambda: channel.bytes_arrived == sent)
-        seconds(net, STALL_S / LOOKS)
-        for _ in range(2 * LOOKS):
+        seconds(net, STALL_S / CHECKS)
+        for _ in range(2 * CHECKS):
             if not channel.is_open:
                 break
             peer.sendall(b"x" * each)
             sent += each
             net.poll_until(lambda now=sent: channel.bytes_arrived == now)
-            seconds(net, STALL_S / LOOKS)
+            seconds(net, STALL_S / CHECKS)
         assert channel.is_open is not stalled
-        assert channel.cause is (Cause.RECEIVE_STALLED if stalled else None)
+        assert channel.close_cause is (Cause.RECEIVE_STALLED if stalled else None)
         assert channel.bytes_received == 0
 
 

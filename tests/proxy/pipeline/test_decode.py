@@ -1,5 +1,4 @@
 import datetime
-from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -11,36 +10,20 @@ from pyspark.sql.types import ArrayType, IntegerType, StructType
 
 from proxy.config.model import TapRule
 from proxy.network.authenticator import ANONYMOUS
-from proxy.pipeline.decode import NOBODY, Block, loss_batch, read_slice, record_batch, record_batches
-from proxy.pipeline.loss import DataLossError, Loss
-from proxy.pipeline.planner import Part, Planner, Slice
+from proxy.pipeline.decode import NOBODY, loss_batch, record_batch, record_batches
+from proxy.pipeline.loss import Loss
+from proxy.pipeline.planner import Planner
 from proxy.pipeline.position import Position
 from proxy.pipeline.schema import CHUNK_SCHEMA
+from proxy.pipeline.slices import Block, read_slice
 from proxy.tap import record
 from proxy.tap.log_reader import Joiner
 from tests.fakes.runs import pieces_of
+from tests.fakes.slices import blocks, damage, slices, whole
 from tests.fakes.tap_log import START_NS, FakeProcessor, framed
 
 SCHEMA = to_arrow_schema(CHUNK_SCHEMA, timezone="UTC")
 METADATA_V9 = 3 << 16 | 9
-
-
-def slices(directory: Path) -> list[Slice]:
-    planner = Planner(directory, parallelism=1)
-    return whole(planner.partitions(Position(planner.starts()), Position(planner.ends())))
-
-
-def whole(planned: list[list[Part]]) -> list[Slice]:
-    return [part for parts in planned for part in parts if isinstance(part, Slice)]
-
-
-def blocks(directory: Path) -> list[Block]:
-    return [block for part in slices(directory) for block in read_slice(part) if isinstance(block, Block)]
-
-
-def datas(part: Slice) -> list[bytes | Loss]:
-    """What is in a slice for who goes on."""
-    return [block if isinstance(block, Loss) else bytes(block.data) for block in read_slice(part, fail_on_data_loss=False)]
 
 
 def rows(directory: Path) -> list[dict[str, object]]:
@@ -291,29 +274,6 @@ def test_a_loss_comes_between_what_is_before_and_behind_it(tmp_path: Path) -> No
     assert (gap["reason"], gap["lost_from"], gap["lost_until"]) == ("damaged", START, START)
 
 
-@pytest.mark.parametrize("content", [b"", b"x", bytes(4096), b"FGTAPLOG" + (99).to_bytes(4, "little") + bytes(5000)])
-def test_a_segment_that_is_none_any_more_is_damaged_and_no_fault_of_the_program(tmp_path: Path, content: bytes) -> None:
-    FakeProcessor(tmp_path).block([b"abc"])
-    (part,) = slices(tmp_path)
-    segment(tmp_path).write_bytes(content)
-    with pytest.raises(DataLossError, match=str(segment(tmp_path))):
-        list(read_slice(part))
-    (lost,) = datas(part)
-    assert isinstance(lost, Loss)
-    assert lost[:4] == (part.stream, part.start, part.end, record.REASON_DAMAGED)
-
-
-def test_a_segment_under_another_ones_name_is_damaged(tmp_path: Path) -> None:
-    processor = FakeProcessor(tmp_path, segment_size=1)
-    for _ in range(2):
-        processor.block([b"abc"])
-    first, second = sorted(tmp_path.glob("*/*"))
-    planned = slices(tmp_path)
-    second.write_bytes(first.read_bytes())
-    with pytest.raises(DataLossError, match="under a name that says"):
-        list(read_slice(planned[1]))
-
-
 def test_strings_of_joined_blocks_keep_their_meaning(tmp_path: Path) -> None:
     processor = FakeProcessor(tmp_path)
     for connection in (3, 1, 2):
@@ -362,62 +322,6 @@ def test_types_are_exactly_those_that_spark_demands(tmp_path: Path) -> None:
     assert batch.schema.field("capture_time").type == pa.timestamp("us", tz="UTC")
 
 
-def segment(directory: Path) -> Path:
-    (found,) = directory.glob("*/*.*")
-    return found
-
-
-def damage(position_of: Callable[[Block], int], directory: Path) -> list[Slice]:
-    """Three blocks, one byte of the second one wrong; the slices as planned before."""
-    processor = FakeProcessor(directory)
-    for body in (b"one", b"two", b"three"):
-        processor.block([body])
-    planned = slices(directory)
-    second = blocks(directory)[1]
-    data = bytearray(segment(directory).read_bytes())
-    data[record.SEGMENT_HEADER_BYTES + second.header.offset + position_of(second)] ^= 1
-    segment(directory).write_bytes(data)
-    return planned
-
-
-def test_a_block_whose_crc_does_not_fit_is_an_error(tmp_path: Path) -> None:
-    (part,) = damage(lambda block: block.header.data_at, tmp_path)
-    with pytest.raises(DataLossError, match="its CRC does not fit"):
-        list(read_slice(part))
-    one, lost, three = datas(part)
-    assert (one, three) == (framed([b"one"]), framed([b"three"]))
-    assert isinstance(lost, Loss)
-    assert (lost.end - lost.offset, lost.from_ns, lost.reason) == (lost.offset, START_NS, record.REASON_DAMAGED)
-
-
-def test_nothing_is_read_behind_a_damaged_header(tmp_path: Path) -> None:
-    (part,) = damage(lambda _: 20, tmp_path)
-    with pytest.raises(DataLossError, match="damaged at offset"):
-        list(read_slice(part))
-    one, lost = datas(part)
-    assert one == framed([b"one"])
-    assert isinstance(lost, Loss)
-    assert (lost.end, lost.until_ns) == (part.end, segment(tmp_path).stat().st_mtime_ns)
-
-
-def test_a_segment_sealed_since_it_was_planned_is_found(tmp_path: Path) -> None:
-    processor = FakeProcessor(tmp_path)
-    processor.block([b"abc"])
-    planned = slices(tmp_path)
-    processor.close()
-    assert [len(list(read_slice(part))) for part in planned] == [1]
-
-
-def test_a_segment_deleted_since_it_was_planned_is_an_error(tmp_path: Path) -> None:
-    FakeProcessor(tmp_path).block([b"abc"])
-    (part,) = slices(tmp_path)
-    segment(tmp_path).unlink()
-    with pytest.raises(DataLossError, match="was deleted before"):
-        list(read_slice(part))
-    (lost,) = datas(part)
-    assert lost == Loss(part.stream, part.start, part.end, record.REASON_VANISHED, 0, 0, ((None, "request"), (None, "response")))
-
-
 def test_a_table_that_contradicts_its_sections_is_refused(tmp_path: Path) -> None:
     processor = FakeProcessor(tmp_path)
     processor.send([b"abc"])
@@ -459,7 +363,7 @@ def test_a_frame_that_was_cut_through_is_a_row_as_if_it_came_whole(tmp_path: Pat
 @pytest.mark.parametrize("segment_size", [1, 5000, 1 << 20])
 def test_any_cut_of_the_log_into_partitions_gives_the_same_rows(tmp_path: Path, segment_size: int) -> None:
     processor = in_pieces(tmp_path, segment_size=segment_size)
-    places = [block.header.offset for block in blocks(tmp_path)] + [int(processor.writer.bytes_flushed)]
+    places = [block.header.offset for block in blocks(tmp_path)] + [int(processor.writer.thread.bytes_flushed)]
     planner = Planner(tmp_path, parallelism=1)
 
     def read(start: int, end: int) -> list[dict[str, object]]:

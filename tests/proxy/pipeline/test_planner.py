@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from proxy.pipeline import planner as module
-from proxy.pipeline.decode import read_slice
 from proxy.pipeline.loss import DataLossError, Loss
 from proxy.pipeline.planner import Part, Planner, Slice, Target
 from proxy.pipeline.position import Position
+from proxy.pipeline.slices import read_slice
 from proxy.tap import record
 from proxy.tap.consumer import consumer_owner, read_consumers
 from proxy.tap.log_reader import walk

@@ -1,12 +1,47 @@
+import ast
+import importlib
 import importlib.util
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 from unittest.mock import MagicMock
+
+import pytest
 
 import proxy
 from proxy.pipeline import pyspark_framegate
 from proxy.pipeline.source import FramegateDataSource
+from tests.fakes.tap_log import FakeProcessor
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SOURCE = Path(str(pyspark_framegate.__file__))
+CONNECTION = 3 << 57 | 1 << 29 | 17
+# What a data engineer writes: the module's name in the wheel, and nothing else of framegate.
+SCRIPT = """
+import sys
+from pathlib import Path
+
+import pyspark.sql.datasource, pyspark.sql.streaming.datasource  # what any Data Source imports
+
+before = set(sys.modules)
+import pyspark_framegate
+
+added = set(sys.modules) - before
+heavy = sorted(name for name in added if name.partition(".")[0] in ("pyspark", "pyarrow", "numpy", "pandas"))
+lazy = sorted(added & {"proxy.pipeline.decode", "proxy.pipeline.transforms", "proxy.pipeline.tables", "proxy.pipeline.views", "proxy.tap.writer"})
+print(heavy, lazy, set(pyspark_framegate.__all__) <= set(dir(pyspark_framegate)))
+
+from pyspark_framegate import *
+from pyspark_framegate import explode_frames, register
+
+print(register.__module__, explode_frames.__module__, explode_frames is pyspark_framegate.explode_frames, api_name("k")[:8], len(CHUNK_SCHEMA) > 20)
+print(sorted(TABLE_SCHEMAS), issubclass(ManifestError, Exception), callable(register_views), callable(read_table))
+"""
 
 
 def test_spark_finds_the_source_under_its_name() -> None:
@@ -20,14 +55,60 @@ def test_register_tells_the_session() -> None:
     session.dataSource.register.assert_called_once_with(FramegateDataSource)
 
 
-def test_the_import_stays_light() -> None:
-    root = Path(proxy.__file__).parents[1]
-    program = (
-        f"import sys; sys.path.insert(0, {str(root)!r}); import proxy.pipeline.pyspark_framegate; "
-        "print([name for name in ('numpy', 'pandas', 'pyarrow', 'proxy.pipeline.decode', 'proxy.tap.writer') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+def test_what_is_imported_when_asked_for_is_what_type_checkers_see() -> None:
+    checked: dict[str, str] = {}
+    for node in ast.parse(SOURCE.read_text()).body:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            imports = [line for line in node.body if isinstance(line, ast.ImportFrom) and str(line.module).startswith("proxy.")]
+            checked.update((alias.name, str(line.module)) for line in imports for alias in line.names)
+    assert checked == pyspark_framegate._LAZY
+    assert set(pyspark_framegate.__all__) == {*checked, "CHUNK_SCHEMA", "DefaultSource", "register"}
+    for name, module in checked.items():
+        assert getattr(pyspark_framegate, name) is getattr(importlib.import_module(module), name)
+
+
+def test_every_name_is_documented() -> None:
+    assert [name for name in pyspark_framegate.__all__ if name not in str(pyspark_framegate.__doc__)] == []
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'explode'"):
+        _ = pyspark_framegate.explode
+
+
+def run_user_script(folder: Path, script: str) -> list[str]:
+    """The lines that a script prints in a fresh interpreter that has the module at its top, as the wheel installs it."""
+    top = folder / "top"
+    top.mkdir()
+    shutil.copy(SOURCE, top / "pyspark_framegate.py")
+    path = os.pathsep.join([str(top), str(Path(proxy.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, cwd=folder, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.slow
+def test_a_users_script_imports_one_light_module(tmp_path: Path) -> None:
+    assert run_user_script(tmp_path, SCRIPT) == [
+        "[] [] True",
+        "pyspark_framegate proxy.pipeline.transforms True coalesce True",
+        "['completeness', 'frames', 'gaps', 'requests', 'traffic_by_minute'] True True True",
+    ]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_what_a_job_imports_reads_a_log(spark: "SparkSession", tmp_path: Path) -> None:
+    processor = FakeProcessor(tmp_path)
+    processor.send([b"one", b"three"], connection=CONNECTION)
+    processor.send([b"an answer"], connection=CONNECTION, direction="response", protocol="kafka", keys=[1 << 16 | 13], latencies=[5])
+    processor.close()
+    chunks = spark.read.format("framegate").option("path", str(tmp_path)).load()
+    rows = pyspark_framegate.explode_frames(chunks, "connection_id").selectExpr(f"{pyspark_framegate.connection_text()} as connection", "size")
+    assert sorted(tuple(row) for row in rows.collect()) == [("3-1-17", 3), ("3-1-17", 5), ("3-1-17", 9)]
+    answers = pyspark_framegate.frames(chunks).where("api_key is not null")
+    assert [tuple(row) for row in answers.selectExpr(pyspark_framegate.api_name(), "api_version").collect()] == [("Fetch", 13)]
 
 
 def test_an_installed_wheel_has_the_module_at_its_top() -> None:

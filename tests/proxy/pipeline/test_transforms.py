@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from proxy.config.model import TapRule
+from proxy.network.connection_id import make_connection_id
 from proxy.pipeline import transforms
 from proxy.tap import record
 from proxy.tap.log_block import Frame
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 FETCH_V13 = 1 << 16 | 13
-CONNECTION = 5 << 57 | 3 << 29 | 17
+CONNECTION = int(make_connection_id(5, 3, 17))
 
 
 def chunks(spark: "SparkSession", directory: Path) -> "DataFrame":

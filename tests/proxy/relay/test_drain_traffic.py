@@ -94,7 +94,7 @@ def test_a_kafka_client_that_does_not_wait_is_read_for_the_quiet_time_and_gets_w
     talk.turns(2)
     drain(accounts)
     talk.turns(0.9)
-    assert talk.pair.client.channel.causes == 0
+    assert talk.pair.client.channel.mute_causes == 0
     talk.turns(0.2)
     assert talk.pair.client.channel.mute_in_force
     began_ns = accounts.world.clock.ns

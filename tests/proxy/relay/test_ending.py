@@ -66,7 +66,7 @@ def test_half_close_waits_for_the_pending_send(world):
         try:
             left = left[client.send(left) :]
         except BlockingIOError:
-            if pair.client.channel.causes:
+            if pair.client.channel.mute_causes:
                 break
             world.poll(1)
     sent = 4 * len(data) - len(left)

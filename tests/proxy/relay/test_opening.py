@@ -15,7 +15,7 @@ from proxy.network.options import TlsSettings
 from proxy.network.tls_context import client_context
 from proxy.relay import ending
 from proxy.relay.opening import HANDSHAKING_UPSTREAMS
-from proxy.relay.upstream import DOWN, EJECTIONS, Endpoint, address_text
+from proxy.relay.upstream import DOWN, EJECTIONS, Endpoint
 from tests.fakes.tls import TlsWorld
 from tests.fakes.upstream import refusing_port
 from tests.fakes.world import endpoint_of, frame, reset
@@ -55,7 +55,7 @@ def test_the_client_is_muted_for_peer_until_its_upstream_is_ready(make, silent):
     client.sendall(frame(b"early"))
     world.poll()
     assert pair.state.value == "connecting_upstream"
-    assert pair.client.channel.causes == mute.PEER
+    assert pair.client.channel.mute_causes == mute.PEER
     assert pair.client.channel.frames_received == 0
     ending.abort(pair, Cause.ADMIN, "", "internal")
     world.poll()
@@ -141,7 +141,7 @@ def test_what_cannot_be_reached_is_passed_over(make, nowhere):
         world.upstream.replace([Endpoint(family, nowhere), *world.upstream.endpoints])
         _, pair = world.client()
         world.until(lambda: pair.state.value == "open")
-    assert (world.told.endpoints[0]["endpoint"], world.told.endpoints[0]["reason"]) == (address_text(family, nowhere), "refused")
+    assert (world.told.endpoints[0]["endpoint"], world.told.endpoints[0]["reason"]) == (Endpoint(family, nowhere).text, "refused")
 
 
 def test_twenty_at_once_find_the_endpoint_that_answers(make, refusing):

@@ -49,14 +49,14 @@ def test_a_source_is_muted_for_peer_while_a_send_is_pending_and_the_other_direct
     client, upstream, pair = world.pair()
     world.fill(client)
     source = pair.client.channel
-    assert source.causes == mute.PEER
+    assert source.mute_causes == mute.PEER
     assert pair.upstream.channel.pending_send > 0
     upstream.sendall(frame(b"answer"))
     assert world.read(client, 10) == frame(b"answer")
     before = source.frames_received
-    while source.causes:
+    while source.mute_causes:
         world.read(upstream, 4096)
-    world.until(lambda: source.frames_received > before or not source.causes)
+    world.until(lambda: source.frames_received > before or not source.mute_causes)
     client.close()
     world.ended(upstream)
     upstream.close()
@@ -74,17 +74,17 @@ def test_too_many_open_requests_mute_the_client_until_half_are_answered(make):
     client.sendall(data[len(data) // 2 :])
     world.until(lambda: pair.pairing.full)
     world.poll()
-    assert pair.client.channel.causes == mute.PEER
+    assert pair.client.channel.mute_causes == mute.PEER
     answers = b"".join(answer(index) for index in range(total))
     part = len(answer(0)) * (MAX_OPEN // 2)
     upstream.sendall(answers[:part])
     world.read(client, part)
     world.poll()
-    assert pair.client.channel.causes == mute.PEER
+    assert pair.client.channel.mute_causes == mute.PEER
     upstream.sendall(answers[part:])
     world.read(client, len(answers) - part)
     world.until(lambda: pair.pairing.open == 0)
-    assert pair.client.channel.causes == 0
+    assert pair.client.channel.mute_causes == 0
 
 
 # Rule 3: muting.
@@ -183,7 +183,7 @@ def test_a_run_has_the_time_when_it_was_read_not_that_of_its_poll(make, tmp_path
         return world.clock.ns
 
     world.clock.now_ns = tick
-    world.selector = Selector(world.clock, world.pool, world.relay)
+    world.selector = Selector(world.clock, world.pool)
     world.relay.pairs.attach(world.selector)
     client, pair = world.client()
     world.until(lambda: pair.state.value == "open")

@@ -139,14 +139,14 @@ def test_a_full_log_mutes_the_source_until_it_accepts(tmp_path):
     for _ in range(3):
         client.sendall(data)
         world.read(upstream, len(data))
-        if pair.client.channel.causes:
+        if pair.client.channel.mute_causes:
             break
-    assert pair.client.channel.causes == mute.TAP
+    assert pair.client.channel.mute_causes == mute.TAP
     world.relay.pairs.tap_accepts()
-    assert pair.client.channel.causes == mute.TAP
+    assert pair.client.channel.mute_causes == mute.TAP
     tapped.writer.write_queued()
     world.relay.pairs.tap_accepts()
-    assert pair.client.channel.causes == 0
+    assert pair.client.channel.mute_causes == 0
     world.close()
     assert len(tapped.frames()) == tapped.writer.frames_matched_request
 
@@ -160,7 +160,7 @@ def test_an_error_with_one_of_those_that_wait_for_the_log_costs_that_pair_and_th
     for pair in (bad, good):
         world.relay.pairs.tap_full(pair.client)
     world.relay.pairs.tap_accepts()
-    assert (bad.client.channel.cause, good.client.channel.causes) == ("internal", 0)
+    assert (bad.client.channel.close_cause, good.client.channel.mute_causes) == ("internal", 0)
     assert world.selector.faults.take()[0].place == "channel"
     world.close()
 
@@ -172,21 +172,21 @@ def test_who_asked_a_log_that_refused_is_told_when_it_accepts(tmp_path):
     world, writer = tapped.world, tapped.writer
     (client, upstream, pair), (other, other_upstream, other_pair) = world.pair(), world.pair()
     data = frame(b"x" * 40_000)
-    while not pair.client.channel.causes:
+    while not pair.client.channel.mute_causes:
         client.sendall(data)
         world.read(upstream, len(data))
-    assert pair.client.channel.causes == mute.TAP
+    assert pair.client.channel.mute_causes == mute.TAP
     writer.write_queued()
     assert os.eventfd_read(wakeup) == 1
     other.sendall(data)
     world.read(other_upstream, len(data))
-    assert other_pair.client.channel.causes == 0, "there is room for one chunk, and for nobody who waits"
+    assert other_pair.client.channel.mute_causes == 0, "there is room for one chunk, and for nobody who waits"
     world.relay.pairs.tap_accepts()
-    assert pair.client.channel.causes == mute.TAP
+    assert pair.client.channel.mute_causes == mute.TAP
     writer.write_queued()
     assert os.eventfd_read(wakeup) == 1
     world.relay.pairs.tap_accepts()
-    assert pair.client.channel.causes == 0
+    assert pair.client.channel.mute_causes == 0
     world.close()
     os.close(wakeup)
 
@@ -221,9 +221,9 @@ def test_a_full_log_stops_every_source_that_may_wait_before_it_is_read(tmp_path,
         collect()
     assert QUEUE <= max(levels) < QUEUE + RUN
     assert len(set(levels[-10:])) == 1, "who is muted is not read"
-    muted = [pair for _, _, pair in pairs if pair.client.channel.causes == mute.TAP]
+    muted = [pair for _, _, pair in pairs if pair.client.channel.mute_causes == mute.TAP]
     assert len(muted) > 20
-    assert idle.client.channel.causes == 0
+    assert idle.client.channel.mute_causes == 0
     for _ in range(400):
         tapped.writer.write_queued()
         tapped.writer.poll_due(world.clock.ns)
@@ -247,7 +247,7 @@ def test_a_pair_that_ends_while_the_log_is_full_is_read_to_its_end(tmp_path):
     filler = frame(bytes(40_000))
     client.sendall(filler * 2)
     assert world.read(upstream, 2 * len(filler)) == filler * 2
-    world.until(lambda: pair.client.channel.causes == mute.TAP)
+    world.until(lambda: pair.client.channel.mute_causes == mute.TAP)
     client.sendall(frame(b"nobody takes this"))
     world.poll(5)
     ending.end(pair, Cause.ADMIN, "", "internal")
@@ -264,7 +264,7 @@ def test_pairs_that_close_while_the_log_is_full_are_not_kept(tmp_path):
     world = tapped.world
     client, upstream, pair = world.pair()
     client.sendall(frame(bytes(60_000)) * 2)
-    world.until(lambda: pair.client.channel.causes == mute.TAP)
+    world.until(lambda: pair.client.channel.mute_causes == mute.TAP)
     assert pair.client in world.relay.pairs._starved
     ending.abort(pair, Cause.ADMIN, "", "internal")
     world.until(lambda: world.rows)

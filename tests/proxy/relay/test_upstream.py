@@ -18,7 +18,6 @@ from proxy.relay.upstream import (
     Endpoint,
     Tried,
     Upstream,
-    address_text,
     connect_error,
 )
 
@@ -86,7 +85,7 @@ def tried(*endpoints: Endpoint) -> Tried:
     ],
 )
 def test_addresses_read_as_they_are_written(family, address, text):
-    assert address_text(family, address) == text
+    assert Endpoint(family, address).text == text
 
 
 def test_every_cause_has_an_error_of_the_metric():

@@ -181,7 +181,7 @@ def test_mute_is_answered_when_no_further_header_will_be_read(steered):
     steered.commands.handle({"type": "mute", "id": 1, "listener": "l", "reason": "why"})
     steered.work()
     assert steered.answers == []
-    assert (pair.reason, other.client.channel.causes) == ("why", mute.ADMIN)
+    assert (pair.reason, other.client.channel.mute_causes) == ("why", mute.ADMIN)
     client.sendall(begun[6:])
     assert world.read(upstream, len(begun)) == begun
     steered.commands.pair_changed()
@@ -213,7 +213,7 @@ def test_a_mute_that_waits_ends_with_an_unmute(steered):
 def test_a_listeners_channels_are_all_of_it_and_no_others(steered):
     _, _, pair = steered.world.pair()
     assert steered.ask("mute", listener="other", reason="") == {"type": "result", "affected": [], "missing": [], "undone": []}
-    assert pair.client.channel.causes == 0
+    assert pair.client.channel.mute_causes == 0
     assert steered.ask("mute", listener="l", reason="") == {"type": "result", "affected": [int(pair.id)], "missing": [], "undone": []}
 
 
@@ -234,7 +234,7 @@ def test_unmute_takes_the_admin_cause_away_and_no_other(steered):
     channel.mute(mute.ADMIN)
     channel.mute(mute.TAP)
     assert steered.ask("unmute", connections=[int(pair.id)])["affected"] == [int(pair.id)]
-    assert channel.causes == mute.TAP
+    assert channel.mute_causes == mute.TAP
 
 
 def test_close_ends_the_pair_for_admin(steered):
@@ -257,7 +257,7 @@ def test_what_has_begun_to_end_is_missing(steered):
     ending.end(pair, Cause.IDLE, "", "downstream")
     for verb in ("mute", "unmute", "close"):
         assert steered.ask(verb, connections=[int(pair.id)]) == {"type": "result", "affected": [], "missing": [int(pair.id)], "undone": []}
-    assert pair.client.channel.causes == 0
+    assert pair.client.channel.mute_causes == 0
 
 
 def test_a_mute_that_was_taken_away_before_it_was_in_force_is_undone(steered):

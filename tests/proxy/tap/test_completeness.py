@@ -12,18 +12,21 @@ import pytest
 
 from proxy.config.model import TapRule
 from proxy.tap import completeness
-from proxy.tap.block import BlockBuilder
+from proxy.tap.block_builder import BlockBuilder
 from proxy.tap.completeness import LIVE_S, LOOKS, Verdict, WindowRow, verify
 from proxy.tap.gap import NO_CONNECTION, Gap
 from proxy.tap.ledger import Ledger, LedgerWriter, read_ledger
 from proxy.tap.log_reader import Segment, end_offset, segments, streams, walk
 from proxy.tap.record import FLAG_AT_MOST, FLAG_UNKNOWN, LOCK_NAME, REASON_PROCESSOR_DIED, WINDOW_NS, stream_name
+from proxy.tap.recovery import seal_stream
 from proxy.tap.retention import Retention
 from proxy.tap.segment import SegmentLog
+from proxy.tap.sums import segment_times
 from tests.fakes.runs import pieces_of
 from tests.fakes.tap_log import START_NS, FakeProcessor
 
 SECOND = 1_000_000_000
+HOUR_NS = 60 * WINDOW_NS
 START = START_NS // WINDOW_NS * WINDOW_NS
 TAPPED = [("main", "request"), ("main", "response")]
 
@@ -46,21 +49,34 @@ class Tap:
 
     def begin(self, **facts: Any) -> FakeProcessor:
         processor = FakeProcessor(self.root, **facts)
-        self.ledger.born(processor.stream, TAPPED, START)
+        self.ledger.born(processor.stream, TAPPED, START + 1)
         return processor
+
+    def take(self, stream: str) -> None:
+        """Retention takes a whole stream."""
+        for segment in segments(str(self.root), stream):
+            self.ledger.deleted(stream, segment.limit, START + HOUR_NS, *segment_times(segment))
+        shutil.rmtree(self.root / stream)
 
     def end(self, processor: FakeProcessor, *, settled: bool = True) -> None:
         processor.close()
         self.ledger.ended(processor.stream, end_offset(str(self.root), processor.stream), START, settled=settled)
 
-    def recover(self, processor: FakeProcessor, flags: int, frames: int, until_ns: int = START, listener: str | None = "main") -> None:
-        """The record of a processor that died."""
+    def recover(
+        self, processor: FakeProcessor, flags: int, frames: int, until_ns: int = START, listener: str | None = "main", stated: int = 0
+    ) -> None:
+        """The record of a processor that died; ``stated``: totals of the first window."""
         boot_id = processor.stream.rsplit(".", 1)[1]
         gap = Gap(NO_CONNECTION, 0, REASON_PROCESSOR_DIED, 0, 0, 0, listener, None, None, None, -1, START)
         gap.add(frames, 0, until_ns)
         gap.flags = flags
         builder = BlockBuilder()
-        builder.add_gap(gap)
+        if frames or flags:
+            builder.add_gap(gap)
+        if stated:
+            totals = Gap(NO_CONNECTION, 0, 0, 0, 0, 0, listener, None, None, None, -1, START)
+            totals.add(stated, 0, START)
+            builder.add_totals(totals)
         stream = stream_name("edge", "recovery", boot_id)
         log = SegmentLog(str(self.root / stream), {"node": "edge", "slot": "recovery", "stream": stream, "boot_id": boot_id}, 1 << 20, 1 << 62)
         log.append(builder.finish(), 0)
@@ -71,7 +87,7 @@ class Tap:
 
         def say(doomed: Sequence[Segment]) -> None:
             for segment in doomed if said else ():
-                self.ledger.deleted(segment.stream, segment.limit, START)
+                self.ledger.deleted(segment.stream, segment.limit, START, *segment_times(segment))
 
         assert Retention(str(self.root), budget, 0, say).sweep(START).deleted
 
@@ -95,6 +111,11 @@ def tap(tmp_path: Path) -> Iterator[Tap]:
 
 def states(verdict: Verdict) -> list[str]:
     return [row.state for row in verdict.rows]
+
+
+def lines(verdict: Verdict) -> list[tuple[str, int, int, str]]:
+    """Direction, first and last window, state."""
+    return [(row.direction, (row.window_ns - START) // WINDOW_NS, (row.last_window_ns - START) // WINDOW_NS, row.state) for row in verdict.rows]
 
 
 def counts(row: WindowRow) -> tuple[int, int, int, int, int]:
@@ -207,7 +228,11 @@ def test_what_retention_took_is_cut_and_what_somebody_else_took_is_a_fault(tap: 
     assert not verdict.complete
     tap.ledger.deleted(processor.stream, second.base, START)
     verdict = tap.verify()
-    assert (states(verdict), verdict.faults, verdict.complete) == (["cut", "complete", "complete"], [], True)
+    assert (lines(verdict), verdict.faults, verdict.complete) == (
+        [("request", 0, 0, "cut"), ("request", 1, 1, "complete"), ("request", 2, 2, "complete"), ("response", 0, 0, "cut")],
+        [],
+        True,
+    )
 
 
 def test_whoever_takes_a_segment_or_a_stream_is_found_out(tap: Tap) -> None:
@@ -228,8 +253,9 @@ def test_whoever_takes_a_segment_or_a_stream_is_found_out(tap: Tap) -> None:
         os.unlink(segment.path)
     os.rmdir(os.path.dirname(listed[0].path))
     assert "is gone" in tap.verify().faults[0]
-    tap.ledger.deleted(processor.stream, listed[-1].limit, START)
-    assert tap.verify() == Verdict([], [], True)
+    tap.ledger.deleted(processor.stream, listed[-1].limit, START + 3 * WINDOW_NS)
+    verdict = tap.verify()
+    assert (lines(verdict), verdict.faults) == ([("request", 0, 3, "cut"), ("response", 0, 3, "cut")], [])
 
 
 def test_a_block_that_is_damaged_is_missing_and_what_follows_is_read(tap: Tap) -> None:
@@ -258,7 +284,7 @@ def test_a_frame_of_which_pieces_are_gone_is_lost(tap: Tap) -> None:
     os.unlink(first.path)
     tap.ledger.deleted(processor.stream, second.base, START)
     verdict = tap.verify()
-    assert [(counts(row), row.state) for row in verdict.rows] == [((1, 0, 0, 0, 1), "lost")]
+    assert [(counts(row), row.state, row.cut) for row in verdict.rows] == [((1, 0, 0, 0, 1), "lost", True), ((0,) * 5, "cut", True)]
 
 
 def test_without_a_ledger_and_before_version_3_nothing_is_proved(tap: Tap) -> None:
@@ -300,10 +326,11 @@ def test_a_cut_or_an_open_window_hides_no_loss(tap: Tap) -> None:
     os.unlink(first.path)
     tap.ledger.deleted(processor.stream, second.base, START)
     verdict = tap.verify()
-    assert ([(row.missing, row.state) for row in verdict.rows], verdict.faults) == ([(1, "lost"), (0, "complete")], [])
+    found = [(row.direction, row.missing, row.state) for row in verdict.rows]
+    assert (found, verdict.faults) == ([("request", 1, "lost"), ("request", 0, "complete"), ("response", 0, "cut")], [])
     tap.recover(processor, FLAG_AT_MOST, 5)
     tap.ledger.born("edge.recovery.b0", [], START)
-    assert states(tap.verify()) == ["at_most", "complete"]
+    assert states(tap.verify()) == ["at_most", "complete", "cut"]
 
 
 def test_a_stream_that_the_ledger_does_not_know_is_a_fault(tap: Tap) -> None:
@@ -453,3 +480,130 @@ def test_totals_that_are_due_are_not_missing_and_those_that_will_not_come_are(ta
     assert [(row.seen, row.stored, row.missing, row.state) for row in tap.verify().rows] == [(0, 2, 0, "open")]
     tap.ledger.ended(processor.stream, end_offset(str(tap.root), processor.stream), START, settled=True)
     assert [(row.seen, row.stored, row.missing, row.state) for row in tap.verify().rows] == [(0, 2, -2, "missing")]
+
+
+def test_the_minutes_of_a_stream_that_retention_took_whole_are_cut(tap: Tap) -> None:
+    """While another that lived beside it is there, and complete."""
+    taken, beside = in_segments(tap, 3), in_segments(tap, 5, boot_id="b1")
+    tap.end(taken)
+    tap.end(beside)
+    tap.take(taken.stream)
+    verdict = tap.verify()
+    assert (verdict.faults, verdict.complete) == ([], True)
+    assert [(row.stream, row.listener, row.seen) for row in verdict.rows[:2]] == [(taken.stream, "main", 0)] * 2
+    assert lines(verdict)[:2] == [("request", 0, 2, "cut"), ("response", 0, 2, "cut")], "from its birth to the last time that it spoke of"
+    assert states(verdict)[2:] == ["complete"] * 5
+
+
+def test_what_control_wrote_for_a_stream_that_retention_took_whole_is_cut_and_not_missing(tap: Tap) -> None:
+    processor = in_segments(tap, 2)
+    tap.ledger.ended(processor.stream, end_offset(str(tap.root), processor.stream), START, settled=True)
+    seal_stream(str(tap.root), processor.stream, START)
+    tap.recover(processor, FLAG_AT_MOST, 5, START + 3 * WINDOW_NS, stated=2)
+    tap.ledger.born("edge.recovery.b0", [], START)
+    tap.take(processor.stream)
+    verdict = tap.verify()
+    assert verdict.faults == []
+    assert lines(verdict) == [
+        ("request", 0, 0, "at_most"), ("request", 1, 1, "at_most"), ("request", 2, 2, "at_most"), ("request", 3, 3, "at_most"),
+        ("response", 0, 1, "cut"),
+    ]  # fmt: skip
+    assert [(row.seen, row.cut) for row in verdict.rows] == [(2, True), (0, True), (0, False), (0, False), (0, True)]
+    tap.take("edge.recovery.b0")
+    assert lines(tap.verify()) == [("request", 0, 3, "cut"), ("response", 0, 3, "cut")]
+
+
+def test_totals_that_control_stated_for_a_stream_that_is_gone_are_cut(tap: Tap) -> None:
+    processor = in_segments(tap, 1)
+    seal_stream(str(tap.root), processor.stream, START)
+    tap.ledger.ended(processor.stream, end_offset(str(tap.root), processor.stream), START, settled=True)
+    tap.recover(processor, 0, 0, stated=3)
+    tap.ledger.born("edge.recovery.b0", [], START)
+    tap.take(processor.stream)
+    verdict = tap.verify()
+    assert [(row.direction, row.seen, row.stored, row.missing, row.state) for row in verdict.rows] == [
+        ("request", 3, 0, 3, "cut"),
+        ("response", 0, 0, 0, "cut"),
+    ]
+    assert verdict.faults == []
+
+
+def test_a_stream_of_whose_losses_retention_took_the_record_is_cut(tap: Tap) -> None:
+    """It took what control wrote first, because every consumer had read that: nothing else says that frames are lost."""
+    processor = in_segments(tap, 4)
+    tap.end(processor)
+    tap.recover(processor, FLAG_AT_MOST, 5, START + WINDOW_NS)
+    tap.ledger.born("edge.recovery.b0", [], START + 9 * WINDOW_NS)
+    tap.ledger.ended("edge.recovery.b0", end_offset(str(tap.root), "edge.recovery.b0"), START, settled=True)
+    assert states(tap.verify()) == ["at_most", "at_most", "complete", "complete"]
+    tap.take("edge.recovery.b0")
+    verdict = tap.verify()
+    assert lines(verdict) == [
+        ("request", 0, 0, "cut"), ("request", 1, 1, "cut"), ("request", 2, 2, "complete"), ("request", 3, 3, "complete"), ("response", 0, 1, "cut"),
+    ]  # fmt: skip
+    assert (verdict.faults, {row.stream for row in verdict.rows}) == ([], {processor.stream})
+
+
+def test_a_window_to_which_the_clock_was_set_back_is_cut_too(tap: Tap) -> None:
+    """It was stated twice: what retention left of it adds up."""
+    processor = in_segments(tap, 3)
+    processor.block([bytes(600)], at_ns=START)
+    processor.block([bytes(600)], at_ns=START + 3 * WINDOW_NS)
+    tap.end(processor)
+    assert set(states(tap.verify())) == {"complete"}
+    kept = next(segment for segment in segments(str(tap.root), processor.stream) if segment_times(segment)[0] == START and segment.base)
+    tap.keep(sum(segment.size for segment in segments(str(tap.root), processor.stream) if segment.base >= kept.base))
+    verdict = tap.verify()
+    assert (verdict.faults, verdict.rows[0].seen, verdict.rows[0].missing) == ([], 1, 0)
+    assert lines(verdict) == [("request", 0, 0, "cut"), ("request", 1, 2, "cut"), ("request", 3, 3, "complete"), ("response", 0, 2, "cut")]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_of_what_an_earlier_version_deleted_nobody_knows_more_than_when(tap: Tap, whole: bool) -> None:
+    """And of an adopted stream not since when there was one."""
+    processor = FakeProcessor(tap.root, segment_size=1000)
+    for number in range(4):
+        processor.block([bytes(600)], at_ns=START + number * WINDOW_NS)
+    processor.close()
+    tap.ledger.adopted(processor.stream, end_offset(str(tap.root), processor.stream), START)
+    listed = segments(str(tap.root), processor.stream)
+    gone = listed if whole else listed[:2]
+    tap.ledger.deleted(processor.stream, gone[-1].limit, START + WINDOW_NS)
+    for segment in gone:
+        os.unlink(segment.path)
+    verdict = tap.verify()
+    assert verdict.faults == []
+    if whole:
+        assert [(row.listener, row.window_ns, row.last_window_ns, row.state) for row in verdict.rows] == [(None, 0, START + WINDOW_NS, "cut")] * 2
+        assert [row.direction for row in verdict.rows] == ["request", "response"]
+    else:
+        assert [(row.window_ns, row.last_window_ns) for row in verdict.rows[:2]] == [(0, START), (START + WINDOW_NS,) * 2]
+        assert states(verdict) == ["cut", "cut", "complete", "complete"]
+
+
+def test_streams_that_the_ledger_forgot_are_cut_without_a_name(tap: Tap) -> None:
+    taken, beside = in_segments(tap, 2), in_segments(tap, 5, boot_id="b1")
+    tap.end(taken)
+    tap.end(beside)
+    tap.take(taken.stream)
+    assert tap.ledger.compact({}, START + HOUR_NS) == 1
+    verdict = tap.verify()
+    assert [(row.stream, row.listener) for row in verdict.rows[:2]] == [("", None)] * 2
+    assert lines(verdict)[:2] == [("request", 0, 1, "cut"), ("response", 0, 1, "cut")]
+    assert (states(verdict)[2:], verdict.faults, verdict.complete) == (["complete"] * 5, [], True)
+
+
+def test_an_empty_stream_was_cut_by_nobody(tap: Tap) -> None:
+    processor = tap.begin()
+    tap.ledger.ended(processor.stream, 0, START, settled=True)
+    tap.ledger.compact({}, START)
+    assert tap.verify() == Verdict([], [], True)
+
+
+def test_a_living_stream_of_which_nothing_is_left_is_cut_up_to_what_comes(tap: Tap) -> None:
+    processor = in_segments(tap, 2)
+    for segment in segments(str(tap.root), processor.stream):
+        tap.ledger.deleted(processor.stream, segment.limit, START + HOUR_NS, *segment_times(segment))
+        os.unlink(segment.path)
+    verdict = tap.verify()
+    assert (lines(verdict), verdict.faults) == ([("request", 0, 1, "cut"), ("response", 0, 1, "cut")], [])

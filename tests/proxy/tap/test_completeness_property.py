@@ -4,8 +4,10 @@ The real writer, the real rules and the real settlement of control, in this thre
 """
 
 import collections
+import contextlib
 import dataclasses
 import errno
+import os
 import tempfile
 from pathlib import Path
 from typing import Any, Final
@@ -14,19 +16,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control.reserve import Reserve as Ballast
-from control.settlement import Case, Settlement
-from control.slot_cells import Life
+from control.fleet.slot_cells import Life
+from control.tap.reserve import Reserve as Ballast
+from control.tap.settlement import Case, Settlement
 from proxy.cells import TAP_DROP_REASONS
 from proxy.config.model import TapConfig, TapRule
 from proxy.tap.completeness import WindowRow, verify
 from proxy.tap.frame_tap import FrameTap
 from proxy.tap.ledger import LedgerWriter
 from proxy.tap.log_block import GapRecord
-from proxy.tap.log_reader import read_frames, read_gaps
+from proxy.tap.log_reader import read_frames, read_gaps, segments, streams
 from proxy.tap.record import DIRECTIONS, WINDOW_NS
 from proxy.tap.recovery import seal_dead
 from proxy.tap.rules import TapRules
+from proxy.tap.settlement import recovery_stream
+from proxy.tap.sums import segment_times
 from proxy.tap.tallies import Reserve, Tally
 from proxy.tap.writer import TapWriter
 from tests.fakes.disk import FakeDisk
@@ -254,6 +258,27 @@ class Judgement:
         for gap in read_gaps(world.root):
             self.gaps[gap.stream.replace("recovery", "0"), gap.listener, gap.direction].append(gap)
 
+    def check_what_is_cut(self) -> None:
+        """Retention was there: a minute of which anything is gone is not called complete, by any row that speaks of it, and one does."""
+        assert self.verdict.faults == []
+        assert "missing" not in {row.state for row in self.verdict.rows}, self.verdict.rows
+        gone = collections.Counter(
+            (stream, self.world.listener_of[stream, connection, direction, number], direction, window)
+            for (stream, connection, direction, number), window in self.world.seen.items()
+            if (stream, connection, direction, number) not in self.stored
+        )
+        for (stream, listener, direction, window), count in gone.items():
+            if stream in self.world.set_back and recovery_stream(stream) in self.world.ledger.ledger.streams:
+                continue  # as ``_is_astray``; its gaps may be gone
+            at_ns = window * WINDOW_NS
+            rows = [
+                row
+                for row in self.verdict.rows
+                if (row.stream, row.listener, row.direction) == (stream, listener, direction) and row.window_ns <= at_ns <= row.last_window_ns
+            ]
+            assert len(rows) == 1 or self._is_spanned(stream, listener, direction, window), f"{count} frames in {window}: {rows}"
+            assert all(row.cut or row.state != "complete" or count <= row.sampled for row in rows), f"{count} frames in {window}: {rows}"
+
     def check(self) -> None:
         assert self.verdict.faults == []
         assert "missing" not in {row.state for row in self.verdict.rows}, self.verdict.rows
@@ -311,6 +336,25 @@ class Judgement:
         assert exact <= gone <= exact + at_most, (stream, listener, direction, exact, gone, at_most)
 
 
+def live(world: World, lives: list[tuple[list[Op], str, bool]]) -> None:
+    """One after the other."""
+    for number, (operations, end, torn) in enumerate(lives):
+        processor = Processor(world, number)
+        for op in operations:
+            processor.do(op)
+        processor.end(end, torn)
+
+
+def take(world: World, counts: list[int]) -> None:
+    """Retention: of each stream so many segments."""
+    for stream, count in zip(streams(world.root), counts, strict=False):
+        for segment in segments(world.root, stream)[:count]:
+            world.ledger.deleted(stream, segment.limit, world.clock, *segment_times(segment))
+            os.unlink(segment.path)
+        with contextlib.suppress(OSError):
+            os.rmdir(os.path.join(world.root, stream))  # only if nothing is left
+
+
 @pytest.mark.slow  # 4 s on an idle machine: each example is a whole log
 @pytest.mark.timeout(180)
 @settings(max_examples=60, deadline=None)
@@ -318,10 +362,19 @@ class Judgement:
 def test_the_verdict_fits_what_was_counted(lives: list[tuple[list[Op], str, bool]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         world = World(Path(folder))
-        for number, (operations, end, torn) in enumerate(lives):
-            processor = Processor(world, number)
-            for op in operations:
-                processor.do(op)
-            processor.end(end, torn)
+        live(world, lives)
         Judgement(world).check()
+        world.ledger.close()
+
+
+@pytest.mark.slow  # as the one above
+@pytest.mark.timeout(180)
+@settings(max_examples=60, deadline=None)
+@given(LIVES, st.lists(st.integers(0, 4), min_size=6, max_size=6))
+def test_what_retention_took_is_never_complete(lives: list[tuple[list[Op], str, bool]], counts: list[int]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        world = World(Path(folder))
+        live(world, lives)
+        take(world, counts)
+        Judgement(world).check_what_is_cut()
         world.ledger.close()

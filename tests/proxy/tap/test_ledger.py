@@ -1,4 +1,5 @@
 import errno
+import json
 import os
 import stat
 import zlib
@@ -19,7 +20,7 @@ def filled(directory: Path) -> LedgerWriter:
     writer.born("n.0.b", BOTH, 2)
     writer.tapped("n.0.b", [("b", "request")], 3)
     writer.ended("n.0.b", 1280, 4, settled=False)
-    writer.deleted("n.0.b", 128, 5)
+    writer.deleted("n.0.b", 128, 5, 3, 4)
     writer.born("n.recovery.b", [], 6)
     writer.ended("n.0.b", 1280, 7, settled=True)
     return writer
@@ -27,7 +28,7 @@ def filled(directory: Path) -> LedgerWriter:
 
 FILLED = {
     "n.0.old": Fate(1, 0, [], 640, settled=True, adopted=True),
-    "n.0.b": Fate(2, 2, [*BOTH, ("b", "request")], 1280, settled=True, deleted_to=128),
+    "n.0.b": Fate(2, 2, [*BOTH, ("b", "request")], 1280, settled=True, deleted_to=128, cut_from_ns=2, cut_until_ns=4),
     "n.recovery.b": Fate(6, 6, [], recovery=True),
 }
 
@@ -151,14 +152,14 @@ def test_compaction_forgets_what_is_gone_and_read_and_numbers_go_on(tmp_path: Pa
     assert writer.compact({"job": {"n.0.old": 639}}, 9) == 0, "a consumer needs to know what became of it"
     assert writer.compact({"job": {"n.0.old": 640}}, 9) == 1
     kept = {name: fate for name, fate in FILLED.items() if name != "n.0.old"}
-    assert writer.ledger == read_ledger(str(tmp_path)) == Ledger(present=True, last=8, damage="", streams=kept)
+    assert writer.ledger == read_ledger(str(tmp_path)) == Ledger(present=True, last=8, damage="", streams=kept, cut_until_ns=8)
     writer.born("n.0.c", BOTH, 10)
     writer.close()
     again = LedgerWriter(str(tmp_path))
     again.ended("n.0.c", 0, 11, settled=True)
     assert again.compact({}, 12) == 1, "nothing was ever in it"
     again.close()
-    assert read_ledger(str(tmp_path)) == Ledger(present=True, last=10, damage="", streams=kept)
+    assert read_ledger(str(tmp_path)) == Ledger(present=True, last=10, damage="", streams=kept, cut_until_ns=8)
     assert os.listdir(tmp_path) == [LEDGER_NAME]
 
 
@@ -222,3 +223,75 @@ def test_a_ledger_that_cannot_be_read_is_no_ledger_that_is_empty(tmp_path: Path)
         read_ledger(str(tmp_path))
     with pytest.raises(OSError, match="directory"):
         LedgerWriter(str(tmp_path))
+
+
+def test_between_which_times_lies_what_was_deleted(tmp_path: Path) -> None:
+    writer = LedgerWriter(str(tmp_path))
+    writer.born("n.0.b", BOTH, 100)
+    writer.born("n.recovery.b", [], 900)
+    writer.adopted("n.0.old", 64, 100)
+
+    def cut(stream: str) -> tuple[int, int]:
+        fate = read_ledger(str(tmp_path)).streams[stream]
+        assert fate == writer.ledger.streams[stream]
+        return fate.cut_from_ns, fate.cut_until_ns
+
+    assert cut("n.0.b") == (0, 0)
+    writer.deleted("n.0.b", 64, 500, 200, 300)
+    assert cut("n.0.b") == (100, 300), "what it lost before its first frame, too"
+    writer.deleted("n.0.b", 128, 600, 50, 90)
+    assert cut("n.0.b") == (50, 300), "the clock was set back"
+    writer.deleted("n.0.b", 192, 700)
+    assert cut("n.0.b") == (50, 700), "nobody knows more than when"
+    writer.deleted("n.recovery.b", 64, 950, 200, 400)
+    assert cut("n.recovery.b") == (200, 400), "it speaks of what was before its birth"
+    writer.deleted("n.0.old", 64, 800, 70, 80)
+    assert cut("n.0.old") == (70, 80)
+    for stream in ("n.0.b", "n.recovery.b"):
+        writer.ended(stream, 64, 960, settled=True)
+    assert writer.compact({"job": {"n.0.b": 0, "n.recovery.b": 0}}, 990) == 0
+    writer.compact({"job": {"n.0.b": 64, "n.recovery.b": 64, "n.0.old": 0}}, 991)
+    assert (writer.ledger.cut_from_ns, writer.ledger.cut_until_ns) == (50, 700)
+    assert cut("n.0.old") == (70, 80)
+    writer.compact({}, 992)
+    assert read_ledger(str(tmp_path)) == writer.ledger == Ledger(True, 10, "", {}, 0, 50, 700)
+    assert LedgerWriter(str(tmp_path)).ledger == writer.ledger
+
+
+def test_what_an_earlier_version_wrote_says_when_and_no_more(tmp_path: Path) -> None:
+    kept = {"tapped": [], "end": 64, "settled": True, "adopted": False}
+    records: list[dict[str, object]] = [
+        {"n": 0, "ns": 40, "event": "compacted", "to": 3, "lines": 3, "forgotten": 0, "damage": "", "damaged_at": 0},
+        {"n": 1, "ns": 40, "event": "kept", "stream": "n.0.a", "born_ns": 10, "deleted_to": 64, **kept},
+        {"n": 2, "ns": 40, "event": "kept", "stream": "n.recovery.a", "born_ns": 20, "deleted_to": 64, **kept},
+        {"n": 3, "ns": 40, "event": "kept", "stream": "n.0.b", "born_ns": 30, "deleted_to": 0, **kept},
+        {"n": 4, "ns": 50, "event": "deleted", "stream": "n.0.b", "to": 64},
+    ]
+    with open(tmp_path / LEDGER_NAME, "wb") as file:
+        for record in records:
+            text = json.dumps(record).encode()
+            file.write(b"%08x %b\n" % (zlib.crc32(text), text))
+    ledger = read_ledger(str(tmp_path))
+    assert ledger.damage == ""
+    assert {name: (fate.cut_from_ns, fate.cut_until_ns) for name, fate in ledger.streams.items()} == {
+        "n.0.a": (10, 40),
+        "n.recovery.a": (0, 40),
+        "n.0.b": (30, 50),
+    }
+    assert (ledger.cut_from_ns, ledger.cut_until_ns) == (0, 40)
+
+
+@pytest.mark.parametrize("left", ["n.0.b", "n.recovery.b"])
+def test_a_stream_is_not_forgotten_while_the_other_one_of_its_run_is_there(tmp_path: Path, left: str) -> None:
+    writer = LedgerWriter(str(tmp_path))
+    (gone,) = {"n.0.b", "n.recovery.b"} - {left}
+    for stream in ("n.0.b", "n.recovery.b", "n.0.c"):
+        writer.born(stream, BOTH, 1)
+        writer.ended(stream, 64, 2, settled=True)
+    for stream in (gone, "n.0.c"):
+        writer.deleted(stream, 64, 3)
+    assert writer.compact({}, 4) == 1
+    assert set(writer.ledger.streams) == {"n.0.b", "n.recovery.b"}
+    writer.deleted(left, 64, 5)
+    assert writer.compact({}, 6) == 2
+    writer.close()

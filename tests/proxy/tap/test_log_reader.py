@@ -1,7 +1,6 @@
 import os
 import shutil
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,6 @@ from proxy.tap.log_reader import (
     walk,
     walk_past,
 )
-from proxy.tap.record import SEAL_FINAL
 from tests.fakes.tap_files import flip, missing, stored
 from tests.fakes.tap_log import FakeProcessor
 
@@ -57,13 +55,6 @@ def test_no_directory_has_no_streams(tmp_path: Path) -> None:
     assert segments(str(tmp_path), "none") == []
     assert list(walk(str(tmp_path), "none")) == []
     assert (first_offset(str(tmp_path), "none"), end_offset(str(tmp_path), "none")) == (0, 0)
-
-
-def test_streams_are_folders_that_are_not_ours(tmp_path: Path) -> None:
-    for name in ("b.0.x", "a.0.x", "_consumers", ".hidden"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "file").touch()
-    assert streams(str(tmp_path)) == ["a.0.x", "b.0.x"]
 
 
 @pytest.mark.parametrize("seal", [False, True])
@@ -152,15 +143,6 @@ def test_a_segment_under_another_ones_name_is_damaged(tmp_path: Path) -> None:
         numbers(tmp_path, stream, 64)
 
 
-def test_a_seal_says_what_is_in_the_segment_and_whether_the_stream_ends(tmp_path: Path) -> None:
-    stream = write(tmp_path, 3, seal=True).stream
-    (segment,) = segments(str(tmp_path), stream)
-    seal = log_reader.segment_seal(segment)
-    assert seal is not None
-    assert (seal.end, seal.blocks, seal.request_frames, seal.response_frames, seal.lost_frames) == (segment.limit, 4, 3, 0, 0)
-    assert seal.flags == SEAL_FINAL
-
-
 def test_a_tail_of_zeros_is_never_read(tmp_path: Path) -> None:
     stream = write(tmp_path, 2).stream
     with only_file(tmp_path).open("ab") as file:
@@ -242,21 +224,6 @@ def test_a_segment_sealed_between_walk_and_read_is_found(tmp_path: Path) -> None
     assert not os.path.exists(ref.path)
     assert next(read_block(ref).frames()).body == body(0)
     assert [found.header for found in log_reader.walk_segment(listed, 0)][:1] == [ref.header]
-
-
-def test_a_segment_sealed_while_it_is_listed_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    processor = write(tmp_path, 2)
-    real: Callable[[str], list[str]] = os.listdir
-
-    def listdir(path: str) -> list[str]:
-        names = real(path)
-        if processor.writer.queued_bytes == 0 and names == ["00000000000000000000.open"]:
-            processor.close()
-        return names
-
-    monkeypatch.setattr(os, "listdir", listdir)
-    (segment,) = segments(str(tmp_path), processor.stream)
-    assert segment.sealed
 
 
 def test_a_listing_that_missed_a_file_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

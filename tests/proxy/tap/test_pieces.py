@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from proxy.network.run import Run
-from proxy.tap import record
+from proxy.tap import headers, record
 from proxy.tap.log_block import Frame, LogBlock
 from proxy.tap.log_reader import BlockRef, first_offset, read_block, read_blocks, read_frames, read_raw, segments, walk
 from proxy.tap.pieces import PieceIndex, Place, joined
@@ -94,7 +94,7 @@ def test_any_frames_in_any_pieces_come_back_whole_from_any_range(
     found = frames_of(root, processor.stream)
     assert [(frame.connection, frame.number, frame.body) for frame in found] == sent
     assert all(frame.size == len(frame.body) for frame in found)
-    assert processor.writer.frames_matched_request == processor.writer.frames_flushed_request == len(sent)
+    assert processor.writer.frames_matched_request == processor.writer.thread.frames_flushed_request == len(sent)
     refs = list(walk(str(root), processor.stream))
     by_block = [list(read_block(ref).frames()) for ref in refs]
     for first, ref in enumerate(refs):
@@ -135,12 +135,12 @@ def test_raw_blocks_say_what_lies_where(tmp_path: Path) -> None:
     assert (last.lost_frames, last.data_length, last.flags) == (0, len(BODY) + 4 - 4000, record.FLAG_PIECES | record.FLAG_SIZES)
     assert [len(list(block.frames())) for block in raw] == [1, 1, 2]
     data = Path(refs[0].path).read_bytes()
-    assert [data[ref.position : ref.position + 4] for ref in refs] == [record.BLOCK_MAGIC_PIECES] * 3
+    assert [data[ref.position : ref.position + 4] for ref in refs] == [headers.BLOCK_MAGIC_PIECES] * 3
 
 
 def test_a_block_without_pieces_is_as_it_always_was(tmp_path: Path) -> None:
     FakeProcessor(tmp_path).block([b"x"])
-    assert next(tmp_path.rglob("*.open")).read_bytes()[4096:4100] == record.BLOCK_MAGIC
+    assert next(tmp_path.rglob("*.open")).read_bytes()[4096:4100] == headers.BLOCK_MAGIC
 
 
 def truncated(block: LogBlock, length: int) -> None:
@@ -199,13 +199,13 @@ def test_looking_back_reads_the_log_once_for_a_range_and_not_before_the_first_pi
     for _ in range(20):
         processor.parts(BODY, [1000], connection=9)
     processor.writer.write_queued()
-    first = int(processor.writer.bytes_flushed)
+    first = int(processor.writer.thread.bytes_flushed)
     runs = {connection: pieces_of(BODY, [500] * 8) for connection in range(1, 5)}
     for index in range(8):
         for connection, pieces in runs.items():
             processor.part(pieces[index], len(BODY), connection=connection)
             processor.flush()
-    start = processor.writer.bytes_flushed
+    start = processor.writer.thread.bytes_flushed
     for connection, pieces in runs.items():
         for run in pieces[8:]:
             processor.part(run, len(BODY), connection=connection)
@@ -226,7 +226,7 @@ def row(**facts: int) -> record.ChunkRow:
 
 def test_the_index_forgets_what_is_completed_or_said_to_be_missing() -> None:
     index = PieceIndex()
-    header = record.BlockHeader(**dict.fromkeys(record.BlockHeader._fields, 0))
+    header = headers.BlockHeader(**dict.fromkeys(headers.BlockHeader._fields, 0))
     first = row(kind=record.KIND_PIECE, data_length=5, first_frame=3)
     second = first._replace(original_bytes=5)
     assert index.note("p", 100, header, [second]) is None

@@ -87,7 +87,7 @@ def test_every_frame_comes_back_exactly_whatever_the_reads(tmp_path_factory: pyt
     found = tap.frames()
     assert [(frame.number, frame.body) for frame in found] == expected
     assert all(frame.size == len(frame.body) for frame in found)
-    assert tap.writer.frames_matched_request == tap.writer.frames_flushed_request == len(expected)
+    assert tap.writer.frames_matched_request == tap.writer.thread.frames_flushed_request == len(expected)
     assert tap.writer.bytes_matched == sum(run.size for run in given_runs)
 
 
@@ -232,7 +232,7 @@ def test_a_connection_outside_the_sample_is_counted_as_a_gap(tmp_path: Path) -> 
     (block,) = tap.read()
     (gap,) = block.gaps()
     assert (gap.reason, gap.frames, gap.bytes, gap.first_frame, gap.from_ns, gap.connection) == ("sampled", 3, 21, 0, 100, 77)
-    assert tap.writer.dropped_sampled == tap.writer.frames_matched_request == tap.writer.frames_gapped == 3
+    assert tap.writer.dropped_sampled == tap.writer.frames_matched_request == tap.writer.thread.frames_gapped == 3
 
 
 def test_a_frame_that_never_became_whole_is_a_gap_without_frames(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def append_parts(tap: Tap, body: bytes, sizes: list[int], *, number: int = 0, wi
 
 def assert_counted(tap: Tap, frames: int) -> None:
     writer = tap.writer
-    assert (writer.frames_matched_request, writer.frames_flushed_request, writer.frames_dropped) == (frames, frames, 0)
+    assert (writer.frames_matched_request, writer.thread.frames_flushed_request, writer.frames_dropped) == (frames, frames, 0)
 
 
 RULES = st.sampled_from(
@@ -309,7 +309,7 @@ def test_copying_stops_at_what_the_rule_keeps_and_with_credentials_before_it_beg
     append_parts(tap, bytes(100_000), [600, 50_000])
     canary = b"correct horse battery staple" * 40
     append_parts(tap, canary, [100, 500], number=1, withheld=True)
-    assert tap.writer.bytes_flushed == 0
+    assert tap.writer.thread.bytes_flushed == 0
     blocks = tap.read()
     assert sum(block.header.block_len for block in blocks) < 3000
     assert [(frame.size, len(frame.body)) for block in blocks for frame in block.frames()] == [(100_000, 1000), (len(canary), 0)]
@@ -370,4 +370,4 @@ def test_a_frame_in_pieces_outside_the_sample_is_a_gap(tmp_path: Path) -> None:
     (block,) = tap.read()
     (gap,) = block.gaps()
     assert (gap.reason, gap.frames, gap.bytes) == ("sampled", 1, 204)
-    assert tap.writer.dropped_sampled == tap.writer.frames_matched_request == tap.writer.frames_gapped == 1
+    assert tap.writer.dropped_sampled == tap.writer.frames_matched_request == tap.writer.thread.frames_gapped == 1

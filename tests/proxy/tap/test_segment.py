@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from proxy.network.run import Buffer
-from proxy.tap.block import JOIN_BELOW, Block, BlockBuilder
+from proxy.tap.block import JOIN_BELOW, Block
+from proxy.tap.block_builder import BlockBuilder
 from proxy.tap.log_reader import read_blocks, segment_facts, segments
 from proxy.tap.record import REASON_DISK_ERROR, REASON_DISK_FULL
 from proxy.tap.segment import MAX_PIECES, SegmentLog, reason_of, remainder

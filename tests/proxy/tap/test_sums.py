@@ -5,12 +5,12 @@ import pytest
 
 from proxy.config.model import TapRule
 from proxy.tap import sums as module
-from proxy.tap.block import BlockBuilder
+from proxy.tap.block_builder import BlockBuilder
 from proxy.tap.gap import Gap
-from proxy.tap.log_reader import segments, walk_segment
-from proxy.tap.record import CHUNK_ROW_BYTES, REASON_DISK_FULL, WINDOW_NS
+from proxy.tap.log_reader import LogError, segments, walk_segment
+from proxy.tap.record import CHUNK_ROW_BYTES, REASON_DISK_FULL, SEGMENT_HEADER_BYTES, WINDOW_NS
 from proxy.tap.segment import SegmentLog
-from proxy.tap.sums import PairSums, StreamSums, WindowSums, sum_stream
+from proxy.tap.sums import PairSums, StreamSums, WindowSums, segment_times, sum_stream
 from tests.fakes.tap_log import START_NS, FakeProcessor
 
 MINUTE = START_NS // WINDOW_NS
@@ -119,3 +119,41 @@ def test_payload_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_stream_that_does_not_exist_has_nothing(tmp_path: Path) -> None:
     sums, trouble = sum_stream(str(tmp_path), "edge.0.b9")
     assert (sums.pairs, sums.end, trouble) == ({}, 0, "")
+
+
+def test_between_which_times_lies_what_a_segment_speaks_of(tmp_path: Path) -> None:
+    processor = FakeProcessor(tmp_path, segment_size=1 << 16)
+    processor.block([b"a"], at_ns=START_NS + 5)
+    processor.block([b"b"], at_ns=START_NS + WINDOW_NS)
+    (segment,) = segments(str(tmp_path), processor.stream)
+    assert segment_times(segment) == (START_NS + 5, START_NS + WINDOW_NS)
+    processor.block([b"c"], at_ns=START_NS - WINDOW_NS)
+    processor.close()
+    (segment,) = segments(str(tmp_path), processor.stream)
+    assert segment_times(segment) == (START_NS - WINDOW_NS, START_NS + WINDOW_NS), "the clock was set back"
+
+
+def test_what_control_wrote_speaks_of_times_before_it(tmp_path: Path) -> None:
+    stream = "edge.recovery.b0"
+    builder = BlockBuilder()
+    for from_ns in (START_NS, START_NS - WINDOW_NS):
+        gap = Gap(-1, 0, REASON_DISK_FULL, 0, 0, 0, "main", None, None, None, -1, from_ns)
+        gap.add(7, 0, START_NS + WINDOW_NS)
+        builder.add_gap(gap)
+    log = SegmentLog(str(tmp_path / stream), {"stream": stream}, 1 << 20, 1 << 62)
+    log.append(builder.finish(), 0)
+    log.seal(final=True)
+    (segment,) = segments(str(tmp_path), stream)
+    assert segment_times(segment) == (START_NS - WINDOW_NS, START_NS + WINDOW_NS)
+
+
+def test_a_segment_without_a_block_speaks_of_no_time_and_a_damaged_one_is_an_error(tmp_path: Path) -> None:
+    processor = FakeProcessor(tmp_path)
+    processor.block([b"a"])
+    (segment,) = segments(str(tmp_path), processor.stream)
+    with open(segment.path, "r+b") as file:
+        file.truncate(SEGMENT_HEADER_BYTES)
+    assert segment_times(segment) == (0, 0)
+    os.rename(segment.path, segment.path.replace(".open", ".seg"))
+    with pytest.raises(LogError):
+        segment_times(segments(str(tmp_path), processor.stream)[0])

@@ -1,94 +1,23 @@
 import errno
 import os
 import resource
-import select
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxy.config.model import OnFull, TapConfig, TapRule
-from proxy.network.run import PART_FIRST, PART_LAST, Buffer
-from proxy.tap.log_block import GapRecord
-from proxy.tap.log_reader import read_frames, read_gaps, segment_facts, segments
-from proxy.tap.point import TapPoint
+from proxy.config.model import TapRule
+from proxy.network.run import Buffer
+from proxy.tap.log_reader import read_frames, segments
 from proxy.tap.rules import TapRules
-from proxy.tap.writer import RETRY_NS, SAMPLED_GAPS_NS, TapWriter
+from proxy.tap.writer import SAMPLED_GAPS_NS
+from proxy.tap.writer_thread import RETRY_NS
 from tests.fakes.disk import FakeDisk
-from tests.fakes.runs import framed, piece_of, run_of
-
-MS = 1_000_000
-
-
-class Log:
-    """A writer whose thread is the test, unless it is started."""
-
-    def __init__(self, root: Path, disk: FakeDisk | None = None, *, on_full: OnFull = "drop", wakeup_fd: int = -1, **sizes: int) -> None:
-        self.root = str(root)
-        self.writer = TapWriter(TapConfig(directory=str(root), **sizes), "edge", "0", "b0", disk, wakeup_fd)  # type: ignore[arg-type]
-        self.rules = TapRules((TapRule(name="all", on_full=on_full),), self.writer)
-        self.points: dict[int, TapPoint] = {}
-        self.sent: dict[int, int] = {}
-        self.begun: dict[int, int] = {}
-        self.now = 1
-
-    def point(self, connection: int) -> TapPoint:
-        if connection not in self.points:
-            point = self.rules.match("main", "framed", connection % 2, None, None, connection)
-            assert point is not None
-            self.points[connection] = point
-        return self.points[connection]
-
-    def send(self, body: bytes, connection: int = 1, frames: int = 1) -> bool:
-        first = self.sent.get(connection, 0)
-        self.sent[connection] = first + frames
-        return self.point(connection).append(run_of([body] * frames), first, 1000)
-
-    def part(self, body: bytes, start: int, end: int, connection: int = 1) -> bool:
-        """Send these bytes of a frame, its header counted, as a piece."""
-        raw = framed([body])
-        bits = (PART_FIRST if start == 0 else 0) | (PART_LAST if end == len(raw) else 0)
-        number = self.sent.get(connection, 0)
-        self.sent[connection] = number + bool(bits & PART_LAST)
-        return self.point(connection).append_part(piece_of(raw[start:end], bits), number, 1000, len(raw), False, None, None)
-
-    def tick(self, ns: int = 20 * MS) -> int:
-        """One poll of the loop, later."""
-        self.now += ns
-        return int(self.writer.poll_due(self.now))
-
-    def flush(self) -> None:
-        """What is gathered goes to the disk."""
-        self.tick(0)
-        self.tick()
-        self.writer.write_queued()
-
-    def numbers(self, connection: int = 1) -> list[int]:
-        return [frame.number for frame in read_frames(self.root) if frame.connection == connection]
-
-    def gaps(self) -> list[GapRecord]:
-        return list(read_gaps(self.root))
-
-    @property
-    def matched(self) -> int:
-        return int(self.writer.frames_matched_request + self.writer.frames_matched_response)
-
-    @property
-    def flushed(self) -> int:
-        return int(self.writer.frames_flushed_request + self.writer.frames_flushed_response)
-
-    def assert_settled(self) -> None:
-        """Every matched frame is in the log: itself, or as a gap."""
-        found = list(read_frames(self.root))
-        missing = sum(gap.frames for gap in self.gaps())
-        assert self.matched == self.flushed + self.writer.frames_dropped
-        assert self.flushed == len(found)
-        assert self.writer.frames_gapped == self.writer.frames_dropped == missing
+from tests.fakes.writer import MS, Log
 
 
 def test_a_block_is_written_when_its_first_chunk_is_old_enough(tmp_path: Path) -> None:
@@ -103,7 +32,7 @@ def test_a_block_is_written_when_its_first_chunk_is_old_enough(tmp_path: Path) -
     assert log.tick(1) > log.now + 10_000 * MS  # the end of the window
     log.writer.write_queued()
     assert log.numbers() == [0, 1]
-    assert log.writer.blocks_flushed == 1
+    assert log.writer.blocks_handed == 1
 
 
 def test_a_block_is_handed_over_when_it_is_large_enough(tmp_path: Path) -> None:
@@ -127,7 +56,7 @@ def test_closing_writes_and_seals(tmp_path: Path) -> None:
     assert log.flushed == 300
     assert [segment.sealed for segment in segments(log.root, log.writer.stream)] == [True]
     assert log.writer.queued_bytes == 0
-    assert log.writer.bytes_flushed == segments(log.root, log.writer.stream)[0].size - 4096
+    assert log.writer.thread.bytes_flushed == segments(log.root, log.writer.stream)[0].size - 4096
 
 
 def test_an_idle_writer_leaves_nothing(tmp_path: Path) -> None:
@@ -180,192 +109,6 @@ def test_mute_keeps_every_frame_and_tells_when_to_stop_and_go_on(tmp_path: Path)
     assert log.writer.flush_and_close(1000)
     assert log.numbers() == list(range(6))
     assert log.writer.frames_dropped == 0
-
-
-def test_a_full_disk_drops_then_writing_resumes_by_itself(tmp_path: Path) -> None:
-    disk = FakeDisk()
-    log = Log(tmp_path, disk)
-    log.send(b"before")
-    log.flush()
-    disk.room = 50
-    log.send(b"dropped with its block", frames=2)
-    log.flush()
-    assert log.writer.write_errors == 1
-    assert "No space" in log.writer.error
-    log.tick(0)
-    assert log.writer.dropped_disk_full == 2
-    for _ in range(3):
-        assert log.send(b"dropped at once")
-    assert log.writer.dropped_disk_full == 5
-    log.tick(RETRY_NS)
-    log.writer.write_queued()
-    assert log.writer.write_errors == 2
-    disk.room = None
-    log.tick(0)
-    log.tick(RETRY_NS)
-    log.writer.write_queued()
-    assert log.writer.error == ""
-    log.send(b"after")
-    log.flush()
-    (gap,) = log.gaps()
-    assert (gap.reason, gap.frames, gap.first_frame, gap.connection) == ("disk_full", 5, 1, 1)
-    assert log.numbers() == [0, 6]
-    log.assert_settled()
-
-
-def test_while_the_disk_fails_it_is_not_asked_at_every_flush(tmp_path: Path) -> None:
-    disk = FakeDisk()
-    disk.broken = errno.EIO
-    log = Log(tmp_path, disk)
-    log.send(b"x")
-    for _ in range(1000):
-        log.tick(1 * MS)
-        log.writer.write_queued()
-    assert 5 <= log.writer.write_errors <= 12
-    assert log.writer.dropped_disk_error == 1
-
-
-def test_mute_and_a_failing_disk_try_the_block_again(tmp_path: Path) -> None:
-    disk = FakeDisk()
-    disk.broken = errno.EIO
-    wakeup = os.eventfd(0, os.EFD_NONBLOCK)
-    try:
-        log = Log(tmp_path, disk, on_full="mute", wakeup_fd=wakeup)
-        log.writer.start()
-        log.send(b"kept")
-        log.tick(0)
-        log.tick()
-        while not log.writer.write_errors:
-            threading.Event().wait(0.001)
-        assert not log.send(b"kept too")
-        assert not log.writer.accepts()
-        disk.broken = 0
-        assert select.select([wakeup], [], [], 5)[0] == [wakeup]
-        assert os.eventfd_read(wakeup) == 1
-        assert log.writer.accepts()
-        assert log.writer.flush_and_close(5000)
-        assert log.numbers() == [0, 1]
-        log.assert_settled()
-    finally:
-        os.close(wakeup)
-
-
-def test_closing_on_a_failing_disk_counts_what_is_lost(tmp_path: Path) -> None:
-    disk = FakeDisk()
-    disk.broken = errno.ENOSPC
-    log = Log(tmp_path, disk)
-    log.writer.start()
-    log.send(b"x", frames=4)
-    assert not log.writer.flush_and_close(5000)
-    assert log.writer.dropped_disk_full == log.matched == 4
-    assert "No space" in log.writer.error
-
-
-def test_closing_on_a_full_disk_still_says_what_is_lost_when_that_fits(tmp_path: Path) -> None:
-    disk = FakeDisk()
-    log = Log(tmp_path, disk)
-    log.writer.start()
-    log.send(b"kept")
-    log.tick(0)
-    log.tick()
-    while not log.flushed:
-        threading.Event().wait(0.001)
-    disk.room = 1000
-    log.send(bytes(5000), frames=4)
-    assert log.writer.flush_and_close(5000)
-    assert [(gap.reason, gap.frames) for gap in log.gaps()] == [("disk_full", 4)]
-    log.assert_settled()
-
-
-def test_closing_does_not_wait_for_a_block_that_must_be_kept_for_ever(tmp_path: Path) -> None:
-    disk = FakeDisk()
-    disk.broken = errno.EIO
-    log = Log(tmp_path, disk, on_full="mute")
-    log.writer.start()
-    log.send(b"x", frames=4)
-    assert not log.writer.flush_and_close(50)
-    assert log.writer.dropped_disk_error == 4
-
-
-class FaultyDisk(FakeDisk):
-    """A disk under which a bug of ours shows."""
-
-    def write(self, fd: int, parts: list[Buffer], position: int) -> int:
-        if self.broken:
-            raise RuntimeError("a bug")
-        return super().write(fd, parts, position)
-
-
-def test_a_bug_under_a_write_costs_its_block_and_not_the_thread(tmp_path: Path) -> None:
-    disk = FaultyDisk()
-    disk.broken = 1
-    log = Log(tmp_path, disk)
-    log.writer.start()
-    log.send(b"lost", frames=3)
-    log.tick(0)
-    log.tick()
-    while not log.writer.write_errors:
-        threading.Event().wait(0.001)
-    assert "a bug" in log.writer.error
-    disk.broken = 0
-    log.tick(RETRY_NS)
-    log.tick(RETRY_NS)
-    while log.writer.error:
-        threading.Event().wait(0.001)
-    log.send(b"kept")
-    assert log.writer.flush_and_close(5000)
-    assert [(gap.reason, gap.frames) for gap in log.gaps()] == [("disk_error", 3)]
-    assert log.numbers() == [3]
-    assert segment_facts(segments(log.root, log.writer.stream)[0].path)["base"] == 0
-    log.assert_settled()
-
-
-def test_a_segment_that_cannot_be_renamed_costs_no_frame_and_is_named_later(tmp_path: Path) -> None:
-    disk = FakeDisk()
-    disk.failing = {"rename"}
-    log = Log(tmp_path, disk, segment_size=1000)
-    for _ in range(3):
-        log.send(bytes(900))
-        log.flush()
-    assert "Input/output error" in log.writer.error
-    assert log.numbers() == [0, 1, 2]
-    disk.failing.clear()
-    log.send(bytes(900))
-    log.flush()
-    assert log.writer.error == ""
-    assert [segment.sealed for segment in segments(log.root, log.writer.stream)] == [True, True, True, False]
-    disk.failing = {"rename"}
-    assert log.writer.flush_and_close(1000), "every frame is accounted for; the name is given when the processor has ended"
-    log.assert_settled()
-
-
-class StuckDisk(FakeDisk):
-    """A disk whose writes do not return until they are let go."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.let_go = threading.Event()
-
-    def write(self, fd: int, parts: list[Buffer], position: int) -> int:
-        self.let_go.wait(10)
-        return super().write(fd, parts, position)
-
-
-@pytest.mark.slow
-def test_closing_does_not_wait_for_a_disk_that_does_not_answer(tmp_path: Path) -> None:
-    disk = StuckDisk()
-    log = Log(tmp_path, disk)
-    log.writer.start()
-    for _ in range(2):
-        log.send(b"x")
-        log.tick(0)
-        log.tick()
-    try:
-        assert not log.writer.flush_and_close(10)
-        assert log.writer.dropped_closed == 1
-        assert "in time" in log.writer.error
-    finally:
-        disk.let_go.set()
 
 
 def test_sampled_gaps_are_written_once_a_second(tmp_path: Path) -> None:
@@ -645,7 +388,7 @@ from pathlib import Path
 processor = FakeProcessor(Path(sys.argv[1]))
 for number in range(8):
     processor.block([bytes([number]) * 4000])
-assert processor.writer.write_errors > 0, processor.writer.write_errors
+assert processor.writer.thread.write_errors > 0, processor.writer.thread.write_errors
 print(processor.writer.error)
 """
 
@@ -674,7 +417,7 @@ hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
 resource.setrlimit(resource.RLIMIT_FSIZE, (5000, hard))
 processor = FakeProcessor(Path(sys.argv[1]), segment_age_ms=1)
 processor.block([bytes(4000)])
-assert processor.writer.write_errors == 1, processor.writer.write_errors
+assert processor.writer.thread.write_errors == 1, processor.writer.thread.write_errors
 resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 for _ in range(2):
     processor.writer.poll_due(1 << 40)  # the gap, when the disk is tried again

@@ -1,0 +1,88 @@
+"""Which processor has which connection: what the acceptor handed over, what processors report closed, what went with one that ended.
+
+The acceptor's thread hands a connection over first and says so afterwards, so all else may overtake it: the row of a connection that is closed
+already, and the end of the processor that got it. Whoever takes something off the books therefore books first what was handed over
+(``count_handed``), and a processor that ended stays known by its token until the next one ends in its slot.
+"""
+
+import itertools
+from collections.abc import Callable
+
+from control.fleet.casualties import casualty_row
+from control.fleet.desired_state import DesiredState
+from control.fleet.processor import Given, Processor
+from control.intake.acceptor import Acceptor
+from control.logs import RowLog
+from control.plane import Row
+from proxy.network.connection_id import format_connection_id
+from proxy.server.link import decode_closed
+
+__all__ = ["Connections"]
+
+
+class Connections:
+    """Books and unbooks connections; writes each one's closed row, and publishes it. Event loop only.
+
+    Args:
+        acceptor: says what it handed over, and counts what is open by listener.
+        desired: says which upstream a listener has.
+        on_event: gets every closed row.
+    """
+
+    def __init__(self, acceptor: Acceptor, desired: DesiredState, log: RowLog, on_event: Callable[[Row], None]) -> None:
+        self._acceptor = acceptor
+        self._desired = desired
+        self._log = log
+        self._on_event = on_event
+        self._last_token = itertools.count(1)
+        self._processors: dict[int, Processor] = {}  # by token, with the last that ended in each slot
+        self._tokens: dict[Processor, int] = {}
+        self._last_ended: dict[int, int] = {}  # the token, by slot
+
+    def enter(self, processor: Processor) -> None:
+        """One more may get connections."""
+        token = next(self._last_token)
+        self._processors[token] = processor
+        self._tokens[processor] = token
+
+    def token(self, processor: Processor) -> int:
+        """What the acceptor calls a processor that may get connections."""
+        return self._tokens[processor]
+
+    def forget(self, processor: Processor) -> int:
+        """One has ended: write the rows of the connections that went with it, and give how many those are."""
+        self.count_handed()
+        self._processors.pop(self._last_ended.get(processor.slot, 0), None)
+        self._last_ended[processor.slot] = self._tokens.pop(processor)
+        casualties = [given for given in processor.open.values() if given is not None]
+        processor.open.clear()
+        for given in casualties:
+            self._lost(processor, given)
+        return len(casualties)
+
+    def count_handed(self) -> None:
+        """Book what the acceptor handed over since the last time; before anything is taken off the books."""
+        handed = self._acceptor.handed
+        while handed:
+            token, handover = handed.popleft()
+            processor = self._processors[token]
+            given = processor.book(handover)
+            if processor not in self._tokens:
+                self._lost(processor, given)
+
+    def closed(self, processor: Processor, line: str) -> None:
+        """A processor reports one closed, with its row (``proxy.server.link.encode_closed``)."""
+        accepted_ns, text, row = decode_closed(line)
+        self._acceptor.listeners[row["listener"]].closed += 1
+        processor.unbook(accepted_ns)
+        self._log.write_encoded("closed", text)
+        row["event"] = "closed"
+        self._on_event(row)
+
+    def _lost(self, processor: Processor, given: Given) -> None:
+        name = given.handover.listener
+        self._acceptor.listeners[name].closed += 1
+        upstream = next(item.upstream for item in self._desired.config.listeners if item.name == name)
+        row = casualty_row(processor, given, upstream)
+        self._log.write("closed", **{**row, "id": format_connection_id(row["id"])})
+        self._on_event({"event": "closed", **row})

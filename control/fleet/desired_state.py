@@ -1,0 +1,50 @@
+"""What every processor must agree on, and what it is told of it: all at its start, then changes."""
+
+import dataclasses
+from typing import Any
+
+from control.fleet.two_phases import Change
+from proxy.config.model import ProxyConfig, rules_to_wire, to_wire
+
+__all__ = ["DesiredState", "Endpoints"]
+
+Endpoints = dict[str, list[list[Any]]]
+"""Addresses by upstream, as they go over the link (``control.intake.resolver``)."""
+
+
+@dataclasses.dataclass(slots=True)
+class DesiredState:
+    """What every processor is to have, and has once its change is in force.
+
+    Attributes:
+        config: with the limits, the pool size and the tap's rules in force.
+        endpoints: addresses of each upstream, resolved.
+        shares: bytes of the memory pool by slot.
+        tls_files: certificates, keys and authorities, by path, as they were at the start of control (``control.configuration.tls_files``).
+        revision: grows with every committed change.
+    """
+
+    config: ProxyConfig
+    endpoints: Endpoints
+    shares: dict[int, int]
+    revision: int = 1
+    tls_files: dict[str, str] = dataclasses.field(default_factory=dict, repr=False)
+
+    def whole(self, slot: int) -> Change:
+        """All of it as one change for one slot."""
+        limits = {listener.name: listener.max_receive_size for listener in self.config.listeners}
+        tap = {} if self.config.tap is None else {"tap_rules": rules_to_wire(self.config.tap.rules)}
+        return {"max_receive_size": limits, "share": self.shares[slot], "endpoints": self.endpoints, **tap}
+
+    def start_message(self, slot: int, generation: int, boot_id: str) -> dict[str, Any]:
+        """What a processor starts with."""
+        return {
+            "type": "start",
+            "config": to_wire(self.config),
+            "slot": slot,
+            "generation": generation,
+            "boot_id": boot_id,
+            "share": self.shares[slot],
+            "endpoints": self.endpoints,
+            "files": self.tls_files,
+        }

@@ -1,0 +1,424 @@
+"""The processors: started, watched, restarted, changed and ended. All on the event loop.
+
+Each slot has one task that starts a process, waits for its end and starts the next after a growing pause (0.1 to 10 s); what cannot be started is
+tried again the same way. A process whose heartbeat stands for 10 s is killed, for whatever else it may be needed. What a process must know
+is in ``DesiredState``; a change of them goes through ``control.fleet.two_phases``. A process that was starting while a change was made gets all of it
+once more, the same way, before it may take connections.
+
+A slot that is not wanted any more goes, with its status and its series of metrics; what it counted stays in the sum under ``RETIRED``.
+"""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from control.errors import ControlError, StartError, UnavailableError
+from control.fleet.casualties import FORCED, end_cause
+from control.fleet.connections import Connections
+from control.fleet.desired_state import DesiredState
+from control.fleet.processor import COMMAND, Processor
+from control.fleet.reaper import Reaper
+from control.fleet.slot import Slot
+from control.fleet.slot_cells import Life
+from control.fleet.two_phases import PATIENCE_S, Change, TwoPhases
+from control.guard import Guard
+from control.intake.acceptor import Acceptor, Target
+from control.logs import RowLog
+from control.meters import Meters
+from control.plane import RETIRED, ProcessorStatus, Row
+from proxy.cells import CellLayout, CellReader
+
+__all__ = ["Supervisor"]
+
+HEARTBEAT_LIMIT_S: Final = 10.0
+STOP_TIMEOUT_S: Final = 7.0
+_WATCH_INTERVAL_S: Final = 0.5
+_WATCH_STANDS_S: Final = 5.0
+
+
+class Supervisor:
+    """All processors of this framegate.
+
+    Args:
+        desired: changed in place by committed changes.
+        acceptor: is told which processors take connections.
+        guard: watches over what watches over the processors.
+        on_event: gets every row that others may see (``closed``, ``processor_died``, …), and what processors log.
+        on_begin, on_end: are called before a process starts in a slot, and after it ended in whatever way, before its successor starts.
+        inherited: descriptors that every processor keeps as long as it lives.
+
+    Attributes:
+        connections: the books of who has which.
+    """
+
+    def __init__(
+        self,
+        desired: DesiredState,
+        acceptor: Acceptor,
+        reaper: Reaper,
+        meters: Meters,
+        log: RowLog,
+        guard: Guard,
+        *,
+        on_event: Callable[[Row], None],
+        on_begin: Callable[[Slot], None] = lambda slot: None,
+        on_end: Callable[[Slot, Life], None] = lambda slot, life: None,
+        command: Sequence[str] = COMMAND,
+        inherited: Sequence[int] = (),
+    ) -> None:
+        self.desired = desired
+        self.slots: dict[int, Slot] = {}
+        self._acceptor = acceptor
+        self._reaper = reaper
+        self._meters = meters
+        self._log = log
+        self._on_event = on_event
+        self._on_begin = on_begin
+        self._on_end = on_end
+        self._command = command
+        self._inherited = inherited
+        self._layout = CellLayout.of(desired.config)
+        self._phases = TwoPhases(log)
+        self.connections = Connections(acceptor, desired, log, on_event)
+        self._generations: dict[int, int] = {}
+        self._cells: tuple[tuple[int, CellReader], ...] = ()
+        self._ending = False
+        self._guard = guard
+        self._watcher = asyncio.create_task(guard.job("heartbeats", _WATCH_STANDS_S).keep_going(self._watch))
+
+    # --- slots -----------------------------------------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> list[Processor]:
+        """Processors that answer, by slot."""
+        return [slot.processor for slot in self._ordered() if slot.processor is not None and slot.state in ("running", "draining")]
+
+    @property
+    def cells(self) -> list[tuple[int, CellReader]]:
+        """The counters of every slot that there is, by slot, after those of all that are gone under ``RETIRED``. Any thread."""
+        return list(self._cells)
+
+    def _ordered(self) -> list[Slot]:
+        return [slot for _, slot in sorted(self.slots.items())]
+
+    def status(self) -> list[ProcessorStatus]:
+        """Every slot."""
+        return [slot.status() for slot in self._ordered()]
+
+    async def start_slots(self, numbers: Sequence[int]) -> None:
+        """Start a processor in each slot and wait until all are ready. Shares must be in the desired state.
+
+        Raises:
+            StartError: one could not start. Then, and when the call is cancelled, the others of this call are stopped again and the slots are gone.
+        """
+        first: list[asyncio.Future[None]] = []
+        try:
+            first.extend(map(self._start_slot, numbers))
+            await asyncio.gather(*first)
+        except BaseException:
+            await self._forget_slots(numbers)
+            raise
+
+    def _start_slot(self, number: int) -> asyncio.Future[None]:
+        if self._ending:
+            raise _start_error(number, "is not started: the proxy ends")
+        if number not in self.slots:
+            try:
+                self.slots[number] = Slot(number, self._layout, list(self._acceptor.listeners), self._generations.get(number, 0))
+            except OSError as error:
+                raise _start_error(number, f"could not be started: {error}") from error
+            self._show_cells()
+        slot = self.slots[number]
+        slot.begin()
+        first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        slot.task = asyncio.create_task(self._run(slot, first))
+        slot.task.add_done_callback(lambda _: _fail(first, _start_error(number, "was stopped before it was ready")))
+        return first
+
+    async def retire_slots(self, numbers: Sequence[int], timeout_ms: int) -> None:
+        """Let these slots drain, end their processors, and forget the slots."""
+        for number in numbers:
+            self.slots[number].leaving = True
+        await self.drain_slots(numbers, timeout_ms)
+        await self._forget_slots(numbers)
+
+    async def _forget_slots(self, numbers: Sequence[int]) -> None:
+        await self.stop_slots(numbers)
+        gone = [self.slots.pop(number) for number in numbers if number in self.slots]
+        for slot in gone:
+            self._generations[slot.number] = slot.generation
+        if gone:
+            self._show_cells(*gone)
+        for slot in gone:
+            slot.cells.close()
+
+    def _show_cells(self, *gone: Slot) -> None:
+        """What other threads see, exchanged in one go, so that no sum of theirs has a slot twice, or not at all."""
+        retired = [reader for number, reader in self._cells if number == RETIRED] + [slot.cells.reader for slot in gone]
+        total = ((RETIRED, CellReader.sum_of(retired)),) if retired else ()
+        self._cells = (*total, *((slot.number, slot.cells.reader) for slot in self._ordered()))
+
+    async def stop_slots(self, numbers: Sequence[int]) -> None:
+        """End the processors of these slots: they flush and exit, or are killed after a while."""
+        slots = [self.slots[number] for number in numbers if number in self.slots]
+        for slot in slots:
+            slot.wanted = False
+        self._update_targets()
+        await asyncio.gather(*(self._stop_slot(slot) for slot in slots))
+
+    async def _stop_slot(self, slot: Slot) -> None:
+        if slot.processor is not None:
+            await slot.processor.stop(STOP_TIMEOUT_S)
+        if slot.task is not None:
+            if slot.processor is None:
+                slot.task.cancel()
+            await asyncio.wait((slot.task,))
+
+    async def _run(self, slot: Slot, first: asyncio.Future[None]) -> None:
+        """A slot's life: one process after another until the slot is not wanted."""
+        try:
+            while slot.lives_on:
+                began = time.monotonic()
+                await self._run_one(slot, first)
+                if slot.lives_on:
+                    slot.state = "restarting"
+                    slot.restarts += 1
+                    await asyncio.sleep(slot.next_pause(time.monotonic() - began))
+        finally:
+            slot.state = "stopped"
+
+    async def _run_one(self, slot: Slot, first: asyncio.Future[None]) -> None:
+        """One process from its start to its burial. A first one that fails is the last; that is raised where ``first`` is waited for."""
+        try:
+            await self._live(slot, first)
+        except Exception as error:
+            if not isinstance(error, ControlError):
+                self._guard.failed("slot", error)
+            if first.done():
+                self._log.write("processor_start_failed", level="error", slot=slot.number, error=str(error))
+            else:
+                slot.wanted = False
+                _fail(first, error if isinstance(error, ControlError) else _start_error(slot.number, f"could not be started: {error!r}"))
+
+    async def _live(self, slot: Slot, first: asyncio.Future[None]) -> None:
+        processor = self._spawn(slot)
+        try:
+            await self._bring_up(slot, processor)
+        except BaseException:
+            processor.kill("died")
+            await processor.ended
+            self._bury(slot, processor)
+            raise
+        if not first.done():
+            first.set_result(None)
+        await processor.ended
+        self._died(slot, processor)
+
+    def _spawn(self, slot: Slot) -> Processor:
+        slot.state = "starting" if slot.restarts == 0 else "restarting"
+        slot.next_generation()
+        slot.boot_id = uuid.uuid4().hex
+        slot.started_ns = time.time_ns()
+        slot.cells.begin()
+        self._on_begin(slot)
+        try:
+            slot.processor = Processor(
+                slot.number, slot.generation, slot.cells, self._reaper, self._log, self._notice, self._command, self._inherited
+            )
+        except OSError as error:
+            self._on_end(slot, slot.cells.bury())
+            raise _start_error(slot.number, f"could not be started: {error}") from error
+        self.connections.enter(slot.processor)
+        return slot.processor
+
+    async def _bring_up(self, slot: Slot, processor: Processor) -> None:
+        revision = self.desired.revision
+        await processor.start(self.desired.start_message(slot.number, slot.generation, slot.boot_id))
+
+        def plan() -> dict[Processor, Change]:
+            return {} if revision == self.desired.revision else {processor: self.desired.whole(slot.number)}
+
+        def serves() -> None:
+            slot.state = "running"
+
+        await self._phases.make(plan, lambda: None, serves)
+        self._log.write("processor_ready", slot=slot.number, pid=processor.pid, generation=slot.generation)
+        self._update_targets()
+
+    def _died(self, slot: Slot, processor: Processor) -> None:
+        code = processor.ended.result()
+        casualties = self._bury(slot, processor)
+        event: Row = {"slot": slot.number, "pid": processor.pid, "generation": slot.generation, "exit_code": code, "connections": casualties}
+        if processor.kill_reason == FORCED:
+            self._emit({"event": "processor_stopped", "level": "warning", "forced": True, **event})
+            return
+        if not slot.wanted and code == 0:
+            self._log.write("processor_stopped", **event)
+            return
+        reason = processor.kill_reason or "died"
+        if slot.wanted:
+            self._meters.add("worker.restarts", reason if reason in ("heartbeat", "commit") else "died")
+        self._emit({"event": "processor_died", "level": "error", "reason": reason, **event})
+
+    def _bury(self, slot: Slot, processor: Processor) -> int:
+        """Give back what a dead processor held, account for what went with it; how many connections that were."""
+        slot.processor = None
+        slot.state = "stopped"
+        self._update_targets()
+        processor.close()
+        casualties = self.connections.forget(processor)
+        if slot.drained is not None and not slot.drained.done():
+            slot.drained.set_result(0)
+        self._on_end(slot, slot.cells.bury(end_cause(processor)))
+        return casualties
+
+    def _emit(self, row: Row) -> None:
+        fields = dict(row)
+        self._log.write(str(fields.pop("event")), level=str(fields.pop("level")), **fields)
+        self._on_event(row)
+
+    # --- connections and notices -----------------------------------------------------------------------------------------------
+
+    def _update_targets(self) -> None:
+        targets = [
+            Target(slot.number, slot.processor.handover, self.connections.token(slot.processor))
+            for slot in self._ordered()
+            if slot.processor is not None and slot.takes_connections
+        ]
+        self._acceptor.set_targets(targets)
+
+    def _notice(self, processor: Processor, message: Row) -> None:
+        """What a processor tells; what cannot be read, or fails, costs that and no more."""
+        try:
+            self._take_notice(processor, message)
+        except Exception as error:
+            self._guard.failed("slot", error)
+
+    def _take_notice(self, processor: Processor, message: Row) -> None:
+        kind = message["type"]
+        if kind == "closed":
+            self.connections.count_handed()
+            for line in message["rows"]:
+                try:
+                    self.connections.closed(processor, line)
+                except Exception as error:
+                    self._guard.failed("slot", error)
+        elif kind == "log":
+            row = {"slot": processor.slot, **message["fields"]}
+            self._log.write(message["event"], level=message["level"], **row)
+            self._on_event({"event": message["event"], "generation": processor.generation, **row})
+        elif kind == "drained":
+            slot = self.slots[processor.slot]
+            if slot.drained is not None and not slot.drained.done():
+                slot.drained.set_result(int(message["open"]))
+        else:
+            self._log.write("link_unknown", level="error", slot=processor.slot, type=kind)
+
+    # --- changes ---------------------------------------------------------------------------------------------------------------
+
+    async def change(
+        self,
+        build: Callable[[int], Change],
+        commit: Callable[[DesiredState], None],
+        check: Callable[[], None] = lambda: None,
+        decided: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Make a change in every processor or in none, and return when it is in force; cancelled, it still ends one way or the other.
+
+        Args:
+            build: the change for a slot.
+            check: raises when the desired state does not allow the change; asked when it is this change's turn.
+            commit: writes it into the desired state, between the phases.
+            decided: is told then that there is no way back.
+
+        Raises:
+            AbortedError, UnavailableError: see ``TwoPhases.make``.
+        """
+
+        def plan() -> dict[Processor, Change]:
+            check()
+            return {processor: build(processor.slot) for processor in self.running if self.slots[processor.slot].wanted}
+
+        def decide() -> None:
+            commit(self.desired)
+            self.desired.revision += 1
+            decided()
+
+        await self._phases.make(plan, decide)
+
+    # --- health, drain and end -------------------------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        await asyncio.sleep(_WATCH_INTERVAL_S)
+        self.connections.count_handed()
+        for slot in self._ordered():
+            processor = slot.processor
+            if processor is not None and processor.ready and slot.heartbeat_age_ms() > HEARTBEAT_LIMIT_S * 1000:
+                reason = f"its heartbeat stands for {HEARTBEAT_LIMIT_S:g} s"
+                self._log.write("processor_killed", level="error", slot=slot.number, pid=processor.pid, reason=reason)
+                processor.kill("heartbeat")
+
+    async def drain_slots(self, numbers: Sequence[int], timeout_ms: int, *, wait: bool = True) -> list[int]:
+        """Let these slots take no more connections and end those they have at a frame boundary; at the deadline the processors close the rest.
+
+        Returns:
+            The slots whose processors have not said that they do so; each is in a row of the log, too.
+        """
+        slots = [self.slots[number] for number in numbers]
+        begun = await asyncio.gather(*(self._drain_slot(slot, timeout_ms, wait) for slot in slots))
+        return [slot.number for slot, drains in zip(slots, begun, strict=True) if not drains]
+
+    async def _drain_slot(self, slot: Slot, timeout_ms: int, wait: bool) -> bool:
+        processor = slot.processor
+        if processor is None or slot.state not in ("running", "draining"):
+            return True
+        if slot.drained is None:
+            slot.drained = asyncio.get_running_loop().create_future()
+        slot.state = "draining"
+        self._update_targets()
+        try:
+            await processor.request({"type": "drain", "timeout_ms": timeout_ms}, int(PATIENCE_S * 1000))
+        except UnavailableError as error:
+            self._log.write("drain_incomplete", level="warning", slot=slot.number, reason=str(error))
+            if error.reason != "PROCESSOR_GONE":
+                return False
+            await asyncio.shield(slot.drained)  # its end is on its way; until then its connections count as open
+        if wait:
+            try:
+                async with asyncio.timeout(timeout_ms / 1000 + 2.0):
+                    await asyncio.shield(slot.drained)
+            except TimeoutError:
+                self._log.write("drain_incomplete", level="warning", slot=slot.number, reason="the deadline of the drain passed")
+        return True
+
+    def kill_all(self) -> None:
+        """The forced end: SIGKILL to every processor."""
+        self._ending = True
+        for slot in self._ordered():
+            slot.wanted = False
+            if slot.processor is not None:
+                slot.processor.kill(FORCED)
+
+    async def stop(self) -> None:
+        """End every processor and give everything back."""
+        self._ending = True
+        self._watcher.cancel()
+        await self.stop_slots(list(self.slots))
+
+    def close(self) -> None:
+        """Give the counters back, after ``stop`` and after everybody who reads them."""
+        for slot in self._ordered():
+            slot.cells.close()
+
+
+def _fail(first: asyncio.Future[None], error: ControlError) -> None:
+    """Tell who waits for a first start, unless that is told already; it may be that nobody waits any more."""
+    if not first.done():
+        first.set_exception(error)
+        first.exception()
+
+
+def _start_error(slot: int, text: str) -> StartError:
+    return StartError(f"processor {slot} {text}", reason="PROCESSOR_START_FAILED", slot=str(slot))

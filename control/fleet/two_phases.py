@@ -1,0 +1,119 @@
+"""A change in every processor or in none: prepare and commit over the links, one change at a time.
+
+    prepare     each processor says prepared. One that refuses, or a call that is cancelled: abort everywhere, nobody has the change
+    decide      what control itself holds is changed; there is no way back
+    commit      each processor confirms. The call may end before; the phase does not, and the next change waits for it
+
+A processor that is slow is waited for, for as long as its heart beats (whoever watches that kills it after 10 s; its successor starts with what
+control holds) and at most ``PATIENCE_S``. What a link carries stays in order: an abort needs no answer, and the next change cannot overtake it.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from control.errors import AbortedError, UnavailableError
+from control.fleet.processor import Processor
+from control.logs import RowLog
+
+__all__ = ["PATIENCE_S", "Change", "TwoPhases"]
+
+Change = dict[str, Any]
+PATIENCE_S: Final = 30.0
+"""For one answer, longer than a heart may stand: who beats and says nothing all that time must not hold up every other change."""
+
+
+class TwoPhases:
+    """One change at a time; see the module."""
+
+    def __init__(self, log: RowLog) -> None:
+        self._log = log
+        self._lock = asyncio.Lock()
+        self._ending: set[asyncio.Task[None]] = set()
+
+    async def make(self, plan: Callable[[], dict[Processor, Change]], decide: Callable[[], None], done: Callable[[], None] = lambda: None) -> None:
+        """Make a change, and return when it is in force.
+
+        Args:
+            plan: the change for each processor; asked in turn, and raises when there is to be none.
+            decide: is called when all are prepared.
+            done: is called when all have it, before the next change begins.
+
+        Raises:
+            AbortedError: a processor refused, or was silent; none has the change.
+            UnavailableError: it is decided, and a processor that lives has not confirmed it (CHANGE_PENDING); it will have it before any other.
+        """
+        await self._lock.acquire()
+        try:
+            numbers = await self._prepare(plan())
+            decide()
+        except BaseException:
+            self._lock.release()
+            raise
+        ending = asyncio.create_task(self._commit(numbers, done))
+        self._ending.add(ending)
+        ending.add_done_callback(self._end)
+        await asyncio.shield(ending)
+
+    def _end(self, ending: asyncio.Task[None]) -> None:
+        self._ending.discard(ending)
+        self._lock.release()
+        if not ending.cancelled():
+            ending.exception()  # whoever still waits has it, too
+
+    async def _prepare(self, changes: dict[Processor, Change]) -> dict[Processor, int]:
+        numbers = {processor: processor.link.next_id() for processor in changes}
+        answers = [asyncio.ensure_future(_prepare_one(processor, numbers[processor], change)) for processor, change in changes.items()]
+        try:
+            await asyncio.gather(*answers)
+        except BaseException:
+            for answer in answers:
+                answer.cancel()
+            for processor, number in numbers.items():
+                processor.link.post({"type": "abort", "id": number})
+            raise
+        return numbers
+
+    async def _commit(self, numbers: dict[Processor, int], done: Callable[[], None]) -> None:
+        confirmed = await asyncio.gather(*(self._commit_one(processor, number) for processor, number in numbers.items()))
+        done()
+        silent = [processor.slot for processor, heard in zip(numbers, confirmed, strict=True) if not heard]
+        if silent:
+            text = f"the change is decided, but processor {silent[0]} has not confirmed it within {PATIENCE_S:g} s"
+            raise UnavailableError(text, reason="CHANGE_PENDING", processors=",".join(map(str, silent)))
+
+    async def _commit_one(self, processor: Processor, number: int) -> bool:
+        """Whether nobody runs without the change: the processor has it, or is gone. After the decision there is no way back: one that says it
+        cannot have it is replaced.
+        """
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                answer = await processor.link.ask({"type": "commit"}, number)
+        except TimeoutError:
+            self._tell(processor, f"it has not answered within {PATIENCE_S:g} s")
+            return False
+        except UnavailableError:
+            self._tell(processor, "it ended; who runs in its slot next starts with the change", level="info")
+            return True
+        if answer["type"] != "committed":
+            self._tell(processor, f"it says {answer.get('reason', answer['type'])}; it is replaced")
+            processor.kill("commit")
+        return True
+
+    def _tell(self, processor: Processor, reason: str, level: str = "warning") -> None:
+        self._log.write("change_unconfirmed", level=level, slot=processor.slot, pid=processor.pid, reason=reason)
+
+
+async def _prepare_one(processor: Processor, number: int, change: Change) -> None:
+    """Returns when the processor is prepared, or is gone: its successor starts with what control then holds."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            answer = await processor.link.ask({"type": "prepare", "change": change}, number)
+    except TimeoutError as error:
+        text = f"no processor has the change: processor {processor.slot} did not answer within {PATIENCE_S:g} s"
+        raise AbortedError(text, reason="PROCESSOR_SILENT", slot=str(processor.slot)) from error
+    except UnavailableError:
+        return
+    if answer["type"] != "prepared":
+        text = f"no processor has the change: processor {processor.slot}: {answer.get('reason', answer['type'])}"
+        raise AbortedError(text, reason="CHANGE_REFUSED", slot=str(processor.slot))

@@ -1,0 +1,220 @@
+"""What the gRPC service, the telemetry and the health listener may ask of a running framegate, or change in it.
+
+All methods belong to the control process' event loop unless their docstring says otherwise. A change of a limit, a pool or tap rules returns when it
+is in force in every processor, or raises and none has it; or the reason is CHANGE_PENDING. Cancelled, it still ends decided: taken back, or completed
+in the background. Failures are the classes of ``control.errors``.
+
+A *row* is the JSON object of one pair, as the processors give it (``proxy.server``): ``id`` (int; text form by ``format_connection_id``),
+``listener``, ``peer``, ``upstream``, ``principal``, ``tls``, ``state``, ``muted``, ``muting``, ``frames`` and ``bytes`` by direction, and so on.
+"""
+
+import abc
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from control.plane.status import (
+    Attributes,
+    BuildInfo,
+    DrainResult,
+    Health,
+    Holder,
+    Limit,
+    ListenerStatus,
+    Outcome,
+    PoolStatus,
+    ProcessorStatus,
+    Row,
+    Subscriber,
+    TapRuleStatus,
+    UpstreamStatus,
+)
+from proxy.cells import CellReader
+from proxy.config.model import ProxyConfig, TapRule
+
+__all__ = ["ControlPlane"]
+
+
+class ControlPlane(abc.ABC):
+    """Everything that may be asked of, or changed in, a running framegate."""
+
+    @property
+    @abc.abstractmethod
+    def config(self) -> ProxyConfig:
+        """The configuration in force, changes at run time included."""
+
+    @property
+    @abc.abstractmethod
+    def started_ns(self) -> int:
+        """When this process started, CLOCK_REALTIME nanoseconds."""
+
+    @property
+    @abc.abstractmethod
+    def build(self) -> BuildInfo:
+        """Version and whether the processors are compiled."""
+
+    @property
+    @abc.abstractmethod
+    def cells(self) -> list[tuple[int, CellReader]]:
+        """The shared counters of every slot that there is, by slot; before them, under ``RETIRED``, the sums of those that are gone, if any are.
+        What one call gives belongs together: no slot is in it twice, or missing. Any thread.
+        """
+
+    @abc.abstractmethod
+    def measurements(self) -> Mapping[tuple[str, Attributes], float]:
+        """The metrics of ``proxy.cells.METRICS`` whose source is control, now: by name and attributes in that table's order, empty values left out.
+        Any thread.
+        """
+
+    @abc.abstractmethod
+    def health(self) -> Health:
+        """For probes; cheap. Any thread."""
+
+    @abc.abstractmethod
+    async def list_channels(self, listener: str | None = None, page_size: int = 0, page_token: str = "") -> tuple[list[Row], str]:
+        """One page of pairs in a stable order, and the token of the next page (empty: that was the last).
+
+        Args:
+            listener: only those of this listener.
+            page_size: at most so many rows, as ``rows_per_page`` takes it.
+            page_token: of the page before; empty for the first.
+
+        Raises:
+            NotFoundError: no such listener. InvalidArgumentError: a bad page size or token. UnavailableError: a processor does not answer.
+        """
+
+    @abc.abstractmethod
+    async def describe_channel(self, channel: int) -> Row:
+        """The row of one pair. Raises NotFoundError."""
+
+    @abc.abstractmethod
+    async def mute_channels(self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "") -> Outcome:
+        """Stop reading from the clients of these pairs, named by id or all of a listener; returns when no further header will be read.
+
+        Raises NotFoundError when a single named channel, or the listener, does not exist; InvalidArgumentError unless exactly one of the two
+        is given; UnavailableError when processors do not answer: its facts say which, and for how many channels of the others it is in force.
+        """
+
+    @abc.abstractmethod
+    async def unmute_channels(self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "") -> Outcome:
+        """Take the mute back. Arguments and errors as ``mute_channels``."""
+
+    @abc.abstractmethod
+    async def close_channels(self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "") -> Outcome:
+        """Close pairs with the cause ``admin``. Arguments and errors as ``mute_channels``."""
+
+    @abc.abstractmethod
+    async def get_limits(self, listener: str | None = None) -> list[Limit]:
+        """The limits in force of one or of every listener. Raises NotFoundError."""
+
+    @abc.abstractmethod
+    async def set_limit(self, listener: str, max_receive_size: int) -> Limit:
+        """Change maxReceiveSize for every header scanned from now on.
+
+        Raises:
+            NotFoundError: no such listener. InvalidArgumentError: not in 1 to 2 GiB - 1. FailedPreconditionError: above a processor's share of the
+                pool. AbortedError: a processor refused; none has it. UnavailableError: it is decided, but not confirmed everywhere.
+        """
+
+    @abc.abstractmethod
+    async def get_pool(self) -> PoolStatus:
+        """Size, usage and shares of the memory pool."""
+
+    @abc.abstractmethod
+    async def top_holders(self, count: int) -> list[Holder]:
+        """Who holds most of the memory pool, most first, at most ``count`` (1 to 100).
+
+        Raises:
+            InvalidArgumentError: the count is out of range. UnavailableError: a processor does not answer; one that died holds nothing.
+        """
+
+    @abc.abstractmethod
+    async def set_pool_size(self, size: int) -> PoolStatus:
+        """Resize the memory pool, in bytes, divided over the processors.
+
+        Raises InvalidArgumentError (not positive), FailedPreconditionError (a share would be below the largest maxReceiveSize), AbortedError.
+        """
+
+    @abc.abstractmethod
+    async def set_processors(self, count: int) -> PoolStatus:
+        """Start or drain and stop processors until ``count`` (1 to 64) run. Growing returns when the new ones are ready; shrinking when the drained
+        ones are gone or their drain timeout closed what was left. Errors as ``set_pool_size``.
+        """
+
+    @abc.abstractmethod
+    async def list_tap_rules(self) -> list[TapRuleStatus]:
+        """Every tap rule, in order; none without a tap."""
+
+    @abc.abstractmethod
+    async def create_tap_rule(self, rule: TapRule, before: str = "", *, validate_only: bool = False) -> TapRuleStatus:
+        """Put a new rule before the one that is named, or last. Connections that are open follow at once.
+
+        Args:
+            rule: is judged as one of a configuration file is.
+            before: the name of a rule; empty: none.
+            validate_only: only say whether it could be done, and what would be; nobody is asked.
+
+        Raises:
+            AlreadyExistsError: a rule has the name, and its time is not over. InvalidArgumentError: the rule cannot be; the violations' fields are
+                those of ``TapRule``, as in ``networks[0]``. NotFoundError: of ``before``. FailedPreconditionError: there is no tap (NO_TAP), or there
+                are too many rules (TOO_MANY_TAP_RULES). AbortedError: a processor refused; none has it. UnavailableError: it is decided, but not
+                confirmed everywhere.
+        """
+
+    @abc.abstractmethod
+    async def update_tap_rule(
+        self, name: str, changes: Mapping[str, Any], before: str | None = None, etag: str = "", *, validate_only: bool = False
+    ) -> TapRuleStatus:
+        """Change fields of a rule, or move it. What had turned itself off is on again.
+
+        Args:
+            name: of the rule; it keeps it.
+            changes: new values by the name of ``TapRule``'s field.
+            before: as of ``create_tap_rule``; None: it stays where it is.
+            etag: the change is for the rule as it was when it had this one; empty: for whatever it is.
+
+        Raises:
+            EtagError: it is another. NotFoundError: no rule has the name. Others as ``create_tap_rule``.
+        """
+
+    @abc.abstractmethod
+    async def delete_tap_rule(self, name: str, etag: str = "", *, validate_only: bool = False) -> None:
+        """Take a rule away. Arguments and errors as ``update_tap_rule``."""
+
+    @abc.abstractmethod
+    async def drain(self, timeout_ms: int | None = None, *, wait: bool = True) -> DrainResult:
+        """Accept no more connections and end the open ones at a frame boundary; the process stays up. None means the configured timeout.
+
+        With ``wait`` it returns when no pair is open, otherwise as soon as every processor drains.
+        """
+
+    @abc.abstractmethod
+    async def list_listeners(self) -> list[ListenerStatus]:
+        """Every listener, in the configuration's order."""
+
+    @abc.abstractmethod
+    async def list_upstreams(self) -> list[UpstreamStatus]:
+        """Every upstream, in the configuration's order. Raises UnavailableError: a processor does not answer."""
+
+    @abc.abstractmethod
+    async def status(self) -> list[ProcessorStatus]:
+        """Every processor slot, by number."""
+
+    @abc.abstractmethod
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+        """Call ``subscriber`` with every event row (``event`` is ``closed``, ``processor_died``, …) until the returned function is called.
+        It runs on the loop and must not block.
+        """
+
+    @abc.abstractmethod
+    def reserve_audit(self) -> None:
+        """Keep a place for the audit row of a change, before it is made; ``audit`` takes it, whatever became of the change. Any thread.
+
+        Raises:
+            UnavailableError: the row could not be kept, since stdout is not read; the change must not be made.
+        """
+
+    @abc.abstractmethod
+    def audit(self, record: Row) -> None:
+        """Write an audit row to the log, once for each ``reserve_audit``: who asked for what, values before and after, the result. It is not dropped,
+        however slowly stdout is read. Any thread.
+        """

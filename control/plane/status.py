@@ -1,0 +1,219 @@
+"""What there is in a running framegate, and what a change of it came to: the values that ``ControlPlane`` gives."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
+
+from proxy.config.model import Forwarding, TapRule
+
+__all__ = [
+    "RETIRED",
+    "TAP_RULE",
+    "Attributes",
+    "BuildInfo",
+    "DownEndpoint",
+    "DrainResult",
+    "Health",
+    "Holder",
+    "Limit",
+    "ListenerStatus",
+    "Outcome",
+    "PoolShare",
+    "PoolStatus",
+    "ProcessorState",
+    "ProcessorStatus",
+    "Row",
+    "Subscriber",
+    "TapRuleStatus",
+    "TapStop",
+    "UpstreamStatus",
+]
+
+RETIRED: Final = -1
+"""Stands for a slot with the counters of all slots that are gone."""
+TAP_RULE: Final = "tap rule"
+"""The kind of a rule, as ``NotFoundError`` and others name it."""
+Row = dict[str, Any]
+Attributes = tuple[tuple[str, str], ...]
+Subscriber = Callable[[Row], None]
+ProcessorState = Literal["starting", "running", "draining", "restarting", "stopped"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerStatus:
+    """One listener. ``address`` is the bound one (port 0 resolved), ``connections`` those open now in all processors."""
+
+    name: str
+    address: str
+    upstream: str
+    protocol: str
+    framing: str
+    tls: bool
+    max_receive_size: int
+    max_connections: int
+    connections: int
+    accepting: bool
+    forwarding: Forwarding
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DownEndpoint:
+    """An address that a processor leaves out. ``reason`` and ``detail`` of its last failure; ``processors``: how many leave it out."""
+
+    address: str
+    reason: str
+    detail: str
+    processors: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamStatus:
+    """One upstream. ``endpoints`` as configured, ``addresses`` as resolved last, ``error`` of the last resolution (empty: none), ``down``: addresses
+    that are left out for now because they failed.
+    """
+
+    name: str
+    endpoints: tuple[str, ...]
+    addresses: tuple[str, ...]
+    tls: bool
+    max_receive_size: int
+    error: str
+    down: tuple[DownEndpoint, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessorStatus:
+    """One processor slot. ``pid`` is 0 while none runs; ``generation`` grows with every start, over restarts of control too (it starts from the
+    clock), and is part of every channel id; ``heartbeat_age_ms`` is -1 before the first beat.
+    """
+
+    slot: int
+    pid: int
+    generation: int
+    state: ProcessorState
+    restarts: int
+    heartbeat_age_ms: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """The largest frame body, in bytes, that clients of a listener may send."""
+
+    listener: str
+    max_receive_size: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PoolShare:
+    """What one processor may retain and retains, in bytes: ``begun`` of frames begun, ``pending`` of sends, ``tls`` of ciphertext. ``tap``: what its
+    tap's queue holds, beside the pool. ``waiting``: turns that frames wait for.
+    """
+
+    slot: int
+    share: int
+    begun: int
+    pending: int
+    tls: int
+    tap: int
+    waiting: int
+
+    @property
+    def usage(self) -> int:
+        """Bytes of all kinds."""
+        return self.begun + self.pending + self.tls
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PoolStatus:
+    """The memory pool. ``size`` is the sum of the shares; ``processors`` is the number configured now; ``tap_limit`` the most that all taps' queues
+    may take; ``guaranteed`` the percent of each share that listeners are guaranteed, by name.
+    """
+
+    size: int
+    shares: tuple[PoolShare, ...]
+    processors: int
+    tap_limit: int
+    guaranteed: Mapping[str, int]
+
+    @property
+    def usage(self) -> int:
+        """Bytes that all processors retain."""
+        return sum(item.usage for item in self.shares)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """What one side (``downstream``, ``upstream``) of a channel holds of the pool, of one kind (``begun``, ``pending``, ``tls``).
+
+    ``muted``: why that side is not read, ``muted_ns`` since when, 0 when it is read; ``last_active_ns``: when a byte last moved there. Times are
+    CLOCK_REALTIME.
+    """
+
+    channel: int
+    listener: str
+    side: str
+    peer: str
+    kind: str
+    bytes: int
+    muted: tuple[str, ...]
+    muted_ns: int
+    last_active_ns: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a request on channels did: ids it is in force for, ids that are not (or no longer) open."""
+
+    affected: tuple[int, ...]
+    missing: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DrainResult:
+    """``closed`` pairs ended by the drain, ``open`` pairs still there when it returned (closed by force at the deadline count as closed)."""
+
+    closed: int
+    open: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """For probes. ``started``: every processor was ready once and the listeners are bound; ``alive``: control's loop and every processor's
+    heartbeat move; ``ready``: started, listening and not draining.
+    """
+
+    started: bool
+    alive: bool
+    ready: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BuildInfo:
+    """``compiled`` says whether the processors run compiled modules; ``modules`` maps each hot module to its file in a running processor."""
+
+    version: str
+    compiled: bool
+    modules: Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TapStop:
+    """That a tap rule has turned itself off in a processor. ``cause`` is ``loss`` or ``cpu``, ``percent`` what that came to, and ``limit`` what it
+    might; ``since_ns`` is of CLOCK_REALTIME.
+    """
+
+    slot: int
+    cause: str
+    percent: float
+    limit: float
+    since_ns: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TapRuleStatus:
+    """One tap rule. ``etag`` stands for the rule as it is; ``expired``: its time is over, it goes with the next change; ``stops`` by slot."""
+
+    rule: TapRule
+    etag: str
+    expired: bool
+    stops: tuple[TapStop, ...] = ()

@@ -1,0 +1,185 @@
+"""The channels of all processors, as one: listed page by page, described, muted and closed, and who of them holds memory.
+
+What one processor does is done, whatever the others say: whoever asks is told how much is in force, and of which processor that is not known.
+"""
+
+import asyncio
+import heapq
+from collections.abc import Sequence
+from typing import Final
+
+from control.errors import InvalidArgumentError, NotFoundError, UnavailableError, Violation
+from control.fleet.processor import REQUEST_MS, Processor
+from control.fleet.slot import Slot
+from control.fleet.supervisor import Supervisor
+from control.plane import MAX_HOLDERS, Holder, Outcome, Row, rows_per_page
+from control.steering.listeners import find_listener
+from control.steering.transactions import Transaction, Transactions
+from proxy.network.connection_id import format_connection_id, slot_of
+
+__all__ = ["Channels"]
+
+LINK_ROWS: Final = 100
+"""Rows asked for at once: under 1 ms to make in the processor, and to read here. A page is put together of several answers."""
+
+
+class Channels:
+    """Asks the processors."""
+
+    def __init__(self, supervisor: Supervisor, transactions: Transactions) -> None:
+        self._supervisor = supervisor
+        self._transactions = transactions
+
+    # --- what is -----------------------------------------------------------------------------------------------------------------
+
+    async def page(self, listener: str | None, page_size: int, page_token: str) -> tuple[list[Row], str]:
+        """See ``ControlPlane.list_channels``."""
+        if listener is not None:
+            find_listener(self._supervisor.desired.config, listener)
+        size = rows_per_page(page_size)
+        slot, after = _page_position(page_token)
+        rows: list[Row] = []
+        processors = [processor for processor in self._supervisor.running if processor.slot >= slot]
+        for index, processor in enumerate(processors):
+            start = after if processor.slot == slot else 0
+            while len(rows) < size:
+                message = {"type": "list", "after": start, "limit": min(size - len(rows), LINK_ROWS), "listener": listener}
+                answer = await processor.request(message, REQUEST_MS)
+                rows += answer["rows"]
+                start = answer["next"] or 0
+                if not start:
+                    break
+            if start:
+                return rows, f"{processor.slot}:{start}"
+            if len(rows) >= size and index + 1 < len(processors):
+                return rows, f"{processors[index + 1].slot}:0"
+        return rows, ""
+
+    async def describe(self, channel: int) -> Row:
+        """See ``ControlPlane.describe_channel``."""
+        processor = self._processor_of(channel)
+        if processor is not None:
+            answer = await processor.request({"type": "describe", "connection": channel}, REQUEST_MS)
+            if answer["row"] is not None:
+                row: Row = answer["row"]
+                return row
+        raise NotFoundError("channel", format_connection_id(channel))
+
+    async def top_holders(self, count: int) -> list[Holder]:
+        """See ``ControlPlane.top_holders``."""
+        if not 1 <= count <= MAX_HOLDERS:
+            raise InvalidArgumentError([Violation("count", f"must be from 1 to {MAX_HOLDERS}, not {count}")])
+        answers = await asyncio.gather(*(_held(processor, count) for processor in self._supervisor.running))
+        rows = [row for answer in answers for row in answer]
+        return [_holder(row) for row in heapq.nlargest(count, rows, key=lambda row: int(row["bytes"]))]
+
+    def _processor_of(self, channel: int) -> Processor | None:
+        return next((item for item in self._supervisor.running if item.slot == slot_of(channel)), None)
+
+    # --- changes -----------------------------------------------------------------------------------------------------------------
+
+    async def act(self, verb: str, channels: Sequence[int], listener: str | None, reason: str) -> Outcome:
+        """Mute, unmute or close; see ``ControlPlane.mute_channels``."""
+        if bool(channels) == (listener is not None):
+            raise InvalidArgumentError([Violation("channels", "name channels or a listener, and not both")])
+        if listener is not None:
+            find_listener(self._supervisor.desired.config, listener)
+            messages = [(processor, {"type": verb, "listener": listener, "reason": reason}) for processor in self._supervisor.running]
+            missing: list[int] = []
+        else:
+            messages, missing = self._by_processor(verb, channels, reason)
+        outcome = await self._transactions.run(verb, lambda transaction: self._ask(transaction, verb, messages, missing))
+        if len(channels) == 1 and outcome.missing:
+            raise NotFoundError("channel", format_connection_id(outcome.missing[0]))
+        return outcome
+
+    async def _ask(self, transaction: Transaction, verb: str, messages: list[tuple[Processor, Row]], missing: list[int]) -> Outcome:
+        """Ask each processor, and wait for all: what one does is done, whatever the others say."""
+        transaction.decide()
+        answers = await asyncio.gather(*(_answer(processor, message) for processor, message in messages))
+        failures = [answer for answer in answers if isinstance(answer, UnavailableError)]
+        told = [answer for answer in answers if not isinstance(answer, UnavailableError)]
+        affected = [item for answer in told for item in answer["affected"]]
+        missing = missing + [item for answer in told for item in answer["missing"]]
+        undone = [item for answer in told for item in answer["undone"]]
+        if failures:
+            silent = all(error.reason == "PROCESSOR_SILENT" for error in failures)
+            pending = verb == "mute" and silent and all(_looked(self._supervisor.slots[int(error.facts["processor"])]) for error in failures)
+            raise _unanswered(verb, failures, affected, missing, pending=pending)
+        if undone:
+            text = f"{verb} is in force for {len(affected)} channels, and not for {len(undone)}: {', '.join(map(format_connection_id, undone[:3]))}"
+            facts = {"affected_count": str(len(affected)), "missing_count": str(len(missing)), "undone_count": str(len(undone))}
+            raise UnavailableError(text, reason="PARTLY_DONE", **facts)
+        return Outcome(affected=tuple(affected), missing=tuple(missing))
+
+    def _by_processor(self, verb: str, channels: Sequence[int], reason: str) -> tuple[list[tuple[Processor, Row]], list[int]]:
+        groups: dict[Processor, list[int]] = {}
+        missing: list[int] = []
+        for channel in dict.fromkeys(channels):
+            processor = self._processor_of(channel)
+            if processor is None:
+                missing.append(channel)
+            else:
+                groups.setdefault(processor, []).append(channel)
+        return [(processor, {"type": verb, "connections": ids, "reason": reason}) for processor, ids in groups.items()], missing
+
+
+async def _held(processor: Processor, count: int) -> list[Row]:
+    """Rows of those who hold most in a processor; one that is gone has given everything back."""
+    try:
+        rows: list[Row] = (await processor.request({"type": "holders", "limit": count}, REQUEST_MS))["rows"]
+    except UnavailableError as error:
+        if error.reason != "PROCESSOR_GONE":
+            raise
+        return []
+    return rows
+
+
+def _holder(row: Row) -> Holder:
+    return Holder(
+        channel=row["id"],
+        listener=row["listener"],
+        side=row["side"],
+        peer=row["peer"],
+        kind=row["kind"],
+        bytes=row["bytes"],
+        muted=tuple(row["muted"]),
+        muted_ns=row["muted_ns"],
+        last_active_ns=row["last_active_ns"],
+    )
+
+
+async def _answer(processor: Processor, message: Row) -> Row | UnavailableError:
+    """What a processor did, or why that is not known. One that is gone has taken its channels with it: those named are missing."""
+    try:
+        return await processor.request(message, REQUEST_MS)
+    except UnavailableError as error:
+        if error.reason == "PROCESSOR_GONE":
+            return {"affected": [], "missing": message.get("connections", []), "undone": []}
+        error.facts["processor"] = str(processor.slot)
+        return error
+
+
+def _looked(slot: Slot) -> bool:
+    """Whether its processor has looked at what it was asked ``REQUEST_MS`` ago: it does within 50 ms of traffic, and beats as often."""
+    return 0 <= slot.heartbeat_age_ms() < REQUEST_MS // 2
+
+
+def _unanswered(verb: str, failures: list[UnavailableError], affected: list[int], missing: list[int], *, pending: bool) -> UnavailableError:
+    """Some did it, and some did not say so in time; ``pending``: those have begun to."""
+    slots = ",".join(error.facts["processor"] for error in failures)
+    facts = {"processors": slots, "affected_count": str(len(affected)), "missing_count": str(len(missing))}
+    done = f"{verb} is in force for {len(affected)} channels"
+    if pending:
+        text = f"{done}; in processor {slots} it is set, but not in force within {REQUEST_MS} ms: a frame begun has not ended; see muting"
+        return UnavailableError(text, reason="MUTE_PENDING", **facts)
+    return UnavailableError(f"{done}; of processor {slots} it is not known: {failures[0]}", reason=failures[0].reason, **facts)
+
+
+def _page_position(page_token: str) -> tuple[int, int]:
+    if not page_token:
+        return 0, 0
+    slot, _, after = page_token.partition(":")
+    if not (slot.isascii() and slot.isdigit() and after.isascii() and after.isdigit()):
+        raise InvalidArgumentError([Violation("page_token", "is not one that a page gave")])
+    return int(slot), int(after)

@@ -1,0 +1,238 @@
+"""What the processors share, and how many they are: the memory pool, divided over the slots, follows their number and their need.
+
+Whatever changes either is one at a time (``_scale``): a share is part of a whole that must not change meanwhile.
+
+    size        one change of all shares, in every processor or in none
+    grow        the old ones give up part of their shares; the new ones start. It is decided when all are ready; until then it is taken back
+    shrink      it is decided when the first is told to drain, for there is no way back from that: it ends whoever waits
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Final
+
+from control.configuration.units import format_size
+from control.errors import ControlError, FailedPreconditionError, InvalidArgumentError, UnavailableError, Violation
+from control.fleet.desired_state import DesiredState
+from control.fleet.supervisor import Supervisor
+from control.guard import Guard
+from control.logs import RowLog
+from control.meters import Meters
+from control.plane import PoolShare, PoolStatus
+from control.steering.balance import Look, Need, moved_shares
+from control.steering.transactions import Transaction, Transactions
+from proxy.cells import MEMORY_KINDS, CellReader
+from proxy.config.model import MAX_PROCESSORS, largest_whole
+
+__all__ = ["Pool", "counted", "equal_shares", "too_small"]
+
+BALANCE_INTERVAL_S: Final = 5.0
+BALANCE_STANDS_S: Final = 120.0
+
+
+def equal_shares(size: int, count: int) -> dict[int, int]:
+    """The memory pool divided over the slots 0 to ``count`` - 1; what does not divide goes to the first."""
+    share = size // count
+    return {slot: share + (size - share * count if slot == 0 else 0) for slot in range(count)}
+
+
+def too_small(share: int, largest: int) -> FailedPreconditionError:
+    """A share that cannot hold the largest frame."""
+    return FailedPreconditionError(
+        f"a processor's share of the memory pool would be {format_size(share)}, less than the largest frame of {format_size(largest)}",
+        reason="POOL_BELOW_MAX_RECEIVE_SIZE",
+        share=str(share),
+        max_receive_size=str(largest),
+    )
+
+
+@contextlib.contextmanager
+def counted(meters: Meters) -> Iterator[None]:
+    """Count a change asked for, by how it ended. One that was taken back because its call ended counts as refused."""
+    try:
+        yield
+    except InvalidArgumentError:
+        meters.add("config.changes", "invalid")
+        raise
+    except (ControlError, asyncio.CancelledError):
+        meters.add("config.changes", "refused")
+        raise
+    meters.add("config.changes", "")
+
+
+def _usage(reader: CellReader) -> int:
+    return sum(reader.cell("framegate.memory_pool.usage", "frames", kind) for kind in MEMORY_KINDS)
+
+
+def _share(slot: int, share: int, reader: CellReader) -> PoolShare:
+    begun, pending, tls = (reader.cell("framegate.memory_pool.usage", "frames", kind) for kind in MEMORY_KINDS)
+    waiting, tap = reader.cell("framegate.memory_pool.waiting", "frames"), reader.cell("framegate.queue.usage", "tap")
+    return PoolShare(slot=slot, share=share, begun=begun, pending=pending, tls=tls, tap=tap, waiting=waiting)
+
+
+class Pool:
+    """Changes both, and moves shares to where they are needed.
+
+    Attributes:
+        draining: the proxy drains; no processor is added or taken away any more.
+    """
+
+    def __init__(self, supervisor: Supervisor, transactions: Transactions, meters: Meters, log: RowLog, guard: Guard) -> None:
+        self.draining = False
+        self._supervisor = supervisor
+        self._transactions = transactions
+        self._meters = meters
+        self._log = log
+        self._scale = asyncio.Lock()
+        self._need = Need()
+        self._balancer = asyncio.create_task(guard.job("shares", BALANCE_STANDS_S).keep_going(self._balance))
+
+    def close(self) -> None:
+        """End the balancer."""
+        self._balancer.cancel()
+
+    @property
+    def _desired(self) -> DesiredState:
+        return self._supervisor.desired
+
+    @property
+    def _size(self) -> int:
+        return self._desired.config.memory_pool.size
+
+    def _largest_frame(self) -> int:
+        return max(largest_whole(self._desired.config))
+
+    def wanted_slots(self) -> list[int]:
+        """The slots where processors shall run."""
+        return [number for number, slot in sorted(self._supervisor.slots.items()) if slot.wanted]
+
+    def least_share(self) -> int:
+        """Of the slots where processors shall run."""
+        return min(self._desired.shares[number] for number in self.wanted_slots())
+
+    def status(self) -> PoolStatus:
+        """See ``ControlPlane.get_pool``."""
+        wanted = set(self.wanted_slots())
+        shares = [
+            _share(slot, self._desired.shares[slot] if slot in wanted else 0, reader)
+            for slot, reader in self._supervisor.cells
+            if slot in wanted or _usage(reader)
+        ]
+        config = self._desired.config
+        return PoolStatus(
+            size=self._size,
+            shares=tuple(shares),
+            processors=len(wanted),
+            tap_limit=config.tap.queue_size * len(wanted) if config.tap else 0,
+            guaranteed=config.memory_pool.shares,
+        )
+
+    # --- shares ------------------------------------------------------------------------------------------------------------------
+
+    async def set_size(self, size: int) -> PoolStatus:
+        """See ``ControlPlane.set_pool_size``."""
+        return await self._transactions.run("memory pool size", lambda transaction: self._resize(size, transaction))
+
+    async def _resize(self, size: int, transaction: Transaction) -> PoolStatus:
+        with counted(self._meters):
+            if size < 1:
+                raise InvalidArgumentError([Violation("size", f"must be positive, not {size}")])
+            async with self._scale:
+                await self._put_shares(equal_shares(size, len(self.wanted_slots())), size, transaction)
+        return self.status()
+
+    async def _put_shares(self, shares: dict[int, int], size: int, transaction: Transaction | None = None) -> None:
+        def check() -> None:
+            if min(shares.values()) < self._largest_frame():
+                raise too_small(min(shares.values()), self._largest_frame())
+
+        def commit(desired: DesiredState) -> None:
+            pool = dataclasses.replace(desired.config.memory_pool, size=size)
+            desired.config = dataclasses.replace(desired.config, memory_pool=pool)
+            desired.shares = dict(shares)
+
+        await self._supervisor.change(lambda slot: {"share": shares[slot]}, commit, check, (transaction or Transaction()).decide)
+
+    async def _balance(self) -> None:
+        await asyncio.sleep(BALANCE_INTERVAL_S)
+        slots = set(self.wanted_slots())
+        looks = {
+            slot: Look(_usage(reader), reader.cell("framegate.memory_pool.refused", "frames"))
+            for slot, reader in self._supervisor.cells
+            if slot in slots
+        }
+        needy = self._need.look(looks)
+        if self._scale.locked() or self.draining or not slots:
+            return
+        async with self._scale:
+            await self._move_shares(needy, {slot: look.usage for slot, look in looks.items()}, calm=self._need.calm)
+
+    async def _move_shares(self, needy: set[int], usage: dict[int, int], *, calm: bool) -> None:
+        now = {slot: self._desired.shares[slot] for slot in self.wanted_slots()}
+        equal = equal_shares(self._size, len(now))
+        shares = equal if calm and now != equal else moved_shares(now, usage, needy, self._largest_frame())
+        if shares is None:
+            return
+        try:
+            await self._put_shares(shares, self._size)
+        except ControlError as error:
+            self._log.write("pool_not_moved", level="warning", error=str(error))
+        else:
+            self._log.write("pool_moved", shares=shares, needy=sorted(needy))
+
+    # --- processors --------------------------------------------------------------------------------------------------------------
+
+    async def set_processors(self, count: int) -> PoolStatus:
+        """See ``ControlPlane.set_processors``."""
+        return await self._transactions.run("number of processors", lambda transaction: self._scale_to(count, transaction))
+
+    async def _scale_to(self, count: int, transaction: Transaction) -> PoolStatus:
+        with counted(self._meters):
+            if not 1 <= count <= MAX_PROCESSORS:
+                raise InvalidArgumentError([Violation("processors", f"must be from 1 to {MAX_PROCESSORS}, not {count}")])
+            async with self._scale:
+                if self.draining:
+                    raise FailedPreconditionError("the proxy drains", reason="DRAINING")
+                now = len(self.wanted_slots())
+                if count > now:
+                    await self._grow(now, count, transaction)
+                elif count < now:
+                    transaction.decide()
+                    await self._shrink(now, count)
+        return self.status()
+
+    async def _grow(self, now: int, count: int, transaction: Transaction) -> None:
+        before = {slot: self._desired.shares[slot] for slot in self.wanted_slots()}
+        try:
+            await self._put_shares(equal_shares(self._size, count), self._size)
+            await self._supervisor.start_slots(range(now, count))
+        except BaseException as error:
+            await self._restore(before)
+            if isinstance(error, ControlError) and error.reason == "PROCESSOR_START_FAILED":
+                raise UnavailableError(f"no processor was added: {error}", reason=error.reason) from error
+            raise
+        transaction.decide()
+        self._set_count(count)
+
+    async def _restore(self, before: dict[int, int]) -> None:
+        """Give the old ones back what they had. That is more than they have, so no processor refuses it for its frames' sake."""
+        if self._desired.shares == before:
+            return
+        try:
+            await self._put_shares(before, self._size)
+        except ControlError as error:
+            self._log.write("pool_not_moved", level="error", error=str(error))
+
+    async def _shrink(self, now: int, count: int) -> None:
+        await self._supervisor.retire_slots(range(count, now), self._desired.config.drain.timeout_ms)
+        self._set_count(count)
+        try:
+            await self._put_shares(equal_shares(self._size, count), self._size)
+        except ControlError as error:
+            text = f"{count} processors run, but the memory of those that are gone is not divided among them yet: {error}"
+            raise UnavailableError(text, reason="SHARES_PENDING", **error.facts) from error
+
+    def _set_count(self, count: int) -> None:
+        self._desired.config = dataclasses.replace(self._desired.config, processors=count)

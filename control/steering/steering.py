@@ -1,0 +1,218 @@
+"""The control plane over running processors: what ``control.plane`` promises, each part of it done by the module that has its name."""
+
+import asyncio
+import importlib.metadata
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from control.errors import UnavailableError
+from control.fleet.supervisor import Supervisor
+from control.guard import Guard
+from control.intake.acceptor import Acceptor
+from control.intake.resolver import Resolver
+from control.logs import RowLog
+from control.meters import Meters
+from control.plane import (
+    Attributes,
+    BuildInfo,
+    ControlPlane,
+    DrainResult,
+    Health,
+    Holder,
+    Limit,
+    ListenerStatus,
+    Outcome,
+    PoolStatus,
+    ProcessorStatus,
+    Row,
+    Subscriber,
+    TapRuleStatus,
+    UpstreamStatus,
+)
+from control.steering.channels import Channels
+from control.steering.drain import Drain
+from control.steering.events import Events
+from control.steering.limits import Limits
+from control.steering.listeners import Listeners
+from control.steering.pool import Pool
+from control.steering.taps import Rules, Taps
+from control.steering.transactions import Transactions
+from control.steering.upstreams import Upstreams
+from proxy.cells import CellReader
+from proxy.config.model import ProxyConfig, TapRule
+
+__all__ = ["Steering"]
+
+ALIVE_MS: Final = 5_000
+
+
+class Steering(ControlPlane):
+    """The one implementation. ``acceptor.listeners`` and ``supervisor.desired`` are the truth; nothing is kept twice.
+
+    Args:
+        tapped: see ``Taps``.
+
+    Attributes:
+        pool, upstreams: what changes without a call, too: shares move to where they are needed, and names get new addresses.
+    """
+
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        acceptor: Acceptor,
+        resolver: Resolver,
+        meters: Meters,
+        log: RowLog,
+        events: Events,
+        guard: Guard,
+        tapped: Callable[[Rules], None],
+    ) -> None:
+        self._supervisor = supervisor
+        self._meters = meters
+        self._log = log
+        self._events = events
+        self._started_ns = time.time_ns()
+        self._serving = False
+        self._guard = guard
+        self._transactions = Transactions(log)
+        self.pool = Pool(supervisor, self._transactions, meters, log, guard)
+        self.upstreams = Upstreams(supervisor, resolver, log)
+        self._listeners = Listeners(supervisor, acceptor)
+        self._channels = Channels(supervisor, self._transactions)
+        self._limits = Limits(supervisor, self._transactions, meters, self.pool)
+        self._taps = Taps(supervisor, self._transactions, meters, tapped)
+        self._drain = Drain(supervisor, acceptor, self._listeners, self.pool, self._transactions, log)
+        events.subscribe(self._taps.note)
+        self._ticker = asyncio.create_task(guard.job("loop", ALIVE_MS / 1000).keep_going(self._tick))
+        meters.gauge("config.revision", lambda: float(supervisor.desired.revision))
+
+    async def _tick(self) -> None:
+        await asyncio.sleep(0.5)
+
+    def close(self) -> None:
+        """End the background tasks, and take back what is not decided."""
+        self._ticker.cancel()
+        self.pool.close()
+        self._transactions.close()
+
+    def set_serving(self) -> None:
+        """Every processor was ready and the listeners accept."""
+        self._serving = True
+
+    # --- what is -----------------------------------------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> ProxyConfig:
+        return self._supervisor.desired.config
+
+    @property
+    def started_ns(self) -> int:
+        return self._started_ns
+
+    @property
+    def build(self) -> BuildInfo:
+        modules = next((processor.modules for processor in self._supervisor.running if processor.modules), {})
+        compiled = any(file.endswith(".so") for file in modules.values())
+        return BuildInfo(version=_version(), compiled=compiled, modules=modules)
+
+    @property
+    def cells(self) -> list[tuple[int, CellReader]]:
+        return self._supervisor.cells
+
+    def measurements(self) -> Mapping[tuple[str, Attributes], float]:
+        return self._meters.snapshot()
+
+    def health(self) -> Health:
+        statuses = self._supervisor.status()
+        running = [item for item in statuses if item.state in ("running", "draining")]
+        beating = all(item.heartbeat_age_ms < ALIVE_MS for item in running)
+        return Health(
+            started=self._serving,
+            alive=not self._guard.standing and beating,
+            ready=self._serving and not self.pool.draining and bool(running),
+        )
+
+    async def status(self) -> list[ProcessorStatus]:
+        return self._supervisor.status()
+
+    async def list_listeners(self) -> list[ListenerStatus]:
+        return self._listeners.statuses()
+
+    async def list_upstreams(self) -> list[UpstreamStatus]:
+        return await self.upstreams.statuses()
+
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+        return self._events.subscribe(subscriber)
+
+    def reserve_audit(self) -> None:
+        if not self._log.reserve():
+            text = "nothing is changed that cannot be audited: stdout, where the audit rows go, is not read or cannot be written"
+            raise UnavailableError(text, reason="AUDIT_BLOCKED")
+
+    def audit(self, record: Row) -> None:
+        fields = dict(record)
+        self._log.write_reserved(str(fields.pop("event", "audit")), fields)
+
+    # --- channels ----------------------------------------------------------------------------------------------------------------
+
+    async def list_channels(self, listener: str | None = None, page_size: int = 0, page_token: str = "") -> tuple[list[Row], str]:
+        return await self._channels.page(listener, page_size, page_token)
+
+    async def describe_channel(self, channel: int) -> Row:
+        return await self._channels.describe(channel)
+
+    async def mute_channels(self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "") -> Outcome:
+        return await self._channels.act("mute", channels, listener, reason)
+
+    async def unmute_channels(self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "") -> Outcome:
+        return await self._channels.act("unmute", channels, listener, reason)
+
+    async def close_channels(self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "") -> Outcome:
+        return await self._channels.act("close", channels, listener, reason)
+
+    # --- limits and the pool -----------------------------------------------------------------------------------------------------
+
+    async def get_limits(self, listener: str | None = None) -> list[Limit]:
+        return self._limits.get(listener)
+
+    async def set_limit(self, listener: str, max_receive_size: int) -> Limit:
+        return await self._limits.change(listener, max_receive_size)
+
+    async def get_pool(self) -> PoolStatus:
+        return self.pool.status()
+
+    async def top_holders(self, count: int) -> list[Holder]:
+        return await self._channels.top_holders(count)
+
+    async def set_pool_size(self, size: int) -> PoolStatus:
+        return await self.pool.set_size(size)
+
+    async def set_processors(self, count: int) -> PoolStatus:
+        return await self.pool.set_processors(count)
+
+    async def list_tap_rules(self) -> list[TapRuleStatus]:
+        return self._taps.rules()
+
+    async def create_tap_rule(self, rule: TapRule, before: str = "", *, validate_only: bool = False) -> TapRuleStatus:
+        return await self._taps.create(rule, before, validate_only=validate_only)
+
+    async def update_tap_rule(
+        self, name: str, changes: Mapping[str, Any], before: str | None = None, etag: str = "", *, validate_only: bool = False
+    ) -> TapRuleStatus:
+        return await self._taps.update(name, changes, before, etag, validate_only=validate_only)
+
+    async def delete_tap_rule(self, name: str, etag: str = "", *, validate_only: bool = False) -> None:
+        await self._taps.delete(name, etag, validate_only=validate_only)
+
+    # --- drain -------------------------------------------------------------------------------------------------------------------
+
+    async def drain(self, timeout_ms: int | None = None, *, wait: bool = True) -> DrainResult:
+        return await self._drain.run(timeout_ms, wait=wait)
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("framegate")
+    except importlib.metadata.PackageNotFoundError:
+        return "0+checkout"

@@ -1,0 +1,403 @@
+"""The tap's directory, as control keeps it: one instance's lock, the ledger, the budget, and the accounts of processors that ended.
+
+All work on the file system is done by one thread here: a sweep each second, and after the end of a processor what its stream lacks. A disk
+that hangs holds up that thread and nothing else. Only what the ledger says of a stream that is to be written is waited for, before its processor
+starts; on a disk that does not take the line in ``BORN_TIMEOUT_S``, the processor starts all the same.
+
+What earlier runs left is sealed and settled when the last of their processors is gone. They can outlive a control that was killed, even for long when
+they stand still, and write when they go on; until then their streams are left alone.
+"""
+
+import dataclasses
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from control.errors import StartError
+from control.fleet.slot_cells import Life
+from control.guard import Guard
+from control.logs import RowLog
+from control.meters import Meters
+from control.tap.directory_lock import DirectoryLock
+from control.tap.reserve import Reserve
+from control.tap.settlement import Case, Settlement
+from proxy.config.model import ProxyConfig, TapConfig, TapRule
+from proxy.tap.ledger import LedgerWriter, Pair
+from proxy.tap.log_reader import LogError, Segment, segments, streams, walk_segment
+from proxy.tap.record import DIRECTIONS, stream_name
+from proxy.tap.recovery import Sealed, ends_finally, seal_dead, seal_stream
+from proxy.tap.retention import Retention
+from proxy.tap.sums import segment_times
+
+__all__ = ["Death", "TapKeeper", "tapped_pairs"]
+
+SWEEP_INTERVAL_S: Final = 1.0
+STOP_TIMEOUT_S: Final = 5.0
+LAST_TRIES_S: Final = 4.0
+"""How long a disk that refuses is asked again at the end."""
+LAST_PAUSE_S: Final = 0.05
+BORN_TIMEOUT_S: Final = 0.5
+OUTLIVED_NS: Final = 7_000_000_000
+"""Processors may live so long after control's last sign of life: that is a second old at most, and they end 5 s after the link."""
+Job = Callable[[], None]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Death:
+    """A processor that ended, in order or not. ``started_ns`` is of the wall clock."""
+
+    slot: int
+    boot_id: str
+    started_ns: int
+    life: Life
+
+
+class _Deletion(NamedTuple):
+    """What the ledger is to say of a deletion (``LedgerWriter.deleted``)."""
+
+    to: int
+    from_ns: int
+    until_ns: int
+
+
+def tapped_pairs(listeners: Iterable[str], rules: Iterable[TapRule]) -> list[Pair]:
+    """The listeners and directions that any rule can match."""
+    rules = tuple(rules)
+    return [
+        (listener, direction)
+        for listener in listeners
+        for direction in DIRECTIONS
+        if any((not rule.listeners or listener in rule.listeners) and direction in rule.directions for rule in rules)
+    ]
+
+
+class TapKeeper:
+    """Holds the tap's directory from ``__init__`` to ``stop``.
+
+    Args:
+        config: with a tap.
+        meters: gets the gauges ``tap.usage``, ``tap.limit`` and ``tap.consumer.unreadable``.
+        log: gets a row for what was deleted unread, sealed, lost, and for errors.
+        guard: is told of what nobody expected: it costs one job, never the thread. A disk that hangs is no reason to end a proxy that carries
+            traffic, so liveness does not look at this thread.
+
+    Raises:
+        StartError: another instance holds the directory, or it cannot be used.
+    """
+
+    def __init__(self, config: ProxyConfig, tap: TapConfig, meters: Meters, log: RowLog, guard: Guard) -> None:
+        self._guard = guard
+        self._node = config.node
+        self._tap = tap
+        self._log = log
+        self._listeners = [listener.name for listener in config.listeners]
+        self._tapped = tapped_pairs(self._listeners, tap.rules)
+        # Shared with the thread as it is, never copied: a stream is added before its folder exists, so whoever lists a folder finds it here.
+        self._live: set[str] = set()
+        self._wanted: dict[str, list[Pair]] = {}  # what the ledger is to say of streams that are being written
+        self._births = threading.Lock()
+        self._deleted: dict[str, _Deletion] = {}  # the same for what was deleted
+        self._usage = 0
+        self._adopted = False  # nobody but our processors writes here
+        self._orphaned: set[str] = set()  # of ``_live``: what processors of earlier runs may write until then
+        self._errors: dict[str, str] = {}
+        self._unreadable: dict[str, str] = {}
+        self._lock = DirectoryLock(tap.directory, "tap directory")
+        try:
+            self._ledger = LedgerWriter(tap.directory)
+        except OSError as error:
+            self._lock.release()
+            text = f"the tap directory {tap.directory} cannot be used: its ledger: {error.strerror or error}"
+            raise StartError(text, reason="DIRECTORY_UNUSABLE", directory=tap.directory) from error
+        self._reserve = Reserve(tap.directory)
+        self._settlement = Settlement(tap.directory, self._ledger, self._reserve, log)
+        self._retention = Retention(tap.directory, tap.budget, tap.max_age_ms, self._deleting)
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._jobs.put(self._begin)
+        if self._lock.unguarded:
+            log.write("tap_orphans_unknown", level="warning", directory=tap.directory, error=self._lock.unguarded)
+        meters.gauge("tap.usage", lambda: float(self._usage))
+        meters.gauge("tap.limit", lambda: float(tap.budget))
+        meters.gauge("tap.consumer.unreadable", lambda: float(len(self._unreadable)))
+        self._thread = threading.Thread(target=self._run, name="framegate-tap-keeper", daemon=True)
+        self._thread.start()
+
+    @property
+    def writers(self) -> int:
+        """A descriptor that every processor is to inherit: as long as one has it, the next control does not settle what it writes."""
+        return self._lock.writers
+
+    # --- what happens to processors: any thread ----------------------------------------------------------------------------------
+
+    def born(self, slot: int, boot_id: str) -> None:
+        """A processor will write this stream: it is not to be sealed, its folder is not to be removed, and the ledger says that it was born."""
+        stream = stream_name(self._node, str(slot), boot_id)
+        self._live.add(stream)
+        self._wanted[stream] = self._tapped
+        self._tell_ledger()
+
+    def tapped(self, rules: Sequence[TapRule]) -> None:
+        """Other rules come into force: the ledger says what streams can have from now on."""
+        self._tapped = tapped_pairs(self._listeners, rules)
+        for stream, pairs in list(self._wanted.items()):
+            self._wanted[stream] = list(dict.fromkeys([*pairs, *self._tapped]))
+        self._tell_ledger()
+
+    def _tell_ledger(self) -> None:
+        writing = threading.Thread(target=self._write_births, name="framegate-tap-born", daemon=True)
+        writing.start()
+        writing.join(BORN_TIMEOUT_S)
+
+    def died(self, death: Death) -> None:
+        """A processor ended, in whatever way: its files are sealed, and what its stream lacks is recorded."""
+        ended_ns = time.time_ns()
+        stream = stream_name(self._node, str(death.slot), death.boot_id)
+        self._jobs.put(lambda: self._settle(Case(stream, death.started_ns, ended_ns, self._tapped, death.life)))
+
+    def stop(self) -> None:
+        """Finish what waits, say what could not be finished, then let others have the directory."""
+        self._jobs.put(self._adopt)
+        self._jobs.put(None)
+        self._thread.join(STOP_TIMEOUT_S)
+        self._settlement.give_up(self._errors.get("settlement") or "the disk did not answer in time")
+        if not self._thread.is_alive():
+            self._ledger.close()
+        self._lock.release()
+
+    # --- the thread --------------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            try:
+                job = self._jobs.get(timeout=SWEEP_INTERVAL_S)
+            except queue.Empty:
+                job = self._look
+            try:
+                self._lock.beat()
+                (self._finish if job is None else job)()
+            except (OSError, LogError) as error:
+                self._complain("keeper", str(error))
+            except Exception as error:
+                self._guard.failed("tap_keeper", error)
+            if job is None:
+                return
+
+    def _complain(self, what: str, error: str) -> None:
+        """Once for each different trouble, not each second."""
+        if error and error != self._errors.get(what, ""):
+            self._log.write("tap_keeper_failed", level="error", directory=self._tap.directory, error=error)
+        self._errors[what] = error
+
+    def _look(self) -> None:
+        """What is due each second."""
+        self._write_births()
+        self._settle_all(last=False)
+        if self._errors.get("seal"):
+            self._seal()
+        self._adopt()
+        self._sweep()
+        self._take_reserve()
+        if self._ledger.large:
+            self._ledger.compact(self._retention.consumers, time.time_ns())
+        self._complain("keeper", "")
+
+    def _finish(self) -> None:
+        """The last tries."""
+        until = time.monotonic() + LAST_TRIES_S
+        self._settle_all(last=True)
+        while self._settlement.cases and time.monotonic() < until:
+            time.sleep(LAST_PAUSE_S)
+            self._settle_all(last=True)
+
+    def _take_reserve(self) -> None:
+        try:
+            self._reserve.take()
+        except OSError as error:
+            if not self._errors.get("reserve"):
+                self._log.write("tap_reserve_missing", level="warning", directory=self._tap.directory, error=str(error))
+            self._errors["reserve"] = str(error)
+        else:
+            self._errors["reserve"] = ""
+
+    # --- the ledger --------------------------------------------------------------------------------------------------------------
+
+    def _write_births(self) -> None:
+        """What the ledger does not say yet of streams that are being written. Also on a thread of its own."""
+        error = ""
+        with self._births:
+            for stream, tapped in list(self._wanted.items()):
+                known = self._ledger.ledger.streams.get(stream)
+                try:
+                    if known is None:
+                        self._ledger.born(stream, tapped, time.time_ns())
+                    elif not set(tapped) <= set(known.tapped):
+                        self._ledger.tapped(stream, tapped, time.time_ns())
+                except OSError as problem:
+                    error = f"the ledger does not say what {stream} is: {problem}"
+            self._complain("born", error)
+
+    def _deleting(self, doomed: Sequence[Segment]) -> None:
+        """Retention is about to take these: the ledger says so, and what of them counts in an account that is not settled is kept in mind. A disk
+        that has no room for a line is no reason not to make room.
+        """
+        known = self._ledger.ledger.streams
+        for segment in doomed:
+            fate = known.get(segment.stream)
+            if fate is None or not fate.settled:
+                self._carry(segment)
+            from_ns, until_ns = self._times(segment)
+            waiting = self._deleted.get(segment.stream, _Deletion(0, from_ns, 0))
+            self._deleted[segment.stream] = _Deletion(max(waiting.to, segment.limit), min(waiting.from_ns, from_ns), max(waiting.until_ns, until_ns))
+        self._write_deleted()
+
+    def _times(self, segment: Segment) -> tuple[int, int]:
+        """Between which times lies what a segment speaks of, as far as it can be read: else between the stream's birth and now."""
+        try:
+            from_ns, until_ns = segment_times(segment)
+        except (OSError, LogError):  # it goes all the same; who asks for these times hears of too many
+            return 0, time.time_ns()
+        return from_ns, until_ns
+
+    def _carry(self, segment: Segment) -> None:
+        case = self._settlement.cases.get(segment.stream)
+        if case is not None and case.entries is not None:
+            return
+        sums = self._settlement.carry(segment.stream)
+        try:
+            for ref in walk_segment(segment, max(segment.base, sums.end)):
+                sums.add(ref)
+        except LogError as error:
+            self._complain("carry", str(error))
+
+    def _write_deleted(self) -> None:
+        known = self._ledger.ledger.streams
+        try:
+            for stream, deletion in list(self._deleted.items()):
+                if stream in known:
+                    self._ledger.deleted(stream, deletion.to, time.time_ns(), deletion.from_ns, deletion.until_ns)
+                    del self._deleted[stream]
+        except OSError as error:
+            self._complain("deleted", f"the ledger does not say what was deleted: {error}")
+        else:
+            self._complain("deleted", "")
+
+    # --- sweeping and sealing ----------------------------------------------------------------------------------------------------
+
+    def _sweep(self) -> None:
+        sweep = self._retention.sweep(time.time_ns(), self._live)
+        if self._deleted:
+            self._write_deleted()
+        self._usage = sweep.usage
+        if sweep.deleted:
+            level = "warning" if sweep.unread else "info"
+            self._log.write("tap_deleted", level=level, segments=sweep.deleted, bytes=sweep.deleted_bytes, unread=sweep.unread)
+        for name, error in sweep.unreadable.items():
+            if self._unreadable.get(name) != error:
+                self._log.write("tap_consumer_unreadable", level="error", directory=self._tap.directory, consumer=name, error=error)
+        for name in self._unreadable.keys() - sweep.unreadable.keys():
+            self._log.write("tap_consumer_readable", directory=self._tap.directory, consumer=name)
+        self._unreadable = sweep.unreadable
+        self._complain("sweep", sweep.error)
+
+    def _seal(self) -> None:
+        error = ""
+        for sealed in self._seal_dead(time.time_ns()):
+            if sealed.error:
+                error = f"{sealed.stream}: {sealed.error}"
+            else:
+                self._log.write("tap_sealed", stream=sealed.stream, base=sealed.base, cut_bytes=sealed.cut_bytes)
+        self._complain("seal", error)
+
+    def _seal_dead(self, now_ns: int) -> list[Sealed]:
+        if self._adopted:
+            return seal_dead(self._tap.directory, self._live, now_ns)
+        return [sealed for stream in self._settlement.cases for sealed in seal_stream(self._tap.directory, stream, now_ns)]
+
+    # --- what others left, and accounts --------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._take_reserve()
+        self._adopt()
+
+    def _adopt(self) -> None:
+        """What earlier runs left, once their processors are gone: every stream is sealed, known to the ledger, and settled as well as anybody can."""
+        if self._adopted:
+            return
+        if self._others_write():
+            self._spare()
+            return
+        self._live.difference_update(self._orphaned)
+        known = self._ledger.ledger.streams
+        left = self._left()
+        strange = [stream for stream in left if stream not in known]
+        left_open = {stream for stream in strange if any(not segment.sealed for segment in segments(self._tap.directory, stream))}
+        self._adopted = True
+        if self._orphaned:
+            self._log.write("tap_orphans_gone", directory=self._tap.directory, streams=sorted(self._orphaned))
+        self._seal()
+        ended_ns = self._outlived()
+        for stream in left:
+            fate = known.get(stream)
+            if fate is not None and not fate.recovery:
+                self._settlement.open(Case(stream, fate.born_ns, ended_ns, fate.tapped, None))
+            elif stream in left_open and not ends_finally(self._tap.directory, stream):
+                self._settlement.open(Case(stream, 0, ended_ns, [], None))
+        for stream in left:
+            if stream not in known:
+                self._ledger.adopted(stream, self._settlement.end(stream), time.time_ns())
+            elif known[stream].recovery:
+                self._ledger.ended(stream, self._settlement.end(stream), time.time_ns(), settled=True)
+        self._settle_all(last=False)
+
+    def _others_write(self) -> bool:
+        """Whether processors of earlier runs may live."""
+        try:
+            found = self._lock.others_write()
+        except OSError as error:
+            self._complain("orphans", f"nobody knows whether processors of earlier runs live: {error}")
+            return True
+        self._complain("orphans", "")
+        return found
+
+    def _left(self) -> list[str]:
+        """Streams of earlier runs that are not settled, or not known to the ledger."""
+        known, cases = self._ledger.ledger.streams, self._settlement.cases
+        listed = dict.fromkeys([*known, *streams(self._tap.directory)])
+        done = {stream for stream, fate in known.items() if fate.settled} | cases.keys()
+        return [stream for stream in listed if stream not in self._live and stream not in done]
+
+    def _spare(self) -> None:
+        """What processors of earlier runs may write is neither sealed nor settled, nor is its folder removed."""
+        left = self._left()
+        self._live.update(left)
+        self._orphaned.update(left)
+        if left:
+            self._log.write("tap_orphans", level="warning", directory=self._tap.directory, streams=sorted(left))
+
+    def _outlived(self) -> int:
+        """When the processors of earlier runs had all ended, at the latest: we were there, or it is known from the last sign of life of control."""
+        return time.time_ns() if self._orphaned else min(self._lock.last_ns + OUTLIVED_NS, time.time_ns())
+
+    def _settle(self, case: Case) -> None:
+        self._live.discard(case.stream)
+        self._settlement.open(case)
+        self._seal()
+        self._write_births()
+        self._wanted.pop(case.stream, None)
+        self._settle_all(last=False)
+
+    def _settle_all(self, *, last: bool) -> None:
+        """Record what the streams of the dead lack; what a full disk does not take waits for the next time."""
+        error = ""
+        for stream, case in list(self._settlement.cases.items()):
+            try:
+                self._complain("missing", self._settlement.work(case, time.time_ns(), last=last))
+            except (OSError, LogError) as problem:
+                error = f"what {stream} lacks is not recorded yet: {problem}"
+            except Exception as problem:  # our bug; it may not keep the others from being recorded
+                error = f"what {stream} lacks is not recorded yet: {problem!r}"
+                if error != self._errors.get("settlement"):
+                    self._guard.failed("tap_keeper", problem)
+        self._complain("settlement", error)

@@ -1,0 +1,201 @@
+"""What becomes of the accounts of processors that have ended: what their streams lack is written into the log, and the ledger says that it is.
+
+A case is reckoned once, from the stream itself and from what is known of the processor: its cells, or, when control ended with it, nothing. Writing
+it is tried until it succeeds, on a full disk with the help of the reserve. Each step can be taken again after it failed half way, by this control
+process or by the next one: the settlement is one block (``proxy.tap.settlement``), and without the ledger's last line it is looked for first.
+"""
+
+import contextlib
+import dataclasses
+from typing import Any, Final
+
+from control.fleet.slot_cells import Life
+from control.logs import RowLog
+from control.tap.reserve import Reserve, is_full
+from proxy.tap.ledger import Fate, LedgerWriter, Pair
+from proxy.tap.log_reader import LogError, end_offset, segments
+from proxy.tap.record import (
+    REASON_CLOSED,
+    REASON_DISK_ERROR,
+    REASON_DISK_FULL,
+    REASON_PROCESSOR_DIED,
+    REASONS,
+    certainty,
+)
+from proxy.tap.recovery import ends_finally
+from proxy.tap.settlement import Bound, Entry, reckon, recovery_stream, settled_end, write_settlement
+from proxy.tap.sums import StreamSums, sum_stream
+
+__all__ = ["Case", "Settlement"]
+
+_LOST_AT_THE_END: Final = (REASON_CLOSED, REASON_DISK_ERROR, REASON_DISK_FULL)
+
+
+@dataclasses.dataclass(slots=True)
+class Case:
+    """A stream that nobody writes any more.
+
+    Attributes:
+        stream: its name.
+        born_ns, ended_ns: when its processor lived, wall clock.
+        tapped: what rules could match of it.
+        life: what its cells say; None: nobody has them.
+        entries: what the log has to be told, once that is reckoned.
+        noted: the ledger says that it has ended and is not settled.
+    """
+
+    stream: str
+    born_ns: int
+    ended_ns: int
+    tapped: list[Pair]
+    life: Life | None
+    entries: list[Entry] | None = None
+    noted: bool = False
+
+    @property
+    def bounds(self) -> dict[Pair, int | None]:
+        """How many frames were seen, by listener and direction; None: nobody knows."""
+        if self.life is not None:
+            return dict(self.life.bounds)
+        return dict.fromkeys(self.tapped)
+
+    def bound(self, frames: int | None) -> Bound:
+        """The same as it is reckoned with."""
+        if self.life is None or not self.life.orderly:
+            return Bound(frames, False, REASON_PROCESSOR_DIED, self.born_ns, self.ended_ns)
+        dropped = self.life.dropped
+        reason = max(_LOST_AT_THE_END, key=lambda code: dropped[REASONS[code]])
+        return Bound(frames, True, reason, self.born_ns, self.ended_ns)
+
+
+class Settlement:
+    """The cases of one tap directory that are not closed. For one thread; blocks on the file system.
+
+    Args:
+        directory: of the tap, whose lock is held.
+        ledger: of the directory.
+        reserve: is given up when the disk is full.
+        log: gets a row for each gap that was written.
+    """
+
+    def __init__(self, directory: str, ledger: LedgerWriter, reserve: Reserve, log: RowLog) -> None:
+        self._directory = directory
+        self._ledger = ledger
+        self._reserve = reserve
+        self._log = log
+        self._carried: dict[str, StreamSums] = {}
+        self.cases: dict[str, Case] = {}
+
+    def carry(self, stream: str) -> StreamSums:
+        """The sums of what retention takes of a stream that is not settled yet: to be added to before it is gone."""
+        return self._carried.setdefault(stream, StreamSums())
+
+    def open(self, case: Case) -> None:
+        """A stream has ended."""
+        self.cases[case.stream] = case
+
+    def work(self, case: Case, now_ns: int, *, last: bool = False) -> str:
+        """Try to close a case.
+
+        Args:
+            case: one of ``cases``.
+            now_ns: wall clock.
+            last: the reserve need not be spared any more.
+
+        Returns:
+            What could not be read of its stream, in words.
+
+        Raises:
+            OSError, LogError: it is not closed; to be tried again.
+        """
+        trouble = self._reckon(case) if case.entries is None else ""
+        while True:
+            try:
+                self._close(case, now_ns)
+            except OSError as error:
+                if not (is_full(error) and self._reserve.give(all_of_it=last)):
+                    self._note(case, now_ns)
+                    raise
+            else:
+                del self.cases[case.stream]
+                self._carried.pop(case.stream, None)
+                return trouble
+
+    def _note(self, case: Case, now_ns: int) -> None:
+        """Let readers know that they do not know, if there is room for that; else the line is missing that would say otherwise."""
+        if not case.noted and case.stream in self._ledger.ledger.streams:
+            with contextlib.suppress(OSError):
+                self._ledger.ended(case.stream, self.end(case.stream), now_ns, settled=False)
+                case.noted = True
+
+    def end(self, stream: str) -> int:
+        """Where a stream ends, or ended: as far as anything ever said."""
+        fate = self._ledger.ledger.streams.get(stream)
+        gone = 0 if fate is None else fate.deleted_to
+        try:
+            return max(gone, end_offset(self._directory, stream))
+        except LogError:  # its last segment is damaged: what its name and size say
+            return max([gone, *(segment.limit for segment in segments(self._directory, stream))])
+
+    def give_up(self, error: str) -> None:
+        """Say what could not be written; nothing is tried any more. What the ledger does not call settled, the next start will call unknown."""
+        for case in list(self.cases.values()):
+            frames: dict[str, dict[str, int | None]] = {}
+            if case.entries is None:
+                counts: list[tuple[Pair, int | None]] = list(case.bounds.items())
+            else:
+                counts = [((entry.listener, entry.direction), _count(entry)) for entry in case.entries if entry.is_gap]
+            for (listener, direction), count in counts:
+                before = frames.setdefault(listener, {}).get(direction, 0)
+                frames[listener][direction] = None if count is None or before is None else before + count
+            facts: dict[str, Any] = {"stream": case.stream, "frames": frames, "error": error}
+            self._log.write("tap_incomplete", level="error", counted=case.entries is not None, **facts)
+
+    def _reckon(self, case: Case) -> str:
+        """Judge what the stream lacks, once: retention may take some of it while the record waits."""
+        trouble = ""
+        if settled_end(self._directory, case.stream) is not None or (case.life is None and ends_finally(self._directory, case.stream)):
+            case.entries = []  # somebody did this before, and could only not say so any more
+            return trouble
+        sums, trouble = sum_stream(self._directory, case.stream, self._carried.get(case.stream))
+        bounds = case.bounds
+        if case.life is None:
+            bounds |= {pair: None for pair in sums.pairs if pair[0]}
+        case.entries = [entry for pair, frames in sorted(bounds.items()) for entry in reckon(pair, sums.of(pair), case.bound(frames))]
+        return trouble
+
+    def _close(self, case: Case, now_ns: int) -> None:
+        assert case.entries is not None, "it is reckoned first"
+        recovery = recovery_stream(case.stream)
+        known: dict[str, Fate] = self._ledger.ledger.streams
+        if case.entries and recovery not in known:
+            self._ledger.born(recovery, [], now_ns)
+        if case.entries:
+            write_settlement(self._directory, case.stream, case.entries)
+        end = settled_end(self._directory, case.stream)
+        if end is not None:
+            if recovery not in known:
+                self._ledger.born(recovery, [], now_ns)
+            self._ledger.ended(recovery, end, now_ns, settled=True)
+        if case.stream not in known:
+            self._ledger.born(case.stream, case.tapped, now_ns)
+        self._ledger.ended(case.stream, self.end(case.stream), now_ns, settled=True)
+        self._tell(case, recovery)
+
+    def _tell(self, case: Case, recovery: str) -> None:
+        gaps = [entry for entry in case.entries or [] if entry.is_gap]
+        if not gaps:
+            return
+        frames = {"request": 0, "response": 0}
+        listeners: dict[str, dict[str, int]] = {}
+        for gap in gaps:
+            frames[gap.direction] += gap.frames
+            of_listener = listeners.setdefault(gap.listener, {})
+            of_listener[gap.direction] = of_listener.get(gap.direction, 0) + gap.frames
+        known = "unknown" if case.life is None else certainty(max(gap.flags for gap in gaps))
+        facts: dict[str, Any] = {"stream": case.stream, "recovery": recovery, "frames": frames, "listeners": listeners, "certainty": known}
+        self._log.write("tap_gap", level="warning", reason=REASONS[gaps[0].reason], slot=int(case.stream.rsplit(".", 2)[1]), **facts)
+
+
+def _count(entry: Entry) -> int | None:
+    return None if certainty(entry.flags) == "unknown" else entry.frames

@@ -1,0 +1,74 @@
+"""What a channel tells, and whom: each channel has a sink of its own, given when it is made."""
+
+import abc
+from typing import TYPE_CHECKING
+
+from mypy_extensions import i64, mypyc_attr
+
+from proxy.network.run import Run
+
+if TYPE_CHECKING:
+    from proxy.network.channel import Channel
+
+__all__ = ["ChannelSink"]
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class ChannelSink(abc.ABC):
+    """Told of everything that happens to one channel, from within ``Selector.poll``, never before the call that made the channel has returned.
+
+    A callback may call any method of any channel and of the selector. What raises closes the channel whose sink it is, with the cause
+    ``internal``, and no other. Callbacks never nest: ``closed`` in particular is told at the end of the poll, whoever closed and where.
+    """
+
+    @abc.abstractmethod
+    def ready(self) -> None:
+        """Handshake and authentication are done; frames flow from here on, unless the channel is muted here."""
+
+    @abc.abstractmethod
+    def received(self, run: Run) -> None:
+        """Whole frames came. The run, and its lease, are the sink's: ``Channel.send`` takes both over, else ``Channel.discard``."""
+
+    @abc.abstractmethod
+    def may_read(self) -> bool:
+        """Asked before each read of a channel that is ``gated``. False: it is not read, and the sink has muted it."""
+
+    @abc.abstractmethod
+    def room_for(self) -> tuple[i64, bool]:
+        """Asked before each read while memory is short: how many bytes what is read may have, so that nothing of it must be held, and whether nothing
+        waits where it goes. See ``Channel.room``.
+        """
+
+    @abc.abstractmethod
+    def wait_for_room(self) -> None:
+        """What ``room_for`` said was too little: mute the channel until there may be more."""
+
+    @abc.abstractmethod
+    def passes_to(self) -> "Channel | None":
+        """Asked for each piece, after the first, of a frame that is cut through: where it goes, if nobody looks at it; None: it is ``received``."""
+
+    @abc.abstractmethod
+    def passed_by(self, size: i64, frames: i64) -> None:
+        """So many bytes went where ``passes_to`` said; ``frames``: 1 when they complete the frame. What was not taken is pending there."""
+
+    @abc.abstractmethod
+    def sent(self) -> None:
+        """The pending send is out, to the last byte; or there may be the room that ``Channel.want_room`` asked for. Not told of a send that was
+        out at once.
+        """
+
+    @abc.abstractmethod
+    def muted(self) -> None:
+        """A mute that had to wait for the end of a frame is in force now. Not told when ``mute`` was in force at once."""
+
+    @abc.abstractmethod
+    def end_of_stream(self) -> None:
+        """The peer sends no more. A frame begun is dropped and counted (``Channel.lost_bytes``); writing goes on."""
+
+    @abc.abstractmethod
+    def write_ended(self) -> None:
+        """Our end of the stream is out, after ``Channel.shut_write``. Told at the end of the poll when it was out at once."""
+
+    @abc.abstractmethod
+    def closed(self) -> None:
+        """The channel is closed: once for each that was registered or connected; ``close_cause``, ``detail`` and ``closed_in`` are set."""

@@ -1,0 +1,212 @@
+"""The files of the tap's log, for readers: which streams and segments there are, where each begins and how it says that it ends.
+
+A segment is sealed by a rename, so its path may go stale between listing and opening; the other name is tried then.
+"""
+
+import dataclasses
+import itertools
+import os
+from typing import Final
+
+from proxy.tap.headers import Seal, decode_seal, decode_segment_header
+from proxy.tap.record import OPEN_SUFFIX, SEALED_SINCE, SEALED_SUFFIX, SEGMENT_HEADER_BYTES, FormatError, VersionError
+
+START: Final = 0
+LISTINGS: Final = 3
+
+
+class LogError(Exception):
+    """The log does not hold what was asked for. ``stream`` names where."""
+
+    def __init__(self, stream: str, message: str) -> None:
+        super().__init__(f"{stream}: {message}")
+        self.stream = stream
+
+
+class OffsetVanishedError(LogError):
+    """The blocks at an offset were deleted. ``offset`` was asked for; ``available`` is the next one that exists, None when nothing does."""
+
+    def __init__(self, stream: str, offset: int, available: int | None) -> None:
+        rest = "nothing is left" if available is None else f"the log begins again at {available}"
+        super().__init__(stream, f"offset {offset} is gone: {rest}")
+        self.offset = offset
+        self.available = available
+
+
+class DamagedBlockError(LogError):
+    """The block at ``offset`` is not what its CRC says, or not there, though its segment's seal says so; ``available`` is where the next segment
+    begins, None when there is none. ``detail`` says what was found.
+    """
+
+    def __init__(self, stream: str, offset: int, available: int | None, detail: str) -> None:
+        super().__init__(stream, f"block at {offset} is damaged: {detail}")
+        self.offset = offset
+        self.available = available
+        self.detail = detail
+
+
+class UnknownVersionError(LogError):
+    """A later framegate wrote this."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Segment:
+    """One file of a stream.
+
+    Attributes:
+        stream: the folder's name.
+        path: as it was when listed; ``open_segment`` finds it after a rename.
+        base: the logical offset of its first block.
+        sealed: it will not grow any more.
+        size: bytes of the file when listed, header included.
+        modified_ns: when it was last written, wall clock.
+    """
+
+    stream: str
+    path: str
+    base: int
+    sealed: bool
+    size: int
+    modified_ns: int
+
+    @property
+    def limit(self) -> int:
+        """The logical offset of the end of the file: no block of it lies beyond."""
+        return self.base + max(0, self.size - SEGMENT_HEADER_BYTES)
+
+
+def streams(root: str) -> list[str]:
+    """Names of the streams in a tap directory, sorted; a directory that does not exist has none."""
+    try:
+        with os.scandir(root) as entries:
+            return sorted(entry.name for entry in entries if entry.name[0] not in "._" and entry.is_dir())
+    except FileNotFoundError:
+        return []
+
+
+def segments(root: str, stream: str) -> list[Segment]:
+    """The segments of a stream in order; a stream that does not exist (any more) has none.
+
+    A listing is no snapshot: a file renamed meanwhile may be missing from it. So one with a hole is made again.
+    """
+    found: list[Segment] = []
+    for _ in range(LISTINGS):
+        found = _list(root, stream)
+        if all(left.limit >= right.base for left, right in itertools.pairwise(found)):
+            break
+    return found
+
+
+def _list(root: str, stream: str) -> list[Segment]:
+    found: dict[int, Segment] = {}
+    try:
+        names = os.listdir(os.path.join(root, stream))
+    except FileNotFoundError:
+        return []
+    for name in names:
+        stem, suffix = os.path.splitext(name)
+        if suffix in (OPEN_SUFFIX, SEALED_SUFFIX) and stem.isdigit():
+            segment = _look_at(root, stream, stem, suffix)
+            if segment is not None and (segment.base not in found or segment.size > found[segment.base].size):
+                found[segment.base] = segment
+    return [found[base] for base in sorted(found)]
+
+
+def _look_at(root: str, stream: str, stem: str, suffix: str) -> Segment | None:
+    """One segment, sealed or not since it was listed; None when it was deleted."""
+    for sealed in (suffix == SEALED_SUFFIX, True):
+        path = os.path.join(root, stream, stem + (SEALED_SUFFIX if sealed else OPEN_SUFFIX))
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            continue
+        return Segment(stream, path, int(stem), sealed, status.st_size, status.st_mtime_ns)
+    return None
+
+
+def open_segment(path: str) -> int:
+    """A descriptor for reading; a segment sealed since it was listed is found under its new name.
+
+    Raises:
+        FileNotFoundError: it was deleted.
+    """
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        if not path.endswith(OPEN_SUFFIX):
+            raise
+        return os.open(path.removesuffix(OPEN_SUFFIX) + SEALED_SUFFIX, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def segment_facts(path: str) -> dict[str, str | int]:
+    """What a segment's header says: node, slot, stream, boot_id, created_ns, base, version.
+
+    Raises:
+        FormatError: not a segment.
+        FileNotFoundError: it was deleted.
+    """
+    fd = open_segment(path)
+    try:
+        return decode_segment_header(os.pread(fd, SEGMENT_HEADER_BYTES, 0))
+    finally:
+        os.close(fd)
+
+
+def first_offset(root: str, stream: str) -> int:
+    """Where the stream's oldest block that still exists begins; 0 for a stream without segments."""
+    listed = segments(root, stream)
+    return listed[0].base if listed else START
+
+
+def next_base(root: str, stream: str, offset: int) -> int | None:
+    """Where the log goes on behind an offset whose segment was deleted, as far as segments are there now."""
+    return next((segment.base for segment in segments(root, stream) if segment.base > offset), None)
+
+
+def segment_seal(segment: Segment) -> Seal | None:
+    """How a segment says that it ends; None: it is being written, or from before there were seals. Raises as ``walk_segment``."""
+    try:
+        fd = open_segment(segment.path)
+    except FileNotFoundError:
+        raise OffsetVanishedError(segment.stream, segment.base, None) from None
+    try:
+        return seal_at(fd, segment, None)
+    finally:
+        os.close(fd)
+
+
+def seal_at(fd: int, segment: Segment, following: int | None) -> Seal | None:
+    """The seal in the header of an open segment, which is judged on the way.
+
+    Args:
+        fd: of the segment.
+        segment: as listed.
+        following: where the next segment begins, for the error.
+
+    Raises:
+        DamagedBlockError: the header or the seal is damaged, or it is sealed without one.
+        UnknownVersionError: a later framegate wrote it.
+    """
+    head = os.pread(fd, SEGMENT_HEADER_BYTES, 0)
+    if len(head) < SEGMENT_HEADER_BYTES and not segment.sealed:
+        return None  # its writer has just made it
+    try:
+        facts = decode_segment_header(head)
+        seal = decode_seal(head) if segment.sealed else _seal_begun(head)
+        if facts["base"] != segment.base:
+            raise FormatError(f"a segment that says it begins at {facts['base']}")
+        if seal is None and segment.sealed and int(facts["version"]) >= SEALED_SINCE:
+            raise FormatError("sealed without a seal")
+    except VersionError as error:
+        raise UnknownVersionError(segment.stream, f"{os.path.basename(segment.path)}: {error}") from error
+    except FormatError as error:
+        raise DamagedBlockError(segment.stream, segment.base, following, f"{os.path.basename(segment.path)}: {error}") from error
+    return seal
+
+
+def _seal_begun(head: bytes) -> Seal | None:
+    """The seal of a segment that has not got its final name yet, when all of it is written."""
+    try:
+        return decode_seal(head)
+    except FormatError:
+        return None

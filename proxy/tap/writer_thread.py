@@ -1,0 +1,237 @@
+"""The tap's writer thread, and the queue of blocks that the loop thread hands to it.
+
+Theory of operation. Nothing is shared but the queue and counters, each with one writer, so nobody ever waits for a lock. The thread encodes a
+block, computes its CRC and writes it. A block that cannot be written goes to ``failed``, where the loop thread turns it into gaps; one that must be
+kept is tried again until it is on disk. What is no fault of the disk costs the block that it happened to, and not the thread.
+"""
+
+import os
+import queue
+import threading
+import time
+from collections import deque
+from typing import Final
+
+from mypy_extensions import i64
+
+from proxy.tap.block import Block
+from proxy.tap.block_builder import BlockBuilder
+from proxy.tap.record import REASON_CLOSED, REASON_DISK_ERROR
+from proxy.tap.segment import SegmentLog, reason_of
+
+# After a failed write the disk is asked again this often.
+RETRY_NS: Final = 100_000_000
+# How long the thread sleeps when no segment is open.
+IDLE_S: Final = 3600.0
+# A closing writer that was told to give up gets this long to leave its system call.
+GIVE_UP_S: Final = 0.5
+
+
+class WriterThread:
+    """Writes blocks in the order in which they are handed over.
+
+    Of the loop thread:
+
+    Attributes:
+        handed_weight: the sum over the blocks handed over (``Block.weight``).
+
+    Of the writer thread:
+
+    Attributes:
+        settled_weight: the same over those that are on disk, or given up.
+        failing: reason code of the last write, if it failed; 0 when it did not.
+        failed: blocks that were given up; the loop thread takes them.
+        frames_flushed_request, frames_flushed_response: frames on disk.
+        frames_gapped: frames that gap chunks on disk say are missing.
+        bytes_flushed: bytes of blocks on disk.
+        write_errors: failed attempts to write a block.
+        flush_ns: time spent encoding and writing blocks.
+        error: the last failed write, in words; once a write succeeded again empty, or what of the log's files could not be put in order.
+        failures, failure: errors of our own in the thread, and the last of them in words; each cost one block, which becomes a gap.
+
+    Of both:
+
+    Attributes:
+        starved: somebody waits for room: the loop thread says so, the writer thread takes it back when it wakes the loop.
+    """
+
+    def __init__(self, log: SegmentLog, builder: BlockBuilder, queue_size: i64, wakeup_fd: int) -> None:
+        """Nothing runs before ``start``.
+
+        Args:
+            log: of the stream; nobody else writes to it.
+            builder: gets the buffers of blocks back.
+            queue_size: the bound of what is handed over and not settled.
+            wakeup_fd: an eventfd (or a non-blocking socket) that gets 8 bytes when a log that refused has room again; -1: none.
+        """
+        self.handed_weight: i64 = 0
+        self.settled_weight: i64 = 0
+        self.failing: i64 = 0
+        self.failed: deque[Block] = deque()
+        self.starved = False
+        self.frames_flushed_request: i64 = 0
+        self.frames_flushed_response: i64 = 0
+        self.frames_gapped: i64 = 0
+        self.bytes_flushed: i64 = 0
+        self.write_errors: i64 = 0
+        self.flush_ns: i64 = 0
+        self.error = ""
+        self.failures: i64 = 0
+        self.failure = ""
+        self._log = log
+        self._builder = builder
+        self._queue_size: i64 = queue_size
+        self._queue: queue.SimpleQueue[Block | None] = queue.SimpleQueue()
+        self._wakeup_fd = wakeup_fd
+        self._runner: threading.Thread | None = None
+        self._in_hand: Block | None = None
+        self._give_up = threading.Event()
+
+    # The loop thread
+
+    def start(self) -> None:
+        """Start the thread."""
+        thread = threading.Thread(target=self._run, name="tap-writer", daemon=True)
+        self._runner = thread
+        thread.start()
+
+    def revive(self) -> None:
+        """Start the thread again if it has died of what nobody could catch there."""
+        thread = self._runner
+        if thread is not None and not thread.is_alive():
+            self._lose_in_hand(RuntimeError("the writer thread had ended"))
+            self.start()
+
+    @property
+    def weight(self) -> i64:
+        """Of the blocks handed over and not settled."""
+        return self.handed_weight - self.settled_weight
+
+    def has_room(self) -> bool:
+        """Whether the queue is half empty and the disk writes. Either thread."""
+        return self.failing == 0 and 2 * (self.handed_weight - self.settled_weight) <= self._queue_size
+
+    def put(self, block: Block) -> None:
+        """Hand a block over."""
+        self.handed_weight += block.weight
+        self._queue.put(block)
+
+    def write_queued(self) -> None:
+        """Write the blocks handed over, in the caller's thread; while no thread runs."""
+        while not self._queue.empty():
+            block = self._queue.get_nowait()
+            if block is not None:
+                self._flush(block)
+
+    def end(self, timeout_ms: int) -> bool:
+        """Let the thread write what is queued and end; True when it has ended."""
+        thread = self._runner
+        if thread is None:
+            return True
+        self._queue.put(None)
+        thread.join(timeout_ms / 1000)
+        if thread.is_alive():
+            self._give_up.set()
+            thread.join(GIVE_UP_S)
+        return not thread.is_alive()
+
+    def abandon_queue(self) -> None:
+        """Give up the blocks that a thread stuck in a system call will not write."""
+        while not self._queue.empty():
+            block = self._queue.get_nowait()
+            if block is not None:
+                self._fail(block, REASON_CLOSED)
+        self.error = self.error or "the disk did not take the log in time"
+
+    # The writer thread
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self._serve()
+                return
+            except Exception as error:
+                self._lose_in_hand(error)
+
+    def _lose_in_hand(self, error: Exception) -> None:
+        """What is no fault of the disk costs the block it happened to, and not the thread: nobody would write any other. The loop logs it."""
+        self.write_errors += 1
+        self.error = self.failure = f"{type(error).__name__}: {error}"
+        self.failures += 1
+        self.failing = REASON_DISK_ERROR
+        block = self._in_hand
+        if block is not None:
+            self._in_hand = None
+            self._fail(block, REASON_DISK_ERROR)
+            self.settled_weight += block.weight
+
+    def _serve(self) -> None:
+        while True:
+            block: Block | None = None
+            try:
+                block = self._queue.get(timeout=self._patience())
+            except queue.Empty:
+                self.seal(False)
+                continue
+            if block is None:
+                return
+            self._in_hand = block
+            self._flush(block)
+
+    def _patience(self) -> float:
+        """Seconds until the open segment is due."""
+        due = self._log.due_ns()
+        if due < 0:
+            return IDLE_S
+        return max(0.0, float(due - time.monotonic_ns()) / 1e9)
+
+    def seal(self, final: bool) -> None:
+        """Seal the open segment, if there is one; ``final``: the stream ends here, and all of it is accounted for. The thread, or who ended it."""
+        try:
+            self._log.seal(final=final)
+        except OSError as error:
+            self.write_errors += 1
+            self.error = str(error)
+
+    def _flush(self, block: Block) -> None:
+        started: i64 = time.monotonic_ns()
+        written = self._append(block, started)
+        while not written and block.must_keep and not self._give_up.wait(float(RETRY_NS) / 1e9):
+            written = self._append(block, started)
+        self._builder.reuse(block)
+        if not written:
+            self._fail(block, self.failing)
+        self.flush_ns += i64(time.monotonic_ns()) - started
+        self.settled_weight += block.weight
+        self._in_hand = None
+        if self.starved and self.has_room():
+            self.starved = False
+            self._wake()
+
+    def _fail(self, block: Block, reason: i64) -> None:
+        block.fail(reason)
+        self.failed.append(block)
+
+    def _append(self, block: Block, now_ns: i64) -> bool:
+        try:
+            self._log.append(block, now_ns)
+        except OSError as error:
+            self.write_errors += 1
+            self.error = str(error)
+            self.failing = reason_of(error)
+            return False
+        self.failing = 0
+        self.error = self._log.trouble
+        self.frames_flushed_request += block.request_frames
+        self.frames_flushed_response += block.response_frames
+        self.frames_gapped += block.lost_frames
+        self.bytes_flushed = self._log.bytes_written
+        return True
+
+    def _wake(self) -> None:
+        if self._wakeup_fd < 0:
+            return
+        try:
+            os.write(self._wakeup_fd, (1).to_bytes(8, "little"))
+        except BlockingIOError:
+            return  # it is readable already

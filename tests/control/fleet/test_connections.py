@@ -1,0 +1,56 @@
+"""control.fleet.connections: each connection has one closed row and ends on no books, in whatever order it is heard of."""
+
+import socket
+
+from control.intake.acceptor import Handed
+from proxy.server.link import Handover, encode_closed
+from tests.fakes.fleet import Fleet, open_channels, run, until
+
+
+def test_a_row_that_overtakes_the_booking_of_its_connection_leaves_nothing_open() -> None:
+    async def scenario(made: Fleet) -> None:
+        processor = made.supervisor.running[0]
+        handover = Handover(5, socket.AF_INET, "a", "192.0.2.1:1")
+        row = {"id": 1, "listener": "a", "peer": handover.peer, "cause": "peer_closed"}
+        made.supervisor._notice(processor, {"type": "closed", "rows": [encode_closed(row, handover.accepted_ns)]})
+        made.acceptor.handed.append(Handed(made.supervisor.connections.token(processor), handover))
+        made.supervisor.connections.count_handed()
+        assert processor.open == {}
+        assert [event["id"] for event in made.events] == [1]
+
+    run(scenario, 1)
+
+
+def test_a_connection_that_was_given_to_the_dead_has_its_row_too() -> None:
+    """The acceptor's thread says so when the processor is forgotten already."""
+
+    async def scenario(made: Fleet) -> None:
+        processor = made.supervisor.running[0]
+        token = made.supervisor.connections.token(processor)
+        processor.kill("died")
+        await until(lambda: made.supervisor.status()[0].state == "running" and made.supervisor.status()[0].restarts == 1)
+        made.acceptor.listeners["a"].handed += 1
+        made.acceptor.handed.append(Handed(token, Handover(5, socket.AF_INET, "a", "192.0.2.1:1")))
+        made.supervisor.connections.count_handed()
+        (row,) = made.log.events("closed")
+        assert (row["id"], row["peer"], row["cause"]) == (f"0-{processor.generation}-1", "192.0.2.1:1", "processor_died")
+        assert made.acceptor.listeners["a"].open == 0
+
+    run(scenario, 1)
+
+
+def test_a_processor_that_ended_twice_in_its_slot_is_known_no_more() -> None:
+    """Its token is kept until the next one ends there, and no longer."""
+
+    async def scenario(made: Fleet) -> None:
+        books = made.supervisor.connections
+        await open_channels(made, 2)
+        for ended in (1, 2):
+            processor = made.supervisor.running[0]
+            processor.kill("died")
+            await until(lambda count=ended: made.supervisor.status()[0].restarts == count and made.supervisor.status()[0].state == "running")
+            assert len(books._processors) == 2
+            assert processor in books._processors.values()
+        assert [row["connections"] for row in made.log.events("processor_died")] == [2, 0]
+
+    run(scenario, 1)

@@ -1,0 +1,37 @@
+"""control.fleet.desired_state: what a processor is told at its start, and all of it once more as one change."""
+
+import dataclasses
+
+from control.fleet.desired_state import DesiredState
+from proxy.config.model import MIB, TapConfig, TapRule, rules_to_wire, to_wire
+from tests.fakes.fleet import fleet_config
+
+ENDPOINTS = {"u": [["127.0.0.1", 2, "127.0.0.1", 1]]}
+
+
+def state(tap: TapConfig | None = None) -> DesiredState:
+    return DesiredState(fleet_config(2, tap), ENDPOINTS, {0: 7 * MIB, 1: 5 * MIB}, tls_files={"tls.key": "secret"})
+
+
+def test_a_processor_starts_with_all_there_is_and_the_share_of_its_slot() -> None:
+    desired = state()
+    assert desired.start_message(1, 5, "boot") == {
+        "type": "start",
+        "config": to_wire(desired.config),
+        "slot": 1,
+        "generation": 5,
+        "boot_id": "boot",
+        "share": 5 * MIB,
+        "endpoints": ENDPOINTS,
+        "files": {"tls.key": "secret"},
+    }
+
+
+def test_all_that_can_change_is_one_change() -> None:
+    assert state().whole(0) == {"max_receive_size": {"a": MIB}, "share": 7 * MIB, "endpoints": ENDPOINTS}
+    rules = (TapRule(name="all"),)
+    assert state(TapConfig(directory="tap", rules=rules)).whole(1)["tap_rules"] == rules_to_wire(rules)
+
+
+def test_keys_are_not_shown() -> None:
+    assert "secret" not in repr(dataclasses.replace(state()))

@@ -1,0 +1,128 @@
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from control.errors import UnavailableError
+from control.fleet.link import Link
+from proxy.server.link import LinkReader, encode
+
+Scenario = Callable[[Link, socket.socket, list[Any]], Awaitable[None]]
+
+
+def run(scenario: Scenario) -> list[Any]:
+    """Gives the scenario a link, the processor's end of its socket, and the list of notices and ends that the link told."""
+    told: list[Any] = []
+
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        theirs.setblocking(False)
+        link = Link(ours, told.append, told.append)
+        try:
+            async with asyncio.timeout(5):
+                await scenario(link, theirs, told)
+        finally:
+            link.close()
+            theirs.close()
+
+    asyncio.run(main())
+    return told
+
+
+async def receive(theirs: socket.socket, reader: LinkReader) -> list[dict[str, Any]]:
+    return reader.feed(await asyncio.get_running_loop().sock_recv(theirs, 1 << 20))
+
+
+def test_answers_find_their_requests_in_any_order() -> None:
+    async def scenario(link: Link, theirs: socket.socket, told: list[Any]) -> None:
+        reader = LinkReader()
+        one = asyncio.create_task(link.request({"type": "a"}, 1000))
+        two = asyncio.create_task(link.request({"type": "b"}, 1000))
+        asked: list[dict[str, Any]] = []
+        while len(asked) < 2:
+            asked += await receive(theirs, reader)
+        for message in reversed(asked):
+            theirs.send(encode({"type": "result", "id": message["id"], "to": message["type"]}))
+        assert [(await one)["to"], (await two)["to"]] == ["a", "b"]
+
+    assert run(scenario) == []
+
+
+def test_what_answers_nothing_is_a_notice_and_a_late_answer_is_nobodys() -> None:
+    async def scenario(link: Link, theirs: socket.socket, told: list[Any]) -> None:
+        theirs.send(encode({"type": "log"}) + encode({"type": "result", "id": 77}) + encode({"type": "closed"}))
+        while len(told) < 2:
+            await asyncio.sleep(0)
+
+    assert run(scenario) == [{"type": "log"}, {"type": "closed"}]
+
+
+def test_silence_ends_the_wait() -> None:
+    async def scenario(link: Link, theirs: socket.socket, told: list[Any]) -> None:
+        with pytest.raises(UnavailableError) as caught:
+            await link.request({"type": "a"}, 20)
+        assert caught.value.reason == "PROCESSOR_SILENT"
+
+    run(scenario)
+
+
+def test_who_no_longer_wants_an_answer_leaves_nothing_behind() -> None:
+    async def scenario(link: Link, theirs: socket.socket, told: list[Any]) -> None:
+        answer = link.ask({"type": "prepare"}, link.next_id())
+        answer.cancel()
+        await asyncio.sleep(0)
+        assert link._waiting == {}
+        again = link.ask({"type": "commit"}, 1)  # the same number, in a second step
+        theirs.send(encode({"type": "committed", "id": 1}))
+        assert (await again)["type"] == "committed"
+        reader = LinkReader()
+        asked = await receive(theirs, reader)
+        assert [(message["type"], message["id"]) for message in asked] == [("prepare", 1), ("commit", 1)]
+        link.close()
+        with pytest.raises(UnavailableError) as caught:
+            await link.ask({"type": "b"})
+        assert caught.value.reason == "PROCESSOR_GONE"
+
+    run(scenario)
+
+
+def test_the_end_of_the_socket_fails_every_open_request_and_is_told_once() -> None:
+    async def scenario(link: Link, theirs: socket.socket, told: list[Any]) -> None:
+        request = asyncio.create_task(link.request({"type": "a"}, 1000))
+        await asyncio.sleep(0)
+        theirs.close()
+        with pytest.raises(UnavailableError) as caught:
+            await request
+        assert caught.value.reason == "PROCESSOR_GONE"
+        assert not link.open
+        link.post({"type": "nobody hears"})
+        with pytest.raises(UnavailableError):
+            await link.request({"type": "b"}, 1000)
+
+    assert len(run(scenario)) == 1
+
+
+def test_a_processor_that_does_not_read_blocks_nobody_and_gets_all_in_the_end() -> None:
+    async def scenario(link: Link, theirs: socket.socket, told: list[Any]) -> None:
+        text = "x" * 100_000
+        for number in range(20):
+            link.post({"type": "a", "number": number, "text": text})
+        reader = LinkReader()
+        got: list[int] = []
+        while len(got) < 20:
+            got += [message["number"] for message in await receive(theirs, reader)]
+        assert got == list(range(20))
+
+    run(scenario)
+
+
+def test_a_link_out_of_step_ends() -> None:
+    async def scenario(link: Link, theirs: socket.socket, told: list[Any]) -> None:
+        theirs.send(b"\xff\xff\xff\xff")
+        while link.open:
+            await asyncio.sleep(0)
+
+    (reason,) = run(scenario)
+    assert "out of step" in reason

@@ -1,0 +1,302 @@
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from control.errors import StartError
+from control.fleet import supervisor as module
+from control.fleet.slot import Slot
+from control.fleet.slot_cells import Life
+from control.plane import RETIRED, ProcessorStatus
+from proxy.server.link import encode_closed
+from tests.fakes.cancelling import at_every_turn
+from tests.fakes.cancelling import run as run_cancelling
+from tests.fakes.fleet import Fleet, fleet, run, until
+
+UNKNOWN = {"request": None, "response": None}
+
+
+def status(made: Fleet, slot: int) -> ProcessorStatus:
+    return made.supervisor.status()[slot]
+
+
+def booked(made: Fleet) -> list[int]:
+    """Connections on the books of each processor."""
+    made.supervisor.connections.count_handed()
+    return [len(item.open) for item in made.supervisor.running]
+
+
+def test_every_slot_runs_and_echoes() -> None:
+    async def scenario(made: Fleet) -> None:
+        assert [item.state for item in made.supervisor.status()] == ["running", "running"]
+        for _ in range(4):
+            assert await (await made.connect()).echo(b"hello") == b"hello"
+        # The acceptor's thread books a connection after it is handed over, so its echo may be back before.
+        await until(lambda: booked(made) == [2, 2])
+        assert 0 <= status(made, 0).heartbeat_age_ms < 5000
+        assert status(made, 0).generation > 50_000_000
+
+    run(scenario)
+
+
+def test_closed_rows_are_logged_published_and_counted() -> None:
+    async def scenario(made: Fleet) -> None:
+        client = await made.connect()
+        assert await client.echo(b"hello") == b"hello"
+        await client.close()
+        await until(lambda: made.events)
+        (row,) = made.log.events("closed")
+        assert (row["cause"], row["peer"]) == ("peer_closed", made.events[0]["peer"])
+        assert row["id"].split("-")[2] == "1"
+        assert isinstance(made.events[0]["id"], int)
+        # The row may overtake the acceptor's thread, which counts and books a connection after it is handed over.
+        await until(lambda: made.acceptor.listeners["a"].open == 0 and booked(made) == [0])
+
+    run(scenario, 1)
+
+
+def test_a_processor_that_dies_takes_only_its_own_connections_and_is_replaced() -> None:
+    async def scenario(made: Fleet) -> None:
+        victim, other = await made.connect(), await made.connect()
+        assert await other.echo(b"hello") == b"hello"
+        generation = status(made, 0).generation
+        assert await victim.echo(b"die") == b""
+        await until(lambda: status(made, 0).state == "running" and status(made, 0).restarts == 1)
+        assert status(made, 0).generation > generation
+        assert await other.echo(b"still here") == b"still here"
+        (died,) = made.log.events("processor_died")
+        assert (died["slot"], died["exit_code"], died["connections"], died["reason"]) == (0, 9, 1, "died")
+        (closed,) = made.log.events("closed")
+        assert (closed["cause"], closed["peer"], closed["id"]) == ("processor_died", victim.peer, f"0-{generation}-1")
+        assert (closed["frames"], closed["bytes"], closed["lost"]["bytes"]) == (UNKNOWN, UNKNOWN, None)
+        assert made.meters.value("worker.restarts", "died") == 1
+        assert made.acceptor.listeners["a"].open == 1
+        assert [slot for slot, _ in made.ends] == [0]
+        for _ in range(2):
+            assert await (await made.connect()).echo(b"new") == b"new"
+
+    run(scenario)
+
+
+def test_restarts_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("control.fleet.slot._BACKOFF_FIRST_S", 0.01)
+
+    async def scenario(made: Fleet) -> None:
+        slot = made.supervisor.slots[0]
+        for restarts in (1, 2, 3):
+            assert slot.processor is not None
+            slot.processor.kill("died")
+            await until(lambda expected=restarts: slot.restarts == expected and slot.state == "running")
+        assert slot.backoff_s == pytest.approx(0.08)
+
+    run(scenario, 1)
+
+
+def test_a_standing_heartbeat_is_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HEARTBEAT_LIMIT_S", 0.05)
+    monkeypatch.setattr(module, "_WATCH_INTERVAL_S", 0.02)
+
+    async def scenario(made: Fleet) -> None:
+        await until(lambda: made.log.events("processor_died"))
+        assert made.log.events("processor_died")[0]["reason"] == "heartbeat"
+        assert made.meters.value("worker.restarts", "heartbeat") >= 1
+
+    run(scenario, 1, "stuck")
+
+
+@pytest.mark.parametrize("mode", ["fail", "fail@1"])
+def test_a_first_start_that_fails_is_raised_and_the_others_are_stopped(mode: str) -> None:
+    async def scenario(made: Fleet) -> None:
+        with pytest.raises(StartError, match="the fake was told to"):
+            await made.supervisor.start_slots(range(2))
+        assert made.supervisor.status() == []
+        assert sorted(slot for slot, _ in made.ends) == [0, 1]
+
+    run(scenario, 2, mode, start=False)
+
+
+def test_drained_slots_end_their_connections_and_take_no_more() -> None:
+    async def scenario(made: Fleet) -> None:
+        client = await made.connect()
+        assert await client.echo(b"hello") == b"hello"
+        await made.supervisor.drain_slots([0], 1000)
+        assert await client.reader.read() == b""
+        assert status(made, 0).state == "draining"
+        await made.supervisor.stop_slots([0])
+        assert status(made, 0).state == "stopped"
+        for _ in range(3):
+            assert await (await made.connect()).echo(b"other") == b"other"
+        await made.supervisor.start_slots([0])
+        assert status(made, 0).state == "running"
+
+    run(scenario)
+
+
+def test_a_drain_that_is_not_answered_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PATIENCE_S", 0.5)
+
+    async def scenario(made: Fleet) -> None:
+        assert await made.supervisor.drain_slots([0, 1], 1000) == [1]
+        (row,) = made.log.events("drain_incomplete")
+        assert (row["slot"], row["reason"]) == (1, "the processor did not answer within 500 ms")
+
+    run(scenario, 2, "deaf@1")
+
+
+def test_the_dead_of_one_slot_are_named_by_the_ids_that_were_listed() -> None:
+    async def scenario(made: Fleet) -> None:
+        clients = [await made.connect() for _ in range(4)]
+        for client in clients:
+            assert await client.echo(b"x") == b"x"
+        await clients[1].close()
+        await until(lambda: made.events)
+        made.events.clear()
+        rows, _ = await made.steering.list_channels()
+        os.kill(made.supervisor.running[0].pid, signal.SIGKILL)
+        await until(lambda: len(made.events) == 4)
+        lost = {row["id"]: row["peer"] for row in made.events if row["event"] == "closed"}
+        assert lost == {row["id"]: row["peer"] for row in rows}
+        assert made.acceptor.listeners["a"].open == 0
+
+    run(scenario, 1)
+
+
+def test_a_forced_stop_is_no_crash() -> None:
+    async def scenario(made: Fleet) -> None:
+        client = await made.connect()
+        assert await client.echo(b"x") == b"x"
+        generation = status(made, 0).generation
+        made.supervisor.kill_all()
+        await made.supervisor.stop()
+        assert made.log.events("processor_died") == []
+        (stopped,) = made.log.events("processor_stopped")
+        assert (stopped["level"], stopped["forced"], stopped["connections"], stopped["exit_code"]) == ("warning", True, 1, -signal.SIGKILL)
+        (closed,) = made.log.events("closed")
+        assert (closed["id"], closed["cause"], closed["frames"]) == (f"0-{generation}-1", "drain_timeout", UNKNOWN)
+        assert "stopped by force" in closed["detail"]
+        reader = made.supervisor.slots[0].cells.reader
+        assert reader.cell("framegate.connection.closed", "a", "drain_timeout") == 1
+        assert made.meters.value("worker.restarts", "died") == 0
+
+    run(scenario, 1)
+
+
+def total(made: Fleet, name: str, *values: str) -> int:
+    return sum(reader.cell(name, *values) for _, reader in made.supervisor.cells)
+
+
+def test_a_slot_that_is_gone_leaves_the_lists_and_its_counts_stay() -> None:
+    async def scenario(made: Fleet) -> None:
+        clients = [await made.connect() for _ in range(4)]
+        for client in clients:
+            assert await client.echo(b"x") == b"x"
+        generation = status(made, 1).generation
+        for round_ in (1, 2):
+            held = made.supervisor.cells
+            await made.supervisor.retire_slots([1], 1000)
+            assert [item.slot for item in made.supervisor.status()] == [0]
+            assert [slot for slot, _ in made.supervisor.cells] == [RETIRED, 0]
+            assert total(made, "framegate.connection.accepted", "a") == 4
+            assert total(made, "framegate.connection.closed", "a", "drained") == 2
+            assert total(made, "framegate.memory_pool.limit", "frames") == made.desired.shares[0]
+            assert sum(reader.cell("framegate.connection.accepted", "a") for _, reader in held) == 4  # who reads still may
+            await made.supervisor.start_slots([1])
+            assert status(made, 1).generation >= generation + round_
+            assert status(made, 1).restarts == 0
+            assert [slot for slot, _ in made.supervisor.cells] == [RETIRED, 0, 1]
+            assert total(made, "framegate.connection.accepted", "a") == 4
+
+    run(scenario)
+
+
+def test_a_slot_that_leaves_gets_no_successor() -> None:
+    async def scenario(made: Fleet) -> None:
+        os.kill(made.supervisor.running[1].pid, signal.SIGSTOP)
+        leaving = asyncio.create_task(made.supervisor.retire_slots([1], 1000))
+        await until(lambda: status(made, 1).state == "draining")
+        os.kill(made.supervisor.running[1].pid, signal.SIGKILL)
+        await leaving
+        assert [item.slot for item in made.supervisor.status()] == [0]
+        assert made.log.events("processor_died")[0]["slot"] == 1
+        assert len(made.log.events("processor_ready")) == 2
+
+    run(scenario)
+
+
+def test_a_program_that_is_not_there_fails_the_first_start_and_is_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("control.fleet.slot._BACKOFF_FIRST_S", 0.01)
+
+    async def scenario(made: Fleet) -> None:
+        there, made.supervisor._command = made.supervisor._command, ("/nonexistent/processor",)
+        with pytest.raises(StartError, match=r"processor 1 could not be started: .*No such file") as caught:
+            await made.supervisor.start_slots([1])
+        assert caught.value.reason == "PROCESSOR_START_FAILED"
+        assert [item.slot for item in made.supervisor.status()] == [0]
+        os.kill(made.supervisor.running[0].pid, signal.SIGKILL)
+        await until(lambda: len(made.log.events("processor_start_failed")) == 3)
+        assert status(made, 0).restarts >= 3
+        assert made.supervisor.slots[0].backoff_s >= 0.08
+        made.supervisor._command = there
+        await until(lambda: status(made, 0).state == "running")
+        assert await (await made.connect()).echo(b"x") == b"x"
+        assert [slot for slot, _ in made.ends][:2] == [1, 0]
+
+    run(scenario, 1)
+
+
+def test_what_fails_around_a_process_costs_that_process_and_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("control.fleet.slot._BACKOFF_FIRST_S", 0.01)
+
+    async def scenario(made: Fleet) -> None:
+        failures = 2
+
+        def ended(slot: Slot, life: Life) -> None:
+            nonlocal failures
+            failures -= 1
+            if failures >= 0:
+                raise ValueError("a full disk")
+
+        made.supervisor._on_end = ended
+        for restarts in (1, 2):
+            os.kill(made.supervisor.running[0].pid, signal.SIGKILL)
+            await until(lambda expected=restarts: status(made, 0).restarts == expected and status(made, 0).state == "running")
+        assert made.meters.value("task.failures", "slot") == 2
+        assert await (await made.connect()).echo(b"x") == b"x"
+
+    run(scenario, 1)
+
+
+def test_a_notice_that_cannot_be_read_costs_itself_alone() -> None:
+    async def scenario(made: Fleet) -> None:
+        processor = made.supervisor.running[0]
+        row = {"id": 1, "listener": "a", "peer": "192.0.2.1:1", "cause": "peer_closed"}
+        made.supervisor._notice(processor, {"type": "closed", "rows": ["nonsense", encode_closed(row, 5)]})
+        made.supervisor._notice(processor, {"type": "log"})
+        assert [event["id"] for event in made.events] == [1]
+        assert made.meters.value("task.failures", "slot") == 2
+
+    run(scenario, 1)
+
+
+def test_a_start_that_is_cancelled_leaves_no_process_and_no_slot() -> None:
+    """Wherever it is cancelled: the turns of the loop are counted."""
+
+    async def main() -> None:
+        async with fleet(1) as made:
+
+            async def check() -> None:
+                if len(made.supervisor.status()) == 2:
+                    await made.supervisor.retire_slots([1], 100)
+                assert [item.state for item in made.supervisor.status()] == ["running"]
+                assert list(made.supervisor.connections._processors.values())[-1] is not None
+                assert len(children()) == 1
+
+            made.desired.shares = {0: 1 << 20, 1: 1 << 20}
+            assert await at_every_turn(lambda: made.supervisor.start_slots([1]), check) > 3
+
+    def children() -> list[str]:
+        return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+
+    run_cancelling(main())

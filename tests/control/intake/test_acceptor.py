@@ -1,0 +1,393 @@
+import asyncio
+import errno
+import os
+import resource
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from control.errors import StartError
+from control.guard import Guard
+from control.intake import acceptor as module
+from control.intake.acceptor import Acceptor, Listening, Target
+from control.meters import Meters
+from proxy.config.model import ListenerConfig
+from proxy.server.link import receive_handover
+from tests.fakes.fleet import MemoryLog, fleet, until
+
+
+def listening(address: str = "127.0.0.1:0", **changes: Any) -> Listening:
+    return Listening(ListenerConfig(name="a", address=address, upstream="u", **changes))
+
+
+class Rig:
+    """An acceptor and the far ends of two hand-over sockets."""
+
+    def __init__(self, bound: Listening, targets: int = 2) -> None:
+        self.listening = bound
+        self.log = MemoryLog()
+        self.meters = Meters()
+        self.guard = Guard(self.log, self.meters)
+        self.acceptor = Acceptor([bound], self.meters, self.log, self.guard)
+        self.pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(targets)]
+        for ours, theirs in self.pairs:
+            ours.setblocking(False)
+            theirs.setblocking(False)
+        self.acceptor.set_targets([Target(slot, ours, slot + 1) for slot, (ours, _) in enumerate(self.pairs)])
+        self.clients: list[socket.socket] = []
+
+    def connect(self) -> socket.socket:
+        if self.listening.family == socket.AF_UNIX:
+            return self.connect_as(b"")
+        host, _, port = self.listening.address.rpartition(":")
+        client = socket.create_connection((host.strip("[]"), int(port)), timeout=5)
+        self.clients.append(client)
+        return client
+
+    def connect_as(self, name: bytes) -> socket.socket:
+        """A client of a Unix listener, bound to a name unless that is empty."""
+        client = socket.socket(socket.AF_UNIX)
+        self.clients.append(client)
+        client.settimeout(5)
+        if name:
+            client.bind(name)
+        client.connect(self.listening.address.removeprefix("unix:"))
+        return client
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for what the acceptor's thread will do."""
+        deadline = time.monotonic() + 5
+        while not condition():
+            assert time.monotonic() < deadline, "it did not come to that"
+            time.sleep(0.002)
+
+    def take(self, slot: int) -> Any:
+        """The next connection that a slot gets: its facts."""
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline:
+            received = receive_handover(self.pairs[slot][1])
+            if received is not None:
+                os.close(received[1])
+                return received[0]
+            time.sleep(0.002)
+        raise AssertionError(f"slot {slot} got nothing")
+
+    def close(self) -> None:
+        self.acceptor.stop()
+        self.acceptor.close()
+        for sock in (*self.clients, *(end for pair in self.pairs for end in pair)):
+            sock.close()
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    made = Rig(listening())
+    made.acceptor.start()
+    yield made
+    made.close()
+
+
+def test_connections_go_round_the_processors_with_their_facts(rig: Rig) -> None:
+    for number in range(4):
+        client = rig.connect()
+        handover = rig.take(number % 2)
+        assert handover.listener == "a"
+        assert handover.peer == "{}:{}".format(*client.getsockname())
+        assert handover.family == socket.AF_INET
+        assert abs(handover.accepted_ns - time.monotonic_ns()) < 5e9
+    assert rig.listening.handed == rig.listening.open == 4
+    assert [item.token for item in rig.acceptor.handed] == [1, 2, 1, 2]
+
+
+def test_a_dead_or_full_processor_is_passed_over(rig: Rig) -> None:
+    rig.pairs[0][1].close()
+    for _ in range(3):
+        rig.connect()
+        rig.take(1)
+
+
+def test_when_every_queue_is_full_the_acceptor_waits_and_meters_the_time(rig: Rig) -> None:
+    for ours, _ in rig.pairs:
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    for _ in range(40):
+        rig.connect()
+    deadline = time.monotonic() + 5
+    while rig.meters.value("accept.blocked.time", "a") == 0 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert rig.meters.value("accept.blocked.time", "a") > 0
+    taken = 0
+    while taken < 40 and time.monotonic() < deadline:
+        for _, theirs in rig.pairs:
+            received = receive_handover(theirs)
+            if received is not None:
+                os.close(received[1])
+                taken += 1
+    assert taken == 40
+    assert rig.listening.handed == 40
+
+
+def test_without_any_processor_a_connection_waits_for_one(rig: Rig) -> None:
+    targets = [Target(slot, ours, slot + 1) for slot, (ours, _) in enumerate(rig.pairs)]
+    rig.acceptor.set_targets([])
+    rig.connect()
+    rig.until(lambda: rig.meters.value("accept.blocked.time", "a") > 0)
+    assert rig.listening.handed == 0
+    rig.acceptor.set_targets(targets)
+    rig.take(0)
+
+
+def test_a_connection_above_the_limit_is_refused_counted_and_logged() -> None:
+    rig = Rig(listening(max_connections=1))
+    rig.acceptor.start()
+    rig.connect()
+    rig.take(0)
+    assert rig.connect().recv(1) == b""
+    assert rig.meters.value("connection.rejected", "a", "max_connections") == 1
+    assert [row["cause"] for row in rig.log.events("rejected")] == ["limit"]
+    rig.listening.closed += 1
+    rig.connect()
+    rig.take(1)
+    rig.close()
+
+
+def test_stop_refuses_clients_and_ends_the_thread_even_while_it_waits(rig: Rig) -> None:
+    rig.acceptor.set_targets([])
+    waiting = rig.connect()
+    rig.until(lambda: rig.meters.value("accept.blocked.time", "a") > 0)
+    rig.acceptor.stop()
+    assert waiting.recv(1) == b""
+    assert not any(thread.name == "framegate-acceptor" for thread in threading.enumerate())
+    with pytest.raises(ConnectionRefusedError):
+        rig.connect()
+    assert not rig.listening.accepting
+
+
+def test_ipv4_clients_of_an_ipv6_listener_are_shown_as_ipv4() -> None:
+    rig = Rig(listening("[::]:0"))
+    rig.acceptor.start()
+    port = int(rig.listening.address.rpartition(":")[2])
+    rig.clients.append(socket.create_connection(("127.0.0.1", port)))
+    assert rig.take(0).peer == "{}:{}".format(*rig.clients[-1].getsockname())
+    rig.clients.append(socket.create_connection(("::1", port)))
+    assert rig.take(1).peer == "[{}]:{}".format(*rig.clients[-1].getsockname()[:2])
+    rig.close()
+
+
+def test_a_taken_port_is_refused_with_the_listeners_name() -> None:
+    first = listening()
+    first.listen()
+    with pytest.raises(StartError, match="listener a cannot bind") as caught:
+        listening(first.address)
+    assert caught.value.facts["address"] == first.address
+    first.close()
+
+
+def test_an_unknown_host_is_refused() -> None:
+    with pytest.raises(StartError, match="listener a cannot bind"):
+        listening("no-such-host.invalid:1")
+
+
+def test_a_stale_unix_socket_is_replaced_and_removed_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "a.sock"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    bound = listening(f"unix:{path}")
+    assert bound.address == f"unix:{path}"
+    bound.close()
+    assert not path.exists()
+
+
+def test_a_living_unix_socket_and_a_file_are_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a.sock"
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(path))
+        other.listen()
+        with pytest.raises(StartError, match="another process listens"):
+            listening(f"unix:{path}")
+    (tmp_path / "file").write_text("precious")
+    with pytest.raises(StartError, match="no socket lies there"):
+        listening(f"unix:{tmp_path}/file")
+    assert (tmp_path / "file").read_text() == "precious"
+
+
+def test_a_unix_client_may_be_bound_to_any_name(tmp_path: Path) -> None:
+    rig = Rig(listening(f"unix:{tmp_path}/l"))
+    rig.acceptor.start()
+    folder = os.fsencode(tmp_path)
+    names = {
+        folder + b"/\xff\xfe": rf"unix:{tmp_path}/\xff\xfe",
+        b"\0" + folder + b"/x": f"unix:@{tmp_path}/x",
+        b"\0" + folder + b"/\xff\n": rf"unix:@{tmp_path}/\xff\n",
+        folder + b"/a b": f"unix:{tmp_path}/a b",
+        b"": "unix:",
+    }
+    for index, (name, shown) in enumerate(names.items()):
+        rig.connect_as(name)
+        assert rig.take(index % 2).peer == shown
+    assert rig.log.rows == []
+    rig.close()
+
+
+def test_an_exception_costs_the_connection_at_hand_and_is_logged_and_counted(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = module.send_handover
+
+    def broken(sock: socket.socket, handover: Any, descriptor: int) -> bool:
+        monkeypatch.setattr(module, "send_handover", sound)
+        raise ValueError("our bug")
+
+    monkeypatch.setattr(module, "send_handover", broken)
+    victim = rig.connect()
+    assert victim.recv(1) == b""
+    rig.connect()
+    rig.take(0)
+    (row,) = rig.log.events("task_failed")
+    assert (row["task"], row["error"]) == ("acceptor", "ValueError('our bug')")
+    assert rig.meters.value("task.failures", "acceptor") == 1
+    assert rig.listening.open == 1
+
+
+def test_a_thread_that_no_longer_moves_stands_until_it_is_stopped(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert rig.guard.standing == []
+    monkeypatch.setattr(rig.guard._jobs[0], "_limit_ns", 0)
+    rig.until(lambda: rig.guard.standing == ["acceptor"])
+    monkeypatch.undo()
+    rig.until(lambda: rig.guard.standing == [])
+    rig.acceptor._epoll.close()  # from now on each look fails
+    rig.until(lambda: rig.meters.value("task.failures", "acceptor") > 1)
+    assert rig.acceptor._thread.is_alive()
+    failed = rig.guard._jobs[0]._beat_ns
+    rig.until(lambda: rig.meters.value("task.failures", "acceptor") > 3)
+    assert rig.guard._jobs[0]._beat_ns == failed, "failing is no sign of life"
+    rig.acceptor.stop()
+    monkeypatch.setattr(rig.guard._jobs[0], "_limit_ns", 0)
+    assert rig.guard.standing == []
+
+
+def test_it_moves_while_it_waits_for_a_processor(rig: Rig) -> None:
+    rig.acceptor.set_targets([])
+    rig.connect()
+    rig.until(lambda: rig.meters.value("accept.blocked.time", "a") > 0)
+    before = rig.guard._jobs[0]._beat_ns
+    rig.until(lambda: rig.guard._jobs[0]._beat_ns > before)
+
+
+def test_without_descriptors_clients_wait_in_the_backlog_and_are_served_later(rig: Rig) -> None:
+    clients = [rig.connect(), rig.connect()]
+    assert rig.take(0).peer == "{}:{}".format(*clients[0].getsockname())
+    assert rig.take(1).peer == "{}:{}".format(*clients[1].getsockname())
+    client = socket.socket()
+    rig.clients.append(client)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(client.fileno())
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+    host, _, port = rig.listening.address.rpartition(":")
+    try:
+        client.connect((host, int(port)))
+        rig.until(lambda: rig.meters.value("accept.errors", "a", "EMFILE") > 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert rig.take(0).peer == "{}:{}".format(*client.getsockname())
+    (row,) = rig.log.events("accept_failed")
+    assert (row["listener"], row["error"]) == ("a", "Too many open files")
+
+
+class Failing(socket.socket):
+    """Accepts, but before that fails with each of ``errors``."""
+
+    errors: list[int]
+
+    def accept(self) -> Any:
+        if self.errors:
+            number = self.errors.pop(0)
+            raise OSError(number, os.strerror(number))
+        return super().accept()
+
+
+@pytest.mark.parametrize("number", [errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EPERM, errno.EINVAL])
+def test_what_cannot_be_accepted_now_is_tried_again_after_a_pause(number: int) -> None:
+    bound = listening()
+    bound.sock = Failing(fileno=bound.sock.detach())
+    bound.sock.errors = [number] * 4
+    rig = Rig(bound)
+    rig.acceptor.start()
+    began = time.monotonic()
+    rig.connect()
+    rig.take(0)
+    assert time.monotonic() - began > 0.1, "four pauses of 50 ms, of which one may be cut short by the news of the start"
+    kind = errno.errorcode[number] if number != errno.EINVAL else "other"
+    assert rig.meters.value("accept.errors", "a", kind) == 4
+    assert [row["error"] for row in rig.log.events("accept_failed")] == [os.strerror(number)]
+    rig.close()
+
+
+def test_connections_that_were_aborted_are_counted_and_the_next_is_tried_at_once() -> None:
+    bound = listening()
+    bound.sock = Failing(fileno=bound.sock.detach())
+    bound.sock.errors = [errno.ECONNABORTED] * 30
+    rig = Rig(bound)
+    rig.acceptor.start()
+    rig.connect()
+    rig.take(0)
+    assert rig.meters.value("accept.errors", "a", "ECONNABORTED") == 30
+    assert rig.log.rows == []
+    rig.close()
+
+
+def test_when_too_many_descriptors_are_on_their_way_it_waits_without_spinning(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = module.send_handover
+    calls: list[int] = []
+
+    def short(sock: socket.socket, handover: Any, descriptor: int) -> bool:
+        calls.append(descriptor)
+        if len(calls) <= 6:  # three rounds over both processors
+            raise OSError(errno.ETOOMANYREFS, "Too many references: cannot splice")
+        return sound(sock, handover, descriptor)
+
+    monkeypatch.setattr(module, "send_handover", short)
+    began = time.monotonic()
+    rig.connect()
+    rig.take(0)
+    assert time.monotonic() - began > 0.09
+    assert len(calls) == 7
+    assert rig.meters.value("accept.blocked.time", "a") > 0.09
+    assert [row["error"] for row in rig.log.events("hand_over_failed")] == ["Too many references: cannot splice"]
+
+
+def test_a_processor_that_is_closed_while_it_is_waited_for_harms_nobody(rig: Rig) -> None:
+    for ours, _ in rig.pairs:
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    for _ in range(20):
+        rig.connect()
+    rig.until(lambda: rig.meters.value("accept.blocked.time", "a") > 0)
+    rig.pairs[0][0].close()
+
+    def all_handed() -> bool:
+        received = receive_handover(rig.pairs[1][1])
+        if received is not None:
+            os.close(received[1])
+        return rig.listening.handed == 20
+
+    rig.until(all_handed)
+    assert rig.meters.value("task.failures", "acceptor") == 0
+
+
+def test_liveness_goes_when_the_thread_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STANDS_S", 0.2)
+    monkeypatch.setattr(module, "_BEAT_S", 0.02)
+
+    async def main() -> None:
+        async with fleet(1) as made:
+            assert made.steering.health().alive
+            made.acceptor._epoll.close()
+            await until(lambda: not made.steering.health().alive)
+            assert made.guard.standing == ["acceptor"]
+            await made.steering.drain(0)  # which ends the thread: nobody waits for it any more
+            assert made.steering.health().alive
+
+    asyncio.run(main())

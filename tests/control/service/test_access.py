@@ -1,0 +1,79 @@
+"""The table of methods is complete: each is in the API, answered, audited as it says, and at hand on the command line."""
+
+import ast
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from google.protobuf import message_factory
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+
+import control.cli
+from control.gen.framegate.control import v1
+from control.service.access import METHODS, Access, Role, access_of
+from control.service.server import SERVICE_NAMES
+from proxy.config.model import TapConfig
+from tests.fakes.serving import Serving, run
+
+CLI = Path(control.cli.__file__).parent
+
+
+def services() -> Iterator[ServiceDescriptor]:
+    """Of every .proto file that is compiled."""
+    for module in pkgutil.iter_modules(v1.__path__):
+        if module.name.endswith("_pb2"):
+            yield from importlib.import_module(f"{v1.__name__}.{module.name}").DESCRIPTOR.services_by_name.values()
+
+
+RPCS: dict[str, MethodDescriptor] = {f"{service.full_name}/{method.name}": method for service in services() for method in service.methods}
+
+
+def called_by_the_command_line() -> set[str]:
+    """The names of all methods that some module of the command line calls."""
+    trees = [ast.parse(path.read_text()) for path in CLI.glob("*.py")]
+    calls = [node.func for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return {function.attr for function in calls if isinstance(function, ast.Attribute)}
+
+
+def test_the_table_has_every_method_of_the_api_and_no_other() -> None:
+    assert set(METHODS) == set(RPCS)
+    assert set(SERVICE_NAMES) == {service.full_name for service in services()}
+
+
+def test_who_only_looks_is_called_so_and_whoever_changes_something_is_audited() -> None:
+    for method, access in METHODS.items():
+        looks = method.rpartition("/")[2].startswith(("Get", "List"))
+        assert looks == (access.role is Role.VIEW) == (not access.audited), method
+
+
+def test_what_is_not_in_the_table_is_for_admins_and_audited() -> None:
+    assert access_of("framegate.control.v1.ChannelService/Forgotten") == Access(Role.ADMIN, audited=True)
+
+
+@pytest.mark.parametrize("tap", [None, TapConfig(directory="/nowhere")], ids=["no tap", "tap"])
+def test_every_method_has_a_handler_and_leaves_a_row_just_when_the_table_says_so(tap: TapConfig | None) -> None:
+    async def body(at: Serving) -> None:
+        for name, rpc in RPCS.items():
+            answer = message_factory.GetMessageClass(rpc.output_type)
+            call = at.channel.unary_unary(f"/{name}", lambda request: request.SerializeToString(), answer.FromString)
+            code = grpc.StatusCode.OK
+            try:
+                await call(message_factory.GetMessageClass(rpc.input_type)())
+            except grpc.aio.AioRpcError as error:
+                code = error.code()
+            assert code not in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INTERNAL), name
+            rows = [row["method"] for row in at.plane.audits]
+            assert rows == ([name] if METHODS[name].audited else []), name
+            at.plane.audits.clear()
+
+    run(body, tap=tap)
+
+
+def test_every_method_has_a_verb_of_the_command_line() -> None:
+    """A ``Get`` of what a ``List`` shows whole needs none."""
+    names = {name.rpartition("/")[2] for name in METHODS}
+    listed = {name.replace("Get", "List", 1) + "s" for name in names if name.startswith("Get")} & names
+    assert {name for name in names if name.replace("Get", "List", 1) + "s" not in listed} <= called_by_the_command_line()

@@ -1,0 +1,68 @@
+"""control.steering.drain: what is open ends, whoever waits for it."""
+
+import asyncio
+
+import pytest
+
+from control.errors import FailedPreconditionError, UnavailableError
+from tests.fakes.cancelling import at_every_turn
+from tests.fakes.cancelling import run as run_cancelling
+from tests.fakes.fleet import Fleet, fleet, open_channels, run, until
+
+
+def test_drain_ends_what_is_open_and_the_proxy_is_no_longer_ready() -> None:
+    async def scenario(made: Fleet) -> None:
+        await open_channels(made, 3)
+        assert made.steering.health().ready
+        result = await made.steering.drain(1000)
+        assert (result.closed, result.open) == (3, 0)
+        health = made.steering.health()
+        assert (health.started, health.alive, health.ready) == (True, True, False)
+        (listener,) = await made.steering.list_listeners()
+        assert not listener.accepting
+        again = await made.steering.drain(1000)
+        assert (again.closed, again.open) == (0, 0)
+        with pytest.raises(FailedPreconditionError):
+            await made.steering.set_processors(3)
+
+    run(scenario)
+
+
+def test_a_drain_waits_for_the_end_of_a_processor_that_dies_meanwhile() -> None:
+    async def scenario(made: Fleet) -> None:
+        await open_channels(made, 4)
+        draining = asyncio.ensure_future(made.steering.drain(5000))
+        await until(lambda: made.steering.pool.draining)
+        made.supervisor.running[1].kill("died")
+        assert (await draining).open == 0
+
+    run(scenario, 2, "deaf@1")
+
+
+def test_a_drain_that_is_cancelled_goes_on() -> None:
+    async def main() -> None:
+        async with fleet(2) as made:
+            await open_channels(made, 3)
+            ends: list[int] = []
+
+            async def check() -> None:
+                await until(lambda: not made.steering._transactions._running)
+                ends.append(sum(item.connections for item in await made.steering.list_listeners()))
+
+            assert await at_every_turn(lambda: made.steering.drain(1000), check) >= 2
+            assert ends[:2] == [3, 0]
+            assert made.log.events("change_settled")[0]["change"] == "drain"
+            assert [item.state for item in await made.steering.status()] == ["draining", "draining"]
+
+    run_cancelling(main())
+
+
+def test_a_drain_that_a_processor_does_not_answer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("control.fleet.supervisor.PATIENCE_S", 0.5)
+
+    async def scenario(made: Fleet) -> None:
+        with pytest.raises(UnavailableError, match="processor 1 has not said so") as caught:
+            await made.steering.drain(1000)
+        assert caught.value.facts == {"processors": "1"}
+
+    run(scenario, 2, "deaf@1")

@@ -1,0 +1,226 @@
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from control.errors import AbortedError, FailedPreconditionError, InvalidArgumentError, UnavailableError
+from control.meters import Meters
+from control.steering.pool import counted, equal_shares
+from proxy.config.model import CUT_ABOVE, MIB, Forwarding
+from tests.fakes.cancelling import at_every_turn
+from tests.fakes.cancelling import run as run_cancelling
+from tests.fakes.fleet import Fleet, fleet, until
+
+Scenario = Callable[[Fleet], Awaitable[None]]
+
+
+def run(scenario: Scenario, processors: int = 2, mode: str = "", **options: Any) -> None:
+    async def main() -> None:
+        async with fleet(processors, mode, **options) as made:
+            await scenario(made)
+
+    asyncio.run(main())
+
+
+def shares(made: Fleet) -> list[int]:
+    """What each processor holds."""
+    return [slot.cells.reader.cell("framegate.memory_pool.limit", "frames") for _, slot in sorted(made.supervisor.slots.items())]
+
+
+async def check_whole(made: Fleet) -> None:
+    """After whatever ended: nothing is under way, what is said is true everywhere, and the next change can be made."""
+    pool = made.steering.pool
+    await until(lambda: not pool._transactions._running)
+    count = made.desired.config.processors
+    assert [(item.slot, item.state) for item in made.supervisor.status()] == [(slot, "running") for slot in range(count)]
+    assert made.desired.shares == equal_shares(made.desired.config.memory_pool.size, count)
+    assert shares(made) == list(made.desired.shares.values())
+    assert [item.share for item in pool.status().shares] == shares(made)
+    size = made.desired.config.memory_pool.size
+    await pool.set_size(size + MIB)
+    await pool.set_size(size)
+    assert shares(made) == list(equal_shares(size, count).values())
+
+
+def test_shares_are_equal_and_sum_to_the_size() -> None:
+    assert equal_shares(10, 3) == {0: 4, 1: 3, 2: 3}
+    assert equal_shares(8, 1) == {0: 8}
+
+
+@pytest.mark.parametrize(
+    ("error", "word"),
+    [
+        (None, ""),
+        (InvalidArgumentError([]), "invalid"),
+        (AbortedError("no", reason="CHANGE_REFUSED"), "refused"),
+        (asyncio.CancelledError(), "refused"),
+    ],
+)
+def test_changes_are_counted_by_how_they_ended(error: BaseException | None, word: str) -> None:
+    meters = Meters()
+
+    def change() -> None:
+        with counted(meters):
+            if error is not None:
+                raise error
+
+    if error is None:
+        change()
+    else:
+        with pytest.raises(type(error)):
+            change()
+    assert meters.value("config.changes", word) == 1
+
+
+def test_a_size_is_divided_and_one_that_is_too_small_refused() -> None:
+    async def scenario(made: Fleet) -> None:
+        await made.steering.pool.set_size(5 * MIB + 1)
+        assert shares(made) == [5 * MIB // 2 + 1, 5 * MIB // 2]
+        with pytest.raises(FailedPreconditionError):
+            await made.steering.pool.set_size(2 * MIB - 1)
+        with pytest.raises(InvalidArgumentError):
+            await made.steering.pool.set_size(0)
+        assert shares(made) == [5 * MIB // 2 + 1, 5 * MIB // 2]
+
+    run(scenario)
+
+
+def test_a_change_of_the_size_keeps_what_listeners_are_guaranteed() -> None:
+    async def scenario(made: Fleet) -> None:
+        pool = dataclasses.replace(made.desired.config.memory_pool, shares={"a": 50})
+        made.desired.config = dataclasses.replace(made.desired.config, memory_pool=pool)
+        await made.steering.pool.set_size(5 * MIB)
+        assert (made.desired.config.memory_pool.size, made.desired.config.memory_pool.shares) == (5 * MIB, {"a": 50})
+
+    run(scenario)
+
+
+def test_the_largest_frame_that_passes_whole_is_the_least_share() -> None:
+    async def scenario(made: Fleet) -> None:
+        await made.steering.set_limit("a", 100 * MIB)
+        await made.steering.pool.set_size(2 * (CUT_ABOVE - 4))
+        with pytest.raises(FailedPreconditionError):
+            await made.steering.pool.set_size(2 * (CUT_ABOVE - 4) - 1)
+
+    run(scenario, forwarding=Forwarding(requests="cut_through"))
+
+
+def test_gone_processors_are_no_longer_listed() -> None:
+    async def scenario(made: Fleet) -> None:
+        pool = await made.steering.pool.set_processors(6)
+        assert (pool.processors, len(pool.shares)) == (6, 6)
+        pool = await made.steering.pool.set_processors(1)
+        assert [(item.slot, item.share) for item in pool.shares] == [(0, 12 * MIB)]
+        assert [item.slot for item in made.supervisor.status()] == [0]
+        await check_whole(made)
+
+    run(scenario, 1)
+
+
+@pytest.mark.slow  # each turn starts a process
+def test_growing_that_is_cancelled_anywhere_leaves_all_as_it_was_or_all_grown() -> None:
+    async def main() -> None:
+        async with fleet(1, timeout=60) as made:
+            ends: set[int] = set()
+
+            async def check() -> None:
+                await check_whole(made)
+                ends.add(made.desired.config.processors)
+                if made.desired.config.processors == 2:
+                    await made.steering.set_processors(1)
+
+            assert await at_every_turn(lambda: made.steering.set_processors(2), check, stride=2) >= 4
+            assert ends == {1, 2}
+
+    run_cancelling(main())
+
+
+@pytest.mark.slow  # each turn starts a process again
+def test_shrinking_that_is_cancelled_anywhere_ends_whoever_waits() -> None:
+    async def main() -> None:
+        async with fleet(2, timeout=60) as made:
+            ends: set[int] = set()
+
+            async def check() -> None:
+                await check_whole(made)
+                ends.add(made.desired.config.processors)
+                if made.desired.config.processors == 1:
+                    await made.steering.set_processors(2)
+
+            assert await at_every_turn(lambda: made.steering.set_processors(1), check, stride=3) >= 3
+            assert ends == {1, 2}
+            assert "made" in {row["result"] for row in made.log.events("change_settled")}
+
+    run_cancelling(main())
+
+
+def test_a_size_that_is_cancelled_anywhere_is_in_force_everywhere_or_nowhere() -> None:
+    async def main() -> None:
+        async with fleet(2) as made:
+
+            async def check() -> None:
+                await check_whole(made)
+                await made.steering.set_pool_size(12 * MIB)
+
+            assert await at_every_turn(lambda: made.steering.set_pool_size(8 * MIB), check) >= 3
+
+    run_cancelling(main())
+
+
+def test_growing_that_fails_leaves_all_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(made: Fleet) -> None:
+        made.supervisor._command = ("/nonexistent/processor",)
+        with pytest.raises(UnavailableError, match=r"no processor was added: processor 1 could not be started: .*No such file") as caught:
+            await made.steering.set_processors(2)
+        assert caught.value.reason == "PROCESSOR_START_FAILED"
+        await check_whole(made)
+
+    run(scenario, 1)
+
+
+def test_processors_are_neither_added_nor_taken_away_once_the_proxy_drains() -> None:
+    async def scenario(made: Fleet) -> None:
+        made.steering.pool.draining = True
+        for count in (1, 3):
+            with pytest.raises(FailedPreconditionError):
+                await made.steering.set_processors(count)
+
+    run(scenario)
+
+
+def test_shares_move_to_the_needy_and_back() -> None:
+    async def scenario(made: Fleet) -> None:
+        pool = made.steering.pool
+        await pool._move_shares({0}, {0: 6 * MIB, 1: 0}, calm=False)
+        assert shares(made) == [8 * MIB + MIB // 2, 3 * MIB + MIB // 2]
+        await pool._move_shares(set(), {0: 0, 1: 0}, calm=True)
+        assert shares(made) == [6 * MIB, 6 * MIB]
+        assert len(made.log.events("pool_moved")) == 2
+
+    run(scenario)
+
+
+def test_shares_that_are_out_of_step_with_the_size_are_set_right_for_one_processor_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("control.steering.pool.BALANCE_INTERVAL_S", 0.01)
+    monkeypatch.setattr("control.steering.balance.CALM_LOOKS", 1)
+
+    async def scenario(made: Fleet) -> None:
+        made.desired.shares = {0: 7 * MIB}
+        await until(lambda: made.desired.shares == {0: 12 * MIB})
+
+    run(scenario, 1)
+
+
+def test_a_balancer_that_fails_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("control.steering.pool.BALANCE_INTERVAL_S", 0.01)
+    monkeypatch.setattr("control.guard._PAUSE_S", 0.0)
+
+    async def scenario(made: Fleet) -> None:
+        kept, made.desired.shares = made.desired.shares, {}
+        await until(lambda: made.meters.value("task.failures", "shares") >= 2)
+        made.desired.shares = kept
+        assert made.steering.health().alive
+
+    run(scenario, 1)

@@ -1,0 +1,408 @@
+"""Tap rules over fake processors, which refuse what real ones refuse."""
+
+import asyncio
+import dataclasses
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from control.errors import AbortedError, AlreadyExistsError, EtagError, FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError
+from control.fleet import supervisor, two_phases
+from control.steering.taps import MAX_RULES, etag_of, has_expired
+from proxy.config.model import TapConfig, TapRule, rules_to_wire
+from tests.fakes.cancelling import at_every_turn
+from tests.fakes.cancelling import run as run_cancelling
+from tests.fakes.fleet import Fleet, fleet, until
+
+Scenario = Callable[[Fleet], Awaitable[None]]
+FIRST = TapRule(name="first", directions=("request",))
+SECOND = TapRule(name="second", capture="lengths")
+TAP = TapConfig(directory="/nowhere", rules=(FIRST, SECOND))
+HOUR_NS = 3600 * 10**9
+
+
+def run(scenario: Scenario, processors: int = 2, mode: str = "", **options: Any) -> None:
+    async def main() -> None:
+        async with fleet(processors, mode, **{"tap": TAP, **options}) as made:
+            await scenario(made)
+
+    asyncio.run(main())
+
+
+def held(made: Fleet) -> tuple[TapRule, ...]:
+    """The rules that control has."""
+    assert made.desired.config.tap is not None
+    return made.desired.config.tap.rules
+
+
+async def names_in_force(made: Fleet) -> list[str]:
+    """The names of the rules that control and every processor have, in order; fails when they do not have the same."""
+    rows = rules_to_wire(held(made))
+    wire = [{key: list(value) if isinstance(value, tuple) else value for key, value in row.items()} for row in rows]
+    seen: set[int] = set()
+    while seen != {processor.slot for processor in made.supervisor.running}:
+        await (await made.connect()).echo(b"x")
+        for row in (await made.steering.list_channels())[0]:
+            assert row["facts"]["tap_rules"] == wire
+            seen.add(row["id"] >> 57)
+    assert [status.rule for status in await made.steering.list_tap_rules()] == list(held(made))
+    return [rule.name for rule in held(made)]
+
+
+def test_rules_are_added_changed_moved_and_removed_everywhere() -> None:
+    async def scenario(made: Fleet) -> None:
+        plane = made.steering
+        assert await names_in_force(made) == ["first", "second"]
+        added = await plane.create_tap_rule(TapRule(name="third", listeners=("a",)), "second")
+        assert (added.rule.name, added.expired, added.stops) == ("third", False, ())
+        assert await names_in_force(made) == ["first", "third", "second"]
+        await plane.create_tap_rule(TapRule(name="fourth"))
+        assert await names_in_force(made) == ["first", "third", "second", "fourth"]
+        changed = await plane.update_tap_rule("third", {"sample_frames": 0.5, "networks": ("10.0.0.0/8",)})
+        assert changed.rule == TapRule(name="third", listeners=("a",), sample_frames=0.5, networks=("10.0.0.0/8",))
+        assert await names_in_force(made) == ["first", "third", "second", "fourth"]
+        for before, order in (
+            ("first", ["fourth", "first", "third", "second"]),
+            ("third", ["first", "fourth", "third", "second"]),
+            ("fourth", ["first", "fourth", "third", "second"]),
+            ("", ["first", "third", "second", "fourth"]),
+        ):
+            await plane.update_tap_rule("fourth", {}, before)
+            assert await names_in_force(made) == order
+        for name in ("first", "fourth", "second", "third"):
+            await plane.delete_tap_rule(name)
+        assert await names_in_force(made) == []
+        assert made.meters.value("config.changes", "") == 11
+        assert made.desired.revision == 12
+
+    run(scenario)
+
+
+REFUSALS: list[tuple[str, Callable[[Any], Awaitable[Any]], type[Exception], str]] = [
+    ("name that is taken", lambda plane: plane.create_tap_rule(TapRule(name="first")), AlreadyExistsError, "tap_rule.name"),
+    ("before nobody", lambda plane: plane.create_tap_rule(TapRule(name="x"), "none"), NotFoundError, "none"),
+    ("name", lambda plane: plane.create_tap_rule(TapRule(name="X y")), InvalidArgumentError, "name"),
+    ("listener", lambda plane: plane.create_tap_rule(TapRule(name="x", listeners=("a", "b"))), InvalidArgumentError, "listeners[1]"),
+    ("network", lambda plane: plane.create_tap_rule(TapRule(name="x", networks=("10.0.0.1/8",))), InvalidArgumentError, "networks[0]"),
+    ("no direction", lambda plane: plane.create_tap_rule(TapRule(name="x", directions=())), InvalidArgumentError, "directions"),
+    ("share", lambda plane: plane.update_tap_rule("first", {"sample_frames": 1.1}), InvalidArgumentError, "sample_frames"),
+    ("no number", lambda plane: plane.update_tap_rule("first", {"sample_connections": float("nan")}), InvalidArgumentError, "sample_connections"),
+    ("percent", lambda plane: plane.update_tap_rule("first", {"max_cpu_percent": 101.0}), InvalidArgumentError, "max_cpu_percent"),
+    ("size", lambda plane: plane.update_tap_rule("first", {"max_frame_bytes": 2**31}), InvalidArgumentError, "max_frame_bytes"),
+    ("sizes", lambda plane: plane.update_tap_rule("first", {"min_size": 9, "max_size": 8}), InvalidArgumentError, "min_size"),
+    ("API", lambda plane: plane.update_tap_rule("first", {"apis": ("Fetch", "Fech")}), InvalidArgumentError, "apis[1]"),
+    ("range", lambda plane: plane.update_tap_rule("first", {"blank": ("15-0",)}), InvalidArgumentError, "blank[0]"),
+    ("ranges", lambda plane: plane.update_tap_rule("first", {"blank": ("0-9",), "hash": ("9-",)}), InvalidArgumentError, "hash"),
+    ("change of nobody", lambda plane: plane.update_tap_rule("none", {"capture": "hash"}), NotFoundError, "none"),
+    ("move before nobody", lambda plane: plane.update_tap_rule("first", {}, "none"), NotFoundError, "none"),
+    ("change of another state", lambda plane: plane.update_tap_rule("first", {"capture": "hash"}, None, "beef"), EtagError, "first"),
+    ("end of nobody", lambda plane: plane.delete_tap_rule("none"), NotFoundError, "none"),
+    ("end of another state", lambda plane: plane.delete_tap_rule("first", "beef"), EtagError, "first"),
+]
+
+
+@pytest.mark.parametrize("validate_only", [False, True])
+def test_what_cannot_be_is_refused_by_name_and_asked_of_nobody(validate_only: bool) -> None:
+    async def scenario(made: Fleet) -> None:
+        class Validating:
+            """Has ``validate_only`` in each call."""
+
+            def __getattr__(self, name: str) -> Any:
+                method = getattr(made.steering, name)
+                return lambda *arguments: method(*arguments, validate_only=validate_only)
+
+        for _, call, kind, where in REFUSALS:
+            with pytest.raises(kind) as caught:
+                await call(Validating())
+            if isinstance(caught.value, InvalidArgumentError):
+                assert [item.field for item in caught.value.violations] == [where]
+            else:
+                assert where in getattr(caught.value, "facts", {}).values()
+        assert await names_in_force(made) == ["first", "second"]
+        assert held(made) == TAP.rules
+        assert (made.desired.revision, made.tapped) == (1, [])
+        refused = made.meters.value("config.changes", "invalid") + made.meters.value("config.changes", "refused")
+        assert refused == (0 if validate_only else len(REFUSALS))
+
+    run(scenario, 1)
+
+
+def test_without_a_tap_there_are_no_rules_and_none_can_be_made() -> None:
+    async def scenario(made: Fleet) -> None:
+        assert await made.steering.list_tap_rules() == []
+        with pytest.raises(FailedPreconditionError) as caught:
+            await made.steering.create_tap_rule(TapRule(name="x"))
+        assert caught.value.reason == "NO_TAP"
+
+    run(scenario, 1, tap=None)
+
+
+def test_there_is_a_largest_number_of_rules() -> None:
+    async def scenario(made: Fleet) -> None:
+        with pytest.raises(FailedPreconditionError) as caught:
+            await made.steering.create_tap_rule(TapRule(name="one-more"))
+        assert caught.value.reason == "TOO_MANY_TAP_RULES"
+        await made.steering.delete_tap_rule("rule-7")
+        await made.steering.create_tap_rule(TapRule(name="one-more"))
+
+    run(scenario, 1, tap=dataclasses.replace(TAP, rules=tuple(TapRule(name=f"rule-{number}") for number in range(MAX_RULES))))
+
+
+def test_only_validated_it_says_what_would_be_and_nothing_is() -> None:
+    async def scenario(made: Fleet) -> None:
+        plane = made.steering
+        new = TapRule(name="new", sample_frames=0.5)
+        assert (await plane.create_tap_rule(new, "first", validate_only=True)).rule == new
+        assert (await plane.update_tap_rule("first", {"capture": "hash"}, validate_only=True)).rule == dataclasses.replace(FIRST, capture="hash")
+        await plane.delete_tap_rule("first", validate_only=True)
+        assert await names_in_force(made) == ["first", "second"]
+        assert (held(made), made.desired.revision, made.tapped) == (TAP.rules, 1, [])
+
+    run(scenario, 1)
+
+
+def test_a_change_for_a_rule_as_it_was_is_made_once() -> None:
+    async def scenario(made: Fleet) -> None:
+        plane = made.steering
+        (first, second) = await plane.list_tap_rules()
+        assert first.etag == etag_of(FIRST) != second.etag
+        outcomes = await asyncio.gather(
+            *(plane.update_tap_rule("first", {"sample_frames": share}, None, first.etag) for share in (0.25, 0.5, 0.75)), return_exceptions=True
+        )
+        (made_one,) = [item for item in outcomes if not isinstance(item, BaseException)]
+        assert [type(item) for item in outcomes if isinstance(item, BaseException)] == [EtagError, EtagError]
+        assert (await plane.list_tap_rules())[0] == made_one
+        assert (await plane.list_tap_rules())[1] == second
+        await plane.delete_tap_rule("first", made_one.etag)
+        assert await names_in_force(made) == ["second"]
+
+    run(scenario)
+
+
+def test_changes_that_are_asked_for_at_once_are_all_made() -> None:
+    """Each of the rules that the one before it has left, not of those that were when it was asked for."""
+
+    async def scenario(made: Fleet) -> None:
+        await asyncio.gather(*(made.steering.create_tap_rule(TapRule(name=f"rule-{number}")) for number in range(8)))
+        assert sorted(await names_in_force(made)) == ["first", *(f"rule-{number}" for number in range(8)), "second"]
+
+    run(scenario)
+
+
+def test_an_expired_rule_is_shown_as_such_and_goes_with_the_next_change() -> None:
+    gone = TapRule(name="gone", expires_ns=5)
+    later = TapRule(name="later", expires_ns=time.time_ns() + HOUR_NS)
+
+    async def scenario(made: Fleet) -> None:
+        plane = made.steering
+        assert [(item.rule.name, item.expired) for item in await plane.list_tap_rules()] == [("gone", True), ("first", False), ("later", False)]
+        await plane.create_tap_rule(TapRule(name="new"), "gone")
+        assert await names_in_force(made) == ["new", "first", "later"]
+        await plane.update_tap_rule("later", {"expires_ns": 5})
+        assert [item.expired for item in await plane.list_tap_rules()] == [False, False, True]
+        await plane.update_tap_rule("later", {"expires_ns": 0})
+        assert [item.expired for item in await plane.list_tap_rules()] == [False, False, False]
+        await plane.update_tap_rule("later", {"expires_ns": 5})
+        await plane.create_tap_rule(TapRule(name="later", capture="hash"), "first")
+        assert await names_in_force(made) == ["new", "later", "first"]
+
+    run(scenario, 1, tap=dataclasses.replace(TAP, rules=(gone, FIRST, later)))
+
+
+def test_a_time_is_over_from_its_first_nanosecond_on() -> None:
+    rule = TapRule(name="x", expires_ns=100)
+    assert [has_expired(rule, now) for now in (99, 100, 101)] == [False, True, True]
+    assert not has_expired(FIRST, 2**62)
+
+
+def test_the_keeper_hears_of_both_before_a_change_and_of_the_new_ones_after_it() -> None:
+    answers = TapRule(name="answers", directions=("response",))
+
+    async def scenario(made: Fleet) -> None:
+        await made.steering.create_tap_rule(answers)
+        assert made.tapped == [(FIRST, FIRST, answers), (FIRST, answers)]
+        made.tapped.clear()
+        await made.steering.delete_tap_rule("first")
+        assert made.tapped == [(FIRST, answers, answers), (answers,)]
+
+    run(scenario, 1, tap=dataclasses.replace(TAP, rules=(FIRST,)))
+
+
+def test_the_keeper_hears_nothing_of_rules_that_are_not_the_last_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that goes on late, when the next change is made already, would take back what that one has said."""
+    both = TapRule(name="both")
+
+    async def scenario(made: Fleet) -> None:
+        late, change = asyncio.Event(), made.supervisor.change
+
+        async def change_late(*arguments: Any) -> None:
+            monkeypatch.undo()
+            await change(*arguments)
+            await late.wait()
+
+        monkeypatch.setattr(made.supervisor, "change", change_late)
+        first = asyncio.ensure_future(made.steering.delete_tap_rule("first"))
+        await until(lambda: made.tapped)
+        await made.steering.create_tap_rule(both)
+        late.set()
+        await first
+        assert made.tapped == [(FIRST,), (both,), (both,)]
+
+    run(scenario, 2, tap=dataclasses.replace(TAP, rules=(FIRST,)))
+
+
+def test_a_rule_that_turned_itself_off_is_shown_by_processor_until_it_is_changed_or_the_processor_ends() -> None:
+    async def scenario(made: Fleet) -> None:
+        plane = made.steering
+        doubtful = await plane.create_tap_rule(TapRule(name="doubtful", max_loss_percent=1.0))
+        await names_in_force(made)
+        await until(lambda: len(made.log.events("tap_rule_off")) == 2)
+        (status,) = [item for item in await plane.list_tap_rules() if item.stops]
+        assert [(stop.slot, stop.cause, stop.percent, stop.limit) for stop in status.stops] == [(0, "loss", 7.5, 1.0), (1, "loss", 8.5, 1.0)]
+        assert (status.rule, status.etag) == (doubtful.rule, doubtful.etag)
+        assert abs(status.stops[0].since_ns - time.time_ns()) < HOUR_NS
+        os.environ["FAKE_PROCESSOR"] = ""
+        made.supervisor.running[0].kill("died")
+        await until(lambda: made.supervisor.slots[0].restarts == 1 and len(made.supervisor.running) == 2)
+        assert [stop.slot for item in await plane.list_tap_rules() for stop in item.stops] == [1]
+        await plane.create_tap_rule(TapRule(name="other"))
+        assert [len(item.stops) for item in await plane.list_tap_rules()] == [0, 0, 1, 0]
+        await plane.delete_tap_rule("doubtful")
+        assert [item.stops for item in await plane.list_tap_rules()] == [(), (), ()]
+
+    run(scenario, 2, "off")
+
+
+# --- in force everywhere or nowhere
+
+
+def test_refused_by_one_nobody_has_it() -> None:
+    async def scenario(made: Fleet) -> None:
+        with pytest.raises(AbortedError, match="processor 1: the fake was told to"):
+            await made.steering.delete_tap_rule("first")
+        assert await names_in_force(made) == ["first", "second"]
+        assert (made.tapped, made.meters.value("config.changes", "refused")) == ([], 1)
+
+    run(scenario, 2, "refuse@1")
+
+
+def test_one_that_is_silent_keeps_it_from_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(made: Fleet) -> None:
+        monkeypatch.setattr(two_phases, "PATIENCE_S", 0.05)
+        with pytest.raises(AbortedError) as caught:
+            await made.steering.delete_tap_rule("first")
+        assert caught.value.reason == "PROCESSOR_SILENT"
+        assert await names_in_force(made) == ["first", "second"]
+
+    run(scenario, 2, "silent@1")
+
+
+@pytest.mark.parametrize("mode", ["dying@1", "quitting@1", "broken@1"])
+def test_one_that_dies_between_the_phases_has_a_successor_with_the_rules(mode: str) -> None:
+    async def scenario(made: Fleet) -> None:
+        await made.steering.update_tap_rule("first", {"capture": "hash"})
+        assert held(made)[0].capture == "hash"
+        os.environ["FAKE_PROCESSOR"] = ""
+        await until(lambda: made.supervisor.slots[1].restarts >= 1 and len(made.supervisor.running) == 2)
+        assert await names_in_force(made) == ["first", "second"]
+        await made.steering.delete_tap_rule("first")
+        assert await names_in_force(made) == ["second"]
+
+    run(scenario, 2, mode)
+
+
+def test_one_that_starts_meanwhile_has_the_rules_before_it_takes_connections() -> None:
+    async def scenario(made: Fleet) -> None:
+        slot = made.supervisor.slots[0]
+        assert slot.processor is not None
+        slot.processor.kill("died")
+        await until(lambda: slot.state == "restarting" and slot.processor is not None)
+        await made.steering.delete_tap_rule("first")
+        assert slot.state == "restarting"
+        await until(lambda: slot.state == "running")
+        assert await names_in_force(made) == ["second"]
+
+    run(scenario, 1, "slow_start")
+
+
+def test_a_busy_one_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(made: Fleet) -> None:
+        busy = made.supervisor.running[1]
+        os.kill(busy.pid, signal.SIGSTOP)
+        changing = asyncio.ensure_future(made.steering.delete_tap_rule("first"))
+        await asyncio.wait((changing,), timeout=0.3)
+        assert not changing.done()
+        assert [item.rule.name for item in await made.steering.list_tap_rules()] == ["first", "second"]
+        os.kill(busy.pid, signal.SIGCONT)
+        await changing
+        assert await names_in_force(made) == ["second"]
+        assert made.supervisor.running[1] is busy
+
+    run(scenario)
+
+
+def test_one_whose_heart_stands_is_replaced_by_one_that_has_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "HEARTBEAT_LIMIT_S", 0.3)
+    monkeypatch.setattr(supervisor, "_WATCH_INTERVAL_S", 0.02)
+
+    async def scenario(made: Fleet) -> None:
+        os.kill(made.supervisor.running[1].pid, signal.SIGSTOP)
+        await made.steering.delete_tap_rule("first")
+        await until(lambda: made.supervisor.slots[1].restarts == 1 and len(made.supervisor.running) == 2)
+        assert await names_in_force(made) == ["second"]
+
+    run(scenario)
+
+
+def test_a_change_that_is_not_confirmed_is_decided_and_the_keeper_is_told_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(made: Fleet) -> None:
+        (processor,) = made.supervisor.running
+        asking = processor.link.ask
+
+        async def ask(message: dict[str, Any], number: int) -> Any:
+            if message["type"] == "commit":
+                os.kill(processor.pid, signal.SIGSTOP)
+            return await asking(message, number)
+
+        monkeypatch.setattr(two_phases, "PATIENCE_S", 0.2)
+        monkeypatch.setattr(processor.link, "ask", ask)
+        with pytest.raises(UnavailableError) as caught:
+            await made.steering.delete_tap_rule("first")
+        os.kill(processor.pid, signal.SIGCONT)
+        assert caught.value.reason == "CHANGE_PENDING"
+        monkeypatch.undo()
+        assert made.tapped == [(FIRST, SECOND, SECOND)]
+        assert await names_in_force(made) == ["second"]
+
+    run(scenario, 1)
+
+
+def test_a_change_that_is_cancelled_anywhere_is_had_by_all_or_none_and_the_next_can_be_made() -> None:
+    async def main() -> None:
+        async with fleet(2, tap=TAP) as made:
+            await made.steering.update_tap_rule("first", {}, validate_only=True)  # what judges is loaded
+            ends: set[bool] = set()
+            number = 0
+
+            def call() -> Any:
+                nonlocal number
+                number += 1
+                return made.steering.create_tap_rule(TapRule(name=f"rule-{number}"))
+
+            async def check() -> None:
+                await until(lambda: not made.steering._transactions._running)
+                there = f"rule-{number}" in await names_in_force(made)
+                ends.add(there)
+                if there:
+                    await made.steering.delete_tap_rule(f"rule-{number}")
+                assert await names_in_force(made) == ["first", "second"]
+
+            cancelled = await at_every_turn(call, check)
+            assert cancelled >= 3
+            assert ends == {True, False}
+
+    run_cancelling(main())

@@ -1,0 +1,41 @@
+"""control.steering.upstreams: new addresses reach every processor, and what processors leave out is listed."""
+
+from control.intake.resolver import Resolution
+from control.plane import DownEndpoint
+from tests.fakes.fleet import Fleet, open_channels, run
+
+
+def test_new_addresses_reach_every_processor() -> None:
+    async def scenario(made: Fleet) -> None:
+        await open_channels(made, 2)
+        fresh = [["127.0.0.1", 2, "127.0.0.9", 9], ["127.0.0.1", 2, "127.0.0.8", 9]]
+        made.resolver.current = {"u": Resolution(fresh)}
+        await made.steering.upstreams.set_endpoints()
+        rows, _ = await made.steering.list_channels()
+        assert [row["facts"]["endpoints"] for row in rows] == [{"u": fresh}] * 2
+        assert made.desired.endpoints == {"u": fresh}
+        revision = made.desired.revision
+        made.resolver.current = {"u": Resolution(fresh[::-1])}
+        await made.steering.upstreams.set_endpoints()
+        assert (made.desired.revision, len(made.log.events("endpoints_changed"))) == (revision, 1)
+
+    run(scenario)
+
+
+def test_addresses_that_a_processor_refused_are_offered_again() -> None:
+    async def scenario(made: Fleet) -> None:
+        made.resolver.current = {"u": Resolution([["127.0.0.1", 2, "127.0.0.9", 9]])}
+        for count in (1, 2):
+            await made.steering.upstreams.set_endpoints()
+            assert len(made.log.events("endpoints_refused")) == count
+        assert made.desired.endpoints == {"u": [["127.0.0.1", 2, "127.0.0.1", 1]]}
+
+    run(scenario, 1, "refuse")
+
+
+def test_endpoints_that_processors_leave_out_are_listed_with_how_many_do() -> None:
+    async def scenario(made: Fleet) -> None:
+        (upstream,) = await made.steering.list_upstreams()
+        assert upstream.down == (DownEndpoint(address="127.0.0.1:1", reason="refused", detail="says 0", processors=2),)
+
+    run(scenario, 2, "down")

@@ -1,0 +1,53 @@
+"""proxy.network.channel_sink: each channel tells its own sink, and nobody else's."""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fakes.network import NetBench, Recorder, RecorderSink, frame, net_bench
+
+
+@pytest.fixture
+def net() -> Iterator[NetBench]:
+    with net_bench() as bench:
+        yield bench
+
+
+def test_two_channels_of_one_selector_tell_their_own_sinks(net: NetBench) -> None:
+    mine, peer = net.ready_pair()
+    other = Recorder()
+    sink = RecorderSink(other)
+    ours, theirs = socket.socketpair()
+    sink.channel = net.selector.register(ours, 77, net.options(), sink)
+    net.poll()
+    theirs.send(frame(3))
+    theirs.close()
+    net.poll(2)
+    sink.channel.shut_write()
+    sink.channel.close("admin")
+    net.poll(2)
+    assert other.words() == ["ready", "received", "end_of_stream", "closed"]
+    assert net.listener.words() == ["ready"]
+    peer.send(frame(1))
+    net.poll()
+    assert net.listener.words(mine) == ["ready", "received"]
+
+
+def test_a_sink_that_raises_is_the_end_of_its_channel_only(net: NetBench) -> None:
+    good, peer = net.ready_pair()
+
+    class Broken(RecorderSink):
+        def ready(self) -> None:
+            raise RuntimeError("a bug")
+
+    sink = Broken(net.listener)
+    ours, theirs = socket.socketpair()
+    with theirs:
+        sink.channel = net.selector.register(ours, 77, net.options(), sink)
+        net.poll(2)
+        assert (sink.channel.close_cause, sink.channel.detail) == ("internal", "RuntimeError: a bug")
+    peer.send(frame(1))
+    net.poll()
+    assert good.frames_received == 1
+    net.faults += 1

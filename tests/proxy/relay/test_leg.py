@@ -1,0 +1,14 @@
+"""A leg is the sink of its channel. What it passes on is tested with the pair; here: whose it is."""
+
+from proxy.network.channel_sink import ChannelSink
+from proxy.relay.leg import RelayLeg
+
+
+def test_both_channels_of_a_pair_tell_their_own_leg(world):
+    _, upstream, pair = world.pair()
+    for leg, other in ((pair.client, pair.upstream), (pair.upstream, pair.client)):
+        assert isinstance(leg, RelayLeg)
+        assert isinstance(leg, ChannelSink)
+        assert leg.other is other
+        assert leg.channel.sink is leg
+    upstream.close()

@@ -1,0 +1,111 @@
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.tap import headers, record
+from proxy.tap.headers import BlockHeader
+from proxy.tap.record import FormatError
+
+I32 = st.integers(0, 2**31 - 1)
+I64 = st.integers(0, 2**63 - 1)
+
+
+def header(**changes: int) -> BlockHeader:
+    facts = dict.fromkeys(BlockHeader._fields, 0)
+    places = dict.fromkeys(("header_len", "chunks_at", "starts_at", "sizes_at", "answers_at", "data_at", "block_len"), 128)
+    return BlockHeader(**{**facts, **places, **changes})
+
+
+def test_a_block_header_has_the_size_that_the_format_names() -> None:
+    assert headers.BLOCK_HEADER.size + headers.HEADER_CRC.size == record.BLOCK_HEADER_BYTES
+
+
+@given(sequence=I64, offset=I64, first=I64, frames=I32, lost=I64, crc=st.integers(0, 2**32 - 1))
+def test_block_header_round_trip(sequence: int, offset: int, first: int, frames: int, lost: int, crc: int) -> None:
+    one = header(sequence=sequence, offset=offset, first_ns=first, request_frames=frames, lost_frames=lost, body_crc=crc)
+    data = b"x" * 64 + headers.encode_block_header(one)
+    assert headers.decode_block_header(data, 64) == one
+
+
+def test_only_a_block_with_pieces_is_one_that_version_1_does_not_know() -> None:
+    plain, pieces = (headers.encode_block_header(header(flags=flags)) for flags in (0, record.BLOCK_PIECES))
+    assert (plain[:4], pieces[:4]) == (b"FGB1", b"FGB2")
+    assert headers.decode_block_header(pieces).flags == record.BLOCK_PIECES
+
+
+@given(position=st.integers(0, record.BLOCK_HEADER_BYTES - 1), flip=st.integers(1, 255))
+def test_any_changed_byte_of_a_block_header_is_found(position: int, flip: int) -> None:
+    data = bytearray(headers.encode_block_header(header()))
+    data[position] ^= flip
+    with pytest.raises(FormatError):
+        headers.decode_block_header(data)
+
+
+@pytest.mark.parametrize("length", [0, 1, 127])
+def test_a_short_block_header_is_refused(length: int) -> None:
+    with pytest.raises(FormatError, match=f"{length} bytes of 128"):
+        headers.decode_block_header(bytes(length))
+
+
+def test_zeros_are_no_block() -> None:
+    with pytest.raises(FormatError):
+        headers.decode_block_header(bytes(128))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"header_len": 64},
+        {"chunk_count": 1},
+        {"chunk_count": -1},
+        {"strings_len": 8},
+        {"starts_count": 1},
+        {"data_len": 1},
+        {"data_at": 120},
+        {"block_len": 129},
+        {"block_len": 64},
+    ],
+)
+def test_sections_outside_the_block_are_refused(changes: dict[str, int]) -> None:
+    with pytest.raises(FormatError, match="sections"):
+        headers.decode_block_header(headers.encode_block_header(header(**changes)))
+
+
+def test_segment_header_round_trip() -> None:
+    facts: dict[str, str | int] = {"node": "kante-é", "slot": "0", "stream": "s", "boot_id": "b", "created_ns": 2**62, "base": 2**40}
+    data = headers.encode_segment_header(facts)
+    assert len(data) == record.SEGMENT_HEADER_BYTES
+    assert headers.decode_segment_header(data + b"more") == {**facts, "version": record.FORMAT_VERSION}
+
+
+def test_a_newer_version_is_refused_by_name() -> None:
+    data = bytearray(headers.encode_segment_header({"base": 0}))
+    struct.pack_into("<I", data, 8, record.FORMAT_VERSION + 1)
+    with pytest.raises(FormatError, match="version 4, this reader knows up to 3"):
+        headers.decode_segment_header(bytes(data))
+
+
+def test_segments_of_version_1_are_read() -> None:
+    data = bytearray(headers.encode_segment_header({"base": 0}))
+    struct.pack_into("<I", data, 8, 1)
+    assert headers.decode_segment_header(bytes(data))["base"] == 0
+
+
+@pytest.mark.parametrize(("position", "words"), [(0, "magic"), (25, "damaged")])
+def test_a_damaged_segment_header_is_refused(position: int, words: str) -> None:
+    data = bytearray(headers.encode_segment_header({"base": 0}))
+    data[position] ^= 1
+    with pytest.raises(FormatError, match=words):
+        headers.decode_segment_header(bytes(data))
+
+
+def test_a_short_segment_header_is_refused() -> None:
+    with pytest.raises(FormatError, match="100 bytes of 4096"):
+        headers.decode_segment_header(bytes(100))
+
+
+def test_a_segment_header_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(FormatError, match="does not fit"):
+        headers.encode_segment_header({"node": "n" * 5000})

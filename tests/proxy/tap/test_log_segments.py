@@ -1,0 +1,66 @@
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from proxy.tap.log_segments import first_offset, open_segment, segment_seal, segments, streams
+from proxy.tap.record import SEAL_FINAL
+from tests.fakes.tap_log import FakeProcessor
+
+
+def test_streams_are_folders_that_are_not_ours(tmp_path: Path) -> None:
+    for name in ("b.0.x", "a.0.x", "_consumers", ".hidden"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "file").touch()
+    assert streams(str(tmp_path)) == ["a.0.x", "b.0.x"]
+
+
+def test_a_seal_says_what_is_in_the_segment_and_whether_the_stream_ends(tmp_path: Path) -> None:
+    processor = FakeProcessor(tmp_path)
+    for body in (b"one", b"two", b"three"):
+        processor.block([body])
+    processor.close()
+    (segment,) = segments(str(tmp_path), processor.stream)
+    seal = segment_seal(segment)
+    assert seal is not None
+    assert (seal.end, seal.blocks, seal.request_frames, seal.response_frames, seal.lost_frames) == (segment.limit, 4, 3, 0, 0)
+    assert seal.flags == SEAL_FINAL
+
+
+def test_a_segment_sealed_while_it_is_listed_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    processor = FakeProcessor(tmp_path)
+    processor.block([b"one"])
+    real: Callable[[str], list[str]] = os.listdir
+
+    def listdir(path: str) -> list[str]:
+        names = real(path)
+        if processor.writer.queued_bytes == 0 and names == ["00000000000000000000.open"]:
+            processor.close()
+        return names
+
+    monkeypatch.setattr(os, "listdir", listdir)
+    (segment,) = segments(str(tmp_path), processor.stream)
+    assert segment.sealed
+
+
+def test_a_stream_begins_where_its_oldest_segment_does(tmp_path: Path) -> None:
+    processor = FakeProcessor(tmp_path, segment_size=1)
+    for body in (b"one", b"two"):
+        processor.block([body])
+    first, second = segments(str(tmp_path), processor.stream)
+    assert (first.base, second.base) == (0, first.limit)
+    os.unlink(first.path)
+    assert first_offset(str(tmp_path), processor.stream) == second.base
+
+
+def test_a_segment_is_opened_under_the_name_that_it_has_now(tmp_path: Path) -> None:
+    processor = FakeProcessor(tmp_path)
+    processor.block([b"one"])
+    (listed,) = segments(str(tmp_path), processor.stream)
+    processor.close()
+    os.close(open_segment(listed.path))
+    (sealed,) = segments(str(tmp_path), processor.stream)
+    os.unlink(sealed.path)
+    with pytest.raises(FileNotFoundError):
+        open_segment(listed.path)
