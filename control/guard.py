@@ -37,7 +37,7 @@ class Job:
 
     def failed(self, error: BaseException) -> None:
         """Log and count what it did not expect. That is no beat: what only fails stands."""
-        _tell(self._log, self._meters, self.name, error)
+        _report(self._log, self._meters, self.name, error)
 
     def end(self) -> None:
         """It is over, as it should be; nobody waits for a beat any more."""
@@ -86,7 +86,7 @@ class Guard:
 
     def failed(self, name: str, error: BaseException, **fields: str) -> None:
         """Log and count an exception of what is no job; ``name`` is one of ``proxy.cells.TASKS``. Any thread."""
-        _tell(self._log, self._meters, name, error, **fields)
+        _report(self._log, self._meters, name, error, **fields)
 
     @property
     def standing(self) -> list[str]:
@@ -94,7 +94,7 @@ class Guard:
         return [job.name for job in tuple(self._jobs) if job.standing]
 
 
-def _tell(log: RowLog, meters: Meters, name: str, error: BaseException, **fields: str) -> None:
+def _report(log: RowLog, meters: Meters, name: str, error: BaseException, **fields: str) -> None:
     trace = "".join(traceback.format_exception(error))
     log.write("task_failed", level="error", task=name, **fields, error=repr(error), trace=trace)
     meters.add("task.failures", name)

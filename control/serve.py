@@ -178,7 +178,7 @@ class Proxy:
         self._on_stop(steering.close)
         starting = asyncio.create_task(supervisor.start_slots(range(config.processors)))
         try:
-            addresses = await self._start_faces(steering, config)
+            addresses = await self._start_servers(steering, config)
         except BaseException:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
@@ -200,9 +200,9 @@ class Proxy:
         self._on_stop(acceptor.stop)
         return acceptor
 
-    async def _start_faces(self, steering: Steering, config: ProxyConfig) -> dict[str, Any]:
+    async def _start_servers(self, steering: Steering, config: ProxyConfig) -> dict[str, Any]:
         """Telemetry and the gRPC service; what they bound."""
-        await asyncio.to_thread(_load_faces, config)  # the loop starts the processors meanwhile
+        await asyncio.to_thread(_load_servers, config)  # the loop starts the processors meanwhile
         from control import service
 
         addresses: dict[str, Any] = {"admin": config.admin.address, "health": None, "prometheus": None}
@@ -285,7 +285,7 @@ class Proxy:
             self._supervisor.kill_all()
 
 
-def _load_faces(config: ProxyConfig) -> None:
+def _load_servers(config: ProxyConfig) -> None:
     """Import what answers gRPC and exports telemetry: a third of the time that a start takes."""
     import control.service
 

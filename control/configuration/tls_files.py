@@ -4,10 +4,12 @@ A file that is replaced meanwhile changes nothing: otherwise a processor that is
 neighbours, and nobody could say which one clients meet.
 """
 
+import typing
 from typing import Final
 
 from control.configuration.fault import ConfigurationError, Fault
-from proxy.config.model import ProxyConfig
+from proxy.config.key import keys
+from proxy.config.model import ListenerTls, ProxyConfig, UpstreamTls
 from proxy.errors import ConfigError
 
 __all__ = ["MAX_BYTES", "read_tls_files"]
@@ -45,16 +47,17 @@ def read_tls_files(config: ProxyConfig) -> dict[str, str]:
 
 def _named(config: ProxyConfig) -> list[tuple[str, str]]:
     """Keys and paths of all files."""
-    named: list[tuple[str, str | None]] = []
-    for index, listener in enumerate(config.listeners):
-        if listener.tls is not None:
-            key = f"listeners[{index}].tls"
-            named += [(f"{key}.{name}", getattr(listener.tls, name)) for name in ("certificate", "key", "client_ca")]
-    for index, upstream in enumerate(config.upstreams):
-        if upstream.tls is not None:
-            key = f"upstreams[{index}].tls"
-            named += [(f"{key}.{name}", getattr(upstream.tls, name)) for name in ("certificate", "key", "ca")]
-    return [(key, path) for key, path in named if path is not None]
+    sections: list[tuple[str, ListenerTls | UpstreamTls | None]] = [
+        *((f"listeners[{index}].tls", listener.tls) for index, listener in enumerate(config.listeners)),
+        *((f"upstreams[{index}].tls", upstream.tls) for index, upstream in enumerate(config.upstreams)),
+    ]
+    return [
+        (f"{section}.{name}", path)
+        for section, tls in sections
+        if tls is not None
+        for name, key in keys(typing.cast(type, type(tls))).items()
+        if key.unit == "path" and (path := getattr(tls, name)) is not None
+    ]
 
 
 def _misfits(config: ProxyConfig, files: dict[str, bytes]) -> list[Fault]:

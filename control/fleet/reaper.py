@@ -31,9 +31,9 @@ class Reaper:
                 return
             on_exit = self._watched.pop(pid, None)
             if on_exit is not None:
-                self._tell(on_exit, pid, os.waitstatus_to_exitcode(status))
+                self._notify(on_exit, pid, os.waitstatus_to_exitcode(status))
 
-    def _tell(self, on_exit: Callable[[int], None], pid: int, code: int) -> None:
+    def _notify(self, on_exit: Callable[[int], None], pid: int, code: int) -> None:
         try:
             on_exit(code)
         except Exception as error:  # the other children that ended are still to be taken: SIGCHLD may not come again

@@ -71,7 +71,7 @@ class SlotCells:
         """Note the counters before a processor starts in the slot."""
         self._before = self._counts()
 
-    def bury(self, cause: str = "processor_died") -> Life:
+    def end(self, cause: str = "processor_died") -> Life:
         """Take stock after the processor is dead and reaped, so that this process is the only writer: its open connections are counted as
         closed for ``cause``, its frames of unproven whereabouts as settled (the caller writes them to the tap as a gap), gauges become 0.
         """

@@ -137,7 +137,7 @@ class Supervisor:
         slot.task.add_done_callback(lambda _: _fail(first, _start_error(number, "was stopped before it was ready")))
         return first
 
-    async def retire_slots(self, numbers: Sequence[int], timeout_ms: int) -> None:
+    async def remove_slots(self, numbers: Sequence[int], timeout_ms: int) -> None:
         """Let these slots drain, end their processors, and forget the slots."""
         for number in numbers:
             self.slots[number].leaving = True
@@ -190,7 +190,7 @@ class Supervisor:
             slot.state = "stopped"
 
     async def _run_one(self, slot: Slot, first: asyncio.Future[None]) -> None:
-        """One process from its start to its burial. A first one that fails is the last; that is raised where ``first`` is waited for."""
+        """One process from its start to its end. A first one that fails is the last; that is raised where ``first`` is waited for."""
         try:
             await self._live(slot, first)
         except Exception as error:
@@ -209,12 +209,12 @@ class Supervisor:
         except BaseException:
             processor.kill("died")
             await processor.ended
-            self._bury(slot, processor)
+            self._release(slot, processor)
             raise
         if not first.done():
             first.set_result(None)
         await processor.ended
-        self._died(slot, processor)
+        self._ended(slot, processor)
 
     def _spawn(self, slot: Slot) -> Processor:
         slot.state = "starting" if slot.restarts == 0 else "restarting"
@@ -228,7 +228,7 @@ class Supervisor:
                 slot.number, slot.generation, slot.cells, self._reaper, self._log, self._notice, self._command, self._inherited
             )
         except OSError as error:
-            self._on_end(slot, slot.cells.bury())
+            self._on_end(slot, slot.cells.end())
             raise _start_error(slot.number, f"could not be started: {error}") from error
         self.connections.enter(slot.processor)
         return slot.processor
@@ -247,9 +247,9 @@ class Supervisor:
         self._log.write("processor_ready", slot=slot.number, pid=processor.pid, generation=slot.generation)
         self._update_targets()
 
-    def _died(self, slot: Slot, processor: Processor) -> None:
+    def _ended(self, slot: Slot, processor: Processor) -> None:
         code = processor.ended.result()
-        casualties = self._bury(slot, processor)
+        casualties = self._release(slot, processor)
         event: Row = {"slot": slot.number, "pid": processor.pid, "generation": slot.generation, "exit_code": code, "connections": casualties}
         if processor.kill_reason == FORCED:
             self._emit({"event": "processor_stopped", "level": "warning", "forced": True, **event})
@@ -262,7 +262,7 @@ class Supervisor:
             self._meters.add("worker.restarts", reason if reason in ("heartbeat", "commit") else "died")
         self._emit({"event": "processor_died", "level": "error", "reason": reason, **event})
 
-    def _bury(self, slot: Slot, processor: Processor) -> int:
+    def _release(self, slot: Slot, processor: Processor) -> int:
         """Give back what a dead processor held, account for what went with it; how many connections that were."""
         slot.processor = None
         slot.state = "stopped"
@@ -271,7 +271,7 @@ class Supervisor:
         casualties = self.connections.forget(processor)
         if slot.drained is not None and not slot.drained.done():
             slot.drained.set_result(0)
-        self._on_end(slot, slot.cells.bury(end_cause(processor)))
+        self._on_end(slot, slot.cells.end(end_cause(processor)))
         return casualties
 
     def _emit(self, row: Row) -> None:
@@ -402,10 +402,15 @@ class Supervisor:
                 slot.processor.kill(FORCED)
 
     async def stop(self) -> None:
-        """End every processor and give everything back."""
+        """End every processor, and account for each end. Cancelled, it waits for that all the same: who cuts it off kills first (``kill_all``)."""
         self._ending = True
         self._watcher.cancel()
-        await self.stop_slots(list(self.slots))
+        ending = asyncio.ensure_future(self.stop_slots(list(self.slots)))
+        try:
+            await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            await ending
+            raise
 
     def close(self) -> None:
         """Give the counters back, after ``stop`` and after everybody who reads them."""

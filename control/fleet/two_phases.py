@@ -90,17 +90,17 @@ class TwoPhases:
             async with asyncio.timeout(PATIENCE_S):
                 answer = await processor.link.ask({"type": "commit"}, number)
         except TimeoutError:
-            self._tell(processor, f"it has not answered within {PATIENCE_S:g} s")
+            self._log_unconfirmed(processor, f"it has not answered within {PATIENCE_S:g} s")
             return False
         except UnavailableError:
-            self._tell(processor, "it ended; who runs in its slot next starts with the change", level="info")
+            self._log_unconfirmed(processor, "it ended; who runs in its slot next starts with the change", level="info")
             return True
         if answer["type"] != "committed":
-            self._tell(processor, f"it says {answer.get('reason', answer['type'])}; it is replaced")
+            self._log_unconfirmed(processor, f"it says {answer.get('reason', answer['type'])}; it is replaced")
             processor.kill("commit")
         return True
 
-    def _tell(self, processor: Processor, reason: str, level: str = "warning") -> None:
+    def _log_unconfirmed(self, processor: Processor, reason: str, level: str = "warning") -> None:
         self._log.write("change_unconfirmed", level=level, slot=processor.slot, pid=processor.pid, reason=reason)
 
 

@@ -111,8 +111,8 @@ class ControlPlane(abc.ABC):
         """Change maxReceiveSize for every header scanned from now on.
 
         Raises:
-            NotFoundError: no such listener. InvalidArgumentError: not in 1 to 2 GiB - 1. FailedPreconditionError: above a processor's share of the
-                pool. AbortedError: a processor refused; none has it. UnavailableError: it is decided, but not confirmed everywhere.
+            NotFoundError: no such listener. InvalidArgumentError: outside ``MAX_RECEIVE_SIZE``. FailedPreconditionError: above a processor's share of
+            the pool. AbortedError: a processor refused; none has it. UnavailableError: it is decided, but not confirmed everywhere.
         """
 
     @abc.abstractmethod
@@ -121,7 +121,7 @@ class ControlPlane(abc.ABC):
 
     @abc.abstractmethod
     async def top_holders(self, count: int) -> list[Holder]:
-        """Who holds most of the memory pool, most first, at most ``count`` (1 to 100).
+        """Who holds most of the memory pool, most first, at most ``count`` (1 to ``MAX_HOLDERS``).
 
         Raises:
             InvalidArgumentError: the count is out of range. UnavailableError: a processor does not answer; one that died holds nothing.
@@ -136,8 +136,8 @@ class ControlPlane(abc.ABC):
 
     @abc.abstractmethod
     async def set_processors(self, count: int) -> PoolStatus:
-        """Start or drain and stop processors until ``count`` (1 to 64) run. Growing returns when the new ones are ready; shrinking when the drained
-        ones are gone or their drain timeout closed what was left. Errors as ``set_pool_size``.
+        """Start or drain and stop processors until ``count`` (1 to ``MAX_PROCESSORS``) run. Growing returns when the new ones are ready; shrinking
+        when the drained ones are gone or their drain timeout closed what was left. Errors as ``set_pool_size``.
         """
 
     @abc.abstractmethod

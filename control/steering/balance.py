@@ -1,6 +1,6 @@
 """Shares of the memory pool move to the processors that need them.
 
-Every few seconds control looks at the cells: a processor whose leases had to wait since the last two looks is needy; one that uses little of
+Every few seconds control samples the cells: a processor whose leases had to wait in the last two intervals is needy; one that uses little of
 its share gives half of what it can spare. No share falls below the largest frame or twice what its processor uses, and the sum stays the size.
 When nobody was needy for a while the shares become equal again.
 """
@@ -9,15 +9,15 @@ import dataclasses
 from collections.abc import Mapping, Set
 from typing import Final
 
-__all__ = ["Look", "Need", "moved_shares"]
+__all__ = ["Need", "Sample", "moved_shares"]
 
 STEP: Final = 64 * 1024
 LEAST_MOVE: Final = 256 * 1024
-CALM_LOOKS: Final = 6
+CALM_SAMPLES: Final = 6
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Look:
+class Sample:
     """One processor's pool at one moment: ``usage`` in bytes, ``refused`` leases that had to wait, since ever."""
 
     usage: int
@@ -48,16 +48,16 @@ def _spare(share: int, usage: int, floor: int) -> int:
 
 
 class Need:
-    """Who is needy, from one look to the next."""
+    """Who is needy, from one sample to the next."""
 
     def __init__(self) -> None:
-        self._before: dict[int, Look] = {}
+        self._before: dict[int, Sample] = {}
         self._once: set[int] = set()
         self._calm = 0
 
-    def look(self, now: Mapping[int, Look]) -> set[int]:
+    def update(self, now: Mapping[int, Sample]) -> set[int]:
         """The slots whose leases waited in this interval and in the one before."""
-        waited = {slot for slot, look in now.items() if slot in self._before and look.refused > self._before[slot].refused}
+        waited = {slot for slot, sample in now.items() if slot in self._before and sample.refused > self._before[slot].refused}
         needy = waited & self._once
         self._before, self._once = dict(now), waited
         self._calm = 0 if waited else self._calm + 1
@@ -66,4 +66,4 @@ class Need:
     @property
     def calm(self) -> bool:
         """Nobody waited for a while."""
-        return self._calm >= CALM_LOOKS
+        return self._calm >= CALM_SAMPLES

@@ -21,7 +21,7 @@ from control.guard import Guard
 from control.logs import RowLog
 from control.meters import Meters
 from control.plane import PoolShare, PoolStatus
-from control.steering.balance import Look, Need, moved_shares
+from control.steering.balance import Need, Sample, moved_shares
 from control.steering.transactions import Transaction, Transactions
 from proxy.cells import MEMORY_KINDS, CellReader
 from proxy.config.model import MAX_PROCESSORS, largest_whole
@@ -158,16 +158,16 @@ class Pool:
     async def _balance(self) -> None:
         await asyncio.sleep(BALANCE_INTERVAL_S)
         slots = set(self.wanted_slots())
-        looks = {
-            slot: Look(_usage(reader), reader.cell("framegate.memory_pool.refused", "frames"))
+        samples = {
+            slot: Sample(_usage(reader), reader.cell("framegate.memory_pool.refused", "frames"))
             for slot, reader in self._supervisor.cells
             if slot in slots
         }
-        needy = self._need.look(looks)
+        needy = self._need.update(samples)
         if self._scale.locked() or self.draining or not slots:
             return
         async with self._scale:
-            await self._move_shares(needy, {slot: look.usage for slot, look in looks.items()}, calm=self._need.calm)
+            await self._move_shares(needy, {slot: sample.usage for slot, sample in samples.items()}, calm=self._need.calm)
 
     async def _move_shares(self, needy: set[int], usage: dict[int, int], *, calm: bool) -> None:
         now = {slot: self._desired.shares[slot] for slot in self.wanted_slots()}
@@ -226,7 +226,7 @@ class Pool:
             self._log.write("pool_not_moved", level="error", error=str(error))
 
     async def _shrink(self, now: int, count: int) -> None:
-        await self._supervisor.retire_slots(range(count, now), self._desired.config.drain.timeout_ms)
+        await self._supervisor.remove_slots(range(count, now), self._desired.config.drain.timeout_ms)
         self._set_count(count)
         try:
             await self._put_shares(equal_shares(self._size, count), self._size)

@@ -165,7 +165,7 @@ class Compactor:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._fault: BaseException | None = None
-        self._said = ""
+        self._reported = ""
 
     def start(self) -> None:
         """Begin, beside the caller."""
@@ -216,15 +216,15 @@ class Compactor:
             try:
                 self.run_once()
             except OSError as error:  # a full disk passes; the tables stay as they are meanwhile
-                self._say(f"compaction waits: {error}")
+                self._report(f"compaction waits: {error}")
             except BaseException as error:
-                self._say(f"compaction ended: {error!r}")
+                self._report(f"compaction ended: {error!r}")
                 self._fault = error
                 return
             self._stop.wait(self._every_s)
 
-    def _say(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         """A line on standard error, not twice the same."""
-        if text != self._said:
-            self._said = text
+        if text != self._reported:
+            self._reported = text
             sys.stderr.write(f"framegate pipeline: {text}\n")

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from proxy.pipeline.partial_sums import add_up, count, minute
 
-__all__ = ["SCHEMA", "STATES", "SUMS", "VIEW", "of_facts", "of_frames"]
+__all__ = ["SCHEMA", "SUMS", "VIEW", "of_facts", "of_frames"]
 
 # How partial sums of each column are put together.
 SUMS: Final = {
@@ -33,7 +33,6 @@ SUMS: Final = {
 }
 # minute and until: the first and the last of a gap that lies over several; else one minute, twice.
 SCHEMA: Final = "stream string, listener string, direction string, minute timestamp, until timestamp, " + ", ".join(f"{name} bigint" for name in SUMS)
-STATES: Final = ("complete", "cut", "open", "lost", "at_most", "unknown", "missing")
 # A gap over more minutes than these counts for the first and the last of them, and for those of which there is something else to say.
 MAX_SPAN: Final = 1440
 _COUNTS: Final = tuple(name for name, how in SUMS.items() if how == "sum")

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from proxy.pipeline.loss import DataLossError, Loss, pairs_of
 from proxy.pipeline.position import Position
-from proxy.pipeline.vanished import Sight, look_for_gone
+from proxy.pipeline.vanished import Inventory, find_vanished
 from proxy.tap.consumer import write_consumer
 from proxy.tap.headers import Seal
 from proxy.tap.ledger import LEDGER_NAME, Ledger, read_ledger
@@ -165,18 +165,18 @@ class Planner:
         ends = self.ends()
         ledger = self._read_ledger()
         registered = bool(self._consumer)
-        sight = Sight(ends, folders, ledger, self._reached, registered, time.time_ns())
-        gone = look_for_gone(start, sight, ledger.last if target is None else target.ledger)
-        self._settle_races(start, gone.lost, gone.born)
-        if gone.lost:
-            self._lose(gone.words[next(iter(gone.lost))])
+        found = Inventory(ends, folders, ledger, self._reached, registered, time.time_ns())
+        vanished = find_vanished(start, found, ledger.last if target is None else target.ledger)
+        self._keep_new_streams(start, vanished.lost, vanished.born)
+        if vanished.lost:
+            self._lose(vanished.messages[next(iter(vanished.lost))])
         if target is not None:
             ends = {s: min(end, target.ends.get(s, start.streams.get(s, 0))) for s, end in ends.items() if s in target.ends or s in start.streams}
-        at = self._take(start.streams, ends, budget) | gone.streams
-        if at == start.streams and not gone.lost:
+        at = self._take(start.streams, ends, budget) | vanished.streams
+        if at == start.streams and not vanished.lost:
             return start
         number = None if not ledger.present else ledger.last if target is None else target.ledger
-        return Position(at, number, tuple(gone.born), gone.lost, ledger.damage)
+        return Position(at, number, tuple(vanished.born), vanished.lost, ledger.damage)
 
     def partitions(self, start: Position, end: Position) -> list[list[Part]]:
         """The ranges between two positions, packed into partitions of about equal size; many small streams share one.
@@ -233,8 +233,8 @@ class Planner:
             self._ledger_was = known
         return self._ledger
 
-    def _settle_races(self, start: Position, lost: dict[str, tuple[int, int, int, int]], born: list[str]) -> None:
-        """What began between the listing and the look at the ledger is not gone: it waits for the next look."""
+    def _keep_new_streams(self, start: Position, lost: dict[str, tuple[int, int, int, int]], born: list[str]) -> None:
+        """What began between the listing and the reading of the ledger is not gone: it waits for the next listing."""
         for stream in [stream for stream in lost if stream not in start.streams and segments(self._directory, stream)]:
             del lost[stream]
             born.append(stream)

@@ -89,16 +89,16 @@ def run_pipeline(
             with contextlib.redirect_stderr(log.stream):  # PySpark's threads print what they meet when the JVM goes
                 ending = _job(settings, emit, make_writer, stopping, log)
         except (UsageError, SparkMissingError, ManifestError) as error:
-            return _say(str(error), EXIT_USAGE)
+            return _report(str(error), EXIT_USAGE)
         except StoppedError:
-            return _say(stopping.word, stopping.exit_code)
+            return _report(stopping.word, stopping.exit_code)
         except spark_errors() as error:
             if not stopping.asked.is_set():
                 return _fail(log, log.reason() or _reason(str(error)))
             ending = _stopped(settings, stopping, through=False)  # who stops us stopped Spark's processes, too
         if ending.code == EXIT_FAILED:
             return _fail(log, ending.text)
-        return _say(ending.text, ending.code) if ending.text else ending.code
+        return _report(ending.text, ending.code) if ending.text else ending.code
 
 
 class _Ending(NamedTuple):
@@ -194,15 +194,15 @@ def _claimed(settings: PipelineSettings, emit: Callable[[dict[str, Any]], None])
 
 def _fail(log: SparkLog, reason: str) -> int:
     """Say why, show what Spark said, and say why again, where a person looks."""
-    _say(reason, EXIT_FAILED)
+    _report(reason, EXIT_FAILED)
     shown = log.tail()
     if shown:
         sys.stderr.write(shown)
-        _say(reason, EXIT_FAILED)
+        _report(reason, EXIT_FAILED)
     return EXIT_FAILED
 
 
-def _say(text: str, code: int) -> int:
+def _report(text: str, code: int) -> int:
     """One line for a person; the exit code that goes with it."""
     sys.stderr.write(f"framegate pipeline: {text}\n")
     return code

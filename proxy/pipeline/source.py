@@ -82,7 +82,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._planner = _planner(options)
         self._target: Target | None = None
-        self._untold = ""
+        self._reported = ""
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's name
         _expect_directory(self._options.path)
@@ -121,8 +121,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             self._planner.register(position)
         except OSError as error:
-            if self._untold != str(error):
-                self._untold = str(error)
+            if self._reported != str(error):
+                self._reported = str(error)
                 sys.stderr.write(f"framegate: retention is not told how far {self._options.consumer} has read: {error}\n")
 
 

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
-    "FORMATS",
     "PARTITIONS",
     "RULES",
     "TABLE_SCHEMAS",
@@ -54,7 +53,6 @@ __all__ = [
     "spark_settings",
 ]
 
-FORMATS: Final = ("parquet", "delta")
 PROGRESS: Final = "_progress.json"
 KEPT_RESULTS: Final = 100
 COMPACT_MS: Final = 60_000
@@ -164,7 +162,7 @@ def make_writer(
 
     Args:
         output: parquet: a folder on a local disk, made when missing; delta: that, or any path of Spark's (``s3a://…``, ``hdfs://…``).
-        format: one of ``FORMATS``.
+        format: parquet or delta.
         compact_ms: small files are looked for this often; 0: never.
         expire_after_s: hours that ended longer ago than this are deleted; None: never.
         grace_s: what is in no table any more stays on the disk this long, for readers that began before.

@@ -12,15 +12,15 @@ from proxy.pipeline.loss import UNKNOWN_END
 from proxy.pipeline.position import Lost, Position
 from proxy.tap.ledger import LEDGER_NAME, Fate, Ledger
 
-__all__ = ["LEDGER_STREAM", "Gone", "Sight", "look_for_gone"]
+__all__ = ["LEDGER_STREAM", "Inventory", "Vanished", "find_vanished"]
 
 LEDGER_STREAM: Final = LEDGER_NAME.partition(".")[0]
 """Stands for all streams that nobody knows of any more. No stream is called so."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Sight:
-    """What a look at a tap directory found. The folders were listed before the ledger was read, so what is gone has its line.
+class Inventory:
+    """What was in a tap directory. The folders were listed before the ledger was read, so what is gone has its line.
 
     Attributes:
         ends: of the streams that have segments.
@@ -40,43 +40,43 @@ class Sight:
 
 
 @dataclasses.dataclass(slots=True)
-class Gone:
+class Vanished:
     """The judgement on all streams without segments.
 
     Attributes:
         streams: those that may still go on, and where.
         born: those that have nothing yet.
         lost: what was to be read, as in ``Position``.
-        words: what to say of each that is lost.
+        messages: what to say of each that is lost.
     """
 
     streams: dict[str, int] = dataclasses.field(default_factory=dict)
     born: list[str] = dataclasses.field(default_factory=list)
     lost: dict[str, Lost] = dataclasses.field(default_factory=dict)
-    words: dict[str, str] = dataclasses.field(default_factory=dict)
+    messages: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def lose(self, stream: str, lost: Lost, words: str) -> None:
         """Note a loss."""
         self.lost[stream] = lost
-        self.words[stream] = words
+        self.messages[stream] = words
 
 
-def look_for_gone(start: Position, sight: Sight, last: int) -> Gone:
+def find_vanished(start: Position, found: Inventory, last: int) -> Vanished:
     """Judge what has no segments: the streams of ``start``, and those that were born since, up to the ledger's line ``last``."""
-    gone = Gone()
-    _judge_ledger(start, sight, gone)
-    base = last if start.ledger is None else start.ledger if start.ledger <= sight.ledger.last else 0
-    since = {stream for stream, fate in sight.ledger.streams.items() if base < fate.born <= last}
-    for stream in sorted((since | set(start.born) | start.streams.keys()) - sight.ends.keys()):
-        _judge(start, sight, stream, gone)
-    return gone
+    vanished = Vanished()
+    _judge_ledger(start, found, vanished)
+    base = last if start.ledger is None else start.ledger if start.ledger <= found.ledger.last else 0
+    since = {stream for stream, fate in found.ledger.streams.items() if base < fate.born <= last}
+    for stream in sorted((since | set(start.born) | start.streams.keys()) - found.ends.keys()):
+        _judge(start, found, stream, vanished)
+    return vanished
 
 
-def _judge_ledger(start: Position, sight: Sight, gone: Gone) -> None:
+def _judge_ledger(start: Position, found: Inventory, vanished: Vanished) -> None:
     """Whether the ledger still tells of everything that was born since."""
     if start.ledger is None:
         return
-    ledger = sight.ledger
+    ledger = found.ledger
     words = ""
     if not ledger.present:
         words = "the tap's ledger is gone"
@@ -85,43 +85,43 @@ def _judge_ledger(start: Position, sight: Sight, gone: Gone) -> None:
     elif ledger.forgotten > start.ledger:
         words = f"the tap's ledger has forgotten streams up to line {ledger.forgotten}, this query knows those up to {start.ledger}"
     if words:
-        lost = (start.ledger, max(ledger.last, start.ledger), 0, sight.now_ns)
-        gone.lose(LEDGER_STREAM, lost, f"{words}: whether streams came and went unread, nobody knows")
+        lost = (start.ledger, max(ledger.last, start.ledger), 0, found.now_ns)
+        vanished.lose(LEDGER_STREAM, lost, f"{words}: whether streams came and went unread, nobody knows")
 
 
-def _judge(start: Position, sight: Sight, stream: str, gone: Gone) -> None:
+def _judge(start: Position, found: Inventory, stream: str, vanished: Vanished) -> None:
     offset = start.streams.get(stream, 0)
-    fate = sight.ledger.streams.get(stream)
+    fate = found.ledger.streams.get(stream)
     if fate is None:
-        _judge_unknown(start, sight, stream, offset, gone)
+        _judge_unknown(start, found, stream, offset, vanished)
     elif fate.end is not None:
         if fate.end > offset:
-            _lose(sight, stream, fate, offset, fate.end, gone)
+            _lose(found, stream, fate, offset, fate.end, vanished)
     elif fate.deleted_to > offset:
-        _lose(sight, stream, fate, offset, fate.deleted_to, gone)
-        gone.streams[stream] = fate.deleted_to
+        _lose(found, stream, fate, offset, fate.deleted_to, vanished)
+        vanished.streams[stream] = fate.deleted_to
     elif stream not in start.streams:
-        gone.born.append(stream)
-    elif stream in sight.folders:
-        gone.streams[stream] = offset  # retention took all that there was, and more will come
+        vanished.born.append(stream)
+    elif stream in found.folders:
+        vanished.streams[stream] = offset  # retention took all that there was, and more will come
     else:
-        _lose(sight, stream, fate, offset, UNKNOWN_END, gone)
+        _lose(found, stream, fate, offset, UNKNOWN_END, vanished)
 
 
-def _judge_unknown(start: Position, sight: Sight, stream: str, offset: int, gone: Gone) -> None:
+def _judge_unknown(start: Position, found: Inventory, stream: str, offset: int, vanished: Vanished) -> None:
     """A stream of which no ledger tells."""
-    reached = sight.reached.get(stream)
-    if stream in sight.folders:
-        gone.streams[stream] = offset
+    reached = found.reached.get(stream)
+    if stream in found.folders:
+        vanished.streams[stream] = offset
     elif reached is not None and reached <= offset:
         return
-    elif start.ledger is not None and sight.ledger.present and sight.registered and not sight.ledger.forgotten:
+    elif start.ledger is not None and found.ledger.present and found.registered and not found.ledger.forgotten:
         return  # the ledger knew it, and forgets only what every consumer has read
     else:
-        _lose(sight, stream, None, offset, UNKNOWN_END if reached is None else reached, gone)
+        _lose(found, stream, None, offset, UNKNOWN_END if reached is None else reached, vanished)
 
 
-def _lose(sight: Sight, stream: str, fate: Fate | None, offset: int, end: int, gone: Gone) -> None:
+def _lose(found: Inventory, stream: str, fate: Fate | None, offset: int, end: int, vanished: Vanished) -> None:
     what = "unknown" if end == UNKNOWN_END else str(end)
     words = f"stream {stream} is gone, it was read up to {offset}, its end is {what}"
-    gone.lose(stream, (offset, end, 0 if fate is None else fate.born_ns, sight.now_ns), words)
+    vanished.lose(stream, (offset, end, 0 if fate is None else fate.born_ns, found.now_ns), words)

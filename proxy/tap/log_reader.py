@@ -136,14 +136,14 @@ def walk(root: str, stream: str, offset: int = START, limit: int | None = None) 
 
 
 def walk_past(
-    root: str, stream: str, offset: int, take: Callable[[BlockRef], object], trouble: Callable[[LogError], object], limit: int | None = None
+    root: str, stream: str, offset: int, take: Callable[[BlockRef], object], on_error: Callable[[LogError], object], limit: int | None = None
 ) -> None:
     """``walk`` for who takes what can be had: goes on behind what is damaged or gone.
 
     Args:
         root, stream, offset, limit: as for ``walk``.
         take: gets each block, and may raise what ``read_block`` raises.
-        trouble: is told of what is passed over: of a block whose body is damaged, of what lies up to the next segment, or of the rest of the stream.
+        on_error: gets what is passed over: of a block whose body is damaged, of what lies up to the next segment, or of the rest of the stream.
     """
     at: int | None = offset
     while at is not None and (limit is None or at < limit):
@@ -152,14 +152,14 @@ def walk_past(
                 try:
                     take(block)
                 except DamagedBlockError as damage:
-                    trouble(damage)
+                    on_error(damage)
                 at = block.header.end
             return
         except (OffsetVanishedError, DamagedBlockError) as error:
-            trouble(error)
+            on_error(error)
             at = error.available
         except LogError as error:
-            trouble(error)
+            on_error(error)
             return
 
 
@@ -297,11 +297,11 @@ class Joiner:
         completing = self._index.note(block.path, block.position, header, rows)
         if completing is not None:
             if completing.lost_frames < self._from:
-                self._look_back(block, completing.lost_frames)
+                self._index_earlier(block, completing.lost_frames)
             places = self._index.take(completing)
         return joined(header, body, rows, places, _read_piece)
 
-    def _look_back(self, block: BlockRef, start: int) -> None:
+    def _index_earlier(self, block: BlockRef, start: int) -> None:
         """Note the pieces from an offset on; what is gone, or damaged, is not noted."""
         earlier = PieceIndex()
 

@@ -106,13 +106,13 @@ def _list(root: str, stream: str) -> list[Segment]:
     for name in names:
         stem, suffix = os.path.splitext(name)
         if suffix in (OPEN_SUFFIX, SEALED_SUFFIX) and stem.isdigit():
-            segment = _look_at(root, stream, stem, suffix)
+            segment = _stat(root, stream, stem, suffix)
             if segment is not None and (segment.base not in found or segment.size > found[segment.base].size):
                 found[segment.base] = segment
     return [found[base] for base in sorted(found)]
 
 
-def _look_at(root: str, stream: str, stem: str, suffix: str) -> Segment | None:
+def _stat(root: str, stream: str, stem: str, suffix: str) -> Segment | None:
     """One segment, sealed or not since it was listed; None when it was deleted."""
     for sealed in (suffix == SEALED_SUFFIX, True):
         path = os.path.join(root, stream, stem + (SEALED_SUFFIX if sealed else OPEN_SUFFIX))

@@ -47,11 +47,11 @@ class RequestFacts:
         if api < 0:
             api = -1
         elif api != _CONTROLLED_SHUTDOWN_V0:
-            self._look_at_name(data, pos, end)
+            self._read_name(data, pos, end)
         self.keys = append(self.keys, i32(api))
         self.clients = append(self.clients, i32(len(self.names) - 1))
 
-    def _look_at_name(self, data: bytes, pos: i64, end: i64) -> None:
+    def _read_name(self, data: bytes, pos: i64, end: i64) -> None:
         start = pos + _NAME_AT
         length: i64 = -1
         if start <= end:

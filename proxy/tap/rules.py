@@ -139,7 +139,7 @@ class TapRules:
             if rule.use is not None:
                 watched[rule.name] = rule.use
         self._writer.watched = watched
-        self._writer.say_rules(self.text, now_ns)
+        self._writer.set_rules(self.text, now_ns)
 
     def expire(self, now_ns: i64) -> bool:
         """Look for rules that have expired; ``now_ns``: wall clock. Whether there are any since the last call."""
@@ -163,7 +163,7 @@ class TapRules:
             return []
         found = [TurnedOff(use.rule, use.cause, use.percent, use.limit) for use in self._turned_off]
         self._turned_off.clear()
-        self._writer.say_rules(self.text, now_ns)
+        self._writer.set_rules(self.text, now_ns)
         return found
 
     def match(

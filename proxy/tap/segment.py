@@ -108,8 +108,8 @@ class SegmentLog:
     Attributes:
         folder: the stream's folder.
         offset: the logical offset at which the next block goes.
-        blocks, bytes_written, segments_sealed: totals; bytes count whole blocks, segment headers not.
-        trouble: why a file that is not written any more could not be renamed or removed, in words; empty when none waits for that.
+        blocks, bytes_written: totals; bytes count whole blocks, segment headers not.
+        error: why a file that is not written any more could not be renamed or removed, in words; empty when none waits for that.
     """
 
     def __init__(
@@ -133,8 +133,7 @@ class SegmentLog:
         self.offset: i64 = 0
         self.blocks: i64 = 0
         self.bytes_written: i64 = 0
-        self.segments_sealed: i64 = 0
-        self.trouble: str = ""
+        self.error: str = ""
         self._facts = facts
         self._segment_size: i64 = segment_size
         self._segment_age_ns: i64 = segment_age_ns
@@ -263,7 +262,7 @@ class SegmentLog:
             except OSError as error:
                 self._unfinished.append(left)
                 failure = error
-        self.trouble = "" if failure is None else str(failure)
+        self.error = "" if failure is None else str(failure)
         if failure is not None:
             raise failure
 
@@ -276,7 +275,6 @@ class SegmentLog:
             self._files.close(fd)
         if left.name:
             self._files.rename(left.path, left.name)
-            self.segments_sealed += 1
         else:
             self._files.remove(left.path)
 

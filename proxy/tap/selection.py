@@ -128,7 +128,7 @@ class SelectingTap(FrameTap):
 
     # Which rule
 
-    def _look(self, capture_ns: i64) -> None:
+    def _refresh(self, capture_ns: i64) -> None:
         """See which rules are live; judge those that have limits."""
         for candidate in self._candidates:
             expires_ns = candidate.conditions.expires_ns
@@ -216,7 +216,7 @@ class SelectingTap(FrameTap):
         request_sizes: vec[i32] | None = None,
         correlation_ids: vec[i32] | None = None,
     ) -> bool:
-        self._look(capture_ns)
+        self._refresh(capture_ns)
         positions = find_frames(run)
         picks = self._picks(run, positions, first_frame, keys)
         goes_on = True
@@ -294,7 +294,7 @@ class SelectingTap(FrameTap):
 
     def _begin(self, number: i64, capture_ns: i64, frame_size: i64, key: int | None) -> None:
         """Find the rule of a frame whose first piece is here."""
-        self._look(capture_ns)
+        self._refresh(capture_ns)
         api: i64 = UNKNOWN
         facts = self.facts
         if facts is not None:
@@ -326,7 +326,7 @@ class SelectingTap(FrameTap):
         return may
 
     def drop(self, frame_count: i64, byte_count: i64, first_frame: i64, capture_ns: i64, run: Run | None = None) -> None:
-        self._look(capture_ns)
+        self._refresh(capture_ns)
         if run is None:
             self._miss(self._pick_unseen(UNKNOWN, first_frame) & ~1, frame_count, byte_count, first_frame, capture_ns)
         elif run.part != 0:
@@ -356,7 +356,7 @@ class SelectingTap(FrameTap):
             self._candidates[pick >> 1].point.miss(reason, frame_count, byte_count, first_frame, capture_ns)
 
     def lose(self, reason: int, frame_count: int, byte_count: int, first_frame: int, capture_ns: int) -> None:
-        self._look(capture_ns)
+        self._refresh(capture_ns)
         pick = self._pick_unseen(UNKNOWN, first_frame)
         if pick >= 0:
             self._candidates[pick >> 1].point.lose(reason, frame_count, byte_count, first_frame, capture_ns)

@@ -271,7 +271,7 @@ class TapWriter:
                 use.note_loss(gap.reason, frames)
         return self._remember(gap) if fresh else gap
 
-    def say_rules(self, text: str, now_ns: i64) -> None:
+    def set_rules(self, text: str, now_ns: i64) -> None:
         """From here on chunks are by these rules, JSON; the log says so before the next of them, and before all else in a new stream.
 
         Args:

@@ -84,7 +84,7 @@ class WriterThread:
         self._queue: queue.SimpleQueue[Block | None] = queue.SimpleQueue()
         self._wakeup_fd = wakeup_fd
         self._runner: threading.Thread | None = None
-        self._in_hand: Block | None = None
+        self._current: Block | None = None
         self._give_up = threading.Event()
 
     # The loop thread
@@ -99,7 +99,7 @@ class WriterThread:
         """Start the thread again if it has died of what nobody could catch there."""
         thread = self._runner
         if thread is not None and not thread.is_alive():
-            self._lose_in_hand(RuntimeError("the writer thread had ended"))
+            self._fail_current(RuntimeError("the writer thread had ended"))
             self.start()
 
     @property
@@ -151,17 +151,17 @@ class WriterThread:
                 self._serve()
                 return
             except Exception as error:
-                self._lose_in_hand(error)
+                self._fail_current(error)
 
-    def _lose_in_hand(self, error: Exception) -> None:
+    def _fail_current(self, error: Exception) -> None:
         """What is no fault of the disk costs the block it happened to, and not the thread: nobody would write any other. The loop logs it."""
         self.write_errors += 1
         self.error = self.failure = f"{type(error).__name__}: {error}"
         self.failures += 1
         self.failing = REASON_DISK_ERROR
-        block = self._in_hand
+        block = self._current
         if block is not None:
-            self._in_hand = None
+            self._current = None
             self._fail(block, REASON_DISK_ERROR)
             self.settled_weight += block.weight
 
@@ -169,16 +169,16 @@ class WriterThread:
         while True:
             block: Block | None = None
             try:
-                block = self._queue.get(timeout=self._patience())
+                block = self._queue.get(timeout=self._timeout_s())
             except queue.Empty:
                 self.seal(False)
                 continue
             if block is None:
                 return
-            self._in_hand = block
+            self._current = block
             self._flush(block)
 
-    def _patience(self) -> float:
+    def _timeout_s(self) -> float:
         """Seconds until the open segment is due."""
         due = self._log.due_ns()
         if due < 0:
@@ -203,7 +203,7 @@ class WriterThread:
             self._fail(block, self.failing)
         self.flush_ns += i64(time.monotonic_ns()) - started
         self.settled_weight += block.weight
-        self._in_hand = None
+        self._current = None
         if self.starved and self.has_room():
             self.starved = False
             self._wake()
@@ -221,7 +221,7 @@ class WriterThread:
             self.failing = reason_of(error)
             return False
         self.failing = 0
-        self.error = self._log.trouble
+        self.error = self._log.error
         self.frames_flushed_request += block.request_frames
         self.frames_flushed_response += block.response_frames
         self.frames_gapped += block.lost_frames

@@ -30,11 +30,10 @@ from array import array
 from typing import Any
 
 from proxy.cells import CellLayout, CellWriter, State
-from proxy.config.model import from_wire, largest_whole, rule_from_wire, whole_request
+from proxy.config.model import MAX_RECEIVE_SIZE, from_wire, largest_whole, rule_from_wire, whole_request
 from proxy.network.connection_id import ConnectionIds
 from proxy.server.link import Handover, LinkReader, encode, encode_closed, receive_handover
 
-MAX_INT32 = 2**31 - 1
 ZERO = {"request": 0, "response": 0}
 
 
@@ -139,7 +138,7 @@ class FakeProcessor:
         if unknown:
             return f"cannot change {', '.join(sorted(unknown))}"
         limits = {**self.facts["max_receive_size"], **change.get("max_receive_size", {})}
-        if set(limits) != set(self.facts["max_receive_size"]) or not all(1 <= size <= MAX_INT32 for size in limits.values()):
+        if set(limits) != set(self.facts["max_receive_size"]) or not all(MAX_RECEIVE_SIZE.takes(size) for size in limits.values()):
             return f"max_receive_size {limits}"
         whole = [whole_request(limits[item.name], item.forwarding.requests) for item in self.config.listeners]
         if max(*whole, largest_whole(self.config)[1]) > change.get("share", self.facts["share"]):

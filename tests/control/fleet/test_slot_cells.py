@@ -38,7 +38,7 @@ def test_a_dead_processors_connections_and_frames_are_accounted_for() -> None:
             ("connection.active", "upstream", "a"): 3,
         },
     )
-    life = cells.bury()
+    life = cells.end()
     assert life.connections == {"a": 3}
     assert (life.matched, life.orderly) == (30, False)
     nothing = {(listener, direction): 0 for listener in "ab" for direction in ("request", "response")}
@@ -61,7 +61,7 @@ def test_an_end_is_orderly_when_the_processor_said_so_itself() -> None:
         publish(cells, {("tap.seen", "a", "request"): cells.reader.cell("framegate.tap.seen", "a", "request") + 5})
         if orderly:
             CellWriter(cells.descriptor, LAYOUT).state(State.STOPPED)
-        life = cells.bury()
+        life = cells.end()
         assert life.orderly == orderly
         assert life.bounds["a", "request"] == 5
     cells.close()
@@ -70,7 +70,7 @@ def test_an_end_is_orderly_when_the_processor_said_so_itself() -> None:
 def test_what_was_ended_by_force_is_counted_as_that() -> None:
     cells = SlotCells(0, LAYOUT, ["a", "b"])
     publish(cells, {("connection.active", "downstream", "b"): 2})
-    assert cells.bury("drain_timeout").connections == {"b": 2}
+    assert cells.end("drain_timeout").connections == {"b": 2}
     assert cells.reader.cell("framegate.connection.closed", "b", "drain_timeout") == 2
     assert cells.reader.cell("framegate.connection.closed", "b", "processor_died") == 0
     cells.close()
@@ -88,6 +88,6 @@ def test_a_processor_that_left_nothing_behind_changes_nothing() -> None:
     cells = SlotCells(0, LAYOUT, ["a", "b"])
     cells.begin()
     publish(cells, {("tap.matched",): 5, ("tap.flushed",): 5})
-    life = cells.bury()
+    life = cells.end()
     assert (life.connections, life.matched) == ({}, 5)
     cells.close()

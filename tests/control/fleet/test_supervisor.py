@@ -195,7 +195,7 @@ def test_a_slot_that_is_gone_leaves_the_lists_and_its_counts_stay() -> None:
         generation = status(made, 1).generation
         for round_ in (1, 2):
             held = made.supervisor.cells
-            await made.supervisor.retire_slots([1], 1000)
+            await made.supervisor.remove_slots([1], 1000)
             assert [item.slot for item in made.supervisor.status()] == [0]
             assert [slot for slot, _ in made.supervisor.cells] == [RETIRED, 0]
             assert total(made, "framegate.connection.accepted", "a") == 4
@@ -214,7 +214,7 @@ def test_a_slot_that_is_gone_leaves_the_lists_and_its_counts_stay() -> None:
 def test_a_slot_that_leaves_gets_no_successor() -> None:
     async def scenario(made: Fleet) -> None:
         os.kill(made.supervisor.running[1].pid, signal.SIGSTOP)
-        leaving = asyncio.create_task(made.supervisor.retire_slots([1], 1000))
+        leaving = asyncio.create_task(made.supervisor.remove_slots([1], 1000))
         await until(lambda: status(made, 1).state == "draining")
         os.kill(made.supervisor.running[1].pid, signal.SIGKILL)
         await leaving
@@ -288,7 +288,7 @@ def test_a_start_that_is_cancelled_leaves_no_process_and_no_slot() -> None:
 
             async def check() -> None:
                 if len(made.supervisor.status()) == 2:
-                    await made.supervisor.retire_slots([1], 100)
+                    await made.supervisor.remove_slots([1], 100)
                 assert [item.state for item in made.supervisor.status()] == ["running"]
                 assert list(made.supervisor.connections._processors.values())[-1] is not None
                 assert len(children()) == 1
@@ -300,3 +300,23 @@ def test_a_start_that_is_cancelled_leaves_no_process_and_no_slot() -> None:
         return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
 
     run_cancelling(main())
+
+
+def test_a_stop_that_is_cut_off_after_a_kill_still_accounts_for_every_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(made: Fleet) -> None:
+        client = await made.connect()
+        assert await client.echo(b"hello") == b"hello"
+        processor = made.supervisor.running[0]
+        os.kill(processor.pid, signal.SIGSTOP)
+        kill, loop = processor.kill, asyncio.get_running_loop()
+        monkeypatch.setattr(processor, "kill", lambda reason: loop.call_later(0.05, kill, reason))  # the kernel takes its time
+        stopping = asyncio.create_task(made.supervisor.stop())
+        await asyncio.sleep(0)
+        made.supervisor.kill_all()
+        stopping.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stopping
+        assert [slot for slot, _ in made.ends] == [0]
+        assert [row["cause"] for row in made.log.events("closed")] == ["drain_timeout"]
+
+    run(scenario, 1)

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control.steering.balance import CALM_LOOKS, LEAST_MOVE, Look, Need, moved_shares
+from control.steering.balance import CALM_SAMPLES, LEAST_MOVE, Need, Sample, moved_shares
 
 MIB = 1 << 20
 
@@ -34,12 +34,12 @@ def test_the_sum_stays_and_no_share_falls_below_the_largest_frame_or_its_usage(s
 
 def test_needy_is_who_waited_in_two_intervals_running() -> None:
     need = Need()
-    assert need.look({0: Look(0, 5), 1: Look(0, 0)}) == set()
-    assert need.look({0: Look(0, 6), 1: Look(0, 0)}) == set()
-    assert need.look({0: Look(0, 9), 1: Look(0, 1)}) == {0}
-    assert need.look({0: Look(0, 9), 1: Look(0, 2)}) == {1}
-    assert need.look({0: Look(0, 9), 1: Look(0, 2)}) == set()
+    assert need.update({0: Sample(0, 5), 1: Sample(0, 0)}) == set()
+    assert need.update({0: Sample(0, 6), 1: Sample(0, 0)}) == set()
+    assert need.update({0: Sample(0, 9), 1: Sample(0, 1)}) == {0}
+    assert need.update({0: Sample(0, 9), 1: Sample(0, 2)}) == {1}
+    assert need.update({0: Sample(0, 9), 1: Sample(0, 2)}) == set()
     assert not need.calm
-    for _ in range(CALM_LOOKS):
-        need.look({0: Look(0, 9), 1: Look(0, 2)})
+    for _ in range(CALM_SAMPLES):
+        need.update({0: Sample(0, 9), 1: Sample(0, 2)})
     assert need.calm

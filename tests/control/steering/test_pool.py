@@ -204,7 +204,7 @@ def test_shares_move_to_the_needy_and_back() -> None:
 
 def test_shares_that_are_out_of_step_with_the_size_are_set_right_for_one_processor_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("control.steering.pool.BALANCE_INTERVAL_S", 0.01)
-    monkeypatch.setattr("control.steering.balance.CALM_LOOKS", 1)
+    monkeypatch.setattr("control.steering.balance.CALM_SAMPLES", 1)
 
     async def scenario(made: Fleet) -> None:
         made.desired.shares = {0: 7 * MIB}

@@ -83,8 +83,8 @@ def test_what_there_is_can_be_seen() -> None:
 
 def test_the_balancer_reads_the_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("control.steering.pool.BALANCE_INTERVAL_S", 0.01)
-    looks = iter([{0}, set()])
-    monkeypatch.setattr("control.steering.balance.Need.look", lambda self, now: next(looks, set()))
+    samples = iter([{0}, set()])
+    monkeypatch.setattr("control.steering.balance.Need.update", lambda self, now: next(samples, set()))
 
     async def scenario(made: Fleet) -> None:
         await until(lambda: made.log.events("pool_moved"))

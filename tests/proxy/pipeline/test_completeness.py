@@ -7,8 +7,9 @@ import pyarrow as pa
 import pytest
 
 from proxy.pipeline import completeness
-from proxy.pipeline.completeness import SCHEMA, STATES, SUMS
+from proxy.pipeline.completeness import SCHEMA, SUMS
 from proxy.pipeline.tables import arrow_schema
+from proxy.tap.completeness import STATES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
