@@ -214,11 +214,10 @@ class Publisher:
             of_listener = self._tallied[number].cells
             of_listener[TAP_SEEN[tally.direction]] = tally.frames
             of_listener[TAP_RESERVED[tally.direction]] = tally.reserved
-        thread = tap.thread
         cells[TAP_MATCHED] = tap.frames_matched
-        cells[TAP_FLUSHED] = thread.frames_flushed_request + thread.frames_flushed_response + thread.frames_gapped
-        cells[TAP_REQUESTS] = thread.frames_flushed_request
-        cells[TAP_RESPONSES] = thread.frames_flushed_response
+        cells[TAP_FLUSHED] = tap.thread.frames_flushed_request + tap.thread.frames_flushed_response + tap.thread.frames_gapped
+        cells[TAP_REQUESTS] = tap.thread.frames_flushed_request
+        cells[TAP_RESPONSES] = tap.thread.frames_flushed_response
         cells[TAP_QUEUE_FULL] = tap.dropped_queue_full
         cells[TAP_DISK_FULL] = tap.dropped_disk_full
         cells[TAP_DISK_ERROR] = tap.dropped_disk_error
@@ -226,7 +225,7 @@ class Publisher:
         cells[TAP_CLOSED] = tap.dropped_closed
         cells[TAP_UNDELIVERED] = tap.dropped_undelivered
         cells[TAP_MATCHED_BYTES] = tap.bytes_matched
-        cells[TAP_BYTES] = thread.bytes_flushed
-        cells[TAP_ERRORS] = thread.write_errors
-        cells[TAP_FLUSH_TIME] = thread.flush_ns
+        cells[TAP_BYTES] = tap.thread.bytes_flushed
+        cells[TAP_ERRORS] = tap.thread.write_errors
+        cells[TAP_FLUSH_TIME] = tap.thread.flush_ns
         cells[TAP_QUEUE] = tap.queued_bytes

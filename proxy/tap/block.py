@@ -87,6 +87,7 @@ class Block:
 
     def __init__(
         self,
+        *,
         strings: list[str],
         rows: bytes,
         starts: bytes,
@@ -147,18 +148,18 @@ class Block:
         peer = i64(read_i32_le(rows, at + 88))
         rule = i64(read_i32_le(rows, at + 92))
         return Gap(
-            read_i64_le(rows, at + 8),
-            codes & 0xFF,
-            reason,
-            (codes >> 32) & 0xFF,
-            (codes >> 40) & 0xFF,
-            (codes >> 16) & 0xFF,
-            strings[listener] if listener >= 0 else None,
-            strings[principal] if principal >= 0 else None,
-            strings[peer] if peer >= 0 else None,
-            strings[rule] if rule >= 0 else None,
-            read_i64_le(rows, at + 16),
-            read_i64_le(rows, at),
+            connection=read_i64_le(rows, at + 8),
+            direction=codes & 0xFF,
+            reason=reason,
+            framing=(codes >> 32) & 0xFF,
+            protocol=(codes >> 40) & 0xFF,
+            capture=(codes >> 16) & 0xFF,
+            listener=strings[listener] if listener >= 0 else None,
+            principal=strings[principal] if principal >= 0 else None,
+            peer=strings[peer] if peer >= 0 else None,
+            rule=strings[rule] if rule >= 0 else None,
+            first_frame=read_i64_le(rows, at + 16),
+            from_ns=read_i64_le(rows, at),
         )
 
 

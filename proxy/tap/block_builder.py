@@ -231,7 +231,7 @@ class BlockBuilder:
     def add_clock(self, from_ns: i64, to_ns: i64) -> None:
         """Say that the wall clock was set back; capture times go on from ``to_ns``."""
         self.last_ns = to_ns
-        self._add_row(Gap(NO_CONNECTION, 0, 0, 0, 0, 0, None, None, None, None, -1, from_ns), to_ns, KIND_CLOCK, -1)
+        self._add_row(Gap(connection=NO_CONNECTION, direction=0, reason=0, from_ns=from_ns), to_ns, KIND_CLOCK, -1)
 
     def _add_row(self, gap: Gap, capture_ns: i64, kind: i64, rule: i32) -> None:
         """A row without frames and without data."""
@@ -263,7 +263,7 @@ class BlockBuilder:
 
     def add_rules(self, text: str) -> None:
         """Say by which rules what follows is chosen, as of ``last_ns``; ``text``: the rules in force, as JSON."""
-        self._add_row(Gap(NO_CONNECTION, 0, 0, 0, 0, 0, None, None, None, None, -1, 0), self.last_ns, KIND_RULES, self.string(text))
+        self._add_row(Gap(connection=NO_CONNECTION, direction=0, reason=0, from_ns=0), self.last_ns, KIND_RULES, self.string(text))
 
     def finish(self) -> Block:
         """The block built so far; the builder starts the next one."""
@@ -276,24 +276,24 @@ class BlockBuilder:
         with self._copied.getbuffer() as copied:
             pieces = self._in_order(copied if give else memoryview(bytes(copied[: self._copied_len])), views)
         block = Block(
-            self._strings,
-            take(self._rows),
-            take(self.starts),
-            take(self.sizes),
-            take(self._keys) + take(self._latencies) + take(self._request_sizes) + take(self._correlation_ids),
-            pieces,
-            self._copied if give else None,
-            views,
-            self.data_len,
-            self._request_frames,
-            self._response_frames,
-            self._lost_frames,
-            self._first_ns,
-            self.last_ns,
-            self.weight,
-            self.must_keep,
-            self._parts,
-            self._flags,
+            strings=self._strings,
+            rows=take(self._rows),
+            starts=take(self.starts),
+            sizes=take(self.sizes),
+            answers=take(self._keys) + take(self._latencies) + take(self._request_sizes) + take(self._correlation_ids),
+            pieces=pieces,
+            copied=self._copied if give else None,
+            views=views,
+            data_len=self.data_len,
+            request_frames=self._request_frames,
+            response_frames=self._response_frames,
+            lost_frames=self._lost_frames,
+            first_ns=self._first_ns,
+            last_ns=self.last_ns,
+            weight=self.weight,
+            must_keep=self.must_keep,
+            parts=self._parts,
+            flags=self._flags,
         )
         if give:
             self._copied = self._spare.pop() if self._spare else io.BytesIO(bytes(self._room))

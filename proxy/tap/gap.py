@@ -12,7 +12,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.tap.record import WINDOW_NS
+from proxy.tap.record import CAPTURE_FULL, FRAMING_INT32, PROTOCOL_FRAMED, WINDOW_NS
 
 MAX_PENDING_GAPS: Final = 4096
 NO_CONNECTION: Final = -1
@@ -37,18 +37,19 @@ class Gap:
 
     def __init__(
         self,
+        *,
         connection: i64,
         direction: i64,
         reason: i64,
-        framing: i64,
-        protocol: i64,
-        capture: i64,
-        listener: str | None,
-        principal: str | None,
-        peer: str | None,
-        rule: str | None,
-        first_frame: i64,
         from_ns: i64,
+        framing: i64 = FRAMING_INT32,
+        protocol: i64 = PROTOCOL_FRAMED,
+        capture: i64 = CAPTURE_FULL,
+        listener: str | None = None,
+        principal: str | None = None,
+        peer: str | None = None,
+        rule: str | None = None,
+        first_frame: i64 = -1,
     ) -> None:
         self.connection: i64 = connection
         self.direction: i64 = direction
@@ -136,18 +137,15 @@ class PendingGaps:
 
 def _without_connection(gap: Gap) -> Gap:
     return Gap(
-        NO_CONNECTION,
-        gap.direction,
-        gap.reason,
-        gap.framing,
-        gap.protocol,
-        gap.capture,
-        gap.listener,
-        None,
-        None,
-        gap.rule,
-        -1,
-        gap.from_ns,
+        connection=NO_CONNECTION,
+        direction=gap.direction,
+        reason=gap.reason,
+        framing=gap.framing,
+        protocol=gap.protocol,
+        capture=gap.capture,
+        listener=gap.listener,
+        rule=gap.rule,
+        from_ns=gap.from_ns,
     )
 
 

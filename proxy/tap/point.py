@@ -48,6 +48,7 @@ class TapPoint(FrameTap):
 
     def __init__(
         self,
+        *,
         writer: TapWriter,
         rule: str,
         listener: str,
@@ -405,16 +406,16 @@ class TapPoint(FrameTap):
 
     def _new_gap(self, reason: i64, first_frame: i64, capture_ns: i64) -> Gap:
         return Gap(
-            self._connection,
-            self._direction,
-            reason,
-            FRAMING_INT32,
-            self._protocol,
-            self._capture,
-            self._listener,
-            self._principal,
-            self._peer,
-            self._rule,
-            first_frame,
-            capture_ns,
+            connection=self._connection,
+            direction=self._direction,
+            reason=reason,
+            framing=FRAMING_INT32,
+            protocol=self._protocol,
+            capture=self._capture,
+            listener=self._listener,
+            principal=self._principal,
+            peer=self._peer,
+            rule=self._rule,
+            first_frame=first_frame,
+            from_ns=capture_ns,
         )

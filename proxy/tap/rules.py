@@ -191,19 +191,19 @@ class TapRules:
         for rule in self._rules:
             if rule.matches(listener, spoken, direction, principal, address):
                 point = TapPoint(
-                    self._writer,
-                    rule.name,
-                    listener,
-                    spoken,
-                    direction,
-                    principal,
-                    peer,
-                    connection,
-                    rule.capture,
-                    rule.max_frame_bytes,
-                    rule.mutes,
-                    not rule.samples(connection),
-                    rule.redaction,
+                    writer=self._writer,
+                    rule=rule.name,
+                    listener=listener,
+                    protocol=spoken,
+                    direction=direction,
+                    principal=principal,
+                    peer=peer,
+                    connection=connection,
+                    capture=rule.capture,
+                    max_frame_bytes=rule.max_frame_bytes,
+                    mutes=rule.mutes,
+                    sampled_out=not rule.samples(connection),
+                    redaction=rule.redaction,
                 )
                 if rule.takes_all and not candidates:
                     return point

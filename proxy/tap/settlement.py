@@ -14,12 +14,9 @@ from proxy.tap.gap import NO_CONNECTION, Gap
 from proxy.tap.ledger import RECOVERY, Pair
 from proxy.tap.log_reader import end_offset, segments
 from proxy.tap.record import (
-    CAPTURE_FULL,
     DIRECTIONS,
     FLAG_AT_MOST,
     FLAG_UNKNOWN,
-    FRAMING_INT32,
-    PROTOCOL_FRAMED,
     REASON_NONE,
     WINDOW_NS,
     stream_name,
@@ -186,18 +183,11 @@ def write_settlement(directory: str, stream: str, entries: Sequence[Entry], file
 
 def _row(entry: Entry) -> Gap:
     row = Gap(
-        NO_CONNECTION,
-        DIRECTIONS.index(entry.direction),
-        entry.reason,
-        FRAMING_INT32,
-        PROTOCOL_FRAMED,
-        CAPTURE_FULL,
-        entry.listener or None,
-        None,
-        None,
-        None,
-        -1,
-        entry.from_ns,
+        connection=NO_CONNECTION,
+        direction=DIRECTIONS.index(entry.direction),
+        reason=entry.reason,
+        listener=entry.listener or None,
+        from_ns=entry.from_ns,
     )
     row.add(entry.frames, entry.bytes, entry.until_ns)
     row.flags = entry.flags

@@ -11,7 +11,7 @@ from typing import Final
 from mypy_extensions import i64, mypyc_attr
 
 from proxy.tap.gap import NO_CONNECTION, Gap
-from proxy.tap.record import CAPTURE_FULL, FRAMING_INT32, PROTOCOL_FRAMED, REASON_NONE
+from proxy.tap.record import REASON_NONE
 
 NS_PER_MS: Final = 1_000_000
 # What a tally reserves at least when it must, and for how long the traffic of late would make it last.
@@ -42,8 +42,7 @@ class Tally:
         """What was seen since the last statement, all of it between two times of one window; None: nothing was."""
         if self.frames == self._stated:
             return None
-        codes = (REASON_NONE, FRAMING_INT32, PROTOCOL_FRAMED, CAPTURE_FULL)
-        totals = Gap(NO_CONNECTION, self.direction, *codes, self.listener, None, None, None, -1, from_ns)
+        totals = Gap(connection=NO_CONNECTION, direction=self.direction, reason=REASON_NONE, listener=self.listener, from_ns=from_ns)
         totals.add(self.frames - self._stated, self.bytes - self._stated_bytes, until_ns)
         self._stated = self.frames
         self._stated_bytes = self.bytes

@@ -147,7 +147,7 @@ def test_a_segment_that_a_dead_processor_left_open_is_sealed_and_a_living_ones_i
         folder = tmp_path / stream_name("n", "0", name)
         log_of = SegmentLog(str(folder), {"node": "n", "slot": "0", "stream": folder.name, "boot_id": name}, 1 << 20, 1 << 62)
         gap = BlockBuilder()
-        gap.add_gap(Gap(-1, 0, 1, 1, 0, 0, "a", None, None, None, -1, 0))
+        gap.add_gap(Gap(connection=-1, direction=0, reason=1, framing=1, listener="a", from_ns=0))
         log_of.append(gap.finish(), 0)
     tap.died(death("dead"))
     tap.stop()

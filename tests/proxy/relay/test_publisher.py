@@ -175,11 +175,10 @@ def test_the_taps_counters_have_their_cells(tmp_path):
     cells = Cells(tap)
     tap.tallies.of("a", 0).frames, tap.tallies.of("a", 1).frames, tap.tallies.of("a", 0).bytes = 100, 10, 6
     tap.tallies.of("a", 0).reserved = 164
-    thread = tap.thread
-    thread.frames_flushed_request, thread.frames_flushed_response, thread.frames_gapped = 50, 5, 2
+    tap.thread.frames_flushed_request, tap.thread.frames_flushed_response, tap.thread.frames_gapped = 50, 5, 2
     tap.dropped_queue_full, tap.dropped_disk_full, tap.dropped_disk_error = 1, 2, 3
     tap.dropped_sampled, tap.dropped_closed, tap.dropped_undelivered = 4, 5, 6
-    thread.bytes_flushed, thread.write_errors, thread.flush_ns = 7, 8, 9
+    tap.thread.bytes_flushed, tap.thread.write_errors, tap.thread.flush_ns = 7, 8, 9
     cells.publisher.publish()
     read = cells.reader.cell
     assert (read("framegate.tap.seen", "a", "request"), read("framegate.tap.seen", "a", "response")) == (100, 10)

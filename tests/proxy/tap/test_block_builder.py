@@ -166,7 +166,7 @@ def test_tallies_count_frames_by_direction_and_losses() -> None:
     builder = BlockBuilder()
     add(builder, b"1", capture_ns=10)
     add(builder, b"2", capture_ns=20, direction=1)
-    gap = Gap(4, 1, 1, 0, 0, 0, "main", None, None, None, 9, 15)
+    gap = Gap(connection=4, direction=1, reason=1, listener="main", first_frame=9, from_ns=15)
     gap.add(6, 600, 15)
     builder.add_gap(gap)
     assert gap.written

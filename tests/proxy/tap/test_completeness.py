@@ -67,14 +67,14 @@ class Tap:
     ) -> None:
         """The record of a processor that died; ``stated``: totals of the first window."""
         boot_id = processor.stream.rsplit(".", 1)[1]
-        gap = Gap(NO_CONNECTION, 0, REASON_PROCESSOR_DIED, 0, 0, 0, listener, None, None, None, -1, START)
+        gap = Gap(connection=NO_CONNECTION, direction=0, reason=REASON_PROCESSOR_DIED, listener=listener, from_ns=START)
         gap.add(frames, 0, until_ns)
         gap.flags = flags
         builder = BlockBuilder()
         if frames or flags:
             builder.add_gap(gap)
         if stated:
-            totals = Gap(NO_CONNECTION, 0, 0, 0, 0, 0, listener, None, None, None, -1, START)
+            totals = Gap(connection=NO_CONNECTION, direction=0, reason=0, listener=listener, from_ns=START)
             totals.add(stated, 0, START)
             builder.add_totals(totals)
         stream = stream_name("edge", "recovery", boot_id)

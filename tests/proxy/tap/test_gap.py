@@ -3,7 +3,17 @@ from proxy.tap.record import REASON_DISK_FULL, REASON_QUEUE_FULL
 
 
 def gap(connection: int = 1, *, direction: int = 0, reason: int = REASON_QUEUE_FULL, first: int = 0, from_ns: int = 10, frames: int = 1) -> Gap:
-    one = Gap(connection, direction, reason, 0, 0, 0, "main", "CN=a", "10.0.0.1:1", "all", first, from_ns)
+    one = Gap(
+        connection=connection,
+        direction=direction,
+        reason=reason,
+        listener="main",
+        principal="CN=a",
+        peer="10.0.0.1:1",
+        rule="all",
+        first_frame=first,
+        from_ns=from_ns,
+    )
     one.add(frames, 100 * frames, from_ns)
     return one
 

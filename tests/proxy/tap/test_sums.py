@@ -45,9 +45,9 @@ def test_gaps_count_where_they_lie_and_those_over_windows_for_none(tmp_path: Pat
     assert sums.of(REQUEST).shared == 0
     log = SegmentLog(str(tmp_path / "edge.0.b1"), {}, 1 << 20, 1 << 62)
     builder = BlockBuilder()
-    gap = Gap(-1, 0, REASON_DISK_FULL, 0, 0, 0, "main", None, None, None, -1, START_NS)
+    gap = Gap(connection=-1, direction=0, reason=REASON_DISK_FULL, listener="main", from_ns=START_NS)
     gap.add(7, 70, START_NS + WINDOW_NS)
-    partial = Gap(3, 1, REASON_DISK_FULL, 0, 0, 0, "main", None, None, None, 3, START_NS)
+    partial = Gap(connection=3, direction=1, reason=REASON_DISK_FULL, listener="main", first_frame=3, from_ns=START_NS)
     partial.add(0, 12, START_NS + 1)
     builder.add_gap(gap)
     builder.add_gap(partial)
@@ -137,7 +137,7 @@ def test_what_control_wrote_speaks_of_times_before_it(tmp_path: Path) -> None:
     stream = "edge.recovery.b0"
     builder = BlockBuilder()
     for from_ns in (START_NS, START_NS - WINDOW_NS):
-        gap = Gap(-1, 0, REASON_DISK_FULL, 0, 0, 0, "main", None, None, None, -1, from_ns)
+        gap = Gap(connection=-1, direction=0, reason=REASON_DISK_FULL, listener="main", from_ns=from_ns)
         gap.add(7, 0, START_NS + WINDOW_NS)
         builder.add_gap(gap)
     log = SegmentLog(str(tmp_path / stream), {"stream": stream}, 1 << 20, 1 << 62)
