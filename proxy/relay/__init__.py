@@ -1,7 +1,8 @@
 """One client joined to one upstream.
 
 =========== =======================================================================
-relay       what a selector tells, passed on; the hot path; all pairs of a processor
+relay       all pairs of a processor: connections taken over, rules that change
+leg         what a channel tells, passed on to its pair; the hot path
 pair        what a pair is, and its rules, from accept to its one closed row
 state       the life of a pair, as a table
 opening     rule 1: the client is READY, an endpoint of the upstream answers
