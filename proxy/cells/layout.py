@@ -1,4 +1,9 @@
-"""Where each metric's cells lie: what both ends of the mapping know before they read or write one."""
+"""Where each metric's cells lie: what both ends of the mapping know before they read or write one.
+
+The cells come in blocks: one of the processor, one of each listener and of each side of it, one of each upstream. Where a metric's cells lie within
+its block follows from the table alone (``Block.at``), so a module that counts knows it as a constant when it is imported; where blocks begin follows
+from the names of a configuration (``CellLayout``).
+"""
 
 import json
 import zlib
@@ -7,14 +12,97 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Final, Protocol
 
-from proxy.cells.metrics import INTERNAL, LISTENER, METRICS, UPSTREAM, Metric
+from proxy.cells.metrics import INTERNAL, LISTENER, METRICS, SIDE, SIDES, UPSTREAM, Metric
 
-__all__ = ["CELL_SIZE", "HEADER_SIZE", "Attributes", "CellLayout", "Row"]
+__all__ = [
+    "CELL_SIZE",
+    "HEADER_SIZE",
+    "LISTENER_BLOCK",
+    "PROCESSOR_BLOCK",
+    "SIDE_BLOCK",
+    "UPSTREAM_BLOCK",
+    "Attributes",
+    "Block",
+    "CellLayout",
+    "Row",
+]
 
 Attributes = tuple[tuple[str, str], ...]
 
 HEADER_SIZE: Final = 64
 CELL_SIZE: Final = 8
+_TABLE: Final = tuple(metric for metric in METRICS + INTERNAL if metric.source == "processor")
+
+
+def _block_keys(metric: Metric) -> tuple[str, ...]:
+    """The attributes that say in whose block a metric lies; a side alone says nothing."""
+    if LISTENER in metric.keys:
+        return (LISTENER, SIDE) if SIDE in metric.keys else (LISTENER,)
+    return (UPSTREAM,) if UPSTREAM in metric.keys else ()
+
+
+def _cell_count(metric: Metric) -> int:
+    """Cells of one set of attribute values: of a histogram its buckets, then the sum."""
+    return len(metric.bounds) + 2 if metric.kind == "histogram" else 1
+
+
+class Block:
+    """The cells of one listener, of one side of it, of one upstream, or of the processor: of all metrics that count for that.
+
+    Args:
+        keys: the attributes that say whose the block is.
+        table: of metrics.
+
+    Attributes:
+        keys: as above.
+        size: how many cells it has.
+        count: how many of them come before the histograms, which are last.
+    """
+
+    def __init__(self, *keys: str, table: Sequence[Metric] = _TABLE) -> None:
+        self.keys: Final = keys
+        self.size = 0
+        self.count = 0
+        self._metrics: Final = {metric.name: metric for metric in table if _block_keys(metric) == keys}
+        self._offsets: Final[dict[tuple[str, ...], int]] = {}
+        for metric in sorted(self._metrics.values(), key=lambda metric: metric.kind == "histogram"):
+            for values in product(*self._lists(metric)):
+                self._offsets[metric.name, *values] = self.size
+                self.size += _cell_count(metric)
+            if metric.kind != "histogram":
+                self.count = self.size
+
+    def _lists(self, metric: Metric) -> list[tuple[str, ...]]:
+        return [listed for key, listed in metric.attributes if key not in self.keys]
+
+    def metric(self, name: str) -> Metric:
+        """One that has cells here; an unknown one raises KeyError."""
+        return self._metrics[name]
+
+    def values(self, name: str) -> tuple[str, ...]:
+        """The values of a metric's last attribute, in the order of their cells."""
+        return self._lists(self._metrics[name])[-1]
+
+    def at(self, name: str, *values: str) -> int:
+        """Where a metric's cells begin, from the block's beginning.
+
+        Args:
+            name: of the metric.
+            values: of its attributes, in their order, but for those that say whose the block is. The last may be left out: its values lie one after
+                the other, as they are declared (``values``).
+
+        Raises:
+            KeyError: there is no such metric, or value.
+        """
+        lists = self._lists(self._metrics[name])
+        rest = lists[len(values) :]
+        return self._offsets[name, *values, *(listed[0] for listed in rest[:1])]
+
+
+PROCESSOR_BLOCK: Final = Block()
+LISTENER_BLOCK: Final = Block(LISTENER)
+SIDE_BLOCK: Final = Block(LISTENER, SIDE)
+UPSTREAM_BLOCK: Final = Block(UPSTREAM)
 
 
 class _Named(Protocol):
@@ -48,11 +136,17 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class CellLayout:
-    """Where every cell lies. Equal names give equal layouts; ``hash`` tells others apart."""
+    """Where every cell lies. Equal names give equal layouts; ``hash`` tells others apart.
+
+    Attributes:
+        rows: in the order of the table.
+        count: of all cells.
+    """
 
     rows: tuple[Row, ...]
     count: int
     hash: int
+    _starts: dict[tuple[str, ...], int] = field(repr=False, compare=False)
     _indexes: dict[tuple[str, tuple[str, ...]], int] = field(repr=False, compare=False)
 
     @classmethod
@@ -61,13 +155,19 @@ class CellLayout:
         names = {
             LISTENER: tuple(listener.name for listener in config.listeners),
             UPSTREAM: tuple(upstream.name for upstream in config.upstreams),
+            SIDE: SIDES,
         }
-        rows = tuple(_rows(names))
-        last = rows[-1]
-        text = json.dumps([(row.metric.name, row.values, row.count) for row in rows]).encode()
+        starts: dict[tuple[str, ...], int] = {}
+        count = 0
+        for block in (PROCESSOR_BLOCK, LISTENER_BLOCK, SIDE_BLOCK, UPSTREAM_BLOCK):
+            for owner in product(*(names[key] for key in block.keys)):
+                starts[*block.keys, *owner] = count
+                count += block.size
+        rows = tuple(_rows(names, starts))
+        text = json.dumps([(row.metric.name, row.values, row.index, row.count) for row in rows]).encode()
         signature = len(text) << 32 | zlib.crc32(text)
         indexes = {(row.metric.name, row.values): row.index for row in rows}
-        return cls(rows, last.index + last.count, signature, indexes)
+        return cls(rows, count, signature, starts, indexes)
 
     @property
     def size(self) -> int:
@@ -78,13 +178,17 @@ class CellLayout:
         """The first cell of a metric; ``values`` in the order of its attributes. An unknown one raises KeyError."""
         return self._indexes[name, values]
 
+    def start(self, block: Block, *owner: str) -> int:
+        """The first cell of a block; ``owner``: the values of its keys. An unknown one raises KeyError."""
+        return self._starts[*block.keys, *owner]
 
-def _rows(names: dict[str, tuple[str, ...]]) -> Iterator[Row]:
-    index = 0
-    for metric in METRICS + INTERNAL:
-        if metric.source != "processor":
-            continue
-        count = len(metric.bounds) + 2 if metric.kind == "histogram" else 1
+
+def _rows(names: dict[str, tuple[str, ...]], starts: dict[tuple[str, ...], int]) -> Iterator[Row]:
+    blocks = {block.keys: block for block in (PROCESSOR_BLOCK, LISTENER_BLOCK, SIDE_BLOCK, UPSTREAM_BLOCK)}
+    for metric in _TABLE:
+        block = blocks[_block_keys(metric)]
         for values in product(*(listed or names[key] for key, listed in metric.attributes)):
-            yield Row(metric, values, index, count)
-            index += count
+            given = dict(zip(metric.keys, values, strict=True))
+            start = starts[*block.keys, *(given[key] for key in block.keys)]
+            offset = block.at(metric.name, *(value for key, value in given.items() if key not in block.keys))
+            yield Row(metric, values, start + offset, _cell_count(metric))

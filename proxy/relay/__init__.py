@@ -15,6 +15,7 @@ route       one listener and the upstream behind it: what its pairs share
 drain       how all pairs end in good order
 rows        a pair as a JSON object
 watcher     the interface of who is told about pairs
-counters    what is counted, and its way into the shared cells
+counters    what is counted, by blocks of cells
+publisher   their way into the shared cells
 =========== =======================================================================
 """

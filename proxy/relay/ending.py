@@ -9,18 +9,24 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from proxy.cells import CAUSES, LISTENER_BLOCK, PROCESSOR_BLOCK, SIDE_BLOCK, UPSTREAM_BLOCK
 from proxy.network import mute
 from proxy.network.cause import Cause
 from proxy.network.channel import Channel
 from proxy.network.state import ChannelState
 from proxy.relay import losses, state
-from proxy.relay.counters import CAUSE_INDEX, ERROR_INDEX, tls_error
+from proxy.relay.counters import ERROR_INDEX, tls_error
 from proxy.relay.pair import Leg, Pair, PairTimer
 from proxy.relay.state import PairEvent, PairState
 
 __all__ = ["LINGER_NS", "abort", "check_done", "check_gone", "closed", "crash", "end", "end_if_answered", "end_of_stream", "time_out", "write_ended"]
 
 LINGER_NS: Final = 1_000_000_000
+ACTIVE: Final = SIDE_BLOCK.at("framegate.connection.active")
+LOST: Final = SIDE_BLOCK.at("framegate.frame.lost.io")
+CLOSED_BY: Final = {cause: LISTENER_BLOCK.at("framegate.connection.closed", cause) for cause in CAUSES}
+USED: Final = UPSTREAM_BLOCK.at("framegate.upstream.connection.count", "used")
+HANDSHAKING_CLIENTS: Final = PROCESSOR_BLOCK.at("framegate.tls.handshake.active", "downstream")
 PEER: Final = mute.PEER
 TAP: Final = mute.TAP
 DRAIN: Final = mute.DRAIN
@@ -267,17 +273,17 @@ def _side_of(channel: Channel) -> str:
 def _count_client(pair: Pair, channel: Channel) -> None:
     loop = pair.owner.loop
     cause = pair.cause or channel.close_cause or Cause.INTERNAL
-    pair.route.counters.active_downstream -= 1
+    pair.route.counters.downstream_counts.cells[ACTIVE] -= 1
     loop.downstream_durations[ERROR_INDEX[cause]].observe(channel.closed_ns - pair.opened_ns)
     if channel.options.tls is not None and channel.ready_ns == 0:
-        loop.downstream_handshaking -= 1
+        loop.counts.cells[HANDSHAKING_CLIENTS] -= 1
         loop.downstream_handshakes[tls_error(channel.close_cause)].observe(channel.closed_ns - channel.connected_ns)
 
 
 def _count_upstream(pair: Pair, channel: Channel) -> None:
     cause = pair.cause or channel.close_cause or Cause.INTERNAL
-    pair.route.counters.active_upstream -= 1
-    pair.route.upstream.counters.used -= 1
+    pair.route.counters.upstream_counts.cells[ACTIVE] -= 1
+    pair.route.upstream.counters.counts.cells[USED] -= 1
     pair.owner.loop.upstream_durations[ERROR_INDEX[cause]].observe(channel.closed_ns - channel.connected_ns)
 
 
@@ -288,9 +294,9 @@ def check_gone(pair: Pair) -> None:
     pair.state = state.next_state(pair.state, PairEvent.GONE)
     pair.closed_ns = pair.owner.selector.now_ns
     counters = pair.route.counters
-    counters.lost_downstream += pair.lost_bytes(pair.client)
-    counters.lost_upstream += pair.lost_bytes(pair.upstream)
-    counters.closed[CAUSE_INDEX[pair.cause or Cause.INTERNAL]] += 1
+    counters.downstream_counts.cells[LOST] += pair.lost_bytes(pair.client)
+    counters.upstream_counts.cells[LOST] += pair.lost_bytes(pair.upstream)
+    counters.counts.cells[CLOSED_BY[pair.cause or Cause.INTERNAL]] += 1
     losses.count_cut_short(pair.client)
     losses.count_cut_short(pair.upstream)
     if pair.pairing is not None:

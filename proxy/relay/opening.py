@@ -1,6 +1,6 @@
 """How a pair opens (rule 1): the client's channel is registered, becomes READY, and is muted for ``peer`` until an endpoint of its upstream answers.
 
-Attempts are made one after the other, of the endpoints that ``Upstream.begin`` says; ``Pair.tried`` has what failed. An attempt ends as the
+Attempts are made one after the other, of the endpoints that ``Upstream.pick`` says; ``Pair.tried`` has what failed. An attempt ends as the
 upstream's channel does: READY, or closed before it was.
 """
 
@@ -9,11 +9,13 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from proxy.cells import LISTENER_BLOCK, PROCESSOR_BLOCK
 from proxy.network import mute
 from proxy.network.cause import Cause
 from proxy.network.channel import Channel
 from proxy.relay import ending, state, tapping
 from proxy.relay.counters import tls_error
+from proxy.relay.ending import ACTIVE, HANDSHAKING_CLIENTS, USED
 from proxy.relay.pair import Leg, Pair
 from proxy.relay.pairing import Pairing
 from proxy.relay.state import PairEvent, PairState
@@ -23,6 +25,8 @@ from proxy.tap.record import DIRECTION_REQUEST, DIRECTION_RESPONSE
 __all__ = ["attempt_failed", "ready", "start"]
 
 PEER: Final = mute.PEER
+ACCEPTED: Final = LISTENER_BLOCK.at("framegate.connection.accepted")
+HANDSHAKING_UPSTREAMS: Final = PROCESSOR_BLOCK.at("framegate.tls.handshake.active", "upstream")
 CLOSING: Final = PairState.CLOSING
 
 NO_SOCKET: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # of ``socket``: ours; whatever else it says is the endpoint's
@@ -42,10 +46,11 @@ def start(pair: Pair, channel: Channel) -> None:
     """The client's channel is registered."""
     pair.client.channel = channel
     pair.client.gone = False
-    pair.route.counters.accepted += 1
-    pair.route.counters.active_downstream += 1
+    counters = pair.route.counters
+    counters.counts.cells[ACCEPTED] += 1
+    counters.downstream_counts.cells[ACTIVE] += 1
     if channel.options.tls is not None:
-        pair.owner.loop.downstream_handshaking += 1
+        pair.owner.loop.counts.cells[HANDSHAKING_CLIENTS] += 1
 
 
 def ready(pair: Pair, leg: Leg) -> None:
@@ -61,7 +66,7 @@ def ready(pair: Pair, leg: Leg) -> None:
 def _client_ready(pair: Pair, channel: Channel) -> None:
     loop = pair.owner.loop
     if channel.options.tls is not None:
-        loop.downstream_handshaking -= 1
+        loop.counts.cells[HANDSHAKING_CLIENTS] -= 1
         loop.downstream_handshakes[0].observe(channel.ready_ns - channel.connected_ns)
     pair.state = state.next_state(pair.state, PairEvent.CLIENT_READY)
     tapping.match(pair, pair.client, channel, DIRECTION_REQUEST)
@@ -76,7 +81,7 @@ def _connect(pair: Pair) -> None:
     """Try the endpoint that the upstream says; end when every one has failed."""
     upstream, selector = pair.route.upstream, pair.owner.selector
     while True:
-        attempt = upstream.begin(pair.tried, selector.now_ns)
+        attempt = upstream.pick(pair.tried, selector.now_ns)
         if attempt is None:
             _give_up(pair)
             return
@@ -99,7 +104,7 @@ def _start_attempt(pair: Pair, attempt: Attempt) -> bool:
         _note_failure(pair, attempt, Cause.UPSTREAM_REFUSED, str(error), selector.now_ns)
         return False
     if options.tls is not None:
-        pair.owner.loop.upstream_handshaking += 1
+        pair.owner.loop.counts.cells[HANDSHAKING_UPSTREAMS] += 1
     pair.attempt = attempt
     pair.upstream.channel = channel
     pair.upstream.gone = False
@@ -136,13 +141,13 @@ def _upstream_ready(pair: Pair, channel: Channel) -> None:
     pair.attempt = None
     pair.tried = None
     upstream = pair.route.upstream
-    upstream.counters.used += 1
+    upstream.counters.counts.cells[USED] += 1
     if upstream.answered(attempt, channel.ready_ns):
         pair.owner.endpoint_changed(pair, attempt.endpoint)
     if channel.options.tls is not None:
-        pair.owner.loop.upstream_handshaking -= 1
+        pair.owner.loop.counts.cells[HANDSHAKING_UPSTREAMS] -= 1
         pair.owner.loop.upstream_handshakes[0].observe(channel.ready_ns - channel.connected_ns)
-    pair.route.counters.active_upstream += 1
+    pair.route.counters.upstream_counts.cells[ACTIVE] += 1
     pair.state = state.next_state(pair.state, PairEvent.UPSTREAM_READY)
     tapping.match(pair, pair.upstream, channel, DIRECTION_RESPONSE)
     if pair.route.kafka:
@@ -163,7 +168,7 @@ def attempt_failed(pair: Pair, channel: Channel) -> None:
     assert attempt is not None, "an upstream that is told of was tried"
     pair.attempt = None
     if channel.options.tls is not None:
-        pair.owner.loop.upstream_handshaking -= 1
+        pair.owner.loop.counts.cells[HANDSHAKING_UPSTREAMS] -= 1
         if channel.connected_ns != 0:
             pair.owner.loop.upstream_handshakes[tls_error(channel.close_cause)].observe(channel.closed_ns - channel.connected_ns)
     pair.upstream.channel = None

@@ -9,8 +9,10 @@ from proxy.network import mute
 from proxy.network.cause import Cause
 from proxy.network.connection_id import ConnectionIds
 from proxy.relay import ending, opening, tapping
-from proxy.relay.counters import CAUSE_INDEX, Counters
+from proxy.relay.counters import Counters
+from proxy.relay.ending import CLOSED_BY
 from proxy.relay.leg import RelayLeg
+from proxy.relay.opening import ACCEPTED
 from proxy.relay.pair import Leg, Pair, PairOwner
 from proxy.relay.route import Route
 from proxy.relay.upstream import Endpoint
@@ -149,7 +151,7 @@ class Relay:
 
     def refuse(self, route: Route, cause: Cause) -> i64:
         """Count a connection that never became a pair; its id."""
-        counters = route.counters
-        counters.accepted += 1
-        counters.closed[CAUSE_INDEX[cause]] += 1
+        cells = route.counters.counts.cells
+        cells[ACCEPTED] += 1
+        cells[CLOSED_BY[cause]] += 1
         return self._ids.next()

@@ -17,9 +17,10 @@ A peer that ends a connection that was READY has not failed: what went over it i
 
 from typing import Final
 
+from librt.vecs import vec
 from mypy_extensions import i64
 
-from proxy.cells import CONNECT_ERRORS
+from proxy.cells import CONNECT_ERRORS, UPSTREAM_BLOCK
 from proxy.config.address import format_sockaddr
 from proxy.network.cause import Cause
 from proxy.relay.counters import UpstreamCounters
@@ -29,6 +30,12 @@ __all__ = ["FIRST_NS", "MOST_NS", "Attempt", "Endpoint", "Tried", "Upstream", "c
 FIRST_NS: Final = 1_000_000_000
 MOST_NS: Final = 30_000_000_000
 TELL_NS: Final = 1_000_000_000  # the least time between two rows of one endpoint's failing
+
+CONNECTING: Final = UPSTREAM_BLOCK.at("framegate.upstream.connection.count", "connecting")
+ENDPOINTS: Final = UPSTREAM_BLOCK.at("framegate.upstream.endpoint.count")
+DOWN: Final = UPSTREAM_BLOCK.at("framegate.upstream.endpoint.down")
+PROBES: Final = UPSTREAM_BLOCK.at("framegate.upstream.endpoint.probes")
+EJECTIONS: Final = {reason: UPSTREAM_BLOCK.at("framegate.upstream.endpoint.ejections", reason) for reason in CONNECT_ERRORS[1:]}
 
 
 def connect_error(cause: Cause | None) -> int:
@@ -132,6 +139,7 @@ class Upstream:
         self.name: Final = name
         self.counters: Final = counters
         self.endpoints: list[Endpoint] = []
+        self._cells: vec[i64] = counters.counts.cells
         self._turn: i64 = 0
         self.replace(endpoints)
 
@@ -148,10 +156,10 @@ class Upstream:
         for endpoint in self.endpoints:
             endpoint.listed = True
             down += 1 if endpoint.down else 0
-        self.counters.endpoints = i64(len(self.endpoints))
-        self.counters.down = down
+        self._cells[ENDPOINTS] = i64(len(self.endpoints))
+        self._cells[DOWN] = down
 
-    def begin(self, tried: Tried | None, now_ns: i64) -> Attempt | None:
+    def pick(self, tried: Tried | None, now_ns: i64) -> Attempt | None:
         """The attempt that a connection is to make; None when it has tried everything.
 
         Args:
@@ -164,12 +172,12 @@ class Upstream:
         probes = endpoint.down and not endpoint.probed and now_ns >= endpoint.due_ns
         if probes:
             endpoint.probed = True
-            self.counters.probes += 1
-        self.counters.connecting += 1
+            self._cells[PROBES] += 1
+        self._cells[CONNECTING] += 1
         return Attempt(endpoint, now_ns, probes=probes)
 
     def _choose(self, tried: Tried | None, now_ns: i64) -> Endpoint | None:
-        if tried is None and self.counters.down > 0:
+        if tried is None and self._cells[DOWN] > 0:
             due = self._soonest(None)
             if due is not None and not due.probed and now_ns >= due.due_ns:
                 return due
@@ -203,7 +211,7 @@ class Upstream:
         endpoint.down = False
         endpoint.backoff_ns = 0
         if endpoint.listed:
-            self.counters.down -= 1
+            self._cells[DOWN] -= 1
         return endpoint.told
 
     def failed(self, attempt: Attempt, cause: Cause | None, detail: str, now_ns: i64) -> bool:
@@ -237,16 +245,15 @@ class Upstream:
         endpoint.backoff_ns = FIRST_NS
         endpoint.failures = 0
         endpoint.told = False
-        self.counters.down += 1
-        self.counters.ejections[error] += 1
+        self._cells[DOWN] += 1
+        self._cells[EJECTIONS[CONNECT_ERRORS[error]]] += 1
 
     def abandoned(self, attempt: Attempt, now_ns: i64) -> None:
         """The attempt ended for another reason than its endpoint: the probe, if it had it, is the next connection's."""
         self._settle(attempt, connect_error(None), now_ns)
 
     def _settle(self, attempt: Attempt, error: int, now_ns: i64) -> None:
-        counters = self.counters
-        counters.connecting -= 1
-        counters.durations[error].observe(now_ns - attempt.began_ns)
+        self._cells[CONNECTING] -= 1
+        self.counters.durations[error].observe(now_ns - attempt.began_ns)
         if attempt.probes:
             attempt.endpoint.probed = False

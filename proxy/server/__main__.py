@@ -18,8 +18,8 @@ from proxy.clock import MonotonicClock
 from proxy.network.connection_id import ConnectionIds
 from proxy.network.memory_pool import MemoryPool
 from proxy.network.selector import Selector
-from proxy.relay.counters import CellReserve, Publisher
 from proxy.relay.drain import Drain
+from proxy.relay.publisher import CellReserve, Publisher
 from proxy.relay.relay import Relay
 from proxy.server.heap import Heap
 from proxy.server.link import LinkError, LinkReader, encode

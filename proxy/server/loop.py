@@ -22,15 +22,15 @@ from typing import Any, Final
 
 from mypy_extensions import i64
 
-from proxy.cells import CellWriter, State
+from proxy.cells import PROCESSOR_BLOCK, CellWriter, State
 from proxy.network.cause import Cause
 from proxy.network.fd_handler import FdHandler
 from proxy.network.selector import Selector
 from proxy.network.timer import Timer
 from proxy.relay import ending
-from proxy.relay.counters import Publisher
 from proxy.relay.drain import Drain
 from proxy.relay.pair import Pair
+from proxy.relay.publisher import Publisher
 from proxy.relay.relay import Relay
 from proxy.relay.rows import endpoint_row
 from proxy.relay.upstream import Endpoint, Upstream
@@ -54,6 +54,12 @@ END_NS: Final = 1_500_000_000  # these two, ``LINK_CLOSE_MS``, and what a stuck 
 TAP_CLOSE_MS: Final = 2_000
 GC_THRESHOLD: Final = 50_000
 SIGTERM: Final = 15
+
+BUSY: Final = PROCESSOR_BLOCK.at("framegate.event_loop.time", "busy")
+IDLE: Final = PROCESSOR_BLOCK.at("framegate.event_loop.time", "idle")
+LINK_DROPPED: Final = PROCESSOR_BLOCK.at("framegate.link.dropped")
+FAULTS: Final = PROCESSOR_BLOCK.at("framegate.processor.errors")
+DRAINING: Final = PROCESSOR_BLOCK.at("framegate.draining")
 
 
 class _Wakeup(FdHandler):
@@ -286,10 +292,10 @@ class Loop:
 
     def _publish(self, now_ns: i64) -> None:
         self._published_ns = now_ns
-        loop = self._relay.pairs.loop
-        loop.busy_ns = self._selector.busy_ns
-        loop.idle_ns = self._selector.idle_ns
-        loop.link_dropped = self.link.writer.dropped_count
+        cells = self._relay.pairs.loop.counts.cells
+        cells[BUSY] = self._selector.busy_ns
+        cells[IDLE] = self._selector.idle_ns
+        cells[LINK_DROPPED] = self.link.writer.dropped_count
         faults = self._selector.faults
         tap = self._tap
         if tap is not None and tap.thread.failures != self._tap_failures:
@@ -297,7 +303,8 @@ class Loop:
             faults.note_text("tap", tap.thread.failure)
         if tap is not None:
             tap.tallies.settle(now_ns)
-        loop.faults = faults.counts
+        for place in range(i64(len(faults.counts))):
+            cells[FAULTS + place] = faults.counts[place]
         if faults.untold and now_ns - self._told_ns >= FAULTS_NS:
             self._told_ns = now_ns
             self._tell_faults()
@@ -353,7 +360,7 @@ class Loop:
     def begin_drain(self, timeout_ms: int) -> None:
         """No new pairs; end those that are open when they are quiet."""
         self._relay.pairs.draining = True
-        self._relay.pairs.loop.draining = 1
+        self._relay.pairs.loop.counts.cells[DRAINING] = 1
         self._cells.state(State.DRAINING)
         self._drain.start(timeout_ms * 1_000_000)
 

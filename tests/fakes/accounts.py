@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from proxy.config.model import TapConfig, TapRule
+from proxy.relay.ending import LOST
 from proxy.tap.log_block import GapRecord
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter
@@ -55,8 +56,9 @@ class Accounts:
         assert self.writer.thread.frames_flushed_request + self.writer.thread.frames_flushed_response == len(stored)
         assert self.writer.thread.frames_gapped == self.writer.frames_dropped == sum(gap.frames for gap in gaps)
         sent, received = counters.downstream.bytes_sent + counters.upstream.bytes_sent, sum(sum(row["bytes"].values()) for row in rows)
-        assert received == sent + counters.lost_downstream + counters.lost_upstream
-        assert counters.lost_downstream + counters.lost_upstream == sum(row["lost"]["bytes"] for row in rows)
+        lost = int(counters.downstream_counts.cells[LOST] + counters.upstream_counts.cells[LOST])
+        assert received == sent + lost
+        assert lost == sum(row["lost"]["bytes"] for row in rows)
         return rows
 
     def compare(self, row: dict[str, Any], direction: str, numbers: list[int], gaps: list[GapRecord]) -> None:

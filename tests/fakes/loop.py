@@ -17,8 +17,8 @@ from proxy.network.connection_id import ConnectionIds
 from proxy.network.memory_pool import MemoryPool
 from proxy.network.selector import Selector
 from proxy.network.timer import Timer
-from proxy.relay.counters import Publisher
 from proxy.relay.drain import Drain
+from proxy.relay.publisher import Publisher
 from proxy.relay.relay import Relay
 from proxy.server.heap import Heap
 from proxy.server.link import Handover, LinkReader, decode_closed, encode, send_handover

@@ -13,11 +13,13 @@ from proxy.network.receive import ReceiveLimit
 from proxy.network.selector import Selector
 from proxy.relay.counters import Counters
 from proxy.relay.drain import Drain
+from proxy.relay.ending import ACTIVE, CLOSED_BY, USED
+from proxy.relay.opening import ACCEPTED
 from proxy.relay.pair import Pair
 from proxy.relay.relay import Relay
 from proxy.relay.route import Route
 from proxy.relay.rows import closed_row, endpoint_row
-from proxy.relay.upstream import Endpoint, Upstream
+from proxy.relay.upstream import CONNECTING, Endpoint, Upstream
 from proxy.relay.watcher import PairWatcher
 
 SECOND = 1_000_000_000
@@ -274,10 +276,11 @@ class World:
         assert self.pool.used == 0, "memory was not given back"
         assert not self.relay.pairs.open, "a pair is left"
         for counters in self.counters.listeners.values():
-            assert (counters.active_downstream, counters.active_upstream, counters.pairing.open) == (0, 0, 0)
-            assert int(sum(counters.closed)) == len(self.rows) == int(counters.accepted)
-        upstream = self.counters.upstreams["u"]
-        assert (upstream.connecting, upstream.used) == (0, 0)
+            assert (counters.downstream_counts.cells[ACTIVE], counters.upstream_counts.cells[ACTIVE], counters.pairing.open) == (0, 0, 0)
+            closed = sum(int(counters.counts.cells[at]) for at in CLOSED_BY.values())
+            assert closed == len(self.rows) == int(counters.counts.cells[ACCEPTED])
+        upstream = self.counters.upstreams["u"].counts.cells
+        assert (upstream[CONNECTING], upstream[USED]) == (0, 0)
         assert not any(endpoint.probed for endpoint in self.upstream.endpoints), "a probe was not given back"
 
 

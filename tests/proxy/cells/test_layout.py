@@ -7,6 +7,11 @@ import pytest
 from proxy.cells import (
     CELL_SIZE,
     HEADER_SIZE,
+    LISTENER_BLOCK,
+    METRICS,
+    PROCESSOR_BLOCK,
+    SIDE_BLOCK,
+    UPSTREAM_BLOCK,
     CellLayout,
 )
 
@@ -27,8 +32,44 @@ def test_equal_names_give_equal_layouts(layout):
 
 def test_rows_cover_the_cells_without_gap_or_overlap(layout):
     end = 0
-    for row in layout.rows:
-        assert row.index == end
-        end += row.count
+    for index, count in sorted((row.index, row.count) for row in layout.rows):
+        assert index == end
+        end += count
     assert end == layout.count
     assert layout.size == HEADER_SIZE + layout.count * CELL_SIZE
+
+
+def test_rows_are_in_the_order_of_the_table(layout):
+    declared = [metric.name for metric in METRICS if metric.source == "processor"]
+    assert list(dict.fromkeys(row.metric.name for row in layout.rows if row.metric.exported)) == declared
+
+
+def test_a_cell_is_where_its_block_begins_and_the_table_says(layout):
+    for block, owner, name, values in (
+        (PROCESSOR_BLOCK, (), "framegate.event_loop.time", ("idle",)),
+        (LISTENER_BLOCK, ("plain",), "framegate.connection.closed", ("idle",)),
+        (UPSTREAM_BLOCK, ("u",), "framegate.upstream.endpoint.down", ()),
+    ):
+        assert layout.start(block, *owner) + block.at(name, *values) == layout.index(name, *owner, *values)
+    at = layout.start(SIDE_BLOCK, "plain", "upstream") + SIDE_BLOCK.at("framegate.io", "transmit")
+    assert at == layout.index("framegate.io", "upstream", "transmit", "plain")
+
+
+def test_the_values_of_the_last_attribute_lie_one_after_the_other():
+    for block in (PROCESSOR_BLOCK, LISTENER_BLOCK):
+        name = "framegate.processor.errors" if block is PROCESSOR_BLOCK else "framegate.connection.closed"
+        assert [block.at(name, value) for value in block.values(name)] == [block.at(name) + number for number in range(len(block.values(name)))]
+
+
+def test_histograms_come_last():
+    kinds = {
+        (block.at(name) < block.count, block.metric(name).kind == "histogram")
+        for block, name in ((SIDE_BLOCK, "framegate.frame.size"), (SIDE_BLOCK, "framegate.io"), (PROCESSOR_BLOCK, "framegate.event_loop.lag"))
+    }
+    assert kinds == {(False, True), (True, False)}
+
+
+@pytest.mark.parametrize("asked", [("framegate.nothing",), ("framegate.connection.closed", "nothing"), ("framegate.io", "receive")])
+def test_what_is_not_in_a_block_is_an_error(asked):
+    with pytest.raises(KeyError):
+        LISTENER_BLOCK.at(*asked)

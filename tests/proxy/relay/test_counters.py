@@ -1,73 +1,19 @@
-"""Counters and their way into the cells: each attribute lands in its own cell."""
+"""What is counted by blocks of cells; and that a metric is one declaration and one place that counts."""
 
-import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from proxy.cells import (
-    CAUSES,
-    CONNECT_ERRORS,
-    DURATION_ERRORS,
-    MEMORY_KINDS,
-    METRICS,
-    MUTE_CAUSES,
-    ORDERLY_CAUSES,
-    CellLayout,
-    CellReader,
-    CellWriter,
-    create,
-)
-from proxy.config.model import ListenerConfig, ProxyConfig, TapConfig, UpstreamConfig
+from proxy.cells import CAUSES, DURATION_ERRORS, LISTENER_BLOCK, METRICS, MUTE_CAUSES, ORDERLY_CAUSES, PROCESSOR_BLOCK, TLS_ERRORS, UPSTREAM_BLOCK
 from proxy.network import mute
 from proxy.network.cause import Cause
 from proxy.network.framing import SIZE_BOUNDS
-from proxy.network.memory_pool import BEGUN, PENDING, TLS, MemoryPool
-from proxy.network.receive import ReceiveLimit
-from proxy.network.turns import Turn, TurnOwner
-from proxy.relay.counters import CAUSE_INDEX, ERROR_INDEX, Counters, Histogram, Publisher
-from proxy.tap.writer import TapWriter
+from proxy.relay.counters import ERROR_INDEX, Counts, Histogram, LoopCounters, tls_error
 
-CONFIG = ProxyConfig(
-    node="n",
-    listeners=(ListenerConfig(name="a", address="x", upstream="u"), ListenerConfig(name="b", address="x", upstream="u")),
-    upstreams=(UpstreamConfig(name="u", endpoints=("x",)),),
-)
-
-
-class Waiter(TurnOwner):
-    def turn_given(self) -> None:
-        raise AssertionError("nothing is given back here")
-
-    def is_dry(self) -> bool:
-        return True
-
-    def is_held_up(self) -> bool:
-        return False
-
-
-class Cells:
-    def __init__(self, tap: TapWriter | None = None) -> None:
-        self.layout = CellLayout.of(CONFIG)
-        self.descriptor = create(self.layout)
-        self.reader = CellReader(self.descriptor, self.layout)
-        self.pool = MemoryPool(1000, lambda: 0)
-        self.tap = tap
-        self.begin()
-
-    def begin(self) -> None:
-        self.counters = Counters(["a", "b"], ["u"])
-        writer = CellWriter(self.descriptor, self.layout)
-        base = writer.start(1, 1, 0)
-        limits = {"a": ReceiveLimit(10), "b": ReceiveLimit(20)}
-        self.publisher = Publisher(writer, base, self.counters, limits, self.pool, self.tap)
-
-
-@pytest.fixture
-def cells():
-    cells = Cells()
-    yield cells
-    cells.reader.close()
-    os.close(cells.descriptor)
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_the_closed_lists_agree_with_the_network():
@@ -75,7 +21,6 @@ def test_the_closed_lists_agree_with_the_network():
     assert tuple(name for name, _ in mute.CAUSES) == MUTE_CAUSES
     sizes = next(metric for metric in METRICS if metric.name == "framegate.frame.size")
     assert sizes.bounds == tuple(float(bound) for bound in SIZE_BOUNDS)
-    assert all(CAUSES[CAUSE_INDEX[cause]] == cause for cause in CAUSES)
     assert all(DURATION_ERRORS[ERROR_INDEX[cause]] == ("" if cause in ORDERLY_CAUSES else cause) for cause in CAUSES)
 
 
@@ -87,125 +32,80 @@ def test_a_duration_equal_to_a_bound_belongs_to_it():
     assert histogram.sum == 22_000_002
 
 
-def test_each_side_of_each_listener_has_its_own_cells(cells):
-    number = 1
-    expected = {}
-    for name, listener in cells.counters.listeners.items():
-        for side, stats in (("downstream", listener.downstream), ("upstream", listener.upstream)):
-            stats.frames_received, stats.frames_sent, stats.bytes_received, stats.bytes_sent = number, number + 1, number + 1000, number + 3
-            stats.reads, stats.writes = number + 4, number + 5
-            stats.refused_too_large, stats.refused_negative, stats.refused_incomplete = number + 6, number + 7, number + 8
-            stats.frame_sizes[3] = number + 9
-            stats.cut_short = number + 10
-            expected |= {
-                ("framegate.frame.count", side, "receive", name): number,
-                ("framegate.frame.count", side, "transmit", name): number + 1,
-                ("framegate.io", side, "receive", name): number + 1000,
-                ("framegate.io", side, "transmit", name): number + 3,
-                ("framegate.read.count", side, name): number + 4,
-                ("framegate.write.count", side, name): number + 5,
-                ("framegate.frame.rejected", name, side, "frame_too_large"): number + 6,
-                ("framegate.frame.rejected", name, side, "negative_size"): number + 7,
-                ("framegate.frame.rejected", name, side, "incomplete"): number + 8,
-                ("framegate.frame.cut_short", name, side): number + 10,
-            }
-            number += 20
-        listener.accepted, listener.active_downstream, listener.active_upstream = number, number + 1, number + 2
-        listener.lost_downstream, listener.lost_upstream = number + 3, number + 4
-        listener.pairing.open, listener.pairing.answered, listener.pairing.lost = number + 5, number + 6, number + 7
-        listener.closed[CAUSE_INDEX["idle"]] = number + 8
-        expected |= {
-            ("framegate.connection.accepted", name): number,
-            ("framegate.connection.active", "downstream", name): number + 1,
-            ("framegate.connection.active", "upstream", name): number + 2,
-            ("framegate.frame.lost.io", name, "downstream"): number + 3,
-            ("framegate.frame.lost.io", name, "upstream"): number + 4,
-            ("framegate.kafka.request.open", name): number + 5,
-            ("framegate.kafka.request.answered", name): number + 6,
-            ("framegate.kafka.pairing_lost", name): number + 7,
-            ("framegate.connection.closed", name, "idle"): number + 8,
-            ("framegate.frame.size.limit", name): 10 if name == "a" else 20,
-        }
-        number += 20
-    cells.publisher.publish()
-    assert {key: cells.reader.cell(key[0], *key[1:]) for key in expected} == expected
+def test_every_end_of_a_handshake_has_an_error_of_the_metric():
+    assert [
+        TLS_ERRORS[tls_error(cause)] for cause in (Cause.TLS_FAILED, Cause.HANDSHAKE_TIMEOUT, Cause.UPSTREAM_TIMEOUT, Cause.PEER_RESET, None)
+    ] == [
+        "tls_failed",
+        "handshake_timeout",
+        "handshake_timeout",
+        "other",
+        "other",
+    ]
 
 
-def test_mutes_add_up_over_listeners_and_sides_and_publishing_twice_adds_nothing(cells):
-    for index, stats in enumerate((cells.counters.listeners["a"].downstream, cells.counters.listeners["b"].upstream)):
-        stats.mutes[5], stats.mute_ns[5], stats.muted[5] = 2 + index, 30 + index, 1
-    cells.publisher.publish()
-    cells.publisher.publish()
-    assert cells.reader.cell("framegate.channel.mute.count", "admin") == 5
-    assert cells.reader.cell("framegate.channel.mute.time", "admin") == 61
-    assert cells.reader.cell("framegate.channel.muted", "admin") == 2
-    assert cells.reader.cell("framegate.channel.mute.count", "peer") == 0
+def test_a_block_has_a_cell_for_each_count_and_histograms_say_where_theirs_are():
+    counts = Counts(UPSTREAM_BLOCK)
+    assert list(counts.cells) == [0] * UPSTREAM_BLOCK.count
+    first, *others = counts.each_histogram("framegate.upstream.connect.duration")
+    assert first.offset == UPSTREAM_BLOCK.count
+    assert [other.offset for other in others] == [first.offset + (len(first.buckets) + 1) * number for number in (1, 2, 3, 4)]
+    assert counts.histograms == [first, *others]
+    with pytest.raises(KeyError):
+        counts.histogram("framegate.connection.duration", "downstream", "")
 
 
-def test_loop_pool_and_upstream_have_their_cells(cells):
-    loop, upstream = cells.counters.loop, cells.counters.upstreams["u"]
-    loop.busy_ns, loop.idle_ns, loop.link_dropped, loop.draining = 1, 2, 3, 1
-    loop.downstream_handshaking, loop.upstream_handshaking = 4, 5
-    loop.lag.observe(50_000)
-    loop.downstream_durations[ERROR_INDEX["frame_too_large"]].observe(7)
-    loop.upstream_handshakes[1].observe(8)
-    upstream.connecting, upstream.used = 6, 7
-    upstream.endpoints, upstream.down, upstream.probes = 12, 13, 14
-    upstream.ejections[1], upstream.ejections[4] = 15, 16
-    upstream.durations[2].observe(9)
-    for kind, size in ((BEGUN, 1006), (PENDING, 3000), (TLS, 2)):
-        cells.pool.common.charge(kind, size)
-    cells.pool.evicted = 17
-    waiting = Turn(cells.pool.requests, Waiter(), 1000)
-    assert not waiting.ask(1000)
-    cells.publisher.publish()
-    read = cells.reader.cell
-    assert (read("framegate.event_loop.time", "busy"), read("framegate.event_loop.time", "idle")) == (1, 2)
-    assert (read("framegate.link.dropped"), read("framegate.draining")) == (3, 1)
-    assert (read("framegate.tls.handshake.active", "downstream"), read("framegate.tls.handshake.active", "upstream")) == (4, 5)
-    assert read("framegate.event_loop.lag") == 1
-    assert read("framegate.connection.duration", "downstream", "frame_too_large") == 1
-    assert read("framegate.tls.handshake.duration", "upstream", "tls_failed") == 1
-    assert (read("framegate.upstream.connection.count", "u", "connecting"), read("framegate.upstream.connection.count", "u", "used")) == (6, 7)
-    assert read("framegate.upstream.connect.duration", "u", "timeout") == 1
-    assert [read(f"framegate.upstream.endpoint.{name}", "u") for name in ("count", "down", "probes")] == [12, 13, 14]
-    assert [read("framegate.upstream.endpoint.ejections", "u", error) for error in CONNECT_ERRORS[1:]] == [15, 0, 0, 16]
-    assert read("framegate.memory_pool.limit", "frames") == 1000
-    assert [read("framegate.memory_pool.usage", "frames", kind) for kind in MEMORY_KINDS] == [1006, 3000, 2]
-    assert (read("framegate.memory_pool.waiting", "frames"), read("framegate.memory_pool.evicted", "frames")) == (1, 17)
-    waiting.leave()
+def test_the_loops_histograms_do_not_share_a_cell():
+    at = [histogram.offset + cell for histogram in LoopCounters().counts.histograms for cell in range(len(histogram.buckets) + 1)]
+    assert sorted(at) == list(range(PROCESSOR_BLOCK.count, PROCESSOR_BLOCK.size))
 
 
-def test_a_restarted_processor_counts_on(cells):
-    cells.counters.listeners["a"].accepted = 5
-    cells.counters.listeners["a"].active_downstream = 2
-    cells.publisher.publish()
-    cells.begin()
-    cells.counters.listeners["a"].accepted = 3
-    cells.publisher.publish()
-    assert cells.reader.cell("framegate.connection.accepted", "a") == 8
-    assert cells.reader.cell("framegate.connection.active", "downstream", "a") == 0
+NEW = """    _metric("connection.renamed", "counter", "{connection}", "Connections that a test counts.", _LISTENER, (REASON, ("first", "second"))),
+"""
+COUNTS = """
+import os
+from types import SimpleNamespace
+from proxy.cells import LISTENER_BLOCK, CellLayout, CellReader, CellWriter, create
+from proxy.network.memory_pool import MemoryPool
+from proxy.network.receive import ReceiveLimit
+from proxy.relay.counters import Counters
+from proxy.relay.publisher import Publisher
+
+RENAMED = LISTENER_BLOCK.at("framegate.connection.renamed", "second")
+
+names = SimpleNamespace(listeners=[SimpleNamespace(name="a"), SimpleNamespace(name="b")], upstreams=[SimpleNamespace(name="u")])
+layout = CellLayout.of(names)
+descriptor = create(layout)
+writer = CellWriter(descriptor, layout)
+counters = Counters(["a", "b"], ["u"])
+publisher = Publisher(writer, writer.start(1, 1, 0), counters, {"a": ReceiveLimit(1), "b": ReceiveLimit(1)}, MemoryPool(1, lambda: 0), None)
+counters.listeners["b"].counts.cells[RENAMED] += 3
+publisher.publish()
+shown = CellReader(descriptor, layout).snapshot()
+print(sorted((*dict(at).values(), value) for (metric, at), value in shown.items() if "renamed" in metric.name))
+print(int(sum(value for (metric, at), value in shown.items() if metric.kind == "counter")))
+"""
 
 
-def test_the_taps_counters_have_their_cells(tmp_path):
-    tap = TapWriter(TapConfig(directory=str(tmp_path)), "n", "0", "b")
-    cells = Cells(tap)
-    tap.tallies.of("a", 0).frames, tap.tallies.of("a", 1).frames, tap.tallies.of("a", 0).bytes = 100, 10, 6
-    tap.tallies.of("a", 0).reserved = 164
-    thread = tap.thread
-    thread.frames_flushed_request, thread.frames_flushed_response, thread.frames_gapped = 50, 5, 2
-    tap.dropped_queue_full, tap.dropped_disk_full, tap.dropped_disk_error = 1, 2, 3
-    tap.dropped_sampled, tap.dropped_closed, tap.dropped_undelivered = 4, 5, 6
-    thread.bytes_flushed, thread.write_errors, thread.flush_ns = 7, 8, 9
-    cells.publisher.publish()
-    read = cells.reader.cell
-    assert (read("framegate.tap.seen", "a", "request"), read("framegate.tap.seen", "a", "response")) == (100, 10)
-    assert read("framegate.tap.reserved", "a", "request") == 164
-    assert (read("framegate.tap.matched"), read("framegate.tap.flushed")) == (110, 57)
-    assert (read("framegate.tap.frames", "request"), read("framegate.tap.frames", "response")) == (50, 5)
-    reasons = ("queue_full", "disk_full", "disk_error", "sampled", "closed", "undelivered")
-    assert [read("framegate.tap.dropped", reason) for reason in reasons] == [1, 2, 3, 4, 5, 6]
-    assert (read("framegate.tap.matched.io"), read("framegate.tap.io"), read("framegate.tap.write.errors")) == (6, 7, 8)
-    assert (read("framegate.tap.flush.time"), read("framegate.queue.usage", "tap")) == (9, tap.queued_bytes)
-    cells.reader.close()
-    os.close(cells.descriptor)
+@pytest.mark.slow  # a copy of the sources, and an interpreter of its own
+def test_a_metric_is_one_declaration_and_one_place_that_counts(tmp_path: Path) -> None:
+    """Two files: the table, and the module that counts. It is put in the middle: every offset behind it follows."""
+    shutil.copytree(ROOT / "proxy", tmp_path / "proxy", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    table = tmp_path / "proxy" / "cells" / "metrics.py"
+    before = '    _metric("connection.closed", "counter"'
+    source = table.read_text()
+    assert source.count(before) == 1
+    table.write_text(source.replace(before, NEW + before))
+    (tmp_path / "counts.py").write_text(COUNTS)
+    done = subprocess.run(
+        [sys.executable, "-P", "counts.py"], cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.splitlines() == ["[('a', 'first', 0), ('a', 'second', 0), ('b', 'first', 0), ('b', 'second', 3)]", "3"], done.stderr
+    ours = {path.relative_to(ROOT): path.read_bytes() for path in (ROOT / "proxy").rglob("*.py")}
+    changed = [str(path) for path, text in ours.items() if (tmp_path / path).read_bytes() != text]
+    assert changed == ["proxy/cells/metrics.py"]
+
+
+def test_a_metric_that_is_not_declared_cannot_be_counted() -> None:
+    with pytest.raises(KeyError):
+        LISTENER_BLOCK.at("framegate.connection.renamed", "second")

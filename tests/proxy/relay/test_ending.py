@@ -53,7 +53,7 @@ def test_a_frame_begun_is_dropped_and_counted_at_the_end_of_the_stream(world):
     world.until(lambda: world.rows)
     assert world.row["lost"] == {"bytes": 7, "request": 7, "response": 0}
     assert "within a frame" in world.row["detail"]
-    assert world.counters.listeners["l"].lost_downstream == 7
+    assert world.counters.listeners["l"].downstream_counts.cells[ending.LOST] == 7
 
 
 def test_half_close_waits_for_the_pending_send(world):

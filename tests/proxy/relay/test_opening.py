@@ -14,7 +14,8 @@ from proxy.network.cause import Cause
 from proxy.network.options import TlsSettings
 from proxy.network.tls_context import client_context
 from proxy.relay import ending
-from proxy.relay.upstream import Endpoint
+from proxy.relay.opening import HANDSHAKING_UPSTREAMS
+from proxy.relay.upstream import DOWN, EJECTIONS, Endpoint
 from tests.fakes.tls import TlsWorld
 from tests.fakes.upstream import refusing_port
 from tests.fakes.world import endpoint_of, frame, reset
@@ -104,13 +105,13 @@ def test_a_handshake_with_an_upstream_is_counted_while_it_lasts(make):
     client, pair = world.client()
     world.until(lambda: pair.upstream.channel is not None)
     upstream, _ = world.server.accept()
-    assert world.counters.loop.upstream_handshaking == 1
+    assert world.counters.loop.counts.cells[HANDSHAKING_UPSTREAMS] == 1
     upstream.sendall(b"not TLS")
     world.until(lambda: pair.cause)
     upstream.close()
     client.close()
     world.until(lambda: world.rows)
-    assert (world.row["cause"], world.counters.loop.upstream_handshaking) == ("tls_failed", 0)
+    assert (world.row["cause"], world.counters.loop.counts.cells[HANDSHAKING_UPSTREAMS]) == ("tls_failed", 0)
 
 
 def test_an_upstream_without_an_address_refuses_in_words(make):
@@ -149,7 +150,7 @@ def test_twenty_at_once_find_the_endpoint_that_answers(make, refusing):
         pairs = [world.client()[1] for _ in range(20)]
         world.until(lambda: all(pair.state.value == "open" for pair in pairs))
     assert [row["endpoint"] for row in world.told.endpoints] == ["{}:{}".format(*refusing)]
-    assert int(world.counters.upstreams["u"].ejections[1]) == 1
+    assert int(world.counters.upstreams["u"].counts.cells[EJECTIONS["refused"]]) == 1
 
 
 def test_an_endpoint_that_does_not_answer_costs_one_connection_its_timeout(make, silent):
@@ -199,7 +200,7 @@ def test_a_probe_whose_connection_ends_is_made_by_the_next(make, silent, way):
     with socket.create_server(("127.0.0.1", 0)) as other:
         world.upstream.replace([endpoint_of(silent), endpoint_of(other.getsockname())])
         down = world.upstream.endpoints[0]
-        world.upstream.failed(world.upstream.begin(None, 0), Cause.UPSTREAM_TIMEOUT, "", world.clock.ns)
+        world.upstream.failed(world.upstream.pick(None, 0), Cause.UPSTREAM_TIMEOUT, "", world.clock.ns)
         world.pass_time(1)
         client, probing = world.client()
         world.until(lambda: down.probed)
@@ -244,7 +245,7 @@ def test_an_endpoint_taken_away_while_a_connection_waits_for_it(make, silent):
         world.pass_time(5.1)
         world.until(lambda: pair.state.value == "open")
         assert pair.endpoint == f"127.0.0.1:{other.getsockname()[1]}"
-    assert (world.told.endpoints, int(world.counters.upstreams["u"].down)) == ([], 0)
+    assert (world.told.endpoints, int(world.counters.upstreams["u"].counts.cells[DOWN])) == ([], 0)
 
 
 def test_a_peer_that_ends_what_was_ready_has_not_failed(world):
@@ -254,7 +255,7 @@ def test_a_peer_that_ends_what_was_ready_has_not_failed(world):
     client.close()
     world.until(lambda: world.rows)
     assert world.row["cause"] == "peer_reset"
-    assert (world.told.endpoints, int(world.counters.upstreams["u"].down)) == ([], 0)
+    assert (world.told.endpoints, int(world.counters.upstreams["u"].counts.cells[DOWN])) == ([], 0)
 
 
 def test_tries_that_fail_leave_no_descriptor_behind(make, refusing, silent):
@@ -295,7 +296,7 @@ def test_a_handshake_that_fails_leads_to_the_next_endpoint(make, tmp_path, answe
             world.until(lambda: pair.state.value == "open")
             server.join()
     assert [row["reason"] for row in world.told.endpoints] == [reason]
-    assert world.counters.loop.upstream_handshaking == 0
+    assert world.counters.loop.counts.cells[HANDSHAKING_UPSTREAMS] == 0
 
 
 def test_endpoints_are_taken_in_turn(make):

@@ -82,8 +82,8 @@ def test_a_holders_row_names_the_side_its_peer_and_since_when_it_is_not_read():
 def test_an_endpoints_row_says_why_it_is_down_and_then_for_how_long_it_was():
     endpoint = Endpoint(socket.AF_INET6, ("::1", 9), "broker")
     upstream = Upstream("u", UpstreamCounters(), [endpoint])
-    upstream.failed(upstream.begin(None, 5), Cause.UPSTREAM_TIMEOUT, "not ready in 5000 ms", 5)
+    upstream.failed(upstream.pick(None, 5), Cause.UPSTREAM_TIMEOUT, "not ready in 5000 ms", 5)
     common = {"upstream": "u", "endpoint": "[::1]:9", "server_name": "broker", "failures": 1}
     assert endpoint_row(upstream, endpoint) == {**common, "reason": "timeout", "detail": "not ready in 5000 ms", "backoff_ms": 1000}
-    upstream.answered(upstream.begin(None, 6), 5 + 7_000_000)
+    upstream.answered(upstream.pick(None, 6), 5 + 7_000_000)
     assert endpoint_row(upstream, endpoint) == {**common, "down_ms": 7}

@@ -6,7 +6,20 @@ import pytest
 
 from proxy.network.cause import Cause
 from proxy.relay.counters import UpstreamCounters
-from proxy.relay.upstream import FIRST_NS, MOST_NS, Attempt, Endpoint, Tried, Upstream, connect_error
+from proxy.relay.upstream import (
+    CONNECTING,
+    DOWN,
+    EJECTIONS,
+    ENDPOINTS,
+    FIRST_NS,
+    MOST_NS,
+    PROBES,
+    Attempt,
+    Endpoint,
+    Tried,
+    Upstream,
+    connect_error,
+)
 
 SECOND = 1_000_000_000
 
@@ -19,14 +32,17 @@ class Plane:
         self.counters = UpstreamCounters()
         self.upstream = Upstream("u", self.counters, [endpoint(port) for port in ports])
 
-    def begin(self, tried: Tried | None = None) -> Attempt:
-        attempt = self.upstream.begin(tried, self.ns)
+    def count(self, at: int) -> int:
+        return int(self.counters.counts.cells[at])
+
+    def pick(self, tried: Tried | None = None) -> Attempt:
+        attempt = self.upstream.pick(tried, self.ns)
         assert attempt is not None
         return attempt
 
     def port(self, tried: Tried | None = None) -> int:
         """The port of an attempt that is given up at once."""
-        attempt = self.begin(tried)
+        attempt = self.pick(tried)
         self.upstream.abandoned(attempt, self.ns)
         return attempt.endpoint.address[1]
 
@@ -42,7 +58,7 @@ class Plane:
     def take_down(self, port: int) -> Endpoint:
         """Fail an attempt of the endpoint whose turn it is made to be."""
         while True:
-            attempt = self.begin()
+            attempt = self.pick()
             if attempt.endpoint.address[1] == port:
                 self.fail(attempt)
                 return attempt.endpoint
@@ -103,17 +119,17 @@ def test_a_connection_tries_each_endpoint_once_whatever_others_do_meanwhile():
     connections = [Tried() for _ in range(20)]
     for round_ in range(3):
         for connection in connections:
-            attempt = plane.begin(connection if connection.endpoints else None)
+            attempt = plane.pick(connection if connection.endpoints else None)
             assert attempt.endpoint not in connection.endpoints
             connection.add(attempt.endpoint, Cause.UPSTREAM_REFUSED, "no")
             plane.fail(attempt)
         assert {len(connection.endpoints) for connection in connections} == {round_ + 1}
-    assert all(plane.upstream.begin(connection, plane.ns) is None for connection in connections)
-    assert plane.counters.connecting == 0
+    assert all(plane.upstream.pick(connection, plane.ns) is None for connection in connections)
+    assert plane.count(CONNECTING) == 0
 
 
 def test_an_upstream_without_endpoints_has_nothing_to_try():
-    assert Plane().upstream.begin(None, 0) is None
+    assert Plane().upstream.pick(None, 0) is None
 
 
 def test_the_same_address_twice_is_one_endpoint_and_two_names_of_it_are_two():
@@ -132,7 +148,7 @@ def test_one_that_failed_is_left_out_until_its_back_off_is_over():
     assert {plane.port() for _ in range(4)} == {2}
     for late in (0, 1):
         plane.ns = down.due_ns + late
-        attempt = plane.begin()
+        attempt = plane.pick()
         assert (attempt.endpoint, attempt.probes) == (down, True)
         plane.upstream.abandoned(attempt, plane.ns)
 
@@ -141,11 +157,11 @@ def test_one_connection_probes_and_all_others_pass_by():
     plane = Plane(1, 2)
     down = plane.take_down(1)
     plane.ns = down.due_ns
-    probe = plane.begin()
+    probe = plane.pick()
     assert probe.endpoint is down
     plane.ns += 60 * SECOND
     assert {plane.port() for _ in range(5)} == {2}
-    assert plane.counters.probes == 1
+    assert plane.count(PROBES) == 1
     plane.answer(probe)
     assert {plane.port() for _ in range(2)} == {1, 2}
 
@@ -156,7 +172,7 @@ def test_probes_that_fail_double_the_back_off_up_to_the_most():
     seen = [down.backoff_ns // SECOND]
     for _ in range(6):
         plane.ns = down.due_ns
-        probe = plane.begin()
+        probe = plane.pick()
         plane.ns += 5 * SECOND
         plane.fail(probe, Cause.UPSTREAM_TIMEOUT)
         assert down.due_ns == plane.ns + down.backoff_ns
@@ -170,11 +186,11 @@ def test_a_success_ends_the_back_off_and_the_next_failure_begins_anew():
     down = plane.take_down(1)
     for _ in range(3):
         plane.ns = down.due_ns
-        plane.fail(plane.begin())
+        plane.fail(plane.pick())
     assert down.backoff_ns == 8 * SECOND
     plane.ns = down.due_ns
-    plane.answer(plane.begin())
-    assert (down.down, plane.counters.down) == (False, 0)
+    plane.answer(plane.pick())
+    assert (down.down, plane.count(DOWN)) == (False, 0)
     plane.ns += 1
     plane.take_down(1)
     assert (down.backoff_ns, down.failures) == (FIRST_NS, 1)
@@ -182,23 +198,23 @@ def test_a_success_ends_the_back_off_and_the_next_failure_begins_anew():
 
 def test_failures_of_attempts_that_went_along_do_not_add_up():
     plane = Plane(1)
-    attempts = [plane.begin() for _ in range(20)]
+    attempts = [plane.pick() for _ in range(20)]
     for attempt in attempts:
         plane.fail(attempt)
     assert plane.at(1).backoff_ns == FIRST_NS
-    assert int(plane.counters.ejections[1]) == 1
+    assert plane.count(EJECTIONS["refused"]) == 1
     assert int(plane.counters.durations[1].buckets[0]) == 20
 
 
 def test_a_failure_older_than_a_success_says_nothing():
     plane = Plane(1)
-    old = plane.begin()
+    old = plane.pick()
     plane.ns += 1
-    plane.answer(plane.begin())
+    plane.answer(plane.pick())
     plane.ns += 5 * SECOND
     assert not plane.fail(old, Cause.UPSTREAM_TIMEOUT)
     assert not plane.at(1).down
-    new = plane.begin()
+    new = plane.pick()
     plane.fail(new)
     assert plane.at(1).down
 
@@ -207,10 +223,10 @@ def test_a_probe_that_is_given_up_is_the_next_connections():
     plane = Plane(1, 2)
     down = plane.take_down(1)
     plane.ns = down.due_ns
-    first = plane.begin()
+    first = plane.pick()
     plane.upstream.abandoned(first, plane.ns)
     assert (down.down, down.backoff_ns) == (True, FIRST_NS)
-    second = plane.begin()
+    second = plane.pick()
     assert (second.endpoint, second.probes) == (down, True)
     plane.upstream.abandoned(second, plane.ns)
 
@@ -233,7 +249,7 @@ def test_when_all_are_out_they_are_tried_soonest_due_first():
         plane.ns += 1
     order = []
     connection = Tried()
-    while (attempt := plane.upstream.begin(connection if connection.endpoints else None, plane.ns)) is not None:
+    while (attempt := plane.upstream.pick(connection if connection.endpoints else None, plane.ns)) is not None:
         assert not attempt.probes, "none is due"
         order.append(attempt.endpoint.address[1])
         connection.add(attempt.endpoint, Cause.UPSTREAM_REFUSED, "no")
@@ -248,7 +264,7 @@ def test_when_all_are_out_the_one_that_is_probed_comes_last():
     plane.ns += 1
     plane.take_down(2)
     plane.ns = first.due_ns
-    probe = plane.begin()
+    probe = plane.pick()
     assert probe.endpoint is first
     assert plane.port() == 2
     assert plane.port(tried(plane.at(2))) == 1
@@ -258,7 +274,7 @@ def test_when_all_are_out_the_one_that_is_probed_comes_last():
 def test_the_only_endpoint_is_tried_however_it_failed():
     plane = Plane(1)
     plane.take_down(1)
-    again = plane.begin()
+    again = plane.pick()
     assert (again.endpoint, again.probes) == (plane.at(1), False)
     assert plane.answer(again)
     assert not plane.at(1).down
@@ -268,8 +284,8 @@ def test_of_connections_that_have_no_other_choice_one_alone_is_the_probe():
     plane = Plane(1)
     down = plane.take_down(1)
     plane.ns = down.due_ns
-    probe, *others = [plane.begin() for _ in range(5)]
-    assert (probe.probes, [other.probes for other in others], plane.counters.probes) == (True, [False] * 4, 1)
+    probe, *others = [plane.pick() for _ in range(5)]
+    assert (probe.probes, [other.probes for other in others], plane.count(PROBES)) == (True, [False] * 4, 1)
     plane.upstream.abandoned(others.pop(), plane.ns)
     assert down.probed
     for attempt in (*others, probe):
@@ -281,7 +297,7 @@ def test_a_probe_that_another_attempt_overtook_judges_nothing():
     plane = Plane(1)
     down = plane.take_down(1)
     plane.ns = down.due_ns
-    probe, other = plane.begin(), plane.begin()
+    probe, other = plane.pick(), plane.pick()
     plane.ns += 1
     plane.answer(other)
     plane.ns += 5 * SECOND
@@ -297,38 +313,38 @@ def test_endpoints_that_stay_keep_their_back_off_and_others_begin_anew():
     down = plane.take_down(1)
     plane.upstream.replace([endpoint(3), endpoint(1)])
     assert plane.at(1) is down
-    assert (plane.counters.endpoints, plane.counters.down) == (2, 1)
+    assert (plane.count(ENDPOINTS), plane.count(DOWN)) == (2, 1)
     plane.upstream.replace([endpoint(3)])
-    assert (plane.counters.endpoints, plane.counters.down) == (1, 0)
+    assert (plane.count(ENDPOINTS), plane.count(DOWN)) == (1, 0)
     plane.upstream.replace([endpoint(1), endpoint(3)])
     assert not plane.at(1).down
 
 
 def test_what_comes_of_an_endpoint_that_was_taken_away_changes_nothing():
     plane = Plane(1, 2)
-    one, two = plane.begin(), plane.begin()
+    one, two = plane.pick(), plane.pick()
     down = plane.take_down(1)
     plane.ns = down.due_ns
-    probe = plane.begin()
+    probe = plane.pick()
     plane.upstream.replace([endpoint(9)])
     assert not plane.fail(one)
     assert not plane.fail(two)
     plane.answer(probe)
-    assert (plane.counters.endpoints, plane.counters.down, plane.counters.connecting) == (1, 0, 0)
+    assert (plane.count(ENDPOINTS), plane.count(DOWN), plane.count(CONNECTING)) == (1, 0, 0)
     assert plane.port() == 9
 
 
 def test_other_endpoints_in_the_middle_of_retries_are_tried_too_and_old_ones_no_more():
     plane = Plane(1, 2)
-    first = plane.begin()
+    first = plane.pick()
     plane.fail(first)
     connection = tried(first.endpoint)
     plane.upstream.replace([endpoint(1), endpoint(7)])
-    attempt = plane.begin(connection)
+    attempt = plane.pick(connection)
     assert attempt.endpoint.address[1] == 7
     plane.fail(attempt)
     connection.add(attempt.endpoint, Cause.UPSTREAM_REFUSED, "no")
-    assert plane.upstream.begin(connection, plane.ns) is None
+    assert plane.upstream.pick(connection, plane.ns) is None
 
 
 # What is told.
@@ -337,23 +353,23 @@ def test_other_endpoints_in_the_middle_of_retries_are_tried_too_and_old_ones_no_
 def test_down_longer_and_up_are_told_and_the_longest_only_once():
     plane = Plane(1)
     down = plane.at(1)
-    told = [plane.fail(plane.begin())]
+    told = [plane.fail(plane.pick())]
     for _ in range(7):
         plane.ns = down.due_ns
-        told.append(plane.fail(plane.begin()))
+        told.append(plane.fail(plane.pick()))
     assert down.backoff_ns == MOST_NS
     assert told == [True] * 6 + [False] * 2
-    assert plane.answer(plane.begin())
-    assert not plane.answer(plane.begin())
+    assert plane.answer(plane.pick())
+    assert not plane.answer(plane.pick())
 
 
 def test_one_that_comes_and_goes_is_told_of_once_a_second_at_most():
     plane = Plane(1)
     told = 0
     for _ in range(100):
-        told += plane.fail(plane.begin())
+        told += plane.fail(plane.pick())
         plane.ns += 30_000_000
-        told += plane.answer(plane.begin())
+        told += plane.answer(plane.pick())
         plane.ns += 1
     assert told == 2 * 3
-    assert int(plane.counters.ejections[1]) == 100
+    assert plane.count(EJECTIONS["refused"]) == 100

@@ -366,7 +366,7 @@ def test_what_cannot_be_read_is_answered_with_an_error(steered, message):
 def test_endpoints_that_are_left_out_are_told(steered):
     assert steered.ask("upstreams") == {"type": "result", "rows": []}
     upstream = steered.settings.upstreams["u"]
-    upstream.failed(upstream.begin(None, 0), Cause.TLS_FAILED, "no", 5)
+    upstream.failed(upstream.pick(None, 0), Cause.TLS_FAILED, "no", 5)
     row = {"upstream": "u", "endpoint": "127.0.0.1:1", "failures": 1, "reason": "tls", "detail": "no", "backoff_ms": 1000}
     assert steered.ask("upstreams") == {"type": "result", "rows": [row]}
 

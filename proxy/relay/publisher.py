@@ -1,0 +1,231 @@
+"""The counters' way into the shared cells.
+
+What is counted in ``Counts`` is copied block by block. What other rooms count in attributes of their own (the network layer's sides, the memory pool,
+the tap) is put into the blocks here, by constants that say where: for those metrics this is the one place that counts.
+"""
+
+from typing import Final
+
+from librt.vecs import vec
+from mypy_extensions import i64
+
+from proxy.cells import LISTENER_BLOCK, MUTE_CAUSES, PROCESSOR_BLOCK, SIDE_BLOCK, SIDES, UPSTREAM_BLOCK, CellWriter
+from proxy.network.memory_pool import MemoryPool
+from proxy.network.receive import ReceiveLimit
+from proxy.network.stats import SideStats
+from proxy.relay.counters import Counters, Counts, ListenerCounters
+from proxy.tap.record import DIRECTIONS
+from proxy.tap.tallies import Reserve, Tally
+from proxy.tap.writer import TapWriter
+
+__all__ = ["CellReserve", "Publisher"]
+
+HEADER_BYTES: Final = 4
+
+FRAMES_RECEIVED: Final = SIDE_BLOCK.at("framegate.frame.count", "receive")
+FRAMES_SENT: Final = SIDE_BLOCK.at("framegate.frame.count", "transmit")
+BYTES_RECEIVED: Final = SIDE_BLOCK.at("framegate.io", "receive")
+BYTES_SENT: Final = SIDE_BLOCK.at("framegate.io", "transmit")
+READS: Final = SIDE_BLOCK.at("framegate.read.count")
+WRITES: Final = SIDE_BLOCK.at("framegate.write.count")
+TOO_LARGE: Final = SIDE_BLOCK.at("framegate.frame.rejected", "frame_too_large")
+NEGATIVE: Final = SIDE_BLOCK.at("framegate.frame.rejected", "negative_size")
+INCOMPLETE: Final = SIDE_BLOCK.at("framegate.frame.rejected", "incomplete")
+CUT_SHORT: Final = SIDE_BLOCK.at("framegate.frame.cut_short")
+SIZES: Final = SIDE_BLOCK.at("framegate.frame.size")
+
+LIMIT: Final = LISTENER_BLOCK.at("framegate.frame.size.limit")
+REQUESTS_OPEN: Final = LISTENER_BLOCK.at("framegate.kafka.request.open")
+REQUESTS_ANSWERED: Final = LISTENER_BLOCK.at("framegate.kafka.request.answered")
+PAIRING_LOST: Final = LISTENER_BLOCK.at("framegate.kafka.pairing_lost")
+TAP_SEEN: Final = tuple(LISTENER_BLOCK.at("framegate.tap.seen", direction) for direction in DIRECTIONS)
+TAP_RESERVED: Final = tuple(LISTENER_BLOCK.at("framegate.tap.reserved", direction) for direction in DIRECTIONS)
+
+MUTED: Final = PROCESSOR_BLOCK.at("framegate.channel.muted")
+MUTES: Final = PROCESSOR_BLOCK.at("framegate.channel.mute.count")
+MUTE_TIME: Final = PROCESSOR_BLOCK.at("framegate.channel.mute.time")
+
+POOL_LIMIT: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.limit", "frames")
+POOL_BEGUN: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.usage", "frames", "begun")
+POOL_PENDING: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.usage", "frames", "pending")
+POOL_TLS: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.usage", "frames", "tls")
+POOL_WAITING: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.waiting", "frames")
+POOL_EVICTED: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.evicted", "frames")
+POOL_DEPLETED: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.depleted.time", "frames")
+POOL_REFUSED: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.refused", "frames")
+POOL_WAIT: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.wait.time", "frames")
+
+TAP_MATCHED: Final = PROCESSOR_BLOCK.at("framegate.tap.matched")
+TAP_FLUSHED: Final = PROCESSOR_BLOCK.at("framegate.tap.flushed")
+TAP_REQUESTS: Final = PROCESSOR_BLOCK.at("framegate.tap.frames", "request")
+TAP_RESPONSES: Final = PROCESSOR_BLOCK.at("framegate.tap.frames", "response")
+TAP_QUEUE_FULL: Final = PROCESSOR_BLOCK.at("framegate.tap.dropped", "queue_full")
+TAP_DISK_FULL: Final = PROCESSOR_BLOCK.at("framegate.tap.dropped", "disk_full")
+TAP_DISK_ERROR: Final = PROCESSOR_BLOCK.at("framegate.tap.dropped", "disk_error")
+TAP_SAMPLED: Final = PROCESSOR_BLOCK.at("framegate.tap.dropped", "sampled")
+TAP_CLOSED: Final = PROCESSOR_BLOCK.at("framegate.tap.dropped", "closed")
+TAP_UNDELIVERED: Final = PROCESSOR_BLOCK.at("framegate.tap.dropped", "undelivered")
+TAP_MATCHED_BYTES: Final = PROCESSOR_BLOCK.at("framegate.tap.matched.io")
+TAP_BYTES: Final = PROCESSOR_BLOCK.at("framegate.tap.io")
+TAP_ERRORS: Final = PROCESSOR_BLOCK.at("framegate.tap.write.errors")
+TAP_FLUSH_TIME: Final = PROCESSOR_BLOCK.at("framegate.tap.flush.time")
+TAP_QUEUE: Final = PROCESSOR_BLOCK.at("framegate.queue.usage", "tap")
+
+
+class CellReserve(Reserve):
+    """Stores what tallies reserve in their cells, at once.
+
+    Args:
+        writer: of the cells.
+        base: the cells' values when this processor started.
+    """
+
+    def __init__(self, writer: CellWriter, base: list[int]) -> None:
+        self._writer = writer
+        self._base = base
+
+    def reserve(self, tally: Tally) -> None:
+        index = self._writer.layout.start(LISTENER_BLOCK, tally.listener) + TAP_RESERVED[tally.direction]
+        self._writer.put(index, self._base[index] + int(tally.reserved))
+
+
+class _Placed:
+    """A block's counts, and where the block begins among all cells."""
+
+    def __init__(self, counts: Counts, start: i64) -> None:
+        self.counts: Final = counts
+        self.start: Final[i64] = start
+
+
+class Publisher:
+    """Copies counters into the cells: fills an image of all cells, then stores it with one copy.
+
+    Args:
+        writer: of the cells.
+        base: the cells' values when this processor started, gauges 0.
+        counters: what is published.
+        limits: the receive limit of each listener.
+        pool: the memory pool.
+        tap: the tap's writer, or None.
+    """
+
+    def __init__(
+        self, writer: CellWriter, base: list[int], counters: Counters, limits: dict[str, ReceiveLimit], pool: MemoryPool, tap: TapWriter | None
+    ) -> None:
+        start = writer.layout.start
+        self._writer = writer
+        self._base: vec[i64] = vec[i64](base)
+        self._image: vec[i64] = vec[i64](base)
+        self._counters = counters
+        self._pool = pool
+        self._tap = tap
+        self._tallied: list[Counts] = []  # by position of the tally
+        self._listeners = list(counters.listeners.values())
+        self._limits = [limits[name] for name in counters.listeners]
+        self._placed = [_Placed(counters.loop.counts, start(PROCESSOR_BLOCK))]
+        for name, listener in counters.listeners.items():
+            self._placed.append(_Placed(listener.counts, start(LISTENER_BLOCK, name)))
+            for side, counts in zip(SIDES, (listener.downstream_counts, listener.upstream_counts), strict=True):
+                self._placed.append(_Placed(counts, start(SIDE_BLOCK, name, side)))
+        self._placed += [_Placed(upstream.counts, start(UPSTREAM_BLOCK, name)) for name, upstream in counters.upstreams.items()]
+        self._sizes = [  # of frames: the network layer has their buckets
+            (stats, start(SIDE_BLOCK, name, side) + SIZES)
+            for name, listener in counters.listeners.items()
+            for side, stats in zip(SIDES, (listener.downstream, listener.upstream), strict=True)
+        ]
+
+    def publish(self) -> None:
+        """Stores the counters as they are now."""
+        cells = self._counters.loop.counts.cells
+        for cause in range(i64(len(MUTE_CAUSES))):
+            cells[MUTED + cause] = 0
+            cells[MUTES + cause] = 0
+            cells[MUTE_TIME + cause] = 0
+        for number in range(i64(len(self._listeners))):
+            self._fill_listener(self._listeners[number], self._limits[number], cells)
+        self._fill_pool(cells)
+        if self._tap is not None:
+            self._fill_tap(self._tap, cells)
+        for placed in self._placed:
+            self._put_counts(placed.counts, placed.start)
+        for stats, start in self._sizes:
+            self._put_all(start, stats.frame_sizes)
+            self._put(start + i64(len(stats.frame_sizes)), stats.bytes_received - HEADER_BYTES * stats.frames_received)
+        self._writer.publish(self._image)
+
+    def _put(self, index: i64, value: i64) -> None:
+        self._image[index] = self._base[index] + value
+
+    def _put_all(self, index: i64, values: "vec[i64]") -> None:
+        image, base = self._image, self._base
+        for offset in range(i64(len(values))):
+            image[index + offset] = base[index + offset] + values[offset]
+
+    def _put_counts(self, counts: Counts, start: i64) -> None:
+        self._put_all(start, counts.cells)
+        for histogram in counts.histograms:
+            if histogram.sum != 0:
+                index = start + histogram.offset
+                self._put_all(index, histogram.buckets)
+                self._put(index + i64(len(histogram.buckets)), histogram.sum)
+
+    def _fill_listener(self, counters: ListenerCounters, limit: ReceiveLimit, processor: "vec[i64]") -> None:
+        self._fill_side(counters.downstream, counters.downstream_counts.cells, processor)
+        self._fill_side(counters.upstream, counters.upstream_counts.cells, processor)
+        cells, pairing = counters.counts.cells, counters.pairing
+        cells[LIMIT] = limit.value
+        cells[REQUESTS_OPEN] = pairing.open
+        cells[REQUESTS_ANSWERED] = pairing.answered
+        cells[PAIRING_LOST] = pairing.lost
+
+    def _fill_side(self, stats: SideStats, cells: "vec[i64]", processor: "vec[i64]") -> None:
+        cells[FRAMES_RECEIVED] = stats.frames_received
+        cells[FRAMES_SENT] = stats.frames_sent
+        cells[BYTES_RECEIVED] = stats.bytes_received
+        cells[BYTES_SENT] = stats.bytes_sent
+        cells[READS] = stats.reads
+        cells[WRITES] = stats.writes
+        cells[TOO_LARGE] = stats.refused_too_large
+        cells[NEGATIVE] = stats.refused_negative
+        cells[INCOMPLETE] = stats.refused_incomplete
+        cells[CUT_SHORT] = stats.cut_short
+        for cause in range(i64(len(MUTE_CAUSES))):
+            processor[MUTED + cause] += stats.muted[cause]
+            processor[MUTES + cause] += stats.mutes[cause]
+            processor[MUTE_TIME + cause] += stats.mute_ns[cause]
+
+    def _fill_pool(self, cells: "vec[i64]") -> None:
+        pool = self._pool
+        cells[POOL_LIMIT] = pool.size
+        cells[POOL_BEGUN] = pool.begun
+        cells[POOL_PENDING] = pool.pending
+        cells[POOL_TLS] = pool.tls
+        cells[POOL_WAITING] = pool.waiting
+        cells[POOL_EVICTED] = pool.evicted
+        cells[POOL_DEPLETED] = pool.depleted_total_ns()
+        cells[POOL_REFUSED] = pool.refused
+        cells[POOL_WAIT] = pool.wait_ns
+
+    def _fill_tap(self, tap: TapWriter, cells: "vec[i64]") -> None:
+        for number in range(i64(len(tap.tallies.all))):
+            tally = tap.tallies.all[number]
+            if number == i64(len(self._tallied)):
+                self._tallied.append(self._counters.listeners[tally.listener].counts)
+            of_listener = self._tallied[number].cells
+            of_listener[TAP_SEEN[tally.direction]] = tally.frames
+            of_listener[TAP_RESERVED[tally.direction]] = tally.reserved
+        cells[TAP_MATCHED] = tap.frames_matched
+        cells[TAP_FLUSHED] = tap.thread.frames_flushed_request + tap.thread.frames_flushed_response + tap.thread.frames_gapped
+        cells[TAP_REQUESTS] = tap.thread.frames_flushed_request
+        cells[TAP_RESPONSES] = tap.thread.frames_flushed_response
+        cells[TAP_QUEUE_FULL] = tap.dropped_queue_full
+        cells[TAP_DISK_FULL] = tap.dropped_disk_full
+        cells[TAP_DISK_ERROR] = tap.dropped_disk_error
+        cells[TAP_SAMPLED] = tap.dropped_sampled
+        cells[TAP_CLOSED] = tap.dropped_closed
+        cells[TAP_UNDELIVERED] = tap.dropped_undelivered
+        cells[TAP_MATCHED_BYTES] = tap.bytes_matched
+        cells[TAP_BYTES] = tap.thread.bytes_flushed
+        cells[TAP_ERRORS] = tap.thread.write_errors
+        cells[TAP_FLUSH_TIME] = tap.thread.flush_ns
+        cells[TAP_QUEUE] = tap.queued_bytes
