@@ -1,4 +1,4 @@
-"""Reads the tap's log: its streams, segments, blocks and frames. What a reader imports is here; ``log_segments`` finds and opens the files.
+"""Reads the tap's log: its streams, segments and blocks. What a reader imports is here; ``log_segments`` finds and opens the files.
 
 Theory of operation. A reader needs no word from the writer. A block is believed when it lies wholly inside the file's size (asked *before*
 its header is read, so that a tail that is cut and written anew meanwhile never passes) and its header's CRC fits; reading it checks the
@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable, Iterator
 
 from proxy.tap.headers import BlockHeader, decode_block_header
-from proxy.tap.log_block import Frame, GapRecord, LogBlock
+from proxy.tap.log_block import LogBlock
 from proxy.tap.log_segments import (
     START,
     DamagedBlockError,
@@ -29,7 +29,6 @@ from proxy.tap.log_segments import (
     next_base,
     open_segment,
     seal_at,
-    segment_facts,
     segment_seal,
     segments,
     streams,
@@ -50,11 +49,7 @@ __all__ = [
     "first_offset",
     "open_segment",
     "read_block",
-    "read_blocks",
-    "read_frames",
-    "read_gaps",
     "read_raw",
-    "segment_facts",
     "segment_seal",
     "segments",
     "streams",
@@ -326,34 +321,3 @@ def _read_piece(place: Place, target: memoryview) -> bool:
         return os.preadv(fd, [target], place.position) == len(target)
     finally:
         os.close(fd)
-
-
-def read_blocks(root: str, stream: str, offset: int = START, limit: int | None = None) -> Iterator[LogBlock]:
-    """``walk`` and ``read_block`` in one; raises what they raise.
-
-    A damaged block with nothing behind it, in a segment that is not sealed, is the end, not an error: a power loss leaves such tails.
-    """
-    joiner = Joiner()
-    for ref in walk(root, stream, offset, limit):
-        try:
-            block = read_block(ref, joiner)
-        except DamagedBlockError:
-            last = segments(root, stream)[-1]
-            if not last.sealed and ref.header.end >= last.limit:
-                return
-            raise
-        yield block
-
-
-def read_frames(root: str, stream: str | None = None) -> Iterator[Frame]:
-    """Every frame of a stream, or of all streams one after the other, from the oldest block that exists."""
-    for name in streams(root) if stream is None else [stream]:
-        for block in read_blocks(root, name, first_offset(root, name)):
-            yield from block.frames()
-
-
-def read_gaps(root: str, stream: str | None = None) -> Iterator[GapRecord]:
-    """Every gap of a stream, or of all streams."""
-    for name in streams(root) if stream is None else [stream]:
-        for block in read_blocks(root, name, first_offset(root, name)):
-            yield from block.gaps()

@@ -138,20 +138,6 @@ def open_segment(path: str) -> int:
         return os.open(path.removesuffix(OPEN_SUFFIX) + SEALED_SUFFIX, os.O_RDONLY | os.O_CLOEXEC)
 
 
-def segment_facts(path: str) -> dict[str, str | int]:
-    """What a segment's header says: node, slot, stream, boot_id, created_ns, base, version.
-
-    Raises:
-        FormatError: not a segment.
-        FileNotFoundError: it was deleted.
-    """
-    fd = open_segment(path)
-    try:
-        return decode_segment_header(os.pread(fd, SEGMENT_HEADER_BYTES, 0))
-    finally:
-        os.close(fd)
-
-
 def first_offset(root: str, stream: str) -> int:
     """Where the stream's oldest block that still exists begins; 0 for a stream without segments."""
     listed = segments(root, stream)

@@ -7,10 +7,10 @@ from typing import Any
 from proxy.config.model import TapConfig, TapRule
 from proxy.relay.ending import LOST
 from proxy.tap.log_block import GapRecord
-from proxy.tap.log_reader import read_frames, read_gaps
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter
 from tests.fakes.kafka_frames import answer, request
+from tests.fakes.tap_read import read_frames, read_gaps
 from tests.fakes.world import World, frame
 
 LIMIT = 1 << 20  # of a frame's body, both ways

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from proxy.tap.completeness import Verdict, WindowRow, verify
 from proxy.tap.ledger import Ledger, read_ledger, run_of
-from proxy.tap.log_reader import read_frames, read_gaps
 from proxy.tap.record import FLAG_TRUNCATED, HASH_BYTES
+from tests.fakes.tap_read import read_frames, read_gaps
 from tests.fakes.traffic import Client, Traffic
 
 __all__ = ["Account", "judge"]

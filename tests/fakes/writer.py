@@ -5,12 +5,12 @@ from pathlib import Path
 from proxy.config.model import OnFull, TapConfig, TapRule
 from proxy.network.run import PART_FIRST, PART_LAST
 from proxy.tap.log_block import GapRecord
-from proxy.tap.log_reader import read_frames, read_gaps
 from proxy.tap.point import TapPoint
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter
 from tests.fakes.disk import FakeDisk
 from tests.fakes.runs import framed, piece_of, run_of
+from tests.fakes.tap_read import read_frames, read_gaps
 
 MS = 1_000_000
 

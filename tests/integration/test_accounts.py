@@ -12,6 +12,7 @@ import pytest
 from proxy.tap import log_reader
 from tests.fakes.framegate import Framegate, processor_pids
 from tests.fakes.tap_files import missing, stored
+from tests.fakes.tap_read import read_gaps
 from tests.fakes.upstream import ScriptedUpstream, frame, read_frame, reset
 
 
@@ -57,4 +58,4 @@ def test_answers_that_come_after_the_clients_reset_are_in_the_log_as_a_gap(tmp_p
     (stream,) = log_reader.streams(str(tmp_path / "tap"))
     assert row["frames"] == {"request": 11, "response": 10}
     assert (stored(tmp_path / "tap", stream), missing(tmp_path / "tap", stream)) == ({"request": 11, "response": 1}, {"request": 0, "response": 9})
-    assert {(gap.reason, gap.first_frame) for gap in log_reader.read_gaps(str(tmp_path / "tap"))} == {("undelivered", 1)}
+    assert {(gap.reason, gap.first_frame) for gap in read_gaps(str(tmp_path / "tap"))} == {("undelivered", 1)}

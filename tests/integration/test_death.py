@@ -16,6 +16,7 @@ from proxy.tap.completeness import verify
 from proxy.tap.ledger import read_ledger
 from tests.fakes.framegate import Framegate, Witness
 from tests.fakes.tap_files import missing, stored
+from tests.fakes.tap_read import read_gaps
 from tests.fakes.upstream import frame, read_frame
 
 UNKNOWN = {"request": None, "response": None}
@@ -158,7 +159,7 @@ def test_what_went_with_control_and_processors_together_is_unknown_and_said_to_b
     with Framegate(tmp_path, {**plain, "tap": tap}) as successor:
         row = successor.wait_row(lambda row: row["event"] == "tap_gap")
         assert (row["certainty"], row["reason"]) == ("unknown", "processor_died")
-    gaps_found = [gap for gap in log_reader.read_gaps(str(directory)) if gap.stream == row["recovery"]]
+    gaps_found = [gap for gap in read_gaps(str(directory)) if gap.stream == row["recovery"]]
     assert {(gap.listener, gap.direction, gap.frames, gap.certainty) for gap in gaps_found} == {
         ("plain", "request", 0, "unknown"),
         ("plain", "response", 0, "unknown"),

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from proxy.tap import log_reader
 from tests.fakes.framegate import Framegate, Row
 from tests.fakes.tap_files import stored
+from tests.fakes.tap_read import read_gaps
 from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
 
 
@@ -177,7 +177,7 @@ def test_of_clients_that_never_pause_whatever_was_read_is_answered(tmp_path: Pat
         assert 0 <= asker.asked - count <= window
         row = closed[asker.name]
         assert (row["cause"], row["frames"], row["lost"]["bytes"]) == ("drained", {"request": count, "response": count}, 0)
-    assert list(log_reader.read_gaps(str(tmp_path / "tap"))) == []
+    assert list(read_gaps(str(tmp_path / "tap"))) == []
     assert stored(tmp_path / "tap")["request"] == sum(len(asker.answered) for asker in askers)
 
 

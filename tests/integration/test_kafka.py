@@ -24,7 +24,7 @@ from proxy.pipeline.run import start_query
 from proxy.pipeline.settings import PipelineSettings
 from proxy.pipeline.tables import TableWriter
 from proxy.tap.log_block import Frame
-from proxy.tap.log_reader import read_frames
+from tests.fakes.tap_read import read_frames
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

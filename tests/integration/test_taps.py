@@ -16,9 +16,10 @@ import pytest
 from control.gen.framegate.control.v1 import tap_service_pb2 as pb2
 from control.gen.framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
 from proxy.network.connection_id import format_connection_id
-from proxy.tap import completeness, log_reader
+from proxy.tap import completeness
 from proxy.tap.ledger import read_ledger
 from tests.fakes.framegate import Framegate
+from tests.fakes.tap_read import read_frames, read_gaps
 from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
 
 CHANGES: Final = 100
@@ -140,7 +141,7 @@ def check_whole(proxy: Framegate, rows: list[dict[str, Any]], known: set[str]) -
     numbers: dict[tuple[str, str], list[int]] = collections.defaultdict(list)
     sampled: collections.Counter[tuple[str, str]] = collections.Counter()
     rules: collections.Counter[str] = collections.Counter()
-    for item in log_reader.read_frames(directory):
+    for item in read_frames(directory):
         assert item.rule in known
         rules[item.rule] += 1
         numbers[format_connection_id(item.connection), item.direction].append(item.number)
@@ -148,7 +149,7 @@ def check_whole(proxy: Framegate, rows: list[dict[str, Any]], known: set[str]) -
         assert item.size == len(expected)
         if item.flags == 0 and len(item.body) == item.size:
             assert item.body == expected or (item.body[:4] == bytes(4) and item.body[4:] == expected[4:])
-    for gap in log_reader.read_gaps(directory):
+    for gap in read_gaps(directory):
         if gap.frames:
             assert gap.reason == "sampled", gap
             sampled[format_connection_id(gap.connection), gap.direction] += gap.frames
@@ -215,7 +216,7 @@ def test_open_connections_follow_and_a_processor_that_starts_anew_has_the_rules(
         assert read_frame(client) == b"four"
     assert [rule["name"] for rule in said("list")] == ["sizes"]
     assert proxy.stop() == 0
-    found = [(item.rule, item.direction, item.body) for item in log_reader.read_frames(str(proxy.folder / "tap"))]
+    found = [(item.rule, item.direction, item.body) for item in read_frames(str(proxy.folder / "tap"))]
     fates = read_ledger(str(proxy.folder / "tap")).streams.values()
     both, requests = [("plain", "request"), ("plain", "response")], [("plain", "request")]
     assert sorted(sorted(fate.tapped) for fate in fates if not fate.recovery) == sorted([both, both, requests, requests])

@@ -9,7 +9,6 @@ import pytest
 from control.cli.tap_lines import api_text, entry_line, frame_line, is_whole, moment_text, not_shown_line, trouble_line
 from control.cli.tap_records import Entry, Frame, Request, Trouble, Wanted, frames_of
 from proxy.config.model import TapRule
-from proxy.tap.log_reader import read_blocks
 from proxy.tap.record import (
     FLAG_AT_MOST,
     FLAG_UNKNOWN,
@@ -21,6 +20,7 @@ from proxy.tap.record import (
     ChunkRow,
 )
 from tests.fakes.tap_log import START_NS, FakeProcessor
+from tests.fakes.tap_read import read_blocks
 
 START = "2023-11-14T22:13:20.000000Z"
 

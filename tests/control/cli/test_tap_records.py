@@ -10,9 +10,9 @@ from control.cli.tap_records import Frame, Request, Wanted, frames_of
 from proxy.config.model import TapRule
 from proxy.tap.headers import BlockHeader
 from proxy.tap.log_block import LogBlock
-from proxy.tap.log_reader import read_blocks
 from proxy.tap.record import FLAG_UNKNOWN, KIND_CLOCK, KIND_FRAMES, KIND_GAP, KIND_RULES, KIND_TOTALS, ChunkRow
 from tests.fakes.tap_log import START_NS, FakeProcessor
+from tests.fakes.tap_read import read_blocks
 
 PRODUCE = struct.pack(">hhih", 0, 9, 7, 3) + b"abc" + bytes(20)
 FETCH = struct.pack(">hhih", 1, 13, -8, -1) + bytes(5)

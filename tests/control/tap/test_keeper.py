@@ -27,6 +27,7 @@ from proxy.tap.record import SEGMENT_HEADER_BYTES, segment_file, stream_name
 from proxy.tap.segment import SegmentLog
 from tests.fakes.fleet import MemoryLog
 from tests.fakes.tap_log import START_NS, FakeProcessor
+from tests.fakes.tap_read import read_blocks, read_gaps
 
 
 def keeper(directory: Path, **tap: Any) -> tuple[TapKeeper, MemoryLog, Meters]:
@@ -57,7 +58,7 @@ def processor(directory: Path, boot_id: str, **facts: Any) -> FakeProcessor:
 
 
 def gaps(directory: Path) -> list[tuple[str, str | None, str, int, str, str]]:
-    found = list(log_reader.read_gaps(str(directory)))
+    found = list(read_gaps(str(directory)))
     return [(gap.stream, gap.listener, gap.direction, gap.frames, gap.reason, gap.certainty) for gap in found]
 
 
@@ -105,7 +106,7 @@ def test_what_the_stream_has_or_says_is_missing_is_not_missing_twice_and_its_win
     tap.died(death("boot", request=7))
     tap.stop()
     assert gaps(tmp_path) == [("n.recovery.boot", "a", "request", 4, "processor_died", "at_most")]
-    (block,) = log_reader.read_blocks(str(tmp_path), "n.recovery.boot")
+    (block,) = read_blocks(str(tmp_path), "n.recovery.boot")
     (found,) = block.gaps()
     assert found.from_ns == START_NS
     assert [(totals.listener, totals.frames, totals.bytes) for totals in block.totals()] == [("a", 3, 24)]
@@ -136,7 +137,7 @@ def test_after_an_orderly_end_what_the_disk_did_not_take_is_counted_exactly(tmp_
         ("n.recovery.shut", "a", "request", 6, "closed", "exact"),
     ]
     assert [row["certainty"] for row in log.events("tap_gap")] == ["exact"] * 3
-    (block,) = log_reader.read_blocks(str(tmp_path), "n.recovery.full")
+    (block,) = read_blocks(str(tmp_path), "n.recovery.full")
     assert sum(totals.frames for totals in block.totals()) == 6, "they were seen"
 
 
@@ -272,7 +273,7 @@ def test_streams_of_a_control_that_was_killed_get_an_unknown_gap(tmp_path: Path,
     os.utime(tmp_path / ".framegate.lock", ns=(alive_ns, alive_ns))
     tap, log, _ = keeper(tmp_path)
     tap.stop()
-    found = {gap.direction: gap for gap in log_reader.read_gaps(str(tmp_path))}
+    found = {gap.direction: gap for gap in read_gaps(str(tmp_path))}
     assert {(gap.listener, gap.frames, gap.certainty, gap.reason) for gap in found.values()} == {("a", 0, "unknown", "processor_died")}
     assert found["request"].from_ns == born_ns
     assert born_ns < found["request"].until_ns <= alive_ns + module.OUTLIVED_NS
@@ -280,7 +281,7 @@ def test_streams_of_a_control_that_was_killed_get_an_unknown_gap(tmp_path: Path,
         assert set(found) == {"request"}, "what no rule could match is not missing"
     else:
         assert found["response"].from_ns == START_NS, "rules may have been others"
-        (block,) = log_reader.read_blocks(str(tmp_path), "n.recovery.boot")
+        (block,) = read_blocks(str(tmp_path), "n.recovery.boot")
         assert [(totals.direction, totals.frames) for totals in block.totals()] == [("response", 3)]
     (row,) = log.events("tap_gap")
     assert row["certainty"] == "unknown"
@@ -415,7 +416,7 @@ def test_an_orphan_that_is_killed_is_settled_up_to_then(tmp_path: Path, orphan: 
     assert [(found[:3], *found[4:]) for found in gaps(tmp_path)] == [
         (("n.recovery.boot", "a", direction), "processor_died", "unknown") for direction in ("request", "response")
     ]
-    assert all(gap.until_ns >= killed_ns for gap in log_reader.read_gaps(str(tmp_path))), "it lived longer than its control by more than it may"
+    assert all(gap.until_ns >= killed_ns for gap in read_gaps(str(tmp_path))), "it lived longer than its control by more than it may"
     assert [row["stream"] for row in log.events("tap_sealed")] == ["n.0.boot"]
 
 

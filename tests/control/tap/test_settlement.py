@@ -10,10 +10,11 @@ from control.tap import settlement as module
 from control.tap.reserve import Reserve
 from control.tap.settlement import Case, Settlement
 from proxy.tap.ledger import LedgerWriter, read_ledger
-from proxy.tap.log_reader import LogError, read_gaps, segments, walk_segment
+from proxy.tap.log_reader import LogError, segments, walk_segment
 from proxy.tap.record import REASON_PROCESSOR_DIED
 from tests.fakes.fleet import MemoryLog
 from tests.fakes.tap_log import START_NS, FakeProcessor
+from tests.fakes.tap_read import read_gaps
 
 REQUEST, RESPONSE = ("main", "request"), ("main", "response")
 END = START_NS + 5_000_000_000

@@ -9,8 +9,8 @@ from proxy.network.connection_id import make_connection_id
 from proxy.pipeline import transforms
 from proxy.tap import record
 from proxy.tap.log_block import Frame
-from proxy.tap.log_reader import read_frames
 from tests.fakes.tap_log import MINUTE_NS, START_NS, FakeProcessor, demo_body
+from tests.fakes.tap_read import read_frames
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from proxy.tap.log_reader import read_frames, read_gaps
 from tests.fakes.accounts import Accounts
 from tests.fakes.talk import Talk
+from tests.fakes.tap_read import read_frames, read_gaps
 from tests.fakes.world import SECOND
 
 TIMEOUT_S = 8

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from proxy.config.model import TapRule
 from proxy.network.cause import Cause
 from proxy.relay import ending
-from proxy.tap.log_reader import read_gaps
 from tests.fakes.accounts import LIMIT, Accounts
+from tests.fakes.tap_read import read_gaps
 from tests.fakes.world import SECOND, reset
 
 

@@ -11,10 +11,10 @@ from proxy.network import mute
 from proxy.network.selector import Selector
 from proxy.relay.pairing import MAX_OPEN
 from proxy.relay.rows import open_row
-from proxy.tap.log_reader import read_frames
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter
 from tests.fakes.kafka_frames import answer, request
+from tests.fakes.tap_read import read_frames
 from tests.fakes.world import frame
 
 # Rule 2: passing on.

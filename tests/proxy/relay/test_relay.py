@@ -13,10 +13,10 @@ from proxy.network.cause import Cause
 from proxy.network.connection_id import format_connection_id
 from proxy.network.read_half import MAX_READ
 from proxy.relay import ending
-from proxy.tap.log_reader import read_frames, read_gaps
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter
 from tests.fakes.kafka_frames import answer, request
+from tests.fakes.tap_read import read_frames, read_gaps
 from tests.fakes.world import SECOND, World, frame
 
 

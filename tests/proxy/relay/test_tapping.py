@@ -11,10 +11,10 @@ import pytest
 from proxy.config.model import TapConfig, TapRule
 from proxy.tap import record
 from proxy.tap.log_block import Frame, GapRecord
-from proxy.tap.log_reader import read_blocks, read_frames, read_gaps
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter
 from tests.fakes.kafka_frames import answer, request
+from tests.fakes.tap_read import read_blocks, read_frames, read_gaps
 from tests.fakes.world import World, frame, reset
 
 WALL_NS = 1_700_000_000_000_000_000

@@ -25,7 +25,7 @@ from proxy.tap.completeness import WindowRow, verify
 from proxy.tap.frame_tap import FrameTap
 from proxy.tap.ledger import LedgerWriter
 from proxy.tap.log_block import GapRecord
-from proxy.tap.log_reader import read_frames, read_gaps, segments, streams
+from proxy.tap.log_reader import segments, streams
 from proxy.tap.record import DIRECTIONS, WINDOW_NS
 from proxy.tap.recovery import seal_dead
 from proxy.tap.rules import TapRules
@@ -37,6 +37,7 @@ from tests.fakes.disk import FakeDisk
 from tests.fakes.fleet import MemoryLog
 from tests.fakes.runs import pieces_of, run_of
 from tests.fakes.tap_log import ints
+from tests.fakes.tap_read import read_frames, read_gaps
 
 MS: Final = 1_000_000
 SECOND: Final = 1000 * MS

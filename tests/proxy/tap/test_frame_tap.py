@@ -4,12 +4,12 @@ import pytest
 
 from proxy.config.model import TapConfig, TapRule
 from proxy.tap.frame_tap import FrameTap
-from proxy.tap.log_reader import read_frames, read_gaps
 from proxy.tap.record import DIRECTION_RESPONSE, REASON_PARTIAL_FRAME
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter
 from tests.fakes.runs import pieces_of, run_of
 from tests.fakes.tap_log import ints
+from tests.fakes.tap_read import read_frames, read_gaps
 
 START_NS = 1_700_000_000_000_000_000
 NEVER_NS = 1 << 62

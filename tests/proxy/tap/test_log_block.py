@@ -1,9 +1,9 @@
 from pathlib import Path
 
 from proxy.tap import record
-from proxy.tap.log_reader import read_blocks
 from tests.fakes.runs import pieces_of
 from tests.fakes.tap_log import START_NS, FakeProcessor
+from tests.fakes.tap_read import read_blocks
 
 
 def test_a_block_in_words(tmp_path: Path) -> None:

@@ -15,10 +15,11 @@ from proxy.tap.completeness import verify
 from proxy.tap.headers import SEAL, SEAL_CRC
 from proxy.tap.ledger import LedgerWriter
 from proxy.tap.log_block import Frame
-from proxy.tap.log_reader import LogError, end_offset, read_frames, streams, walk
+from proxy.tap.log_reader import LogError, end_offset, streams, walk
 from proxy.tap.record import SEAL_AT, SEGMENT_HEADER_BYTES, WINDOW_NS
 from tests.fakes.tap_files import chop, flip, segment_files
 from tests.fakes.tap_log import START_NS, FakeProcessor
+from tests.fakes.tap_read import read_frames
 
 TAPPED = [("main", "request"), ("main", "response")]
 

@@ -15,8 +15,6 @@ from proxy.tap.log_reader import (
     end_offset,
     first_offset,
     read_block,
-    read_blocks,
-    read_frames,
     segments,
     streams,
     walk,
@@ -24,6 +22,7 @@ from proxy.tap.log_reader import (
 )
 from tests.fakes.tap_files import flip, missing, stored
 from tests.fakes.tap_log import FakeProcessor
+from tests.fakes.tap_read import read_blocks, read_frames
 
 BODY = 300
 

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from proxy.network.run import Run
 from proxy.tap import headers, record
 from proxy.tap.log_block import Frame, LogBlock
-from proxy.tap.log_reader import BlockRef, first_offset, read_block, read_blocks, read_frames, read_raw, segments, walk
+from proxy.tap.log_reader import BlockRef, first_offset, read_block, read_raw, segments, walk
 from proxy.tap.pieces import PieceIndex, Place, joined
 from tests.fakes.runs import pieces_of
 from tests.fakes.tap_log import START_NS, FakeProcessor, framed
+from tests.fakes.tap_read import read_blocks, read_frames
 
 BODY = bytes(range(256)) * 20
 

@@ -11,10 +11,10 @@ from proxy.config.model import TapConfig, TapRule
 from proxy.network.run import PART_FIRST, PART_LAST, Run
 from proxy.tap import record
 from proxy.tap.log_block import Frame, LogBlock
-from proxy.tap.log_reader import read_blocks
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter
 from tests.fakes.runs import framed, piece_of, pieces_of, run_of
+from tests.fakes.tap_read import read_blocks
 
 BODIES = st.lists(st.binary(max_size=40), min_size=1, max_size=12)
 

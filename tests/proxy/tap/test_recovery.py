@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from proxy.tap.headers import SEGMENT_HEADER, Seal, decode_seal, decode_segment_header
-from proxy.tap.log_reader import read_frames, segments
+from proxy.tap.log_reader import segments
 from proxy.tap.record import SEAL_CUT, SEAL_FINAL, SEGMENT_HEADER_BYTES
 from proxy.tap.recovery import Sealed, ends_finally, seal_dead, seal_stream
 from tests.fakes.tap_log import FakeProcessor
+from tests.fakes.tap_read import read_frames
 
 NOW = 1_700_000_000_000_000_000
 

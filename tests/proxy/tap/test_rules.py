@@ -8,12 +8,12 @@ import pytest
 
 from proxy.config.model import TapConfig, TapRule
 from proxy.tap.frame_tap import FrameTap
-from proxy.tap.log_reader import read_blocks
 from proxy.tap.record import DIRECTION_REQUEST, DIRECTION_RESPONSE, KINDS
 from proxy.tap.rules import CompiledRule, TapRules, parse_address
 from proxy.tap.writer import TapWriter
 from tests.fakes.disk import FakeDisk
 from tests.fakes.runs import run_of
+from tests.fakes.tap_read import read_blocks
 
 
 def match(*rules: TapRule, direction: int = DIRECTION_REQUEST, principal: str | None = "CN=a", peer: str | None = "10.1.2.3:55") -> FrameTap | None:

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from proxy.network.run import Buffer
 from proxy.tap.block import JOIN_BELOW, Block
 from proxy.tap.block_builder import BlockBuilder
-from proxy.tap.log_reader import read_blocks, segment_facts, segments
+from proxy.tap.log_reader import segments
 from proxy.tap.record import REASON_DISK_ERROR, REASON_DISK_FULL
 from proxy.tap.segment import MAX_PIECES, SegmentLog, reason_of, remainder
 from tests.fakes.disk import FakeDisk
+from tests.fakes.tap_read import read_blocks, segment_facts
 
 S = 1_000_000_000
 FACTS: dict[str, str | int] = {"node": "edge", "slot": "0", "stream": "s", "boot_id": "b"}

@@ -16,7 +16,6 @@ from proxy.tap import record
 from proxy.tap.completeness import verify
 from proxy.tap.frame_tap import FrameTap
 from proxy.tap.log_block import Frame, GapRecord
-from proxy.tap.log_reader import read_blocks, read_frames, read_gaps
 from proxy.tap.point import TapPoint
 from proxy.tap.request_facts import RequestFacts
 from proxy.tap.rule_use import WINDOW_NS
@@ -24,6 +23,7 @@ from proxy.tap.rules import TapRules, TurnedOff
 from proxy.tap.selection import SAMPLE_SCALE, SelectingTap, frame_hash
 from proxy.tap.writer import TapWriter
 from tests.fakes.runs import pieces_of, run_of
+from tests.fakes.tap_read import read_blocks, read_frames, read_gaps
 
 START_NS = 1_700_000_000_000_000_000
 STEP_NS = 1_000_000

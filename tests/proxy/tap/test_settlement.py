@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.tap.log_reader import first_offset, read_blocks, segment_facts, segments, streams
+from proxy.tap.log_reader import first_offset, segments, streams
 from proxy.tap.record import (
     FLAG_AT_MOST,
     FLAG_UNKNOWN,
@@ -16,6 +16,7 @@ from proxy.tap.recovery import ends_finally, seal_dead
 from proxy.tap.settlement import Bound, Entry, reckon, recovery_stream, settled_end, write_settlement
 from proxy.tap.sums import PairSums, WindowSums
 from tests.fakes.disk import FakeDisk
+from tests.fakes.tap_read import read_blocks, segment_facts
 
 PAIR = ("main", "request")
 W = WINDOW_NS

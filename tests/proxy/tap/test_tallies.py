@@ -8,7 +8,6 @@ import pytest
 from proxy.config.model import TapConfig, TapRule
 from proxy.tap.gap import MAX_PENDING_GAPS
 from proxy.tap.log_block import GapRecord, TotalsRecord
-from proxy.tap.log_reader import read_blocks, read_gaps
 from proxy.tap.point import TapPoint
 from proxy.tap.record import KIND_CLOCK, WINDOW_NS
 from proxy.tap.rules import TapRules
@@ -16,6 +15,7 @@ from proxy.tap.tallies import RESERVE_FRAMES, Reserve, Tally
 from proxy.tap.writer import CLOCK_STEP_NS, STATE_AFTER_NS, TapWriter
 from tests.fakes.disk import FakeDisk
 from tests.fakes.runs import run_of
+from tests.fakes.tap_read import read_blocks, read_gaps
 
 MS = 1_000_000
 SECOND = 1000 * MS

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from proxy.config.model import TapRule
 from proxy.network.run import Buffer
-from proxy.tap.log_reader import read_frames, segments
+from proxy.tap.log_reader import segments
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import SAMPLED_GAPS_NS
 from proxy.tap.writer_thread import RETRY_NS
 from tests.fakes.disk import FakeDisk
+from tests.fakes.tap_read import read_frames
 from tests.fakes.writer import MS, Log
 
 
@@ -411,7 +412,7 @@ def test_the_real_system_calls_report_a_write_that_does_not_fit(tmp_path: Path) 
 FIRST_BLOCK = """
 import resource, sys
 from pathlib import Path
-from proxy.tap.log_reader import read_frames, read_gaps
+from tests.fakes.tap_read import read_frames, read_gaps
 from tests.fakes.tap_log import FakeProcessor
 hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
 resource.setrlimit(resource.RLIMIT_FSIZE, (5000, hard))

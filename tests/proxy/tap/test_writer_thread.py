@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from proxy.network.run import Buffer
-from proxy.tap.log_reader import segment_facts, segments
+from proxy.tap.log_reader import segments
 from proxy.tap.writer_thread import RETRY_NS
 from tests.fakes.disk import FakeDisk
+from tests.fakes.tap_read import segment_facts
 from tests.fakes.writer import MS, Log
 
 
