@@ -3,8 +3,8 @@ path of a run.
 
 Theory of operation. Each channel has a ``Leg`` as its sink: what is needed to pass its runs on. While a pair is OPEN and nobody
 looks into its frames, ``Leg.forward_to`` is what writes to the other channel, and a run is one ``send`` (rule 2). Everything else is in five
-modules of functions over a pair: ``opening`` (rule 1), ``passing`` (rules 2 and 3), ``tapping`` (whose frames are looked at), ``ending`` (rules 5 and 7), and
-``losses``, which counts what is not passed on. ``leg`` tells them what happens to channels. By rule:
+modules of functions over a pair: ``opening`` (rule 1), ``passing`` (rules 2 and 3), ``tapping`` (whose frames are looked at), ``ending``
+(rules 5 and 7), and ``losses``, which counts what is not passed on. ``leg`` tells them what happens to channels. By rule:
 
 1. The upstream is connected when the client is READY; until it is READY the client is muted for ``peer``. The upstream says which endpoint is
    tried (see ``upstream``); while attempts fail the next is, each once. A client that ends before its first byte ends the pair, unless its
