@@ -12,7 +12,8 @@ tls_bio, tls_record      OpenSSL's two ends, which all connections share; where 
 tls_context              TLS contexts from files
 distinguished_name       a certificate's subject as text
 authenticator            the interface: who is the peer, after the handshake
-state, mute              the life of a channel, and why it is not read: two tables
+state, mute              the life of a channel, and why it is not read: two tables (``state_table``)
+mute_set                 why one channel is not read now, since when, how often
 channel                  one connection: its life, its mutes, what it waits for
 read_half, write_half    what it reads and writes with; channel_callbacks: what they ask of it
 watchdog, verdict        what takes too long; from what went wrong to the one cause

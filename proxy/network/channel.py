@@ -26,7 +26,7 @@ from proxy.network.channel_sink import ChannelSink
 from proxy.network.epoll import BROKEN, EPOLLIN, EPOLLOUT, EPOLLRDHUP
 from proxy.network.event_loop import EventLoop
 from proxy.network.memory_pool import BEGUN, Account
-from proxy.network.mute import MuteSet
+from proxy.network.mute_set import MuteSet
 from proxy.network.options import ChannelOptions
 from proxy.network.read_half import ReadHalf
 from proxy.network.run import Run
@@ -94,6 +94,10 @@ class Channel(ChannelCallbacks):
         self.connected_ns: i64 = 0 if connecting else now_ns
         self.ready_ns: i64 = 0
         self.closed_ns: i64 = 0
+        self._interest: i64 = UNREGISTERED
+        self._watch: ChannelWatch | None = None
+        self._buffered_queued: bool = False
+        self._handshake_queued: bool = False
         account = options.account or loop.pool.common
         self._loop: Final = loop
         self._account: Final[Account] = account
@@ -104,10 +108,6 @@ class Channel(ChannelCallbacks):
         self.write_half: Final = WriteHalf(self, sink, loop, sock, transport, account, options.stats)
         self._receive: Final = self.read_half.receive
         self._send: Final = self.write_half.pending
-        self._interest: i64 = UNREGISTERED
-        self._watch: ChannelWatch | None = None
-        self._buffered_queued: bool = False
-        self._handshake_queued: bool = False
 
     # What is known of it.
 

@@ -12,7 +12,8 @@ from proxy.network.channel_sink import ChannelSink
 from proxy.network.epoll import BROKEN, EPOLLIN, EPOLLRDHUP
 from proxy.network.event_loop import EventLoop
 from proxy.network.memory_pool import Account
-from proxy.network.mute import MuteSet, MuteState
+from proxy.network.mute import MuteState
+from proxy.network.mute_set import MuteSet
 from proxy.network.options import ChannelOptions
 from proxy.network.receive import Receive
 from proxy.network.run import Run
@@ -26,7 +27,6 @@ __all__ = ["MAX_READ", "MIN_READ", "ReadHalf"]
 MIN_READ: Final = 448  # with the head of a ``bytes`` still a small block of the interpreter's own, which costs a tenth of what malloc takes
 MAX_READ: Final = 262144  # 64 KiB frames cost 0.92 (plain) and 0.96 (TLS) of what they do with 131072, in one run beside HAProxy
 FIRST_READ: Final = 8 * MIN_READ
-A_WHILE_NS: Final = 10_000_000  # until a socket is asked again that epoll does not announce
 
 MUTING: Final = MuteState.MUTING
 
@@ -317,7 +317,7 @@ class ReadHalf:
         retry = self._retry
         if retry is None:
             retry = self._retry = _ReadTimer(self)
-        due_ns = self._loop.now_ns + A_WHILE_NS
+        due_ns = self._loop.now_ns + socket_buffers.A_WHILE_NS
         if not self.retry_armed or due_ns < retry.deadline_ns:
             self.retry_armed = True
             self._loop.call_at(due_ns, retry)

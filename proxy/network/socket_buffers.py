@@ -12,8 +12,9 @@ from typing import Final
 
 from mypy_extensions import i64
 
-__all__ = ["is_tcp", "make_room", "queued", "room", "set_threshold", "unsent"]
+__all__ = ["A_WHILE_NS", "is_tcp", "make_room", "queued", "room", "set_threshold", "unsent"]
 
+A_WHILE_NS: Final = 10_000_000  # until a socket is asked again that epoll does not announce
 SO_MEMINFO: Final = 55
 MEMINFO: Final = struct.Struct("=9I")  # of ``enum`` SK_MEMINFO: rmem_alloc, rcvbuf, wmem_alloc, sndbuf, fwd_alloc, wmem_queued, ...
 NOTHING: Final = b"\0\0\0\0"

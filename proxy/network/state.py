@@ -5,18 +5,15 @@ What it means when a connection ends in a state: ``CONNECTING`` the upstream is 
 ``WRITE_ENDED`` we had nothing more to send; ``ENDED`` both; ``CLOSED`` is where every life ends.
 """
 
-import enum
 from typing import Final
 
-from proxy.errors import IllegalTransitionError
+from proxy.network.state_table import TableEnum, transition
 
 __all__ = ["TRANSITIONS", "ChannelEvent", "ChannelState", "next_state"]
 
 
-class ChannelState(enum.Enum):
+class ChannelState(TableEnum):
     """Where a channel is in its life."""
-
-    __hash__ = object.__hash__  # an Enum's own is a Python function, called twice for each look-up in the table
 
     CONNECTING = "connecting"
     HANDSHAKE = "handshake"
@@ -28,10 +25,8 @@ class ChannelState(enum.Enum):
     CLOSED = "closed"
 
 
-class ChannelEvent(enum.Enum):
+class ChannelEvent(TableEnum):
     """What happens to a channel."""
-
-    __hash__ = object.__hash__
 
     CONNECTED = "connected"  # the socket is connected
     SECURED = "secured"  # the transport's handshake is done
@@ -69,12 +64,5 @@ TRANSITIONS: Final[dict[tuple[ChannelState, ChannelEvent], ChannelState]] = {
 
 
 def next_state(state: ChannelState, event: ChannelEvent) -> ChannelState:
-    """The state after ``event``.
-
-    Raises:
-        IllegalTransitionError: the table has no such row: a bug of ours.
-    """
-    found = TRANSITIONS.get((state, event))
-    if found is None:
-        raise IllegalTransitionError(state, event)
-    return found
+    """The state after ``event``; ``IllegalTransitionError`` when the table has no such row."""
+    return transition(TRANSITIONS, state, event)

@@ -20,7 +20,6 @@ from proxy.network.transport import Transport
 
 __all__ = ["WriteHalf"]
 
-A_WHILE_NS: Final = 10_000_000  # until a socket is asked again that epoll does not announce
 LONGEST_WHILE_NS: Final = 80_000_000  # while it has no more room than before: the time doubles up to this
 
 
@@ -201,7 +200,7 @@ class WriteHalf(PipeTarget):
             return
         self.room_wanted = True
         self._room_held = held
-        self._room_wait_ns = A_WHILE_NS
+        self._room_wait_ns = socket_buffers.A_WHILE_NS
         self._room_seen, _ = self.room()
         if self._room_seen != 0:  # writable, and so never told to be
             self._retry_later()

@@ -5,18 +5,15 @@ upstream answered, or the client was closed meanwhile; ``OPEN`` frames flowed bo
 more; ``CLOSING`` the cause is known, and what was received is still being written to the healthy side; ``CLOSED`` is where every life ends.
 """
 
-import enum
 from typing import Final
 
-from proxy.errors import IllegalTransitionError
+from proxy.network.state_table import TableEnum, transition
 
 __all__ = ["TRANSITIONS", "PairEvent", "PairState", "next_state"]
 
 
-class PairState(enum.Enum):
+class PairState(TableEnum):
     """Where a pair is in its life; the values are the words of the API."""
-
-    __hash__ = object.__hash__  # an Enum's own is a Python function, called twice for each look-up in the table
 
     HANDSHAKING = "handshaking"
     CONNECTING_UPSTREAM = "connecting_upstream"
@@ -26,10 +23,8 @@ class PairState(enum.Enum):
     CLOSED = "closed"
 
 
-class PairEvent(enum.Enum):
+class PairEvent(TableEnum):
     """What happens to a pair."""
-
-    __hash__ = object.__hash__
 
     CLIENT_READY = "client_ready"  # the client's channel is READY
     UPSTREAM_READY = "upstream_ready"  # so is an upstream's
@@ -58,12 +53,5 @@ TRANSITIONS: Final[dict[tuple[PairState, PairEvent], PairState]] = {
 
 
 def next_state(state: PairState, event: PairEvent) -> PairState:
-    """The state after ``event``.
-
-    Raises:
-        IllegalTransitionError: the table has no such row: a bug of ours.
-    """
-    found = TRANSITIONS.get((state, event))
-    if found is None:
-        raise IllegalTransitionError(state, event)
-    return found
+    """The state after ``event``; ``IllegalTransitionError`` when the table has no such row."""
+    return transition(TRANSITIONS, state, event)

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from proxy.errors import IllegalTransitionError
 from proxy.network import mute
-from proxy.network.mute import CAUSES, TRANSITIONS, MuteEvent, MuteSet, MuteState, cause_names, next_state, position
-from proxy.network.stats import SideStats
+from proxy.network.mute import CAUSES, TRANSITIONS, MuteEvent, MuteState, cause_names, next_state, position
 
 
 @pytest.mark.parametrize("event", MuteEvent)
@@ -62,23 +61,3 @@ def test_causes_are_bits_in_order() -> None:
 def test_causes_have_names() -> None:
     assert cause_names(0) == []
     assert cause_names(mute.PEER | mute.ADMIN) == ["peer", "admin"]
-
-
-def test_a_set_counts_and_times_each_cause() -> None:
-    stats = SideStats()
-    mutes = MuteSet(stats)
-    assert (mutes.summary(), mutes.first_ns) == ({}, 0)
-    mutes.add(mute.PEER, 100, within=False)
-    mutes.add(mute.ADMIN, 200, within=True)
-    assert (mutes.state, mutes.in_force, mutes.count) == (MuteState.HELD, False, 2)
-    assert (mutes.since_ns(mute.PEER), mutes.since_ns(mute.TAP), mutes.first_ns) == (100, 0, 100)
-    mutes.remove(mute.PEER, 150)
-    assert (mutes.state, mutes.first_ns) == (MuteState.MUTING, 200)
-    assert mutes.pass_boundary()
-    assert not mutes.pass_boundary()
-    assert mutes.in_force
-    mutes.end(1000)
-    assert (mutes.causes, mutes.first_ns) == (0, 0)
-    assert mutes.summary() == {"peer": {"count": 1, "ns": 50}, "admin": {"count": 1, "ns": 800}}
-    assert list(stats.muted) == [0] * mute.CAUSE_COUNT
-    assert sum(stats.mute_ns) == 850

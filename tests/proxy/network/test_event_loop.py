@@ -1,0 +1,42 @@
+"""proxy.network.event_loop: what the selector promises to channels, and they to it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from proxy.network.cause import Cause
+from proxy.network.channel import Channel
+from proxy.network.event_loop import EventLoop, PolledChannel
+from tests.fakes.network import NetBench, net_bench
+
+
+@pytest.fixture
+def net() -> Iterator[NetBench]:
+    with net_bench() as bench:
+        yield bench
+
+
+def test_the_selector_is_the_loop_and_a_channel_what_it_polls(net: NetBench) -> None:
+    channel, _ = net.pair()
+    assert isinstance(net.selector, EventLoop)
+    assert isinstance(channel, PolledChannel)
+    assert (channel.is_open, channel.opened_ns, net.selector.pool) == (False, net.selector.now_ns, net.pool)
+    net.poll()
+    assert channel.is_open
+
+
+def test_the_socket_is_closed_after_the_end_was_told(net: NetBench) -> None:
+    channel, peer = net.ready_pair()
+    peer.setblocking(False)
+
+    def is_open(closed: Channel) -> None:
+        with pytest.raises(BlockingIOError):
+            peer.recv(1)
+        assert not closed.is_open
+
+    net.listener.on["closed"] = is_open
+    channel.close(Cause.ADMIN)
+    assert net.listener.words(channel) == ["ready"], "nothing is told before the end of a poll"
+    net.poll()
+    assert net.listener.words(channel) == ["ready", "closed"]
+    assert peer.recv(1) == b""

@@ -1,0 +1,85 @@
+"""proxy.network.write_half: what it says when it may not write, and that nothing holds a channel that is closed."""
+
+import gc
+import socket
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from proxy.errors import InternalError
+from proxy.network.cause import Cause
+from proxy.network.run import Run
+from tests.fakes.network import NetBench, Recorder, RecorderSink, frame, net_bench
+from tests.fakes.transport import MemoryTransport, Wire
+
+
+@pytest.fixture
+def net() -> Iterator[NetBench]:
+    with net_bench() as bench:
+        yield bench
+
+
+def one_frame() -> Run:
+    data = frame(3)
+    return Run(None, 0, data, 0, len(data), 1, 0)
+
+
+def test_who_may_not_write_says_why(net: NetBench) -> None:
+    channel, _ = net.pair()
+    half = channel.write_half
+    with pytest.raises(InternalError, match="in its handshake"):
+        half.send(one_frame())
+    net.poll()
+    assert half.send(one_frame())
+    half.shut()
+    for call in (half.shut, lambda: half.send(one_frame())):
+        with pytest.raises(InternalError, match="shut"):
+            call()
+
+
+def test_a_half_whose_channel_is_gone_takes_nothing_and_breaks_nothing(net: NetBench) -> None:
+    channel, _ = net.ready_pair()
+    half = channel.write_half
+    channel.close(Cause.ADMIN)
+    net.poll()
+    half.want_room(1)
+    assert (half.can_send, half.takes_pipe(), half.room(), half.is_sending) == (False, False, (0, False), False)
+    with pytest.raises(InternalError, match="closed"):
+        half.send(one_frame())
+    channel.mute(1)
+    channel.unmute(1)
+    channel.discard_input(64)
+    channel.close(Cause.IDLE)
+    assert (channel.close_cause, channel.mute_causes) == (Cause.ADMIN, 0)
+
+
+def test_a_closed_channel_goes_without_the_garbage_collector(net: NetBench) -> None:
+    recorder = Recorder()
+    sink = RecorderSink(recorder)
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    inbound = Wire()
+    transport = MemoryTransport(inbound, Wire())
+    sink.channel = net.selector.adopt(ours, transport, 9, net.options(), sink)
+    net.poll()
+    inbound.put(frame(5)[:4])
+    theirs.send(b"x")  # an event
+    net.poll()
+    assert sink.channel.staged == 4
+    sink.channel.want_room(0)  # arms a timer, which holds the half
+    trace = weakref.ref(transport)
+    del transport
+    gc.disable()
+    try:
+        sink.channel.close(Cause.ADMIN)
+        net.poll()
+        recorder.told.clear()
+        recorder.data.clear()
+        recorder.frames.clear()
+        net.selector.close_channels()
+        del sink
+        assert trace() is None
+    finally:
+        gc.enable()
+        theirs.close()
