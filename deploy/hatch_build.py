@@ -8,7 +8,8 @@ Without a C compiler, or with one that fails, the wheel is plain Python and says
 that an error.
 ``FRAMEGATE_PURE=1`` asks for plain Python. The wheel's tag names a platform only when something was compiled.
 
-The modules named ``top_level`` are installed a second time, at the top, for those who look for them there.
+The modules named ``top_level`` are installed a second time, at the top, for those who look for them there: each as a package of one module, for
+only a package can say that it is typed (``py.typed``).
 """
 
 from __future__ import annotations
@@ -91,9 +92,14 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
 
     def _copies(self, root: Path, target: Path) -> dict[str, str]:
         """Copies of the modules that are also wanted at the top: a file that is included by name would leave its package."""
-        target.mkdir()
-        names = [root / name for name in self.config.get("top_level", [])]
-        return {str(shutil.copy(str(name), str(target))): name.name for name in names}
+        copies: dict[str, str] = {}
+        for module in (root / name for name in self.config.get("top_level", [])):
+            package = target / module.stem
+            package.mkdir(parents=True)
+            shutil.copy(str(module), str(package / "__init__.py"))
+            (package / "py.typed").touch()
+            copies.update({str(path): f"{module.stem}/{path.name}" for path in package.iterdir()})
+        return copies
 
     def _compile(self, root: Path, target: Path) -> list[Path]:
         """The compiled files, or none and a warning."""

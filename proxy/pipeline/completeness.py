@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from proxy.pipeline.partial_sums import add_up, count, minute
+from proxy.tap.account import MAX_SPAN
 
 __all__ = ["SCHEMA", "SUMS", "VIEW", "of_facts", "of_frames"]
 
@@ -33,8 +34,6 @@ SUMS: Final = {
 }
 # minute and until: the first and the last of a gap that lies over several; else one minute, twice.
 SCHEMA: Final = "stream string, listener string, direction string, minute timestamp, until timestamp, " + ", ".join(f"{name} bigint" for name in SUMS)
-# A gap over more minutes than these counts for the first and the last of them, and for those of which there is something else to say.
-MAX_SPAN: Final = 1440
 _COUNTS: Final = tuple(name for name, how in SUMS.items() if how == "sum")
 
 # stream: <node>.<slot>.<boot-id>; run: without the slot, what a processor's stream and its recovery have in common. Judged as ``verify`` does, but

@@ -14,13 +14,15 @@
 - ``segment``: the files: append a block, cut a torn tail, seal.
 - ``writer``: the processor's log as the loop thread sees it: the bound, gaps, totals; ``writer_thread``: the queue of blocks, and who writes them.
 - ``log_block``: a block in words: frames and gaps.
-- ``log_reader``: streams, segments, blocks and frames for readers; ``log_segments``: finds and opens their files.
+- ``log_reader``: streams, segments and blocks for readers; ``log_segments``: finds and opens their files.
 - ``pieces``: frames that were cut through, joined again for readers.
 - ``consumer``: who reads, and where each stands.
 - ``ledger``: which streams there were, and what became of each.
+- ``completeness``: whether a log is complete; ``account``: what the blocks of a stream add up to, for that.
 - ``retention``: what is deleted when.
 - ``recovery``: seal the files that a dead processor left.
 - ``sums``, ``settlement``: what the stream of a processor that ended has, what it lacks, and how the log is told.
 
-Nothing is re-exported: the pipeline may import the record, its headers, the log reader, the consumers and the ledger.
+Only ``log_reader`` re-exports, so that readers import one module. The pipeline may import the record, its headers, the log reader, the consumers, the
+ledger and the account.
 """

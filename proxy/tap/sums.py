@@ -38,14 +38,13 @@ class PairSums:
 
     Attributes:
         windows: by number, capture time over ``WINDOW_NS``.
-        shared, shared_bytes: in gaps that lie in several windows.
+        shared: in gaps that lie in several windows.
         shared_until_ns: when the last of those was lost.
         last_ns: the latest time of which any row speaks.
     """
 
     windows: dict[int, WindowSums] = dataclasses.field(default_factory=dict)
     shared: int = 0
-    shared_bytes: int = 0
     shared_until_ns: int = 0
     last_ns: int = 0
 
@@ -112,7 +111,6 @@ class StreamSums:
             window.stated_bytes += row.lost_bytes
         elif row.lost_frames and from_ns // WINDOW_NS != until_ns // WINDOW_NS:
             sums.shared += row.lost_frames
-            sums.shared_bytes += row.lost_bytes
             sums.shared_until_ns = max(sums.shared_until_ns, until_ns)
         elif row.lost_frames:
             _count(sums.window(from_ns), row.lost_frames, row.lost_bytes, from_ns)

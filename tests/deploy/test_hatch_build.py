@@ -80,7 +80,7 @@ def test_a_wheel_holds_each_hot_module_twice_and_the_checkout_none(project: Path
     assert not name.endswith("-none-any.whl")
     assert "linux" in name
     assert {file.partition(".")[0] for file in files if file.endswith(".so")} == {"proxy/hot/one", "proxy/hot/two", "framegate__mypyc"}
-    assert {"proxy/hot/one.py", "proxy/hot/two.py", "proxy/hot/__init__.py", "proxy/found.py", "found.py"} <= set(files)
+    assert {"proxy/hot/one.py", "proxy/hot/two.py", "proxy/hot/__init__.py", "proxy/found.py", "found/__init__.py", "found/py.typed"} <= set(files)
     assert compiled_in(project) == []
 
 
@@ -90,7 +90,7 @@ def test_an_editable_install_compiles_nothing(project: Path) -> None:
     assert "not compiled" not in done.stdout + done.stderr
     files = contents(project)[1]
     assert not any(file.endswith(".so") for file in files)
-    assert "found.py" in files
+    assert {"found/__init__.py", "found/py.typed"} <= set(files)
 
 
 def test_without_a_compiler_the_wheel_is_plain_and_says_so_in_one_line(project: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from proxy.pipeline import completeness
 from proxy.pipeline.completeness import SCHEMA, SUMS
 from proxy.pipeline.tables import arrow_schema
-from proxy.tap.completeness import STATES
+from proxy.tap.account import STATES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

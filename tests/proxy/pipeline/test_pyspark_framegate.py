@@ -79,8 +79,8 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
 def run_user_script(folder: Path, script: str) -> list[str]:
     """The lines that a script prints in a fresh interpreter that has the module at its top, as the wheel installs it."""
     top = folder / "top"
-    top.mkdir()
-    shutil.copy(SOURCE, top / "pyspark_framegate.py")
+    (top / "pyspark_framegate").mkdir(parents=True)
+    shutil.copy(SOURCE, top / "pyspark_framegate" / "__init__.py")
     path = os.pathsep.join([str(top), str(Path(proxy.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, cwd=folder, check=False)
