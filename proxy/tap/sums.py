@@ -10,7 +10,7 @@ import os
 from proxy.tap.ledger import Pair, is_recovery
 from proxy.tap.log_reader import BlockRef, DamagedBlockError, Segment, first_offset, open_segment, vanished, walk_past, walk_segment
 from proxy.tap.pieces import chunk_rows
-from proxy.tap.record import CHUNK_ROW_BYTES, DIRECTIONS, KIND_FRAMES, KIND_GAP, KIND_TOTALS, WINDOW_NS, ChunkRow
+from proxy.tap.record import BLOCK_TOTALS, CHUNK_ROW_BYTES, DIRECTIONS, KIND_FRAMES, KIND_GAP, KIND_TOTALS, WINDOW_NS, ChunkRow
 
 __all__ = ["PairSums", "StreamSums", "WindowSums", "segment_times", "sum_stream"]
 
@@ -162,8 +162,7 @@ def sum_stream(root: str, stream: str, sums: StreamSums | None = None) -> tuple[
 def segment_times(segment: Segment) -> tuple[int, int]:
     """Between which times lies what a segment speaks of, wall clock; (0, 0): it has no block.
 
-    Of what a processor wrote the blocks' headers say it, but for losses before its first block: those lie behind the stream's birth. Of what control
-    wrote for it each row is looked at, for that is about times before.
+    Of frames the blocks' headers say it. Rows that count are about times before: losses, totals, and all that control wrote for a dead processor.
 
     Raises:
         LogError: it cannot be read.
@@ -171,6 +170,6 @@ def segment_times(segment: Segment) -> tuple[int, int]:
     times: list[int] = []
     for ref in walk_segment(segment, segment.base):
         times += (ref.header.first_ns, ref.header.last_ns)
-        if is_recovery(segment.stream):
-            times += [row.lost_from_ns for row in chunk_rows(ref.header, _tables(ref))]
+        if is_recovery(segment.stream) or ref.header.lost_frames or ref.header.flags & BLOCK_TOTALS:
+            times += [row.lost_from_ns or row.capture_ns for row in chunk_rows(ref.header, _tables(ref)) if row.kind in (KIND_GAP, KIND_TOTALS)]
     return (min(times), max(times)) if times else (0, 0)

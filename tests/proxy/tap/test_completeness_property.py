@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from control.fleet.slot_cells import Life
@@ -371,6 +371,7 @@ def test_the_verdict_fits_what_was_counted(lives: list[tuple[list[Op], str, bool
 @pytest.mark.slow  # as the one above
 @pytest.mark.timeout(180)
 @settings(max_examples=60, deadline=None)
+@example(lives=[([Op("drop", step=-61 * SECOND), Op("send", step=61 * SECOND)], "close", False)], counts=[1])  # lost before its block began
 @given(LIVES, st.lists(st.integers(0, 4), min_size=6, max_size=6))
 def test_what_retention_took_is_never_complete(lives: list[tuple[list[Op], str, bool]], counts: list[int]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -133,6 +133,15 @@ def test_between_which_times_lies_what_a_segment_speaks_of(tmp_path: Path) -> No
     assert segment_times(segment) == (START_NS - WINDOW_NS, START_NS + WINDOW_NS), "the clock was set back"
 
 
+def test_a_loss_before_its_block_is_of_its_own_time(tmp_path: Path) -> None:
+    processor = FakeProcessor(tmp_path)
+    processor.block([b"a"], at_ns=START_NS)
+    processor.point(1, "request").lose(REASON_DISK_FULL, 1, 5, 1, START_NS - 3 * WINDOW_NS)
+    processor.close()
+    (segment,) = segments(str(tmp_path), processor.stream)
+    assert segment_times(segment) == (START_NS - 3 * WINDOW_NS, START_NS)
+
+
 def test_what_control_wrote_speaks_of_times_before_it(tmp_path: Path) -> None:
     stream = "edge.recovery.b0"
     builder = BlockBuilder()
