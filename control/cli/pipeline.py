@@ -46,7 +46,7 @@ def pipeline() -> None:
 @click.option("--source", type=_FOLDER, required=True, help="The tap's directory.")
 @click.option("--output", callback=_place, metavar="DIRECTORY", required=True, help="The folder of the tables; for delta also a path of Spark's.")
 @click.option("--available-now", is_flag=True, help="Read what is there, then end; otherwise go on until stopped.")
-@click.option("--trigger", "trigger_ms", type=DURATION, default="1s", show_default=True, help="Between the starts of two batches.")
+@click.option("--trigger", "trigger_ms", type=DURATION, default="800ms", show_default=True, help="Between the starts of two batches.")
 @click.option("--max-bytes-per-trigger", type=SIZE, help="Of the log, in one batch.  [default: an eighth of the heap, 128MiB at most]")
 @click.option("--payload", metavar="none|SIZE|full", default="full", show_default=True, help="Of each body, to keep; full: as the heap allows.")
 @click.option("--format", type=click.Choice(["parquet", "delta"]), default="parquet", show_default=True, help="Of the tables.")

@@ -36,7 +36,7 @@ class PipelineSettings:
     source: Path
     output: Path | str
     available_now: bool = False
-    trigger_ms: int = 1000
+    trigger_ms: int = 800
     max_bytes_per_trigger: int | None = None
     payload: str = "full"
     format: str = "parquet"
