@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import struct
+import weakref
 from collections.abc import Callable, Iterator
 
 from proxy.network.channel import Channel
@@ -22,6 +23,17 @@ from tests.fakes.clock import SECOND, FakeClock
 def frame(size: int, fill: bytes = b"x") -> bytes:
     """One frame whose body is ``size`` bytes."""
     return struct.pack(">i", size) + fill * size
+
+
+class Trace:
+    """Goes with whoever holds it."""
+
+
+def trace_of(owner: object) -> "weakref.ref[Trace]":
+    """Says whether an object of a test's class is still there. A weak reference to itself dangles where it derives from a compiled class."""
+    trace = Trace()
+    owner.trace = trace  # type: ignore[attr-defined]
+    return weakref.ref(trace)
 
 
 class Recorder:

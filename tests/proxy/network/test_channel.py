@@ -3,7 +3,6 @@
 import contextlib
 import socket
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -19,7 +18,7 @@ from proxy.network.read_half import MAX_READ, MIN_READ
 from proxy.network.run import PART, PART_FIRST, PART_LAST, Run
 from proxy.network.state import ChannelState
 from tests.fakes.clock import SECOND
-from tests.fakes.network import NetBench, frame, net_bench, reset
+from tests.fakes.network import NetBench, frame, net_bench, reset, trace_of
 
 
 @pytest.fixture
@@ -865,12 +864,12 @@ def test_a_callback_may_close_its_own_channel(net: NetBench, when: str) -> None:
 
 def test_what_is_closed_lets_go_of_its_sink(net: NetBench) -> None:
     channel, peer = net.ready_pair()
-    sink = weakref.ref(channel.sink)
+    trace = trace_of(channel.sink)
     channel.close(Cause.ADMIN)
     assert net.selector.channel_count == 1
     net.poll()
     assert net.selector.channel_count == 0
-    assert sink() is None
+    assert trace() is None
     assert peer.recv(1) == b""
 
 

@@ -2,7 +2,6 @@
 
 import gc
 import socket
-import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from proxy.errors import InternalError
 from proxy.network.cause import Cause
 from proxy.network.run import Run
-from tests.fakes.network import NetBench, Recorder, RecorderSink, frame, net_bench
+from tests.fakes.network import NetBench, Recorder, RecorderSink, frame, net_bench, trace_of
 from tests.fakes.transport import MemoryTransport, Wire
 
 
@@ -68,7 +67,7 @@ def test_a_closed_channel_goes_without_the_garbage_collector(net: NetBench) -> N
     net.poll()
     assert sink.channel.staged == 4
     sink.channel.want_room(0)  # arms a timer, which holds the half
-    trace = weakref.ref(transport)
+    trace = trace_of(transport)
     del transport
     gc.disable()
     try:
