@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from proxy.network.cause import Cause
 from tests.fakes.network import NetBench, Recorder, RecorderSink, frame, net_bench
 
 
@@ -25,7 +26,7 @@ def test_two_channels_of_one_selector_tell_their_own_sinks(net: NetBench) -> Non
     theirs.close()
     net.poll(2)
     sink.channel.shut_write()
-    sink.channel.close("admin")
+    sink.channel.close(Cause.ADMIN)
     net.poll(2)
     assert other.words() == ["ready", "received", "end_of_stream", "closed"]
     assert net.listener.words() == ["ready"]
