@@ -325,7 +325,13 @@ def settling(campaign: Campaign) -> None:
         time.sleep(campaign.rng.random() / 50)
     else:
         recovery = streams[pid].rsplit(".", 1)[1]
-        campaign.until(lambda: any(name.endswith(recovery) and ".recovery." in name for name in os.listdir(campaign.directory)), "it is settled")
+
+        def begun() -> bool:
+            if any(name.endswith(recovery) and ".recovery." in name for name in os.listdir(campaign.directory)):
+                return True
+            return read_ledger(str(campaign.directory)).streams[streams[pid]].settled  # there was nothing to say
+
+        campaign.until(begun, "it is settled")
     campaign.note("settling", [streams[pid]])
     campaign.everything([campaign.proxy.process.pid, *campaign.left])
     campaign.note("settling", [stream for other, stream in streams.items() if other != pid])
@@ -361,7 +367,8 @@ def orphans(campaign: Campaign) -> None:
             assert all(fates[stream].end is None for stream in streams.values())
     finally:
         for pid in streams:
-            os.kill(pid, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
     before.wait()
     campaign.until(lambda: not any(alive(pid) for pid in streams), "processors end without control")
     campaign.part(list(streams.values()))
