@@ -12,7 +12,8 @@ from typing import Any, Final
 from control.fleet.slot_cells import Life
 from control.logs import RowLog
 from control.tap.reserve import Reserve, is_full
-from proxy.tap.ledger import Fate, LedgerWriter, Pair
+from proxy.tap.ledger import Fate, Pair
+from proxy.tap.ledger_writer import LedgerWriter
 from proxy.tap.log_reader import LogError, end_offset, segments
 from proxy.tap.record import (
     REASON_CLOSED,

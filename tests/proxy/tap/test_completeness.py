@@ -15,7 +15,8 @@ from proxy.tap import completeness
 from proxy.tap.block_builder import BlockBuilder
 from proxy.tap.completeness import LIVE_S, LOOKS, Verdict, WindowRow, verify
 from proxy.tap.gap import NO_CONNECTION, Gap
-from proxy.tap.ledger import Ledger, LedgerWriter, read_ledger
+from proxy.tap.ledger import Ledger, read_ledger
+from proxy.tap.ledger_writer import LedgerWriter
 from proxy.tap.log_reader import Segment, end_offset, segments, streams, walk, walk_segment
 from proxy.tap.record import FLAG_AT_MOST, FLAG_UNKNOWN, LOCK_NAME, REASON_PROCESSOR_DIED, WINDOW_NS, stream_name
 from proxy.tap.recovery import seal_stream
