@@ -17,7 +17,7 @@ from google.rpc import error_details_pb2  # type: ignore[import-untyped]
 from grpc_status import rpc_status
 
 from control.cli.options import EXIT_INTERRUPTED
-from control.cli.output import tell
+from control.cli.output import print_note
 from control.cli.reach import unreachable
 
 if TYPE_CHECKING:
@@ -60,10 +60,10 @@ def calling(address: str, *, change: bool = False) -> Iterator[grpc.Channel]:
     except grpc.RpcError as error:
         failed = cast("grpc.Call", error)  # what a call raises is the call
         for line in explain(failed, address, change=change):
-            tell(line)
+            print_note(line)
         sys.exit(EXIT_CODES.get(failed.code(), EXIT_FAILED))
     except KeyboardInterrupt:
-        tell("interrupted" + (_UNKNOWN if change else ""))
+        print_note("interrupted" + (_UNKNOWN if change else ""))
         sys.exit(EXIT_INTERRUPTED)
 
 

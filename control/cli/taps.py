@@ -94,13 +94,13 @@ def taps() -> None:
 def list_(address: str, output: str) -> None:
     """List the rules, in their order."""
     from control.cli.client import CALL_TIMEOUT_S, calling
-    from control.cli.output import tell
+    from control.cli.output import print_note
 
     with calling(address) as channel:
         found = _listed(channel, CALL_TIMEOUT_S)
     _print(found, output)
     if not found and output == "table":
-        tell("there are no tap rules")
+        print_note("there are no tap rules")
 
 
 def _listed(channel: "grpc.Channel", timeout_s: float) -> "list[pb2.TapRule]":

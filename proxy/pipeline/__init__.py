@@ -9,8 +9,8 @@ loss.py              what a log lacks that was to be read; vanished.py: which st
 options.py           the options of the source, judged
 source.py            the Python Data Source ``framegate``, for streams and batches
 pyspark_framegate.py the one module that a job imports, and what Spark finds by itself; the wheel installs it at its top
-transforms.py        DataFrame to DataFrame: chunks to frames and facts
-derived.py           Arrow to Arrow: frames and facts to the other tables; partial_sums.py: sums by key
+transforms.py        DataFrame to DataFrame: chunks to frames, gaps and totals
+derived.py           Arrow to Arrow: frames, gaps and totals to the other tables; partial_sums.py: sums by key
 completeness.py      the table and the view that say of each minute whether anything is missing
 tables.py            which tables there are, and the writer of micro-batches; the page to begin with
 layout.py            where the tables' Parquet files are, and how they get there and away again

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from proxy.tap import completeness
-from proxy.tap.completeness import LOOKS, Verdict
+from proxy.tap.completeness import RETRIES, Verdict
 from proxy.tap.ledger import Ledger, read_ledger
 from proxy.tap.log_reader import end_offset, segments, streams, walk
 from proxy.tap.record import LOCK_NAME, WINDOW_NS
@@ -66,7 +66,7 @@ def test_what_somebody_else_takes_while_it_is_read_is_a_fault(tap: KeptTap, at: 
     assert "retention took no more than what lies before 0" in verdict.faults[0]
     assert not verdict.complete
     assert "missing" in states(verdict)
-    assert len(slept) == LOOKS, "a framegate is there, which may have had no room for the line"
+    assert len(slept) == RETRIES, "a framegate is there, which may have had no room for the line"
     tap.lock.close()
     slept.clear()
     assert (tap.verify(sleep=slept.append).complete, slept) == (False, [])
