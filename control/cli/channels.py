@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["channels"]
 
-_PAGE = 1000
 F = TypeVar("F", bound=Callable[..., object])
 Ask = Callable[["ChannelServiceStub", "ChannelSelector"], Any]
 
@@ -67,12 +66,12 @@ def _cause(cause: str | None) -> "Cause.ValueType":
 
 
 def _listed(stub: "ChannelServiceStub", listener: str, closed: bool, cause: "Cause.ValueType", limit: int) -> Iterator[Any]:
-    from control.cli.client import CALL_TIMEOUT_S
+    from control.cli.client import CALL_TIMEOUT_S, PAGE_SIZE
     from control.gen.framegate.control.v1 import channel_service_pb2 as pb2
 
     token, left = "", limit
     while left > 0:
-        size = min(left, _PAGE)
+        size = min(left, PAGE_SIZE)
         if closed:
             closed_request = pb2.ListClosedChannelsRequest(page_size=size, page_token=token, listener=listener, cause=cause)
             closed_page = stub.ListClosedChannels(closed_request, timeout=CALL_TIMEOUT_S)

@@ -8,7 +8,7 @@ import getpass
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # grpc's own lines on stderr would stand beside ours
 
@@ -23,10 +23,24 @@ from control.cli.reach import unreachable
 if TYPE_CHECKING:
     from control.gen.framegate.control.v1.channel_service_pb2 import ChannelSelector
 
-__all__ = ["CALL_TIMEOUT_S", "CLIENT_KEY", "EXIT_CODES", "EXIT_FAILED", "EXIT_NOT_FOUND", "calling", "metadata", "names_from", "select"]
+__all__ = [
+    "CALL_TIMEOUT_S",
+    "CLIENT_KEY",
+    "EXIT_CODES",
+    "EXIT_FAILED",
+    "EXIT_NOT_FOUND",
+    "PAGE_SIZE",
+    "calling",
+    "metadata",
+    "names_from",
+    "pages",
+    "select",
+]
 
 CALL_TIMEOUT_S: Final = 10.0
 """Deadline of calls that do not wait for connections to end."""
+PAGE_SIZE: Final = 1000
+"""Of lists: the most that the control plane gives at once."""
 CLIENT_KEY: Final = "framegate-client"
 """Metadata that says who calls, for the audit rows; ``control.service.interceptor`` reads it."""
 EXIT_FAILED: Final = 1
@@ -74,6 +88,26 @@ def names_from(address: str, ask: Callable[[grpc.Channel], list[str]]) -> list[s
             return ask(channel)
     except grpc.RpcError:
         return []
+
+
+class Page(Protocol):
+    """An answer that is a part of a list."""
+
+    @property
+    def next_page_token(self) -> str:
+        """Of the next part; empty: there is none."""
+
+
+_Page = TypeVar("_Page", bound=Page)
+
+
+def pages(ask: Callable[[str], _Page]) -> Iterator[_Page]:
+    """Every page of a list; ``ask`` gets the token of each, an empty one first."""
+    page = ask("")
+    yield page
+    while page.next_page_token:
+        page = ask(page.next_page_token)
+        yield page
 
 
 def metadata() -> tuple[tuple[str, str], ...]:

@@ -104,17 +104,16 @@ def list_(address: str, output: str) -> None:
 
 
 def _listed(channel: "grpc.Channel", timeout_s: float) -> "list[pb2.TapRule]":
+    from control.cli.client import PAGE_SIZE, pages
     from control.gen.framegate.control.v1 import tap_service_pb2 as pb2
     from control.gen.framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
 
-    found: list[pb2.TapRule] = []
-    token, more = "", True
-    while more:
-        page = TapServiceStub(channel).ListTapRules(pb2.ListTapRulesRequest(page_size=1000, page_token=token), timeout=timeout_s)
-        found.extend(page.tap_rules)
-        token = page.next_page_token
-        more = bool(token)
-    return found
+    stub = TapServiceStub(channel)
+
+    def ask(token: str) -> pb2.ListTapRulesResponse:
+        return stub.ListTapRules(pb2.ListTapRulesRequest(page_size=PAGE_SIZE, page_token=token), timeout=timeout_s)
+
+    return [item for page in pages(ask) for item in page.tap_rules]
 
 
 @taps.command(

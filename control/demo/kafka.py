@@ -26,7 +26,6 @@ from control.demo.waiting import Waiting
 __all__ = ["INTERNAL", "QUERIES", "RequestCount", "compare", "create_topics", "perform", "prepare_topics"]
 
 Tables = Mapping[str, list[dict[str, Any]]]
-BrokerCounts = Mapping[tuple[str, int], int]
 
 RECORDS: Final = 200_000
 TOPIC: Final = "demo"
