@@ -137,9 +137,9 @@ class LedgerWriter:
         kept = {stream: fate for stream, fate in state.streams.items() if stream not in dropped}
         damaged = any(fate.born <= state.damaged_at for fate in kept.values())  # what it may be about can still be there
         damage, damaged_at = (state.damage, state.damaged_at) if damaged else ("", 0)
-        facts = {"to": state.last, "lines": len(lines), "forgotten": forgotten, "damage": damage, "damaged_at": damaged_at}
+        members = {"to": state.last, "lines": len(lines), "forgotten": forgotten, "damage": damage, "damaged_at": damaged_at}
         times = {"cut_from_ns": cut[0], "cut_until_ns": cut[1]}
-        content = b"".join([encode({"n": 0, "ns": now_ns, "event": "compacted", **facts, **times}), *lines])
+        content = b"".join([encode({"n": 0, "ns": now_ns, "event": "compacted", **members, **times}), *lines])
         temporary = self._path + ".tmp"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
