@@ -1,6 +1,6 @@
 """What the control plane refuses, and why.
 
-    ControlError                  base: ``reason`` (UPPER_SNAKE, stable, unique here) and ``facts`` (strings for ErrorInfo.metadata)
+    ControlError                  base: ``reason`` (UPPER_SNAKE, stable, unique here) and ``metadata`` (strings for ErrorInfo.metadata)
     ├── NotFoundError             the named listener, channel, upstream or tap rule does not exist
     ├── AlreadyExistsError        something has the name that a new one is to have
     ├── InvalidArgumentError      a value is outside its range; ``violations`` names every field that is wrong
@@ -38,13 +38,13 @@ class Violation:
 
 
 class ControlError(Exception):
-    """Base of everything the control plane refuses. ``facts`` are the dynamic values of the message, for machines."""
+    """Base of everything the control plane refuses. ``metadata`` are the dynamic values of the message, for machines."""
 
-    def __init__(self, message: str, *, reason: str, **facts: str) -> None:
+    def __init__(self, message: str, *, reason: str, **metadata: str) -> None:
         super().__init__(message)
         self.message = message
         self.reason = reason
-        self.facts = facts
+        self.metadata = metadata
 
 
 class NotFoundError(ControlError):

@@ -23,8 +23,8 @@ from collections.abc import Awaitable, Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-from control.configuration.apart import Loaded, load_apart
 from control.configuration.capacity import cpu_limit, processor_count
+from control.configuration.child import Loaded, load_in_child
 from control.configuration.fault import ConfigurationError
 from control.errors import StartError
 from control.fleet.desired_state import DesiredState
@@ -361,7 +361,7 @@ def serve(path: str | pathlib.Path) -> int:
     """Run until a signal; the exit code. Faults of the configuration go to stderr, one on each line."""
     signals = Signals()
     try:
-        loaded = load_apart(path)
+        loaded = load_in_child(path)
     except ConfigurationError as error:
         for fault in error.faults:
             print(f"{path}: {fault}", file=sys.stderr)

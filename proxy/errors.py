@@ -8,16 +8,15 @@
     │   ├── FrameTooLargeError      a size above the limit in force
     │   ├── NegativeSizeError       a size below zero
     │   └── WrongProtocolError      the first bytes belong to another protocol
-    ├── TransportError              the network failed; retriable
+    ├── TransportError              the network failed
     │   ├── ConnectError            an upstream refused, or did not answer in time
-    │   └── TlsError                TLS failed; not retriable
+    │   └── TlsError                TLS failed
     ├── AuthenticationError         the other end is not who it should be
-    ├── ResourceError               ours to shed: a limit of ours was reached
     └── InternalError               our bug
         └── IllegalTransitionError  an event that the state table has no row for
 """
 
-from typing import Final, Literal
+from typing import Literal
 
 __all__ = [
     "AuthenticationError",
@@ -29,7 +28,6 @@ __all__ = [
     "NegativeSizeError",
     "PeerError",
     "ProxyError",
-    "ResourceError",
     "Side",
     "TlsError",
     "TransportError",
@@ -37,9 +35,6 @@ __all__ = [
 ]
 
 Side = Literal["downstream", "upstream", "internal"]
-DOWNSTREAM: Final = "downstream"
-UPSTREAM: Final = "upstream"
-INTERNAL: Final = "internal"
 
 
 class ProxyError(Exception):
@@ -47,12 +42,9 @@ class ProxyError(Exception):
 
     Attributes:
         side: who is at fault or out of reach: the client's side, the upstream's, or we ourselves.
-        retriable: whether the same attempt may succeed later.
     """
 
-    retriable: bool = False
-
-    def __init__(self, message: str, *, side: Side = INTERNAL) -> None:
+    def __init__(self, message: str, *, side: Side = "internal") -> None:
         super().__init__(message)
         self.side: Side = side
 
@@ -93,9 +85,7 @@ class WrongProtocolError(PeerError):
 class TransportError(ProxyError):
     """The network failed under a connection. ``errno`` is the system's number, 0 when there is none."""
 
-    retriable = True
-
-    def __init__(self, message: str, *, side: Side = INTERNAL, errno: int = 0) -> None:
+    def __init__(self, message: str, *, side: Side = "internal", errno: int = 0) -> None:
         super().__init__(message, side=side)
         self.errno = errno
 
@@ -107,19 +97,13 @@ class ConnectError(TransportError):
 class TlsError(TransportError):
     """TLS failed, in the handshake or behind it. ``reason`` is a short word for logs, such as ``unknown_ca`` or ``not_tls``."""
 
-    retriable = False
-
-    def __init__(self, message: str, *, reason: str, side: Side = INTERNAL) -> None:
+    def __init__(self, message: str, *, reason: str, side: Side = "internal") -> None:
         super().__init__(message, side=side)
         self.reason = reason
 
 
 class AuthenticationError(ProxyError):
     """The other end did not prove who it is."""
-
-
-class ResourceError(ProxyError):
-    """A limit of ours was reached; shedding load is the answer."""
 
 
 class InternalError(ProxyError):

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from proxy.cause import Cause
 from proxy.network import mute
-from proxy.network.cause import Cause
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 MODEL, MANUAL = "proxy/config/model.py", "deploy/examples/framegate.yaml"
+PROTO = "proto/framegate/control/v1/channel_service.proto"
 
 
 def row(kind: str) -> tuple[int, list[str]]:
@@ -29,7 +30,7 @@ def row(kind: str) -> tuple[int, list[str]]:
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """The source, to be changed."""
-    for name in ("proxy", "control", "deploy"):
+    for name in ("proxy", "control", "deploy", "proto"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "tests").mkdir()
     shutil.copytree(ROOT / "tests" / "deploy", tmp_path / "tests" / "deploy", ignore=shutil.ignore_patterns("__pycache__"))
@@ -151,6 +152,36 @@ def test_a_field_of_which_nothing_is_said_does_not_pass(copy: Path) -> None:
     change(copy, MODEL, FLAT[MODEL][0], "    grace_ms: int = 5\n")
     done = ask(copy, CONFIGURED + "read(drain={})")
     assert "TypeError: DrainConfig.grace_ms has 0 Keys, not one" in done.stderr
+
+
+CAUSE = {
+    "proxy/cause.py": ('    INTERNAL = "internal"  # our bug; it closes this connection only\n', '    ADDED = "added"\n'),
+    PROTO: ("  CAUSE_INTERNAL = 22;\n", "  // Added.\n  CAUSE_ADDED = 23;\n"),
+}
+CLOSED = """
+from control.service.convert import cause_name, channel_message
+from proxy.cause import Cause
+from proxy.cells import LISTENER_BLOCK
+from proxy.relay.counters import ERROR_INDEX
+from proxy.relay.ending import CLOSED_BY
+from tests.fakes.plane import closed_row
+
+assert Cause.ADDED in CLOSED_BY and ERROR_INDEX[Cause.ADDED] > 0
+assert LISTENER_BLOCK.at("framegate.connection.closed", "added") == CLOSED_BY[Cause.ADDED]
+assert cause_name(channel_message(closed_row("0-1-1", "added")).close.cause) == "added"
+"""
+
+
+@pytest.mark.slow
+def test_a_close_cause_is_a_member_and_a_value_of_the_api(copy: Path) -> None:
+    assert row("a close cause") == (3, list(CAUSE))
+    shutil.copytree(ROOT / "tests" / "fakes", copy / "tests" / "fakes", ignore=shutil.ignore_patterns("__pycache__"))
+    change(copy, "proxy/cause.py", *CAUSE["proxy/cause.py"])
+    forgotten = ask(copy, CLOSED)
+    assert "no value defined for name 'CAUSE_ADDED'" in forgotten.stderr, "the metrics have it; the API has not"
+    change(copy, PROTO, *CAUSE[PROTO])
+    done = ask(copy, "from control.gen.__main__ import ROOT, generate; generate(ROOT)" + CLOSED)
+    assert done.returncode == 0, done.stderr
 
 
 def words(section: str) -> list[str]:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["channels"]
 
-_PAGE = 1000
 F = TypeVar("F", bound=Callable[..., object])
 Ask = Callable[["ChannelServiceStub", "ChannelSelector"], Any]
 
@@ -34,7 +33,7 @@ def channels() -> None:
 def list_(listener: str | None, closed: bool, cause: str | None, limit: int, address: str, output: str) -> None:
     """List open channels, or those that closed last."""
     from control.cli.client import calling
-    from control.cli.output import as_dict, print_json, print_table, tell
+    from control.cli.output import as_dict, print_json, print_note, print_table
     from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 
     if cause is not None and not closed:
@@ -50,9 +49,9 @@ def list_(listener: str | None, closed: bool, cause: str | None, limit: int, add
     else:
         print_table(_OPEN_COLUMNS, map(_open_cells, rows))
     if cut:
-        tell(f"there are more; --limit is {limit}")
+        print_note(f"there are more; --limit is {limit}")
     elif not rows and output == "table":
-        tell(("no channels have closed" if closed else "no channels are open") + (" like that" if listener or cause else ""))
+        print_note(("no channels have closed" if closed else "no channels are open") + (" like that" if listener or cause else ""))
 
 
 def _cause(cause: str | None) -> "Cause.ValueType":
@@ -67,12 +66,12 @@ def _cause(cause: str | None) -> "Cause.ValueType":
 
 
 def _listed(stub: "ChannelServiceStub", listener: str, closed: bool, cause: "Cause.ValueType", limit: int) -> Iterator[Any]:
-    from control.cli.client import CALL_TIMEOUT_S
+    from control.cli.client import CALL_TIMEOUT_S, PAGE_SIZE
     from control.gen.framegate.control.v1 import channel_service_pb2 as pb2
 
     token, left = "", limit
     while left > 0:
-        size = min(left, _PAGE)
+        size = min(left, PAGE_SIZE)
         if closed:
             closed_request = pb2.ListClosedChannelsRequest(page_size=size, page_token=token, listener=listener, cause=cause)
             closed_page = stub.ListClosedChannels(closed_request, timeout=CALL_TIMEOUT_S)
@@ -209,16 +208,16 @@ def _change(channel_ids: tuple[str, ...], listener: str | None, address: str, as
 def _print_outcome(verb: str, affected: Sequence[str], missing: Sequence[str], listener: str | None, output: str) -> None:
     """What happened to whom; ends the process when some channels were not open."""
     from control.cli.client import EXIT_NOT_FOUND
-    from control.cli.output import counted, print_json, print_table, tell
+    from control.cli.output import counted, print_json, print_note, print_table
 
     if output == "json":
         print_json({"affected": affected, "missing": missing})
     else:
         print_table(("ID", "RESULT"), [*((item, verb) for item in affected), *((item, "not open") for item in missing)])
     if listener is not None and not affected:
-        tell(f"no channels are open on listener {listener}; none was {verb}")
+        print_note(f"no channels are open on listener {listener}; none was {verb}")
     elif output == "table" or missing:
-        tell(f"{counted(len(affected), 'channel')} {verb}" + (f", {len(missing):,} not open: {', '.join(missing)}" if missing else ""))
+        print_note(f"{counted(len(affected), 'channel')} {verb}" + (f", {len(missing):,} not open: {', '.join(missing)}" if missing else ""))
     if missing:
         sys.exit(EXIT_NOT_FOUND)
 

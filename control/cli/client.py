@@ -8,7 +8,7 @@ import getpass
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # grpc's own lines on stderr would stand beside ours
 
@@ -17,16 +17,30 @@ from google.rpc import error_details_pb2  # type: ignore[import-untyped]
 from grpc_status import rpc_status
 
 from control.cli.options import EXIT_INTERRUPTED
-from control.cli.output import tell
+from control.cli.output import print_note
 from control.cli.reach import unreachable
 
 if TYPE_CHECKING:
     from control.gen.framegate.control.v1.channel_service_pb2 import ChannelSelector
 
-__all__ = ["CALL_TIMEOUT_S", "CLIENT_KEY", "EXIT_CODES", "EXIT_FAILED", "EXIT_NOT_FOUND", "calling", "metadata", "names_from", "select"]
+__all__ = [
+    "CALL_TIMEOUT_S",
+    "CLIENT_KEY",
+    "EXIT_CODES",
+    "EXIT_FAILED",
+    "EXIT_NOT_FOUND",
+    "PAGE_SIZE",
+    "calling",
+    "metadata",
+    "names_from",
+    "pages",
+    "select",
+]
 
 CALL_TIMEOUT_S: Final = 10.0
 """Deadline of calls that do not wait for connections to end."""
+PAGE_SIZE: Final = 1000
+"""Of lists: the most that the control plane gives at once."""
 CLIENT_KEY: Final = "framegate-client"
 """Metadata that says who calls, for the audit rows; ``control.service.interceptor`` reads it."""
 EXIT_FAILED: Final = 1
@@ -60,10 +74,10 @@ def calling(address: str, *, change: bool = False) -> Iterator[grpc.Channel]:
     except grpc.RpcError as error:
         failed = cast("grpc.Call", error)  # what a call raises is the call
         for line in explain(failed, address, change=change):
-            tell(line)
+            print_note(line)
         sys.exit(EXIT_CODES.get(failed.code(), EXIT_FAILED))
     except KeyboardInterrupt:
-        tell("interrupted" + (_UNKNOWN if change else ""))
+        print_note("interrupted" + (_UNKNOWN if change else ""))
         sys.exit(EXIT_INTERRUPTED)
 
 
@@ -74,6 +88,26 @@ def names_from(address: str, ask: Callable[[grpc.Channel], list[str]]) -> list[s
             return ask(channel)
     except grpc.RpcError:
         return []
+
+
+class Page(Protocol):
+    """An answer that is a part of a list."""
+
+    @property
+    def next_page_token(self) -> str:
+        """Of the next part; empty: there is none."""
+
+
+_Page = TypeVar("_Page", bound=Page)
+
+
+def pages(ask: Callable[[str], _Page]) -> Iterator[_Page]:
+    """Every page of a list; ``ask`` gets the token of each, an empty one first."""
+    page = ask("")
+    yield page
+    while page.next_page_token:
+        page = ask(page.next_page_token)
+        yield page
 
 
 def metadata() -> tuple[tuple[str, str], ...]:

@@ -23,22 +23,19 @@ def limits() -> None:
 @admin_options
 def get(listener: str | None, address: str, output: str) -> None:
     """Show maxReceiveSize of each listener."""
-    from control.cli.client import CALL_TIMEOUT_S, calling
+    from control.cli.client import CALL_TIMEOUT_S, PAGE_SIZE, calling, pages
     from control.gen.framegate.control.v1 import limit_service_pb2 as pb2
     from control.gen.framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
 
-    found: list[pb2.Limit] = []
+    def ask(token: str) -> pb2.ListLimitsResponse:
+        return stub.ListLimits(pb2.ListLimitsRequest(page_size=PAGE_SIZE, page_token=token), timeout=CALL_TIMEOUT_S)
+
     with calling(address) as channel:
         stub = LimitServiceStub(channel)
         if listener is not None:
-            found.append(stub.GetLimit(pb2.GetLimitRequest(listener=listener), timeout=CALL_TIMEOUT_S).limit)
+            found = [stub.GetLimit(pb2.GetLimitRequest(listener=listener), timeout=CALL_TIMEOUT_S).limit]
         else:
-            token, more = "", True
-            while more:
-                page = stub.ListLimits(pb2.ListLimitsRequest(page_size=1000, page_token=token), timeout=CALL_TIMEOUT_S)
-                found.extend(page.limits)
-                token = page.next_page_token
-                more = bool(token)
+            found = [item for page in pages(ask) for item in page.limits]
     _print(found, output)
 
 

@@ -16,20 +16,17 @@ def listeners() -> None:
 @admin_options
 def list_(address: str, output: str) -> None:
     """List listeners."""
-    from control.cli.client import CALL_TIMEOUT_S, calling
+    from control.cli.client import CALL_TIMEOUT_S, PAGE_SIZE, calling, pages
     from control.cli.output import as_dict, print_json, print_table, size_text, word
     from control.gen.framegate.control.v1 import listener_service_pb2 as pb2
     from control.gen.framegate.control.v1.listener_service_pb2_grpc import ListenerServiceStub
 
-    found: list[pb2.Listener] = []
+    def ask(token: str) -> pb2.ListListenersResponse:
+        return stub.ListListeners(pb2.ListListenersRequest(page_size=PAGE_SIZE, page_token=token), timeout=CALL_TIMEOUT_S)
+
     with calling(address) as channel:
-        token, more = "", True
-        while more:
-            request = pb2.ListListenersRequest(page_size=1000, page_token=token)
-            page = ListenerServiceStub(channel).ListListeners(request, timeout=CALL_TIMEOUT_S)
-            found.extend(page.listeners)
-            token = page.next_page_token
-            more = bool(token)
+        stub = ListenerServiceStub(channel)
+        found = [item for page in pages(ask) for item in page.listeners]
     if output == "json":
         print_json([as_dict(item) for item in found])
         return

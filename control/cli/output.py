@@ -24,10 +24,10 @@ __all__ = [
     "print_fields",
     "print_json",
     "print_line",
+    "print_note",
     "print_table",
     "shown",
     "size_text",
-    "tell",
     "time_text",
     "word",
     "write_bytes",
@@ -44,7 +44,7 @@ class UnwritableError(SystemExit):
     """The output cannot be written, and standard error says why; it ends the process with code 1, unless that means something else there."""
 
 
-def tell(text: str) -> None:
+def print_note(text: str) -> None:
     """One line on standard error; where that cannot be written nobody can be told, and what the process comes to says the exit code."""
     if sys.stderr is None:
         return
@@ -81,7 +81,7 @@ def _written(write: Callable[[], object]) -> None:
         _abandon(sys.stdout)
         sys.exit(EXIT_BROKEN_PIPE)
     except OSError as error:
-        tell(f"the output cannot be written: {error.strerror or error}")
+        print_note(f"the output cannot be written: {error.strerror or error}")
         _abandon(sys.stdout)
         raise UnwritableError(_EXIT_FAILED) from error
 

@@ -62,7 +62,7 @@ def ls(directory: str, each: bool, output: str) -> None:
 
     Exit codes: 0 good; 1 a segment is damaged, or cannot be read; 2 the output cannot be written.
     """
-    from control.cli.output import tell
+    from control.cli.output import print_note
     from control.cli.tap_listing import consumer_states, list_segments, print_segments, print_streams, stream_ends
 
     with reading(directory):
@@ -74,9 +74,9 @@ def ls(directory: str, each: bool, output: str) -> None:
         print_streams(states, consumers, output)
     for state in states:
         if state.fault:
-            tell(f"{state.stream}: segment {state.base}: {state.fault}")
+            print_note(f"{state.stream}: segment {state.base}: {state.fault}")
     if not states and output == "table":
-        tell(f"{directory} has no streams")
+        print_note(f"{directory} has no streams")
     if any(state.fault for state in states):
         sys.exit(EXIT_INCOMPLETE)
 
@@ -122,14 +122,14 @@ def list_(directory: str, output: str) -> None:
     """List the registered consumers, and how many bytes each has not read."""
     import time
 
-    from control.cli.output import tell
+    from control.cli.output import print_note
     from control.cli.tap_listing import consumer_states, print_consumers, stream_ends
 
     with reading(directory):
         states = consumer_states(directory, stream_ends(directory))
     print_consumers(states, output, time.time_ns())
     if not states and output == "table":
-        tell(f"{directory} has no consumers")
+        print_note(f"{directory} has no consumers")
 
 
 @consumers.command(short_help="Forget a consumer that will not come back.", epilog=example("framegate tap consumers remove var/tap tables"))
@@ -144,28 +144,28 @@ def remove(directory: str, name: str, yes: bool) -> None:
 
     Exit codes: 0 removed; 1 not, because of the answer or the disk; 3 there is none of this name; 4 it is at work.
     """
-    from control.cli.output import size_text, tell
+    from control.cli.output import print_note, size_text
     from control.cli.tap_listing import consumer_states, stream_ends
     from proxy.tap.consumer import ConsumerInUseError, remove_consumer
 
     with reading(directory):
         known = {state.name: state for state in consumer_states(directory, stream_ends(directory))}
     if name not in known:
-        tell(f"{directory} has no consumer {name}; it has {', '.join(known) or 'none'}")
+        print_note(f"{directory} has no consumer {name}; it has {', '.join(known) or 'none'}")
         sys.exit(_EXIT_NOT_FOUND)
     behind = size_text(sum(known[name].behind.values()))
-    tell(f"{name} has not read {behind} of the log; retention will no longer keep that for it, and delete it when budget or age ask")
+    print_note(f"{name} has not read {behind} of the log; retention will no longer keep that for it, and delete it when budget or age ask")
     if not yes:
         click.confirm(f"Remove the consumer {name}?", abort=True, err=True)
     try:
         remove_consumer(directory, name)
     except ConsumerInUseError as error:
-        tell(f"{error}; nothing was changed")
+        print_note(f"{error}; nothing was changed")
         sys.exit(_EXIT_CONFLICT)
     except OSError as error:
-        tell(f"{name} cannot be removed: {error}")
+        print_note(f"{name} cannot be removed: {error}")
         sys.exit(EXIT_INCOMPLETE)
-    tell(f"{name} is removed")
+    print_note(f"{name} is removed")
 
 
 tap.add_command(cat)

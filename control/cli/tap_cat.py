@@ -51,12 +51,12 @@ F = TypeVar("F", bound=Callable[..., object])
 @contextlib.contextmanager
 def reading(directory: str) -> Iterator[None]:
     """What the operating system refuses is one line, and ends the process."""
-    from control.cli.output import tell
+    from control.cli.output import print_note
 
     try:
         yield
     except OSError as error:
-        tell(f"{directory} cannot be read: {error}")
+        print_note(f"{directory} cannot be read: {error}")
         sys.exit(EXIT_INCOMPLETE)
 
 
@@ -119,14 +119,14 @@ def _cursors(directory: str, patterns: tuple[str, ...], since: int | None) -> "l
     """One for each stream; ends the process when a pattern fits none."""
     import fnmatch
 
-    from control.cli.output import tell
+    from control.cli.output import print_note
     from control.cli.tap_cursor import Cursor, start_offset
     from proxy.tap.log_reader import streams
 
     there = streams(directory)
     for pattern in patterns:
         if not fnmatch.filter(there, pattern):
-            tell(f"{directory} has no stream {pattern} (framegate tap ls {directory})")
+            print_note(f"{directory} has no stream {pattern} (framegate tap ls {directory})")
             sys.exit(_EXIT_NOT_FOUND)
     wanted = [name for name in there if not patterns or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
     return [Cursor(directory, name, start_offset(directory, name, since)) for name in wanted]
@@ -159,7 +159,7 @@ def cat(
     Exit codes: 0 good, with or without gaps, or what retention took meanwhile; 1 something could not be read; 2 the output cannot be written; 3 there
     is no such stream.
     """
-    from control.cli.output import tell
+    from control.cli.output import print_note
     from control.cli.tap_cursor import merged
 
     writer = _Raw() if raw else _Lines(payload)
@@ -169,10 +169,10 @@ def cat(
         cut = _show(merged(cursors, wanted), wanted, limit, writer)
     writer.end()
     if cut:
-        tell(f"there are more; --limit is {limit}")
+        print_note(f"there are more; --limit is {limit}")
     for cursor in cursors:
         if cursor.tail and not cut:
-            tell(f"{cursor.stream}: {cursor.tail:,} bytes at its end are no whole block: being written, or torn")
+            print_note(f"{cursor.stream}: {cursor.tail:,} bytes at its end are no whole block: being written, or torn")
     if writer.trouble:
         sys.exit(EXIT_INCOMPLETE)
 
@@ -255,24 +255,24 @@ class _Raw:
             self._partial += 1
 
     def entry(self, entry: "Entry") -> None:
-        from control.cli.output import tell
+        from control.cli.output import print_note
         from control.cli.tap_lines import entry_line
 
-        tell(entry_line(entry).removeprefix("-- "))
+        print_note(entry_line(entry).removeprefix("-- "))
 
     def cannot(self, trouble: "Trouble") -> None:
-        from control.cli.output import tell
+        from control.cli.output import print_note
         from control.cli.tap_lines import trouble_line
 
         self.trouble |= not trouble.taken
-        tell(trouble_line(trouble).removeprefix("-- "))
+        print_note(trouble_line(trouble).removeprefix("-- "))
 
     def end(self) -> None:
-        from control.cli.output import counted, tell
+        from control.cli.output import counted, print_note
 
         if self._partial:
             self.trouble = True
-            tell(f"{counted(self._partial, 'frame')} not written: the log does not have all of their bodies")
+            print_note(f"{counted(self._partial, 'frame')} not written: the log does not have all of their bodies")
 
 
 @click.command(
@@ -290,7 +290,7 @@ def follow(directory: str, since: int | None, streams: tuple[str, ...], limit: i
     Exit codes: 0 nobody reads any more, or --limit is reached; 1 the log cannot be read; 2 the output cannot be written; 130 after
     Ctrl-C.
     """
-    from control.cli.output import tell
+    from control.cli.output import print_note
     from control.cli.tap_follow import Follower, Sink
 
     if sys.stdout is None:
@@ -301,5 +301,5 @@ def follow(directory: str, since: int | None, streams: tuple[str, ...], limit: i
         Follower(directory, _wanted(since, None, given), streams, since, payload, limit, sink, descriptor).run()
     sink.close()
     if sink.trouble:
-        tell(f"the output cannot be written: {sink.trouble}")
+        print_note(f"the output cannot be written: {sink.trouble}")
         sys.exit(EXIT_UNWRITABLE)

@@ -57,7 +57,7 @@ class Cursor:
         self._joiner = Joiner()
         self._gone = False
         self._sealed_to = 0
-        self._told: set[tuple[int, int | None]] = set()
+        self._reported: set[tuple[int, int | None]] = set()
 
     def rows(self, wanted: Wanted, limit: int | None = None) -> Generator[Timed, None, None]:
         """What is to be shown between ``offset`` and the end of what is there, or ``limit``.
@@ -145,9 +145,9 @@ class Cursor:
             yield from self._trouble(following, f"{left} bytes behind its last whole block are none")
 
     def _trouble(self, available: int | None, detail: str, *, vanished: bool = False) -> Iterator[Trouble]:
-        told = (self.offset, available)
-        if told not in self._told:
-            self._told.add(told)
+        problem = (self.offset, available)
+        if problem not in self._reported:
+            self._reported.add(problem)
             yield Trouble(self.stream, self.offset, available, vanished, detail, vanished and self.is_taken(available))
         self.offset = max(self.offset, available or 0)
 

@@ -1,6 +1,6 @@
 """Lives beside the tap's log: shows what is appended, as long as somebody reads it.
 
-One thread looks at the log every ``POLL_MS`` and makes lines, another writes them. What waits between the two is bounded in bytes; when there is no
+One thread polls the log every ``POLL_MS`` and makes lines, another writes them. What waits between the two is bounded in bytes; when there is no
 room, frames are counted and not made lines of, and when the log is further ahead than ``MAX_BEHIND``, blocks are passed over by their headers. The
 count is a line as soon as there is room. Only what was there at the start and was asked for (``--since``) waits for the reader instead.
 """
@@ -24,10 +24,10 @@ __all__ = ["Follower", "Sink"]
 
 POLL_MS: Final = 40
 MAX_BEHIND: Final = 16 << 20
-"""Bytes of the log, of all streams, that one look reads."""
+"""Bytes of the log, of all streams, that one poll reads."""
 MAX_WAITING: Final = 1 << 20
 """Bytes of lines that wait for whoever reads them."""
-_LOOKS: Final = 50
+_LISTINGS: Final = 50
 """After a folder changed: a file system's clock is coarse, and a second change within one tick of it does not show."""
 
 
@@ -103,14 +103,14 @@ class Sink:
 
 
 class _Watch:
-    """One stream: where its reader stands, and whether it is worth a look."""
+    """One stream: where its reader stands, and whether there may be something to read."""
 
     def __init__(self, root: str, cursor: Cursor) -> None:
         self.cursor = cursor
         self._root = root
         self._folder = os.path.join(root, cursor.stream)
         self._folder_ns = -1
-        self._looks = 0
+        self._listings = 0
         self._last: Segment | None = None
         self._limit = cursor.offset
         self._tried = -1
@@ -121,16 +121,16 @@ class _Watch:
             changed_ns = os.stat(self._folder).st_mtime_ns
             if changed_ns != self._folder_ns:
                 self._folder_ns = changed_ns
-                self._looks = _LOOKS
-            if self._looks:
-                self._looks -= 1
+                self._listings = _LISTINGS
+            if self._listings:
+                self._listings -= 1
                 self._list()
             elif self._last is not None and not self._last.sealed:
                 self._limit = self._last.base + os.stat(self._last.path).st_size - SEGMENT_HEADER_BYTES
-        return (self.behind() > 0 and self._limit != self._tried) or self._looks > 0
+        return (self.behind() > 0 and self._limit != self._tried) or self._listings > 0
 
-    def looked(self) -> None:
-        """What is there was read. A tail that is no block is looked at again when the file has another size, and not each time."""
+    def mark_read(self) -> None:
+        """What is there was read. A tail that is no block is read again when the file has another size, and not each time."""
         self._tried = self._limit if self.cursor.tail else -1
 
     def behind(self) -> int:
@@ -191,10 +191,10 @@ class Follower:
         if any(watch.cursor.offset < self._start[stream] for stream, watch in self._watches.items()):
             self._show(merged((watch.cursor for watch in self._watches.values()), self._wanted, self._start), live=False)
         while not self._done() and not self._poll.poll(POLL_MS):
-            self.look()
+            self.show_appended()
 
-    def look(self) -> None:
-        """Show what was appended since the last look."""
+    def show_appended(self) -> None:
+        """Show what was appended since the last call."""
         names = self._streams()
         for stream in names:
             if stream not in self._watches:
@@ -208,8 +208,8 @@ class Follower:
             self._pass_over(watch, MAX_BEHIND // len(due))
         self._show(merged([watch.cursor for watch in due], self._wanted), live=True)
         for watch in due:
-            watch.looked()
-        self._tell_skipped()
+            watch.mark_read()
+        self._report_skipped()
 
     def _done(self) -> bool:
         return self._left == 0 or self._sink.gone.is_set()
@@ -260,13 +260,13 @@ class Follower:
                 self._left -= 1
 
     def _full(self) -> bool:
-        """Whether there is no room for a line; when there is, what was left out before it is told first."""
+        """Whether there is no room for a line; when there is, a line about what was left out comes first."""
         if self._sink.full():
             return True
-        self._tell_skipped()
+        self._report_skipped()
         return False
 
-    def _tell_skipped(self) -> None:
+    def _report_skipped(self) -> None:
         if (self._skipped or self._skipped_lost) and not self._sink.full():
             self._sink.put(not_shown_line(self._skipped, self._skipped_lost, bound=self._bound))
             self._skipped = self._skipped_lost = 0

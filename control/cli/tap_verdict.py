@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from control.cli.output import counted, print_json, print_line, print_table, size_text, tell
+from control.cli.output import counted, print_json, print_line, print_note, print_table, size_text
 from control.cli.tap_lines import moment_text
 from proxy.tap.log_reader import LogError, segments, streams
 from proxy.tap.record import FormatError
@@ -62,7 +62,7 @@ def check(directory: str) -> "Verdict | None":
         finally:
             progress.end()
     except (OSError, LogError, FormatError) as error:
-        tell(f"{directory} cannot be read: {error}")
+        print_note(f"{directory} cannot be read: {error}")
         return None
 
 

@@ -94,27 +94,26 @@ def taps() -> None:
 def list_(address: str, output: str) -> None:
     """List the rules, in their order."""
     from control.cli.client import CALL_TIMEOUT_S, calling
-    from control.cli.output import tell
+    from control.cli.output import print_note
 
     with calling(address) as channel:
         found = _listed(channel, CALL_TIMEOUT_S)
     _print(found, output)
     if not found and output == "table":
-        tell("there are no tap rules")
+        print_note("there are no tap rules")
 
 
 def _listed(channel: "grpc.Channel", timeout_s: float) -> "list[pb2.TapRule]":
+    from control.cli.client import PAGE_SIZE, pages
     from control.gen.framegate.control.v1 import tap_service_pb2 as pb2
     from control.gen.framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
 
-    found: list[pb2.TapRule] = []
-    token, more = "", True
-    while more:
-        page = TapServiceStub(channel).ListTapRules(pb2.ListTapRulesRequest(page_size=1000, page_token=token), timeout=timeout_s)
-        found.extend(page.tap_rules)
-        token = page.next_page_token
-        more = bool(token)
-    return found
+    stub = TapServiceStub(channel)
+
+    def ask(token: str) -> pb2.ListTapRulesResponse:
+        return stub.ListTapRules(pb2.ListTapRulesRequest(page_size=PAGE_SIZE, page_token=token), timeout=timeout_s)
+
+    return [item for page in pages(ask) for item in page.tap_rules]
 
 
 @taps.command(

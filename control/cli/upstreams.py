@@ -16,20 +16,17 @@ def upstreams() -> None:
 @admin_options
 def list_(address: str, output: str) -> None:
     """List upstreams."""
-    from control.cli.client import CALL_TIMEOUT_S, calling
+    from control.cli.client import CALL_TIMEOUT_S, PAGE_SIZE, calling, pages
     from control.cli.output import as_dict, print_json, print_table, size_text
     from control.gen.framegate.control.v1 import upstream_service_pb2 as pb2
     from control.gen.framegate.control.v1.upstream_service_pb2_grpc import UpstreamServiceStub
 
-    found: list[pb2.Upstream] = []
+    def ask(token: str) -> pb2.ListUpstreamsResponse:
+        return stub.ListUpstreams(pb2.ListUpstreamsRequest(page_size=PAGE_SIZE, page_token=token), timeout=CALL_TIMEOUT_S)
+
     with calling(address) as channel:
-        token, more = "", True
-        while more:
-            request = pb2.ListUpstreamsRequest(page_size=1000, page_token=token)
-            page = UpstreamServiceStub(channel).ListUpstreams(request, timeout=CALL_TIMEOUT_S)
-            found.extend(page.upstreams)
-            token = page.next_page_token
-            more = bool(token)
+        stub = UpstreamServiceStub(channel)
+        found = [item for page in pages(ask) for item in page.upstreams]
     if output == "json":
         print_json([as_dict(item) for item in found])
         return

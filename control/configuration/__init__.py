@@ -1,13 +1,14 @@
 """From a YAML file to the model of ``proxy.config``, every fault at once.
 
     load      ``examine(path)`` names faults and warnings, ``load(path)`` gives the model; ``validate(mapping)`` for values without a file
-    apart     ``load`` in a child process, for who goes on running
+    child     ``load`` in a child process, for who goes on running
     document  the YAML document with the line of each key
     schema    names, units, ranges; pydantic judges types
-    rules     what must hold between keys; ``files`` looks into certificates, ``certificate`` reads when they end
+    rules     what must hold between keys; ``pool_rules`` and ``tap_rules`` of these; ``values`` as rules ask for them
+    tap_rule  one that was never in a file
+    files     what a certificate's file holds; ``certificate`` reads when they end, ``tls_files`` what processors are to serve
     machine   what this machine must give; ``places`` tries folders, sockets and addresses
     paths     relative paths become absolute
-    address   ``host:port``, ``[v6]:port``, ``unix:PATH``
     units     ``100MiB``, ``30s``
     capacity  the container's CPUs and memory
     fault     what is wrong, and where

@@ -1,6 +1,6 @@
 """When certificates begin and end.
 
-``cryptography`` reads them: 45 ms and 16 MiB, which only a process pays that reads a configuration and then ends (``apart``).
+``cryptography`` reads them: 45 ms and 16 MiB, which only a process pays that reads a configuration and then ends (``child``).
 """
 
 import contextlib

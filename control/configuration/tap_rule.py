@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from control.configuration.document import document_of
-from control.configuration.rules import apply_tap_rules
 from control.configuration.schema import convert, file_key
+from control.configuration.tap_rules import apply_tap_rules
 from proxy.config.model import TapRule
 
 __all__ = ["tap_rule_faults"]

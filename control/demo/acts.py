@@ -217,7 +217,7 @@ class Acts:
     def _open(self) -> _Guest:
         opened = self._generator.ask("open")
         number, port = opened["connection"], opened["local_port"]
-        self._wait("a handshake", lambda: self._generator.ask("look", connection=number)["ready"])
+        self._wait("a handshake", lambda: self._generator.ask("inspect", connection=number)["ready"])
         return _Guest(number, port, self._wait("the connection in the API", lambda: self._steering.find(port)))
 
     def _send(self, guest: _Guest, count: int, size: int) -> None:
@@ -227,7 +227,7 @@ class Acts:
         """Look at the client's side until it is as wanted."""
 
         def look() -> dict[str, Any] | None:
-            seen = self._generator.ask("look", connection=guest.number)
+            seen = self._generator.ask("inspect", connection=guest.number)
             self._check(not seen["wrong"], "answers as sent")
             return seen if wanted(seen) else None
 

@@ -70,10 +70,10 @@ def exchange(options: Options, progress: Callable[[dict[str, Any]], None]) -> di
     progress({"event": "progress", "produced": produced, "consumed": 0})
     fetching = time.monotonic()
     everyone = _fetch(options, produced, progress)
-    facts = [received.facts() for received in everyone]
+    counts = [received.counts() for received in everyone]
     return {
         "produced": produced,
-        **{name: sum(row[name] for row in facts) for name in facts[0]},
+        **{name: sum(row[name] for row in counts) for name in counts[0]},
         "consumed_bytes": sum(received.count for received in everyone) * VALUE_BYTES,
         "produce_ms": int((fetching - started) * 1000),
         "fetch_ms": int((time.monotonic() - fetching) * 1000),

@@ -7,7 +7,7 @@ It may begin with a trickle (``first_rate``), which counts like the load but in 
 
 Commands: ``load`` (from now on the whole rate), ``open`` a connection of its own (numbered from 1000), ``send`` frames of a size on it,
 ``begin`` a frame and hold its rest back,
-``finish`` it, ``look`` at a connection, ``shut`` it, ``phase`` (which latency histogram is filled), ``stop``.
+``finish`` it, ``inspect`` a connection, ``shut`` it, ``phase`` (which latency histogram is filled), ``stop``.
 """
 
 import dataclasses
@@ -98,7 +98,7 @@ class Generator:
                 self._line({"event": "stats", **self._totals()})
         self._ended_ns = time.monotonic_ns()
         self._finish()
-        self._line({"event": "final", **self._totals(), **self._facts()})
+        self._line({"event": "final", **self._totals(), **self._statistics()})
 
     def _open(self, number: int, send_buffer: int) -> Client:
         client = Client(number, self._address, self._context, self._payloads, self._phases[self._phase], send_buffer)
@@ -182,7 +182,7 @@ class Generator:
             case do:
                 number = command["connection"]
                 self._act(do, self._specials[number], command)
-        return self._look(self._specials[number])
+        return self._inspect(self._specials[number])
 
     def _act(self, do: str, client: Client, command: dict[str, Any]) -> None:
         client.latency = self._phases["acts"]
@@ -195,13 +195,13 @@ class Generator:
                 client.finish(self._rests.pop(client.number))
             case "shut":
                 client.shut()
-            case "look":
+            case "inspect":
                 pass
             case _:
                 raise ValueError(f"unknown command {do}")
         self._watch(client)
 
-    def _look(self, client: Client) -> dict[str, Any]:
+    def _inspect(self, client: Client) -> dict[str, Any]:
         blocked_ns = time.monotonic_ns() - client.blocked_since_ns if client.blocked_since_ns else 0
         return {
             "connection": client.number,
@@ -242,7 +242,7 @@ class Generator:
             "lost": sum(1 for client in self._clients.values() if client.closed not in (None, "client")),
         }
 
-    def _facts(self) -> dict[str, Any]:
+    def _statistics(self) -> dict[str, Any]:
         """What only the end knows."""
         everyone = [*self._clients.values(), *self._specials.values()]
         return {

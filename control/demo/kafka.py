@@ -8,7 +8,7 @@ a listener that the proxy does not see, and what the broker asks itself is left 
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -23,10 +23,9 @@ from control.demo.metrics import Metrics
 from control.demo.stage import Serving, Stage
 from control.demo.waiting import Waiting
 
-__all__ = ["INTERNAL", "QUERIES", "RequestCount", "compare", "create_topics", "perform", "prepare_topics"]
+__all__ = ["INTERNAL", "QUERIES", "RequestCount", "compare", "create_topics", "perform", "prepare_topics", "unclaimed"]
 
 Tables = Mapping[str, list[dict[str, Any]]]
-BrokerCounts = Mapping[tuple[str, int], int]
 
 RECORDS: Final = 200_000
 TOPIC: Final = "demo"
@@ -46,6 +45,9 @@ QUERIES: Final[dict[str, str]] = {
         FROM frames WHERE direction = 'request' GROUP BY ALL""",
     "answered": "SELECT api_key, api, api_version, requests, latency_us_p50, latency_us_p99, answer_bytes FROM requests_by_api",
     "frames": "SELECT direction, count(*) AS frames FROM frames GROUP BY direction",
+    "unclaimed": """
+        SELECT coalesce(sum(lost_frames), 0) AS frames FROM gaps
+        WHERE direction = 'response' AND reason = 'undelivered' AND certainty = 'exact'""",
     **small_pool.QUERIES,
 }
 
@@ -147,6 +149,17 @@ def compare(tables: Tables, before: Mapping[tuple[str, int], int], after: Mappin
     return sorted(counts, key=lambda count: (-count.sent, count.api, count.version))
 
 
+def unclaimed(tables: Tables, counts: Sequence[RequestCount]) -> int:
+    """Answers that came when their client had left; 0 when there are more of them than requests without an answer.
+
+    Args:
+        tables: answers to ``QUERIES``.
+        counts: of ``compare``.
+    """
+    frames = int(tables["unclaimed"][0]["frames"])
+    return frames if frames <= sum(count.sent - count.answered for count in counts) else 0
+
+
 class _KafkaDemo:
     """The demo with a real broker."""
 
@@ -191,7 +204,7 @@ class _KafkaDemo:
             *self._checks(final, counts, tables, metrics),
             *small_pool.checks(fetched),
             small_pool.answer_check(metrics, tables),
-            *proof.proof(verdict, tables[proof.NAME]),
+            *proof.proof(verdict, tables[proof.NAME], unclaimed(tables, counts)),
             (f"the proxy stopped cleanly (exit code {code})", code == 0),
         ]
         return self._print_checks(checks)

@@ -110,13 +110,13 @@ class Child:
         self._next_id += 1
         reply: queue.Queue[dict[str, Any]] = queue.Queue()
         self._replies[self._next_id] = reply
-        self.tell({"id": self._next_id, "do": do, **fields})
+        self.send({"id": self._next_id, "do": do, **fields})
         try:
             return reply.get(timeout=timeout_s)
         except queue.Empty:
             raise ChildError(f"{self.name} did not answer {do}: {self.tail()}") from None
 
-    def tell(self, row: dict[str, Any]) -> None:
+    def send(self, row: dict[str, Any]) -> None:
         """Write one line to the process."""
         assert self._process.stdin is not None, "the pipe is made at start"
         try:

@@ -78,7 +78,7 @@ class Received:
         self.out_of_order += self._last.get(partition, -1) >= number
         self._last[partition] = number
 
-    def facts(self) -> dict[str, int]:
+    def counts(self) -> dict[str, int]:
         return {"consumed": self.count, "wrong": self.wrong, "doubled": self.doubled, "out_of_order": self.out_of_order, "missing": self.missing}
 
 
@@ -116,7 +116,7 @@ def exchange(options: Options, progress: Callable[[dict[str, Any]], None]) -> di
             progress({"event": "progress", "produced": acknowledged, "consumed": received.count})
     producer.flush(10.0)
     consumer.close()
-    return {"produced": acknowledged, **received.facts(), "elapsed_ms": int((time.monotonic() - started) * 1000)}
+    return {"produced": acknowledged, **received.counts(), "elapsed_ms": int((time.monotonic() - started) * 1000)}
 
 
 def main(arguments: list[str]) -> int:

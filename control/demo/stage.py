@@ -198,7 +198,7 @@ class Stage:
             ChildError: Spark failed.
         """
         query = self.start_module("proxy.pipeline.query", str(self.workspace.tables), environment=_JAVA)
-        query.tell(dict(statements))
+        query.send(dict(statements))
         query.close_input()
         try:
             return query.wait_for(lambda row: row.keys() == statements.keys(), _DRAIN_S)

@@ -60,10 +60,6 @@ class Steering:
         """The latest channel that closed and whose client had this port."""
         return next((channel for channel in self._closed() if channel.peer_address.endswith(f":{local_port}")), None)
 
-    def all_channels(self) -> list[Channel]:
-        """Everything that the API shows of connections: those open, then those that closed a short time ago."""
-        return [*self._open(), *self._closed()]
-
     def describe(self, channel_id: str) -> Channel:
         return self._channels.GetChannel(channel_service_pb2.GetChannelRequest(id=channel_id), timeout=_TIMEOUT_S).channel
 

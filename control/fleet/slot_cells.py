@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from proxy.cells import CELL_SIZE, HEADER_SIZE, TAP_DROP_REASONS, CellLayout, CellReader, State, create
+from proxy.tap.ledger_line import Pair
+from proxy.tap.record import DIRECTIONS
 
 __all__ = ["Life", "SlotCells"]
 
@@ -16,9 +18,6 @@ _FLUSHED: Final = "framegate.tap.flushed"
 _SEEN: Final = "framegate.tap.seen"
 _RESERVED: Final = "framegate.tap.reserved"
 _DROPPED: Final = "framegate.tap.dropped"
-_DIRECTIONS: Final = ("request", "response")
-Pair = tuple[str, str]
-"""A listener's name and a direction."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ class SlotCells:
             os.close(self.descriptor)
             raise
         self._listeners = tuple(listeners)
-        self._pairs = [(listener, direction) for listener in listeners for direction in _DIRECTIONS]
+        self._pairs = [(listener, direction) for listener in listeners for direction in DIRECTIONS]
         self._before = self._counts()
 
     def begin(self) -> None:

@@ -91,7 +91,7 @@ class ControlPlane(abc.ABC):
         """Stop reading from the clients of these pairs, named by id or all of a listener; returns when no further header will be read.
 
         Raises NotFoundError when a single named channel, or the listener, does not exist; InvalidArgumentError unless exactly one of the two
-        is given; UnavailableError when processors do not answer: its facts say which, and for how many channels of the others it is in force.
+        is given; UnavailableError when processors do not answer: its metadata say which, and for how many channels of the others it is in force.
         """
 
     @abc.abstractmethod

@@ -1,7 +1,7 @@
 """Startup, liveness and readiness over grpc.health.v1, for the kubelet and for load balancers.
 
 Every answer is asked of the plane at that moment, so readiness is gone as soon as a drain has begun, while liveness stays: a pod that drains
-must not be killed for it. Watches are bounded in number, and one look in each interval serves them all: whoever reaches the port may ask.
+must not be killed for it. Watches are bounded in number, and one poll in each interval serves them all: whoever reaches the port may ask.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ Answer = health_pb2.HealthCheckResponse
 SERVICES: Final = {"": "alive", "framegate-startup": "started", "framegate-liveness": "alive", "framegate-readiness": "ready"}
 """Which fact of ``control.plane.Health`` each service name stands for; the empty one is the server itself."""
 WATCH_INTERVAL: Final = 0.25
-"""Seconds between two looks while anybody watches."""
+"""Seconds between two polls while anybody watches."""
 MAX_WATCHES: Final = 64
 """At once, of all clients together. Checks are not counted: watchers must not keep the kubelet out."""
 
@@ -41,7 +41,7 @@ class HealthService(health_pb2_grpc.HealthServicer):
         self._plane = plane
         self._observe = observe
         self._watches = 0
-        self._looker: asyncio.Task[None] | None = None
+        self._poller: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
 
     def _state(self, service: str) -> int:
@@ -65,8 +65,8 @@ class HealthService(health_pb2_grpc.HealthServicer):
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MAX_WATCHES} clients watch already; Check is answered at any time")
         self._watches += 1
         try:
-            if self._looker is None:
-                self._looker = asyncio.create_task(self._look())
+            if self._poller is None:
+                self._poller = asyncio.create_task(self._poll())
             last = None
             while True:
                 news = self._news
@@ -77,11 +77,11 @@ class HealthService(health_pb2_grpc.HealthServicer):
                 await news.wait()
         finally:
             self._watches -= 1
-            if self._watches == 0 and self._looker is not None:
-                self._looker.cancel()
-                self._looker = None
+            if self._watches == 0 and self._poller is not None:
+                self._poller.cancel()
+                self._poller = None
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         """Wake the watches whenever something changed."""
         last = None
         while True:

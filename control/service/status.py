@@ -82,7 +82,7 @@ def status_of(error: Exception) -> status_pb2.Status:
         info = error_details_pb2.ErrorInfo(reason=INTERNAL_REASON, domain=DOMAIN, metadata={"type": type(error).__name__})
     else:
         number, message, details = _number(code_of(error)), error.message, _details(error)
-        info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=error.facts)
+        info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=error.metadata)
     return status_pb2.Status(code=number, message=message, details=[_packed(detail) for detail in (info, *details)])
 
 

@@ -104,12 +104,13 @@ class Channels:
         undone = [item for answer in told for item in answer["undone"]]
         if failures:
             silent = all(error.reason == "PROCESSOR_SILENT" for error in failures)
-            pending = verb == "mute" and silent and all(_looked(self._supervisor.slots[int(error.facts["processor"])]) for error in failures)
+            slots = [self._supervisor.slots[int(error.metadata["processor"])] for error in failures]
+            pending = verb == "mute" and silent and all(map(_reads_commands, slots))
             raise _unanswered(verb, failures, affected, missing, pending=pending)
         if undone:
             text = f"{verb} is in force for {len(affected)} channels, and not for {len(undone)}: {', '.join(map(format_connection_id, undone[:3]))}"
-            facts = {"affected_count": str(len(affected)), "missing_count": str(len(missing)), "undone_count": str(len(undone))}
-            raise UnavailableError(text, reason="PARTLY_DONE", **facts)
+            metadata = {"affected_count": str(len(affected)), "missing_count": str(len(missing)), "undone_count": str(len(undone))}
+            raise UnavailableError(text, reason="PARTLY_DONE", **metadata)
         return Outcome(affected=tuple(affected), missing=tuple(missing))
 
     def _by_processor(self, verb: str, channels: Sequence[int], reason: str) -> tuple[list[tuple[Processor, Row]], list[int]]:
@@ -156,24 +157,24 @@ async def _answer(processor: Processor, message: Row) -> Row | UnavailableError:
     except UnavailableError as error:
         if error.reason == "PROCESSOR_GONE":
             return {"affected": [], "missing": message.get("connections", []), "undone": []}
-        error.facts["processor"] = str(processor.slot)
+        error.metadata["processor"] = str(processor.slot)
         return error
 
 
-def _looked(slot: Slot) -> bool:
-    """Whether its processor has looked at what it was asked ``REQUEST_MS`` ago: it does within 50 ms of traffic, and beats as often."""
+def _reads_commands(slot: Slot) -> bool:
+    """Whether its processor has read the command of ``REQUEST_MS`` ago: it does within 50 ms of traffic, and its heart beats as often."""
     return 0 <= slot.heartbeat_age_ms() < REQUEST_MS // 2
 
 
 def _unanswered(verb: str, failures: list[UnavailableError], affected: list[int], missing: list[int], *, pending: bool) -> UnavailableError:
     """Some did it, and some did not say so in time; ``pending``: those have begun to."""
-    slots = ",".join(error.facts["processor"] for error in failures)
-    facts = {"processors": slots, "affected_count": str(len(affected)), "missing_count": str(len(missing))}
+    slots = ",".join(error.metadata["processor"] for error in failures)
+    metadata = {"processors": slots, "affected_count": str(len(affected)), "missing_count": str(len(missing))}
     done = f"{verb} is in force for {len(affected)} channels"
     if pending:
         text = f"{done}; in processor {slots} it is set, but not in force within {REQUEST_MS} ms: a frame begun has not ended; see muting"
-        return UnavailableError(text, reason="MUTE_PENDING", **facts)
-    return UnavailableError(f"{done}; of processor {slots} it is not known: {failures[0]}", reason=failures[0].reason, **facts)
+        return UnavailableError(text, reason="MUTE_PENDING", **metadata)
+    return UnavailableError(f"{done}; of processor {slots} it is not known: {failures[0]}", reason=failures[0].reason, **metadata)
 
 
 def _page_position(page_token: str) -> tuple[int, int]:

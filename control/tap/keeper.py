@@ -24,7 +24,8 @@ from control.tap.directory_lock import DirectoryLock
 from control.tap.reserve import Reserve
 from control.tap.settlement import Case, Settlement
 from proxy.config.model import ProxyConfig, TapConfig, TapRule
-from proxy.tap.ledger import LedgerWriter, Pair
+from proxy.tap.ledger import Pair
+from proxy.tap.ledger_writer import LedgerWriter
 from proxy.tap.log_reader import LogError, Segment, segments, streams, walk_segment
 from proxy.tap.record import DIRECTIONS, stream_name
 from proxy.tap.recovery import Sealed, ends_finally, seal_dead, seal_stream

@@ -12,7 +12,8 @@ from typing import Any, Final
 from control.fleet.slot_cells import Life
 from control.logs import RowLog
 from control.tap.reserve import Reserve, is_full
-from proxy.tap.ledger import Fate, LedgerWriter, Pair
+from proxy.tap.ledger import Fate, Pair
+from proxy.tap.ledger_writer import LedgerWriter
 from proxy.tap.log_reader import LogError, end_offset, segments
 from proxy.tap.record import (
     REASON_CLOSED,
@@ -148,8 +149,8 @@ class Settlement:
             for (listener, direction), count in counts:
                 before = frames.setdefault(listener, {}).get(direction, 0)
                 frames[listener][direction] = None if count is None or before is None else before + count
-            facts: dict[str, Any] = {"stream": case.stream, "frames": frames, "error": error}
-            self._log.write("tap_incomplete", level="error", counted=case.entries is not None, **facts)
+            fields: dict[str, Any] = {"stream": case.stream, "frames": frames, "error": error}
+            self._log.write("tap_incomplete", level="error", counted=case.entries is not None, **fields)
 
     def _reckon(self, case: Case) -> str:
         """Judge what the stream lacks, once: retention may take some of it while the record waits."""
@@ -193,8 +194,8 @@ class Settlement:
             of_listener = listeners.setdefault(gap.listener, {})
             of_listener[gap.direction] = of_listener.get(gap.direction, 0) + gap.frames
         known = "unknown" if case.life is None else certainty(max(gap.flags for gap in gaps))
-        facts: dict[str, Any] = {"stream": case.stream, "recovery": recovery, "frames": frames, "listeners": listeners, "certainty": known}
-        self._log.write("tap_gap", level="warning", reason=REASONS[gaps[0].reason], slot=int(case.stream.rsplit(".", 2)[1]), **facts)
+        fields: dict[str, Any] = {"stream": case.stream, "recovery": recovery, "frames": frames, "listeners": listeners, "certainty": known}
+        self._log.write("tap_gap", level="warning", reason=REASONS[gaps[0].reason], slot=int(case.stream.rsplit(".", 2)[1]), **fields)
 
 
 def _count(entry: Entry) -> int | None:

@@ -7,6 +7,8 @@ the configured names, so the layout of the cells follows from this table and the
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from proxy.cause import ORDERLY_CAUSES, Cause
+
 __all__ = [
     "ACCEPT_ERRORS",
     "CAUSE",
@@ -55,35 +57,9 @@ Source = Literal["processor", "control"]
 
 PREFIX: Final = "framegate"
 
-CAUSES: Final = (
-    "peer_closed",
-    "peer_reset",
-    "no_data",
-    "frame_too_large",
-    "negative_size",
-    "wrong_protocol",
-    "tls_failed",
-    "auth_failed",
-    "handshake_timeout",
-    "idle",
-    "receive_stalled",
-    "send_stalled",
-    "upstream_refused",
-    "upstream_timeout",
-    "upstream_closed",
-    "limit",
-    "admin",
-    "drained",
-    "drain_timeout",
-    "handler_failed",
-    "processor_died",
-    "internal",
-)
-"""The values of ``proxy.network``'s ``Cause``; this room lies below it, so a test holds the two together."""
+CAUSES: Final = tuple(cause.value for cause in Cause)
 MUTE_CAUSES: Final = ("memory", "peer", "throttle", "handler", "tap", "admin", "drain")
 """The values of ``proxy.network``'s mute causes, in the order of their bits; nothing sets ``throttle`` and ``handler`` yet."""
-ORDERLY_CAUSES: Final = frozenset({"peer_closed", "no_data", "idle", "admin", "drained"})
-"""Ends that are no error: their connections are counted without ``error.type``."""
 DURATION_ERRORS: Final = ("", *(cause for cause in CAUSES if cause not in ORDERLY_CAUSES))
 
 SIDE: Final = "framegate.side"

@@ -9,8 +9,8 @@ loss.py              what a log lacks that was to be read; vanished.py: which st
 options.py           the options of the source, judged
 source.py            the Python Data Source ``framegate``, for streams and batches
 pyspark_framegate.py the one module that a job imports, and what Spark finds by itself; the wheel installs it at its top
-transforms.py        DataFrame to DataFrame: chunks to frames and facts
-derived.py           Arrow to Arrow: frames and facts to the other tables; partial_sums.py: sums by key
+transforms.py        DataFrame to DataFrame: chunks to frames, gaps and totals
+derived.py           Arrow to Arrow: frames, gaps and totals to the other tables; partial_sums.py: sums by key
 completeness.py      the table and the view that say of each minute whether anything is missing
 tables.py            which tables there are, and the writer of micro-batches; the page to begin with
 layout.py            where the tables' Parquet files are, and how they get there and away again
@@ -22,6 +22,7 @@ session.py           the Spark session with the settings that this pipeline want
 memory.py            what the job's heap has room for
 settings.py          what the job is told
 run.py               the job behind ``framegate pipeline run``; report.py: the events it prints
+claims.py            what a job holds for itself; stopping.py: how it takes signals
 
 Only this room imports pyspark, pyarrow and numpy; of the rooms below it knows the tap's record, log reader, ledger and consumers only. Nothing is
 re-exported here, so that importing one module costs no more than that module needs.

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from proxy.pipeline.partial_sums import add_up, count, minute
 from proxy.tap.account import MAX_SPAN
 
-__all__ = ["SCHEMA", "SUMS", "VIEW", "of_facts", "of_frames"]
+__all__ = ["SCHEMA", "SUMS", "VIEW", "of_frames", "of_gaps_and_totals"]
 
 # How partial sums of each column are put together.
 SUMS: Final = {
@@ -87,29 +87,29 @@ def of_frames(frames: pa.Table) -> pa.Table:
     return _sums(frames, at, at, stored=count(pc.invert(pc.or_(withheld, lost))), withheld=count(withheld), lost=count(lost))
 
 
-def of_facts(facts: pa.Table) -> pa.Table:
-    """Partial sums of facts.
+def of_gaps_and_totals(rows: pa.Table) -> pa.Table:
+    """Partial sums of gaps and totals.
 
     A gap counts in each minute from ``lost_from`` to ``lost_until``: where those are several, an exact one as ``shared``. It is one row here, for
     a gap may be months long; the view makes a row of each minute.
     """
-    begun, ended = (minute(pc.coalesce(facts[name], facts["capture_time"])) for name in ("lost_from", "lost_until"))
+    begun, ended = (minute(pc.coalesce(rows[name], rows["capture_time"])) for name in ("lost_from", "lost_until"))
     first, last = pc.if_else(pc.less(ended, begun), ended, begun), pc.if_else(pc.less(ended, begun), begun, ended)
     one = pc.equal(first, last)
-    gap, totals = (pc.equal(facts["kind"], kind) for kind in ("gap", "totals"))
-    certainty = pc.coalesce(facts["certainty"], "exact")  # null: of a version before there was another
+    gap, totals = (pc.equal(rows["kind"], kind) for kind in ("gap", "totals"))
+    certainty = pc.coalesce(rows["certainty"], "exact")  # null: of a version before there was another
     exact = pc.and_(gap, pc.equal(certainty, "exact"))
-    sampled = pc.equal(facts["reason"], "sampled")
+    sampled = pc.equal(rows["reason"], "sampled")
 
     def lost(*conditions: pa.ChunkedArray) -> pa.ChunkedArray:
-        return pc.multiply(facts["lost_frames"], count(functools.reduce(pc.and_, conditions)))
+        return pc.multiply(rows["lost_frames"], count(functools.reduce(pc.and_, conditions)))
 
     return _sums(
-        facts,
+        rows,
         first,
         last,
         totals=count(totals),
-        seen=pc.coalesce(facts["seen_frames"], 0),
+        seen=pc.coalesce(rows["seen_frames"], 0),
         sampled=lost(exact, one, sampled),
         lost=lost(exact, one, pc.invert(sampled)),
         at_most=lost(gap, pc.equal(certainty, "at_most")),

@@ -135,18 +135,18 @@ class DeltaWriter:
         frames = transforms.frames(chunks)
         rows["frames"] = self._append("frames", frames, application, batch)
         kept = frames.drop("payload").persist()
-        facts = transforms.facts(chunks).persist()
+        stated = transforms.gaps_and_totals(chunks).persist()
         try:
             parts = [(table, kept, make) for table, make in derived.OF_FRAMES.items()]
-            if facts.head(1):
-                parts += [(table, facts, make) for table, make in derived.OF_FACTS.items()]
+            if stated.head(1):
+                parts += [(table, stated, make) for table, make in derived.OF_GAPS_AND_TOTALS.items()]
             for table in tables.TABLE_SCHEMAS:
                 made = [source.mapInArrow(derived.on_batches(make), tables.TABLE_SCHEMAS[table]) for name, source, make in parts if name == table]
                 if made:
                     rows[table] = self._append(table, functools.reduce(DataFrame.unionByName, made).coalesce(1), application, batch)
         finally:
             kept.unpersist()
-            facts.unpersist()
+            stated.unpersist()
         return rows
 
     def _append(self, table: str, rows: "DataFrame", application: str, batch: int) -> int:

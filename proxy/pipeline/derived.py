@@ -1,6 +1,6 @@
-"""Arrow to Arrow: the rows of the tables that are made of the table ``frames`` and of facts (``transforms.facts``).
+"""Arrow to Arrow: the rows of the tables that are made of the table ``frames`` and of gaps and totals (``transforms.gaps_and_totals``).
 
-What one piece of a batch says, ``OF_FRAMES`` and ``OF_FACTS`` make of it; the tables by minute hold partial sums, so nothing needs to be brought
+``OF_FRAMES`` and ``OF_GAPS_AND_TOTALS`` make them of one piece of a batch; the tables by minute hold partial sums, so nothing needs to be brought
 together. Arrow and not Spark, because a plan for each table costs a small batch more than its rows: 0.2 to 0.3 s each on two cores (Spark 4.3).
 """
 
@@ -14,9 +14,9 @@ from proxy.pipeline import completeness
 from proxy.pipeline.partial_sums import MICROSECONDS, add_up, count, minute
 from proxy.pipeline.transforms import FRAME_COLUMNS, PLACE
 
-__all__ = ["COLUMNS", "OF_FACTS", "OF_FRAMES", "TRAFFIC_SUMS", "Maker", "gaps", "on_batches", "requests", "traffic", "traffic_lost"]
+__all__ = ["COLUMNS", "OF_FRAMES", "OF_GAPS_AND_TOTALS", "TRAFFIC_SUMS", "Maker", "gaps", "on_batches", "requests", "traffic", "traffic_lost"]
 
-# Rows of frames, or facts, to rows of a table.
+# Rows of frames, or of gaps and totals, to rows of a table.
 Maker = Callable[[pa.Table], pa.Table]
 
 _GAPS: Final = (*PLACE, "first_sequence", "lost_from", "lost_until", "lost_frames", "lost_bytes", "reason", "certainty")
@@ -42,9 +42,9 @@ def requests(frames: pa.Table) -> pa.Table:
     return rows.append_column("request_time", asked).append_column("answer_size", rows["size"]).select(_REQUESTS)
 
 
-def gaps(facts: pa.Table) -> pa.Table:
+def gaps(rows: pa.Table) -> pa.Table:
     """The table ``gaps``: what passed, or may have passed, and is not in the log; ``certainty`` says how far the counts can be believed."""
-    return facts.filter(pc.equal(facts["kind"], "gap")).select(_GAPS)
+    return rows.filter(pc.equal(rows["kind"], "gap")).select(_GAPS)
 
 
 def traffic(frames: pa.Table) -> pa.Table:
@@ -58,13 +58,13 @@ def traffic(frames: pa.Table) -> pa.Table:
     return _traffic(frames, minute(frames["capture_time"]), sums)
 
 
-def traffic_lost(facts: pa.Table) -> pa.Table:
+def traffic_lost(gaps_and_totals: pa.Table) -> pa.Table:
     """What gaps say to the table ``traffic_by_minute``.
 
     ``lost_frames`` and ``lost_bytes`` are what passed and is not in the log, in the minute in which it was lost; a gap over several counts in the
     first of them, and one whose certainty is not ``exact`` with its bound. Whether a minute is complete, the table ``completeness`` says.
     """
-    rows = facts.filter(pc.equal(facts["kind"], "gap"))
+    rows = gaps_and_totals.filter(pc.equal(gaps_and_totals["kind"], "gap"))
     lost = {name: rows[name] for name in ("lost_frames", "lost_bytes")}
     return _traffic(rows, minute(pc.coalesce(rows["lost_from"], rows["capture_time"])), lost)
 
@@ -75,7 +75,7 @@ def _traffic(rows: pa.Table, minutes: pa.ChunkedArray, sums: Mapping[str, pa.Chu
 
 
 OF_FRAMES: Final[dict[str, Maker]] = {"requests": requests, "traffic_by_minute": traffic, "completeness": completeness.of_frames}
-OF_FACTS: Final[dict[str, Maker]] = {"gaps": gaps, "traffic_by_minute": traffic_lost, "completeness": completeness.of_facts}
+OF_GAPS_AND_TOTALS: Final[dict[str, Maker]] = {"gaps": gaps, "traffic_by_minute": traffic_lost, "completeness": completeness.of_gaps_and_totals}
 
 
 def on_batches(make: Maker) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

@@ -98,8 +98,8 @@ class Manifest:
 
     def as_change(self) -> dict[str, Any]:
         """The change that makes an empty manifest this one."""
-        facts = {name: getattr(self, name) for name in ("query", "batch", "rows", "total", "removed")}
-        return {"format": FORMAT, **facts, "add": [dataclasses.astuple(file) for file in self.files.values()]}
+        members = {name: getattr(self, name) for name in ("query", "batch", "rows", "total", "removed")}
+        return {"format": FORMAT, **members, "add": [dataclasses.astuple(file) for file in self.files.values()]}
 
 
 def read_manifest(output: str | Path) -> Manifest:

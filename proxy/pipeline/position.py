@@ -50,9 +50,9 @@ class Position:
             "damage": self.damage,
             "lost": {stream: list(self.lost[stream]) for stream in sorted(self.lost)},
         }
-        facts = {name: value for name, value in more.items() if value} | ({} if self.ledger is None else {"ledger": self.ledger})
+        members = {name: value for name, value in more.items() if value} | ({} if self.ledger is None else {"ledger": self.ledger})
         streams = {name: self.streams[name] for name in sorted(self.streams)}
-        whole = {**facts, "streams": streams, "version": OFFSET_VERSIONS[1 if facts else 0]}
+        whole = {**members, "streams": streams, "version": OFFSET_VERSIONS[1 if members else 0]}
         return {name: whole[name] for name in sorted(whole)}
 
     @classmethod

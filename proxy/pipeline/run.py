@@ -10,28 +10,23 @@ killed loses nothing: see ``tables.py``.
 
 import contextlib
 import dataclasses
-import errno
-import fcntl
 import json
 import os
 import re
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
-from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from proxy.pipeline.manifest import ManifestError, has_batches
+from proxy.pipeline.claims import UsageError, claim_name, claim_output
+from proxy.pipeline.manifest import ManifestError
 from proxy.pipeline.memory import Budget
 from proxy.pipeline.options import CONSUMER_NAME, parse_time
 from proxy.pipeline.report import Reporter
-from proxy.pipeline.session import SparkLog, SparkMissingError, local_session, open_private, require_packages, spark_errors
+from proxy.pipeline.session import SparkLog, SparkMissingError, local_session, require_packages, spark_errors
 from proxy.pipeline.settings import PipelineSettings, local_path
-from proxy.tap.consumer import ConsumerInUseError, claim_consumer
-from proxy.tap.record import FOLDER_MODE
+from proxy.pipeline.stopping import StoppedError, Stopping, stop_signals
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,16 +41,6 @@ EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 POLL_S: Final = 0.2
 STOP_GRACE_S: Final = 30.0
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-_LOCK: Final = "_lock"
-
-
-class UsageError(ValueError):
-    """The job cannot begin as it was told to. The message is one line."""
-
-
-class StoppedError(BaseException):
-    """A signal ends the job at once; no ``except Exception`` on the way may keep it."""
 
 
 def print_event(event: dict[str, Any]) -> None:
@@ -83,7 +68,7 @@ def run_pipeline(
         the number of the signal that ended it before it had done what it should: while Spark started, for the second time, or before an
         available-now job was through. What went wrong is one line on standard error.
     """
-    stopping = _Stopping()
+    stopping = Stopping()
     with SparkLog() as log:
         try:
             with contextlib.redirect_stderr(log.stream):  # PySpark's threads print what they meet when the JVM goes
@@ -108,7 +93,7 @@ class _Ending(NamedTuple):
     text: str = ""
 
 
-def _stopped(settings: PipelineSettings, stopping: "_Stopping", *, through: bool) -> _Ending:
+def _stopped(settings: PipelineSettings, stopping: Stopping, *, through: bool) -> _Ending:
     """How a job ends that did not fail."""
     if settings.available_now and not through:
         return _Ending(stopping.exit_code, f"{stopping.word} before everything was read")
@@ -119,15 +104,15 @@ def _job(
     settings: PipelineSettings,
     emit: Callable[[dict[str, Any]], None],
     make_writer: "Callable[[Path], TableWriter] | None",
-    stopping: "_Stopping",
+    stopping: Stopping,
     log: SparkLog,
 ) -> _Ending:
     """``run_pipeline`` without what it says at its end."""
     with contextlib.ExitStack() as held:
-        held.enter_context(_stop_signals(stopping))
+        held.enter_context(stop_signals(stopping))
         plan = _judge(settings)
-        held.enter_context(_exclusive(settings))
-        registered = held.enter_context(_claimed(settings, emit))
+        held.enter_context(claim_output(settings))
+        registered = held.enter_context(claim_name(settings, emit))
         told = {**plan.settings, **_format_settings(settings.format), **settings.spark}
         spark = held.enter_context(local_session("framegate pipeline", cores=plan.cores, memory=settings.memory, settings=told, log=log))
         settings = dataclasses.replace(settings, consumer=settings.consumer if registered else "")
@@ -167,31 +152,6 @@ def _format_settings(name: str) -> dict[str, str]:
         raise UsageError(f"--format: {error}") from error
 
 
-@contextlib.contextmanager
-def _claimed(settings: PipelineSettings, emit: Callable[[dict[str, Any]], None]) -> Iterator[bool]:
-    """Hold the consumer's name; gives whether retention can be told. A tap that is mounted read-only is read all the same.
-
-    Raises:
-        UsageError: another job has the name.
-    """
-    if not settings.consumer:
-        yield False
-        return
-    with contextlib.ExitStack() as held:
-        try:
-            held.enter_context(claim_consumer(str(settings.source), settings.consumer, settings.place_of_checkpoint))
-            registered = True
-        except ConsumerInUseError as error:
-            raise UsageError(
-                f"--consumer: {error}. Name another, or, when that job is no more: framegate tap consumers remove {settings.consumer}"
-            ) from error
-        except OSError as error:
-            registered = False
-            reason = f"{error.filename or settings.source}: {error.strerror}"
-            emit({"event": "unregistered", "consumer": settings.consumer, "reason": reason})
-        yield registered
-
-
 def _fail(log: SparkLog, reason: str) -> int:
     """Say why, show what Spark said, and say why again, where a person looks."""
     _report(reason, EXIT_FAILED)
@@ -208,120 +168,12 @@ def _report(text: str, code: int) -> int:
     return code
 
 
-@contextlib.contextmanager
-def _exclusive(settings: PipelineSettings) -> Iterator[None]:
-    """Judge source and output, and hold the output for this process alone.
-
-    Raises:
-        UsageError: the source is no directory that can be read; the output cannot be written to or holds something else, another job holds it,
-            or it has batches and no checkpoint that they came from.
-    """
-    if not os.path.isdir(settings.source):
-        raise UsageError(f"--source: no directory {settings.source}")
-    if not os.access(settings.source, os.R_OK | os.X_OK):
-        raise UsageError(f"--source: {settings.source} cannot be read: {os.strerror(errno.EACCES)}")
-    output = local_path(settings.output)
-    if output is None:
-        if settings.format == "parquet":
-            raise UsageError(f"--output: {settings.output} is no folder of this host; only --format delta writes elsewhere")
-        yield
-        return
-    with _open_lock(output) as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(f"--output: another job writes to {settings.output}") from None
-        checkpoint = local_path(settings.place_of_checkpoint)
-        if has_batches(output) and checkpoint is not None and not (checkpoint / "metadata").exists():
-            raise UsageError(
-                f"--output: {settings.output} has batches, but there is no checkpoint at {settings.place_of_checkpoint}: a new query would count "
-                "its batches from 0. Name the checkpoint they came from, or another output"
-            )
-        yield
-
-
-def _open_lock(output: Path) -> IO[str]:
-    """The file in the output that a job holds while it writes there; makes the folder.
-
-    Raises:
-        UsageError: it cannot be, or the folder holds something else than a job's.
-    """
-    try:
-        output.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
-        ours = (output / _LOCK).exists() or has_batches(output)
-        strange = () if ours else sorted({path.name for path in output.iterdir()} - {"lost+found"})
-        if strange:
-            raise UsageError(f"--output: {output} holds something else ({strange[0]}); name a new folder")
-        return open_private(output / _LOCK)
-    except OSError as error:
-        raise UsageError(f"--output: {output} cannot be written to: {error.strerror}") from error
-
-
-class _Stopping:
-    """What SIGTERM and SIGINT ask for: an end in order while the query runs, else at once, and at once when they come again.
-
-    Attributes:
-        asked: an end in order is wanted.
-        in_order: it can be had.
-    """
-
-    def __init__(self) -> None:
-        self.asked = threading.Event()
-        self.in_order = False
-        self._number = 0
-
-    @property
-    def word(self) -> str:
-        return "interrupted" if self._number == signal.SIGINT else "terminated"
-
-    @property
-    def exit_code(self) -> int:
-        return 128 + self._number
-
-    def on_signal(self, number: int, _frame: FrameType | None) -> None:
-        """The handler.
-
-        Raises:
-            StoppedError: unless an end in order can be had, and this is the first to ask. What ends at once takes seconds; nobody need ask again.
-        """
-        self._number = number
-        if self.in_order and not self.asked.is_set():
-            self.asked.set()
-            return
-        for other in _SIGNALS:
-            signal.signal(other, signal.SIG_IGN)
-        raise StoppedError
-
-    def listen(self) -> None:
-        """Become the handler; once more when Spark has started, which has a handler of its own for SIGINT."""
-        if _may_handle_signals():
-            for number in _SIGNALS:
-                signal.signal(number, self.on_signal)
-
-
-@contextlib.contextmanager
-def _stop_signals(stopping: _Stopping) -> Iterator[None]:
-    """Hand SIGTERM and SIGINT to ``stopping``, where this thread may say so."""
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-    stopping.listen()
-    try:
-        yield
-    finally:
-        if _may_handle_signals():
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
-def _may_handle_signals() -> bool:
-    return threading.current_thread() is threading.main_thread()
-
-
 def _run(
     spark: "SparkSession",
     settings: PipelineSettings,
     emit: Callable[[dict[str, Any]], None],
     make_writer: "Callable[[Path], TableWriter] | None",
-    stopping: _Stopping,
+    stopping: Stopping,
     log: SparkLog,
 ) -> _Ending:
     from proxy.pipeline import tables
@@ -344,7 +196,7 @@ def _follow(
     settings: PipelineSettings,
     emit: Callable[[dict[str, Any]], None],
     writer: "Writer",
-    stopping: _Stopping,
+    stopping: Stopping,
     log: SparkLog,
 ) -> _Ending:
     """The query from its start to its end."""

@@ -130,9 +130,9 @@ def _mapped(part: Slice) -> tuple[memoryview, int]:
         view = memoryview(mmap.mmap(fd, 0, prot=mmap.PROT_READ))
     finally:
         os.close(fd)
-    facts = headers.decode_segment_header(bytes(view[: record.SEGMENT_HEADER_BYTES]))
-    if facts["base"] != part.base:
-        raise record.FormatError(f"a segment that begins at {facts['base']}, under a name that says {part.base}")
+    header = headers.decode_segment_header(bytes(view[: record.SEGMENT_HEADER_BYTES]))
+    if header["base"] != part.base:
+        raise record.FormatError(f"a segment that begins at {header['base']}, under a name that says {part.base}")
     return view, status.st_mtime_ns
 
 

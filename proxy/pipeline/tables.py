@@ -258,7 +258,8 @@ class TableWriter:
         for key, value in _WRITE_SETTINGS.items():
             spark.conf.set(key, value)
         seen = Observation()
-        counted = chunks.observe(seen, f.count_if(f.col("kind").isin("gap", "totals")).alias("facts"), f.count("request_key").alias("answers"))
+        stated = f.count_if(f.col("kind").isin("gap", "totals"))
+        counted = chunks.observe(seen, stated.alias("gaps_and_totals"), f.count("request_key").alias("answers"))
         written = self._write_frames(counted)
         with contextlib.closing(_Staging(self._store.staging)) as staging:
             makers = {table: make for table, make in derived.OF_FRAMES.items() if table != "requests" or seen.get["answers"]}
@@ -266,8 +267,8 @@ class TableWriter:
                 for rows in _pieces(path):
                     staging.add(rows, makers)
                 staging.adopt("frames", path)
-            if seen.get["facts"]:
-                staging.add(transforms.facts(chunks).toArrow(), derived.OF_FACTS)
+            if seen.get["gaps_and_totals"]:
+                staging.add(transforms.gaps_and_totals(chunks).toArrow(), derived.OF_GAPS_AND_TOTALS)
 
     def _write_frames(self, chunks: "DataFrame") -> Path:
         """Have Spark write the frames; returns the folder of its files."""

@@ -17,7 +17,7 @@
 - ``log_reader``: streams, segments and blocks for readers; ``log_segments``: finds and opens their files.
 - ``pieces``: frames that were cut through, joined again for readers.
 - ``consumer``: who reads, and where each stands.
-- ``ledger``: which streams there were, and what became of each.
+- ``ledger``: which streams there were, and what became of each; ``ledger_line``: a line of it; ``ledger_writer``: control adds lines to it.
 - ``completeness``: whether a log is complete; ``account``: what the blocks of a stream add up to, for that.
 - ``retention``: what is deleted when.
 - ``recovery``: seal the files that a dead processor left.

@@ -33,9 +33,9 @@ LIVE_S: Final = 15.0
 """How long ago the last sign of life of who writes may be; there is one each second."""
 EVERYTHING: Final = 1 << 62
 """An offset and a window behind all that there can be."""
-LOOKS: Final = 5
-LOOK_S: Final = 0.2
-"""How often, and after how long, the ledger is looked at again for what a framegate that is at work may still say: that it took a stream over, or
+RETRIES: Final = 5
+RETRY_S: Final = 0.2
+"""How often, and after how long, the ledger is read again for what a framegate that is at work may still say: that it took a stream over, or
 what it deleted where the disk had no room for the line.
 """
 _WHOLE: Final = frozenset({"complete", "cut", "open"})
@@ -72,7 +72,7 @@ def verify(directory: str, progress: Callable[[int], object] = lambda size: None
     before = streams(directory)  # what is there now the ledger knows already, and what it knows then is still there, or was
     ledger = read_ledger(directory)
     names = sorted({*before, *streams(directory)})
-    live = live or _is_written(directory)  # between the two looks one may have ended, or begun
+    live = live or _is_written(directory)  # between the two calls one may have ended, or begun
     owners = _owners([*ledger.streams, *names])
     accounts: dict[str, Account] = {}
     readings: list[_Reading] = []
@@ -81,11 +81,11 @@ def verify(directory: str, progress: Callable[[int], object] = lambda size: None
         readings.append(_Reading(directory, name, ledger.streams.get(name), account, progress))
         readings[-1].read()
     later = _Later(directory, ledger, before)
-    looks = LOOKS if live else 0
-    while looks and (later.strangers() or any(reading.is_doubtful(later) for reading in readings)):
-        sleep(LOOK_S)
+    retries = RETRIES if live else 0
+    while retries and (later.strangers() or any(reading.is_doubtful(later) for reading in readings)):
+        sleep(RETRY_S)
         later = _Later(directory, ledger, before)
-        looks -= 1
+        retries -= 1
     faults = [*_of_ledger(later), *(fault for reading in readings for fault in reading.judge(later)), *_gone(later, set(names), live)]
     _cut(later, dict(zip(names, readings, strict=True)), accounts)
     rows = [row for name in sorted(accounts) for row in accounts[name].rows(name, live and _may_grow(directory, name, ledger))]
@@ -254,10 +254,10 @@ class _Reading:
         if start > 0:
             self._found.append(_Miss(f"{self._stream}: what lies before {start} is gone", 0, start, first=True))
         for segment in listed:
-            self._look_at(segment)
+            self._expect_totals(segment)
         walk_past(self._directory, self._stream, start, self._take, self._note)
 
-    def _look_at(self, segment: Segment) -> None:
+    def _expect_totals(self, segment: Segment) -> None:
         """Whether totals are to be expected of a segment; what is wrong with its end is found when it is walked."""
         try:
             seal = segment_seal(segment)

@@ -108,16 +108,16 @@ class BlockHeader(NamedTuple):
         return self.offset + self.block_len
 
 
-def encode_segment_header(facts: dict[str, str | int]) -> bytes:
+def encode_segment_header(members: dict[str, str | int]) -> bytes:
     """The first ``SEGMENT_HEADER_BYTES`` of a segment.
 
     Args:
-        facts: node, slot, stream, boot_id, created_ns and base; the version is added.
+        members: node, slot, stream, boot_id, created_ns and base; the version is added.
 
     Raises:
-        FormatError: the facts do not fit (names too long).
+        FormatError: the members do not fit (names too long).
     """
-    body = json.dumps({"version": FORMAT_VERSION, **facts}, sort_keys=True).encode()
+    body = json.dumps({"version": FORMAT_VERSION, **members}, sort_keys=True).encode()
     if len(body) > SEAL_AT - SEGMENT_HEADER.size:
         raise FormatError(f"segment header of {len(body)} bytes does not fit {SEAL_AT - SEGMENT_HEADER.size}")
     header = SEGMENT_HEADER.pack(SEGMENT_MAGIC, FORMAT_VERSION, len(body), zlib.crc32(body)) + body
@@ -125,7 +125,7 @@ def encode_segment_header(facts: dict[str, str | int]) -> bytes:
 
 
 def decode_segment_header(data: bytes) -> dict[str, str | int]:
-    """The facts of a segment.
+    """What the header of a segment says.
 
     Args:
         data: at least the first ``SEGMENT_HEADER_BYTES`` of the file.
@@ -144,8 +144,8 @@ def decode_segment_header(data: bytes) -> dict[str, str | int]:
     body = bytes(data[SEGMENT_HEADER.size : SEGMENT_HEADER.size + length])
     if len(body) != length or zlib.crc32(body) != crc:
         raise FormatError("segment header is damaged")
-    facts: dict[str, str | int] = {**json.loads(body), "version": version}
-    return facts
+    members: dict[str, str | int] = {**json.loads(body), "version": version}
+    return members
 
 
 def encode_seal(seal: Seal) -> bytes:

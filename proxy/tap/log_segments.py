@@ -177,11 +177,11 @@ def seal_at(fd: int, segment: Segment, following: int | None) -> Seal | None:
     if len(head) < SEGMENT_HEADER_BYTES and not segment.sealed:
         return None  # its writer has just made it
     try:
-        facts = decode_segment_header(head)
+        header = decode_segment_header(head)
         seal = decode_seal(head) if segment.sealed else _seal_begun(head)
-        if facts["base"] != segment.base:
-            raise FormatError(f"a segment that says it begins at {facts['base']}")
-        if seal is None and segment.sealed and int(facts["version"]) >= SEALED_SINCE:
+        if header["base"] != segment.base:
+            raise FormatError(f"a segment that says it begins at {header['base']}")
+        if seal is None and segment.sealed and int(header["version"]) >= SEALED_SINCE:
             raise FormatError("sealed without a seal")
     except VersionError as error:
         raise UnknownVersionError(segment.stream, f"{os.path.basename(segment.path)}: {error}") from error

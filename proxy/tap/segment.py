@@ -115,7 +115,7 @@ class SegmentLog:
     def __init__(
         self,
         folder: str,
-        facts: dict[str, str | int],
+        header: dict[str, str | int],
         segment_size: int,
         segment_age_ns: int,
         files: SegmentFiles | None = None,
@@ -124,7 +124,7 @@ class SegmentLog:
 
         Args:
             folder: ``<directory>/<stream>``.
-            facts: node, slot, stream and boot_id, for each segment's header.
+            header: node, slot, stream and boot_id, for each segment's header.
             segment_size: a segment is sealed before a block would make it longer than this; a single block may.
             segment_age_ns: and when it is this old.
             files: the system calls.
@@ -134,7 +134,7 @@ class SegmentLog:
         self.blocks: i64 = 0
         self.bytes_written: i64 = 0
         self.error: str = ""
-        self._facts = facts
+        self._header = header
         self._segment_size: i64 = segment_size
         self._segment_age_ns: i64 = segment_age_ns
         self._files: SegmentFiles = files if files is not None else OsSegmentFiles()
@@ -209,7 +209,7 @@ class SegmentLog:
             if not all(left.name for left in self._unfinished):
                 raise  # the file that is to go has the name of the one to come
         self._base = self.offset
-        header = encode_segment_header({**self._facts, "base": int(self._base), "created_ns": time.time_ns()})
+        header = encode_segment_header({**self._header, "base": int(self._base), "created_ns": time.time_ns()})
         self._fd = self._files.create(self._path(sealed=False))
         self._position = SEGMENT_HEADER_BYTES
         self._opened_ns = now_ns

@@ -99,9 +99,9 @@ class TapWriter:
             reserve: is told what tallies reserve.
         """
         self.stream = stream_name(node, slot, boot_id)
-        facts: dict[str, str | int] = {"node": node, "slot": slot, "stream": self.stream, "boot_id": boot_id}
+        header: dict[str, str | int] = {"node": node, "slot": slot, "stream": self.stream, "boot_id": boot_id}
         folder = os.path.join(config.directory, self.stream)
-        log = SegmentLog(folder, facts, config.segment_size, config.segment_age_ms * NS_PER_MS, files)
+        log = SegmentLog(folder, header, config.segment_size, config.segment_age_ms * NS_PER_MS, files)
         self.builder = BlockBuilder(config.flush_size + COPY_BELOW)
         self.thread = WriterThread(log, self.builder, config.queue_size, wakeup_fd)
         self.tallies = Tallies(reserve)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from control.configuration.apart import Loaded
+from control.configuration.child import Loaded
 from control.guard import Guard
 from control.meters import Meters
 from control.serve import EXIT_CONFIGURATION, Proxy, Signals, _in_thread, _until, _with_processor_count

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import grpc
 import pytest
 
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
@@ -19,6 +20,8 @@ from control.demo.metrics import Metrics
 from control.demo.stage import Serving, Stage
 from control.demo.steering import Steering
 from control.demo.workspace import Workspace
+from control.gen.framegate.control.v1 import channel_service_pb2 as pb2
+from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 from proxy.pipeline.query import ask
 from proxy.pipeline.run import start_query
 from proxy.pipeline.settings import PipelineSettings
@@ -194,8 +197,9 @@ def test_the_password_is_in_no_file_metric_or_answer_and_its_length_is(authentic
     assert files_with(stage.workspace.tap, CANARY.encode()) == []
     assert files_with(stage.workspace.logs, CANARY.encode()) == []
     assert files_with(stage.workspace.tap, records.value_of(7)), "the search finds what is there"
-    with Steering(serving.admin, "demo") as steering:
-        shown = f"{steering.all_channels()}"
+    with grpc.insecure_channel(serving.admin) as channel:
+        stub = ChannelServiceStub(channel)
+        shown = f"{stub.ListChannels(pb2.ListChannelsRequest(), timeout=10)}{stub.ListClosedChannels(pb2.ListClosedChannelsRequest(), timeout=10)}"
     assert "peer_address" in shown
     assert CANARY not in shown
     metrics = Metrics.scrape(serving.prometheus).text

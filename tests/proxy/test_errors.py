@@ -2,19 +2,14 @@
 
 import inspect
 
-import pytest
-
 from proxy import errors
 from proxy.errors import (
-    ConnectError,
     FrameTooLargeError,
     IllegalTransitionError,
     InternalError,
     NegativeSizeError,
-    PeerError,
     ProxyError,
     TlsError,
-    TransportError,
     WrongProtocolError,
 )
 
@@ -33,13 +28,6 @@ def test_messages_are_built_from_facts() -> None:
     assert NegativeSizeError(-1, side="upstream").size == -1
     assert WrongProtocolError("TLS", side="downstream").protocol == "TLS"
     assert TlsError("no", reason="unknown_ca").reason == "unknown_ca"
-
-
-@pytest.mark.parametrize(
-    ("error", "retriable"), [(TransportError("x"), True), (ConnectError("x"), True), (TlsError("x", reason="y"), False), (PeerError("x"), False)]
-)
-def test_only_the_network_is_worth_another_try(error: ProxyError, retriable: bool) -> None:
-    assert error.retriable is retriable
 
 
 def test_an_illegal_transition_is_our_bug() -> None:

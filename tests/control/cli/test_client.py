@@ -9,7 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from control.cli import main
-from control.cli.client import CLIENT_KEY, EXIT_CODES, metadata, select
+from control.cli.client import CLIENT_KEY, EXIT_CODES, PAGE_SIZE, metadata, pages, select
+from control.gen.framegate.control.v1.listener_service_pb2 import ListListenersResponse
+from control.plane import MAX_PAGE_SIZE
 from control.service import interceptor
 from tests.fakes.cli import VERBS, Answering, answering, served, start_cli
 
@@ -126,3 +128,19 @@ def test_service_and_command_line_mean_the_same_metadata() -> None:
 def test_a_selector_names_channels_or_a_listener() -> None:
     assert list(select(("0-1-2",), None).channels.ids) == ["0-1-2"]
     assert select((), "kafka").listener == "kafka"
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+def test_every_page_of_a_list_is_asked_for_once(count: int) -> None:
+    asked: list[str] = []
+
+    def ask(token: str) -> ListListenersResponse:
+        asked.append(token)
+        return ListListenersResponse(next_page_token=str(len(asked)) if len(asked) < count else "")
+
+    assert len(list(pages(ask))) == max(1, count)
+    assert asked == ["", "1", "2"][: max(1, count)]
+
+
+def test_a_page_that_the_command_line_asks_for_is_the_largest_that_there_is() -> None:
+    assert PAGE_SIZE == MAX_PAGE_SIZE

@@ -13,7 +13,7 @@ import pytest
 from control.cli import tap_cursor
 from control.cli.tap_cursor import Cursor, merged, start_offset
 from control.cli.tap_records import Trouble, Wanted, frames_of
-from proxy.tap.ledger import LedgerWriter
+from proxy.tap.ledger_writer import LedgerWriter
 from proxy.tap.log_block import LogBlock
 from proxy.tap.log_reader import end_offset, first_offset, segments, streams, walk
 from proxy.tap.record import KIND_FRAMES, SEGMENT_HEADER_BYTES

@@ -82,12 +82,12 @@ def test_only_what_is_appended_is_shown(tmp_path: Path, lines: Lines, following:
     processor = FakeProcessor(tmp_path)
     write(processor, 1, 2)
     follower = following(tmp_path)
-    follower.look()
+    follower.show_appended()
     assert lines.take() == []
     write(processor, 3, 4)
-    follower.look()
+    follower.show_appended()
     assert numbers(lines.take()) == [3, 4]
-    follower.look()
+    follower.show_appended()
     assert lines.take() == []
 
 
@@ -95,30 +95,30 @@ def test_what_is_appended_long_after_the_file_was_made_is_shown(tmp_path: Path, 
     processor = FakeProcessor(tmp_path)
     write(processor, 1)
     follower = following(tmp_path)
-    for _ in range(tap_follow._LOOKS + 5):
-        follower.look()
+    for _ in range(tap_follow._LISTINGS + 5):
+        follower.show_appended()
     write(processor, 2)
-    follower.look()
+    follower.show_appended()
     assert numbers(lines.take()) == [2]
     processor.close()
-    follower.look()
+    follower.show_appended()
     other = FakeProcessor(tmp_path, boot_id="b1")
     write(other, 3)
-    follower.look()
+    follower.show_appended()
     assert numbers(lines.take()) == [3]
 
 
 def test_new_streams_and_rolled_segments_are_shown_from_their_beginning(tmp_path: Path, lines: Lines, following: Callable[..., Follower]) -> None:
     follower = following(tmp_path)
-    follower.look()
+    follower.show_appended()
     processor = FakeProcessor(tmp_path, segment_size=1500)
     write(processor, *range(12), size=300)
     assert len(segment_files(tmp_path)) >= 3
-    follower.look()
+    follower.show_appended()
     assert numbers(lines.take()) == list(range(12))
     write(processor, *range(12, 24), size=300)
     processor.close()
-    follower.look()
+    follower.show_appended()
     assert numbers(lines.take()) == list(range(12, 24))
 
 
@@ -127,7 +127,7 @@ def test_streams_are_merged_and_chosen_by_name(tmp_path: Path, lines: Lines, fol
     processors = [FakeProcessor(tmp_path, slot=slot) for slot in (0, 1, 2)]
     for number in range(9):
         write(processors[number % 3], number)
-    follower.look()
+    follower.show_appended()
     assert numbers(lines.take()) == [0, 1, 3, 4, 6, 7]
 
 
@@ -154,7 +154,7 @@ def test_filters_hold(tmp_path: Path, lines: Lines, following: Callable[..., Fol
     processor = FakeProcessor(tmp_path)
     processor.block([b"1"], connection=1)
     processor.block([b"2"], connection=2)
-    follower.look()
+    follower.show_appended()
     assert numbers(lines.take()) == [2]
 
 
@@ -167,16 +167,16 @@ def test_what_there_is_no_room_for_is_counted_and_told_first(
     write(processor, *range(10))
     processor.block([b"x"] * 1230)
     lines.room = 4
-    follower.look()
+    follower.show_appended()
     assert numbers(lines.take()) == [0, 1, 2, 3]
     write(processor, 10)
-    follower.look()
+    follower.show_appended()
     assert lines.take() == [f"{word}1,236 frames not shown", f"{10:<16}"]
     lines.room = 0
     write(processor, 11)
-    follower.look()
+    follower.show_appended()
     lines.room = 1
-    follower.look()
+    follower.show_appended()
     assert lines.take() == [f"{word}1 frame not shown"], "told even when nothing else comes"
 
 
@@ -187,7 +187,7 @@ def test_a_log_that_is_too_far_ahead_is_passed_over_by_its_headers(
     follower = following(tmp_path)
     processor = FakeProcessor(tmp_path, segment_size=65536)
     write(processor, *range(100), size=1000)
-    follower.look()
+    follower.show_appended()
     told, *shown = lines.take()
     assert numbers(shown) == list(range(100 - len(shown), 100))
     assert told == f"-- {100 - len(shown)} frames not shown"
@@ -203,14 +203,14 @@ def test_a_stream_that_is_deleted_unread_is_told_and_one_that_was_read_is_not(
     write(unread, 2)
     read.close()
     for _ in range(2):
-        follower.look()
+        follower.show_appended()
     assert sorted(numbers(lines.take())) == [1, 2]
     for processor in (read, unread):
         shutil.rmtree(tmp_path / processor.stream)
-    follower.look()
+    follower.show_appended()
     (line,) = lines.take()
     assert line.startswith(f"-- unknown frames lost: vanished (unknown), {unread.stream} at ")
-    follower.look()
+    follower.show_appended()
     assert lines.take() == []
 
 
@@ -222,11 +222,11 @@ def test_segments_that_go_unread_are_told(tmp_path: Path, lines: Lines, followin
     files = segment_files(tmp_path)
     for path in files[:-1]:
         path.unlink()
-    follower.look()
+    follower.show_appended()
     told, *shown = lines.take()
     assert "vanished (unknown)" in told
     assert numbers(shown) == list(range(12 - len(shown), 12))
-    follower.look()
+    follower.show_appended()
     assert lines.take() == []
 
 
@@ -238,15 +238,15 @@ def test_a_torn_tail_is_told_once_it_cannot_be_a_block_any_more(tmp_path: Path, 
     (path,) = segment_files(tmp_path)
     whole = path.read_bytes()
     path.write_bytes(whole[:-10])
-    follower.look()
+    follower.show_appended()
     assert lines.take() == [], "it may be being written"
     path.write_bytes(whole)
-    follower.look()
+    follower.show_appended()
     assert numbers(lines.take()) == [2]
     path.write_bytes(whole + bytes(100))
     path.rename(path.with_suffix(".seg"))
-    follower.look()
-    follower.look()
+    follower.show_appended()
+    follower.show_appended()
     (line,) = lines.take()
     assert "damaged (unknown)" in line
 
@@ -260,18 +260,18 @@ def test_a_torn_tail_is_not_read_again_and_again(
     (path,) = segment_files(tmp_path)
     with path.open("ab") as file:
         file.write(bytes(1000))
-    for _ in range(tap_follow._LOOKS + 1):
-        follower.look()
-    looked: list[str] = []
+    for _ in range(tap_follow._LISTINGS + 1):
+        follower.show_appended()
+    read: list[str] = []
     real = tap_follow.Cursor.blocks
-    monkeypatch.setattr(tap_follow.Cursor, "blocks", lambda cursor, limit=None: looked.append(cursor.stream) or real(cursor, limit))
+    monkeypatch.setattr(tap_follow.Cursor, "blocks", lambda cursor, limit=None: read.append(cursor.stream) or real(cursor, limit))
     for _ in range(10):
-        follower.look()
-    assert looked == []
+        follower.show_appended()
+    assert read == []
     with path.open("ab") as file:
         file.write(b"more")
-    follower.look()
-    assert looked
+    follower.show_appended()
+    assert read
 
 
 def test_a_sink_writes_in_order_and_all_before_it_ends() -> None:

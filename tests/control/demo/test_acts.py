@@ -79,7 +79,7 @@ class Pretended:
         connection.held = 0
         connection.answered += 1
 
-    def _look(self, connection: Connection, fields: dict[str, Any]) -> None:
+    def _inspect(self, connection: Connection, fields: dict[str, Any]) -> None:
         pass
 
     def _shut(self, connection: Connection, fields: dict[str, Any]) -> None:

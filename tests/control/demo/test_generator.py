@@ -19,7 +19,7 @@ def settled(generator: Child, connection: int, wanted: Any) -> dict[str, Any]:
     """Look at a connection until it is as wanted."""
     deadline = time.monotonic() + 10
     while True:
-        seen = generator.ask("look", connection=connection)
+        seen = generator.ask("inspect", connection=connection)
         if wanted(seen) or time.monotonic() > deadline:
             return seen
         time.sleep(0.01)

@@ -10,7 +10,7 @@ pytest.importorskip("confluent_kafka")
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.cimpl import NewTopic
 
-from control.demo.kafka import compare, create_topics
+from control.demo.kafka import compare, create_topics, unclaimed
 
 TABLES: dict[str, list[dict[str, Any]]] = {
     "sent": [
@@ -40,6 +40,12 @@ def test_a_request_that_only_one_of_them_counted_is_found() -> None:
     assert [count.good for count in compare(TABLES, BEFORE, {**AFTER, ("Produce", 10): 264})] == [False, True]
     unseen = compare(TABLES, BEFORE, {**AFTER, ("Metadata", 13): 1})
     assert [(count.api, count.sent, count.broker) for count in unseen if not count.good] == [("Metadata", 0, 1)]
+
+
+@pytest.mark.parametrize(("frames", "found"), [(0, 0), (1, 1), (2, 0)])
+def test_an_answer_that_is_lost_is_one_that_a_request_has_not_had(frames: int, found: int) -> None:
+    tables = {**TABLES, "unclaimed": [{"frames": frames}]}
+    assert unclaimed(tables, compare(tables, BEFORE, AFTER)) == found
 
 
 class FakeAdmin:

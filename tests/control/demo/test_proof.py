@@ -27,6 +27,26 @@ def test_any_other_state_is_no_proof(state: str) -> None:
     assert state in proof(verdict, [])[0][0]
 
 
+@pytest.mark.parametrize(
+    ("lost", "direction", "state", "faults", "fine"),
+    [
+        (2, "response", "lost", [], True),
+        (1, "response", "lost", [], False),
+        (3, "response", "lost", [], False),
+        (2, "request", "lost", [], False),
+        (2, "response", "unknown", [], False),
+        (2, "response", "lost", ["a block is damaged"], False),
+    ],
+)
+def test_answers_whose_clients_had_left_are_no_hole_when_they_are_all_that_is_lost(
+    lost: int, direction: str, state: str, faults: list[str], fine: bool
+) -> None:
+    late = dataclasses.replace(ROW, direction=direction, seen=5, stored=5 - lost, sampled=0, lost=lost, state=state)
+    (text, good), _ = proof(Verdict([ROW, late], faults, False), [], unclaimed=2)
+    assert (good, "but answers whose clients had left: 2" in text) == (fine, (lost, direction, state) == (2, "response", "lost"))
+    assert not proof(Verdict([ROW, late], faults, False), [])[0][1], "nobody said that a client had left"
+
+
 def test_a_fault_is_said_and_nothing_is_no_proof() -> None:
     verdict = Verdict([ROW], ["a block is damaged"], False)
     assert good(verdict, TABLE) == [False, True]

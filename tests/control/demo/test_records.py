@@ -17,7 +17,7 @@ def test_each_record_once_and_as_sent() -> None:
     received = Received(3)
     for number in range(3):
         received.take(key(number), value_of(number), number % 2)
-    assert received.facts() == {"consumed": 3, "wrong": 0, "doubled": 0, "out_of_order": 0, "missing": 0}
+    assert received.counts() == {"consumed": 3, "wrong": 0, "doubled": 0, "out_of_order": 0, "missing": 0}
 
 
 def test_every_fault_has_its_count() -> None:
@@ -26,14 +26,14 @@ def test_every_fault_has_its_count() -> None:
     received.take(key(1), value_of(1), 0)
     received.take(key(1), value_of(1), 1)
     received.take(key(0), value_of(3), 2)
-    assert received.facts() == {"consumed": 4, "wrong": 1, "doubled": 1, "out_of_order": 1, "missing": 1}
+    assert received.counts() == {"consumed": 4, "wrong": 1, "doubled": 1, "out_of_order": 1, "missing": 1}
 
 
 def test_values_are_compared_with_those_that_are_expected() -> None:
     received = Received(2, lambda number: b"x" * number)
     received.take(key(0), b"", 0)
     received.take(key(1), b"y", 0)
-    assert received.facts() == {"consumed": 2, "wrong": 1, "doubled": 0, "out_of_order": 0, "missing": 0}
+    assert received.counts() == {"consumed": 2, "wrong": 1, "doubled": 0, "out_of_order": 0, "missing": 0}
 
 
 def test_values_differ_and_carry_their_number() -> None:

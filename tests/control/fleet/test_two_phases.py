@@ -131,7 +131,7 @@ def test_one_that_lives_and_does_not_confirm_is_told_of_and_lives_on(monkeypatch
         pids = [item.pid for item in made.supervisor.running]
         with pytest.raises(UnavailableError, match="processor 0 has not confirmed it") as caught:
             await change(made, 13, lambda: monkeypatch.setattr(two_phases, "PATIENCE_S", 0.05))
-        assert (caught.value.reason, caught.value.facts) == ("CHANGE_PENDING", {"processors": "0"})
+        assert (caught.value.reason, caught.value.metadata) == ("CHANGE_PENDING", {"processors": "0"})
         assert made.log.events("change_unconfirmed")[0]["slot"] == 0
         monkeypatch.undo()
         await change(made, 7)

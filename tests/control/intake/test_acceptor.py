@@ -183,7 +183,7 @@ def test_a_taken_port_is_refused_with_the_listeners_name() -> None:
     first.listen()
     with pytest.raises(StartError, match="listener a cannot bind") as caught:
         listening(first.address)
-    assert caught.value.facts["address"] == first.address
+    assert caught.value.metadata["address"] == first.address
     first.close()
 
 

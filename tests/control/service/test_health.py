@@ -104,7 +104,7 @@ def test_watches_are_bounded_and_checks_are_not_kept_out(monkeypatch: pytest.Mon
     assert set(seen) == {("grpc.health.v1.Health/Watch", "RESOURCE_EXHAUSTED")}
 
 
-def test_one_look_serves_all_who_watch_and_nobody_looks_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_poll_serves_all_who_watch_and_there_is_none_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WATCH_INTERVAL", 0.02)
 
     async def body(at: Serving) -> None:
@@ -127,7 +127,7 @@ def test_one_look_serves_all_who_watch_and_nobody_looks_without_them(monkeypatch
             assert asyncio.get_running_loop().time() - began > 0.4, "ten watches ask no more often than one"
             at.plane.accepting = False
             assert [(await call.read()).status for call in calls] == [NOT_SERVING] * 10
-        while any(task.get_coro().__name__ == "_look" for task in asyncio.all_tasks()):
+        while any(task.get_coro().__name__ == "_poll" for task in asyncio.all_tasks()):
             await asyncio.sleep(0.01)
 
     run(body)

@@ -30,7 +30,7 @@ def test_each_error_carries_its_reason_and_its_own_detail(error: errors.ControlE
     info, own = error_details_pb2.ErrorInfo(), detail()
     assert [status.details[0].Unpack(info), status.details[1].Unpack(own), len(status.details)] == [True, True, 2]
     assert (status.code, status.message) == (code.value[0], error.message)
-    assert (info.reason, info.domain, dict(info.metadata)) == (error.reason, "framegate", error.facts)
+    assert (info.reason, info.domain, dict(info.metadata)) == (error.reason, "framegate", error.metadata)
 
 
 def test_an_error_of_an_unknown_class_below_a_known_one_has_its_code() -> None:

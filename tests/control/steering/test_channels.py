@@ -101,7 +101,7 @@ def test_what_one_processor_does_not_answer_is_said_and_what_the_other_did_is_co
         act = {"mute": made.steering.mute_channels, "unmute": made.steering.unmute_channels, "close": made.steering.close_channels}[verb]
         with pytest.raises(UnavailableError, match=f"{verb} is in force for 2 channels; .*processor 1 ") as caught:
             await act(listener="a", reason="test")
-        assert (caught.value.reason, caught.value.facts) == (reason, {"processors": "1", "affected_count": "2", "missing_count": "0"})
+        assert (caught.value.reason, caught.value.metadata) == (reason, {"processors": "1", "affected_count": "2", "missing_count": "0"})
 
     run(scenario, 2, "deaf@1")
 
@@ -127,7 +127,7 @@ def test_what_a_processor_could_not_do_is_said(verb: str) -> None:
         await open_channels(made, 4)
         with pytest.raises(UnavailableError, match=f"{verb} is in force for 3 channels, and not for 1: 1-") as caught:
             await getattr(made.steering, f"{verb}_channels")(listener="a", reason="test")
-        assert (caught.value.reason, caught.value.facts["undone_count"]) == ("PARTLY_DONE", "1")
+        assert (caught.value.reason, caught.value.metadata["undone_count"]) == ("PARTLY_DONE", "1")
 
     run(scenario, 2, "partly@1")
 

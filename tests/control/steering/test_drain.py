@@ -63,6 +63,6 @@ def test_a_drain_that_a_processor_does_not_answer_is_said(monkeypatch: pytest.Mo
     async def scenario(made: Fleet) -> None:
         with pytest.raises(UnavailableError, match="processor 1 has not said so") as caught:
             await made.steering.drain(1000)
-        assert caught.value.facts == {"processors": "1"}
+        assert caught.value.metadata == {"processors": "1"}
 
     run(scenario, 2, "deaf@1")

@@ -121,7 +121,7 @@ def test_what_cannot_be_is_refused_by_name_and_asked_of_nobody(validate_only: bo
             if isinstance(caught.value, InvalidArgumentError):
                 assert [item.field for item in caught.value.violations] == [where]
             else:
-                assert where in getattr(caught.value, "facts", {}).values()
+                assert where in getattr(caught.value, "metadata", {}).values()
         assert await names_in_force(made) == ["first", "second"]
         assert held(made) == TAP.rules
         assert (made.desired.revision, made.tapped) == (1, [])

@@ -17,7 +17,7 @@ from control.tap import keeper as module
 from control.tap import settlement
 from control.tap.keeper import Death, TapKeeper, tapped_pairs
 from proxy.config.model import ListenerConfig, ProxyConfig, TapConfig, TapRule, UpstreamConfig
-from proxy.tap import ledger, log_reader
+from proxy.tap import ledger, ledger_writer, log_reader
 from proxy.tap.block_builder import BlockBuilder
 from proxy.tap.completeness import verify
 from proxy.tap.consumer import write_consumer
@@ -626,7 +626,7 @@ def test_a_ledger_without_room_does_not_keep_retention_from_making_some(tmp_path
 
 def test_a_ledger_that_grew_is_written_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SWEEP_INTERVAL_S", 0.005)
-    monkeypatch.setattr(ledger, "COMPACT_BYTES", 4096)
+    monkeypatch.setattr(ledger_writer, "COMPACT_BYTES", 4096)
     tap, _, _ = keeper(tmp_path)
     for number in range(30):
         tap.born(0, f"boot{number}")

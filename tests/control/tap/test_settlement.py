@@ -9,7 +9,8 @@ from control.fleet.slot_cells import Life
 from control.tap import settlement as module
 from control.tap.reserve import Reserve
 from control.tap.settlement import Case, Settlement
-from proxy.tap.ledger import LedgerWriter, read_ledger
+from proxy.tap.ledger import read_ledger
+from proxy.tap.ledger_writer import LedgerWriter
 from proxy.tap.log_reader import LogError, segments, walk_segment
 from proxy.tap.record import REASON_PROCESSOR_DIED
 from tests.fakes.fleet import MemoryLog

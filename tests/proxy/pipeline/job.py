@@ -1,4 +1,4 @@
-"""Runs the pipeline's job as a process of its own, for ``test_run.py``; with a pause, it stands still where it is told to be killed.
+"""Runs the pipeline's job as a process of its own, for the tests of ``run``; with a pause, it stands still where it is told to be killed.
 
 Told by a JSON object: source, output, and perhaps available_now, max_bytes_per_trigger, pause_from (a batch number), pause_at (a place),
 marker (a file that says the place was reached) and pause_s. It is the argument; without one, it starts Spark at once (one task slot) and then reads

@@ -75,7 +75,7 @@ def _table(rows: list[tuple[Any, ...]], columns: str) -> pa.Table:
 def judged(spark: "SparkSession", log: Log) -> dict[str, list[tuple[Any, ...]]]:
     """By stream: minute and state of each row of the view."""
     frames, facts = tables(log)
-    parts = pa.concat_tables([completeness.of_frames(frames), completeness.of_facts(facts)])
+    parts = pa.concat_tables([completeness.of_frames(frames), completeness.of_gaps_and_totals(facts)])
     spark.createDataFrame(parts).createOrReplaceTempView("completeness_parts")
     spark.sql(completeness.VIEW)
     found: dict[str, list[tuple[Any, ...]]] = {}
@@ -150,6 +150,6 @@ def test_a_gap_of_months_does_not_make_rows_of_every_minute(spark: "SparkSession
 def test_the_table_has_its_columns() -> None:
     log = Log().stream("n.0.b").stored(0, 1).gap(0, 1, until=9)
     frames, facts = tables(log)
-    for rows in (completeness.of_frames(frames), completeness.of_facts(facts)):
+    for rows in (completeness.of_frames(frames), completeness.of_gaps_and_totals(facts)):
         assert rows.schema == arrow_schema(SCHEMA)
     assert set(SUMS.values()) == {"sum", "min"}

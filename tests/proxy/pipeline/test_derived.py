@@ -1,4 +1,4 @@
-"""What becomes of frames and facts in the other tables. The log's own reader is what the numbers are compared with."""
+"""What becomes of frames, gaps and totals in the other tables. The log's own reader is what the numbers are compared with."""
 
 import datetime
 from pathlib import Path
@@ -50,7 +50,7 @@ def test_a_request_has_its_own_size_time_and_number() -> None:
 
 def test_traffic_adds_frames_wire_bytes_and_losses_by_minute(spark: "SparkSession", mixed: Path) -> None:
     source = chunks(spark, mixed)
-    parts = [derived.traffic(transforms.frames(source).toArrow()), derived.traffic_lost(transforms.facts(source).toArrow())]
+    parts = [derived.traffic(transforms.frames(source).toArrow()), derived.traffic_lost(transforms.gaps_and_totals(source).toArrow())]
     columns = ("frames", "bytes", "cut_bytes", "lost_frames", "lost_bytes")
     table = pa.concat_tables(parts).to_pylist()
     rows = {(row["minute"], row["direction"], row["lost_frames"]): tuple(row[name] for name in columns) for row in table}
@@ -65,14 +65,17 @@ def test_traffic_adds_frames_wire_bytes_and_losses_by_minute(spark: "SparkSessio
 
 
 def test_a_gap_names_what_is_missing_and_why(spark: "SparkSession", mixed: Path) -> None:
-    (row,) = derived.gaps(transforms.facts(chunks(spark, mixed)).toArrow()).to_pylist()
+    (row,) = derived.gaps(transforms.gaps_and_totals(chunks(spark, mixed)).toArrow()).to_pylist()
     names = ("connection", "direction", "first_sequence", "lost_frames", "lost_bytes", "reason", "certainty")
     assert tuple(row[name] for name in names) == ("0-0-2", "request", 2, 7, 70, "queue_full", "exact")
 
 
 def test_spark_makes_the_same_of_them_where_it_writes_the_tables(spark: "SparkSession", mixed: Path) -> None:
     source = chunks(spark, mixed).cache()
-    for rows, makers in ((transforms.frames(source).drop("payload"), derived.OF_FRAMES), (transforms.facts(source), derived.OF_FACTS)):
+    for rows, makers in (
+        (transforms.frames(source).drop("payload"), derived.OF_FRAMES),
+        (transforms.gaps_and_totals(source), derived.OF_GAPS_AND_TOTALS),
+    ):
         rows = rows.repartition(1)
         for table, make in makers.items():
             by_spark = rows.mapInArrow(derived.on_batches(make), TABLE_SCHEMAS[table]).toArrow()

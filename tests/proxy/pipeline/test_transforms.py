@@ -92,7 +92,7 @@ def test_checksums_in_payloads_can_be_recomputed_by_spark(spark: "SparkSession",
 
 
 def test_facts_are_the_gaps_and_totals(spark: "SparkSession", mixed: Path) -> None:
-    table = transforms.facts(chunks(spark, mixed))
+    table = transforms.gaps_and_totals(chunks(spark, mixed))
     assert {row.kind for row in table.collect()} == {"gap", "totals"}
     assert {row.connection for row in table.where("kind = 'gap'").collect()} == {"0-0-2"}
 

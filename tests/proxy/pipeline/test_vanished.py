@@ -12,9 +12,9 @@ from proxy.pipeline.loss import UNKNOWN_END, DataLossError, Loss
 from proxy.pipeline.planner import Planner
 from proxy.pipeline.position import Position
 from proxy.pipeline.vanished import LEDGER_STREAM
-from proxy.tap import ledger as ledger_module
-from proxy.tap import record
-from proxy.tap.ledger import LEDGER_NAME, LedgerWriter
+from proxy.tap import ledger_writer, record
+from proxy.tap.ledger import LEDGER_NAME
+from proxy.tap.ledger_writer import LedgerWriter
 from proxy.tap.log_reader import end_offset
 from tests.fakes.tap_log import FakeProcessor
 
@@ -266,7 +266,7 @@ def removed(tap: Tap) -> None:
 
 def forgetful(tap: Tap) -> None:
     tap.takes(B, tap.ends(B, tap.begins(B)))
-    with mock.patch.object(ledger_module, "KEPT_BYTES", 0):
+    with mock.patch.object(ledger_writer, "KEPT_BYTES", 0):
         assert tap.ledger.compact({"job": {}}, NOW_NS) == 1
 
 

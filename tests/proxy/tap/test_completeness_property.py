@@ -23,7 +23,7 @@ from proxy.cells import TAP_DROP_REASONS
 from proxy.config.model import TapConfig, TapRule
 from proxy.tap.completeness import WindowRow, verify
 from proxy.tap.frame_tap import FrameTap
-from proxy.tap.ledger import LedgerWriter
+from proxy.tap.ledger_writer import LedgerWriter
 from proxy.tap.log_block import GapRecord
 from proxy.tap.log_reader import segments, streams
 from proxy.tap.record import DIRECTIONS, WINDOW_NS

@@ -13,7 +13,7 @@ import pytest
 
 from proxy.tap.completeness import verify
 from proxy.tap.headers import SEAL, SEAL_CRC
-from proxy.tap.ledger import LedgerWriter
+from proxy.tap.ledger_writer import LedgerWriter
 from proxy.tap.log_block import Frame
 from proxy.tap.log_reader import LogError, end_offset, streams, walk
 from proxy.tap.record import SEAL_AT, SEGMENT_HEADER_BYTES, WINDOW_NS

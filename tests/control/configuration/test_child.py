@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from control.configuration.apart import load_apart
+from control.configuration.child import load_in_child
 from control.configuration.load import load
 from control.demo.certificates import create
 from proxy.config.model import from_wire
@@ -23,12 +23,12 @@ tap: {directory: log, rules: [{name: r, sample_connections: 0.5}]}
 """
 CODE = """
 import json, os, sys
-from control.configuration.apart import load_apart
+from control.configuration.child import load_in_child
 from control.configuration.fault import ConfigurationError
 from proxy.config.model import to_wire
 files, ends = {}, {}
 try:
-    loaded = load_apart(sys.argv[1])
+    loaded = load_in_child(sys.argv[1])
     found = to_wire(loaded.config)
     files, ends = loaded.tls_files, loaded.certificate_ends
 except ConfigurationError as error:
@@ -44,7 +44,7 @@ print(json.dumps([found, modules, children, files, ends]))
 """
 
 
-def apart(path: Path, before: str = "") -> tuple[list[object], str]:
+def in_child(path: Path, before: str = "") -> tuple[list[object], str]:
     done = subprocess.run([sys.executable, "-c", before + CODE, str(path)], capture_output=True, text=True, timeout=30, check=True)
     row: list[object] = json.loads(done.stdout)
     return row, done.stderr
@@ -53,7 +53,7 @@ def apart(path: Path, before: str = "") -> tuple[list[object], str]:
 def test_the_model_is_the_one_of_load_and_nothing_of_the_child_stays(tmp_path: Path) -> None:
     path = tmp_path / "framegate.yaml"
     path.write_text(EXAMPLE)
-    (found, loaded, children, files, ends), errors = apart(path)
+    (found, loaded, children, files, ends), errors = in_child(path)
     assert isinstance(found, dict)
     assert from_wire(found) == load(path)
     assert (loaded, children, files, ends, errors) == ([], None, {}, {}, "")
@@ -65,7 +65,7 @@ def test_the_files_that_it_names_come_along(tmp_path: Path) -> None:
     path = tmp_path / "framegate.yaml"
     tls = f"tls: {{certificate: {made.server.name}, key: {made.server_key.name}}}"
     path.write_text(EXAMPLE.replace("upstream: u,", f"upstream: u, {tls},"))
-    (found, loaded, _, files, ends), errors = apart(path)
+    (found, loaded, _, files, ends), errors = in_child(path)
     assert isinstance(found, dict), found
     assert files == {str(file): file.read_bytes().decode("latin-1") for file in (made.server, made.server_key)}
     certificate = x509.load_pem_x509_certificate(made.server.read_bytes())
@@ -76,7 +76,7 @@ def test_the_files_that_it_names_come_along(tmp_path: Path) -> None:
 def test_every_fault_comes_back_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "framegate.yaml"
     path.write_text("node: a/ß\nlisteners: []\n")
-    (found, _, children, *_), errors = apart(path)
+    (found, _, children, *_), errors = in_child(path)
     assert isinstance(found, list)
     assert len(found) == 3
     assert found[0].startswith("line 1: node = a/ß: must be")
@@ -86,12 +86,12 @@ def test_every_fault_comes_back_as_it_is(tmp_path: Path) -> None:
 def test_a_process_with_threads_does_not_fork(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(threading, "active_count", lambda: 2)
     with pytest.raises(AssertionError, match="threads"):
-        load_apart(tmp_path / "framegate.yaml")
+        load_in_child(tmp_path / "framegate.yaml")
 
 
 def test_a_child_that_fails_says_why_and_ends_the_start(tmp_path: Path) -> None:
     broken = "import sys; sys.modules['control.configuration.load'] = None\n"
-    (found, _, children, *_), errors = apart(tmp_path / "framegate.yaml", broken)
+    (found, _, children, *_), errors = in_child(tmp_path / "framegate.yaml", broken)
     assert found == "the process that reads the configuration ended with 1"
     assert "ModuleNotFoundError" in errors or "ImportError" in errors
     assert children is None

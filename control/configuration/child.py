@@ -16,7 +16,7 @@ from typing import NamedTuple, NoReturn
 from control.configuration.fault import ConfigurationError, Fault
 from proxy.config.model import ProxyConfig, from_wire, to_wire
 
-__all__ = ["Loaded", "load_apart"]
+__all__ = ["Loaded", "load_in_child"]
 
 
 class Loaded(NamedTuple):
@@ -35,7 +35,7 @@ class Loaded(NamedTuple):
     certificate_ends: dict[str, float]
 
 
-def load_apart(path: str | pathlib.Path) -> Loaded:
+def load_in_child(path: str | pathlib.Path) -> Loaded:
     """The model of a file, as ``load`` gives it, with its warnings and the files that it names; call it before there are threads.
 
     Raises:

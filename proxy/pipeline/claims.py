@@ -1,0 +1,97 @@
+"""What one job holds for itself while it runs: its output folder, and its name as a consumer of the tap."""
+
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any, Final
+
+from proxy.pipeline.manifest import has_batches
+from proxy.pipeline.session import open_private
+from proxy.pipeline.settings import PipelineSettings, local_path
+from proxy.tap.consumer import ConsumerInUseError, claim_consumer
+from proxy.tap.record import FOLDER_MODE
+
+__all__ = ["UsageError", "claim_name", "claim_output"]
+
+_LOCK: Final = "_lock"
+
+
+class UsageError(ValueError):
+    """The job cannot begin as it was told to. The message is one line."""
+
+
+@contextlib.contextmanager
+def claim_output(settings: PipelineSettings) -> Iterator[None]:
+    """Judge source and output, and hold the output for this process alone.
+
+    Raises:
+        UsageError: the source is no directory that can be read; the output cannot be written to or holds something else, another job holds it,
+            or it has batches and no checkpoint that they came from.
+    """
+    if not os.path.isdir(settings.source):
+        raise UsageError(f"--source: no directory {settings.source}")
+    if not os.access(settings.source, os.R_OK | os.X_OK):
+        raise UsageError(f"--source: {settings.source} cannot be read: {os.strerror(errno.EACCES)}")
+    output = local_path(settings.output)
+    if output is None:
+        if settings.format == "parquet":
+            raise UsageError(f"--output: {settings.output} is no folder of this host; only --format delta writes elsewhere")
+        yield
+        return
+    with _open_lock(output) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"--output: another job writes to {settings.output}") from None
+        checkpoint = local_path(settings.place_of_checkpoint)
+        if has_batches(output) and checkpoint is not None and not (checkpoint / "metadata").exists():
+            raise UsageError(
+                f"--output: {settings.output} has batches, but there is no checkpoint at {settings.place_of_checkpoint}: a new query would count "
+                "its batches from 0. Name the checkpoint they came from, or another output"
+            )
+        yield
+
+
+def _open_lock(output: Path) -> IO[str]:
+    """The file in the output that a job holds while it writes there; makes the folder.
+
+    Raises:
+        UsageError: it cannot be, or the folder holds something else than a job's.
+    """
+    try:
+        output.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+        ours = (output / _LOCK).exists() or has_batches(output)
+        strange = () if ours else sorted({path.name for path in output.iterdir()} - {"lost+found"})
+        if strange:
+            raise UsageError(f"--output: {output} holds something else ({strange[0]}); name a new folder")
+        return open_private(output / _LOCK)
+    except OSError as error:
+        raise UsageError(f"--output: {output} cannot be written to: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def claim_name(settings: PipelineSettings, emit: Callable[[dict[str, Any]], None]) -> Iterator[bool]:
+    """Hold the consumer's name; gives whether retention can be told. A tap that is mounted read-only is read all the same.
+
+    Raises:
+        UsageError: another job has the name.
+    """
+    if not settings.consumer:
+        yield False
+        return
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(claim_consumer(str(settings.source), settings.consumer, settings.place_of_checkpoint))
+            registered = True
+        except ConsumerInUseError as error:
+            raise UsageError(
+                f"--consumer: {error}. Name another, or, when that job is no more: framegate tap consumers remove {settings.consumer}"
+            ) from error
+        except OSError as error:
+            registered = False
+            reason = f"{error.filename or settings.source}: {error.strerror}"
+            emit({"event": "unregistered", "consumer": settings.consumer, "reason": reason})
+        yield registered

@@ -1,0 +1,176 @@
+"""Adds lines to a tap's ledger and keeps it small: control's end of the file that ``ledger`` reads."""
+
+import contextlib
+import errno
+import os
+import threading
+from collections.abc import Iterable, Mapping, Set
+from typing import Any, Final
+
+from proxy.tap.ledger import LEDGER_NAME, Fate, Ledger, LedgerState, content_of, kept_record, run_of
+from proxy.tap.ledger_line import Pair, Span, decode, encode, joined
+from proxy.tap.record import FILE_MODE
+
+__all__ = ["LedgerWriter"]
+
+COMPACT_BYTES: Final = 1 << 20
+KEPT_BYTES: Final = COMPACT_BYTES // 2
+"""What a compaction leaves at most, as far as streams that are gone make it larger."""
+
+
+class LedgerWriter:
+    """Adds lines. Thread safe: each call holds a lock for its write and its fsync.
+
+    What cannot be written raises OSError, and a line about a stream that was never born ValueError. That leaves no part of a line that a reader would
+    believe, and changes nothing of what ``ledger`` says.
+
+    Args:
+        directory: of the tap; the caller holds its lock. What a crash tore off the last line is cut away before the first append.
+
+    Raises:
+        OSError: the file cannot be read, or made.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._path = os.path.join(directory, LEDGER_NAME)
+        self._lock = threading.Lock()
+        self._state = LedgerState()
+        content = content_of(self._path)
+        self.begun = content is None
+        """There was none."""
+        self._size = self._state.read(content or b"")
+        self._sound = content is not None and self._size == len(content)
+        self._fd = self._open(self._path)
+        if self.begun:
+            self._sync_folder()
+            self._sound = True
+
+    @property
+    def ledger(self) -> Ledger:
+        """What it says now."""
+        with self._lock:
+            return self._state.frozen(present=True)
+
+    @property
+    def large(self) -> bool:
+        """It is time to ``compact``."""
+        return self._size > COMPACT_BYTES
+
+    def born(self, stream: str, tapped: Iterable[Pair], now_ns: int) -> None:
+        """A stream will be written."""
+        self._append({"event": "born", "stream": stream, "tapped": sorted(set(tapped))}, now_ns)
+
+    def tapped(self, stream: str, tapped: Iterable[Pair], now_ns: int) -> None:
+        """Other pairs than before can be matched in a stream that is being written."""
+        self._append({"event": "tapped", "stream": stream, "tapped": sorted(set(tapped))}, now_ns)
+
+    def ended(self, stream: str, end: int, now_ns: int, *, settled: bool) -> None:
+        """A stream ends at this logical offset."""
+        self._append({"event": "ended", "stream": stream, "end": end, "settled": settled}, now_ns)
+
+    def deleted(self, stream: str, to: int, now_ns: int, from_ns: int = 0, until_ns: int = 0) -> None:
+        """What lies before an offset is about to be deleted; all that it speaks of lies between these times. From 0: it may be anything since the
+        stream was born; until 0: up to now.
+        """
+        self._append({"event": "deleted", "stream": stream, "to": to, "from_ns": from_ns, "until_ns": until_ns or now_ns}, now_ns)
+
+    def adopted(self, stream: str, end: int, now_ns: int) -> None:
+        """A stream is there of which the ledger knows nothing, and ends so."""
+        self._append({"event": "adopted", "stream": stream, "end": end}, now_ns)
+
+    def compact(self, consumers: Mapping[str, Mapping[str, int]], now_ns: int) -> int:
+        """Write the file anew, without streams that are gone.
+
+        Args:
+            consumers: for each registered consumer the offset to which it has read each stream; what all have read is forgotten first, and what some
+                have not only when the file stays too large otherwise.
+            now_ns: wall clock.
+
+        Returns:
+            How many streams were forgotten.
+        """
+        with self._lock:
+            streams = self._state.streams
+            lines = {stream: encode(kept_record(stream, fate, now_ns)) for stream, fate in streams.items()}
+            there = {run_of(stream) for stream, fate in streams.items() if not fate.gone}
+            needed = {stream: _needed(stream, fate, consumers) for stream, fate in streams.items() if run_of(stream) not in there}
+            size = sum(map(len, lines.values()))
+            forgotten = self._state.forgotten
+            for stream in sorted(needed, key=lambda stream: (needed[stream], streams[stream].born)):
+                if needed[stream]:
+                    if size <= KEPT_BYTES:
+                        break
+                    forgotten = max(forgotten, streams[stream].born)
+                size -= len(lines.pop(stream))
+            dropped = streams.keys() - lines.keys()
+            cut = self._state.cut
+            for fate in (streams[stream] for stream in dropped):
+                cut = joined(cut, (fate.cut_from_ns, fate.cut_until_ns))
+            self._rewrite([lines[stream] for stream in sorted(lines, key=lambda stream: streams[stream].born)], dropped, forgotten, cut, now_ns)
+            return len(dropped)
+
+    def close(self) -> None:
+        """Write no more."""
+        with self._lock:
+            os.close(self._fd)
+
+    def _append(self, members: dict[str, Any], now_ns: int) -> None:
+        with self._lock:
+            if members["event"] in ("tapped", "ended", "deleted") and members["stream"] not in self._state.streams:
+                raise ValueError(f"{members['event']}, but never born: {members['stream']}")
+            record = {"n": self._state.last + 1, "ns": now_ns, **members}
+            line = encode(record)
+            if not self._sound:
+                os.ftruncate(self._fd, self._size)
+            self._sound = False
+            if os.write(self._fd, line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path)
+            os.fsync(self._fd)
+            self._sound = True
+            self._size += len(line)
+            self._state.last += 1
+            self._state.apply(decode(line[:-1]))
+
+    def _rewrite(self, lines: list[bytes], dropped: Set[str], forgotten: int, cut: Span, now_ns: int) -> None:
+        state = self._state
+        kept = {stream: fate for stream, fate in state.streams.items() if stream not in dropped}
+        damaged = any(fate.born <= state.damaged_at for fate in kept.values())  # what it may be about can still be there
+        damage, damaged_at = (state.damage, state.damaged_at) if damaged else ("", 0)
+        members = {"to": state.last, "lines": len(lines), "forgotten": forgotten, "damage": damage, "damaged_at": damaged_at}
+        times = {"cut_from_ns": cut[0], "cut_until_ns": cut[1]}
+        content = b"".join([encode({"n": 0, "ns": now_ns, "event": "compacted", **members, **times}), *lines])
+        temporary = self._path + ".tmp"
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        fd = self._open(temporary)
+        try:
+            view = memoryview(content)
+            while view:
+                view = view[os.write(fd, view) :]
+            os.fsync(fd)
+            os.replace(temporary, self._path)
+        except OSError:
+            os.close(fd)
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+        os.close(self._fd)  # the new one is open
+        self._fd, self._size, self._sound = fd, len(content), True
+        state.streams, state.forgotten, state.cut, state.damage, state.damaged_at = kept, forgotten, cut, damage, damaged_at
+        self._sync_folder()
+
+    def _open(self, path: str) -> int:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+
+    def _sync_folder(self) -> None:
+        folder = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _needed(stream: str, fate: Fate, consumers: Mapping[str, Mapping[str, int]]) -> bool:
+    """Whether some consumer has not read all of a stream."""
+    return any(offsets.get(stream, 0) < (fate.end or 0) for offsets in consumers.values())

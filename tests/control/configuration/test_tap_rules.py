@@ -1,0 +1,68 @@
+"""The tap's rules and sizes."""
+
+import pathlib
+from typing import Any
+
+import pytest
+
+from tests.fakes.configuration import faults, put, warnings
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "key", "part"),
+    [
+        ("tap.rules.0.listeners", ["kafkaa"], "tap.rules[0].listeners[0]", "there are: kafka, plain"),
+        ("tap.rules.0.networks", ["10.0.0.1/8"], "tap.rules[0].networks[0]", "is not a network"),
+        ("tap.rules.0.directions", [], "tap.rules[0].directions", "request, response or both"),
+        ("tap.rules.0.apis", ["Fetch", "Fetsch"], "tap.rules[0].apis[1]", "is not a Kafka API"),
+        ("tap.rules.0.blank", ["0-15", "9-8"], "tap.rules[0].blank[1]", "is not a range of bytes"),
+        ("tap.rules.0.hash", ["15-20", "0-15"], "tap.rules[0].hash", "in two ranges"),
+        ("tap.rules.0", {"name": "a", "min_size": "2KiB", "max_size": "1KiB"}, "tap.rules[0].min_size", "is above max_size (1KiB)"),
+        ("tap.rules.0.sample_frames", 1.5, "tap.rules[0].sample_frames", "must be from 0.0 to 1.0"),
+        ("tap.rules.0.max_cpu_percent", 101, "tap.rules[0].max_cpu_percent", "must be from 0.0 to 100.0"),
+        ("tap.rules.0.expires", "later", "tap.rules[0].expires", "is not an instant"),
+        ("tap.flush_size", "16MiB", "tap.flush_size", "must not be larger than queue_size"),
+        ("tap.budget", "64MiB", "tap.budget", "must not be larger than budget"),
+    ],
+)
+def test_a_broken_rule_is_named_at_its_key(data: dict[str, Any], path: str, value: object, key: str, part: str) -> None:
+    found = faults(put(data, path, value))
+    assert [item for item, reason in found if part in reason] == [key], found
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "key", "part"),
+    [
+        ("tap.rules.0", {"name": "a", "capture": "hash", "max_frame_bytes": 5}, "tap.rules[0].max_frame_bytes", "capture is hash"),
+        ("tap.rules.0", {"name": "a", "capture": "lengths", "blank": ["0-"]}, "tap.rules[0].blank", "capture is lengths"),
+        ("tap.rules.0", {"name": "a", "on_full": "mute", "max_loss_percent": 5}, "tap.rules[0].max_loss_percent", "loses nothing"),
+    ],
+)
+def test_a_key_that_has_no_effect_is_a_warning(data: dict[str, Any], tmp_path: pathlib.Path, path: str, value: object, key: str, part: str) -> None:
+    data["tap"]["budget"] = "128MiB"
+    assert warnings(data, tmp_path) == []
+    found = warnings(put(data, path, value), tmp_path)
+    assert [item for item, reason in found if "has no effect" in reason and part in reason] == [key]
+    assert len(found) == 1
+
+
+def test_rules_of_the_same_name_are_named(data: dict[str, Any]) -> None:
+    found = faults(put(data, "tap.rules", [{"name": "a"}, {"name": "a"}]))
+    assert [key for key, _ in found] == ["tap.rules[1].name"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "key", "part"),
+    [
+        ({"apis": ["Fetch"]}, "apis", "no listener of the rule has protocol kafka"),
+        ({"clients": ["a*"], "listeners": ["plain"]}, "clients", "no listener of the rule has protocol kafka"),
+        ({"expires": "2001-01-01T00:00:00Z"}, "expires", "has passed"),
+    ],
+)
+def test_a_rule_that_matches_nothing_is_a_warning(data: dict[str, Any], tmp_path: pathlib.Path, rule: dict[str, Any], key: str, part: str) -> None:
+    data["tap"]["budget"] = "128MiB"
+    ((found, reason),) = warnings(put(data, "tap.rules.0", {"name": "a", **rule}), tmp_path)
+    assert (found, part in reason) == (f"tap.rules[0].{key}", True), reason
+    data["listeners"][1]["protocol"] = "kafka"
+    rule["expires"] = "1h"
+    assert warnings(put(data, "tap.rules.0", {"name": "a", **rule}), tmp_path) == []

@@ -1,0 +1,77 @@
+"""The pipeline's job as a process of its own, and its tables as they are read without Spark."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+import proxy
+
+JOB = Path(__file__).parents[1] / "proxy" / "pipeline" / "job.py"
+WAIT_S = 120
+
+
+def until(ready: Callable[[], Any], what: str, job: "subprocess.Popen[str] | None" = None) -> Any:
+    """What ``ready`` gives, as soon as it is true; a job that ended meanwhile is a failure."""
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        found = ready()
+        if found:
+            return found
+        assert job is None or job.poll() is None, f"the job ended while waiting for {what}: {job.stderr.read() if job.stderr else ''}"
+        time.sleep(0.02)
+    raise AssertionError(f"no {what} within {WAIT_S} s")
+
+
+def environment() -> dict[str, str]:
+    """Of a process that runs the same build."""
+    return {**os.environ, "PYTHONPATH": str(Path(proxy.__file__).parents[1])}
+
+
+@contextlib.contextmanager
+def running(**told: Any) -> Iterator["subprocess.Popen[str]"]:
+    """The job in a process group of its own, which is killed whole in the end. Told nothing, it starts Spark and waits for ``tell``."""
+    job = subprocess.Popen(
+        [sys.executable, str(JOB), *([json.dumps(told)] if told else [])],
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        with job:
+            try:
+                yield job
+            finally:
+                if job.returncode != -signal.SIGKILL:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(job.pid, signal.SIGKILL)
+    finally:
+        job.wait(10)
+
+
+def tell(job: "subprocess.Popen[str]", **told: Any) -> None:
+    """Let a job begin that started Spark and waits."""
+    assert job.stdin is not None
+    job.stdin.write(json.dumps(told) + "\n")
+    job.stdin.flush()
+
+
+def table(output: Path, name: str) -> list[dict[str, Any]]:
+    """The rows of a table, read without Spark."""
+    return [row for part in sorted((output / name).glob("date=*/hour=*/*.parquet")) for row in pq.ParquetFile(part).read().to_pylist()]
+
+
+def narrow(output: Path, columns: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Some columns of the table ``frames``, read without Spark."""
+    return [row for file in (output / "frames").rglob("*.parquet") for row in pq.ParquetFile(file).read(columns=list(columns)).to_pylist()]

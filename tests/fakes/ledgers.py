@@ -1,0 +1,31 @@
+"""A small ledger, as it is written and as it is read."""
+
+from pathlib import Path
+
+from proxy.tap.ledger import LEDGER_NAME, Fate
+from proxy.tap.ledger_writer import LedgerWriter
+
+BOTH = [("a", "request"), ("a", "response")]
+
+
+def filled(directory: Path) -> LedgerWriter:
+    writer = LedgerWriter(str(directory))
+    writer.adopted("n.0.old", 640, 1)
+    writer.born("n.0.b", BOTH, 2)
+    writer.tapped("n.0.b", [("b", "request")], 3)
+    writer.ended("n.0.b", 1280, 4, settled=False)
+    writer.deleted("n.0.b", 128, 5, 3, 4)
+    writer.born("n.recovery.b", [], 6)
+    writer.ended("n.0.b", 1280, 7, settled=True)
+    return writer
+
+
+FILLED = {
+    "n.0.old": Fate(1, 0, [], 640, settled=True, adopted=True),
+    "n.0.b": Fate(2, 2, [*BOTH, ("b", "request")], 1280, settled=True, deleted_to=128, cut_from_ns=2, cut_until_ns=4),
+    "n.recovery.b": Fate(6, 6, [], recovery=True),
+}
+
+
+def lines(directory: Path) -> list[bytes]:
+    return (directory / LEDGER_NAME).read_bytes().splitlines(keepends=True)

@@ -1,0 +1,97 @@
+"""What another job holds, or cannot be held, is one line and exit code 2."""
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from proxy.pipeline.manifest import ManifestLog
+from proxy.pipeline.run import EXIT_USAGE, run_pipeline
+from proxy.pipeline.settings import PipelineSettings
+from proxy.tap.consumer import claim_consumer, write_consumer
+from tests.fakes.jobs import JOB, environment
+
+
+def test_an_output_has_one_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with (tmp_path / "_lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert run_pipeline(PipelineSettings(source=tmp_path, output=tmp_path)) == EXIT_USAGE
+    assert "another job writes" in capsys.readouterr().err
+
+
+def test_batches_without_their_checkpoint_are_not_continued(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ManifestLog(tmp_path).close()
+    assert run_pipeline(PipelineSettings(source=tmp_path, output=tmp_path)) == EXIT_USAGE
+    assert "there is no checkpoint" in capsys.readouterr().err
+
+
+def test_an_output_that_cannot_be_is_one_line_and_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    for output in (tmp_path / "file", tmp_path / "file" / "out"):
+        assert run_pipeline(PipelineSettings(source=tmp_path, output=output)) == EXIT_USAGE
+        said = capsys.readouterr().err
+        assert said.startswith(f"framegate pipeline: --output: {output} cannot be written to: ")
+        assert said.count("\n") == 1
+
+
+def test_an_output_that_cannot_be_written_to_is_one_line_and_exit_2(tmp_path: Path, unwritable: list[str]) -> None:
+    command = [*unwritable, sys.executable, str(JOB), json.dumps({"source": str(tmp_path), "output": str(tmp_path / "sealed" / "out")})]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == EXIT_USAGE
+    assert done.stderr.startswith(f"framegate pipeline: --output: {tmp_path}/sealed/out cannot be written to: ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.fixture
+def unwritable(tmp_path: Path) -> Iterator[list[str]]:
+    """What to put before a command for which ``sealed`` is a folder that cannot be written to."""
+    sealed = tmp_path / "sealed"
+    sealed.mkdir(mode=0o755 if os.geteuid() == 0 else 0o555)
+    if os.geteuid() != 0:
+        yield []
+        return
+    words = ["unshare", "-m", "sh", "-c", f'mount --bind {sealed} {sealed} && mount -o remount,bind,ro {sealed} && exec "$@"', "sh"]
+    if subprocess.run([*words, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("no mount namespaces here, and root may write everywhere")
+    yield words
+
+
+def test_a_consumer_is_one_job_of_the_tap(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_consumer(str(tmp_path), "pipeline", {}, 1, "/elsewhere/_checkpoint")
+    assert run_pipeline(PipelineSettings(source=tmp_path, output=tmp_path / "out")) == EXIT_USAGE
+    said = capsys.readouterr().err
+    assert "--consumer: the name pipeline is in use by /elsewhere/_checkpoint" in said
+    assert "framegate tap consumers remove pipeline" in said
+    with claim_consumer(str(tmp_path), "mine"):
+        assert run_pipeline(PipelineSettings(source=tmp_path, output=tmp_path / "out", consumer="mine")) == EXIT_USAGE
+    assert "another process reads under the name mine" in capsys.readouterr().err
+
+
+def test_a_tap_that_cannot_be_written_to_is_said_and_read(tmp_path: Path, unwritable: list[str]) -> None:
+    told = {"source": str(tmp_path / "sealed"), "output": str(tmp_path / "out")}
+    command = [*unwritable, sys.executable, str(JOB), json.dumps(told)]
+    no_java = {**environment(), "JAVA_HOME": str(tmp_path / "no-java")}
+    done = subprocess.run(command, env=no_java, capture_output=True, text=True, check=False)
+    (said,) = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (said["event"], said["consumer"]) == ("unregistered", "pipeline")
+    assert said["reason"].startswith(str(tmp_path / "sealed" / "_consumers"))
+    assert "Spark needs Java" in done.stderr, "it went on from there"
+
+
+def test_an_output_that_holds_something_else_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "thesis.txt").touch()
+    assert run_pipeline(PipelineSettings(source=tmp_path, output=tmp_path)) == EXIT_USAGE
+    assert capsys.readouterr().err == f"framegate pipeline: --output: {tmp_path} holds something else (thesis.txt); name a new folder\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_new_disk_is_empty_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "lost+found").mkdir()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no-java"))
+    assert run_pipeline(PipelineSettings(source=tmp_path, output=tmp_path)) == EXIT_USAGE
+    assert "Spark needs Java" in capsys.readouterr().err

@@ -1,0 +1,128 @@
+"""The driver of a job is killed wherever it may stand, and the tables equal what was sent."""
+
+import collections
+import contextlib
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from proxy.pipeline.run import start_query
+from proxy.pipeline.settings import PipelineSettings
+from proxy.pipeline.tables import TableWriter
+from proxy.tap import record
+from tests.fakes.jobs import WAIT_S, running, table, tell, until
+from tests.fakes.tap_files import stored
+from tests.fakes.tap_log import START_NS, FakeProcessor, demo_body
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Where the driver stands when it is killed, and in which batch: the next new one, or the one that the kill before left to be replayed.
+KILLS = (
+    ("begun", "new"),
+    ("staged frames", "replayed"),
+    ("taken frames", "replayed"),
+    ("committed", "new"),
+    ("published", "replayed"),
+)
+
+
+class Traffic(threading.Thread):
+    """Two processors that append while the driver comes and goes; remembers what it sent."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self.sent: list[tuple[Any, ...]] = []
+        self.lost = 0
+        self._stopping = threading.Event()
+        self._processors = [FakeProcessor(directory, slot=slot, segment_size=20_000) for slot in range(2)]
+
+    def run(self) -> None:
+        number = 0
+        while not self._stopping.wait(0.05):
+            self._round(number)
+            number += 1
+        for processor in self._processors:
+            processor.close()
+
+    def _round(self, number: int) -> None:
+        for slot, processor in enumerate(self._processors):
+            connection = slot * 10 + number % 3
+            first = processor.sent.get((connection, "request"), 0)
+            bodies = [demo_body(connection, first + index, os.urandom(200)) for index in range(3)]
+            processor.send(bodies, connection=connection, at_ns=START_NS + number * 10**9)
+            self.sent += [(connection, "request", first + index, body, None, None) for index, body in enumerate(bodies)]
+            answer = processor.sent.get((connection, "response"), 0)
+            processor.send(
+                [b"%d" % number], connection=connection, direction="response", protocol="kafka", keys=[number % 4 << 16 | 1], latencies=[number]
+            )
+            self.sent.append((connection, "response", answer, b"%d" % number, number % 4, number))
+            if number % 10 == 9:
+                processor.point(connection, "request").lose(record.REASON_QUEUE_FULL, 2, 20, first + 3, START_NS)
+                self.lost += 2
+            processor.flush()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self.join()
+
+
+def highest(checkpoint: Path, kind: str) -> int:
+    """The last batch that Spark logged as planned (offsets) or done (commits)."""
+    numbers = [int(file.name) for file in (checkpoint / kind).glob("*") if file.name.isdigit()]
+    return max(numbers, default=-1)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_tables_equal_the_model_after_kills_between_offsets_and_commit(spark: "SparkSession", tmp_path: Path) -> None:
+    log, output, marker = tmp_path / "log", tmp_path / "out", tmp_path / "marker"
+    checkpoint = output / "_checkpoint"
+    log.mkdir()
+    traffic = Traffic(log)
+    traffic.start()
+    try:
+        with contextlib.ExitStack() as jobs:
+            job = jobs.enter_context(running())
+            for number, (place, kind) in enumerate(KILLS, 1):
+                begin = max(1, highest(checkpoint, "offsets") + (kind == "new"))
+                pause = {"pause_from": begin, "pause_at": place, "marker": str(marker)}
+                tell(job, source=str(log), output=str(output), max_bytes_per_trigger=100_000, **pause)
+                following = jobs.enter_context(running()) if number < len(KILLS) else None
+                batch = int(until(lambda: marker.exists() and marker.read_text(), place, job))
+                assert highest(checkpoint, "offsets") == batch > highest(checkpoint, "commits") == batch - 1 >= 0
+                os.killpg(job.pid, signal.SIGKILL)
+                assert job.wait(WAIT_S) == -signal.SIGKILL
+                marker.unlink()
+                job = following or job
+    finally:
+        traffic.stop()
+    settings = PipelineSettings(source=log, output=output, available_now=True)
+    assert start_query(spark, settings, TableWriter(output)).awaitTermination(WAIT_S)
+    check_against_model(output, traffic, log)
+
+
+def check_against_model(output: Path, traffic: Traffic, log: Path) -> None:
+    frames = table(output, "frames")
+    names = ("connection_id", "direction", "sequence", "payload", "api_key", "latency_us")
+    assert collections.Counter(tuple(row[name] for name in names) for row in frames) == collections.Counter(traffic.sent)
+    keys = {(row["stream"], row["offset"], row["chunk_index"], row["frame_index"]) for row in frames}
+    assert len(keys) == len(frames) == sum(stored(log).values())
+    answers = [sent for sent in traffic.sent if sent[1] == "response"]
+    assert sorted((row["connection_id"], row["sequence"], row["latency_us"]) for row in table(output, "requests")) == sorted(
+        (sent[0], sent[2], sent[5]) for sent in answers
+    )
+    parts = table(output, "traffic_by_minute")
+    assert sum(row["frames"] for row in parts) == len(traffic.sent)
+    assert sum(row["bytes"] for row in parts) == sum(len(sent[3]) + 4 for sent in traffic.sent)
+    assert sum(row["lost_frames"] for row in parts) == sum(row["lost_frames"] for row in table(output, "gaps")) == traffic.lost
+    said = json.loads((output / "_progress.json").read_text())
+    rows = ("frames", "requests", "gaps")
+    assert {name: said["total"][name] for name in rows} == {name: len(table(output, name)) for name in rows}
+    assert not (output / "_staging").exists()
