@@ -17,7 +17,7 @@ from proxy.network.mute_set import MuteSet
 from proxy.network.options import ChannelOptions
 from proxy.network.receive import Receive
 from proxy.network.run import Run
-from proxy.network.timer import Timer
+from proxy.network.timer import CallbackTimer
 from proxy.network.transport import Transport
 from proxy.network.turns import TurnOwner
 from proxy.network.verdict import refusal
@@ -45,21 +45,6 @@ class _ReadTurn(TurnOwner):
 
     def is_held_up(self) -> bool:
         return self._half.is_held_up()
-
-
-class _ReadTimer(Timer):
-    """Has a socket read again that epoll does not announce."""
-
-    def __init__(self, half: "ReadHalf") -> None:
-        super().__init__()
-        self._half: ReadHalf | None = half
-
-    def fire(self, now_ns: i64) -> None:
-        if self._half is not None:
-            self._half.on_retry()
-
-    def release(self) -> None:
-        self._half = None
 
 
 class ReadHalf:
@@ -109,7 +94,7 @@ class ReadHalf:
         self._stats: Final = options.stats
         self._is_upstream: Final = options.side == "upstream"
         self._read_size: i64 = FIRST_READ
-        self._retry: _ReadTimer | None = None
+        self._retry: CallbackTimer | None = None  # reads a socket again, which epoll does not announce
 
     @property
     def bytes_arrived(self) -> i64:
@@ -316,7 +301,7 @@ class ReadHalf:
     def _retry_later(self) -> None:
         retry = self._retry
         if retry is None:
-            retry = self._retry = _ReadTimer(self)
+            retry = self._retry = CallbackTimer(self.on_retry)
         due_ns = self._loop.now_ns + socket_buffers.A_WHILE_NS
         if not self.retry_armed or due_ns < retry.deadline_ns:
             self.retry_armed = True
