@@ -53,7 +53,7 @@ class ReadHalf:
     Attributes:
         receive: the frame begun.
         ended: the peer sends no more.
-        discards: what the peer sends is thrown away (``Channel.discard_input``).
+        discards: what the peer sends is thrown away (``discard_input``).
         care: how it reads while memory is short; None before the first time.
         retry_armed: a timer reads, not epoll.
         frames_received, bytes_received: of frames, headers counted; bytes include parts of frames.
@@ -130,11 +130,23 @@ class ReadHalf:
         """Whether something else than memory keeps a frame begun from being read: the soft causes let it finish."""
         return self._mutes.causes & mute.HARD & ~mute.MEMORY != 0
 
-    def discard(self) -> None:
-        """Read nothing more but the end: the frame begun is lost."""
+    def discard_input(self, cause: i64) -> None:
+        """End reading: mute for ``cause``, a soft one that stays, and throw away what the peer still sends, unseen and uncounted, whatever else
+        mutes, until its end, which is told. To be followed by the end of our side: a close with unread bytes would be a reset, which can
+        overtake what the peer was sent. A frame begun is lost. Harmless when the peer's end was seen.
+        """
+        if self.ended or self.discards:
+            return
+        channel = self._channel
+        self.lose_frame()
+        channel.mute(cause)
+        self.pass_boundary()
         self.discards = True
         if self.care is not None:
             self.care.before_read()
+        channel.sync_interest()
+        if self._transport.has_buffered():
+            channel.queue_buffered()
 
     def poll_buffered(self) -> None:
         """Read what the transport holds although the socket is silent."""

@@ -195,7 +195,7 @@ def test_a_send_that_is_out_at_once_is_not_told(net: NetBench) -> None:
     net.poll(2)
     assert peer.recv(100) == frame(3) + frame(4)
     assert net.listener.words(channel) == ["ready"]
-    assert (channel.frames_sent, channel.bytes_sent, channel.can_send) == (2, 15, True)
+    assert (channel.write_half.frames_sent, channel.write_half.bytes_sent, channel.can_send) == (2, 15, True)
     assert (net.stats.frames_sent, net.stats.bytes_sent, net.stats.writes) == (2, 15, 1)
 
 
@@ -216,7 +216,7 @@ def test_what_the_socket_does_not_take_is_the_pending_send(net: NetBench) -> Non
         net.poll()
     seen += len(peer.recv(1 << 20)) if seen < len(data) else 0
     assert net.listener.words(channel) == ["ready", "sent"]
-    assert (channel.frames_sent, channel.bytes_sent, net.pool.used) == (1, len(data), 0)
+    assert (channel.write_half.frames_sent, channel.write_half.bytes_sent, net.pool.used) == (1, len(data), 0)
 
 
 def test_what_is_booked_moves_from_the_receive_to_the_send(net: NetBench) -> None:
@@ -713,7 +713,7 @@ def test_a_send_of_which_the_socket_takes_nothing_is_neither_a_write_nor_activit
     net.clock.advance_ms(4999)
     assert not channel.send(run_of(frame(1)))
     net.poll()
-    assert (net.stats.writes, channel.bytes_sent) == (0, 0)
+    assert (net.stats.writes, channel.write_half.bytes_sent) == (0, 0)
     assert channel.is_open
     net.clock.advance_ms(1)
     net.poll()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from proxy.network import mute
-from proxy.network.authenticator import Authenticator
+from proxy.network.authenticator import AuthenticatorFactory, HandshakeAuthenticator
 from proxy.network.cause import Cause
 from proxy.network.channel import Channel
 from proxy.network.fd_handler import FdHandler
@@ -569,14 +569,14 @@ def test_frames_over_tls(net: NetBench, tls_world: TlsWorld) -> None:
 def test_who_authenticates_sees_the_certificate_and_the_channel_does_not_keep_it(net: NetBench, tls_world: TlsWorld) -> None:
     seen: list[bytes | None] = []
 
-    class Witness(Authenticator):
-        def authenticate(self, identity: Identity) -> str:
+    class Witness(AuthenticatorFactory):
+        def make(self, identity: Identity) -> HandshakeAuthenticator:
             seen.append(identity.certificate)
-            return "somebody"
+            return HandshakeAuthenticator("somebody")
 
     ours, peer = tcp_pair()
     options = net.options(side="upstream", tls=tls_world.client_settings())
-    options.authenticator = Witness()
+    options.authenticators = Witness()
     server = net.register(ours, 1, net.options(tls=tls_world.server_settings()))
     client = net.register(peer, 2, options)
     net.poll_until(lambda: server.is_open and client.is_open)
