@@ -3,7 +3,7 @@
 import contextlib
 import gc
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -16,7 +16,7 @@ from proxy.network.run import Run
 from proxy.network.state import ChannelState
 from tests.fakes.authenticator import Act, Await, Crash, Expect, Refuse, Say, ScriptedAuthenticator, ScriptedAuthenticators
 from tests.fakes.clock import SECOND
-from tests.fakes.network import NetBench, Recorder, RecorderSink, frame, net_bench, reset, tcp_pair, trace_of
+from tests.fakes.network import NetBench, Recorder, RecorderSink, frame, reset, tcp_pair, trace_of
 from tests.fakes.tls import TlsWorld
 
 AUTHENTICATING = ChannelState.AUTHENTICATING
@@ -24,12 +24,6 @@ SIDES = ("downstream", "upstream")
 MS = 1_000_000
 
 Begun = tuple[Channel, socket.socket, ScriptedAuthenticator]
-
-
-@pytest.fixture
-def net() -> Iterator[NetBench]:
-    with net_bench() as bench:
-        yield bench
 
 
 def framed(body: bytes) -> bytes:
