@@ -95,16 +95,11 @@ class Authentication(Waker):
             self._wait(self._on_hang_up(events))
 
     def close(self) -> None:
-        """The channel is READY, or closed: wake it no more. To be called once."""
-        self._channel = None
-        self._loop.cancel(self._timer)
-        self._timer.release()
-        self.frames.close()
-        authenticator = self.authenticator
-        del self.authenticator  # it holds this one, as who wakes it
+        """The channel is closed: wake nobody any more. To be called once."""
+        authenticator = self._let_go()
         try:
             authenticator.close()
-        except Exception as error:
+        except Exception as error:  # nothing may keep a channel from closing
             self._loop.faults.note("callback", error)
 
     # The steps: what is to be waited for then; anything once the channel is READY or closed.
@@ -125,8 +120,7 @@ class Authentication(Waker):
             return EPOLLOUT
         if code == DONE:
             assert authenticator.complete, "who is done knows"
-            self.close()
-            channel.become_ready(authenticator)
+            channel.become_ready(self._let_go())
             return 0
         if code == WANT_READ:
             return self._want_read(channel)
@@ -186,6 +180,15 @@ class Authentication(Waker):
         self._interest = wanted
         if self._channel is not None:
             self._channel.wait_opening(wanted)
+
+    def _let_go(self) -> Authenticator:
+        authenticator = self.authenticator
+        del self.authenticator  # it holds this one, as who wakes it
+        self._channel = None
+        self._loop.cancel(self._timer)
+        self._timer.release()
+        self.frames.close()
+        return authenticator
 
     def _arm(self, deadline_ns: i64) -> None:
         if deadline_ns == NEVER:

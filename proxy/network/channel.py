@@ -359,7 +359,6 @@ class Channel(ChannelCallbacks):
         authenticator = self.options.authenticators.make(self.identity)
         if authenticator.complete:
             self.become_ready(authenticator)
-            authenticator.close()
             return
         self._authentication = Authentication(self, self._loop, self._socket, self._transport, self._account, self.options, authenticator)
         self._authentication.step()
@@ -369,6 +368,7 @@ class Channel(ChannelCallbacks):
         self.principal = authenticator.principal
         self.principal_type = authenticator.principal_type
         self.expires_ns = authenticator.expires_ns
+        authenticator.close()
         if self.identity is not None:
             self.identity.certificate = None  # half a KiB and more, for as long as the connection lasts
         self.state = state.next_state(self.state, ChannelEvent.AUTHENTICATED)

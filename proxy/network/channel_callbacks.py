@@ -66,7 +66,7 @@ class ChannelCallbacks(PolledChannel):
 
     @abc.abstractmethod
     def become_ready(self, authenticator: Authenticator) -> None:
-        """The authenticator is complete."""
+        """The authenticator is complete: take over what it knows, and close it."""
 
     @abc.abstractmethod
     def queue_buffered(self) -> None:

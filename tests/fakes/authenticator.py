@@ -115,6 +115,7 @@ class ScriptedAuthenticator(Authenticator):
     def close(self) -> None:
         self.closed += 1
         self.frames = None
+        self.principal = ""  # whoever wants to know has asked by now
 
     def _receive(self, frames: FrameExchange, act: Expect) -> bool:
         body = frames.receive()

@@ -368,9 +368,11 @@ def test_an_authenticator_that_cannot_be_closed_does_not_keep_its_channel(net: N
     first, peer = net.pair(net.options(authenticators=Makes()))
     second, _ = net.pair(net.options(authenticators=Makes()))
     peer.sendall(framed(b"a"))
-    net.poll_until(lambda: first.is_open)
+    net.poll_until(lambda: net.listener.words(first))
     second.close(Cause.ADMIN)
-    assert second.close_cause is Cause.ADMIN
+    net.poll()
+    assert (first.close_cause, second.close_cause) == (Cause.INTERNAL, Cause.ADMIN)
+    assert net.listener.words() == ["closed", "closed"]
 
 
 # Mutes and memory.
