@@ -1,13 +1,17 @@
 """An authenticator that follows a script: what it receives, sends, waits for, and how it ends. Proven by the same check suite as the real ones."""
 
 import dataclasses
+import socket
 from collections.abc import Sequence
 
 from proxy.errors import AuthenticationError, InternalError
 from proxy.network.authenticator import USER, WAIT, Authenticator, AuthenticatorFactory, Waker
+from proxy.network.channel import Channel
 from proxy.network.frame_exchange import MAX_FRAME, FrameExchange
 from proxy.network.timer import NEVER
 from proxy.network.transport import DONE, WANT_READ, WANT_WRITE, Identity
+from tests.fakes.clock import MS
+from tests.fakes.network import NetBench
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +102,7 @@ class ScriptedAuthenticator(Authenticator):
                 received = True
             elif isinstance(act, Say):
                 self._script.pop(0)
-                if not frames.send(act.body):
+                if not frames.send(act.body) and self._script:  # the last need not be out for us to know
                     return WANT_WRITE
             elif isinstance(act, Await):
                 if not self._is_over(act):
@@ -161,3 +165,34 @@ class ScriptedAuthenticators(AuthenticatorFactory):
         made = ScriptedAuthenticator(self._script, *self._known)
         self.made.append(made)
         return made
+
+
+Begun = tuple[Channel, socket.socket, ScriptedAuthenticator]
+
+
+def framed(body: bytes) -> bytes:
+    """A frame of this body."""
+    return len(body).to_bytes(4, "big") + body
+
+
+def begin(
+    net: NetBench, *script: Act, side: str = "downstream", delay_ms: int = 0, tcp: bool = True
+) -> tuple[Channel, socket.socket, ScriptedAuthenticator]:
+    """A channel that has made its first step, its peer, and its authenticator."""
+    factory = ScriptedAuthenticators(*script)
+    options = net.options(side=side, authenticators=factory, failed_authentication_delay_ns=delay_ms * MS)
+    channel, peer = net.pair(options, tcp=tcp)
+    net.poll()
+    return channel, peer, factory.made[0]
+
+
+def settle(net: NetBench) -> None:
+    """What was sent over the loopback is here with the next poll; a timer's step comes one later."""
+    net.poll(4)
+
+
+def steps_in(net: NetBench, authenticator: ScriptedAuthenticator, polls: int = 30) -> int:
+    """How many steps it makes in so many polls."""
+    before = authenticator.steps
+    net.poll(polls)
+    return authenticator.steps - before

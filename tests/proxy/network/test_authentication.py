@@ -7,49 +7,33 @@ from collections.abc import Callable
 
 import pytest
 
-from proxy.network import mute
 from proxy.network.authentication import Authentication
 from proxy.network.cause import Cause
 from proxy.network.channel import Channel
-from proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD
+from proxy.network.epoll import UNREGISTERED
 from proxy.network.run import Run
 from proxy.network.state import ChannelState
-from tests.fakes.authenticator import Act, Await, Crash, Expect, Refuse, Say, ScriptedAuthenticator, ScriptedAuthenticators
+from tests.fakes.authenticator import (
+    Act,
+    Await,
+    Begun,
+    Crash,
+    Expect,
+    Refuse,
+    Say,
+    ScriptedAuthenticator,
+    ScriptedAuthenticators,
+    begin,
+    framed,
+    settle,
+    steps_in,
+)
 from tests.fakes.clock import SECOND
 from tests.fakes.network import NetBench, Recorder, RecorderSink, frame, reset, tcp_pair, trace_of
 from tests.fakes.tls import TlsWorld
 
 AUTHENTICATING = ChannelState.AUTHENTICATING
 SIDES = ("downstream", "upstream")
-MS = 1_000_000
-
-Begun = tuple[Channel, socket.socket, ScriptedAuthenticator]
-
-
-def framed(body: bytes) -> bytes:
-    return len(body).to_bytes(4, "big") + body
-
-
-def begin(
-    net: NetBench, *script: Act, side: str = "downstream", delay_ms: int = 0, tcp: bool = True
-) -> tuple[Channel, socket.socket, ScriptedAuthenticator]:
-    """A channel that has made its first step, its peer, and its authenticator."""
-    factory = ScriptedAuthenticators(*script)
-    options = net.options(side=side, authenticators=factory, failed_authentication_delay_ns=delay_ms * MS)
-    channel, peer = net.pair(options, tcp=tcp)
-    net.poll()
-    return channel, peer, factory.made[0]
-
-
-def settle(net: NetBench) -> None:
-    """What was sent over the loopback is here with the next poll; a timer's step comes one later."""
-    net.poll(4)
-
-
-def steps_in(net: NetBench, authenticator: ScriptedAuthenticator, polls: int = 30) -> int:
-    before = authenticator.steps
-    net.poll(polls)
-    return authenticator.steps - before
 
 
 def read_all(peer: socket.socket) -> bytes:
@@ -275,6 +259,22 @@ def test_a_peer_that_goes_away_is_noticed(net: NetBench, phase: Callable[[str], 
     assert (channel.closed_in, authenticator.closed, net.pool.used) == (AUTHENTICATING, 1, 0)
 
 
+@pytest.mark.parametrize(("tcp", "interest"), [(True, 0), (False, UNREGISTERED)])
+def test_who_went_away_behind_bytes_that_are_not_read_yet_is_not_announced_again(net: NetBench, tcp: bool, interest: int) -> None:
+    channel, peer, authenticator = begin(net, Await(), tcp=tcp)
+    peer.sendall(frame(3))
+    peer.close()
+    settle(net)
+    assert channel._interest == interest, "a Unix socket says EPOLLHUP, which cannot be masked"
+    assert authenticator.waker is not None
+    authenticator.waker.wake()  # for nothing
+    settle(net)
+    assert (channel._interest, channel.state) == (interest, AUTHENTICATING)
+    authenticator.tell()
+    net.poll_until(lambda: "end_of_stream" in net.listener.words(channel))
+    assert net.listener.words(channel) == ["ready", "received", "end_of_stream"]
+
+
 # Refusal.
 
 
@@ -373,73 +373,6 @@ def test_an_authenticator_that_cannot_be_closed_does_not_keep_its_channel(net: N
     net.poll()
     assert (first.close_cause, second.close_cause) == (Cause.INTERNAL, Cause.ADMIN)
     assert net.listener.words() == ["closed", "closed"]
-
-
-# Mutes and memory.
-
-
-@pytest.mark.parametrize("cause", [mute.PEER, mute.ADMIN])
-def test_a_mute_does_not_stop_it_and_holds_from_the_first_frame(net: NetBench, cause: int) -> None:
-    channel, peer, _ = begin(net, Expect(b"abc"))
-    channel.mute(cause)
-    peer.sendall(framed(b"abc") + frame(3))
-    net.poll_until(lambda: channel.is_open)
-    settle(net)
-    assert (channel.frames_received, channel.mute_in_force) == (0, True)
-    channel.unmute(cause)
-    net.poll_until(lambda: channel.frames_received == 1)
-
-
-@pytest.mark.parametrize("side", SIDES)
-@pytest.mark.parametrize("tcp", [True, False])
-def test_while_memory_is_short_a_body_stays_in_the_kernel_until_it_is_whole(net: NetBench, side: str, tcp: bool) -> None:
-    channel, peer, authenticator = begin(net, Expect(b"b" * 5000), side=side, tcp=tcp)
-    net.pool.common.charge(BEGUN, net.pool.size)
-    try:
-        peer.sendall(framed(b"b" * 5000)[:4000])
-        settle(net)
-        assert channel.leased == 4 + PIECE_OVERHEAD, "its header, and no more"
-        assert steps_in(net, authenticator) == 0, "epoll does not announce what must not be read"
-        net.clock.advance_ms(10)
-        settle(net)
-        assert channel.leased == 4 + PIECE_OVERHEAD
-        peer.sendall(framed(b"b" * 5000)[4000:])
-        net.clock.advance_ms(10)
-        net.poll_until(lambda: channel.is_open)
-    finally:
-        net.pool.common.release(BEGUN, net.pool.size)
-
-
-def test_when_memory_is_there_again_the_rest_is_read_as_it_comes(net: NetBench) -> None:
-    channel, peer, _ = begin(net, Expect(b"b" * 5000))
-    net.pool.common.charge(BEGUN, net.pool.size)
-    peer.sendall(framed(b"b" * 5000)[:4000])
-    settle(net)
-    net.pool.common.release(BEGUN, net.pool.size)
-    net.clock.advance_ms(10)
-    settle(net)
-    assert channel.leased == 4000 + PIECE_OVERHEAD
-    peer.sendall(framed(b"b" * 5000)[4000:])
-    net.poll_until(lambda: channel.is_open)
-
-
-@pytest.mark.parametrize("end", ["close", "shut", "reset"])
-def test_a_peer_that_ends_within_a_body_that_waits_for_memory_is_noticed(net: NetBench, end: str) -> None:
-    channel, peer, _ = begin(net, Expect(b"b" * 5000))
-    net.pool.common.charge(BEGUN, net.pool.size)
-    try:
-        peer.sendall(framed(b"b" * 5000)[:4000])
-        settle(net)
-        if end == "shut":
-            peer.shutdown(socket.SHUT_WR)
-        elif end == "close":
-            peer.close()
-        else:
-            reset(peer)
-        settle(net)
-        assert channel.close_cause is (Cause.PEER_RESET if end == "reset" else Cause.PEER_CLOSED)
-    finally:
-        net.pool.common.release(BEGUN, net.pool.size)
 
 
 # Ends.
