@@ -42,6 +42,7 @@ USER: Final = "User"
 WAIT: Final = 4  # beside what a transport's handshake waits for: neither bytes nor room for them
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Waker(abc.ABC):
     """Wakes an authenticator that waits for something that is not its peer. Only in the thread of its selector; harmless once the channel is READY or
     closed, so that who looks after a question need not know.
