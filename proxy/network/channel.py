@@ -7,7 +7,6 @@ Rules
   memory goes back at once, the descriptor leaves the selector at once, the sink is told at the end of the poll.
 - While memory is short nothing is read that would have to be held (``careful``, ``MEMORY.md``).
 - A mute does not touch the selector: when the next event comes for a muted channel, its read interest is dropped. A short mute is free.
-- ``discard_input`` ends reading for good: what still comes is thrown away unseen. It works on a muted channel: the path of a read need not know.
 - EPOLLHUP and EPOLLERR cannot be masked: a muted channel that gets one leaves the selector (``hung``) until it is unmuted, unless the
   socket has an error, which closes it.
 """
@@ -18,31 +17,27 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.errors import AuthenticationError, ConnectError, TransportError
+from proxy.errors import AuthenticationError, ConnectError, TransportError, WrongProtocolError
 from proxy.network import socket_buffers, state
+from proxy.network.authentication import Authentication
+from proxy.network.authenticator import Authenticator
 from proxy.network.cause import Cause
 from proxy.network.channel_callbacks import ChannelCallbacks, ChannelWatch
 from proxy.network.channel_sink import ChannelSink
-from proxy.network.epoll import BROKEN, EPOLLIN, EPOLLOUT, EPOLLRDHUP
+from proxy.network.epoll import BROKEN, EPOLLIN, EPOLLOUT, EPOLLRDHUP, UNREGISTERED
 from proxy.network.event_loop import EventLoop
 from proxy.network.memory_pool import BEGUN, Account
 from proxy.network.mute_set import MuteSet
 from proxy.network.options import ChannelOptions
 from proxy.network.read_half import ReadHalf
 from proxy.network.run import Run
-from proxy.network.state import ChannelEvent, ChannelState
+from proxy.network.state import CLOSED, CONNECTING, HANDSHAKE, ChannelEvent, ChannelState
 from proxy.network.timer import NEVER
 from proxy.network.transport import DONE, ENDED, WANT_WRITE, Identity, Transport
-from proxy.network.verdict import cause_of
+from proxy.network.verdict import cause_of, raise_error_of
 from proxy.network.write_half import WriteHalf
 
 __all__ = ["Channel"]
-
-UNREGISTERED: Final = -1  # in place of an interest: epoll does not know the descriptor
-
-CLOSED: Final = ChannelState.CLOSED
-CONNECTING: Final = ChannelState.CONNECTING
-HANDSHAKE: Final = ChannelState.HANDSHAKE
 
 
 class Channel(ChannelCallbacks):
@@ -57,7 +52,8 @@ class Channel(ChannelCallbacks):
         peer: its address as text.
         state, closed_in: where the channel is in its life; in which state it was closed.
         hung: the descriptor left the selector because the peer is gone while we are muted.
-        principal, identity: who the peer is; set before ``ready``.
+        principal, principal_type, identity: who the peer is; set before ``ready``.
+        expires_ns: when that stops being true, on the selector's clock, or NEVER.
         close_cause, detail, error: why it was closed.
         opened_ns, connected_ns, ready_ns, closed_ns: on the selector's clock; 0 when it did not come to that.
     """
@@ -82,10 +78,12 @@ class Channel(ChannelCallbacks):
         self.sink: ChannelSink = sink
         self.options: Final = options
         self.peer: Final = peer
-        self.state: ChannelState = state.CONNECTING if connecting else state.HANDSHAKE
+        self.state: ChannelState = CONNECTING if connecting else HANDSHAKE
         self.closed_in: ChannelState | None = None
         self.hung: bool = False
         self.principal: str = ""
+        self.principal_type: str = ""
+        self.expires_ns: i64 = NEVER
         self.identity: Identity | None = None
         self.close_cause: Cause | None = None
         self.detail: str = ""
@@ -98,6 +96,7 @@ class Channel(ChannelCallbacks):
         self._watch: ChannelWatch | None = None
         self._buffered_queued: bool = False
         self._handshake_queued: bool = False
+        self._authentication: Authentication | None = None
         account = options.account or loop.pool.common
         self._loop: Final = loop
         self._account: Final[Account] = account
@@ -108,8 +107,6 @@ class Channel(ChannelCallbacks):
         self.write_half: Final = WriteHalf(self, sink, loop, sock, transport, account, options.stats)
         self._receive: Final = self.read_half.receive
         self._send: Final = self.write_half.pending
-
-    # What is known of it.
 
     @property
     def frames_received(self) -> i64:
@@ -122,14 +119,6 @@ class Channel(ChannelCallbacks):
     @property
     def lost_bytes(self) -> i64:
         return self.read_half.lost_bytes
-
-    @property
-    def frames_sent(self) -> i64:
-        return self.write_half.frames_sent
-
-    @property
-    def bytes_sent(self) -> i64:
-        return self.write_half.bytes_sent
 
     @property
     def unsent_bytes(self) -> i64:
@@ -153,7 +142,9 @@ class Channel(ChannelCallbacks):
     @property
     def leased(self) -> i64:
         """Bytes booked at the memory pool for this channel."""
-        return self._receive.booked + self._send.booked + self._transport.booked
+        authentication = self._authentication
+        traffic = self._receive.booked + self._send.booked + self._transport.booked
+        return traffic if authentication is None else traffic + authentication.frames.booked
 
     @property
     def wire_waiting(self) -> i64:
@@ -200,20 +191,9 @@ class Channel(ChannelCallbacks):
                 self.queue_buffered()
 
     def discard_input(self, cause: i64) -> None:
-        """End reading: mute for ``cause``, a soft one that stays, and throw away what the peer still sends, unseen and uncounted, whatever else
-        mutes, until its end, which is told. To be followed by the end of our side: a close with unread bytes would be a reset, which can
-        overtake what the peer was sent. A frame begun is lost. Harmless when the peer's end was seen, or the channel is not open.
-        """
-        half = self.read_half
-        if not self.is_open or half.ended or half.discards:
-            return
-        half.lose_frame()
-        self.mute(cause)
-        half.pass_boundary()
-        half.discard()
-        self.sync_interest()
-        if self._transport.has_buffered():
-            self.queue_buffered()
+        """See ``ReadHalf.discard_input``. Harmless when the channel is not open."""
+        if self.is_open:
+            self.read_half.discard_input(cause)
 
     def room(self) -> tuple[i64, bool]:
         """How many bytes ``send`` would pass on now with no rest, 0 when the socket is not writable; and whether nothing waits in it."""
@@ -235,6 +215,13 @@ class Channel(ChannelCallbacks):
         """Close, at once; harmless when it is closed. The first cause wins. May be called from anywhere; ``closed`` is told later."""
         if self.state is CLOSED:
             return
+        authentication = self._authentication
+        if authentication is not None:
+            self._authentication = None
+            authentication.close()
+            if authentication.refusal is not None:  # it came first
+                error = authentication.refusal
+                cause, detail = Cause.AUTH_FAILED, str(error)
         self.closed_in = self.state
         self.state = state.next_state(self.state, ChannelEvent.CLOSE)
         self.is_open = False
@@ -252,10 +239,13 @@ class Channel(ChannelCallbacks):
         self._set_interest(UNREGISTERED)
         self._loop.defer_closed(self)
 
-    def fail(self, error: TransportError) -> None:
-        """Close for what the network or the peer did."""
-        error.side = self.options.side
-        self.close(cause_of(error), str(error), error)
+    def fail(self, error: Exception) -> None:
+        """Close for what was raised, because of the network or of the peer; anything else is a bug (``crash``)."""
+        if isinstance(error, (TransportError, AuthenticationError, WrongProtocolError)):
+            error.side = self.options.side
+            self.close(cause_of(error), str(error), error)
+        else:
+            self.crash(error)
 
     def crash(self, error: Exception, place: str = "channel") -> None:
         """Our bug, here or in who works for this channel: it costs this connection, is shown as its cause, and noted as a fault."""
@@ -269,10 +259,9 @@ class Channel(ChannelCallbacks):
         self._watch = watch
         try:
             if self.state is CONNECTING:
-                watch.check(self.opened_ns)
-                self._set_interest(EPOLLOUT)
+                self.wait_opening(EPOLLOUT)
             else:
-                self._queue_handshake()
+                self.queue_handshake()
         except Exception as error:  # epoll takes no more descriptors
             self.crash(error)
 
@@ -280,16 +269,14 @@ class Channel(ChannelCallbacks):
         """The socket is readable, writable or broken."""
         try:
             if not self.is_open:
-                self._on_opening()
+                self._on_opening(events)
                 return
             if events & EPOLLOUT:
                 self.write_half.on_writable()
             if events & (EPOLLIN | BROKEN) and self.is_open:
                 self.read_half.on_readable(events)
-        except TransportError as error:
+        except Exception as error:
             self.fail(error)
-        except Exception as error:  # whatever it is, it is this channel's end and nobody else's
-            self.crash(error)
 
     def poll_buffered(self) -> None:
         """Read what the transport holds although the socket is silent."""
@@ -297,33 +284,19 @@ class Channel(ChannelCallbacks):
         try:
             if self.is_open:
                 self.read_half.poll_buffered()
-        except TransportError as error:
-            self.fail(error)
         except Exception as error:
-            self.crash(error)
+            self.fail(error)
 
     def step_handshake(self) -> None:
         """Take the handshake as far as it goes now."""
         self._handshake_queued = False
-        watch = self._watch
         try:
-            if self.state is not HANDSHAKE:
-                return
-            code = self._transport.handshake()
-            if code == DONE:
-                self._become_ready()
-            elif code == ENDED:
-                self.close(Cause.NO_DATA if self._transport.wire_received == 0 else Cause.PEER_CLOSED, "within the handshake")
-            else:
-                self._set_interest(EPOLLOUT if code == WANT_WRITE else EPOLLIN)
-                if watch is not None and watch.deadline_ns == NEVER:  # not before: a handshake of one step needs nobody to watch it
-                    watch.check(self._loop.now_ns)
-        except TransportError as error:
-            self.fail(error)
-        except AuthenticationError as error:
-            self.close(Cause.AUTH_FAILED, str(error), error)
+            if self.state is HANDSHAKE:
+                self._step_transport()
+            elif self._authentication is not None:
+                self._authentication.step()
         except Exception as error:
-            self.crash(error)
+            self.fail(error)
 
     def notify_write_ended(self) -> None:
         """Tell the sink that our end of the stream is out. A sink that raises is the end of this channel."""
@@ -348,25 +321,56 @@ class Channel(ChannelCallbacks):
 
     # Opening.
 
-    def _on_opening(self) -> None:
+    def _on_opening(self, events: i64) -> None:
         if self.state is CONNECTING:
             number = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if number != 0:
                 raise ConnectError(os.strerror(number), side="upstream", errno=number)
             self.state = state.next_state(self.state, ChannelEvent.CONNECTED)
             self.connected_ns = self._loop.now_ns
-        self._queue_handshake()
+        if self._authentication is None:
+            self.queue_handshake()
+        else:
+            self._authentication.on_event(events)
 
-    def _queue_handshake(self) -> None:
+    def queue_handshake(self) -> None:
         if not self._handshake_queued:
             self._handshake_queued = True
             self._loop.defer_handshake(self)
 
-    def _become_ready(self) -> None:
+    def _step_transport(self) -> None:
+        code = self._transport.handshake()
+        if code == DONE:
+            self._begin_authentication()
+        elif code == ENDED:
+            self.close(Cause.NO_DATA if self._transport.wire_received == 0 else Cause.PEER_CLOSED, "within the handshake")
+        else:
+            self.wait_opening(EPOLLOUT if code == WANT_WRITE else EPOLLIN)
+
+    def wait_opening(self, wanted: i64) -> None:
+        self._set_interest(wanted)
+        watch = self._watch
+        if watch is not None and watch.deadline_ns == NEVER:  # not before: an opening of one step needs nobody to watch it
+            watch.check(self._loop.now_ns)
+
+    def _begin_authentication(self) -> None:
         self.state = state.next_state(self.state, ChannelEvent.SECURED)
         self.identity = self._transport.identity()
-        self.principal = self.options.authenticator.authenticate(self.identity)
-        self.identity.certificate = None  # half a KiB and more, for as long as the connection lasts
+        authenticator = self.options.authenticators.make(self.identity)
+        if authenticator.complete:
+            self.become_ready(authenticator)
+            return
+        self._authentication = Authentication(self, self._loop, self._socket, self._transport, self._account, self.options, authenticator)
+        self._authentication.step()
+
+    def become_ready(self, authenticator: Authenticator) -> None:
+        self._authentication = None
+        self.principal = authenticator.principal
+        self.principal_type = authenticator.principal_type
+        self.expires_ns = authenticator.expires_ns
+        authenticator.close()
+        if self.identity is not None:
+            self.identity.certificate = None  # half a KiB and more, for as long as the connection lasts
         self.state = state.next_state(self.state, ChannelEvent.AUTHENTICATED)
         self.is_open = True
         self.write_half.open()
@@ -407,9 +411,7 @@ class Channel(ChannelCallbacks):
         if not events & BROKEN:
             self.sync_interest()
             return
-        number = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if number != 0:
-            raise TransportError(os.strerror(number), side=self.options.side, errno=number)
+        raise_error_of(self._socket)
         if self._send.active:
             self.write_half.on_writable()
         if self.is_open and not self.hung:

@@ -4,7 +4,7 @@ import abc
 
 from mypy_extensions import i64
 
-from proxy.errors import TransportError
+from proxy.network.authenticator import Authenticator
 from proxy.network.cause import Cause
 from proxy.network.event_loop import PolledChannel
 from proxy.network.run import Run
@@ -45,8 +45,8 @@ class ChannelCallbacks(PolledChannel):
         """Close, at once."""
 
     @abc.abstractmethod
-    def fail(self, error: TransportError) -> None:
-        """Close for what the network or the peer did."""
+    def fail(self, error: Exception) -> None:
+        """Close for what was raised, because of the network or of the peer; anything else is a bug (``crash``)."""
 
     @abc.abstractmethod
     def crash(self, error: Exception, place: str = "channel") -> None:
@@ -55,6 +55,18 @@ class ChannelCallbacks(PolledChannel):
     @abc.abstractmethod
     def sync_interest(self) -> None:
         """Tell epoll what the channel waits for, if that has changed."""
+
+    @abc.abstractmethod
+    def queue_handshake(self) -> None:
+        """Have the next step of the handshake, or of the authentication, made soon. Harmless when it is over."""
+
+    @abc.abstractmethod
+    def wait_opening(self, wanted: i64) -> None:
+        """Tell epoll what the handshake, or the authentication, waits for, and have it watched."""
+
+    @abc.abstractmethod
+    def become_ready(self, authenticator: Authenticator) -> None:
+        """The authenticator is complete: take over what it knows, and close it."""
 
     @abc.abstractmethod
     def queue_buffered(self) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from proxy.errors import Side
-from proxy.network.authenticator import Authenticator, CertificateAuthenticator
+from proxy.network.authenticator import AuthenticatorFactory, CertificateAuthenticators
 from proxy.network.framing import Framing
 from proxy.network.int32 import INT32
 from proxy.network.memory_pool import Account
@@ -49,7 +49,8 @@ class ChannelOptions:
         cut_from: frames of more bytes than this, header counted, are passed on in pieces; ``NEVER_CUT``.
         first_piece: bytes that the first of them has at least, besides the beginning of the body; below ``cut_from``.
         framing: what that side speaks.
-        authenticator: names the principal after the handshake.
+        authenticators: makes what finds out who the peer is, after the handshake.
+        failed_authentication_delay_ns: from a refusal to its answer, and the close; part of ``handshake_timeout_ns``.
     """
 
     def __init__(
@@ -63,7 +64,8 @@ class ChannelOptions:
         stall_ns: i64 = 0,
         min_rate: i64 = 0,
         tls: TlsSettings | None = None,
-        authenticator: Authenticator | None = None,
+        authenticators: AuthenticatorFactory | None = None,
+        failed_authentication_delay_ns: i64 = 0,
         account: Account | None = None,
         cut_from: i64 = NEVER_CUT,
         first_piece: i64 = 0,
@@ -81,4 +83,5 @@ class ChannelOptions:
         self.cut_from: Final[i64] = cut_from
         self.first_piece: Final[i64] = first_piece
         self.framing: Final = framing
-        self.authenticator: Authenticator = CertificateAuthenticator() if authenticator is None else authenticator
+        self.authenticators: AuthenticatorFactory = CertificateAuthenticators() if authenticators is None else authenticators
+        self.failed_authentication_delay_ns = failed_authentication_delay_ns

@@ -17,7 +17,7 @@ from proxy.network.mute_set import MuteSet
 from proxy.network.options import ChannelOptions
 from proxy.network.receive import Receive
 from proxy.network.run import Run
-from proxy.network.timer import Timer
+from proxy.network.timer import CallbackTimer
 from proxy.network.transport import Transport
 from proxy.network.turns import TurnOwner
 from proxy.network.verdict import refusal
@@ -47,28 +47,13 @@ class _ReadTurn(TurnOwner):
         return self._half.is_held_up()
 
 
-class _ReadTimer(Timer):
-    """Has a socket read again that epoll does not announce."""
-
-    def __init__(self, half: "ReadHalf") -> None:
-        super().__init__()
-        self._half: ReadHalf | None = half
-
-    def fire(self, now_ns: i64) -> None:
-        if self._half is not None:
-            self._half.on_retry()
-
-    def release(self) -> None:
-        self._half = None
-
-
 class ReadHalf:
     """What a channel reads. At most one receive is in progress, and one read is made for each event.
 
     Attributes:
         receive: the frame begun.
         ended: the peer sends no more.
-        discards: what the peer sends is thrown away (``Channel.discard_input``).
+        discards: what the peer sends is thrown away (``discard_input``).
         care: how it reads while memory is short; None before the first time.
         retry_armed: a timer reads, not epoll.
         frames_received, bytes_received: of frames, headers counted; bytes include parts of frames.
@@ -109,7 +94,7 @@ class ReadHalf:
         self._stats: Final = options.stats
         self._is_upstream: Final = options.side == "upstream"
         self._read_size: i64 = FIRST_READ
-        self._retry: _ReadTimer | None = None
+        self._retry: CallbackTimer | None = None  # reads a socket again, which epoll does not announce
 
     @property
     def bytes_arrived(self) -> i64:
@@ -145,11 +130,23 @@ class ReadHalf:
         """Whether something else than memory keeps a frame begun from being read: the soft causes let it finish."""
         return self._mutes.causes & mute.HARD & ~mute.MEMORY != 0
 
-    def discard(self) -> None:
-        """Read nothing more but the end: the frame begun is lost."""
+    def discard_input(self, cause: i64) -> None:
+        """End reading: mute for ``cause``, a soft one that stays, and throw away what the peer still sends, unseen and uncounted, whatever else
+        mutes, until its end, which is told. To be followed by the end of our side: a close with unread bytes would be a reset, which can
+        overtake what the peer was sent. A frame begun is lost. Harmless when the peer's end was seen.
+        """
+        if self.ended or self.discards:
+            return
+        channel = self._channel
+        self.lose_frame()
+        channel.mute(cause)
+        self.pass_boundary()
         self.discards = True
         if self.care is not None:
             self.care.before_read()
+        channel.sync_interest()
+        if self._transport.has_buffered():
+            channel.queue_buffered()
 
     def poll_buffered(self) -> None:
         """Read what the transport holds although the socket is silent."""
@@ -316,7 +313,7 @@ class ReadHalf:
     def _retry_later(self) -> None:
         retry = self._retry
         if retry is None:
-            retry = self._retry = _ReadTimer(self)
+            retry = self._retry = CallbackTimer(self.on_retry)
         due_ns = self._loop.now_ns + socket_buffers.A_WHILE_NS
         if not self.retry_armed or due_ns < retry.deadline_ns:
             self.retry_armed = True

@@ -9,7 +9,7 @@ from typing import Final
 
 from proxy.network.state_table import TableEnum, transition
 
-__all__ = ["TRANSITIONS", "ChannelEvent", "ChannelState", "next_state"]
+__all__ = ["CLOSED", "CONNECTING", "HANDSHAKE", "TRANSITIONS", "ChannelEvent", "ChannelState", "next_state"]
 
 
 class ChannelState(TableEnum):

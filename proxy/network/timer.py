@@ -9,7 +9,7 @@ from mypy_extensions import i64, mypyc_attr
 
 from proxy.network.faults import Faults
 
-__all__ = ["NEVER", "Timer", "TimerHeap"]
+__all__ = ["NEVER", "CallbackTimer", "Timer", "TimerHeap"]
 
 NEVER: Final = 1 << 62
 BUDGET_NS: Final = 2_000_000
@@ -31,6 +31,22 @@ class Timer(abc.ABC):
     @abc.abstractmethod
     def fire(self, now_ns: i64) -> None:
         """The deadline is reached. The timer is no longer armed, and may be armed again from here. What raises is a fault, and stays disarmed."""
+
+
+class CallbackTimer(Timer):
+    """Calls a function, until it is released: then it lets go of it, and of whoever the function belongs to."""
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        super().__init__()
+        self._callback: Callable[[], None] | None = callback
+
+    def fire(self, now_ns: i64) -> None:
+        if self._callback is not None:
+            self._callback()
+
+    def release(self) -> None:
+        """Call nobody any more. A cancelled timer stays in the heap until it would have been due."""
+        self._callback = None
 
 
 class TimerHeap:

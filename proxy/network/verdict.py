@@ -1,17 +1,44 @@
 """From what went wrong to the one cause of a close."""
 
 import errno
+import os
+import socket
 
-from proxy.errors import ConnectError, FrameTooLargeError, NegativeSizeError, PeerError, Side, TlsError, TransportError, WrongProtocolError
+from proxy.errors import (
+    AuthenticationError,
+    ConnectError,
+    FrameTooLargeError,
+    NegativeSizeError,
+    PeerError,
+    Side,
+    TlsError,
+    TransportError,
+    WrongProtocolError,
+)
 from proxy.network import framing
 from proxy.network.cause import Cause
 from proxy.network.receive import Receive
 
-__all__ = ["cause_of", "refusal"]
+__all__ = ["cause_of", "raise_error_of", "refusal"]
 
 
-def cause_of(error: TransportError) -> Cause:
-    """The cause that a failing transport gives its channel."""
+def raise_error_of(sock: socket.socket) -> None:
+    """What the network has told a socket that is not read: it does so once.
+
+    Raises:
+        TransportError: of it.
+    """
+    number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if number != 0:
+        raise TransportError(os.strerror(number), errno=number)
+
+
+def cause_of(error: TransportError | AuthenticationError | WrongProtocolError) -> Cause:
+    """The cause that a failing transport, or authenticator, gives its channel."""
+    if isinstance(error, AuthenticationError):
+        return Cause.AUTH_FAILED
+    if isinstance(error, WrongProtocolError):
+        return Cause.WRONG_PROTOCOL
     if isinstance(error, TlsError):
         return Cause.TLS_FAILED
     if isinstance(error, ConnectError):

@@ -15,27 +15,12 @@ from proxy.network.pipe import Pipe
 from proxy.network.run import Run
 from proxy.network.send import Send
 from proxy.network.stats import SideStats
-from proxy.network.timer import Timer
+from proxy.network.timer import CallbackTimer
 from proxy.network.transport import Transport
 
 __all__ = ["WriteHalf"]
 
 LONGEST_WHILE_NS: Final = 80_000_000  # while it has no more room than before: the time doubles up to this
-
-
-class _RoomTimer(Timer):
-    """Has a socket asked again how much room it has, which epoll does not announce."""
-
-    def __init__(self, half: "WriteHalf") -> None:
-        super().__init__()
-        self._half: WriteHalf | None = half
-
-    def fire(self, now_ns: i64) -> None:
-        if self._half is not None:
-            self._half.on_retry()
-
-    def release(self) -> None:
-        self._half = None
 
 
 class WriteHalf(PipeTarget):
@@ -79,7 +64,7 @@ class WriteHalf(PipeTarget):
         self._room_held: i64 = 0  # by who waits for room
         self._room_seen: i64 = 0  # when it was asked for, or last looked at
         self._room_wait_ns: i64 = 0
-        self._retry: _RoomTimer | None = None
+        self._retry: CallbackTimer | None = None  # asks again how much room there is, which epoll does not announce
 
     @property
     def can_send(self) -> bool:
@@ -283,7 +268,7 @@ class WriteHalf(PipeTarget):
     def _retry_later(self) -> None:
         retry = self._retry
         if retry is None:
-            retry = self._retry = _RoomTimer(self)
+            retry = self._retry = CallbackTimer(self.on_retry)
         due_ns = self._loop.now_ns + self._room_wait_ns
         if not self.retry_armed or due_ns < retry.deadline_ns:
             self.retry_armed = True

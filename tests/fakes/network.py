@@ -6,6 +6,7 @@ import struct
 import weakref
 from collections.abc import Callable, Iterator
 
+from proxy.network.authenticator import AuthenticatorFactory
 from proxy.network.channel import Channel
 from proxy.network.channel_sink import ChannelSink
 from proxy.network.memory_pool import MemoryPool
@@ -186,6 +187,8 @@ class NetBench:
         stall_ns: int = 0,
         min_rate: int = 0,
         cut_from: int = NEVER_CUT,
+        authenticators: AuthenticatorFactory | None = None,
+        failed_authentication_delay_ns: int = 0,
     ) -> ChannelOptions:
         return ChannelOptions(
             side="upstream" if side == "upstream" else "downstream",
@@ -197,6 +200,8 @@ class NetBench:
             min_rate=min_rate,
             tls=tls,
             cut_from=cut_from,
+            authenticators=authenticators,
+            failed_authentication_delay_ns=failed_authentication_delay_ns,
         )
 
     def register(self, sock: socket.socket, channel_id: int, options: ChannelOptions, *, peer: str = "") -> Channel:

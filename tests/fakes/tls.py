@@ -4,9 +4,11 @@ import dataclasses
 import ssl
 from pathlib import Path
 
+from proxy.network.channel import Channel
 from proxy.network.options import TlsSettings
 from proxy.network.tls_context import client_context, server_context
 from tests.fakes.certificates import Authority
+from tests.fakes.network import NetBench, tcp_pair
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,3 +43,12 @@ class TlsWorld:
         if version == "1.2":
             context.maximum_version = ssl.TLSVersion.TLSv1_2
         return TlsSettings(context, server_side=False, server_name=name)
+
+
+def tls_pair(net: NetBench, world: TlsWorld) -> tuple[Channel, Channel]:
+    """A server's channel and a client's, both in the same selector."""
+    ours, peer = tcp_pair()
+    server = net.register(ours, 1, net.options(tls=world.server_settings()))
+    client = net.register(peer, 2, net.options(side="upstream", tls=world.client_settings()))
+    net.poll_until(lambda: server.is_open and client.is_open)
+    return server, client

@@ -1,9 +1,271 @@
-"""proxy.network.authenticator: what a channel uses when it is given nothing else."""
+"""proxy.network.authenticator: one suite over every authenticator, so that the fake is as good as the real ones."""
 
-from proxy.network.authenticator import ANONYMOUS, CertificateAuthenticator
-from proxy.network.transport import Identity
+import dataclasses
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from proxy.errors import AuthenticationError
+from proxy.network.authenticator import (
+    ANONYMOUS,
+    USER,
+    WAIT,
+    AnonymousAuthenticators,
+    Authenticator,
+    AuthenticatorFactory,
+    CertificateAuthenticators,
+    Waker,
+)
+from proxy.network.frame_exchange import FrameExchange
+from proxy.network.memory_pool import MemoryPool
+from proxy.network.timer import NEVER
+from proxy.network.transport import DONE, WANT_READ, WANT_WRITE, Identity
+from tests.fakes.authenticator import Await, Expect, Say, ScriptedAuthenticator, ScriptedAuthenticators
+from tests.fakes.clock import FakeClock
+from tests.fakes.transport import memory_transports
 
 
-def test_a_certificate_names_the_principal() -> None:
-    assert CertificateAuthenticator().authenticate(Identity(subject="CN=a")) == "CN=a"
-    assert CertificateAuthenticator().authenticate(Identity()) == ANONYMOUS
+class Alarm(Waker):
+    """Counts how often it was asked to wake."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+        self.woken = 0
+        self.at = NEVER
+
+    def now_ns(self) -> int:
+        return self.clock.now
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    def wake_at(self, deadline_ns: int) -> None:
+        self.at = deadline_ns
+
+
+@dataclasses.dataclass
+class Kind:
+    """One authenticator, and what a peer has to do.
+
+    Attributes:
+        factory: makes them.
+        identity: of the peer.
+        good: what the peer sends, as frames.
+        answers: what it is sent.
+        bad: frames that are refused; None: nobody is.
+        principal: who it is then.
+        happen: makes happen what is waited for.
+    """
+
+    factory: AuthenticatorFactory
+    identity: Identity
+    principal: str
+    good: tuple[bytes, ...] = ()
+    answers: tuple[bytes, ...] = ()
+    bad: tuple[bytes, ...] | None = None
+    happen: Callable[[Authenticator], None] = lambda one: None
+
+
+def tell(one: Authenticator) -> None:
+    assert isinstance(one, ScriptedAuthenticator)
+    if one.waker is not None:
+        one.tell()
+
+
+KINDS: dict[str, Callable[[], Kind]] = {
+    "anonymous": lambda: Kind(AnonymousAuthenticators(), Identity(subject="CN=a"), ANONYMOUS),
+    "certificate": lambda: Kind(CertificateAuthenticators(), Identity(subject="CN=a"), "CN=a"),
+    "certificate, without one": lambda: Kind(CertificateAuthenticators(), Identity(), ANONYMOUS),
+    "scripted server": lambda: Kind(
+        ScriptedAuthenticators(Expect(b"hello"), Say(b"prove it"), Expect(b"proof"), Await(), Say(b"welcome"), max_size=8),
+        Identity(),
+        "somebody",
+        (b"hello", b"proof"),
+        (b"prove it", b"welcome"),
+        (b"hello", b"lie"),
+        tell,
+    ),
+    "scripted client": lambda: Kind(
+        ScriptedAuthenticators(Say(b"hello"), Expect(b"prove it"), Say(b"proof"), Expect(b"welcome"), max_size=8),
+        Identity(),
+        "somebody",
+        (b"prove it", b"welcome"),
+        (b"hello", b"proof"),
+        (b"prove it", b"go away"),
+    ),
+}
+
+
+class Stage:
+    """One authenticator between two transports in memory, driven as a channel does."""
+
+    def __init__(self, kind: Kind, *, capacity: int = 1 << 20) -> None:
+        self.kind = kind
+        self.pool = MemoryPool(1 << 20, FakeClock().now_ns)
+        self.ours, self.peer = memory_transports(capacity)
+        self.frames = FrameExchange(self.ours, self.pool.common, "downstream")
+        self.alarm = Alarm(FakeClock())
+        self.one = kind.factory.make(kind.identity)
+        self.started = False
+        self.got = b""
+
+    def step(self) -> int:
+        """One step, when there is one to be made."""
+        if self.one.complete and not self.frames.is_sending:
+            return DONE
+        if not self.frames.flush():
+            return WANT_WRITE
+        if not self.started:
+            self.started = True
+            self.one.start(self.frames, self.alarm)
+        received = self.frames.received
+        code = int(self.one.step())
+        assert self.frames.received - received <= 1, "a frame for each step"
+        assert (code == DONE) is self.one.complete
+        return code
+
+    def run(self) -> int:
+        """As far as it goes with what is here."""
+        for _ in range(1000):
+            code = self.step()
+            if code == WAIT:
+                self.kind.happen(self.one)
+            self.got += self.peer.read(1 << 20) or b""
+            if code == DONE or (code == WANT_READ and len(self.ours.inbound) == 0):
+                break
+        return code
+
+    def close(self) -> None:
+        self.one.close()
+        self.one.close()
+        self.frames.close()
+        assert self.pool.used == 0
+
+
+@pytest.fixture(params=KINDS)
+def stage(request: pytest.FixtureRequest) -> Iterator[Callable[..., Stage]]:
+    made: list[Stage] = []
+
+    def make(capacity: int = 1 << 20) -> Stage:
+        made.append(Stage(KINDS[request.param](), capacity=capacity))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def framed(bodies: tuple[bytes, ...]) -> bytes:
+    return b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
+
+
+def assert_known(stage: Stage) -> None:
+    assert stage.run() == DONE
+    one = stage.one
+    assert (one.complete, one.principal, one.principal_type) == (True, stage.kind.principal, USER)
+    assert one.expires_ns > 0
+    assert stage.got == framed(stage.kind.answers)
+
+
+def test_the_peer_is_known_in_the_end(stage: Callable[..., Stage]) -> None:
+    one = stage()
+    one.peer.write(framed(one.kind.good))
+    assert_known(one)
+    assert one.step() == DONE, "and stays so"
+
+
+def test_who_is_complete_from_the_start_needs_nobody_to_start_it(stage: Callable[..., Stage]) -> None:
+    one = stage()
+    assert one.one.complete is not bool(one.kind.good)
+    assert bool(one.one.principal) is one.one.complete, "a name is known when it is known to be true"
+
+
+def test_wherever_the_bytes_are_cut(stage: Callable[..., Stage]) -> None:
+    sent = framed(stage().kind.good)
+    for split in range(len(sent)):
+        one = stage()
+        one.peer.write(sent[:split])
+        assert one.run() in (WANT_READ, WAIT)
+        assert one.one.principal == ""
+        one.peer.write(sent[split:])
+        assert_known(one)
+
+
+def test_nothing_is_read_behind_the_last_frame(stage: Callable[..., Stage]) -> None:
+    one = stage()
+    one.peer.write(framed(one.kind.good) + b"first request")
+    assert_known(one)
+    assert one.ours.read(100) == b"first request"
+
+
+@pytest.mark.parametrize("capacity", [1, 5, 11])
+def test_what_is_sent_goes_out_however_little_the_socket_takes(stage: Callable[..., Stage], capacity: int) -> None:
+    one = stage(capacity)
+    sent = framed(one.kind.good)
+    for _ in range(1000):
+        taken = one.peer.write(sent)
+        sent = sent[taken:]
+        if one.run() == DONE and not one.frames.is_sending:
+            break
+    assert_known(one)
+
+
+def test_a_step_for_nothing_changes_nothing(stage: Callable[..., Stage]) -> None:
+    one = stage()
+    one.peer.write(framed(one.kind.good[:1])[:-1])
+    code = one.run()
+    before = (one.got, one.pool.used, one.one.principal, one.alarm.woken)
+    for _ in range(5):
+        assert one.run() == code
+    assert (one.got, one.pool.used, one.one.principal, one.alarm.woken) == before
+    one.peer.write(framed(one.kind.good)[len(framed(one.kind.good[:1])) - 1 :] if one.kind.good else b"")
+    assert_known(one)
+
+
+def test_who_is_refused_is_nobody(stage: Callable[..., Stage]) -> None:
+    one = stage()
+    if one.kind.bad is None:
+        assert one.run() == DONE
+        return
+    one.peer.write(framed(one.kind.bad))
+    with pytest.raises(AuthenticationError):
+        one.run()
+    assert (one.one.complete, one.one.principal) == (False, "")
+
+
+def test_the_bound_of_a_frame_is_its_own(stage: Callable[..., Stage]) -> None:
+    one = stage()
+    if not one.kind.good:
+        assert one.run() == DONE
+        return
+    one.peer.write(framed((b"123456789",)))
+    with pytest.raises(AuthenticationError, match="frame of 9 bytes"):
+        one.run()
+    assert len(one.ours.inbound) == 9
+
+
+def test_the_end_of_the_stream_is_waited_behind_for_ever(stage: Callable[..., Stage]) -> None:
+    one = stage()
+    one.peer.write(framed(one.kind.good)[:-1])
+    one.peer.shut_write()
+    code = one.run()
+    assert code == (WANT_READ if one.kind.good else DONE)
+    assert one.frames.ended is bool(one.kind.good)
+
+
+@pytest.mark.parametrize("frames", [0, 1, 2])
+def test_it_may_be_closed_at_any_time(stage: Callable[..., Stage], frames: int) -> None:
+    one = stage()
+    one.peer.write(framed(one.kind.good[:frames])[:-1])
+    if frames:
+        one.run()
+    one.one.close()
+
+
+def test_one_for_each_channel(stage: Callable[..., Stage]) -> None:
+    one = stage()
+    other = one.kind.factory.make(one.kind.identity)
+    one.peer.write(framed(one.kind.good))
+    assert_known(one)
+    assert other.complete is not bool(one.kind.good), "what one is told the other does not know"
+    other.close()

@@ -1,17 +1,7 @@
 """proxy.network.channel_callbacks: what the halves of a channel share through it."""
 
-from collections.abc import Iterator
-
-import pytest
-
 from proxy.network.run import Run
-from tests.fakes.network import NetBench, frame, net_bench
-
-
-@pytest.fixture
-def net() -> Iterator[NetBench]:
-    with net_bench() as bench:
-        yield bench
+from tests.fakes.network import NetBench, frame
 
 
 def test_either_half_says_when_a_byte_moved(net: NetBench) -> None:

@@ -1,18 +1,9 @@
 """proxy.network.channel_sink: each channel tells its own sink, and nobody else's."""
 
 import socket
-from collections.abc import Iterator
-
-import pytest
 
 from proxy.network.cause import Cause
-from tests.fakes.network import NetBench, Recorder, RecorderSink, frame, net_bench
-
-
-@pytest.fixture
-def net() -> Iterator[NetBench]:
-    with net_bench() as bench:
-        yield bench
+from tests.fakes.network import NetBench, Recorder, RecorderSink, frame
 
 
 def test_two_channels_of_one_selector_tell_their_own_sinks(net: NetBench) -> None:

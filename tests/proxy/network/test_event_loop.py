@@ -1,19 +1,11 @@
 """proxy.network.event_loop: what the selector promises to channels, and they to it."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from proxy.network.cause import Cause
 from proxy.network.channel import Channel
 from proxy.network.event_loop import EventLoop, PolledChannel
-from tests.fakes.network import NetBench, net_bench
-
-
-@pytest.fixture
-def net() -> Iterator[NetBench]:
-    with net_bench() as bench:
-        yield bench
+from tests.fakes.network import NetBench
 
 
 def test_the_selector_is_the_loop_and_a_channel_what_it_polls(net: NetBench) -> None:

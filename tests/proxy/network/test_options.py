@@ -1,6 +1,6 @@
 """proxy.network.options: what is shared, and what comes by default."""
 
-from proxy.network.authenticator import CertificateAuthenticator
+from proxy.network.authenticator import CertificateAuthenticators
 from proxy.network.options import ChannelOptions
 from proxy.network.receive import ReceiveLimit
 from proxy.network.stats import SideStats
@@ -12,4 +12,4 @@ def test_channels_share_the_very_objects() -> None:
     assert options.limit is limit
     assert options.stats is stats
     assert (options.side, options.idle_ns, options.tls) == ("upstream", 7, None)
-    assert isinstance(options.authenticator, CertificateAuthenticator)
+    assert isinstance(options.authenticators, CertificateAuthenticators)

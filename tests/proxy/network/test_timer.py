@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from proxy.network.faults import Faults
-from proxy.network.timer import COMPACT_FROM, NEVER, Timer, TimerHeap
+from proxy.network.timer import COMPACT_FROM, NEVER, CallbackTimer, Timer, TimerHeap
 
 
 class Note(Timer):
@@ -82,3 +82,16 @@ def test_stale_entries_are_thrown_out() -> None:
     assert len(heap._entries) <= COMPACT_FROM + 1
     heap.fire_due(10_000)
     assert log == [keep]
+
+
+def test_a_callback_is_called_until_its_timer_is_released() -> None:
+    heap, log = TimerHeap(lambda: 0, Faults()), list[int]()
+    timer = CallbackTimer(lambda: log.append(1))
+    for _ in range(2):
+        heap.arm(timer, 5)
+        heap.fire_due(10)
+    assert log == [1, 1]
+    heap.arm(timer, 5)
+    timer.release()
+    heap.fire_due(10)
+    assert log == [1, 1]

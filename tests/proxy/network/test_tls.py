@@ -4,7 +4,6 @@ import contextlib
 import errno
 import socket
 import ssl
-from collections.abc import Iterator
 
 import pytest
 
@@ -301,12 +300,6 @@ def test_a_tls12_client_cannot_renegotiate(tls_world: TlsWorld) -> None:
 
 
 # Whole channels.
-
-
-@pytest.fixture
-def net() -> Iterator[NetBench]:
-    with net_bench() as bench:
-        yield bench
 
 
 def test_plain_frames_on_a_tls_port_have_their_cause(net: NetBench, tls_world: TlsWorld) -> None:

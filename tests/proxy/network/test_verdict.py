@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from proxy.errors import ConnectError, TlsError, TransportError
+from proxy.errors import AuthenticationError, ConnectError, TlsError, TransportError, WrongProtocolError
 from proxy.network.cause import Cause
 from proxy.network.memory_pool import MemoryPool
 from proxy.network.receive import Receive, ReceiveLimit
@@ -19,12 +19,14 @@ from tests.fakes.clock import FakeClock
         (TransportError("x", errno=errno.ECONNRESET), Cause.PEER_RESET),
         (TransportError("x", errno=errno.EPIPE), Cause.PEER_RESET),
         (TlsError("x", reason="y"), Cause.TLS_FAILED),
+        (AuthenticationError("x"), Cause.AUTH_FAILED),
+        (WrongProtocolError("x", side="downstream"), Cause.WRONG_PROTOCOL),
         (ConnectError("x", errno=errno.ECONNREFUSED), Cause.UPSTREAM_REFUSED),
         (ConnectError("x", errno=errno.EHOSTUNREACH), Cause.UPSTREAM_REFUSED),
         (ConnectError("x", errno=errno.ETIMEDOUT), Cause.UPSTREAM_TIMEOUT),
     ],
 )
-def test_a_failing_transport_has_a_cause(error: TransportError, cause: Cause) -> None:
+def test_what_fails_has_a_cause(error: TransportError | AuthenticationError | WrongProtocolError, cause: Cause) -> None:
     assert cause_of(error) is cause
 
 

@@ -2,21 +2,14 @@
 
 import gc
 import socket
-from collections.abc import Iterator
 
 import pytest
 
 from proxy.errors import InternalError
 from proxy.network.cause import Cause
 from proxy.network.run import Run
-from tests.fakes.network import NetBench, Recorder, RecorderSink, frame, net_bench, trace_of
+from tests.fakes.network import NetBench, Recorder, RecorderSink, frame, trace_of
 from tests.fakes.transport import MemoryTransport, Wire
-
-
-@pytest.fixture
-def net() -> Iterator[NetBench]:
-    with net_bench() as bench:
-        yield bench
 
 
 def one_frame() -> Run:

@@ -1,0 +1,204 @@
+"""A channel that is AUTHENTICATING: between its authenticator, which knows no channel, and the channel, which knows no frames of it.
+
+It flushes before each step, says what epoll is to be asked for, wakes, and looks after a refusal: a delay, which makes guessing slow, then the
+answer, then the end. While neither bytes nor room are waited for, a peer that goes away is noticed all the same (EPOLLRDHUP), and what it sent
+before stays in the socket: EPOLLIN would be announced again and again. The time for all of it is the channel's ``handshake_timeout``.
+"""
+
+import socket
+from typing import Final
+
+from mypy_extensions import i64
+
+from proxy.errors import AuthenticationError
+from proxy.network.authenticator import WAIT, Authenticator, Waker
+from proxy.network.cause import Cause
+from proxy.network.channel_callbacks import ChannelCallbacks
+from proxy.network.epoll import BROKEN, EPOLLIN, EPOLLOUT, EPOLLRDHUP, UNREGISTERED
+from proxy.network.event_loop import EventLoop
+from proxy.network.frame_exchange import FrameExchange
+from proxy.network.memory_pool import Account
+from proxy.network.options import ChannelOptions
+from proxy.network.socket_buffers import A_WHILE_NS
+from proxy.network.timer import NEVER, CallbackTimer
+from proxy.network.transport import DONE, WANT_READ, Transport
+from proxy.network.verdict import raise_error_of
+
+__all__ = ["Authentication"]
+
+
+class Authentication(Waker):
+    """One channel's, from the end of its transport's handshake to READY or closed.
+
+    Attributes:
+        authenticator: whose steps these are.
+        refusal: why it never will.
+        frames: what it exchanges with the peer.
+    """
+
+    __deletable__ = ("authenticator",)
+
+    def __init__(
+        self,
+        channel: ChannelCallbacks,
+        loop: EventLoop,
+        sock: socket.socket,
+        transport: Transport,
+        account: Account,
+        options: ChannelOptions,
+        authenticator: Authenticator,
+    ) -> None:
+        self.authenticator: Authenticator = authenticator
+        self.refusal: AuthenticationError | None = None
+        self.frames: Final = FrameExchange(transport, account, options.side)
+        self._channel: ChannelCallbacks | None = channel
+        self._loop: Final = loop
+        self._socket: Final = sock
+        self._transport: Final = transport
+        self._options: Final = options
+        self._interest: i64 = 0
+        self._started: bool = False
+        self._wake_ns: i64 = NEVER
+        self._answer_ns: i64 = NEVER
+        self._answered: bool = False
+        self._timer: Final = CallbackTimer(self._on_time)
+
+    # What an authenticator calls.
+
+    def now_ns(self) -> i64:
+        return self._loop.now_ns
+
+    def wake(self) -> None:
+        if self._channel is not None:
+            self._channel.queue_handshake()
+
+    def wake_at(self, deadline_ns: i64) -> None:
+        self._wake_ns = deadline_ns
+        if self._channel is not None and self.refusal is None:
+            self._arm(deadline_ns)
+
+    # What a channel calls.
+
+    def step(self) -> None:
+        """Take it as far as it goes now."""
+        try:
+            wanted = self._step() if self.refusal is None else self._step_refusal()
+        except AuthenticationError as error:
+            wanted = self._refuse(error)
+        self._wait(wanted)
+
+    def on_event(self, events: i64) -> None:
+        """The socket is readable, writable or broken."""
+        if self._interest & (EPOLLIN | EPOLLOUT):
+            self.wake()
+        else:
+            self._wait(self._on_hang_up(events))
+
+    def close(self) -> None:
+        """The channel is closed: wake nobody any more. To be called once."""
+        authenticator = self._let_go()
+        try:
+            authenticator.close()
+        except Exception as error:  # nothing may keep a channel from closing
+            self._loop.faults.note("callback", error)
+
+    # The steps: what is to be waited for then; anything once the channel is READY or closed.
+
+    def _step(self) -> i64:
+        frames = self.frames
+        if not frames.flush():
+            return EPOLLOUT
+        authenticator = self.authenticator
+        if not self._started:
+            self._started = True
+            authenticator.start(frames, self)
+        code = authenticator.step()
+        channel = self._channel
+        if channel is None:  # closed from within the step
+            return 0
+        if frames.is_sending:
+            return EPOLLOUT
+        if code == DONE:
+            assert authenticator.complete, "who is done knows"
+            channel.become_ready(self._let_go())
+            return 0
+        if code == WANT_READ:
+            return self._want_read(channel)
+        return EPOLLRDHUP if code == WAIT else EPOLLOUT
+
+    def _want_read(self, channel: ChannelCallbacks) -> i64:
+        frames = self.frames
+        if frames.ended:
+            channel.close(Cause.NO_DATA if self._transport.wire_received == 0 else Cause.PEER_CLOSED, "within the authentication")
+        elif frames.awaits_memory:
+            self._arm(min(self._loop.now_ns + A_WHILE_NS, self._wake_ns))
+            return EPOLLRDHUP
+        elif self._transport.has_buffered():
+            channel.queue_handshake()
+        return EPOLLIN
+
+    def _on_hang_up(self, events: i64) -> i64:
+        """The peer sends no more, while nothing is read or written."""
+        raise_error_of(self._socket)
+        waits_for_more = self.frames.awaits_memory
+        if self.refusal is not None or (not waits_for_more and self._transport.obtainable(1) == 0):
+            if self._channel is not None:
+                self._channel.close(Cause.PEER_CLOSED, "within the authentication")
+        elif waits_for_more:  # what is here of the frame is all there will be: to be read, and its end behind it
+            self.frames.reads_out = True
+            self.wake()
+        return UNREGISTERED if events & BROKEN else 0
+
+    def _refuse(self, error: AuthenticationError) -> i64:
+        if self._channel is None:
+            return 0
+        error.side = self._options.side
+        error.__traceback__ = None  # it holds the authenticator, which holds this one
+        self.refusal = error
+        self._wake_ns = NEVER
+        self._answer_ns = self._loop.now_ns + self._options.failed_authentication_delay_ns
+        self._arm(self._answer_ns)
+        return self._step_refusal()
+
+    def _step_refusal(self) -> i64:
+        """Once the delay is over: the answer, then the end."""
+        refusal = self.refusal
+        if refusal is None or self._loop.now_ns < self._answer_ns:
+            return EPOLLRDHUP
+        if not self.frames.flush():  # what was sent before
+            return EPOLLOUT
+        if not self._answered:
+            self._answered = True
+            if refusal.answer and not self.frames.send(refusal.answer):
+                return EPOLLOUT
+        self.frames.discard_input()
+        if self._channel is not None:
+            self._channel.close(Cause.AUTH_FAILED)
+        return 0
+
+    def _wait(self, wanted: i64) -> None:
+        self._interest = wanted
+        if self._channel is not None:
+            self._channel.wait_opening(wanted)
+
+    def _let_go(self) -> Authenticator:
+        authenticator = self.authenticator
+        del self.authenticator  # it holds this one, as who wakes it
+        self._channel = None
+        self._loop.cancel(self._timer)
+        self._timer.release()
+        self.frames.close()
+        return authenticator
+
+    def _arm(self, deadline_ns: i64) -> None:
+        if deadline_ns == NEVER:
+            self._loop.cancel(self._timer)
+        else:
+            self._loop.call_at(deadline_ns, self._timer)
+
+    def _on_time(self) -> None:
+        if self._wake_ns <= self._loop.now_ns:
+            self._wake_ns = NEVER
+        if self._channel is not None:
+            self._arm(self._wake_ns)
+            self._channel.queue_handshake()

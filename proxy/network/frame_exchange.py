@@ -1,0 +1,161 @@
+"""The frames of an authenticator: one at a time in each direction, through the transport, before the channel's own begin.
+
+They are no traffic: no statistics, no tap and no max_receive_size but their own. Each is read to its last byte and not beyond, by a read for its
+header and one for its body, so that nothing has to be handed on to the channel. Its size is judged before a byte of its body is read. What is
+held is booked at the memory pool; while memory is short a body is read only when all of it is in the kernel (``MEMORY.md``).
+"""
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from proxy.errors import AuthenticationError, InternalError, Side, WrongProtocolError
+from proxy.network.int32 import HEADER, INT32
+from proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, Account
+from proxy.network.send import Send
+from proxy.network.transport import Transport
+
+__all__ = ["MAX_FRAME", "FrameExchange"]
+
+MAX_FRAME: Final = 524288  # Kafka's sasl.server.max.receive.size
+ONE_READ: Final = 262144
+
+
+class FrameExchange:
+    """Frames from and to one peer. ``[int32 size][body]``, whatever the framing of the traffic that follows.
+
+    Attributes:
+        max_size: bytes of a body, at most; the value in force when the header is whole decides. Who authenticates may set it.
+        ended: the peer sends no more; there will be no other frame.
+        awaits_memory: the last ``receive`` gave nothing because memory is short.
+        reads_out: memory does not matter: no more will come than is here.
+        received: whole frames.
+    """
+
+    def __init__(self, transport: Transport, account: Account, side: Side) -> None:
+        self.max_size: i64 = MAX_FRAME
+        self.ended: bool = False
+        self.awaits_memory: bool = False
+        self.reads_out: bool = False
+        self.received: i64 = 0
+        self._transport: Final = transport
+        self._account: Final = account
+        self._side: Final[Side] = side
+        self._is_upstream: Final = side == "upstream"
+        self._staged: bytearray = bytearray()  # the frame begun, with its header
+        self._size: i64 = -1  # of its body, once the header is whole
+        self._booked: i64 = 0  # for it
+        self._send: Final = Send(account)
+
+    @property
+    def booked(self) -> i64:
+        """Bytes booked at the memory pool, but for ciphertext."""
+        return self._booked + self._send.booked
+
+    @property
+    def is_sending(self) -> bool:
+        """What was sent is not out, to the last byte."""
+        return self._send.active or self._transport.pending_write != 0
+
+    def receive(self) -> bytes | None:
+        """The body of the next frame; None while it is not whole, and never again when ``ended``.
+
+        Raises:
+            AuthenticationError: the frame is larger than ``max_size``, or its size is negative.
+            WrongProtocolError: the first frame is none.
+            TransportError: the network failed.
+        """
+        self.awaits_memory = False
+        if self._size < 0 and (not self._read(HEADER - i64(len(self._staged))) or not self._judge()):
+            return None
+        missing: i64 = HEADER + self._size - len(self._staged)
+        if missing != 0 and self._must_wait(missing):
+            self.awaits_memory = True
+            return None
+        if not self._read(missing):
+            return None
+        body = bytes(memoryview(self._staged)[HEADER:])
+        self._drop()
+        self.received += 1
+        return body
+
+    def send(self, body: bytes) -> bool:
+        """Send a frame; True when it is out.
+
+        Raises:
+            InternalError: the last one is not.
+            TransportError: the network failed.
+        """
+        if self.is_sending:
+            raise InternalError("one frame at a time")
+        data = INT32.header_of(len(body)) + body
+        taken = self._transport.write(data)
+        if taken < i64(len(data)):
+            self._send.begin([data], taken, 1, 0)
+            return False
+        return not self.is_sending
+
+    def flush(self) -> bool:
+        """Send what waits; True when nothing does."""
+        send = self._send
+        if send.active:
+            send.write_to(self._transport)
+            if send.remaining != 0:
+                return False
+            send.finish()
+        return self._transport.pending_write == 0 or self._transport.flush()
+
+    def discard_input(self) -> None:
+        """Throw away what has come: a close with unread bytes would be a reset, which can overtake what the peer was sent."""
+        self._drop()
+        left: i64 = self.max_size
+        while left > 0:
+            data = self._transport.read(ONE_READ)
+            if not data:
+                return
+            left -= len(data)
+
+    def close(self) -> None:
+        """Give back what is booked. Harmless twice."""
+        self._drop()
+        self._send.finish()
+
+    def _must_wait(self, missing: i64) -> bool:
+        short = not self.reads_out and self._account.is_short(answers=self._is_upstream)
+        return short and self._transport.obtainable(missing) < missing
+
+    def _read(self, missing: i64) -> bool:
+        """Read what is missing of a part of the frame; whether it is whole."""
+        while missing > 0:
+            data = self._transport.read(min(missing, ONE_READ))
+            if data is None:
+                return False
+            length: i64 = len(data)
+            if length == 0:
+                self.ended = True
+                return False
+            booked = length if self._staged else length + PIECE_OVERHEAD
+            self._staged += data
+            self._account.charge(BEGUN, booked)
+            self._booked += booked
+            missing -= length
+        return True
+
+    def _judge(self) -> bool:
+        """Take the size of the frame from its header."""
+        header = bytes(self._staged)
+        size = INT32.body_size(header, 0)
+        if 0 <= size <= self.max_size:
+            self._size = size
+            return True
+        foreign = INT32.foreign(header) if self.received == 0 else ""
+        if foreign:
+            raise WrongProtocolError(foreign, side=self._side)
+        raise AuthenticationError(f"frame of {size} bytes where at most {self.max_size} are taken before the peer is known", side=self._side)
+
+    def _drop(self) -> None:
+        booked = self._booked
+        self._booked = 0
+        self._size = -1
+        self._staged = bytearray()
+        self._account.release(BEGUN, booked)

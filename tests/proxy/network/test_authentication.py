@@ -1,0 +1,415 @@
+"""proxy.network.authentication: a channel waits for its authenticator, whatever the peer and the socket do, on both sides of a connection."""
+
+import contextlib
+import gc
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from proxy.network.authentication import Authentication
+from proxy.network.cause import Cause
+from proxy.network.channel import Channel
+from proxy.network.epoll import UNREGISTERED
+from proxy.network.run import Run
+from proxy.network.state import ChannelState
+from tests.fakes.authenticator import (
+    Act,
+    Await,
+    Begun,
+    Crash,
+    Expect,
+    Refuse,
+    Say,
+    ScriptedAuthenticator,
+    ScriptedAuthenticators,
+    begin,
+    framed,
+    settle,
+    steps_in,
+)
+from tests.fakes.clock import SECOND
+from tests.fakes.network import NetBench, Recorder, RecorderSink, frame, reset, tcp_pair, trace_of
+from tests.fakes.tls import TlsWorld
+
+AUTHENTICATING = ChannelState.AUTHENTICATING
+SIDES = ("downstream", "upstream")
+
+
+def read_all(peer: socket.socket) -> bytes:
+    data = b""
+    while piece := peer.recv(65536):
+        data += piece
+    return data
+
+
+# Bytes.
+
+TALK = (Expect(b"who"), Say(b"me"), Expect(b""), Say(b""), Expect(b"k" * 20))
+SENT = framed(b"who") + framed(b"") + framed(b"k" * 20)
+FIRST = frame(7) + frame(9)
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("split", range(len(SENT + FIRST) + 1))
+def test_wherever_the_peers_bytes_are_cut_nothing_is_lost(net: NetBench, side: str, split: int) -> None:
+    channel, peer, authenticator = begin(net, *TALK, side=side)
+    data = SENT + FIRST
+    peer.sendall(data[:split])
+    settle(net)
+    assert channel.state is (ChannelState.READY if split >= len(SENT) else AUTHENTICATING)
+    assert channel.leased == net.pool.used
+    peer.sendall(data[split:])
+    net.poll_until(lambda: channel.frames_received == 2)
+    assert net.listener.data[channel] == FIRST
+    assert net.listener.words(channel)[0] == "ready"
+    assert (channel.principal, channel.principal_type, authenticator.closed) == ("somebody", "User", 1)
+    assert (channel.bytes_received, net.stats.frames_received) == (len(FIRST), 2), "what authenticates is no traffic"
+    assert peer.recv(100) == framed(b"me") + framed(b"")
+
+
+def test_byte_by_byte(net: NetBench) -> None:
+    channel, peer, _ = begin(net, *TALK)
+    for position in range(len(SENT)):
+        assert channel.state is AUTHENTICATING
+        peer.sendall(SENT[position : position + 1])
+        settle(net)
+    assert channel.is_open
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_over_tls_what_came_in_one_record_with_the_last_frame_is_the_channels(net: NetBench, tls_world: TlsWorld, side: str) -> None:
+    ours, theirs = tcp_pair()
+    settings = {"downstream": tls_world.server_settings(), "upstream": tls_world.client_settings()}
+    other = {"downstream": "upstream", "upstream": "downstream"}[side]
+    factory = ScriptedAuthenticators(*TALK)
+    channel = net.register(ours, 1, net.options(side=side, tls=settings[side], authenticators=factory))
+    peer = net.register(theirs, 2, net.options(side=other, tls=settings[other]))
+    net.poll_until(lambda: peer.is_open)
+    data = SENT + FIRST
+    peer.send(Run(None, 0, data, 0, len(data), 5, 0))
+    net.poll_until(lambda: channel.frames_received == 2)
+    assert net.listener.data[channel] == FIRST
+    net.poll_until(lambda: peer.frames_received == 2)
+    assert net.listener.data[peer] == framed(b"me") + framed(b"")
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_an_answer_that_the_socket_does_not_take_is_waited_for(net: NetBench, side: str) -> None:
+    large = b"a" * 12_000_000
+    channel, peer, authenticator = begin(net, Say(large), Expect(b"x"), Say(large), side=side)
+    peer.sendall(framed(b"x") + frame(3))
+    assert steps_in(net, authenticator) == 0, "nothing is read before it is out"
+    assert channel.state is AUTHENTICATING
+    assert channel.leased == net.pool.used == net.pool.pending > 1_000_000
+    received = 0
+    peer.setblocking(False)
+
+    def read() -> bool:
+        nonlocal received
+        with contextlib.suppress(BlockingIOError):
+            received += len(peer.recv(1 << 20))
+        return received == 2 * (len(large) + 4)
+
+    net.poll_until(read, 20_000)
+    net.poll_until(lambda: channel.frames_received == 1)
+    assert net.pool.used == 0
+
+
+# Waiting.
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("waiting", [b"", frame(3)])
+def test_an_outside_event_is_waited_for_without_a_step(net: NetBench, side: str, waiting: bytes) -> None:
+    channel, peer, authenticator = begin(net, Expect(b"a"), Await(), Say(b"b"), Expect(b"c"), side=side)
+    peer.sendall(framed(b"a"))
+    settle(net)
+    peer.sendall(framed(b"c") + waiting)
+    assert steps_in(net, authenticator) == 0, "the peer's bytes do not make it spin"
+    assert channel.state is AUTHENTICATING
+    authenticator.tell()
+    net.poll_until(lambda: channel.is_open)
+    if waiting:
+        net.poll_until(lambda: channel.frames_received == 1)
+
+
+def test_time_may_be_waited_for(net: NetBench) -> None:
+    channel, _, authenticator = begin(net, Await(ns=2 * SECOND), Await(ns=SECOND), Await())
+    assert authenticator.waker is not None
+    authenticator.waker.wake()
+    net.clock.advance_ms(1999)
+    settle(net)
+    assert channel.state is AUTHENTICATING
+    before = authenticator.steps
+    net.clock.advance_ms(1)
+    settle(net)
+    assert authenticator.steps == before + 1
+    net.clock.advance_ms(1000)
+    settle(net)
+    authenticator.tell()
+    settle(net)
+    assert channel.is_open
+    waker = authenticator.waker
+    waker.wake()
+    waker.wake_at(net.clock.now)
+    before = authenticator.steps
+    net.clock.advance_ms(10)
+    settle(net)
+    assert authenticator.steps == before, "nobody is woken who is done"
+
+
+def test_who_expires_says_when(net: NetBench) -> None:
+    factory = ScriptedAuthenticators(Expect(b"a"), principal="token", principal_type="Token", expires_ns=77 * SECOND)
+    channel, peer = net.pair(net.options(authenticators=factory))
+    peer.sendall(framed(b"a"))
+    net.poll_until(lambda: channel.is_open)
+    assert (channel.principal, channel.principal_type, channel.expires_ns) == ("token", "Token", 77 * SECOND)
+
+
+PHASES: dict[str, tuple[tuple[Act, ...], bytes]] = {
+    "wants to read": ((Expect(b"abc"),), b""),
+    "within a frame": ((Expect(b"abc"),), framed(b"abc")[:5]),
+    "wants to write": ((Say(b"a" * 8_000_000),), b""),
+    "waits": ((Await(),), b""),
+    "waits, with bytes": ((Await(),), b"abc"),
+    "is refused": ((Expect(b"x", answer=b"no"),), framed(b"y")),
+}
+
+
+@pytest.fixture(params=PHASES)
+def phase(request: pytest.FixtureRequest, net: NetBench) -> Callable[[str], Begun]:
+    script, sent = PHASES[request.param]
+
+    def make(side: str) -> Begun:
+        channel, peer, authenticator = begin(net, *script, side=side, delay_ms=5000)
+        peer.sendall(sent)
+        settle(net)
+        assert (channel.state, channel.is_open, authenticator.closed) == (AUTHENTICATING, False, 0)
+        return channel, peer, authenticator
+
+    make.refused = request.param == "is refused"  # type: ignore[attr-defined]
+    return make
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_who_is_not_done_in_time_is_closed(net: NetBench, phase: Callable[[str], Begun], side: str) -> None:
+    channel, peer, authenticator = phase(side)
+    net.clock.advance_ms(4999)
+    settle(net)
+    assert channel.state is AUTHENTICATING
+    cause = Cause.HANDSHAKE_TIMEOUT if side == "downstream" else Cause.UPSTREAM_TIMEOUT
+    if phase.refused:  # type: ignore[attr-defined]
+        channel.options.failed_authentication_delay_ns = 0
+        cause = Cause.AUTH_FAILED
+        net.clock.advance_ms(1)
+        settle(net)
+        assert peer.recv(10) == framed(b"no")
+    net.clock.advance_ms(5001)
+    settle(net)
+    assert (channel.close_cause, channel.closed_in, authenticator.closed) == (cause, AUTHENTICATING, 1)
+    assert net.listener.words(channel) == ["closed"]
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("cause", [Cause.ADMIN, Cause.DRAINED])
+def test_who_is_closed_by_us_meanwhile_is_closed_at_once(net: NetBench, phase: Callable[[str], Begun], side: str, cause: Cause) -> None:
+    channel, _, authenticator = phase(side)
+    if cause is Cause.ADMIN:
+        channel.close(cause, "because")
+    else:
+        net.selector.close_channels()
+    settle(net)
+    refused = phase.refused  # type: ignore[attr-defined]
+    assert (channel.close_cause, channel.closed_in) == (Cause.AUTH_FAILED if refused else cause, AUTHENTICATING), "the first cause wins"
+    assert (authenticator.closed, channel.leased, net.listener.words(channel)) == (1, 0, ["closed"])
+    assert authenticator.waker is None or isinstance(authenticator.waker, Authentication)
+    if authenticator.waker is not None:
+        authenticator.waker.wake()
+        authenticator.waker.wake_at(net.clock.now)
+        net.clock.advance_ms(1)
+    assert steps_in(net, authenticator) == 0
+    assert authenticator.closed == 1
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("end", ["close", "reset"])
+def test_a_peer_that_goes_away_is_noticed(net: NetBench, phase: Callable[[str], Begun], side: str, end: str, request: pytest.FixtureRequest) -> None:
+    channel, peer, authenticator = phase(side)
+    name = request.node.callspec.params["phase"]
+    if end == "close" and name not in ("wants to write",):
+        peer.close()
+    else:
+        reset(peer)
+    settle(net)
+    if end == "close" and name == "waits, with bytes":
+        assert channel.state is AUTHENTICATING, "it may yet be told that all is well"
+        assert steps_in(net, authenticator) == 0
+        authenticator.tell()
+        settle(net)
+        assert channel.ready_ns != 0
+        assert "end_of_stream" in net.listener.words(channel)
+        return
+    expected = {
+        "wants to read": {"close": Cause.NO_DATA},
+        "wants to write": {"close": Cause.PEER_RESET},
+        "is refused": {"close": Cause.AUTH_FAILED, "reset": Cause.AUTH_FAILED},
+    }.get(name, {})
+    assert channel.close_cause is expected.get(end, Cause.PEER_CLOSED if end == "close" else Cause.PEER_RESET)
+    assert (channel.closed_in, authenticator.closed, net.pool.used) == (AUTHENTICATING, 1, 0)
+
+
+@pytest.mark.parametrize(("tcp", "interest"), [(True, 0), (False, UNREGISTERED)])
+def test_who_went_away_behind_bytes_that_are_not_read_yet_is_not_announced_again(net: NetBench, tcp: bool, interest: int) -> None:
+    channel, peer, authenticator = begin(net, Await(), tcp=tcp)
+    peer.sendall(frame(3))
+    peer.close()
+    settle(net)
+    assert channel._interest == interest, "a Unix socket says EPOLLHUP, which cannot be masked"
+    assert authenticator.waker is not None
+    authenticator.waker.wake()  # for nothing
+    settle(net)
+    assert (channel._interest, channel.state) == (interest, AUTHENTICATING)
+    authenticator.tell()
+    net.poll_until(lambda: "end_of_stream" in net.listener.words(channel))
+    assert net.listener.words(channel) == ["ready", "received", "end_of_stream"]
+
+
+# Refusal.
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("delay_ms", [0, 100])
+@pytest.mark.parametrize("behind", [b"", b"more" * 1000])
+def test_a_refusal_is_answered_after_the_delay_and_then_closed(net: NetBench, side: str, delay_ms: int, behind: bytes) -> None:
+    channel, peer, authenticator = begin(net, Expect(b"right", answer=b"no"), side=side, delay_ms=delay_ms)
+    peer.sendall(framed(b"wrong") + behind)
+    net.poll_until(lambda: authenticator.received)
+    settle(net)
+    if delay_ms:
+        peer.setblocking(False)
+        net.clock.advance_ms(delay_ms - 1)
+        settle(net)
+        assert channel.state is AUTHENTICATING
+        with pytest.raises(BlockingIOError):
+            peer.recv(1)
+        peer.settimeout(5)
+        net.clock.advance_ms(1)
+        settle(net)
+    assert (channel.close_cause, channel.detail, channel.closed_in) == (Cause.AUTH_FAILED, "not what was expected", AUTHENTICATING)
+    assert read_all(peer) == framed(b"no"), "and no reset"
+    assert channel.error is not None
+    assert getattr(channel.error, "side", None) == side
+    assert (authenticator.closed, channel.principal) == (1, "")
+
+
+def test_a_refusal_without_an_answer_waits_too(net: NetBench) -> None:
+    channel, peer, authenticator = begin(net, Refuse("nobody we know"), delay_ms=100)
+    net.clock.advance_ms(99)
+    assert steps_in(net, authenticator) == 0
+    assert channel.state is AUTHENTICATING
+    net.clock.advance_ms(1)
+    settle(net)
+    assert channel.close_cause is Cause.AUTH_FAILED
+    assert read_all(peer) == b""
+
+
+def test_a_refusal_whose_answer_is_not_read_ends_with_the_time_for_the_handshake(net: NetBench) -> None:
+    channel, _, _ = begin(net, Say(b"a" * 8_000_000), Refuse("no"), delay_ms=0)
+    settle(net)
+    channel2, peer2, _ = begin(net, Refuse("no", answer=b"b" * 8_000_000))
+    settle(net)
+    assert (channel.state, channel2.state) == (AUTHENTICATING, AUTHENTICATING)
+    assert len(peer2.recv(10)) == 10
+    net.clock.advance_ms(10_001)
+    settle(net)
+    assert (channel.close_cause, channel2.close_cause) == (Cause.HANDSHAKE_TIMEOUT, Cause.AUTH_FAILED)
+
+
+@pytest.mark.parametrize("delay_ms", [0, 100])
+def test_what_is_no_frame_is_refused_by_its_header(net: NetBench, delay_ms: int) -> None:
+    for header, words in ((b"\0\x08\0\x01", "frame of 524289 bytes"), (b"\xff\xff\xff\xff", "frame of -1 bytes")):
+        channel, peer, _ = begin(net, Expect(b"x"), delay_ms=delay_ms)
+        peer.sendall(header + b"abc")
+        settle(net)
+        net.clock.advance_ms(delay_ms)
+        settle(net)
+        assert channel.close_cause is Cause.AUTH_FAILED
+        assert words in channel.detail
+        assert read_all(peer) == b""
+
+
+@pytest.mark.parametrize(("first", "name"), [(b"\x16\x03\x01\x02", "TLS"), (b"GET ", "HTTP")])
+def test_another_protocol_has_its_name(net: NetBench, first: bytes, name: str) -> None:
+    channel, peer, _ = begin(net, Expect(b"x"), delay_ms=1000)
+    peer.sendall(first)
+    settle(net)
+    assert channel.close_cause is Cause.WRONG_PROTOCOL
+    assert name in channel.detail
+
+
+def test_a_bug_of_an_authenticators_costs_its_channel_only(net: NetBench) -> None:
+    net.faults = 1
+    channel, _, authenticator = begin(net, Crash())
+    settle(net)
+    assert (channel.close_cause, authenticator.closed) == (Cause.INTERNAL, 1)
+
+
+def test_an_authenticator_that_cannot_be_closed_does_not_keep_its_channel(net: NetBench) -> None:
+    class Stuck(ScriptedAuthenticator):
+        def close(self) -> None:
+            raise OSError("stuck")
+
+    class Makes(ScriptedAuthenticators):
+        def make(self, identity: object) -> ScriptedAuthenticator:
+            return Stuck((Expect(b"a"),), "somebody", "User", 1, 100)
+
+    net.faults = 2
+    first, peer = net.pair(net.options(authenticators=Makes()))
+    second, _ = net.pair(net.options(authenticators=Makes()))
+    peer.sendall(framed(b"a"))
+    net.poll_until(lambda: net.listener.words(first))
+    second.close(Cause.ADMIN)
+    net.poll()
+    assert (first.close_cause, second.close_cause) == (Cause.INTERNAL, Cause.ADMIN)
+    assert net.listener.words() == ["closed", "closed"]
+
+
+# Ends.
+
+
+def test_a_channel_that_is_closed_from_within_a_step_is_closed(net: NetBench) -> None:
+    closed: list[Channel] = []
+
+    class Closes(ScriptedAuthenticator):
+        def step(self) -> int:
+            closed[0].close(Cause.ADMIN)
+            return super().step() if not self.closed else 1
+
+    class Makes(ScriptedAuthenticators):
+        def make(self, identity: object) -> ScriptedAuthenticator:
+            return Closes((), "somebody", "User", 1, 100)
+
+    channel, _ = net.pair(net.options(authenticators=Makes()))
+    closed.append(channel)
+    settle(net)
+    assert (channel.close_cause, net.listener.words(channel)) == (Cause.ADMIN, ["closed"])
+
+
+@pytest.mark.parametrize("script", [(), (Expect(b"x"),), (Await(),), (Refuse("no"),)])
+def test_a_closed_channels_authenticator_goes_without_the_garbage_collector(net: NetBench, script: tuple[Act, ...]) -> None:
+    factory = ScriptedAuthenticators(*script)
+    sink = RecorderSink(Recorder())
+    ours, theirs = socket.socketpair()
+    sink.channel = net.selector.register(ours, 9, net.options(authenticators=factory, failed_authentication_delay_ns=SECOND), sink)
+    net.poll()
+    trace = trace_of(factory.made.pop())
+    gc.disable()
+    try:
+        sink.channel.close(Cause.ADMIN)
+        net.selector.close_channels()
+        del sink
+        assert trace() is None
+    finally:
+        gc.enable()
+        theirs.close()

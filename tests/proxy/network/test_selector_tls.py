@@ -1,0 +1,145 @@
+"""proxy.network.selector: TLS holds bytes that no event announces, and its handshakes wait."""
+
+import contextlib
+import ssl
+
+from proxy.network import mute
+from proxy.network.authenticator import AuthenticatorFactory, HandshakeAuthenticator
+from proxy.network.channel import Channel
+from proxy.network.run import Run
+from proxy.network.state import ChannelState
+from proxy.network.transport import Identity
+from tests.fakes.network import NetBench, frame, tcp_pair
+from tests.fakes.tls import TlsWorld, tls_pair
+
+
+def test_frames_over_tls(net: NetBench, tls_world: TlsWorld) -> None:
+    server, client = tls_pair(net, tls_world)
+    data = frame(100_000) + frame(3)
+    assert client.send(Run(None, 0, data, 0, len(data), 2, 0))
+    net.poll_until(lambda: server.frames_received == 2)
+    assert net.listener.data[server] == data
+    assert server.bytes_received == len(data)
+    assert server.identity is not None
+    assert server.identity.version == "TLSv1.3"
+
+
+def test_who_authenticates_sees_the_certificate_and_the_channel_does_not_keep_it(net: NetBench, tls_world: TlsWorld) -> None:
+    seen: list[bytes | None] = []
+
+    class Witness(AuthenticatorFactory):
+        def make(self, identity: Identity) -> HandshakeAuthenticator:
+            seen.append(identity.certificate)
+            return HandshakeAuthenticator("somebody")
+
+    ours, peer = tcp_pair()
+    options = net.options(side="upstream", tls=tls_world.client_settings())
+    options.authenticators = Witness()
+    server = net.register(ours, 1, net.options(tls=tls_world.server_settings()))
+    client = net.register(peer, 2, options)
+    net.poll_until(lambda: server.is_open and client.is_open)
+    assert [certificate is not None and ssl.DER_cert_to_PEM_cert(certificate)[:10] for certificate in seen] == ["-----BEGIN"]
+    assert client.identity is not None
+    assert (client.principal, client.identity.certificate) == ("somebody", None)
+    assert server.identity is not None
+    assert server.identity.version is client.identity.version, "the words are shared"
+    assert server.identity.cipher is client.identity.cipher
+
+
+def test_bytes_that_the_transport_holds_get_their_visit_after_an_unmute(net: NetBench, tls_world: TlsWorld) -> None:
+    server, client = tls_pair(net, tls_world)
+    first, rest = frame(50)[:30], frame(50)[30:] + frame(7) * 3
+    client.send(Run(None, 0, first, 0, len(first), 0, 0))
+    net.poll_until(lambda: server.staged == 30)
+    server.mute(mute.ADMIN)
+    client.send(Run(None, 0, rest, 0, len(rest), 4, 0))
+    net.poll_until(lambda: server.frames_received == 1)
+    assert server.mute_in_force
+    net.poll(5)
+    assert server.frames_received == 1
+    server.unmute(mute.ADMIN)
+    net.poll()
+    assert server.frames_received == 4
+
+
+def test_bytes_that_the_transport_holds_wait_for_the_gate(net: NetBench, tls_world: TlsWorld) -> None:
+    server, client = tls_pair(net, tls_world)
+    first, rest = frame(50)[:30], frame(50)[30:] + frame(7) * 3
+    client.send(Run(None, 0, first, 0, len(first), 0, 0))
+    net.poll_until(lambda: server.staged == 30)
+    server.mute(mute.ADMIN)
+    client.send(Run(None, 0, rest, 0, len(rest), 4, 0))
+    net.poll_until(lambda: server.frames_received == 1)
+    server.gated = True
+
+    def close_gate(channel: Channel) -> bool:
+        channel.mute(mute.TAP)
+        return False
+
+    net.listener.gate = close_gate
+    server.unmute(mute.ADMIN)
+    net.poll(5)
+    assert (server.frames_received, server.mute_causes) == (1, mute.TAP)
+    net.listener.gate = lambda channel: True
+    server.unmute(mute.TAP)
+    net.poll()
+    assert server.frames_received == 4
+
+
+def test_a_record_that_is_not_whole_does_not_make_the_loop_spin(net: NetBench, tls_world: TlsWorld) -> None:
+    ours, peer = tcp_pair()
+    server = net.register(ours, 1, net.options(tls=tls_world.server_settings()))
+    relay_end, client_sock = tcp_pair()
+    client = net.register(client_sock, 2, net.options(tls=tls_world.client_settings()))
+    peer.setblocking(False)
+    relay_end.setblocking(False)
+
+    def shovel(most: int = 1 << 20) -> None:
+        for source, target in ((peer, relay_end), (relay_end, peer)):
+            with contextlib.suppress(BlockingIOError):
+                target.send(source.recv(most))
+
+    with peer, relay_end:
+        for _ in range(100):
+            net.poll()
+            shovel()
+        assert server.is_open
+        client.send(Run(None, 0, frame(500), 0, 504, 1, 0))
+        for _ in range(3):
+            shovel(100)
+            net.poll(3)
+        assert not net.selector._buffered
+        for _ in range(10):
+            shovel()
+            net.poll()
+        assert server.frames_received == 1
+
+
+def test_tls_ends_in_both_directions(net: NetBench, tls_world: TlsWorld) -> None:
+    server, client = tls_pair(net, tls_world)
+    client.shut_write()
+    net.poll_until(lambda: server.state is ChannelState.READ_ENDED)
+    assert server.detail == ""
+    server.send(Run(None, 0, frame(9), 0, 13, 1, 0))
+    net.poll_until(lambda: client.frames_received == 1)
+    server.shut_write()
+    net.poll_until(lambda: client.state is server.state is ChannelState.ENDED)
+
+
+def test_handshakes_are_done_behind_the_frames_of_others_and_within_a_budget(net: NetBench) -> None:
+    busy, busy_peer = net.ready_pair()
+    order: list[str] = []
+    net.listener.on["received"] = lambda channel: order.append("frame")
+
+    def slow(channel: Channel) -> None:
+        order.append("ready")
+        net.clock.advance_ms(1)
+
+    net.listener.on["ready"] = slow
+    for _ in range(5):
+        net.pair()
+    for _ in range(3):
+        busy_peer.send(frame(1))
+        net.poll()
+    assert order == ["frame", "ready", "ready"] * 2 + ["frame", "ready"]
+    assert busy.frames_received == 3
