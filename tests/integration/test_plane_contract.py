@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from control.errors import AlreadyExistsError, ControlError, EtagError, FailedPreconditionError, InvalidArgumentError, NotFoundError
+from control.events import Event
 from control.fleet.processor import COMMAND
 from control.plane import ControlPlane
 from proxy.config.model import MIB, Forwarding, TapConfig, TapRule
-from tests.fakes.fleet import Fleet, fleet_config, until
+from tests.fakes.fleet import Fleet, fleet_config
 from tests.fakes.plane import FakePlane, channel_row
 from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
 
@@ -210,8 +211,7 @@ def test_what_is_refused_changes_nothing(stage: Stage, call: Callable[[ControlPl
 def test_channels_are_muted_unmuted_and_closed(stage: Stage) -> None:
     async def body(kind: Kind) -> None:
         plane = kind.plane
-        events: list[dict[str, Any]] = []
-        cancel = plane.subscribe(events.append)
+        subscription = plane.subscribe(("closed",))
         ids = await kind.ids(3)
         outcome = await plane.mute_channels([*ids[:2], UNKNOWN], reason="test")
         assert (sorted(outcome.affected), outcome.missing) == (ids[:2], (UNKNOWN,))
@@ -220,10 +220,34 @@ def test_channels_are_muted_unmuted_and_closed(stage: Stage) -> None:
         assert [row["mute_reason"] for row in rows] == ["test", "test", ""]
         assert sorted((await plane.unmute_channels(listener="a")).affected) == ids
         assert (await plane.close_channels(ids[:1], reason="enough")).affected == (ids[0],)
-        await until(lambda: events)
-        (row,) = events
+        event = await anext(subscription)
+        assert isinstance(event, Event)
+        row = event.row
         assert (row["event"], row["id"], row["cause"], row["detail"], row["listener"]) == ("closed", ids[0], "admin", "enough", "a")
-        cancel()
+        subscription.close()
+        assert [item async for item in subscription] == []
+
+    stage.run(body)
+
+
+def test_events_are_numbered_and_who_comes_back_goes_on_behind_the_last_it_saw(stage: Stage) -> None:
+    async def body(kind: Kind) -> None:
+        plane = kind.plane
+        audits = plane.subscribe(("audit",))
+        for who in ("ada", "bob"):
+            plane.reserve_audit()
+            plane.audit({"event": "audit", "who": who})
+        first, second = await anext(audits), await anext(audits)
+        assert isinstance(first, Event)
+        assert isinstance(second, Event)
+        assert (first.row["who"], second.row["who"], second.sequence, first.reserved) == ("ada", "bob", first.sequence + 1, True)
+        assert first.sequence > audits.after
+        assert plane.subscribe(("audit",), after=first.sequence).take() == [second]
+        assert plane.subscribe(("closed",), after=audits.after).take() == []
+        with pytest.raises(FailedPreconditionError) as caught:
+            plane.subscribe(after=second.sequence + 1)
+        assert caught.value.reason == "EVENTS_UNKNOWN"
+        audits.close()
 
     stage.run(body)
 
