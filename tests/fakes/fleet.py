@@ -37,6 +37,7 @@ class MemoryLog(RowLog):
     def __init__(self) -> None:
         self.rows: list[Row] = []
         self.room = True
+        self.dropped = 0
 
     def write(self, event: str, *, level: str = "info", **fields: Any) -> None:
         self.rows.append({"event": event, "level": level, **fields})

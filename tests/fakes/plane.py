@@ -1,5 +1,5 @@
 """A control plane without processors: rows in a dict, real cells, and errors on demand. What it refuses is what ``Steering`` refuses: both run
-the suite ``tests/integration/test_plane_contract.py``.
+the suite ``tests/conformance/test_control_plane.py``.
 """
 
 import dataclasses
