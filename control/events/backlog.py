@@ -27,7 +27,7 @@ class Backlog:
         self._max_bytes = max_bytes
         self._events: deque[tuple[Event, int]] = deque()
         self._bytes = 0
-        self._gap: Gap | None = None
+        self._first_dropped = self._last_dropped = self._dropped = 0
 
     def __len__(self) -> int:
         return len(self._events)
@@ -39,28 +39,29 @@ class Backlog:
     @property
     def gap(self) -> Gap | None:
         """What was dropped and not taken yet."""
-        return self._gap
+        return Gap(self._first_dropped, self._last_dropped, self._dropped) if self._dropped else None
 
     def append(self, event: Event, size: int) -> None:
         """Put an event at the end; ``size`` is what its row has as JSON, in bytes."""
         self._events.append((event, size))
         self._bytes += size
         while len(self._events) > self._max_events or (self._bytes > self._max_bytes and len(self._events) > 1):
-            dropped = self._popleft().sequence
-            self._gap = Gap(dropped, dropped, 1) if self._gap is None else Gap(self._gap.first, dropped, self._gap.dropped + 1)
+            self._last_dropped = self._popleft().sequence
+            if not self._dropped:
+                self._first_dropped = self._last_dropped
+            self._dropped += 1
 
     def pop(self) -> Event | Gap | None:
         """Take the first: the gap, the oldest event, or None when there is nothing."""
-        if self._gap is not None:
-            gap, self._gap = self._gap, None
+        if self._dropped:
+            gap, self._dropped = self.gap, 0
             return gap
         return self._popleft() if self._events else None
 
     def clear(self) -> None:
         """Forget everything, the gap, too."""
         self._events.clear()
-        self._bytes = 0
-        self._gap = None
+        self._bytes = self._dropped = 0
 
     def _popleft(self) -> Event:
         event, size = self._events.popleft()

@@ -38,7 +38,7 @@ class Bus:
         max_bytes: int = MAX_BYTES,
     ) -> None:
         self.subscriptions: list[Subscription] = []
-        self._subscribers = tuple(subscribers)
+        self._subscribers = self._everybody = tuple(subscribers)
         self._on_failure = on_failure
         self._history = Backlog(max_events, max_bytes)
         self._lock = threading.Lock()
@@ -69,7 +69,7 @@ class Bus:
             self._newest += 1
             event = Event(self._newest, time.time_ns(), str(row["event"]), level, row, reserved)
             self._history.append(event, size)
-            for subscriber in (*self._subscribers, *self.subscriptions):
+            for subscriber in self._everybody:
                 try:
                     subscriber.offer(event, line, size)
                 except Exception as error:
@@ -101,7 +101,7 @@ class Bus:
             if self._closed:
                 made.end()
             else:
-                self.subscriptions.append(made)
+                self._set_subscriptions([*self.subscriptions, made])
             return made
 
     def _checked(self, after: int) -> int:
@@ -119,8 +119,11 @@ class Bus:
             self._closed = True
             for subscription in self.subscriptions:
                 subscription.end()
-            self.subscriptions.clear()
+            self._set_subscriptions([])
 
     def _remove(self, subscription: Subscription) -> None:
-        if subscription in self.subscriptions:
-            self.subscriptions.remove(subscription)
+        self._set_subscriptions([item for item in self.subscriptions if item is not subscription])
+
+    def _set_subscriptions(self, subscriptions: list[Subscription]) -> None:
+        self.subscriptions = subscriptions
+        self._everybody = (*self._subscribers, *subscriptions)

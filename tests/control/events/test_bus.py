@@ -82,7 +82,7 @@ def test_subscribers_come_and_go_while_events_are_published() -> None:
         last = False
         while not last:
             last = done.is_set()
-            subscription = bus.subscribe()
+            subscription = bus.subscribe(max_events=THREADS * EACH)  # the thread may stand for as long as all others take
             found = numbers(subscription)
             first = subscription.after + 1
             assert found == list(range(first, first + len(found)))
