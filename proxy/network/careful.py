@@ -8,12 +8,11 @@ through.
 import socket
 from typing import Final
 
-from librt.strings import read_i32_be
 from librt.vecs import vec
 from mypy_extensions import i64
 
 from proxy.network import socket_buffers
-from proxy.network.framing import HEADER, OK, SIZE_BUCKETS, scan
+from proxy.network.framing import OK, SIZE_BUCKETS
 from proxy.network.memory_pool import with_overhead
 from proxy.network.receive import Receive
 from proxy.network.transport import Transport
@@ -102,20 +101,22 @@ class Careful:
         return self._plan_new(room, readable=readable)
 
     def _plan_new(self, room: i64, *, readable: bool) -> i64:
+        framing = self._receive.framing
         data = self._transport.peek(PIECE)
         length: i64 = len(data)
-        if length < HEADER:
+        header = framing.header_size(data, 0)
+        if header < 0:
             return max(length, 1)  # a header in parts, or the end
-        frames, end, _, fault = scan(data if length <= room else data[:room], 0, self._receive.limit, self._sizes)
+        frames, end, _, fault = framing.scan(data if length <= room else data[:room], 0, self._receive.limit, self._sizes)
         if frames != 0:
             return end
-        size = HEADER + i64(read_i32_be(data, 0))
+        size = header + framing.body_size(data, 0)
         if fault != OK or size > SMALL or self._receive.cuts(size):
-            return HEADER  # it is begun, and looked at again
+            return header  # it is begun, and looked at again
         there = socket_buffers.queued(self._socket)
         if length < size and there < size:
             verdict = self._wait(size, there, readable=readable)
-            return verdict if verdict != FULL else HEADER
+            return verdict if verdict != FULL else header
         if size <= max(room, HEAD):
             return size
         self._receive.cut_next(HEAD)

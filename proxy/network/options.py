@@ -6,8 +6,10 @@ from mypy_extensions import i64
 
 from proxy.errors import Side
 from proxy.network.authenticator import Authenticator, CertificateAuthenticator
+from proxy.network.framing import Framing
+from proxy.network.int32 import INT32
 from proxy.network.memory_pool import Account
-from proxy.network.receive import FIRST_PIECE, NEVER_CUT, ReceiveLimit
+from proxy.network.receive import NEVER_CUT, ReceiveLimit
 from proxy.network.stats import SideStats
 
 if TYPE_CHECKING:
@@ -45,7 +47,8 @@ class ChannelOptions:
         tls: None for plaintext.
         account: what the listener holds of the memory pool; None: the common one.
         cut_from: frames of more bytes than this, header counted, are passed on in pieces; ``NEVER_CUT``.
-        first_piece: bytes that the first of them has at least; below ``cut_from``.
+        first_piece: bytes that the first of them has at least, besides the beginning of the body; below ``cut_from``.
+        framing: what that side speaks.
         authenticator: names the principal after the handshake.
     """
 
@@ -63,7 +66,8 @@ class ChannelOptions:
         authenticator: Authenticator | None = None,
         account: Account | None = None,
         cut_from: i64 = NEVER_CUT,
-        first_piece: i64 = FIRST_PIECE,
+        first_piece: i64 = 0,
+        framing: Framing = INT32,
     ) -> None:
         self.side: Final[Side] = side
         self.limit: Final = limit
@@ -76,4 +80,5 @@ class ChannelOptions:
         self.account: Final = account
         self.cut_from: Final[i64] = cut_from
         self.first_piece: Final[i64] = first_piece
+        self.framing: Final = framing
         self.authenticator: Authenticator = CertificateAuthenticator() if authenticator is None else authenticator

@@ -89,7 +89,7 @@ class ReadHalf:
         account: Account,
         options: ChannelOptions,
     ) -> None:
-        self.receive: Final = Receive(account, options.limit, options.stats, options.cut_from, options.first_piece)
+        self.receive: Final = Receive(account, options.limit, options.stats, options.cut_from, options.first_piece, options.framing)
         self.ended: bool = False
         self.discards: bool = False
         self.care: Careful | None = None

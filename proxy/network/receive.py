@@ -5,24 +5,24 @@ header. Staged bytes are kept as the pieces that came, small ones joined, so tha
 overhead.
 
 A frame that is larger than ``cut_from``, and not whole in one read, is *cut through*: what comes of it is handed out as it comes, as runs with a
-``part``. Its first piece waits until it has ``first_piece`` bytes; behind whole frames of the same read it stays staged until it is asked for
-(``take_part``). While such a frame lasts no more may be fed than it misses.
+``part``. Its first piece waits until it has ``first_piece`` bytes, and the beginning of the body; behind whole frames of the same read it stays
+staged until it is asked for (``take_part``). While such a frame lasts no more may be fed than it misses.
 """
 
 from typing import Final
 
-from librt.strings import read_i32_be
 from mypy_extensions import i64
 
-from proxy.network.framing import HEADER, NOT_OURS, OK, foreign_protocol, judge, scan, size_bucket
+from proxy.network.framing import NOT_OURS, OK, Framing, judge, size_bucket
+from proxy.network.int32 import INT32
 from proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, Account
 from proxy.network.run import PART, PART_FIRST, PART_LAST, Buffer, Run, held
 from proxy.network.stats import SideStats
 
-__all__ = ["FIRST_PIECE", "NEVER_CUT", "Receive", "ReceiveLimit"]
+__all__ = ["NEVER_CUT", "Receive", "ReceiveLimit"]
 
 JOIN_BELOW: Final = 4096  # pieces smaller than this are joined
-FIRST_PIECE: Final = 12  # the size header and the eight bytes that say what a Kafka frame is
+FIRST_BYTES: Final = 8  # of a body; they say what a Kafka frame is
 NEVER_CUT: Final = 1 << 62
 VIEW_FROM: Final = 16384  # the rest of a read is kept as a view from this size on, if it is most of the read
 
@@ -42,6 +42,7 @@ class Receive:
     """Finds frames in what a channel reads, and stages the one that is not whole.
 
     Attributes:
+        framing: tells the frames apart.
         staged: bytes that are kept of the frame begun, its header counted; 0 between frames.
         size: bytes of the frame begun, header counted; -1 while its header is not whole.
         cut: the frame begun is cut through.
@@ -53,13 +54,25 @@ class Receive:
         foreign: the protocol that the first bytes betray, when the fault is NOT_OURS.
     """
 
-    def __init__(self, account: Account, limit: ReceiveLimit, stats: SideStats, cut_from: i64 = NEVER_CUT, first_piece: i64 = FIRST_PIECE) -> None:
+    def __init__(
+        self,
+        account: Account,
+        limit: ReceiveLimit,
+        stats: SideStats,
+        cut_from: i64 = NEVER_CUT,
+        first_piece: i64 = 0,
+        framing: Framing = INT32,
+    ) -> None:
+        self.framing: Final = framing
         self._account: Final = account
         self._limit: Final = limit
         self._stats: Final = stats
         self._cut_from: Final[i64] = cut_from
-        self._first_piece: Final[i64] = first_piece
-        self._least: i64 = first_piece  # of the frame begun
+        self._least_piece: Final[i64] = framing.most_header + FIRST_BYTES
+        self._first_piece: Final[i64] = max(first_piece, self._least_piece)
+        self._least: i64 = self._first_piece  # of the frame begun
+        self._lacks: i64 = framing.least_header  # bytes that its header misses, at least
+        self._body: i64 = 0  # bytes of its body
         self._cut_next: bool = False
         self._pieces: list[Buffer] | None = None
         self._booked: i64 = 0
@@ -102,7 +115,7 @@ class Receive:
     def missing(self) -> i64:
         """What may be read without beginning another frame: the rest of the size header, or of the frame begun."""
         if self.size < 0:
-            return HEADER - self.staged
+            return self._lacks
         return self.size - self.passed - self.staged
 
     def unit(self) -> i64:
@@ -120,12 +133,12 @@ class Receive:
     def cut_next(self, least: i64) -> None:
         """The next frame, which lies whole in the kernel and of which less is fed next, passes in pieces, the first of at least ``least`` bytes."""
         self._cut_next = True
-        self._least = max(least, FIRST_PIECE)
+        self._least = max(least, self._least_piece)
 
     def cut_now(self, least: i64) -> None:
         """Likewise the frame begun."""
         self.cut = True
-        self._least = min(max(least, FIRST_PIECE), self.size)
+        self._least = min(max(least, self._least_piece), self.size)
 
     def feed(self, data: bytes) -> Run | None:
         """Take what one read gave.
@@ -135,12 +148,12 @@ class Receive:
         """
         if self.staged != 0 or self._first or self.cut:
             return self._feed_begun(data)
-        frames, end, rest, fault = scan(data, 0, self._limit.value, self._stats.frame_sizes)
+        frames, end, rest, fault = self.framing.scan(data, 0, self._limit.value, self._stats.frame_sizes)
         if rest != 0 or fault != OK:
             self._leave_rest(data, end, rest, fault)
         if frames == 0:
             return self.take_part()
-        return Run(None, 0, data, 0, end, frames, 0)
+        return Run(None, 0, data, 0, end, frames, 0, 0, self.framing)
 
     def take_part(self) -> Run | None:
         """The first piece of a frame that is cut through, from what is staged of it; None while that is too little."""
@@ -148,7 +161,7 @@ class Receive:
             return None
         pieces = self._pieces
         size = self.staged
-        run = Run(pieces, size, b"", 0, 0, 0, self._booked, PART | PART_FIRST)
+        run = Run(pieces, size, b"", 0, 0, 0, self._booked, PART | PART_FIRST, self.framing)
         self._hand_out(size)
         return run
 
@@ -176,9 +189,9 @@ class Receive:
             self._stage(data)
             self.cut = self._cut_next or self.size > self._cut_from
             return self.take_part() if self.cut else None
-        self._stats.frame_sizes[size_bucket(self.size - HEADER)] += 1
-        frames, end, rest, fault = scan(data, first, self._limit.value, self._stats.frame_sizes)
-        run = Run(self._pieces, self.staged, data, first if self.staged else 0, end, frames + 1, self._booked)
+        self._stats.frame_sizes[size_bucket(self._body)] += 1
+        frames, end, rest, fault = self.framing.scan(data, first, self._limit.value, self._stats.frame_sizes)
+        run = Run(self._pieces, self.staged, data, first if self.staged else 0, end, frames + 1, self._booked, 0, self.framing)
         self._reset()
         if rest != 0 or fault != OK:
             self._leave_rest(data, end, rest, fault)
@@ -199,8 +212,8 @@ class Receive:
             part |= PART_LAST
             if not self.abandoned:
                 frames = 1
-                self._stats.frame_sizes[size_bucket(self.size - HEADER)] += 1
-        run = Run(self._pieces, self.staged, data, length, length, frames, self._booked, part)
+                self._stats.frame_sizes[size_bucket(self._body)] += 1
+        run = Run(self._pieces, self.staged, data, length, length, frames, self._booked, part, self.framing)
         self._hand_out(self.staged + length)
         if is_last:
             self._reset()
@@ -216,7 +229,7 @@ class Receive:
         self.passed += size
         if self.passed < self.size:
             return 0
-        self._stats.frame_sizes[size_bucket(self.size - HEADER)] += 1
+        self._stats.frame_sizes[size_bucket(self._body)] += 1
         self._reset()
         return 1
 
@@ -229,38 +242,45 @@ class Receive:
 
     def _take_header(self, data: bytes, length: i64) -> bool:
         """Read the size from what is staged and the beginning of ``data``; False when it is not whole, or not good."""
-        have = self.staged
-        if have + length < HEADER:
+        framing = self.framing
+        pieces = self._pieces
+        header = data if pieces is None else b"".join([*pieces, data[: framing.most_header - self.staged]])
+        header_size = framing.header_size(header, 0)
+        if header_size < 0:
             self._stage(data)
+            self._lacks = -header_size
             return False
-        header = data[:HEADER] if self._pieces is None else b"".join([*self._pieces, data[: HEADER - have]])
         if self._first:
             self._first = False
-            self.foreign = foreign_protocol(header)
+            self.foreign = framing.foreign(header[:header_size])
             if self.foreign:
                 self.fault = NOT_OURS
                 self.refused_bytes = length
                 return False
-        size = i64(read_i32_be(header, 0))
-        self.fault = judge(size, self._limit.value)
+        body = framing.body_size(header, 0)
+        self.fault = judge(body, self._limit.value)
         if self.fault != OK:
-            self.faulty_size = size
+            self.faulty_size = body
             self.refused_bytes = length
             return False
-        self.size = HEADER + size
+        self._body = body
+        self.size = header_size + body
         return True
 
     def _leave_rest(self, data: bytes, end: i64, rest: i64, fault: i64) -> None:
         """Stage what follows the last whole frame of ``data``, or note what is wrong with it."""
         if fault != OK:
             self.fault = fault
-            self.faulty_size = i64(read_i32_be(data, end))
+            self.faulty_size = self.framing.body_size(data, end)
             self.refused_bytes = len(data) - end
             return
         length: i64 = len(data)
         left = length - end
         self._stage(data if end == 0 else memoryview(data)[end:] if left >= VIEW_FROM and 2 * left >= length else data[end:])
-        if rest > 0:
+        if rest < 0:
+            self._lacks = -rest
+        else:
+            self._body = self.framing.body_size(data, end)
             self.size = left + rest
             self.cut = self._cut_next or self.size > self._cut_from
 
@@ -290,3 +310,4 @@ class Receive:
         self.abandoned = False
         self._cut_next = False
         self._least = self._first_piece
+        self._lacks = self.framing.least_header

@@ -3,9 +3,10 @@
 from typing import Final
 
 from librt.vecs import append, vec
-from mypy_extensions import i32, i64, mypyc_attr
+from mypy_extensions import i64, mypyc_attr
 
-from proxy.network.framing import scan_starts
+from proxy.network.framing import Framing
+from proxy.network.int32 import INT32
 
 __all__ = ["PART", "PART_FIRST", "PART_LAST", "Buffer", "Run", "held", "keep", "shorten"]
 
@@ -37,9 +38,21 @@ class Run:
         lease: bytes booked at the memory pool that move along with the run; who takes the run gives them back. 0 for a run without a head.
         part: 0 for whole frames; else the run is a piece of one frame that is cut through: ``PART``, with ``PART_FIRST`` and ``PART_LAST``.
             ``frames`` is then 1 with ``PART_LAST``, else 0, and ``first`` is ``end``: no size header is to be looked for.
+        framing: that found the frames.
     """
 
-    def __init__(self, head: list[Buffer] | None, head_size: i64, data: bytes, first: i64, end: i64, frames: i64, lease: i64, part: i64 = 0) -> None:
+    def __init__(
+        self,
+        head: list[Buffer] | None,
+        head_size: i64,
+        data: bytes,
+        first: i64,
+        end: i64,
+        frames: i64,
+        lease: i64,
+        part: i64 = 0,
+        framing: Framing = INT32,
+    ) -> None:
         self.head: Final = head
         self.head_size: Final = head_size
         self.data: Final = data
@@ -49,6 +62,7 @@ class Run:
         self.size: Final = head_size + end
         self.lease: i64 = lease
         self.part: Final[i64] = part
+        self.framing: Final = framing
 
     def tail(self) -> Buffer:
         """The run's part of ``data``: the object itself when the run ends where it does."""
@@ -64,13 +78,18 @@ class Run:
             return [self.tail()]
         return [*self.head, self.tail()] if self.end != 0 else list(self.head)
 
-    def starts(self) -> vec[i32]:
-        """Where each frame starts, counted from the start of the run. ``size`` must be below 2 GiB."""
-        assert self.size < 1 << 31, "offsets within a run are int32"
-        starts = vec[i32](capacity=self.frames)
+    def starts(self) -> vec[i64]:
+        """Where each frame starts, counted from the start of the run."""
+        starts = vec[i64](capacity=self.frames + 1)
         if self.head is not None:
-            starts = append(starts, i32(0))
-        return scan_starts(self.data, self.first, self.end, self.head_size, starts)
+            starts = append(starts, i64(0))
+        return self.framing.frame_starts(self.data, self.first, self.end, self.head_size, starts)
+
+    def first_sizes(self) -> tuple[i64, i64]:
+        """Bytes of the header and of the body of the run's first frame; of a piece that begins one, too."""
+        framing = self.framing
+        header = self.prefix(framing.most_header)
+        return framing.header_size(header, 0), framing.body_size(header, 0)
 
     def prefix(self, size: i64) -> bytes:
         """The first bytes of the run, at most ``size``; for protocols that look into a frame's beginning."""

@@ -115,7 +115,6 @@ class Leg(ChannelSink):
         ended: the peer sends no more.
         shut: our write side is shut, or will be: ``shut_wanted`` says that a pending send is waited for.
         dropped_bytes: whole frames received that were not passed on.
-        part_size: bytes of the frame that is cut through, known while somebody looks.
         drops_frame: no piece of that frame was passed on, and none will be.
     """
 
@@ -136,7 +135,6 @@ class Leg(ChannelSink):
         self.shut: bool = False
         self.shut_wanted: bool = False
         self.dropped_bytes: i64 = 0
-        self.part_size: i64 = 0
         self.drops_frame: bool = False
 
     @property

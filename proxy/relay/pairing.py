@@ -15,7 +15,8 @@ Rules:
   SaslHandshake v0, until the client sends a plausible request header after at least one raw answer. When pairing is lost on a connection
   that ever authenticated, all its answers are sensitive from there on.
 
-Per frame there is no object and no call out of native code: a header is two loads.
+Per frame there is no object and no call out of native code: a header is two loads. Kafka's own framing has headers of one length, and so has
+any that it may be carried in.
 """
 
 from typing import Final
@@ -40,7 +41,8 @@ _KEEP: Final = 256
 _MAX_I32: Final = 2147483647
 _ID: Final = 0xFFFFFFFF  # of an entry's bits, those of the correlation id
 _HALF: Final = 1 << 31
-_HEADER: Final = 12  # size, key, version, correlation id
+_REQUEST_HEAD: Final = 8  # of a body: key, version, correlation id
+_ANSWER_HEAD: Final = 4  # correlation id
 _PREFIX: Final = 512  # of a frame in pieces; enough for what client id and transactional id usually are before acks
 _LONG_PREFIX: Final = 131072  # and for the longest legal ones, 32767 bytes each, and as many of tagged fields
 _FLEXIBLE_PRODUCE: Final = 9
@@ -134,14 +136,14 @@ def produce_acks(data: bytes, pos: i64, end: i64, version: i64) -> i64:
     """The acks of a Produce request, or -2 when they are not within ``data``.
 
     Args:
-        data: holds the frame's first bytes.
-        pos: where the frame's size header begins.
+        data: holds the body's first bytes.
+        pos: where the body begins.
         end: behind the frame's last byte in ``data``.
         version: of the request.
 
     Source: ProduceRequest; header v1 up to version 8, v2 with tagged fields from 9; transactional id from 3.
     """
-    pos = _skip_string(data, pos + _HEADER, end)
+    pos = _skip_string(data, pos + _REQUEST_HEAD, end)
     if version >= _FLEXIBLE_PRODUCE:
         pos = _skip_tags(data, pos, end)
         pos = _skip_compact_string(data, pos, end)
@@ -201,19 +203,22 @@ class Pairing:
         facts = self.facts
         if facts is not None:
             facts.begin(run.frames)
+        framing = run.framing
+        header = framing.most_header
         if run.head is not None:
             head = run.prefix(_PREFIX)
-            size = i64(read_i32_be(head, 0))
-            if facts is not None or not self._has_acks(head, size):
+            size = framing.body_size(head, 0)
+            if facts is not None or not self._has_acks(head, header, size):
                 head = run.prefix(_LONG_PREFIX)
-            self._request(head, 0, min(i64(len(head)), 4 + size), size, now_ns)
+            self._request(head, header, min(i64(len(head)), header + size), size, now_ns)
         data = run.data
         pos = run.first
         end = run.end
         while pos < end:
-            size = i64(read_i32_be(data, pos))
-            self._request(data, pos, pos + 4 + size, size, now_ns)
-            pos += 4 + size
+            size = framing.body_size(data, pos)
+            pos += header
+            self._request(data, pos, pos + size, size, now_ns)
+            pos += size
         self._count_open()
 
     def request_part(self, run: Run, now_ns: i64) -> None:
@@ -224,23 +229,23 @@ class Pairing:
         if self.facts is not None:
             self.facts.begin(1)
         head = run.prefix(_LONG_PREFIX)
-        self._request(head, 0, i64(len(head)), i64(read_i32_be(head, 0)), now_ns)
+        self._request(head, run.framing.most_header, i64(len(head)), run.framing.body_size(head, 0), now_ns)
         self._count_open()
 
-    def _has_acks(self, head: bytes, size: i64) -> bool:
+    def _has_acks(self, head: bytes, start: i64, size: i64) -> bool:
         """Whether the head of a frame in pieces is enough: it is no Produce, or its acks are there, or there is no more of it."""
         have = i64(len(head))
-        if have < _HEADER or have >= 4 + size or i64(read_i16_be(head, 4)) != _PRODUCE:
+        if have < start + _REQUEST_HEAD or have >= start + size or i64(read_i16_be(head, start)) != _PRODUCE:
             return True
-        return produce_acks(head, 0, have, i64(read_i16_be(head, 6))) != _NO_ACKS_FIELD
+        return produce_acks(head, start, have, i64(read_i16_be(head, start + 2))) != _NO_ACKS_FIELD
 
     def _request(self, data: bytes, pos: i64, end: i64, size: i64, now_ns: i64) -> None:
         index = self._frames
         self._frames = index + 1
-        if size < 8:
+        if size < _REQUEST_HEAD:
             self._odd_request(index, size, now_ns)
             return
-        api = i64(read_i32_be(data, pos + 4))
+        api = i64(read_i32_be(data, pos))
         key = api >> 16
         version = api & 0xFFFF
         if self._raw and not self._ends_raw(key, version):
@@ -263,7 +268,7 @@ class Pairing:
             if acks == _NO_ACKS_FIELD:
                 self.lose()
                 return
-        self._push(read_i64_be(data, pos + 4), size, now_ns)
+        self._push(read_i64_be(data, pos), size, now_ns)
 
     def _ends_raw(self, key: i64, version: i64) -> bool:
         """Whether a frame that comes while raw tokens do is a request again."""
@@ -317,16 +322,19 @@ class Pairing:
             self.request_sizes = vec[i32](capacity=run.frames)
             self.correlation_ids = vec[i32](capacity=run.frames)
         self._frames = 0
+        framing = run.framing
+        header = framing.most_header
         if run.head is not None:
-            head = run.prefix(_HEADER)
-            self._answer(head, 0, i64(read_i32_be(head, 0)), now_ns, keep)
+            head = run.prefix(header + _ANSWER_HEAD)
+            self._answer(head, header, framing.body_size(head, 0), now_ns, keep)
         data = run.data
         pos = run.first
         end = run.end
         while pos < end:
-            size = i64(read_i32_be(data, pos))
+            size = framing.body_size(data, pos)
+            pos += header
             self._answer(data, pos, size, now_ns, keep)
-            pos += 4 + size
+            pos += size
         self._count_open()
         if self.open == 0 and self._mask >= _KEEP:
             self._resize(_SMALL)
@@ -340,8 +348,9 @@ class Pairing:
         self.request_sizes = vec[i32]()
         self.correlation_ids = vec[i32]()
         self._frames = 0
-        head = run.prefix(_HEADER)
-        self._answer(head, 0, i64(read_i32_be(head, 0)), now_ns, keep=True)
+        header = run.framing.most_header
+        head = run.prefix(header + _ANSWER_HEAD)
+        self._answer(head, header, run.framing.body_size(head, 0), now_ns, keep=True)
         self._count_open()
 
     def _answer(self, data: bytes, pos: i64, size: i64, now_ns: i64, keep: bool) -> None:
@@ -387,8 +396,8 @@ class Pairing:
         """Whether the head is the request of this answer; pairing is lost when it is not."""
         if self.open > 0 and self._times[self._head] < 0:
             return True
-        if size >= 4:
-            correlation = i64(read_i32_be(data, pos + 4)) & _ID
+        if size >= _ANSWER_HEAD:
+            correlation = i64(read_i32_be(data, pos)) & _ID
             if self.open > 0 and self._entries[self._head] & _ID == correlation:
                 return True
         self.lose()

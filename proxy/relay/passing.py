@@ -6,13 +6,11 @@ A run is paired (``protocol: kafka``), tapped, sent, and its source muted by who
 
 from typing import Final
 
-from librt.strings import read_i32_be
 from librt.vecs import vec
 from mypy_extensions import i32, i64
 
 from proxy.network import mute
 from proxy.network.channel import Channel
-from proxy.network.framing import HEADER
 from proxy.network.run import PART_FIRST, Run
 from proxy.network.write_half import WriteHalf
 from proxy.relay import ending, losses, tapping
@@ -115,19 +113,16 @@ def passed_by(pair: Pair, leg: Leg, size: i64, frames: i64) -> None:
 
 def _append_part(pair: Pair, tap: FrameTap, leg: Leg, run: Run, now_ns: i64) -> bool:
     pairing = pair.pairing
-    if run.part & PART_FIRST:
-        leg.part_size = HEADER + i64(read_i32_be(run.prefix(HEADER), 0))
     capture_ns = now_ns + pair.owner.wall_offset_ns
     if pairing is None:
-        return tap.append_part(run, leg.frames, capture_ns, leg.part_size, False, None, None)
+        return tap.append_part(run, leg.frames, capture_ns, False, None, None)
     withheld = bool(run.part & PART_FIRST) and len(pairing.sensitive) != 0
     if leg.is_client:
-        return tap.append_part(run, leg.frames, capture_ns, leg.part_size, withheld, None, None)
+        return tap.append_part(run, leg.frames, capture_ns, withheld, None, None)
     return tap.append_part(
         run,
         leg.frames,
         capture_ns,
-        leg.part_size,
         withheld,
         int(pairing.keys[0]),
         int(pairing.latencies[0]),

@@ -18,6 +18,7 @@ from proxy.relay.route import Route
 from proxy.relay.upstream import Endpoint
 from proxy.relay.watcher import PairWatcher
 from proxy.tap.frame_tap import FrameTap
+from proxy.tap.record import DIRECTION_REQUEST
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter
 
@@ -46,7 +47,11 @@ class _Pairs(PairOwner):
         client = pair.client.channel
         if self.rules is None or client is None:
             return None
-        return self.rules.match(pair.route.listener, pair.route.protocol, direction, client.principal or None, client.peer, int(pair.id))
+        source = client if direction == DIRECTION_REQUEST else pair.upstream.channel
+        assert source is not None, "a leg is tapped when its channel is READY"
+        route = pair.route
+        framing = source.options.framing.name
+        return self.rules.match(route.listener, route.protocol, direction, client.principal or None, client.peer, int(pair.id), framing)
 
     @property
     def has_log(self) -> bool:

@@ -21,10 +21,10 @@ from proxy.config.model import (
     whole_request,
 )
 from proxy.errors import ConfigError
-from proxy.network.framing import HEADER
+from proxy.network.framings import FRAMINGS
 from proxy.network.memory_pool import MemoryPool
 from proxy.network.options import ChannelOptions, TlsSettings
-from proxy.network.receive import FIRST_PIECE, NEVER_CUT, ReceiveLimit
+from proxy.network.receive import NEVER_CUT, ReceiveLimit
 from proxy.relay.counters import Counters
 from proxy.relay.relay import Relay
 from proxy.relay.route import Route
@@ -123,7 +123,8 @@ class Settings:
             tls=None if context is None else TlsSettings(context, server_side=True),
             account=self._accounts[listener.name],
             cut_from=_cut_from(listener.forwarding.requests),
-            first_piece=FIRST_PIECE if listener.protocol == "framed" else KAFKA_HEAD,
+            first_piece=0 if listener.protocol == "framed" else KAFKA_HEAD,
+            framing=FRAMINGS[listener.framing],
         )
         return Route(
             listener=listener.name,
@@ -151,6 +152,7 @@ class Settings:
                 tls=None if context is None else TlsSettings(context, server_side=False, server_name=name),
                 account=self._accounts[listener.name],
                 cut_from=_cut_from(listener.forwarding.responses),
+                framing=FRAMINGS[upstream.framing],
             )
             for name in names
         }
@@ -159,7 +161,9 @@ class Settings:
         """Tell the pool how large the frames are that pass whole."""
         requests = [whole_request(int(self.limits[item.name].value), item.forwarding.requests) for item in self.config.listeners]
         answer = largest_whole(self.config)[1]
-        self.pool.set_largest(HEADER + max(requests), HEADER + answer if answer else 0)
+        names = {listener.framing for listener in self.config.listeners} | {upstream.framing for upstream in self.config.upstreams}
+        header = max(FRAMINGS[name].most_header for name in names)
+        self.pool.set_largest(int(header) + max(requests), int(header) + answer if answer else 0)
 
     # Changes.
 

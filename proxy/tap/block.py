@@ -38,10 +38,12 @@ class Part:
 
     Attributes:
         number: the frame's, on its connection and direction.
-        size: its bytes, header included.
+        header: as it came.
+        body: bytes of the body.
+        size: all its bytes.
         first_ns: when its first piece was received, wall clock.
         pieces_from: a logical offset of the log, before all of its pieces.
-        room: how many of its bytes may be kept as they are, header included; 0: none, and the header is made anew in the end.
+        room: how many of its bytes may be kept as they are, header included; 0: none, and the header is added in the end.
         stored: how many have been added to the log.
         passed: how many have passed.
         withheld: the body carries credentials.
@@ -51,9 +53,11 @@ class Part:
         lost: reason code for which the frame cannot be in the log any more; 0 while it can. Both threads may say so.
     """
 
-    def __init__(self, number: i64, size: i64, first_ns: i64, pieces_from: i64, room: i64, withheld: bool) -> None:
+    def __init__(self, number: i64, header: bytes, body: i64, first_ns: i64, pieces_from: i64, room: i64, withheld: bool) -> None:
         self.number: i64 = number
-        self.size: i64 = size
+        self.header = header
+        self.body: i64 = body
+        self.size: i64 = len(header) + body
         self.first_ns: i64 = first_ns
         self.pieces_from: i64 = pieces_from
         self.room: i64 = room

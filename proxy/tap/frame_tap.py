@@ -69,7 +69,6 @@ class FrameTap(abc.ABC):
         run: Run,
         frame_number: i64,
         capture_ns: i64,
-        frame_size: i64,
         withheld: bool,
         key: int | None,
         latency_us: int | None,
@@ -83,7 +82,6 @@ class FrameTap(abc.ABC):
             run: the piece, ``run.part`` says which. Kept by reference as in ``append``.
             frame_number: of the frame, as ``first_frame`` in ``append``. This and what follows, but the time, is the same for all of its pieces.
             capture_ns: wall clock.
-            frame_size: of the whole frame, header included.
             withheld: the body carries credentials and must not be kept.
             key: for an answer: the request's ``api key << 16 | version``, -1 unknown; None: not paired.
             latency_us: with key: microseconds from request to the answer's first byte, -1 unknown; above int32, its largest value is kept.

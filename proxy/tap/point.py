@@ -20,8 +20,6 @@ from proxy.tap.record import (
     FLAG_SIZES,
     FLAG_TRUNCATED,
     FLAG_WITHHELD,
-    FRAME_HEADER_BYTES,
-    FRAMING_INT32,
     KIND_FRAMES,
     KIND_PIECE,
     MAX_CHUNK_BYTES,
@@ -53,6 +51,7 @@ class TapPoint(FrameTap):
         rule: str,
         listener: str,
         protocol: i64,
+        framing: i64,
         direction: i64,
         principal: str | None,
         peer: str | None,
@@ -68,7 +67,7 @@ class TapPoint(FrameTap):
         Args:
             writer: the processor's log.
             rule, listener, principal, peer, connection: facts for the rows.
-            protocol, direction, capture: codes of ``record``.
+            protocol, framing, direction, capture: codes of ``record``.
             max_frame_bytes: body bytes kept of each frame under full capture; 0 keeps all.
             mutes: the rule says ``on_full: mute``.
             sampled_out: the rule's share of connections leaves this one out; its frames are only counted, as a gap.
@@ -82,6 +81,7 @@ class TapPoint(FrameTap):
         self._rule = rule
         self._listener = listener
         self._protocol: i64 = protocol
+        self._framing: i64 = framing
         self._direction: i64 = direction
         self._principal = principal
         self._peer = peer
@@ -91,7 +91,7 @@ class TapPoint(FrameTap):
         self._sampled_out = sampled_out
         self._redaction = redaction if capture == CAPTURE_FULL else None
         self._whole = capture == CAPTURE_FULL and max_frame_bytes == 0 and redaction is None
-        self._codes: i64 = pack_codes(direction, KIND_FRAMES, capture, REASON_NONE, FRAMING_INT32, protocol, 0)
+        self._codes: i64 = pack_codes(direction, KIND_FRAMES, capture, REASON_NONE, framing, protocol, 0)
         self._part: Part | None = None
         self._serial: i64 = -1
         self._listener_index: i32 = -1
@@ -139,7 +139,6 @@ class TapPoint(FrameTap):
         run: Run,
         frame_number: i64,
         capture_ns: i64,
-        frame_size: i64,
         withheld: bool,
         key: int | None,
         latency_us: int | None,
@@ -148,7 +147,7 @@ class TapPoint(FrameTap):
     ) -> bool:
         part = self._part
         if run.part & PART_FIRST != 0:
-            part = self._part = self._begin(frame_number, capture_ns, frame_size, withheld)
+            part = self._part = self._begin(run, frame_number, capture_ns, withheld)
         if part is None:
             return True
         part.passed += run.size
@@ -224,8 +223,9 @@ class TapPoint(FrameTap):
                 flags, replaced = write_redacted(redaction, builder, run, sensitive, self._cap(run.size))
                 lost_bytes = run.size - (builder.data_len - data_offset) + replaced
             else:
-                flags = write_cut(builder, run, sensitive, self._cap(run.size), self._capture == CAPTURE_HASH and run.size <= MAX_CHUNK_BYTES)
-                lost_bytes = self._cut_bytes(run, builder.data_len - data_offset)
+                hashes = self._capture == CAPTURE_HASH
+                flags, bodies = write_cut(builder, run, sensitive, self._cap(run.size), hashes and run.size <= MAX_CHUNK_BYTES)
+                lost_bytes = bodies if hashes else run.size - (builder.data_len - data_offset)  # a hash is not what it stands for
             codes |= (cut_reason(run.size, lost_bytes, flags) << 24) | ((flags | FLAG_SIZES) << 48)
             builder.sizes_count += run.frames
         builder.starts_count += run.frames
@@ -257,24 +257,22 @@ class TapPoint(FrameTap):
             return 0
         return self._max_frame_bytes if self._max_frame_bytes > 0 else MAX_CHUNK_BYTES
 
-    def _cut_bytes(self, run: Run, stored: i64) -> i64:
-        """Bytes on the wire that are not in the chunk; a hash is not what it stands for."""
-        return run.size - FRAME_HEADER_BYTES * run.frames if self._capture == CAPTURE_HASH else run.size - stored
-
-    def _begin(self, number: i64, capture_ns: i64, size: i64, withheld: bool) -> Part:
-        """Decide what is to be kept of a frame that is cut through."""
+    def _begin(self, run: Run, number: i64, capture_ns: i64, withheld: bool) -> Part:
+        """Decide what is to be kept of a frame that is cut through, whose first piece is here."""
+        header, body = run.first_sizes()
+        size = header + body
         cap: i64 = 0 if withheld else self._cap(size)
         room: i64 = 0
         if cap > 0:
-            room = size if size - FRAME_HEADER_BYTES < cap else FRAME_HEADER_BYTES + cap
+            room = size if body < cap else header + cap
         first_ns = capture_ns if capture_ns > self._builder.last_ns else self._builder.last_ns
-        part = Part(number, size, first_ns, self._writer.thread.bytes_flushed, room, withheld)
+        part = Part(number, run.prefix(header), body, first_ns, self._writer.thread.bytes_flushed, room, withheld)
         if self._capture == CAPTURE_HASH and not withheld and size <= MAX_CHUNK_BYTES:
             part.digest = new_digest()
         if self._sampled_out or self._leaves_out:
             part.lost = REASON_SAMPLED
-        elif self._redaction is not None and room > FRAME_HEADER_BYTES:
-            part.redactor = Redactor(self._redaction, room - FRAME_HEADER_BYTES)
+        elif self._redaction is not None and room > header:
+            part.redactor = Redactor(self._redaction, room - header)
         self._leaves_out = False
         return part
 
@@ -326,7 +324,7 @@ class TapPoint(FrameTap):
             flags |= FLAG_ANSWERS
             builder.add_answer(i32(key), i32(min(latency_us, MAX_I32)), i32(request_size), i32(correlation_id))
         write_last_piece(builder, part, run)
-        lost_bytes = part.size - (FRAME_HEADER_BYTES if self._capture == CAPTURE_HASH else part.stored)
+        lost_bytes = part.body if self._capture == CAPTURE_HASH else part.size - part.stored
         redactor = part.redactor
         if redactor is not None and redactor.replaced > 0:
             flags |= FLAG_REPLACED
@@ -334,7 +332,7 @@ class TapPoint(FrameTap):
                 lost_bytes += redactor.replaced
         sizes_index = builder.sizes_count
         write_i32_le(builder.starts, 0)
-        write_i32_le(builder.sizes, i32(part.size - FRAME_HEADER_BYTES))
+        write_i32_le(builder.sizes, i32(part.body))
         codes = self._codes | (cut_reason(part.size, lost_bytes, flags) << 24) | (flags << 48)
         self._add_part_row(part, capture_ns, part.size, lost_bytes, offset, sizes_index, answers_index, codes)
         builder.starts_count += 1
@@ -409,7 +407,7 @@ class TapPoint(FrameTap):
             connection=self._connection,
             direction=self._direction,
             reason=reason,
-            framing=FRAMING_INT32,
+            framing=self._framing,
             protocol=self._protocol,
             capture=self._capture,
             listener=self._listener,

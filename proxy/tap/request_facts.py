@@ -6,7 +6,7 @@ from mypy_extensions import i32, i64
 
 __all__ = ["RequestFacts"]
 
-_NAME_AT = 14  # size, key, version, correlation id, length of the name
+_NAME_AT = 10  # key, version, correlation id, length of the name
 _CONTROLLED_SHUTDOWN_V0 = 7 << 16  # the one request whose header (v0) has no client id
 
 
@@ -42,7 +42,7 @@ class RequestFacts:
 
         Args:
             api: its key and version; below 0: it has no request header.
-            data, pos, end: where the frame lies, its size header first, as far as it is known.
+            data, pos, end: where the body lies, as far as it is known.
         """
         if api < 0:
             api = -1

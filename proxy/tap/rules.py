@@ -17,7 +17,7 @@ from proxy.config.model import MAX_INT32, TapRule
 from proxy.config.selection import api_key, byte_range, overlap
 from proxy.tap.frame_tap import FrameTap
 from proxy.tap.point import TapPoint
-from proxy.tap.record import CAPTURE_FULL, CAPTURES, DIRECTIONS, PROTOCOLS
+from proxy.tap.record import CAPTURE_FULL, CAPTURES, DIRECTIONS, FRAMINGS, PROTOCOLS
 from proxy.tap.redaction import Redaction
 from proxy.tap.rule_use import RuleUse
 from proxy.tap.selection import SAMPLE_SCALE, Candidate, Conditions, SelectingTap
@@ -174,6 +174,7 @@ class TapRules:
         principal: str | None,
         peer: str | None,
         connection: int,
+        framing: str = "int32",
     ) -> FrameTap | None:
         """Where the frames of one direction of a connection are told; None: it is not tapped.
 
@@ -184,6 +185,7 @@ class TapRules:
             principal: who the client is; None: nobody.
             peer: the client's address as the connection row shows it: ``host:port``, ``[v6]:port``; anything else matches no network.
             connection: the pair's id.
+            framing: of the frames, by its name.
         """
         address = parse_address(peer) if self._asks_address else None
         spoken = PROTOCOLS.index(protocol)
@@ -195,6 +197,7 @@ class TapRules:
                     rule=rule.name,
                     listener=listener,
                     protocol=spoken,
+                    framing=FRAMINGS.index(framing),
                     direction=direction,
                     principal=principal,
                     peer=peer,

@@ -11,14 +11,13 @@ the first rule that may match has lost them, so that no loss is missed.
 import time
 from typing import TYPE_CHECKING, Final
 
-from librt.strings import read_i32_be
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
 from proxy.network.run import PART_FIRST, PART_LAST, Run
 from proxy.tap.frame_tap import FrameTap
 from proxy.tap.point import TapPoint
-from proxy.tap.record import DIRECTION_REQUEST, FRAME_HEADER_BYTES, REASON_SAMPLED, REASON_UNDELIVERED
+from proxy.tap.record import DIRECTION_REQUEST, REASON_SAMPLED, REASON_UNDELIVERED
 from proxy.tap.rule_use import RuleUse
 from proxy.tap.slicing import find_frames
 
@@ -176,7 +175,7 @@ class SelectingTap(FrameTap):
         below = self._candidates[index].conditions.sample_below
         return 2 * index + (1 if below < SAMPLE_SCALE and frame_hash(self._seed, number) >= below else 0)
 
-    def _picks(self, run: Run, positions: "vec[i64]", first_frame: i64, keys: vec[i32] | None) -> "vec[i64]":
+    def _picks(self, run: Run, sizes: "vec[i64]", first_frame: i64, keys: vec[i32] | None) -> "vec[i64]":
         """The rule of each frame of a run."""
         facts = self.facts
         names: i64 = -1
@@ -194,8 +193,7 @@ class SelectingTap(FrameTap):
                 if i64(facts.clients[index]) != names:
                     names = i64(facts.clients[index])
                     self._rename(facts.names[names])
-            size = positions[index + 1] - positions[index] - FRAME_HEADER_BYTES
-            picks = append(picks, self._pick(size, key >> 16 if key >= 0 else i64(UNKNOWN), first_frame + index))
+            picks = append(picks, self._pick(sizes[index], key >> 16 if key >= 0 else i64(UNKNOWN), first_frame + index))
             index += 1
         return picks
 
@@ -217,8 +215,8 @@ class SelectingTap(FrameTap):
         correlation_ids: vec[i32] | None = None,
     ) -> bool:
         self._refresh(capture_ns)
-        positions = find_frames(run)
-        picks = self._picks(run, positions, first_frame, keys)
+        positions, sizes = find_frames(run)
+        picks = self._picks(run, sizes, first_frame, keys)
         goes_on = True
         start: i64 = 0
         while start < run.frames:
@@ -271,7 +269,6 @@ class SelectingTap(FrameTap):
         run: Run,
         frame_number: i64,
         capture_ns: i64,
-        frame_size: i64,
         withheld: bool,
         key: int | None,
         latency_us: int | None,
@@ -279,20 +276,20 @@ class SelectingTap(FrameTap):
         correlation_id: int = -1,
     ) -> bool:
         if run.part & PART_FIRST != 0:
-            self._begin(frame_number, capture_ns, frame_size, key)
+            self._begin(run, frame_number, capture_ns, key)
         candidate = self._begun
         if candidate is None:
             return True
         use = candidate.use
         started: i64 = time.thread_time_ns() if use is not None and use.timed else 0
-        goes_on = candidate.point.append_part(run, frame_number, capture_ns, frame_size, withheld, key, latency_us, request_size, correlation_id)
+        goes_on = candidate.point.append_part(run, frame_number, capture_ns, withheld, key, latency_us, request_size, correlation_id)
         if use is not None and use.timed:
             use.spent_ns += i64(time.thread_time_ns()) - started
         if run.part & PART_LAST != 0:
             self._begun = None
         return goes_on
 
-    def _begin(self, number: i64, capture_ns: i64, frame_size: i64, key: int | None) -> None:
+    def _begin(self, run: Run, number: i64, capture_ns: i64, key: int | None) -> None:
         """Find the rule of a frame whose first piece is here."""
         self._refresh(capture_ns)
         api: i64 = UNKNOWN
@@ -303,7 +300,7 @@ class SelectingTap(FrameTap):
             api = i64(key) >> 16 if key is not None and key >= 0 else i64(UNKNOWN)
         elif facts is not None and facts.keys[0] >= 0:
             api = i64(facts.keys[0]) >> 16
-        pick = self._pick(frame_size - FRAME_HEADER_BYTES, api, number)
+        pick = self._pick(run.first_sizes()[1], api, number)
         if pick == NO_RULE:
             self._begun = None
             return
@@ -332,19 +329,17 @@ class SelectingTap(FrameTap):
         elif run.part != 0:
             self._drop_part(run, first_frame, capture_ns)
         else:
-            positions = find_frames(run)
+            positions, sizes = find_frames(run)
             index: i64 = 0
             while index < frame_count:
-                size = positions[index + 1] - positions[index]
                 number = first_frame + index
-                self._miss(self._pick_unseen(size - FRAME_HEADER_BYTES, number), 1, size, number, capture_ns)
+                self._miss(self._pick_unseen(sizes[index], number), 1, positions[index + 1] - positions[index], number, capture_ns)
                 index += 1
 
     def _drop_part(self, run: Run, number: i64, capture_ns: i64) -> None:
         """A piece of a frame none of which is passed on: it counts with its first, which tells its size."""
         if run.part & PART_FIRST != 0:
-            size = i64(read_i32_be(run.prefix(FRAME_HEADER_BYTES), 0))
-            self._dropped_pick = self._pick_unseen(size, number)
+            self._dropped_pick = self._pick_unseen(run.first_sizes()[1], number)
             self._dropped_size = 0
         self._dropped_size += run.size
         if run.part & PART_LAST != 0:
@@ -367,9 +362,9 @@ def _part_of(run: Run, positions: "vec[i64]", start: i64, end: i64) -> Run:
     if start == 0 and end == run.frames:
         return run
     if start == 0 and run.head is not None:
-        return Run(run.head, run.head_size, run.data, run.first, positions[end] - run.head_size, end, 0)
+        return Run(run.head, run.head_size, run.data, run.first, positions[end] - run.head_size, end, 0, 0, run.framing)
     data = run.data[positions[start] - run.head_size : positions[end] - run.head_size]
-    return Run(None, 0, data, 0, len(data), end - start, 0)
+    return Run(None, 0, data, 0, len(data), end - start, 0, 0, run.framing)
 
 
 def _values_of(values: vec[i32] | None, start: i64, end: i64, count: i64) -> vec[i32] | None:

@@ -26,6 +26,8 @@ def tiny_disk(folder: Path, mebibytes: int = 1) -> Iterator[bool]:
 
 def fill(path: Path) -> None:
     """Take all that is left of a disk."""
-    with open(path, "ab", buffering=0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(bytes(4096))
+    with open(path, "ab", buffering=0) as file:
+        for size in (1 << 20, 4096):
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(bytes(size))

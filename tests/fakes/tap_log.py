@@ -101,7 +101,7 @@ class FakeProcessor:
     ) -> bool:
         """Append one piece of a frame, of the body size that its header says."""
         number = self.sent.get((connection, direction), 0)
-        taken = self.point(connection, direction, protocol=protocol).append_part(run, number, at_ns, body_size + 4, withheld, key, latency)
+        taken = self.point(connection, direction, protocol=protocol).append_part(run, number, at_ns, withheld, key, latency)
         self.sent[connection, direction] = number + run.frames
         return taken
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from proxy.clock import Clock
 from proxy.network.connection_id import ConnectionIds
+from proxy.network.framing import Framing
+from proxy.network.int32 import INT32
 from proxy.network.memory_pool import MemoryPool
 from proxy.network.options import ChannelOptions, TlsSettings
 from proxy.network.receive import ReceiveLimit
@@ -113,6 +115,7 @@ class World:
         upstream_tls: TlsSettings | None = None,
         cut_requests: bool = False,
         cut_answers: bool = False,
+        framing: Framing = INT32,
     ) -> None:
         self.clock = HandClock()
         self.told = Told()
@@ -124,7 +127,7 @@ class World:
         self.server = socket.create_server(("127.0.0.1", 0))
         self.server.settimeout(2)
         self.limit = ReceiveLimit(limit)
-        common: dict[str, Any] = {"stall_ns": stall_s * SECOND, "min_rate": 1024}
+        common: dict[str, Any] = {"stall_ns": stall_s * SECOND, "min_rate": 1024, "framing": framing}
         cut: dict[str, Any] = {"cut_from": SMALL}
         client_options = ChannelOptions(
             side="downstream",

@@ -45,7 +45,7 @@ class Log:
         bits = (PART_FIRST if start == 0 else 0) | (PART_LAST if end == len(raw) else 0)
         number = self.sent.get(connection, 0)
         self.sent[connection] = number + bool(bits & PART_LAST)
-        return self.point(connection).append_part(piece_of(raw[start:end], bits), number, 1000, len(raw), False, None, None)
+        return self.point(connection).append_part(piece_of(raw[start:end], bits), number, 1000, False, None, None)
 
     def tick(self, ns: int = 20 * MS) -> int:
         """One poll of the loop, later."""

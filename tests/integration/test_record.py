@@ -74,7 +74,7 @@ def test_whatever_is_killed_the_log_says_what_it_lacks(tmp_path: Path, kills: li
         budget = {"budget": "1MiB", "segment_size": "64KiB"} if rules == "small" else {}
         run(Campaign(tmp_path / "framegate", directory, seed, rules, **budget), kinds, kills)
         return
-    with tiny_disk(directory, 64) as mounted:
+    with tiny_disk(directory, 512) as mounted:  # what is flooded must not fill it by itself
         if not mounted:
             pytest.skip("no disk can be mounted here")
         run(Campaign(tmp_path / "framegate", directory, seed, disk=True), kinds, kills)

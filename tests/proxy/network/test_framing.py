@@ -1,81 +1,20 @@
-"""proxy.network.framing: where frames begin and end, and what is wrong with a size."""
-
-import struct
+"""proxy.network.framing: what all framings share, and what is wrong with a size."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from librt.vecs import vec
-from mypy_extensions import i32, i64
 
-from proxy.network.framing import (
-    FRAME_TOO_LARGE,
-    NEGATIVE_SIZE,
-    OK,
-    SIZE_BOUNDS,
-    SIZE_BUCKETS,
-    foreign_protocol,
-    judge,
-    scan,
-    scan_starts,
-    size_bucket,
+from proxy.network.framing import FRAME_TOO_LARGE, NEGATIVE_SIZE, OK, SIZE_BOUNDS, SIZE_BUCKETS, foreign_protocol, judge, size_bucket
+
+
+@pytest.mark.parametrize(
+    ("size", "limit", "fault"),
+    [
+        *((9, 10, OK), (10, 10, OK), (11, 10, FRAME_TOO_LARGE), (0, 0, OK), (1, 0, FRAME_TOO_LARGE)),
+        *((0x7FFFFFFF, -1, OK), (0x7FFFFFFF, 0x7FFFFFFF, OK), (0x7FFFFFFF, 0x7FFFFFFE, FRAME_TOO_LARGE)),
+        *((-1, -1, NEGATIVE_SIZE), (-1, 10, NEGATIVE_SIZE), (-0x80000000, -1, NEGATIVE_SIZE)),
+    ],
 )
-
-UNLIMITED = -1
-
-
-def frame(size: int) -> bytes:
-    return struct.pack(">i", size) + b"x" * size
-
-
-def buckets() -> vec[i64]:
-    return vec[i64]([0] * SIZE_BUCKETS)
-
-
-def test_nothing_is_no_frame() -> None:
-    assert scan(b"", 0, UNLIMITED, buckets()) == (0, 0, 0, OK)
-
-
-@pytest.mark.parametrize("size", [0, 1, 3, 4, 255, 256, 257, 70_000])
-def test_one_frame_cut_everywhere_near_its_edges(size: int) -> None:
-    data = frame(size)
-    assert scan(data, 0, UNLIMITED, buckets()) == (1, len(data), 0, OK)
-    assert scan(data + b"\0", 0, UNLIMITED, buckets()) == (1, len(data), -1, OK)
-    for cut in (1, 2, 3):
-        assert scan(data[:cut], 0, UNLIMITED, buckets()) == (0, 0, -1, OK)
-    if size:
-        assert scan(data[:4], 0, UNLIMITED, buckets()) == (0, 0, size, OK)
-        assert scan(data[:-1], 0, UNLIMITED, buckets()) == (0, 0, 1, OK)
-
-
-def test_a_scan_may_start_within() -> None:
-    assert scan(b"tail" + frame(2) + frame(5)[:6], 4, UNLIMITED, buckets()) == (1, 10, 3, OK)
-
-
-@pytest.mark.parametrize(("size", "fault"), [(9, OK), (10, OK), (11, FRAME_TOO_LARGE)])
-def test_the_limit_counts_the_body_only(size: int, fault: int) -> None:
-    assert scan(frame(size), 0, 10, buckets())[3] == fault
-    assert judge(size, 10) == fault
-
-
-@pytest.mark.parametrize("header", [0x80000000, 0xFFFFFFFF])
-def test_negative_sizes_are_refused_whatever_the_limit(header: int) -> None:
-    for limit in (UNLIMITED, 10, 2**31 - 1):
-        assert scan(struct.pack(">I", header), 0, limit, buckets()) == (0, 0, 0, NEGATIVE_SIZE)
-
-
-def test_the_largest_size_does_not_wrap() -> None:
-    data = struct.pack(">i", 0x7FFFFFFF) + b"ab"
-    assert scan(data, 0, UNLIMITED, buckets()) == (0, 0, 0x7FFFFFFF - 2, OK)
-    assert scan(data, 0, 0x7FFFFFFF, buckets()) == (0, 0, 0x7FFFFFFF - 2, OK)
-    assert scan(data, 0, 0x7FFFFFFE, buckets())[3] == FRAME_TOO_LARGE
-
-
-def test_frames_before_a_faulty_header_are_good() -> None:
-    good = frame(3) + frame(0)
-    for fault, header in ((NEGATIVE_SIZE, b"\xff\xff\xff\xff"), (FRAME_TOO_LARGE, b"\0\0\0\x0b")):
-        assert scan(good + header, 0, 10, buckets()) == (2, len(good), 0, fault)
-        assert scan(good + header[:3], 0, 10, buckets()) == (2, len(good), -1, OK)
+def test_the_limit_counts_the_body_only(size: int, limit: int, fault: int) -> None:
+    assert judge(size, limit) == fault
 
 
 def test_a_size_equal_to_a_bound_belongs_to_it() -> None:
@@ -84,35 +23,6 @@ def test_a_size_equal_to_a_bound_belongs_to_it() -> None:
         assert size_bucket(bound + 1) == index + 1
     assert size_bucket(0) == 0
     assert size_bucket(0x7FFFFFFF) == SIZE_BUCKETS - 1 == len(SIZE_BOUNDS)
-
-
-def test_whole_frames_are_counted_by_size() -> None:
-    sizes = buckets()
-    scan(frame(256) + frame(257) + frame(0) + frame(5)[:4], 0, UNLIMITED, sizes)
-    assert list(sizes) == [2, 1] + [0] * 10
-
-
-@given(st.lists(st.integers(0, 600), max_size=20), st.integers(0, 700), st.integers(0, 9))
-def test_scan_agrees_with_the_sizes_that_were_written(sizes: list[int], cut: int, start: int) -> None:
-    stream = b"".join(frame(size) for size in sizes)
-    data = b"s" * start + stream[: max(len(stream) - cut, 0)]
-    ends = [start]
-    for size in sizes:
-        ends.append(ends[-1] + 4 + size)
-    whole = [end for end in ends if end <= len(data)]
-    counted = buckets()
-    frames, end, rest, fault = scan(data, start, UNLIMITED, counted)
-    assert (frames, end, fault) == (len(whole) - 1, whole[-1], OK)
-    assert sum(counted) == frames
-    left = len(data) - end
-    if left == 0:
-        assert rest == 0
-    elif left < 4:
-        assert rest == -1
-    else:
-        assert rest == 4 + sizes[frames] - left
-    starts = scan_starts(data, start, end, -start, vec[i32]())
-    assert [int(item) for item in starts] == [item - start for item in whole[:-1]]
 
 
 ZOOKEEPER = "conf cons crst dirs dump envi gtmk hash icfg isro kill mntr reqs ruok srst srvr stat stmk sysp wchc wchp wchs"
@@ -133,6 +43,9 @@ ZOOKEEPER = "conf cons crst dirs dump envi gtmk hash icfg isro kill mntr reqs ru
         (b"imok", ""),
         (b"\0\0\0\x16", ""),
         (b"\xff\xff\xff\xff", ""),
+        (b"GET", ""),
+        (b"GET /", "HTTP"),
+        (b"", ""),
     ],
 )
 def test_other_protocols_betray_themselves(header: bytes, name: str) -> None:

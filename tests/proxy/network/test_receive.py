@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from proxy.network.framing import FRAME_TOO_LARGE, NEGATIVE_SIZE, NOT_OURS, OK
 from proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, MemoryPool
-from proxy.network.receive import FIRST_PIECE, JOIN_BELOW, NEVER_CUT, VIEW_FROM, Receive, ReceiveLimit
+from proxy.network.receive import JOIN_BELOW, NEVER_CUT, VIEW_FROM, Receive, ReceiveLimit
 from proxy.network.run import PART, PART_FIRST, PART_LAST, Run
 from proxy.network.stats import SideStats
 from tests.fakes.clock import FakeClock
+
+FIRST_PIECE = 12  # of a frame that is cut through: the size header and eight bytes
 
 
 def frame(size: int, fill: int = 0) -> bytes:

@@ -78,11 +78,11 @@ def test_ids_may_go_backwards_and_repeat(kafka):
 )
 def test_acks_0_is_read_and_never_queued(kafka, version, rest):
     data = request(0, version, 5, rest)
-    assert produce_acks(data, 0, len(data), version) == 0
+    assert produce_acks(data, 4, len(data), version) == 0
     kafka.ask(data)
     assert kafka.pairing.open == 0
     data = data.replace(struct.pack(">hi", 0, 30000), struct.pack(">hi", -1, 30000))
-    assert produce_acks(data, 0, len(data), version) == -1
+    assert produce_acks(data, 4, len(data), version) == -1
     kafka.ask(data)
     assert kafka.reply(answer(5)) == [(version, 0)]
 
@@ -90,7 +90,7 @@ def test_acks_0_is_read_and_never_queued(kafka, version, rest):
 def test_acks_beyond_the_bytes_at_hand_are_unknown():
     data = request(0, 3, 5, b"\xff\xff" + struct.pack(">hi", 0, 30000))
     for end in range(12, len(data) - 5):
-        assert produce_acks(data[:end], 0, end, 3) == -2
+        assert produce_acks(data[:end], 4, end, 3) == -2
 
 
 def string(text: bytes | None) -> bytes:

@@ -178,7 +178,7 @@ class Processor(Reserve):
         at_ns, number, size = self.time(op.step), self.numbers[key], op.sizes[0]
         pieces = pieces_of(bytes([number % 251]) * size, [size // 3, size // 3])
         for piece in pieces[:-1]:
-            tap.append_part(piece, number, before_ns, size + 4, False, None, None)
+            tap.append_part(piece, number, before_ns, False, None, None)
             self.last_ns = max(self.last_ns, int(self.writer.builder.last_ns))
             if op.flag:
                 self.tick(25 * MS)
@@ -187,7 +187,7 @@ class Processor(Reserve):
             return
         self.numbers[key] += 1
         self.match(op, [number], at_ns)
-        tap.append_part(pieces[-1], number, at_ns, size + 4, False, None, None)
+        tap.append_part(pieces[-1], number, at_ns, False, None, None)
 
     def do_drop(self, op: Op) -> None:
         at_ns, tap, key = self.time(op.step), self.tap(op), (op.connection, op.direction)

@@ -20,9 +20,9 @@ def tell(tap: FrameTap) -> None:
     assert tap.may_read()
     assert tap.append(run_of([b"a", b"secret"], head=[2]), 0, START_NS, ints([1]), ints([5, -1]), ints([7, -1]), ints([9, -1]), ints([3, -1]))
     for run in pieces_of(bytes(300), [100, 100]):
-        assert tap.append_part(run, 2, START_NS, 304, False, 5, 6, 7, 8)
+        assert tap.append_part(run, 2, START_NS, False, 5, 6, 7, 8)
     first, _, _ = pieces_of(bytes(300), [100, 100])
-    assert tap.append_part(first, 3, START_NS, 304, False, None, None)
+    assert tap.append_part(first, 3, START_NS, False, None, None)
     assert tap.is_within
     tap.cut_short(START_NS)
     assert not tap.is_within

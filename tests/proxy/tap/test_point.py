@@ -247,7 +247,7 @@ def test_a_frame_that_never_became_whole_is_a_gap_without_frames(tmp_path: Path)
 
 def append_parts(tap: Tap, body: bytes, sizes: list[int], *, number: int = 0, withheld: bool = False, head: int = 0) -> None:
     for index, run in enumerate(pieces_of(body, sizes, head=head)):
-        assert tap.point.append_part(run, number, 1000 + index, len(body) + 4, withheld, None, None)
+        assert tap.point.append_part(run, number, 1000 + index, withheld, None, None)
 
 
 def assert_counted(tap: Tap, frames: int) -> None:
@@ -298,9 +298,9 @@ def test_no_piece_is_stored_of_what_is_not_kept(tmp_path: Path, rule: TapRule) -
     tap = Tap(tmp_path, rule)
     runs = pieces_of(bytes(100_000), [50_000, 10])
     for run in runs[:-1]:
-        assert tap.point.append_part(run, 0, 1, 100_004, False, None, None)
+        assert tap.point.append_part(run, 0, 1, False, None, None)
     assert (tap.writer.builder.chunk_count, tap.writer.queued_bytes) == (0, 0)
-    tap.point.append_part(runs[-1], 0, 1, 100_004, False, None, None)
+    tap.point.append_part(runs[-1], 0, 1, False, None, None)
     assert tap.writer.builder.chunk_count == 1
 
 
@@ -320,9 +320,9 @@ def test_of_a_frame_above_a_chunks_bound_only_the_length_is_kept(tmp_path: Path)
     tap = Tap(tmp_path, TapRule(name="all"))
     size = record.MAX_CHUNK_BYTES + 1
     header = (size - 4).to_bytes(4, "big")
-    tap.point.append_part(piece_of(header + bytes(100), PART_FIRST), 0, 1, size, False, None, None)
+    tap.point.append_part(piece_of(header + bytes(100), PART_FIRST), 0, 1, False, None, None)
     assert tap.writer.queued_bytes == 0
-    tap.point.append_part(piece_of(bytes(100), PART_LAST), 0, 1, size, False, None, None)
+    tap.point.append_part(piece_of(bytes(100), PART_LAST), 0, 1, False, None, None)
     (block,) = tap.read()
     (row,) = block.rows
     assert (row.original_bytes, row.lost_bytes, row.reason, bytes(block.chunk_data(row))) == (size, size - 4, record.REASON_OVERSIZE, header)
@@ -333,7 +333,7 @@ def test_a_piece_is_kept_by_reference_until_it_is_on_disk(tmp_path: Path) -> Non
     body = bytes(range(256)) * 1200
     runs = pieces_of(body, [100_000, 100_000])
     for run in runs[:2]:
-        tap.point.append_part(run, 0, 1, len(body) + 4, False, None, None)
+        tap.point.append_part(run, 0, 1, False, None, None)
     pieces = tap.writer.builder.finish().pieces
     assert all(piece is run.data for piece, run in zip(pieces, runs, strict=False))
 
@@ -343,7 +343,7 @@ def test_the_chunk_of_an_answer_in_pieces_has_its_key_and_latency(tmp_path: Path
     body = bytes(200)
     for number, (key, latency) in enumerate([(1 << 16 | 13, 250), (-1, 1 << 40), (None, None)]):
         for index, run in enumerate(pieces_of(body, [50, 50])):
-            tap.point.append_part(run, number, 1 + 10_000 * index, 204, False, key, latency)
+            tap.point.append_part(run, number, 1 + 10_000 * index, False, key, latency)
     found = tap.frames()
     assert [(frame.request_key, frame.latency_us) for frame in found] == [(1 << 16 | 13, 250), (-1, (1 << 31) - 1), (None, None)]
     assert [frame.transfer_us for frame in found] == [20, 0, 0]
@@ -353,7 +353,7 @@ def test_the_chunk_of_an_answer_in_pieces_has_its_key_and_latency(tmp_path: Path
 def test_a_frame_that_is_cut_short_is_a_gap_without_frames_and_its_pieces_are_nobodys(tmp_path: Path) -> None:
     tap = Tap(tmp_path, TapRule(name="all"))
     for run in pieces_of(bytes(500), [100, 100])[:2]:
-        tap.point.append_part(run, 7, 30, 504, False, None, None)
+        tap.point.append_part(run, 7, 30, False, None, None)
     tap.point.cut_short(50)
     tap.point.cut_short(60)
     (block,) = tap.read()

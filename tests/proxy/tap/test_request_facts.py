@@ -4,8 +4,7 @@ from proxy.tap.request_facts import RequestFacts
 
 
 def header(key: int, version: int, name: bytes | None) -> bytes:
-    body = struct.pack(">hhih", key, version, 7, -1 if name is None else len(name)) + (name or b"")
-    return struct.pack(">i", len(body)) + body
+    return struct.pack(">hhih", key, version, 7, -1 if name is None else len(name)) + (name or b"")
 
 
 def add(facts: RequestFacts, key: int, version: int, name: bytes | None, cut: int = 0) -> None:
@@ -45,7 +44,7 @@ def test_a_name_that_is_not_wholly_there_is_none() -> None:
     facts.begin(3)
     add(facts, 0, 9, b"app")
     add(facts, 0, 9, b"apple", cut=1)
-    facts.add(5, b"\0\0\0\x08\0\0\0\x05\0\0\0\x01", 0, 12)
+    facts.add(5, b"\0\0\0\x05\0\0\0\x01", 0, 8)
     assert said(facts) == [(0, "app"), (0, None), (0, None)]
 
 

@@ -108,7 +108,7 @@ class Connection:
         if cut is not None:
             runs = pieces_of(cut, [max(40, size) for size in pieces])
             for run in runs:
-                self._append_part(direction, run, len(cut) + 4, first=run is runs[0])
+                self._append_part(direction, run, first=run is runs[0])
             self.counts[direction] += 1
         self.now_ns += STEP_NS
 
@@ -126,7 +126,7 @@ class Connection:
                     run, first, self.now_ns, pairing.sensitive, pairing.keys, pairing.latencies, pairing.request_sizes, pairing.correlation_ids
                 )
 
-    def _append_part(self, direction: int, run: Run, size: int, *, first: bool) -> None:
+    def _append_part(self, direction: int, run: Run, *, first: bool) -> None:
         pairing, tap = self.pairing, self.taps[direction]
         if first and direction == REQUEST:
             pairing.request_part(run, self.now_ns)
@@ -137,10 +137,10 @@ class Connection:
         withheld = first and len(pairing.sensitive) != 0
         number = self.counts[direction]
         if direction == REQUEST:
-            tap.append_part(run, number, self.now_ns, size, withheld, None, None)
+            tap.append_part(run, number, self.now_ns, withheld, None, None)
         else:
             facts = (pairing.keys[0], pairing.latencies[0], pairing.request_sizes[0], pairing.correlation_ids[0])
-            tap.append_part(run, number, self.now_ns, size, withheld, *(int(fact) for fact in facts))
+            tap.append_part(run, number, self.now_ns, withheld, *(int(fact) for fact in facts))
 
     def read(self) -> tuple[list[Frame], list[GapRecord]]:
         assert self.writer.flush_and_close(1000), self.writer.error
@@ -384,14 +384,14 @@ def test_a_frame_that_is_cut_short_is_a_gap_of_its_rule_and_the_next_is_whole(tm
     tap = connection.taps[REQUEST]
     assert tap is not None
     first, second, _ = pieces_of(bytes(700), [100, 100])
-    tap.append_part(first, 0, START_NS, 704, False, None, None)
-    tap.append_part(second, 0, START_NS, 704, False, None, None)
+    tap.append_part(first, 0, START_NS, False, None, None)
+    tap.append_part(second, 0, START_NS, False, None, None)
     assert tap.is_within
     tap.cut_short(START_NS)
     assert not tap.is_within
     tap.cut_short(START_NS)
     for run in pieces_of(b"x" * 299, [100, 100]):
-        tap.append_part(run, 1, START_NS, 303, False, None, None)
+        tap.append_part(run, 1, START_NS, False, None, None)
     (frame,), (gap,) = connection.read()
     assert (gap.rule, gap.reason, gap.bytes) == ("large", "partial_frame", 200)
     assert (frame.rule, frame.number, frame.body) == ("rest", 1, b"x")
@@ -402,7 +402,7 @@ def test_of_a_frame_that_had_begun_before_nothing_is_taken(tmp_path: Path) -> No
     for tap in (connection.taps[REQUEST], TapRules((TapRule(name="s"),), connection.writer).match("main", "framed", REQUEST, None, None, 1)):
         assert tap is not None
         for run in pieces_of(bytes(700), [100, 100])[1:]:
-            assert tap.append_part(run, 0, START_NS, 704, False, None, None)
+            assert tap.append_part(run, 0, START_NS, False, None, None)
     assert connection.read() == ([], [])
     assert connection.writer.frames_matched == 0
 
