@@ -34,5 +34,11 @@ def test_a_suite_without_the_real_thing_or_without_the_fake_is_found() -> None:
     assert faults([suite_of(MonotonicClock)], []) == ["test_made_up runs on no fake"]
 
 
+def test_a_suite_may_name_its_classes_itself() -> None:
+    made = suite_of()
+    made.PROVES = (MonotonicClock, Forgotten, FakeClock)  # type: ignore[attr-defined]
+    assert faults([made], [FakeClock, Forgotten]) == []
+
+
 def test_a_suite_that_runs_on_something_else_is_found() -> None:
-    assert faults([suite_of(MonotonicClock, FakeClock, dict)], []) == ["test_made_up: dict is no Clock"]
+    assert faults([suite_of(MonotonicClock, FakeClock, dict)], []) == ["test_made_up: dict is none of it"]

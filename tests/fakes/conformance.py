@@ -1,9 +1,10 @@
 """One suite for each interface that a fake implements: it runs on the real thing and on the fake alike, so that a test that passes with the fake
 says something about the real one.
 
-Every module of ``tests/conformance`` has the two names ``INTERFACE``, the class whose promises are tested, and ``KINDS``, what they are tested on;
-its tests are parametrized with ``KINDS``. A class in ``tests/fakes`` that implements an interface of the code and is in no ``KINDS`` fails
-``tests/conformance/test_fakes.py``, and so does a suite without a real kind.
+A suite is a test module with the two names ``INTERFACE``, the class (or classes) whose promises are tested, and ``KINDS``, what they are tested
+on; its tests are parametrized with ``KINDS``. One whose ``KINDS`` are made differently names the classes in ``PROVES``. Suites are in
+``tests/conformance``, or are what mirrors the interface's module. A class in ``tests/fakes`` that implements an interface of the code and that no
+suite names fails ``tests/conformance/test_fakes.py``, and so does a suite without a real kind, or without a fake.
 """
 
 import importlib
@@ -19,6 +20,8 @@ __all__ = ["Kind", "faults", "implementations", "suites"]
 
 ROOMS = ("proxy.", "control.")
 FAKES = "tests.fakes."
+TESTS = Path(__file__).resolve().parent.parent
+DECLARATION = "\nINTERFACE: Final"
 
 
 class Kind(NamedTuple):
@@ -35,9 +38,8 @@ class Kind(NamedTuple):
 
 def suites() -> list[ModuleType]:
     """Every suite."""
-    folder = Path(__file__).resolve().parent.parent / "conformance"
-    names = sorted(path.stem for path in folder.glob("test_*.py") if path.stem != "test_fakes")
-    return [importlib.import_module(f"tests.conformance.{name}") for name in names]
+    paths = [path for path in TESTS.rglob("test_*.py") if DECLARATION in path.read_text()]
+    return [importlib.import_module(".".join(("tests", *path.relative_to(TESTS).with_suffix("").parts))) for path in sorted(paths)]
 
 
 def implementations() -> list[type]:
@@ -52,12 +54,16 @@ def faults(suites: Iterable[ModuleType], implementations: Iterable[type]) -> lis
     found: list[str] = []
     named: set[type] = set()
     for suite in suites:
-        kinds: dict[str, Kind] = suite.KINDS
-        classes = {kind.of for kind in kinds.values()}
+        classes = _proven(suite)
         named |= classes
         if all(item.__module__.startswith(FAKES) for item in classes):
             found.append(f"{suite.__name__} runs on nothing real")
         if not any(item.__module__.startswith(FAKES) for item in classes):
             found.append(f"{suite.__name__} runs on no fake")
-        found += [f"{suite.__name__}: {item.__name__} is no {suite.INTERFACE.__name__}" for item in classes if not issubclass(item, suite.INTERFACE)]
+        found += [f"{suite.__name__}: {item.__name__} is none of it" for item in classes if not issubclass(item, suite.INTERFACE)]
     return found + [f"no suite runs on {item.__name__} of {item.__module__}" for item in implementations if item not in named]
+
+
+def _proven(suite: ModuleType) -> set[type]:
+    classes: Iterable[type] = suite.PROVES if hasattr(suite, "PROVES") else (kind.of for kind in suite.KINDS.values())
+    return set(classes)
