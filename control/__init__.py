@@ -16,6 +16,7 @@
     plane          the interface that service, telemetry and health use, and its values; ``steering`` implements it
     configuration  a YAML file becomes the model of ``proxy.config``; every fault at once
     gen            generated stubs
+    events         one numbered order of what happens, and who subscribes to it
     errors         what is refused, and why
 
 It may import the data path (``proxy``); nothing there imports it.

@@ -1,8 +1,8 @@
 """Rows for people and machines: one JSON object a line on stdout, written by a thread of its own.
 
-A reader of stdout that stops must not stop the proxy: rows wait in memory up to a bound, then they are dropped, counted, and the next row that
-is written says how many. A row that must not be lost (who changed what) has a place of its own, taken before the change is made; when no
-place is free, or stdout is broken, the change is refused instead (``reserve``).
+Of what happens (``control.events``) the log is the first subscriber. A reader of stdout that stops must not stop the proxy: rows wait in memory
+up to a bound, then they are dropped, counted, and the next row that is written says how many. A row that must not be lost (who changed what)
+has a place of its own, taken before the change is made; when no place is free, or stdout is broken, the change is refused instead (``reserve``).
 """
 
 import contextlib
@@ -16,6 +16,8 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
+
+from control.events import Event, Subscriber
 
 __all__ = ["LibraryRows", "RowLog"]
 
@@ -47,7 +49,7 @@ def _json(fields: dict[str, Any]) -> str:
     return json.dumps(fields, separators=(", ", ": "), ensure_ascii=False, default=str)
 
 
-class RowLog:
+class RowLog(Subscriber):
     """Writes rows in order. Any thread may call any method; only ``close`` blocks.
 
     Args:
@@ -84,6 +86,15 @@ class RowLog:
         """Queue one row of level info whose fields, at least one, are a JSON object already."""
         if self._has_room():
             self._queue.put(_Encoded(time.time(), event, text))
+
+    def offer(self, event: Event, line: dict[str, Any] | str, size: int) -> None:
+        """Queue the row of an event, at the place that was taken for it if one was. See ``Subscriber``."""
+        if isinstance(line, str):
+            self.write_encoded(event.name, line)
+        elif event.reserved:
+            self.write_reserved(event.name, line)
+        else:
+            self.write(event.name, level=event.level, **line)
 
     def _has_room(self) -> bool:
         if self._queue.qsize() < self._capacity:

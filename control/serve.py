@@ -27,6 +27,7 @@ from control.configuration.capacity import cpu_limit, processor_count
 from control.configuration.child import Loaded, load_in_child
 from control.configuration.fault import ConfigurationError
 from control.errors import StartError
+from control.events import Bus
 from control.fleet.desired_state import DesiredState
 from control.fleet.reaper import Reaper
 from control.fleet.slot import Slot
@@ -37,7 +38,6 @@ from control.intake.acceptor import Acceptor, Listening
 from control.intake.resolver import Names, Resolution, Resolver
 from control.logs import LibraryRows, RowLog
 from control.meters import Meters
-from control.steering.events import Events
 from control.steering.pool import equal_shares
 from control.steering.steering import Steering
 from control.uncaught import catch_in_loop, catch_in_process
@@ -136,7 +136,8 @@ class Proxy:
 
     async def start(self) -> None:
         """Bring everything up. Raises StartError; ``stop`` must be called in any case."""
-        log, meters, guard, events = self._log, self._meters, self._guard, Events(self._log)
+        log, meters, guard = self._log, self._meters, self._guard
+        events = Bus((log,), on_failure=self._subscriber_failed)
         config = _with_processor_count(self._loaded.config)
         if config.tap is not None:
             from control.tap.keeper import TapKeeper  # only who taps pays for the log's modules
@@ -161,7 +162,7 @@ class Proxy:
             meters,
             log,
             guard,
-            on_event=events.publish,
+            events=events,
             on_begin=self._begun,
             on_end=self._ended,
             inherited=() if self._keeper is None else (self._keeper.writers,),
@@ -183,6 +184,7 @@ class Proxy:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
             raise
+        self._on_stop(events.close)  # before the service ends, so that who watches takes what waits, and then the end
         await starting
         acceptor.start()
         steering.set_serving()
@@ -234,6 +236,9 @@ class Proxy:
             compiled=build.compiled,
             pid=os.getpid(),
         )
+
+    def _subscriber_failed(self, error: Exception) -> None:
+        self._log.write("subscriber_failed", level="error", error=repr(error))
 
     def _addresses_asked(self) -> None:
         assert self._steering is not None, "the resolver is started before the steering it reports to"

@@ -6,14 +6,12 @@ already, and the end of the processor that got it. Whoever takes something off t
 """
 
 import itertools
-from collections.abc import Callable
 
+from control.events import Bus
 from control.fleet.casualties import casualty_row
 from control.fleet.desired_state import DesiredState
 from control.fleet.processor import Given, Processor
 from control.intake.acceptor import Acceptor
-from control.logs import RowLog
-from control.plane import Row
 from proxy.network.connection_id import format_connection_id
 from proxy.server.link import decode_closed
 
@@ -21,19 +19,18 @@ __all__ = ["Connections"]
 
 
 class Connections:
-    """Books and unbooks connections; writes each one's closed row, and publishes it. Event loop only.
+    """Books and unbooks connections, and publishes each one's closed row. Event loop only.
 
     Args:
         acceptor: says what it handed over, and counts what is open by listener.
         desired: says which upstream a listener has.
-        on_event: gets every closed row.
+        events: gets every closed row.
     """
 
-    def __init__(self, acceptor: Acceptor, desired: DesiredState, log: RowLog, on_event: Callable[[Row], None]) -> None:
+    def __init__(self, acceptor: Acceptor, desired: DesiredState, events: Bus) -> None:
         self._acceptor = acceptor
         self._desired = desired
-        self._log = log
-        self._on_event = on_event
+        self._events = events
         self._last_token = itertools.count(1)
         self._processors: dict[int, Processor] = {}  # by token, with the last that ended in each slot
         self._tokens: dict[Processor, int] = {}
@@ -75,14 +72,12 @@ class Connections:
         accepted_ns, text, row = decode_closed(line)
         self._acceptor.listeners[row["listener"]].closed += 1
         processor.unbook(accepted_ns)
-        self._log.write_encoded("closed", text)
         row["event"] = "closed"
-        self._on_event(row)
+        self._events.publish(row, line=text)
 
     def _lost(self, processor: Processor, given: Given) -> None:
         name = given.handover.listener
         self._acceptor.listeners[name].closed += 1
         upstream = next(item.upstream for item in self._desired.config.listeners if item.name == name)
         row = casualty_row(processor, given, upstream)
-        self._log.write("closed", **{**row, "id": format_connection_id(row["id"])})
-        self._on_event({"event": "closed", **row})
+        self._events.publish({"event": "closed", **row}, line={**row, "id": format_connection_id(row["id"])})

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from control.errors import ControlError, StartError, UnavailableError
+from control.events import Bus
 from control.fleet.casualties import FORCED, end_cause
 from control.fleet.connections import Connections
 from control.fleet.desired_state import DesiredState
@@ -45,7 +46,7 @@ class Supervisor:
         desired: changed in place by committed changes.
         acceptor: is told which processors take connections.
         guard: watches over what watches over the processors.
-        on_event: gets every row that others may see (``closed``, ``processor_died``, …), and what processors log.
+        events: gets every row that others may see (``closed``, ``processor_died``, …), and what processors log.
         on_begin, on_end: are called before a process starts in a slot, and after it ended in whatever way, before its successor starts.
         inherited: descriptors that every processor keeps as long as it lives.
 
@@ -62,7 +63,7 @@ class Supervisor:
         log: RowLog,
         guard: Guard,
         *,
-        on_event: Callable[[Row], None],
+        events: Bus,
         on_begin: Callable[[Slot], None] = lambda slot: None,
         on_end: Callable[[Slot, Life], None] = lambda slot, life: None,
         command: Sequence[str] = COMMAND,
@@ -74,14 +75,14 @@ class Supervisor:
         self._reaper = reaper
         self._meters = meters
         self._log = log
-        self._on_event = on_event
+        self._events = events
         self._on_begin = on_begin
         self._on_end = on_end
         self._command = command
         self._inherited = inherited
         self._layout = CellLayout.of(desired.config)
         self._phases = TwoPhases(log)
-        self.connections = Connections(acceptor, desired, log, on_event)
+        self.connections = Connections(acceptor, desired, events)
         self._generations: dict[int, int] = {}
         self._cells: tuple[tuple[int, CellReader], ...] = ()
         self._ending = False
@@ -252,7 +253,7 @@ class Supervisor:
         casualties = self._release(slot, processor)
         event: Row = {"slot": slot.number, "pid": processor.pid, "generation": slot.generation, "exit_code": code, "connections": casualties}
         if processor.kill_reason == FORCED:
-            self._emit({"event": "processor_stopped", "level": "warning", "forced": True, **event})
+            self._events.publish({"event": "processor_stopped", "level": "warning", "forced": True, **event}, level="warning")
             return
         if not slot.wanted and code == 0:
             self._log.write("processor_stopped", **event)
@@ -260,7 +261,7 @@ class Supervisor:
         reason = processor.kill_reason or "died"
         if slot.wanted:
             self._meters.add("worker.restarts", reason if reason in ("heartbeat", "commit") else "died")
-        self._emit({"event": "processor_died", "level": "error", "reason": reason, **event})
+        self._events.publish({"event": "processor_died", "level": "error", "reason": reason, **event}, level="error")
 
     def _release(self, slot: Slot, processor: Processor) -> int:
         """Give back what a dead processor held, account for what went with it; how many connections that were."""
@@ -273,11 +274,6 @@ class Supervisor:
             slot.drained.set_result(0)
         self._on_end(slot, slot.cells.end(end_cause(processor)))
         return casualties
-
-    def _emit(self, row: Row) -> None:
-        fields = dict(row)
-        self._log.write(str(fields.pop("event")), level=str(fields.pop("level")), **fields)
-        self._on_event(row)
 
     # --- connections and notices -----------------------------------------------------------------------------------------------
 
@@ -306,9 +302,9 @@ class Supervisor:
                 except Exception as error:
                     self._guard.failed("slot", error)
         elif kind == "log":
-            row = {"slot": processor.slot, **message["fields"]}
-            self._log.write(message["event"], level=message["level"], **row)
-            self._on_event({"event": message["event"], "generation": processor.generation, **row})
+            fields = {"slot": processor.slot, **message["fields"]}
+            row = {"event": message["event"], "generation": processor.generation, **fields}
+            self._events.publish(row, level=message["level"], line=fields)
         elif kind == "drained":
             slot = self.slots[processor.slot]
             if slot.drained is not None and not slot.drained.done():

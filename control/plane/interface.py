@@ -9,9 +9,10 @@ A *row* is the JSON object of one pair, as the processors give it (``proxy.serve
 """
 
 import abc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from control.events import Subscription
 from control.plane.status import (
     Attributes,
     BuildInfo,
@@ -24,7 +25,6 @@ from control.plane.status import (
     PoolStatus,
     ProcessorStatus,
     Row,
-    Subscriber,
     TapRuleStatus,
     UpstreamStatus,
 )
@@ -200,9 +200,12 @@ class ControlPlane(abc.ABC):
         """Every processor slot, by number."""
 
     @abc.abstractmethod
-    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Call ``subscriber`` with every event row (``event`` is ``closed``, ``processor_died``, …) until the returned function is called.
-        It runs on the loop and must not block.
+    def subscribe(self, names: Collection[str] = (), after: int | None = None) -> Subscription:
+        """A queue of the events with these names (``closed``, ``processor_died``, ``audit``, …; empty: all) from now on, or behind a number that was
+        seen before; to be closed by whoever wants no more. Any thread.
+
+        Raises:
+            FailedPreconditionError: as ``control.events.Bus.subscribe``: what came after that number is not kept any more, or never was.
         """
 
     @abc.abstractmethod
@@ -215,6 +218,6 @@ class ControlPlane(abc.ABC):
 
     @abc.abstractmethod
     def audit(self, record: Row) -> None:
-        """Write an audit row to the log, once for each ``reserve_audit``: who asked for what, values before and after, the result. It is not dropped,
+        """Publish an audit row, once for each ``reserve_audit``: who asked for what, values before and after, the result. The log does not drop it,
         however slowly stdout is read. Any thread.
         """

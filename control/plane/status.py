@@ -1,9 +1,10 @@
 """What there is in a running framegate, and what a change of it came to: the values that ``ControlPlane`` gives."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal
+from collections.abc import Mapping
+from typing import Final, Literal
 
+from control.events import Row
 from proxy.config.model import Forwarding, TapRule
 
 __all__ = [
@@ -23,7 +24,6 @@ __all__ = [
     "ProcessorState",
     "ProcessorStatus",
     "Row",
-    "Subscriber",
     "TapRuleStatus",
     "TapStop",
     "UpstreamStatus",
@@ -33,9 +33,7 @@ RETIRED: Final = -1
 """Stands for a slot with the counters of all slots that are gone."""
 TAP_RULE: Final = "tap rule"
 """The kind of a rule, as ``NotFoundError`` and others name it."""
-Row = dict[str, Any]
 Attributes = tuple[tuple[str, str], ...]
-Subscriber = Callable[[Row], None]
 ProcessorState = Literal["starting", "running", "draining", "restarting", "stopped"]
 
 

@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from typing import Final
 
+from control.events import Event, Gap
 from control.plane import Row
 
 __all__ = ["CAPACITY", "ClosedChannels"]
@@ -18,10 +19,11 @@ class ClosedChannels:
         self._capacity = capacity
         self._rows: OrderedDict[int, Row] = OrderedDict()
 
-    def record(self, row: Row) -> None:
-        """Keep an event row if it tells of a closed channel. A subscriber of ``ControlPlane.subscribe``."""
-        if row.get("event") != "closed":
+    def record(self, item: Event | Gap) -> None:
+        """Keep the row of an event ``closed``. Of a gap, nothing is left to keep: the queue holds as many as are kept here."""
+        if not isinstance(item, Event):
             return
+        row = item.row
         self._rows[row["id"]] = row
         self._rows.move_to_end(row["id"])
         while len(self._rows) > self._capacity:

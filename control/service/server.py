@@ -98,9 +98,11 @@ async def start(plane: ControlPlane, config: ProxyConfig, observe: CallObserver 
         StartError: another instance serves the socket, or an address cannot be bound.
     """
     closed = ClosedChannels()
-    unsubscribe = plane.subscribe(closed.record)
+    subscription = plane.subscribe(("closed",))
     with contextlib.ExitStack() as stack:
-        stack.callback(unsubscribe)
+        stack.callback(subscription.close)
+        following = asyncio.create_task(subscription.each(closed.record))
+        stack.callback(following.cancel)
         path = _socket_path(config.admin.address)
         stack.callback(_lock(path))
         server = _api_server(plane, closed, observe)

@@ -10,7 +10,6 @@
     taps          the tap's rules
     drain         no more connections, and an orderly end of those that are open
     transactions  changes that end decided, whoever waits for them
-    events        who is told what happens
 
 Nothing is re-exported.
 """

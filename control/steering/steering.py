@@ -3,10 +3,11 @@
 import asyncio
 import importlib.metadata
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from control.errors import UnavailableError
+from control.events import Bus, Subscription
 from control.fleet.supervisor import Supervisor
 from control.guard import Guard
 from control.intake.acceptor import Acceptor
@@ -26,21 +27,19 @@ from control.plane import (
     PoolStatus,
     ProcessorStatus,
     Row,
-    Subscriber,
     TapRuleStatus,
     UpstreamStatus,
 )
 from control.steering.channels import Channels
 from control.steering.drain import Drain
-from control.steering.events import Events
 from control.steering.limits import Limits
 from control.steering.listeners import Listeners
 from control.steering.pool import Pool
-from control.steering.taps import Rules, Taps
+from control.steering.taps import MAX_RULES, STOPPED_EVENT, Rules, Taps
 from control.steering.transactions import Transactions
 from control.steering.upstreams import Upstreams
 from proxy.cells import CellReader
-from proxy.config.model import ProxyConfig, TapRule
+from proxy.config.model import MAX_PROCESSORS, ProxyConfig, TapRule
 
 __all__ = ["Steering"]
 
@@ -64,7 +63,7 @@ class Steering(ControlPlane):
         resolver: Resolver,
         meters: Meters,
         log: RowLog,
-        events: Events,
+        events: Bus,
         guard: Guard,
         tapped: Callable[[Rules], None],
     ) -> None:
@@ -83,7 +82,8 @@ class Steering(ControlPlane):
         self._limits = Limits(supervisor, self._transactions, meters, self.pool)
         self._taps = Taps(supervisor, self._transactions, meters, tapped)
         self._drain = Drain(supervisor, acceptor, self._listeners, self.pool, self._transactions, log)
-        events.subscribe(self._taps.note)
+        self._tap_events = events.subscribe((STOPPED_EVENT,), max_events=MAX_RULES * MAX_PROCESSORS)
+        self._following = asyncio.create_task(self._tap_events.each(self._taps.note))
         self._ticker = asyncio.create_task(guard.job("loop", ALIVE_MS / 1000).keep_going(self._tick))
         meters.gauge("config.revision", lambda: float(supervisor.desired.revision))
 
@@ -93,6 +93,8 @@ class Steering(ControlPlane):
     def close(self) -> None:
         """End the background tasks, and take back what is not decided."""
         self._ticker.cancel()
+        self._following.cancel()
+        self._tap_events.close()
         self.pool.close()
         self._transactions.close()
 
@@ -142,8 +144,8 @@ class Steering(ControlPlane):
     async def list_upstreams(self) -> list[UpstreamStatus]:
         return await self.upstreams.statuses()
 
-    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        return self._events.subscribe(subscriber)
+    def subscribe(self, names: Collection[str] = (), after: int | None = None) -> Subscription:
+        return self._events.subscribe(names, after)
 
     def reserve_audit(self) -> None:
         if not self._log.reserve():
@@ -151,8 +153,7 @@ class Steering(ControlPlane):
             raise UnavailableError(text, reason="AUDIT_BLOCKED")
 
     def audit(self, record: Row) -> None:
-        fields = dict(record)
-        self._log.write_reserved(str(fields.pop("event", "audit")), fields)
+        self._events.publish({"event": "audit", **record}, size=len(repr(record)), reserved=True)
 
     # --- channels ----------------------------------------------------------------------------------------------------------------
 

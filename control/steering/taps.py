@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from control.errors import AlreadyExistsError, EtagError, FailedPreconditionError, InvalidArgumentError, NotFoundError, Violation
+from control.events import Event, Gap
 from control.fleet.desired_state import DesiredState
 from control.fleet.supervisor import Supervisor
 from control.meters import Meters
-from control.plane import TAP_RULE, Row, TapRuleStatus, TapStop
+from control.plane import TAP_RULE, TapRuleStatus, TapStop
 from control.steering.pool import counted
 from control.steering.transactions import Transaction, Transactions
 from proxy.config.model import ProxyConfig, TapRule, rules_to_wire
@@ -59,11 +60,12 @@ class Taps:
     def _config(self) -> ProxyConfig:
         return self._supervisor.desired.config
 
-    def note(self, row: Row) -> None:
-        """Look at an event row: a processor may tell that a rule has turned itself off there."""
-        if row["event"] == STOPPED_EVENT:
-            stop = TapStop(slot=row["slot"], cause=row["cause"], percent=row["percent"], limit=row["limit"], since_ns=time.time_ns())
-            self._stops.setdefault(row["rule"], {})[stop.slot] = row["generation"], stop
+    def note(self, item: Event | Gap) -> None:
+        """Keep what an event of ``STOPPED_EVENT`` says: a rule has turned itself off in a processor."""
+        assert isinstance(item, Event), f"the queue holds one for each rule in each processor, and {item.dropped} were dropped"
+        row = item.row
+        stop = TapStop(slot=row["slot"], cause=row["cause"], percent=row["percent"], limit=row["limit"], since_ns=item.time_ns)
+        self._stops.setdefault(row["rule"], {})[stop.slot] = row["generation"], stop
 
     def rules(self) -> list[TapRuleStatus]:
         """See ``ControlPlane.list_tap_rules``."""

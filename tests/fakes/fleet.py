@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from control.events import Bus, Event
 from control.fleet.desired_state import DesiredState
 from control.fleet.reaper import Reaper
 from control.fleet.slot import Slot
@@ -19,7 +20,6 @@ from control.intake.acceptor import Acceptor, Listening
 from control.intake.resolver import Names, Resolution, Resolver
 from control.logs import RowLog
 from control.meters import Meters
-from control.steering.events import Events
 from control.steering.pool import equal_shares
 from control.steering.steering import Steering
 from control.steering.taps import Rules
@@ -37,6 +37,7 @@ class MemoryLog(RowLog):
     def __init__(self) -> None:
         self.rows: list[Row] = []
         self.room = True
+        self.dropped = 0
 
     def write(self, event: str, *, level: str = "info", **fields: Any) -> None:
         self.rows.append({"event": event, "level": level, **fields})
@@ -90,8 +91,8 @@ class Client:
 
 
 class Fleet:
-    """What a test gets. ``ends`` holds slot and life of every processor that ended, ``events`` what subscribers saw, ``tapped`` what the tap's
-    keeper was told.
+    """What a test gets. ``ends`` holds slot and life of every processor that ended, ``events`` what was published, ``failures`` what
+    subscribers raised, ``tapped`` what the tap's keeper was told.
     """
 
     def __init__(self, config: ProxyConfig, *, command: tuple[str, ...] = COMMAND, endpoint: tuple[str, int] = ("127.0.0.1", 1)) -> None:
@@ -99,11 +100,12 @@ class Fleet:
         self.meters = Meters()
         self.guard = Guard(self.log, self.meters)
         self.ends: list[tuple[int, Life]] = []
-        self.events: list[Row] = []
         self.acceptor = Acceptor([Listening(listener) for listener in config.listeners], self.meters, self.log, self.guard)
         self.reaper = Reaper()
-        events = Events(self.log)
-        events.subscribe(self.events.append)
+        self.failures: list[Exception] = []
+        events = Bus((self.log,), on_failure=self.failures.append)
+        self._subscription = events.subscribe()
+        self._events: list[Row] = []
         addresses = {"u": Resolution([[endpoint[0], 2, *endpoint]])}
         self.desired = DesiredState(config, {"u": addresses["u"].addresses}, equal_shares(config.memory_pool.size, config.processors))
         self.supervisor = Supervisor(
@@ -113,7 +115,7 @@ class Fleet:
             self.meters,
             self.log,
             self.guard,
-            on_event=events.publish,
+            events=events,
             on_end=self._ended,
             command=command,
         )
@@ -121,6 +123,12 @@ class Fleet:
         self.tapped: list[Rules] = []
         self.steering = Steering(self.supervisor, self.acceptor, self.resolver, self.meters, self.log, events, self.guard, self.tapped.append)
         self._clients: list[Client] = []
+
+    @property
+    def events(self) -> list[Row]:
+        """The same list each time."""
+        self._events += [item.row for item in self._subscription.take() if isinstance(item, Event)]
+        return self._events
 
     def _ended(self, slot: Slot, life: Life) -> None:
         self.ends.append((slot.number, life))
@@ -140,6 +148,7 @@ class Fleet:
         self.supervisor.close()
         self.acceptor.close()
         self.reaper.close()
+        assert self.failures == [], "no subscriber raised"
 
 
 @contextlib.asynccontextmanager

@@ -1,11 +1,11 @@
 """A control plane without processors: rows in a dict, real cells, and errors on demand. What it refuses is what ``Steering`` refuses: both run
-the suite ``tests/integration/test_plane_contract.py``.
+the suite ``tests/conformance/test_control_plane.py``.
 """
 
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from control.configuration.tap_rule import tap_rule_faults
@@ -19,6 +19,7 @@ from control.errors import (
     NotFoundError,
     Violation,
 )
+from control.events import Bus, Subscription
 from control.plane import (
     MAX_HOLDERS,
     RETIRED,
@@ -36,7 +37,6 @@ from control.plane import (
     PoolStatus,
     ProcessorStatus,
     Row,
-    Subscriber,
     TapRuleStatus,
     TapStop,
     UpstreamStatus,
@@ -163,7 +163,8 @@ class FakePlane(ControlPlane):
         self.audit_places = 0
         self.audit_failure: ControlError | None = None
         self.asked: list[tuple[object, ...]] = []
-        self.subscribers: list[Subscriber] = []
+        self.failures: list[Exception] = []
+        self._events = Bus(on_failure=self.failures.append)
         self.measured: dict[tuple[str, Attributes], float] = {}
         self._layout = CellLayout.of(config)
         self._descriptors = [create(self._layout) for _ in range(config.processors)]
@@ -187,8 +188,11 @@ class FakePlane(ControlPlane):
             del self.rows[parse_connection_id(text)]
 
     def tell(self, row: Row) -> None:
-        for subscriber in self.subscribers:
-            subscriber(row)
+        self._events.publish(row)
+
+    @property
+    def subscribers(self) -> list[Subscription]:
+        return self._events.subscriptions
 
     @property
     def layout(self) -> CellLayout:
@@ -443,9 +447,8 @@ class FakePlane(ControlPlane):
             for slot in range(self.processors)
         ]
 
-    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        self.subscribers.append(subscriber)
-        return lambda: self.subscribers.remove(subscriber)
+    def subscribe(self, names: Collection[str] = (), after: int | None = None) -> Subscription:
+        return self._events.subscribe(names, after)
 
     def reserve_audit(self) -> None:
         if self.audit_failure is not None:
@@ -456,6 +459,7 @@ class FakePlane(ControlPlane):
         assert self.audit_places > 0, "a place is taken before a change is made"
         self.audit_places -= 1
         self.audits.append(record)
+        self._events.publish({"event": "audit", **record}, reserved=True)
 
     @staticmethod
     def aborted() -> ControlError:

@@ -1,5 +1,5 @@
 """A processor that speaks the link and echoes bytes, for tests of control. What it may be asked, and refuses, is what the real one is asked and
-refuses: both run the suite ``tests/integration/test_link_contract.py``. ``FAKE_PROCESSOR`` in the environment makes it misbehave, in the slot
+refuses: both run the suite ``tests/conformance/test_processor.py``. ``FAKE_PROCESSOR`` in the environment makes it misbehave, in the slot
 behind an ``@`` or in all of them:
 
 refuse          refuses every change

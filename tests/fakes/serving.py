@@ -40,7 +40,7 @@ async def serving(observe: CallObserver | None = None, tap: TapConfig | None = N
                 yield Serving(plane, service, channel)
         finally:
             await service.stop(0)
-            assert plane.subscribers == []
+            assert (plane.subscribers, plane.failures) == ([], [])
     finally:
         plane.close()
         shutil.rmtree(folder)

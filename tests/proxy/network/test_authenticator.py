@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from typing import Final
 
 import pytest
 
@@ -14,6 +15,7 @@ from proxy.network.authenticator import (
     Authenticator,
     AuthenticatorFactory,
     CertificateAuthenticators,
+    HandshakeAuthenticator,
     Waker,
 )
 from proxy.network.frame_exchange import FrameExchange
@@ -72,6 +74,14 @@ def tell(one: Authenticator) -> None:
         one.tell()
 
 
+INTERFACE: Final = Authenticator, AuthenticatorFactory
+PROVES: Final = (
+    AnonymousAuthenticators,
+    HandshakeAuthenticator,
+    CertificateAuthenticators,
+    ScriptedAuthenticator,
+    ScriptedAuthenticators,
+)
 KINDS: dict[str, Callable[[], Kind]] = {
     "anonymous": lambda: Kind(AnonymousAuthenticators(), Identity(subject="CN=a"), ANONYMOUS),
     "certificate": lambda: Kind(CertificateAuthenticators(), Identity(subject="CN=a"), "CN=a"),

@@ -1,4 +1,4 @@
-"""proxy.network.plaintext: what is the socket's own; the rest is in test_transport."""
+"""proxy.network.plaintext: what is the socket's own; the rest is in tests/conformance/test_transport.py."""
 
 import socket
 

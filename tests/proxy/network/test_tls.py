@@ -1,4 +1,4 @@
-"""proxy.network.tls: handshakes that fail, alerts, and memory. What all transports share is in test_transport."""
+"""proxy.network.tls: handshakes that fail, alerts, and memory. What all transports share is in tests/conformance/test_transport.py."""
 
 import contextlib
 import errno

@@ -1,4 +1,6 @@
-"""proxy.network.framings: what every framing keeps, and that nobody but a framing knows of headers. One of the framings here is the tests' own."""
+"""What every framing keeps, and that nobody but a framing knows of headers. One of the framings here is the tests' own."""
+
+from typing import Final
 
 import pytest
 from hypothesis import given, settings
@@ -14,10 +16,15 @@ from proxy.network.receive import NEVER_CUT, Receive, ReceiveLimit
 from proxy.network.run import PART_LAST, Run
 from proxy.network.stats import SideStats
 from tests.fakes.clock import FakeClock
-from tests.fakes.framing import LITTLE
+from tests.fakes.conformance import Kind
+from tests.fakes.framing import LITTLE, LittleFraming
 
-ALL = [*FRAMINGS.values(), LITTLE]
-each = pytest.mark.parametrize("framing", ALL, ids=[*FRAMINGS, "little"])
+INTERFACE: Final = Framing
+KINDS: Final = {
+    **{name: Kind(type(framing), lambda framing=framing: framing) for name, framing in FRAMINGS.items()},
+    "little": Kind(LittleFraming, lambda: LITTLE),
+}
+each = pytest.mark.parametrize("framing", [kind.make() for kind in KINDS.values()], ids=KINDS)
 bodies = st.lists(st.integers(0, 600), max_size=12)
 
 

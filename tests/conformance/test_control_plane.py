@@ -7,23 +7,26 @@ import contextlib
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from control.errors import AlreadyExistsError, ControlError, EtagError, FailedPreconditionError, InvalidArgumentError, NotFoundError
+from control.events import Event
 from control.fleet.processor import COMMAND
 from control.plane import ControlPlane
+from control.steering.steering import Steering
 from proxy.config.model import MIB, Forwarding, TapConfig, TapRule
-from tests.fakes.fleet import Fleet, fleet_config, until
-from tests.fakes.plane import FakePlane, channel_row
+from tests.fakes.conformance import Kind
+from tests.fakes.fleet import Fleet, fleet_config
+from tests.fakes.plane import FakePlane, channel_row, closed_row
 from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
 
 UNKNOWN = (3 << 57) + 5
 ALL = TapRule(name="all")
 
 
-class Kind:
+class Given:
     """A plane with two processors, the listener ``a``, a pool of 12 MiB and a tap with the rule ``all``; ``connect`` opens a channel."""
 
     def __init__(self, plane: ControlPlane, connect: Callable[[], Awaitable[None]]) -> None:
@@ -41,7 +44,7 @@ class Kind:
 
 
 @contextlib.asynccontextmanager
-async def fake() -> AsyncIterator[Kind]:
+async def fake() -> AsyncIterator[Given]:
     plane = FakePlane(fleet_config(2, TapConfig(directory="/nowhere", rules=(ALL,))))
     opened = 0
 
@@ -51,13 +54,13 @@ async def fake() -> AsyncIterator[Kind]:
         plane.add(channel_row(f"{opened % 2}-1-{opened}", "a"))
 
     try:
-        yield Kind(plane, connect)
+        yield Given(plane, connect)
     finally:
         plane.close()
 
 
 @contextlib.asynccontextmanager
-async def real() -> AsyncIterator[Kind]:
+async def real() -> AsyncIterator[Given]:
     upstream = ScriptedUpstream()
     folder = tempfile.TemporaryDirectory()
     made = Fleet(fleet_config(2, TapConfig(directory=folder.name, rules=(ALL,))), command=COMMAND, endpoint=("127.0.0.1", upstream.port))
@@ -74,7 +77,7 @@ async def real() -> AsyncIterator[Kind]:
         await made.supervisor.start_slots(range(2))
         made.acceptor.start()
         made.steering.set_serving()
-        yield Kind(made.steering, lambda: asyncio.to_thread(open_one))
+        yield Given(made.steering, lambda: asyncio.to_thread(open_one))
     finally:
         for client in clients:
             client.close()
@@ -89,9 +92,9 @@ class Stage:
     def __init__(self, kind: Callable[[], Any]) -> None:
         self._runner = asyncio.Runner()
         self._context = kind()
-        self.kind: Kind = self._runner.run(self._context.__aenter__())
+        self.kind: Given = self._runner.run(self._context.__aenter__())
 
-    def run(self, body: Callable[[Kind], Awaitable[None]]) -> None:
+    def run(self, body: Callable[[Given], Awaitable[None]]) -> None:
         async def main() -> None:
             async with asyncio.timeout(20):
                 await body(self.kind)
@@ -110,15 +113,19 @@ async def until_empty(plane: ControlPlane) -> None:
         await asyncio.sleep(0.01)
 
 
-@pytest.fixture(scope="module", params=[fake, real])
+INTERFACE: Final = ControlPlane
+KINDS: Final = {"fake": Kind(FakePlane, fake), "real": Kind(Steering, real)}
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
-    made = Stage(request.param)
+    made = Stage(KINDS[request.param].make)
     yield made
     made.close()
 
 
 def test_what_there_is(stage: Stage) -> None:
-    async def body(kind: Kind) -> None:
+    async def body(kind: Given) -> None:
         plane = kind.plane
         assert [(item.listener, item.max_receive_size) for item in await plane.get_limits()] == [("a", MIB)]
         pool = await plane.get_pool()
@@ -141,7 +148,7 @@ def test_what_there_is(stage: Stage) -> None:
 
 
 def test_channels_are_listed_in_pages_and_described(stage: Stage) -> None:
-    async def body(kind: Kind) -> None:
+    async def body(kind: Given) -> None:
         ids = await kind.ids(5)
         seen: list[int] = []
         token = ""
@@ -196,7 +203,7 @@ REFUSALS: list[tuple[str, Callable[[ControlPlane], Awaitable[Any]], type[Control
 
 @pytest.mark.parametrize(("call", "error"), [row[1:] for row in REFUSALS], ids=[row[0] for row in REFUSALS])
 def test_what_is_refused_changes_nothing(stage: Stage, call: Callable[[ControlPlane], Awaitable[Any]], error: type[ControlError]) -> None:
-    async def body(kind: Kind) -> None:
+    async def body(kind: Given) -> None:
         with pytest.raises(error):
             await call(kind.plane)
         assert (await kind.plane.get_limits("a"))[0].max_receive_size == MIB
@@ -208,10 +215,9 @@ def test_what_is_refused_changes_nothing(stage: Stage, call: Callable[[ControlPl
 
 
 def test_channels_are_muted_unmuted_and_closed(stage: Stage) -> None:
-    async def body(kind: Kind) -> None:
+    async def body(kind: Given) -> None:
         plane = kind.plane
-        events: list[dict[str, Any]] = []
-        cancel = plane.subscribe(events.append)
+        subscription = plane.subscribe(("closed",))
         ids = await kind.ids(3)
         outcome = await plane.mute_channels([*ids[:2], UNKNOWN], reason="test")
         assert (sorted(outcome.affected), outcome.missing) == (ids[:2], (UNKNOWN,))
@@ -220,16 +226,41 @@ def test_channels_are_muted_unmuted_and_closed(stage: Stage) -> None:
         assert [row["mute_reason"] for row in rows] == ["test", "test", ""]
         assert sorted((await plane.unmute_channels(listener="a")).affected) == ids
         assert (await plane.close_channels(ids[:1], reason="enough")).affected == (ids[0],)
-        await until(lambda: events)
-        (row,) = events
+        event = await anext(subscription)
+        assert isinstance(event, Event)
+        row = event.row
         assert (row["event"], row["id"], row["cause"], row["detail"], row["listener"]) == ("closed", ids[0], "admin", "enough", "a")
-        cancel()
+        assert set(row) == set(closed_row("0-1-1", "admin"))
+        subscription.close()
+        assert [item async for item in subscription] == []
+
+    stage.run(body)
+
+
+def test_events_are_numbered_and_who_comes_back_goes_on_behind_the_last_it_saw(stage: Stage) -> None:
+    async def body(kind: Given) -> None:
+        plane = kind.plane
+        audits = plane.subscribe(("audit",))
+        for who in ("ada", "bob"):
+            plane.reserve_audit()
+            plane.audit({"event": "audit", "who": who})
+        first, second = await anext(audits), await anext(audits)
+        assert isinstance(first, Event)
+        assert isinstance(second, Event)
+        assert (first.row["who"], second.row["who"], second.sequence, first.reserved) == ("ada", "bob", first.sequence + 1, True)
+        assert first.sequence > audits.after
+        assert plane.subscribe(("audit",), after=first.sequence).take() == [second]
+        assert plane.subscribe(("closed",), after=audits.after).take() == []
+        with pytest.raises(FailedPreconditionError) as caught:
+            plane.subscribe(after=second.sequence + 1)
+        assert caught.value.reason == "EVENTS_UNKNOWN"
+        audits.close()
 
     stage.run(body)
 
 
 def test_limits_and_pool_are_what_they_were_set_to(stage: Stage) -> None:
-    async def body(kind: Kind) -> None:
+    async def body(kind: Given) -> None:
         plane = kind.plane
         assert (await plane.set_limit("a", 2 * MIB)).max_receive_size == 2 * MIB
         assert (await plane.get_limits("a"))[0].max_receive_size == 2 * MIB
@@ -242,7 +273,7 @@ def test_limits_and_pool_are_what_they_were_set_to(stage: Stage) -> None:
 
 
 def test_tap_rules_are_what_they_were_set_to(stage: Stage) -> None:
-    async def body(kind: Kind) -> None:
+    async def body(kind: Given) -> None:
         plane = kind.plane
 
         async def names() -> list[str]:
@@ -271,7 +302,7 @@ def test_tap_rules_are_what_they_were_set_to(stage: Stage) -> None:
 
 
 def test_processors_come_and_go(stage: Stage) -> None:
-    async def body(kind: Kind) -> None:
+    async def body(kind: Given) -> None:
         for count in (3, 1, 2):
             pool = await kind.plane.set_processors(count)
             assert (pool.processors, len(pool.shares), sum(item.share for item in pool.shares)) == (count, count, 12 * MIB)
@@ -283,7 +314,7 @@ def test_processors_come_and_go(stage: Stage) -> None:
 def test_zz_a_proxy_that_drains_takes_no_connections_and_no_processors(stage: Stage) -> None:
     """The last of its kind: there is no way back."""
 
-    async def body(kind: Kind) -> None:
+    async def body(kind: Given) -> None:
         plane = kind.plane
         await kind.ids(3)
         result = await plane.drain(5000)

@@ -7,7 +7,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -16,13 +16,18 @@ from proxy.cells import CellLayout, CellReader, create
 from proxy.config.model import MIB, ProxyConfig, TapConfig, TapRule, rules_to_wire, to_wire
 from proxy.network.connection_id import format_connection_id
 from proxy.server.link import Handover, LinkReader, decode_closed, encode, send_handover
+from proxy.server.loop import Loop
 from tests.fakes import fleet
+from tests.fakes.conformance import Kind
+from tests.fakes.processor import FakeProcessor
 from tests.fakes.upstream import ScriptedUpstream, frame
 
 Row = dict[str, Any]
 CONFIG = fleet.fleet_config(1)
 LAYOUT = CellLayout.of(CONFIG)
-KINDS = {"fake": fleet.COMMAND, "real": COMMAND}
+INTERFACE: Final = object
+"""No class: what a process says on its two sockets and in its cells."""
+KINDS: Final = {"fake": Kind(FakeProcessor, lambda: fleet.COMMAND), "real": Kind(Loop, lambda: COMMAND)}
 REFUSED = "refused"
 
 
@@ -136,7 +141,7 @@ class Processor:
 
 @pytest.fixture(params=KINDS)
 def processor(request: pytest.FixtureRequest, upstream: ScriptedUpstream) -> Iterator[Processor]:
-    made = Processor(KINDS[request.param], upstream)
+    made = Processor(KINDS[request.param].make(), upstream)
     made.start()
     yield made
     made.close()
@@ -209,7 +214,7 @@ BAD_RULES = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_tap_rules_are_judged_kept_and_put_in_force(kind: str, upstream: ScriptedUpstream, tmp_path: Path) -> None:
-    processor = Processor(KINDS[kind], upstream, fleet.fleet_config(1, TapConfig(directory=str(tmp_path), rules=(RULE,))))
+    processor = Processor(KINDS[kind].make(), upstream, fleet.fleet_config(1, TapConfig(directory=str(tmp_path), rules=(RULE,))))
     try:
         processor.start()
         for rules in BAD_RULES.values():
@@ -265,7 +270,7 @@ def test_connections_are_listed_page_by_page_under_ids_that_count_the_hand_overs
 @pytest.mark.parametrize("kind", KINDS)
 def test_who_holds_memory_is_told_with_what_and_since_when(kind: str, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_PROCESSOR", "holding")  # which then says so of every connection; the real one knows nothing of it
-    processor = Processor(KINDS[kind], upstream)
+    processor = Processor(KINDS[kind].make(), upstream)
     try:
         processor.start()
         assert processor.ask(type="holders", limit=5)["rows"] == []

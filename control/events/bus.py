@@ -1,0 +1,129 @@
+"""The bus: gives each event its number, keeps the last ones, and gives them to everybody that subscribed."""
+
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
+
+from control.errors import FailedPreconditionError
+from control.events.backlog import MAX_BYTES, MAX_EVENTS, Backlog
+from control.events.event import Event, Row
+from control.events.subscriber import Subscriber
+from control.events.subscription import Subscription
+
+__all__ = ["Bus"]
+
+_ROW_BYTES: Final = 1_024
+"""What a row has that nobody measured: of a closed connection, or a processor that died."""
+
+
+class Bus:
+    """One order of everything that happens. Any thread may call any method.
+
+    Args:
+        subscribers: are told of everything as it is published, to the end and beyond ``close``: the log.
+        on_failure: is told what a subscriber raised, without the lock; it must not raise.
+        max_events, max_bytes: of the last events, which are kept for those that come back.
+
+    Attributes:
+        subscriptions: those that are open.
+    """
+
+    def __init__(
+        self,
+        subscribers: Sequence[Subscriber] = (),
+        *,
+        on_failure: Callable[[Exception], None],
+        max_events: int = MAX_EVENTS,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        self.subscriptions: list[Subscription] = []
+        self._subscribers = self._everybody = tuple(subscribers)
+        self._on_failure = on_failure
+        self._history = Backlog(max_events, max_bytes)
+        self._lock = threading.Lock()
+        self._newest = 0
+        self._closed = False
+
+    @property
+    def newest(self) -> int:
+        """The number of the last event; 0 before the first."""
+        return self._newest
+
+    def publish(self, row: Row, *, level: str = "info", line: Row | str | None = None, size: int = _ROW_BYTES, reserved: bool = False) -> int:
+        """Tell everybody, and return the event's number.
+
+        Args:
+            row: what happened, its name under ``event``; it is the bus' from here on.
+            level: ``info``, ``warning`` or ``error``.
+            line: the fields that the log writes, or their JSON text; None: those of the row.
+            size: about how long they are as JSON, unless ``line`` is that.
+            reserved: a place was taken for it in the log (``RowLog.reserve``).
+        """
+        if line is None:
+            line = {key: value for key, value in row.items() if key not in ("event", "level")}
+        elif isinstance(line, str):
+            size = len(line)
+        failures: list[Exception] = []
+        with self._lock:
+            self._newest += 1
+            event = Event(self._newest, time.time_ns(), str(row["event"]), level, row, reserved)
+            self._history.append(event, size)
+            for subscriber in self._everybody:
+                try:
+                    subscriber.offer(event, line, size)
+                except Exception as error:
+                    failures.append(error)
+        for failure in failures:
+            self._on_failure(failure)
+        return event.sequence
+
+    def subscribe(
+        self, names: Collection[str] = (), after: int | None = None, *, max_events: int = MAX_EVENTS, max_bytes: int = MAX_BYTES
+    ) -> Subscription:
+        """A queue of what is published from now on, or behind a number that was seen before. On a bus that is closed it has an end.
+
+        Args:
+            names: the events that are wanted; empty: all.
+            after: the last number that was seen, 0 for none; None: the newest there is.
+            max_events, max_bytes: of the queue.
+
+        Raises:
+            FailedPreconditionError: some of what came after it is no longer kept (EVENTS_TOO_OLD), or there never was such a number: it is of
+                another process (EVENTS_UNKNOWN). Who wants to go on takes a snapshot and subscribes anew.
+        """
+        with self._lock:
+            start = self._newest if after is None else self._checked(after)
+            made = Subscription(self._lock, start, names, Backlog(max_events, max_bytes), self._remove, self._on_failure)
+            for event, size in self._history:
+                if event.sequence > start:
+                    made.offer(event, "", size)
+            if self._closed:
+                made.end()
+            else:
+                self._set_subscriptions([*self.subscriptions, made])
+            return made
+
+    def _checked(self, after: int) -> int:
+        facts = {"newest": str(self._newest), "oldest": str(self._newest - len(self._history) + 1)}
+        if not 0 <= after <= self._newest:
+            raise FailedPreconditionError(f"there is no event {after} of this process", reason="EVENTS_UNKNOWN", **facts)
+        if after < self._newest - len(self._history):
+            text = f"the events after {after} are not kept any more: the oldest is {facts['oldest']}"
+            raise FailedPreconditionError(text, reason="EVENTS_TOO_OLD", **facts)
+        return after
+
+    def close(self) -> None:
+        """The end of every subscription, once what waits there is taken. What is published later still reaches ``subscribers``."""
+        with self._lock:
+            self._closed = True
+            for subscription in self.subscriptions:
+                subscription.end()
+            self._set_subscriptions([])
+
+    def _remove(self, subscription: Subscription) -> None:
+        self._set_subscriptions([item for item in self.subscriptions if item is not subscription])
+
+    def _set_subscriptions(self, subscriptions: list[Subscription]) -> None:
+        self.subscriptions = subscriptions
+        self._everybody = (*self._subscribers, *subscriptions)

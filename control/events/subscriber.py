@@ -1,0 +1,20 @@
+"""What the bus gives its events to."""
+
+import abc
+
+from control.events.event import Event, Row
+
+__all__ = ["Subscriber"]
+
+
+class Subscriber(abc.ABC):
+    """Somebody who is told, where the event is published, before the next one has its number."""
+
+    @abc.abstractmethod
+    def offer(self, event: Event, line: Row | str, size: int) -> None:
+        """Take an event, into a queue with a bound. It must not block, and not publish; what it raises is told, and costs nobody else the event.
+
+        Args:
+            line: the fields that the log writes of it, or their JSON text.
+            size: about how long that text is, in bytes.
+        """

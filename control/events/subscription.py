@@ -1,0 +1,128 @@
+"""One subscriber's own queue: published events wait here until the subscriber takes them, at its own pace.
+
+A subscriber that is slow finds, in place of what no longer fitted, a gap that says which numbers it has missed; nobody else notices. Nothing
+of a subscriber's runs where the event is published, so it cannot fail there either.
+
+A watch over gRPC is this: subscribe; give a snapshot, as of ``after``; then the bookmark ``after``; then what the subscription gives. What
+happened while the snapshot was made waits in the queue, and may be in the snapshot already. A client that comes back subscribes behind the last
+number that it saw, and needs no snapshot as long as the bus still keeps what came after it.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Collection
+from typing import Final
+
+from control.events.backlog import Backlog
+from control.events.event import Event, Gap
+from control.events.subscriber import Subscriber
+
+__all__ = ["Subscription"]
+
+_SLICE: Final = 64
+"""Events that a handler gets in one turn of the loop: others have theirs in between."""
+
+
+class Subscription(Subscriber):
+    """Made by ``Bus.subscribe``. Any thread may take; only one task at a time waits.
+
+    Args:
+        lock: the bus'.
+        after: the number behind which it begins.
+        names: the events that it wants; empty: all.
+        backlog: where they wait.
+        on_close: takes it off the bus; called with the lock held.
+        on_failure: is told what a handler raised (``each``).
+
+    Attributes:
+        after: as given: a snapshot that is made from now on has seen everything up to it.
+    """
+
+    def __init__(
+        self,
+        lock: threading.Lock,
+        after: int,
+        names: Collection[str],
+        backlog: Backlog,
+        on_close: Callable[["Subscription"], None],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        self.after: Final = after
+        self._lock = lock
+        self._names = frozenset(names)
+        self._backlog = backlog
+        self._on_close = on_close
+        self._on_failure = on_failure
+        self._ended = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def offer(self, event: Event, line: object, size: int) -> None:
+        """See ``Subscriber``."""
+        if not self._names or event.name in self._names:
+            self._backlog.append(event, size)
+            self._wake()
+
+    def end(self) -> None:
+        """Nothing more comes; what waits can be taken. The bus' lock is held."""
+        self._ended = True
+        self._wake()
+
+    def close(self) -> None:
+        """Want no more: what waits is gone, and whoever iterates comes to the end. Any number of times."""
+        with self._lock:
+            self._on_close(self)
+            self._backlog.clear()
+            self.end()
+
+    def take(self) -> list[Event | Gap]:
+        """All that waits, oldest first, without waiting for more."""
+        taken: list[Event | Gap] = []
+        with self._lock:
+            while (item := self._backlog.pop()) is not None:
+                taken.append(item)
+        return taken
+
+    def __aiter__(self) -> "Subscription":
+        return self
+
+    async def __anext__(self) -> Event | Gap:
+        """The next, waited for; cancelled, it has taken nothing. The iteration ends with ``close``, or the bus', when nothing waits any more."""
+        while True:
+            with self._lock:
+                item = self._backlog.pop()
+                if item is not None:
+                    return item
+                if self._ended:
+                    raise StopAsyncIteration
+                assert self._waiter is None, "one task at a time waits for events"
+                self._waiter = waiter = asyncio.get_running_loop().create_future()
+            try:
+                await waiter
+            finally:
+                with self._lock:
+                    if self._waiter is waiter:
+                        self._waiter = None
+
+    async def each(self, handle: Callable[[Event | Gap], None]) -> None:
+        """Give a handler everything until the end. It must not block; what it raises costs it that event, and is told."""
+        handled = 0
+        async for item in self:
+            try:
+                handle(item)
+            except Exception as error:
+                self._on_failure(error)
+            handled += 1
+            if handled % _SLICE == 0:
+                await asyncio.sleep(0)
+
+    def _wake(self) -> None:
+        if self._waiter is not None:
+            waiter, self._waiter = self._waiter, None
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                waiter.get_loop().call_soon_threadsafe(_set, waiter)
+
+
+def _set(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

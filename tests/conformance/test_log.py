@@ -1,0 +1,132 @@
+"""What everybody who writes rows relies on, of the row log: the one that writes JSON to a descriptor, and the one that keeps rows in a list."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from control.events import Bus, Event
+from control.logs import RowLog
+from tests.fakes.conformance import Kind
+from tests.fakes.fleet import MemoryLog
+
+INTERFACE: Final = RowLog
+Row = dict[str, Any]
+
+
+class Given(NamedTuple):
+    """A log; ``rows`` closes it and gives what it has written, ``block`` takes the last of its places for rows that must not be lost."""
+
+    log: RowLog
+    rows: Callable[[], list[Row]]
+    block: Callable[[], None]
+
+
+def real() -> Iterator[Given]:
+    reader, writer = os.pipe()
+    log = RowLog(writer, places=2)
+
+    def rows() -> list[Row]:
+        log.close()
+        return [json.loads(line) for line in os.read(reader, 1 << 20).splitlines()]
+
+    def block() -> None:
+        while log.reserve():
+            pass
+
+    yield Given(log, rows, block)
+    log.close()
+    os.close(reader)
+    os.close(writer)
+
+
+def fake() -> Iterator[Given]:
+    log = MemoryLog()
+
+    def rows() -> list[Row]:
+        log.close()
+        return log.rows
+
+    def block() -> None:
+        log.room = False
+
+    yield Given(log, rows, block)
+
+
+KINDS: Final = {"real": Kind(RowLog, real), "memory": Kind(MemoryLog, fake)}
+
+
+@pytest.fixture(params=KINDS)
+def given(request: pytest.FixtureRequest) -> Iterator[Given]:
+    yield from KINDS[request.param].make()
+
+
+def without_time(row: Row) -> Row:
+    return {key: value for key, value in row.items() if key != "time"}
+
+
+def test_rows_have_their_event_level_and_fields_and_keep_their_order(given: Given) -> None:
+    given.log.write("one", listener="a", number=1, shares={"0": 5}, none=None)
+    given.log.write("two", level="error", parts=["x"])
+    given.log.write_encoded("three", '{"id": "0-1-2", "frames": {"request": 3}}')
+    assert given.log.reserve()
+    given.log.write_reserved("audit", {"who": "root"})
+    given.log.write("last")
+    assert [without_time(row) for row in given.rows()] == [
+        {"event": "one", "level": "info", "listener": "a", "number": 1, "shares": {"0": 5}, "none": None},
+        {"event": "two", "level": "error", "parts": ["x"]},
+        {"event": "three", "level": "info", "id": "0-1-2", "frames": {"request": 3}},
+        {"event": "audit", "level": "info", "who": "root"},
+        {"event": "last", "level": "info"},
+    ]
+    assert given.log.dropped == 0
+
+
+def test_it_takes_events_off_the_bus_with_the_line_that_is_meant_for_it(given: Given) -> None:
+    failures: list[Exception] = []
+    bus = Bus((given.log,), on_failure=failures.append)
+    bus.publish({"event": "closed", "id": 5}, line='{"id": "0-1-5"}')
+    bus.publish({"event": "closed", "id": 6}, line={"id": "0-1-6"})
+    bus.publish({"event": "processor_died", "level": "error", "slot": 1}, level="error")
+    assert given.log.reserve()
+    bus.publish({"event": "audit", "who": "root"}, reserved=True)
+    given.log.write("last")
+    assert [without_time(row) for row in given.rows()] == [
+        {"event": "closed", "level": "info", "id": "0-1-5"},
+        {"event": "closed", "level": "info", "id": "0-1-6"},
+        {"event": "processor_died", "level": "error", "slot": 1},
+        {"event": "audit", "level": "info", "who": "root"},
+        {"event": "last", "level": "info"},
+    ]
+    assert failures == []
+
+
+def test_a_place_that_is_not_free_is_refused_and_other_rows_are_written(given: Given) -> None:
+    given.block()
+    assert not given.log.reserve()
+    given.log.write("other")
+    assert [row["event"] for row in given.rows()] == ["other"]
+
+
+def test_a_place_that_was_taken_is_free_again_once_its_row_is_written(given: Given) -> None:
+    for number in range(20):
+        while not given.log.reserve():
+            os.sched_yield()
+        given.log.offer(Event(number, 0, "audit", "info", {}, reserved=True), {"number": number}, 10)
+    assert [row["number"] for row in given.rows()] == list(range(20))
+
+
+def test_what_cannot_be_said_in_json_costs_nobody_who_writes_it(given: Given) -> None:
+    given.log.write("odd", value=object())
+    given.log.write("odder", value={(1, 2): 3})
+    given.log.write("good")
+    rows = given.rows()
+    assert (len(rows), rows[-1]["event"]) == (3, "good")
+
+
+def test_closing_it_again_does_nothing(given: Given) -> None:
+    given.log.write("only")
+    assert len(given.rows()) == 1
+    given.log.close()

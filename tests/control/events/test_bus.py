@@ -1,0 +1,226 @@
+"""control.events.bus: one numbering, whoever publishes; what was missed is said; the end comes after what waits."""
+
+import asyncio
+import contextlib
+import json
+import os
+import threading
+
+import pytest
+
+from control.errors import FailedPreconditionError
+from control.events import Bus, Event, Gap, Row, Subscriber, Subscription
+from control.logs import RowLog
+
+THREADS = 8
+EACH = 200
+
+
+class Listed(Subscriber):
+    """Keeps what it is offered; raises at the numbers it is told."""
+
+    def __init__(self, *fails_at: int) -> None:
+        self.offered: list[tuple[int, Row | str, int]] = []
+        self._fails_at = fails_at
+
+    def offer(self, event: Event, line: Row | str, size: int) -> None:
+        if event.sequence in self._fails_at:
+            raise ValueError(f"no {event.sequence}")
+        self.offered.append((event.sequence, line, size))
+
+
+def bus_of(*subscribers: Subscriber, **bounds: int) -> tuple[Bus, list[Exception]]:
+    failures: list[Exception] = []
+    return Bus(subscribers, on_failure=failures.append, **bounds), failures
+
+
+def fill(bus: Bus, count: int, name: str = "closed") -> None:
+    for number in range(count):
+        bus.publish({"event": name, "n": number})
+
+
+def numbers(subscription: Subscription) -> list[int | Gap]:
+    return [item.sequence if isinstance(item, Event) else item for item in subscription.take()]
+
+
+def test_events_have_one_numbering_without_holes_whatever_thread_publishes() -> None:
+    log = Listed()
+    bus, failures = bus_of(log)
+    subscription = bus.subscribe(max_events=THREADS * EACH)
+    own: list[list[int]] = [[] for _ in range(THREADS)]
+    together = threading.Barrier(THREADS)
+
+    def publish(thread: int) -> None:
+        together.wait()
+        for number in range(EACH):
+            own[thread].append(bus.publish({"event": "closed", "thread": thread, "n": number}))
+
+    threads = [threading.Thread(target=publish, args=(thread,)) for thread in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    everything = list(range(1, THREADS * EACH + 1))
+    assert sorted(number for some in own for number in some) == everything
+    assert all(some == sorted(some) for some in own), "what one thread publishes has its order"
+    taken = subscription.take()
+    assert [item.sequence for item in taken if isinstance(item, Event)] == everything
+    assert [sequence for sequence, _, _ in log.offered] == everything
+    for thread, some in enumerate(own):
+        rows = [item.row["n"] for item in taken if isinstance(item, Event) and item.row["thread"] == thread]
+        assert (rows, len(some)) == (list(range(EACH)), EACH)
+    assert failures == []
+
+
+def test_subscribers_come_and_go_while_events_are_published() -> None:
+    bus, failures = bus_of()
+    steady = bus.subscribe(max_events=THREADS * EACH)
+    done = threading.Event()
+    seen: list[list[int | Gap]] = []
+
+    def come_and_go() -> None:
+        last = False
+        while not last:
+            last = done.is_set()
+            subscription = bus.subscribe(max_events=THREADS * EACH)  # the thread may stand for as long as all others take
+            found = numbers(subscription)
+            first = subscription.after + 1
+            assert found == list(range(first, first + len(found)))
+            subscription.close()
+            assert numbers(subscription) == []
+            seen.append(found)
+
+    visitors = [threading.Thread(target=come_and_go) for _ in range(2)]
+    publishers = [threading.Thread(target=fill, args=(bus, EACH)) for _ in range(THREADS)]
+    for thread in (*visitors, *publishers):
+        thread.start()
+    for thread in publishers:
+        thread.join()
+    done.set()
+    for thread in visitors:
+        thread.join()
+    assert numbers(steady) == list(range(1, THREADS * EACH + 1))
+    assert (bus.subscriptions, failures, len(seen) >= 2) == ([steady], [], True)
+
+
+def test_a_subscriber_that_raises_costs_nobody_else_the_event() -> None:
+    first, raising, last = Listed(), Listed(2), Listed()
+    bus, failures = bus_of(first, raising, last)
+    subscription = bus.subscribe()
+    fill(bus, 3)
+    assert [[sequence for sequence, _, _ in item.offered] for item in (first, raising, last)] == [[1, 2, 3], [1, 3], [1, 2, 3]]
+    assert numbers(subscription) == [1, 2, 3]
+    assert [str(failure) for failure in failures] == ["no 2"]
+
+
+def test_who_is_told_of_a_failure_may_publish() -> None:
+    told: list[int] = []
+    bus = Bus((Listed(1),), on_failure=lambda error: told.append(bus.publish({"event": "subscriber_failed"})))
+    assert (bus.publish({"event": "closed"}), told) == (1, [2])
+
+
+def test_the_log_is_given_the_line_that_was_meant_for_it() -> None:
+    log = Listed()
+    bus, _ = bus_of(log)
+    bus.publish({"event": "processor_died", "level": "error", "slot": 1}, level="error")
+    bus.publish({"event": "closed", "id": 5}, line={"id": "0-1-5"}, size=7)
+    bus.publish({"event": "closed", "id": 6}, line='{"id": "0-1-6"}')
+    assert [line for _, line, _ in log.offered] == [{"slot": 1}, {"id": "0-1-5"}, '{"id": "0-1-6"}']
+    assert [size for _, _, size in log.offered][1:] == [7, 15]
+
+
+@pytest.mark.parametrize(("published", "kept"), [(2, [1, 2]), (3, [1, 2, 3]), (4, [2, 3, 4])])
+def test_the_last_events_are_kept_for_those_that_come_back(published: int, kept: list[int]) -> None:
+    bus, _ = bus_of(max_events=3)
+    fill(bus, published)
+    oldest = kept[0]
+    for after in range(oldest - 1, published + 1):
+        subscription = bus.subscribe(after=after)
+        assert (subscription.after, numbers(subscription)) == (after, list(range(after + 1, published + 1)))
+    assert bus.newest == published
+    if oldest > 1:
+        with pytest.raises(FailedPreconditionError, match="the events after 0 are not kept any more: the oldest is 2") as caught:
+            bus.subscribe(after=oldest - 2)
+        assert (caught.value.reason, caught.value.metadata) == ("EVENTS_TOO_OLD", {"newest": "4", "oldest": "2"})
+
+
+@pytest.mark.parametrize("after", [-1, 1, 3])
+def test_a_number_that_never_was_is_refused(after: int) -> None:
+    bus, _ = bus_of()
+    fill(bus, 2 if after == 3 else 0)
+    with pytest.raises(FailedPreconditionError) as caught:
+        bus.subscribe(after=after)
+    assert (caught.value.reason, bus.subscriptions) == ("EVENTS_UNKNOWN", [])
+
+
+def test_the_history_is_bounded_in_bytes_too() -> None:
+    bus, _ = bus_of(max_bytes=100)
+    for size in (60, 40, 1):
+        bus.publish({"event": "audit"}, size=size)
+    assert numbers(bus.subscribe(after=1)) == [2, 3]
+    with pytest.raises(FailedPreconditionError, match="the oldest is 2"):
+        bus.subscribe(after=0)
+
+
+def test_who_comes_back_goes_on_with_what_it_wants_and_what_is_new_follows() -> None:
+    bus, _ = bus_of()
+    fill(bus, 2)
+    fill(bus, 2, "audit")
+    subscription = bus.subscribe(("audit",), after=1)
+    fill(bus, 1, "audit")
+    assert numbers(subscription) == [3, 4, 5]
+    assert (bus.subscribe().after, numbers(bus.subscribe())) == (5, [])
+
+
+def test_the_queue_of_one_that_comes_back_has_its_own_bound() -> None:
+    bus, _ = bus_of()
+    fill(bus, 5)
+    assert numbers(bus.subscribe(after=0, max_events=2)) == [Gap(1, 3, 3), 4, 5]
+
+
+def test_at_the_end_what_waits_is_taken_and_the_log_gets_what_comes_later() -> None:
+    async def main() -> None:
+        log = Listed()
+        bus, _ = bus_of(log)
+        early, waiting = bus.subscribe(), bus.subscribe(("audit",))
+        ends = asyncio.ensure_future(anext(waiting, None))
+        await asyncio.sleep(0)
+        fill(bus, 2)
+        bus.close()
+        bus.close()
+        fill(bus, 1)
+        assert await asyncio.wait_for(ends, 5) is None
+        assert [item.sequence async for item in early if isinstance(item, Event)] == [1, 2]
+        assert [item.sequence async for item in bus.subscribe(after=1) if isinstance(item, Event)] == [2, 3]
+        assert ([sequence for sequence, _, _ in log.offered], bus.subscriptions) == ([1, 2, 3], [])
+        early.close()
+
+    asyncio.run(main())
+
+
+def test_a_log_that_nobody_reads_holds_up_no_other_subscriber_and_keeps_what_is_reserved() -> None:
+    """The row log over a pipe that is full: its queue drops, the reserved row waits at its place, and the bus goes on."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    for size in (65536, 1):  # to the last byte
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writer, b"\n" * size)
+    os.set_blocking(writer, True)
+    log = RowLog(writer, capacity=3)
+    bus, failures = bus_of(log)
+    subscription = bus.subscribe()
+    assert log.reserve()
+    fill(bus, 500)
+    assert bus.publish({"event": "audit", "who": "root"}, reserved=True) == 501
+    assert (numbers(subscription), failures) == (list(range(1, 502)), [])
+    rows: list[Row] = []
+    data = b""
+    while not any(row["event"] == "audit" for row in rows):
+        data += os.read(reader, 65536)
+        rows = [json.loads(line) for line in data.rpartition(b"\n")[0].splitlines() if line]
+    assert (rows[-1]["who"], log.dropped) == ("root", 500 - len([row for row in rows if row["event"] == "closed"]))
+    assert log.dropped > 400
+    log.close()
+    os.close(reader)
+    os.close(writer)

@@ -1,0 +1,199 @@
+"""control.events.subscription: each subscriber takes at its own pace; one that is slow, fails or leaves is nobody else's affair."""
+
+import asyncio
+import threading
+
+import pytest
+
+from control.events import Bus, Event, Gap, Subscription
+
+Item = Event | Gap
+
+
+class Stage:
+    """A bus, and what its subscribers raised."""
+
+    def __init__(self) -> None:
+        self.failures: list[Exception] = []
+        self.bus = Bus(on_failure=self.failures.append)
+
+    def publish(self, *names: str) -> None:
+        for name in names:
+            self.bus.publish({"event": name})
+
+
+def numbers(items: list[Item]) -> list[int | Gap]:
+    return [item.sequence if isinstance(item, Event) else item for item in items]
+
+
+async def settle() -> None:
+    """Let the tasks go as far as they can."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_a_subscriber_gets_what_it_asked_for_in_order() -> None:
+    at = Stage()
+    everything, closed, two = at.bus.subscribe(), at.bus.subscribe(("closed",)), at.bus.subscribe(("audit", "died"))
+    at.publish("closed", "died", "closed", "audit")
+    assert [numbers(item.take()) for item in (everything, closed, two)] == [[1, 2, 3, 4], [1, 3], [2, 4]]
+    assert everything.take() == []
+
+
+def test_a_slow_subscriber_is_told_what_it_has_missed_and_the_others_miss_nothing() -> None:
+    at = Stage()
+    slow, quick = at.bus.subscribe(("closed",), max_events=2), at.bus.subscribe()
+    got: list[Item] = []
+    for _ in range(5):
+        at.publish("closed", "other")
+        got += quick.take()
+    assert numbers(got) == list(range(1, 11))
+    assert numbers(slow.take()) == [Gap(1, 5, 3), 7, 9]
+    at.publish("closed")
+    assert numbers(slow.take()) == [11], "it has caught up"
+    assert at.failures == []
+
+
+def test_who_waits_is_woken_by_whatever_thread_publishes() -> None:
+    async def main() -> None:
+        at = Stage()
+        subscription = at.bus.subscribe()
+        waiting = asyncio.ensure_future(anext(subscription))
+        await settle()
+        assert not waiting.done()
+        thread = threading.Thread(target=at.publish, args=("closed",))
+        thread.start()
+        async with asyncio.timeout(5):
+            event = await waiting
+        thread.join()
+        assert isinstance(event, Event)
+        assert (event.sequence, event.name, event.row) == (1, "closed", {"event": "closed"})
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("published_first", [False, True])
+def test_a_wait_that_is_cancelled_or_timed_out_has_taken_nothing(published_first: bool) -> None:
+    async def main() -> None:
+        at = Stage()
+        subscription = at.bus.subscribe()
+        waiting = asyncio.ensure_future(anext(subscription))
+        await settle()
+        if published_first:  # the waiter is woken, and cancelled before it runs
+            at.publish("closed")
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        at.publish("closed")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await asyncio.sleep(1)
+        first = await anext(subscription)
+        assert numbers([first]) == [1]
+        assert numbers(subscription.take()) == ([2] if published_first else [])
+
+    asyncio.run(main())
+
+
+def test_two_tasks_do_not_wait_on_one_queue() -> None:
+    async def main() -> None:
+        at = Stage()
+        subscription = at.bus.subscribe()
+        first = asyncio.ensure_future(anext(subscription))
+        await settle()
+        with pytest.raises(AssertionError, match="one task at a time"):
+            await anext(subscription)
+        at.publish("closed")
+        assert numbers([await first]) == [1]
+
+    asyncio.run(main())
+
+
+def test_a_handler_that_raises_loses_that_event_and_no_other_and_nobody_else_any() -> None:
+    async def main() -> None:
+        at = Stage()
+        seen: list[Item] = []
+        also: list[Item] = []
+
+        def fail(item: Item) -> None:
+            if isinstance(item, Event) and item.sequence == 2:
+                raise ValueError("no")
+            seen.append(item)
+
+        failing, good = at.bus.subscribe(), at.bus.subscribe()
+        tasks = [asyncio.create_task(failing.each(fail)), asyncio.create_task(good.each(also.append))]
+        await settle()
+        at.publish("closed", "closed", "closed")
+        at.bus.close()
+        await asyncio.wait_for(asyncio.gather(*tasks), 5)
+        assert (numbers(seen), numbers(also), [repr(error) for error in at.failures]) == ([1, 3], [1, 2, 3], ["ValueError('no')"])
+
+    asyncio.run(main())
+
+
+def test_a_handler_with_much_to_do_lets_others_have_their_turn() -> None:
+    async def main() -> None:
+        at = Stage()
+        subscription = at.bus.subscribe()
+        at.publish(*["closed"] * 1000)
+        handled: list[Item] = []
+        task = asyncio.create_task(subscription.each(handled.append))
+        await settle()
+        assert 0 < len(handled) < 1000
+        at.bus.close()
+        await asyncio.wait_for(task, 5)
+        assert numbers(handled) == list(range(1, 1001))
+
+    asyncio.run(main())
+
+
+def test_a_task_that_is_cancelled_leaves_its_queue_as_it_was() -> None:
+    async def main() -> None:
+        at = Stage()
+        subscription = at.bus.subscribe()
+        task = asyncio.create_task(subscription.each(lambda item: None))
+        await settle()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        at.publish("closed")
+        assert numbers(subscription.take()) == [1]
+
+    asyncio.run(main())
+
+
+def test_who_closes_gets_nothing_more_and_whoever_iterates_comes_to_the_end() -> None:
+    async def main() -> None:
+        at = Stage()
+        subscription, other = at.bus.subscribe(), at.bus.subscribe()
+        task = asyncio.create_task(gather(subscription))
+        await settle()
+        subscription.close()
+        subscription.close()
+        at.publish("closed")
+        assert await asyncio.wait_for(task, 5) == []
+        assert (at.bus.subscriptions, numbers(other.take())) == ([other], [1])
+
+    asyncio.run(main())
+
+
+def test_a_loop_that_is_closed_is_no_reason_to_fail_for_those_that_publish() -> None:
+    at = Stage()
+    subscription = at.bus.subscribe()
+    loop = asyncio.new_event_loop()
+    waiting = anext(subscription)
+    with pytest.raises(TimeoutError):
+        loop.run_until_complete(asyncio.wait_for(waiting, 0))
+    task = loop.create_task(gather(subscription))
+    loop.run_until_complete(settle())
+    held = subscription._waiter
+    assert held is not None
+    loop.close()
+    at.publish("closed")
+    assert (at.failures, numbers(subscription.take())) == ([], [1])
+    task.get_coro().close()  # type: ignore[union-attr]
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+async def gather(subscription: Subscription) -> list[int | Gap]:
+    return [item.sequence if isinstance(item, Event) else item async for item in subscription]

@@ -1,0 +1,206 @@
+"""control.tap.keeper: the ledger says first what is born, deleted and tapped; the budget, the consumers."""
+
+import errno
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from control.errors import StartError
+from control.tap import keeper as module
+from proxy.config.model import TapRule
+from proxy.tap import ledger_writer, log_reader
+from proxy.tap.completeness import verify
+from proxy.tap.consumer import write_consumer
+from proxy.tap.ledger import read_ledger
+from proxy.tap.record import SEGMENT_HEADER_BYTES, segment_file, stream_name
+from tests.fakes.tap_keeper import death, gaps, keeper, processor, until
+from tests.fakes.tap_log import START_NS
+
+
+def test_a_birth_that_the_disk_does_not_take_keeps_nobody_waiting_and_is_written_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SWEEP_INTERVAL_S", 0.005)
+    tap, log, _ = keeper(tmp_path)
+    real = tap._ledger.born
+    refused = threading.Event()
+
+    def born(*arguments: Any) -> None:
+        if len(log.events("tap_keeper_failed")) < 1:
+            refused.set()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(*arguments)
+
+    monkeypatch.setattr(tap._ledger, "born", born)
+    tap.born(0, "boot")
+    assert refused.is_set()
+    until(lambda: "n.0.boot" in read_ledger(str(tmp_path)).streams)
+    tap.stop()
+    assert "does not say what n.0.boot is" in log.events("tap_keeper_failed")[0]["error"]
+
+
+def test_a_disk_that_hangs_does_not_hold_up_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BORN_TIMEOUT_S", 0.02)
+    tap, _, _ = keeper(tmp_path)
+    hangs, entered = threading.Event(), threading.Event()
+    real = tap._ledger.born
+
+    def born(*arguments: Any) -> None:
+        entered.set()
+        hangs.wait(10)
+        real(*arguments)
+
+    monkeypatch.setattr(tap._ledger, "born", born)
+    tap.born(0, "boot")
+    assert entered.wait(5)
+    assert "n.0.boot" not in read_ledger(str(tmp_path)).streams
+    hangs.set()
+    until(lambda: "n.0.boot" in read_ledger(str(tmp_path)).streams)
+    tap.stop()
+
+
+def test_other_rules_are_in_the_ledger(tmp_path: Path) -> None:
+    tap, _, _ = keeper(tmp_path, rules=(TapRule(name="requests", directions=("request",)),))
+    tap.born(0, "boot")
+    tap.tapped((TapRule(name="all"),))
+    tap.tapped(())
+    tap.stop()
+    assert read_ledger(str(tmp_path)).streams["n.0.boot"].tapped == [("a", "request"), ("a", "response")]
+    assert read_ledger(str(tmp_path)).last == 2, "less than before is nothing new"
+
+
+def test_what_retention_takes_is_in_the_ledger_first_and_still_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SWEEP_INTERVAL_S", 0.005)
+    tap, log, _ = keeper(tmp_path, budget=1 << 20, segment_size=1 << 16)
+    tap.born(0, "boot")
+    at_unlink: list[int] = []
+    real = os.unlink
+
+    def unlink(path: Any) -> None:
+        if str(path).endswith(".seg"):
+            at_unlink.append(read_ledger(str(tmp_path)).streams["n.0.boot"].deleted_to)
+        real(path)
+
+    monkeypatch.setattr(os, "unlink", unlink)
+    writer = processor(tmp_path, "boot", segment_size=1 << 16)
+    for _ in range(40):
+        writer.block([bytes(50_000)])
+    until(lambda: log.events("tap_deleted"))
+    tap.died(death("boot", request=41))
+    tap.stop()
+    fate = read_ledger(str(tmp_path)).streams["n.0.boot"]
+    assert fate.deleted_to >= log_reader.first_offset(str(tmp_path), "n.0.boot") > 0
+    assert (fate.cut_from_ns, fate.cut_until_ns) == (START_NS, START_NS)
+    assert at_unlink
+    assert min(at_unlink) > 0
+    assert gaps(tmp_path) == [("n.recovery.boot", "a", "request", 1, "processor_died", "at_most")]
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_dead_stream_that_retention_took_whole_is_cut_beside_what_control_wrote_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: bool
+) -> None:
+    before_ns = time.time_ns()
+    tap, _, _ = keeper(tmp_path)
+    tap.born(0, "boot")
+    writer = processor(tmp_path, "boot")
+    writer.block([b"kept"] * 3, at_ns=time.time_ns())
+    tap.died(death("boot", request=3))
+    tap.stop()
+    (row,) = verify(str(tmp_path)).rows
+    assert (row.stream, row.seen, row.stored, row.state) == ("n.0.boot", 3, 3, "complete")
+    (segment,) = log_reader.segments(str(tmp_path), "n.0.boot")
+    if damaged:
+        with open(segment.path, "r+b") as file:
+            file.seek(SEGMENT_HEADER_BYTES)
+            file.write(b"none")  # instead of a block's header
+    os.utime(segment.path, (0, 0))
+    monkeypatch.setattr(module, "SWEEP_INTERVAL_S", 0.005)
+    again, _, _ = keeper(tmp_path, max_age_ms=3_600_000)
+    until(lambda: log_reader.streams(str(tmp_path)) == ["n.recovery.boot"])
+    again.stop()
+    verdict = verify(str(tmp_path))
+    assert verdict.faults == []
+    assert {(row.stream, row.listener, row.direction, row.state) for row in verdict.rows} == {
+        ("n.0.boot", "a", "request", "cut"),
+        ("n.0.boot", "a", "response", "cut"),
+    }
+    assert sorted({(row.seen, row.stored) for row in verdict.rows}) == [(0, 0), (3, 0)]
+    fate = read_ledger(str(tmp_path)).streams["n.0.boot"]
+    assert before_ns <= fate.cut_from_ns == fate.born_ns <= fate.cut_until_ns <= time.time_ns()
+
+
+def test_a_ledger_without_room_does_not_keep_retention_from_making_some(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SWEEP_INTERVAL_S", 0.005)
+    tap, log, _ = keeper(tmp_path, budget=1 << 20, segment_size=1 << 16)
+    tap.born(0, "boot")
+    real = tap._ledger.deleted
+
+    def deleted(*arguments: Any) -> None:
+        if not log.events("tap_deleted"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(*arguments)
+
+    monkeypatch.setattr(tap._ledger, "deleted", deleted)
+    writer = processor(tmp_path, "boot", segment_size=1 << 16)
+    for _ in range(40):
+        writer.block([bytes(50_000)])
+    until(lambda: read_ledger(str(tmp_path)).streams["n.0.boot"].deleted_to)
+    tap.stop()
+    assert log.events("tap_deleted")
+    assert "what was deleted" in log.events("tap_keeper_failed")[0]["error"]
+
+
+def test_a_ledger_that_grew_is_written_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SWEEP_INTERVAL_S", 0.005)
+    monkeypatch.setattr(ledger_writer, "COMPACT_BYTES", 4096)
+    tap, _, _ = keeper(tmp_path)
+    for number in range(30):
+        tap.born(0, f"boot{number}")
+        tap.died(death(f"boot{number}"))
+    until(lambda: os.path.getsize(tmp_path / "_ledger.jsonl") < 4096)
+    tap.stop()
+    found = read_ledger(str(tmp_path))
+    assert (found.damage, found.forgotten) == ("", 0)
+    assert found.last >= 60
+
+
+def test_a_ledger_that_cannot_be_used_is_no_start(tmp_path: Path) -> None:
+    (tmp_path / "_ledger.jsonl").mkdir()
+    with pytest.raises(StartError, match="its ledger"):
+        keeper(tmp_path)
+    (tmp_path / "_ledger.jsonl").rmdir()
+    keeper(tmp_path)[0].stop()
+
+
+def test_a_consumer_file_that_cannot_be_read_is_told_and_shown_until_it_is_good_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SWEEP_INTERVAL_S", 0.005)
+    write_consumer(str(tmp_path), "job", {}, 0)
+    (tmp_path / "_consumers" / "job.json").write_text("{")
+    tap, log, meters = keeper(tmp_path)
+    until(lambda: meters.snapshot()["framegate.tap.consumer.unreadable", ()] == 1)
+    write_consumer(str(tmp_path), "job", {}, 0)
+    until(lambda: meters.snapshot()["framegate.tap.consumer.unreadable", ()] == 0)
+    tap.stop()
+    (row,) = log.events("tap_consumer_unreadable")
+    assert (row["consumer"], row["level"]) == ("job", "error")
+    assert "job.json" in row["error"]
+    assert [row["consumer"] for row in log.events("tap_consumer_readable")] == ["job"]
+
+
+def test_the_directory_is_kept_within_its_budget_and_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SWEEP_INTERVAL_S", 0.01)
+    folder = tmp_path / stream_name("n", "0", "old")
+    folder.mkdir()
+    for number in range(3):
+        (folder / segment_file(number * 100_000, sealed=True)).write_bytes(bytes(104_096))
+    tap, _, meters = keeper(tmp_path, budget=1 << 20, segment_size=1 << 16)
+    values = meters.snapshot()
+    assert values["framegate.tap.limit", ()] == 1 << 20
+    deadline = time.monotonic() + 5
+    while meters.snapshot()["framegate.tap.usage", ()] == 0 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert meters.snapshot()["framegate.tap.usage", ()] == 3 * 104_096
+    tap.stop()

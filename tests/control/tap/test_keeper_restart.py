@@ -1,0 +1,99 @@
+"""control.tap.keeper: control and its processors ended together; the next start settles their streams."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from control.tap import keeper as module
+from proxy.config.model import TapRule
+from proxy.tap import log_reader
+from proxy.tap.ledger import read_ledger
+from tests.fakes.tap_keeper import crash, death, gaps, keeper, processor, until
+from tests.fakes.tap_log import START_NS, FakeProcessor
+from tests.fakes.tap_read import read_blocks, read_gaps
+
+
+@pytest.mark.parametrize("left", ["open", "sealed", "nothing"])
+def test_streams_of_a_control_that_was_killed_get_an_unknown_gap(tmp_path: Path, left: str) -> None:
+    tap, _, _ = keeper(tmp_path, rules=(TapRule(name="requests", directions=("request",)),))
+    tap.born(0, "boot")
+    if left != "nothing":
+        writer = processor(tmp_path, "boot")
+        writer.block([b"kept"] * 3, direction="response")
+        if left == "sealed":
+            writer.writer.thread._log.seal()
+    crash(tap)
+    born_ns = read_ledger(str(tmp_path)).streams["n.0.boot"].born_ns
+    alive_ns = born_ns + 3_000_000_000
+    os.utime(tmp_path / ".framegate.lock", ns=(alive_ns, alive_ns))
+    tap, log, _ = keeper(tmp_path)
+    tap.stop()
+    found = {gap.direction: gap for gap in read_gaps(str(tmp_path))}
+    assert {(gap.listener, gap.frames, gap.certainty, gap.reason) for gap in found.values()} == {("a", 0, "unknown", "processor_died")}
+    assert found["request"].from_ns == born_ns
+    assert born_ns < found["request"].until_ns <= alive_ns + module.OUTLIVED_NS
+    if left == "nothing":
+        assert set(found) == {"request"}, "what no rule could match is not missing"
+    else:
+        assert found["response"].from_ns == START_NS, "rules may have been others"
+        (block,) = read_blocks(str(tmp_path), "n.recovery.boot")
+        assert [(totals.direction, totals.frames) for totals in block.totals()] == [("response", 3)]
+    (row,) = log.events("tap_gap")
+    assert row["certainty"] == "unknown"
+    assert all(fate.settled for fate in read_ledger(str(tmp_path)).streams.values())
+    tap, log, _ = keeper(tmp_path)
+    tap.stop()
+    assert log.events("tap_gap") == [], "it is settled once"
+
+
+def test_a_stream_that_its_processor_ended_in_order_after_control_was_killed_lacks_nothing(tmp_path: Path) -> None:
+    tap, _, _ = keeper(tmp_path)
+    tap.born(0, "boot")
+    crash(tap)
+    writer = processor(tmp_path, "boot")
+    writer.send([b"kept"] * 3)
+    writer.close()
+    tap, log, _ = keeper(tmp_path)
+    tap.stop()
+    assert log.events("tap_gap") == []
+    fate = read_ledger(str(tmp_path)).streams["n.0.boot"]
+    assert (fate.settled, fate.end) == (True, log_reader.end_offset(str(tmp_path), "n.0.boot"))
+
+
+def test_a_settlement_that_was_written_before_control_was_killed_is_not_written_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tap, _, _ = keeper(tmp_path)
+    tap.born(0, "boot")
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "LAST_TRIES_S", 0.0)
+        patch.setattr(tap._ledger, "ended", lambda *_, **__: (_ for _ in ()).throw(OSError(errno.EIO, "Input/output error")))
+        tap.died(death("boot", request=6))
+        crash(tap)
+    assert not read_ledger(str(tmp_path)).streams["n.0.boot"].settled
+    tap, _log, _ = keeper(tmp_path)
+    tap.stop()
+    assert gaps(tmp_path) == [("n.recovery.boot", "a", "request", 6, "processor_died", "at_most")]
+    assert {name: fate.settled for name, fate in read_ledger(str(tmp_path)).streams.items()} == {"n.0.boot": True, "n.recovery.boot": True}
+
+
+def test_streams_from_before_the_ledger_are_adopted(tmp_path: Path) -> None:
+    for name in ("ended", "killed"):
+        writer = FakeProcessor(tmp_path, boot_id=name, node="n")
+        writer.block([b"x"])
+        if name == "ended":
+            writer.close()
+    tap, _log, _ = keeper(tmp_path)
+    tap.stop()
+    streams = read_ledger(str(tmp_path)).streams
+    for name in ("n.0.ended", "n.0.killed"):
+        assert (streams[name].adopted, streams[name].settled, streams[name].end) == (True, True, log_reader.end_offset(str(tmp_path), name))
+    assert [found[:3] for found in gaps(tmp_path)] == [("n.recovery.killed", "main", "request")], "what was being written may lack its end"
+
+
+def test_the_lock_shows_that_control_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SWEEP_INTERVAL_S", 0.005)
+    tap, _, _ = keeper(tmp_path)
+    os.utime(tmp_path / ".framegate.lock", ns=(1, 1))
+    until(lambda: (tmp_path / ".framegate.lock").stat().st_mtime_ns > 1)
+    tap.stop()
