@@ -15,7 +15,7 @@ from control.intake.acceptor import Acceptor
 from control.logs import RowLog
 from control.plane import Row
 from proxy.network.connection_id import format_connection_id
-from proxy.server.link import decode_closed
+from proxy.server.closed import decode_closed
 
 __all__ = ["Connections"]
 
@@ -71,18 +71,18 @@ class Connections:
                 self._lost(processor, given)
 
     def closed(self, processor: Processor, line: str) -> None:
-        """A processor reports one closed, with its row (``proxy.server.link.encode_closed``)."""
+        """A processor reports one closed, with its row (``proxy.server.closed.encode_closed``)."""
         accepted_ns, text, row = decode_closed(line)
         self._acceptor.listeners[row["listener"]].closed += 1
         processor.unbook(accepted_ns)
         self._log.write_encoded("closed", text)
-        row["event"] = "closed"
-        self._on_event(row)
+        self._on_event({"event": "closed", **row})
 
     def _lost(self, processor: Processor, given: Given) -> None:
         name = given.handover.listener
         self._acceptor.listeners[name].closed += 1
         upstream = next(item.upstream for item in self._desired.config.listeners if item.name == name)
         row = casualty_row(processor, given, upstream)
-        self._log.write("closed", **{**row, "id": format_connection_id(row["id"])})
+        printed: Row = {**row, "id": format_connection_id(row["id"])}
+        self._log.write("closed", **printed)
         self._on_event({"event": "closed", **row})

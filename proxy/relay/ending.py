@@ -140,7 +140,7 @@ def end(pair: Pair, cause: Cause, detail: str, side: str) -> None:
     """Begin the end, unless it has begun: the first cause wins."""
     if pair.state is CLOSING or pair.state is CLOSED:
         return
-    pair.died_in = pair.state
+    pair.state_at_end = pair.state
     pair.cause = cause
     pair.detail = _within_frame(pair, detail)
     pair.side = side

@@ -20,8 +20,9 @@ from proxy.network.timer import Timer
 from proxy.relay.drain import Drain
 from proxy.relay.publisher import Publisher
 from proxy.relay.relay import Relay
+from proxy.server.closed import decode_closed
 from proxy.server.heap import Heap
-from proxy.server.link import Handover, LinkReader, decode_closed, encode, send_handover
+from proxy.server.link import Handover, LinkReader, encode, send_handover
 from proxy.server.loop import Loop, Watcher
 from proxy.server.settings import Settings
 from proxy.tap.rules import TapRules

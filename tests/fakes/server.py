@@ -11,7 +11,9 @@ from typing import Any
 
 from proxy.cells import CellLayout, CellReader, create
 from proxy.config.model import ProxyConfig, to_wire
-from proxy.server.link import Handover, LinkReader, decode_closed, encode, send_handover
+from proxy.server.closed import decode_closed
+from proxy.server.link import Handover, LinkReader, encode, send_handover
+from proxy.server.messages import WIRE_VERSION
 
 Message = dict[str, Any]
 ROOT = Path(__file__).parents[2]
@@ -83,11 +85,13 @@ class ServerProcess:
     def start_message(self, **overrides: object) -> Message:
         return {
             "type": "start",
+            "wire": WIRE_VERSION,
             "config": to_wire(self.config),
             "slot": 3,
             "generation": 5,
             "boot_id": "boot",
             "share": self.config.memory_pool.size,
+            "endpoints": {},
             **overrides,
         }
 

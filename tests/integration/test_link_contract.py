@@ -15,7 +15,11 @@ from control.fleet.processor import COMMAND
 from proxy.cells import CellLayout, CellReader, create
 from proxy.config.model import MIB, ProxyConfig, TapConfig, TapRule, rules_to_wire, to_wire
 from proxy.network.connection_id import format_connection_id
-from proxy.server.link import Handover, LinkReader, decode_closed, encode, send_handover
+from proxy.server.closed import decode_closed
+from proxy.server.link import Handover, LinkReader, encode, send_handover
+from proxy.server.messages import (
+    WIRE_VERSION,
+)
 from tests.fakes import fleet
 from tests.fakes.upstream import ScriptedUpstream, frame
 
@@ -89,6 +93,7 @@ class Processor:
         self.post(
             {
                 "type": "start",
+                "wire": WIRE_VERSION,
                 "config": to_wire(self.config),
                 "slot": 3,
                 "generation": 7,

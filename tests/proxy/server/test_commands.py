@@ -7,7 +7,8 @@ from proxy.network import mute
 from proxy.network.cause import Cause
 from proxy.network.memory_pool import MemoryPool
 from proxy.relay import ending
-from proxy.server.commands import Commands, _Job
+from proxy.server.commands import Commands
+from proxy.server.jobs import Job
 from proxy.server.settings import Settings
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter
@@ -317,7 +318,7 @@ def test_an_error_with_one_pair_costs_that_pair_and_is_a_fault(steered):
 
 
 def test_an_error_of_a_job_is_its_answer_and_the_next_job_goes_on(steered):
-    class Failing(_Job):
+    class Failing(Job):
         def step(self) -> bool:
             if self.id == 1:
                 raise RuntimeError("a bug")
@@ -329,10 +330,10 @@ def test_an_error_of_a_job_is_its_answer_and_the_next_job_goes_on(steered):
         def cut(self) -> dict:
             raise RuntimeError("a bug in the end")
 
-    steered.commands._jobs.extend(Failing({"id": number}) for number in (1, 2))
+    steered.commands._jobs.extend(Failing(number) for number in (1, 2))
     steered.commands.handle({"type": "list", "id": 3})
     steered.work()
-    steered.commands._jobs.append(Failing({"id": 4}))
+    steered.commands._jobs.append(Failing(4))
     steered.commands.end()
     answers = {answer["id"]: answer.get("error") for answer in steered.answers}
     assert answers == {1: "RuntimeError: a bug", 2: "RuntimeError: a bug in the answer", 3: None, 4: "RuntimeError: a bug in the end"}
