@@ -48,6 +48,7 @@ __all__ = [
     "CHANGE",
     "EVENTS",
     "NOTICES",
+    "REPLIES",
     "WIRE_VERSION",
     "AbortCommand",
     "AbortedReply",
@@ -85,14 +86,19 @@ __all__ = [
     "StopCommand",
     "UpstreamsCommand",
     "UpstreamsReply",
+    "bulk_request",
     "commit_request",
+    "describe_request",
     "drain_request",
     "event_notice",
+    "holders_request",
+    "list_request",
     "prepare_request",
     "read_command",
     "read_notice",
     "read_ready",
     "read_start",
+    "upstreams_request",
 ]
 
 WIRE_VERSION: Final = 1
@@ -427,7 +433,20 @@ _COMMANDS: Final = _by_type(*typing.get_args(Command))
 _START: Final = shape_of(StartMessage)
 _READY: Final = shape_of(ReadyMessage)
 _ERROR: Final = shape_of(ErrorReply)
-_NO_ID: Final = ("start", "stop")
+REPLIES: Final = {
+    "prepare": _by_type(PreparedReply, RefusedReply),
+    "commit": _by_type(CommittedReply, RefusedReply),
+    "abort": _by_type(AbortedReply),
+    "list": _by_type(ListReply),
+    "describe": _by_type(DescribeReply),
+    "mute": _by_type(BulkReply),
+    "unmute": _by_type(BulkReply),
+    "close": _by_type(BulkReply),
+    "upstreams": _by_type(UpstreamsReply),
+    "holders": _by_type(HoldersReply),
+    "drain": _by_type(DrainReply),
+}
+"""What may answer a command, besides an error: shapes by type. Of ``stop`` there is no answer."""
 
 
 def read_command(message: Message) -> Command:
@@ -441,7 +460,7 @@ def read_command(message: Message) -> Command:
     if shape is None:
         raise MessageError(f"no command {kind}")
     _judge(kind, shape, message)
-    if kind not in _NO_ID and "id" not in message:
+    if kind in REPLIES and "id" not in message:
         raise MessageError(f"{kind}.id is missing")
     return cast(Command, message)
 
@@ -504,7 +523,7 @@ class Request(Generic[R]):
 
     Args:
         message: without an id.
-        replies: shapes by type.
+        replies: one of ``REPLIES``.
     """
 
     __slots__ = ("message", "replies")
@@ -523,51 +542,41 @@ class Request(Generic[R]):
         return cast(R, answer)
 
 
-_PREPARE: Final = _by_type(PreparedReply, RefusedReply)
-_COMMIT: Final = _by_type(CommittedReply, RefusedReply)
-_LIST: Final = _by_type(ListReply)
-_DESCRIBE: Final = _by_type(DescribeReply)
-_BULK: Final = _by_type(BulkReply)
-_UPSTREAMS: Final = _by_type(UpstreamsReply)
-_HOLDERS: Final = _by_type(HoldersReply)
-_DRAIN: Final = _by_type(DrainReply)
-
-
 def prepare_request(change: Change) -> Request[PreparedReply | RefusedReply]:
     """Ask for the first phase of a change."""
-    return Request(PrepareCommand(type="prepare", change=cast(dict[str, Any], change)), _PREPARE)
+    return Request(PrepareCommand(type="prepare", change=cast(dict[str, Any], change)), REPLIES["prepare"])
 
 
 def commit_request() -> Request[CommittedReply | RefusedReply]:
     """Ask for the second phase; the id is that of the first."""
-    return Request(CommitCommand(type="commit"), _COMMIT)
+    return Request(CommitCommand(type="commit"), REPLIES["commit"])
 
 
 def list_request(*, after: int, limit: int, listener: str | None) -> Request[ListReply]:
     """Ask for a page."""
-    return Request(ListCommand(type="list", after=after, limit=limit, listener=listener), _LIST)
+    return Request(ListCommand(type="list", after=after, limit=limit, listener=listener), REPLIES["list"])
 
 
 def describe_request(connection: int) -> Request[DescribeReply]:
     """Ask for one row."""
-    return Request(DescribeCommand(type="describe", connection=connection), _DESCRIBE)
+    return Request(DescribeCommand(type="describe", connection=connection), REPLIES["describe"])
 
 
 def bulk_request(command: BulkCommand) -> Request[BulkReply]:
     """Ask for what shall happen to pairs."""
-    return Request(command, _BULK)
+    return Request(command, REPLIES[command["type"]])
 
 
 def upstreams_request() -> Request[UpstreamsReply]:
     """Ask for the endpoints that are left out."""
-    return Request(UpstreamsCommand(type="upstreams"), _UPSTREAMS)
+    return Request(UpstreamsCommand(type="upstreams"), REPLIES["upstreams"])
 
 
 def holders_request(limit: int) -> Request[HoldersReply]:
     """Ask who holds most."""
-    return Request(HoldersCommand(type="holders", limit=limit), _HOLDERS)
+    return Request(HoldersCommand(type="holders", limit=limit), REPLIES["holders"])
 
 
 def drain_request(timeout_ms: int) -> Request[DrainReply]:
     """Ask for a drain."""
-    return Request(DrainCommand(type="drain", timeout_ms=timeout_ms), _DRAIN)
+    return Request(DrainCommand(type="drain", timeout_ms=timeout_ms), REPLIES["drain"])

@@ -182,7 +182,7 @@ async def open_channels(made: Fleet, count: int) -> list[int]:
 
 async def facts(made: Fleet) -> list[Row]:
     """What is in force in each processor, as they say themselves."""
-    request = Request[Row]({"type": "facts"}, {"result": shape_of(dict)})
+    request = Request[Row]({"type": "facts"}, {"facts": shape_of(dict)})
     return [(await processor.request(request, 5000))["facts"] for processor in made.supervisor.running]
 
 

@@ -156,7 +156,7 @@ class LoopBench:
     def _keep(self, data: bytes) -> None:
         for message in self._reader.feed(data):
             if message["type"] == "closed":
-                self.read += [{"type": "closed", "row": decode_closed(line)[2]} for line in message["rows"]]
+                self.read += [{"type": message["type"], "row": decode_closed(line)[2]} for line in message["rows"]]
             else:
                 self.read.append(message)
 

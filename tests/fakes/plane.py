@@ -90,20 +90,20 @@ def channel_row(text: str, listener: str = "kafka", **changes: Any) -> OpenRow:
     return rows.open_row(id=int(parse_connection_id(text)), listener=listener, **changes)
 
 
-def holder(text: str, size: int, **changes: object) -> Holder:
+def holder(text: str, size: int, **changes: Any) -> Holder:
     """Who holds ``size`` bytes of a frame begun."""
-    row: Row = {
-        "channel": parse_connection_id(text),
-        "listener": "kafka",
-        "side": "downstream",
-        "peer": "10.0.0.9:51000",
-        "kind": "begun",
-        "bytes": size,
-        "muted": ("memory",),
-        "muted_ns": OPENED_NS + 10**9,
-        "last_active_ns": OPENED_NS,
-    }
-    return Holder(**{**row, **changes})
+    made = Holder(
+        channel=int(parse_connection_id(text)),
+        listener="kafka",
+        side="downstream",
+        peer="10.0.0.9:51000",
+        kind="begun",
+        bytes=size,
+        muted=("memory",),
+        muted_ns=OPENED_NS + 10**9,
+        last_active_ns=OPENED_NS,
+    )
+    return dataclasses.replace(made, **changes)
 
 
 def closed_row(text: str, cause: str, listener: str = "kafka", **changes: Any) -> Row:

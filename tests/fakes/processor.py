@@ -101,7 +101,7 @@ class FakeProcessor:
             if self.writer is None:
                 self.start(message)
             elif message["type"] == "facts":  # only the fake is asked: what is in force
-                self.send({"type": "result", "id": message["id"], "facts": self.facts})
+                self.send({"type": "facts", "id": message["id"], "facts": self.facts})
             else:
                 self.obey(message)
 

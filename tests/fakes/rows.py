@@ -2,24 +2,24 @@
 
 from typing import Any
 
-from proxy.server.rows import ClosedRow, LostRow, MuteRow, OpenRow, TlsRow, TrafficRow
+from proxy.server.rows import ChannelRow, ClosedRow, LostRow, MuteRow, OpenRow, TlsRow, TrafficRow
 from proxy.server.shape import shape_of
 
 __all__ = ["OPENED_NS", "closed_row", "open_row"]
 
 OPENED_NS = 1_800_000_000_500_000_000
-CHANNEL: dict[str, Any] = {
-    "id": (1 << 29) + 1,
-    "listener": "kafka",
-    "peer": "10.0.0.9:51000",
-    "upstream": "brokers",
-    "endpoint": "10.1.0.1:9092",
-    "principal": "CN=client",
-    "tls": TlsRow(version="TLSv1.3", cipher="TLS_AES_256_GCM_SHA384"),
-    "frames": TrafficRow(request=3, response=2),
-    "bytes": TrafficRow(request=300, response=200),
-    "opened_ns": OPENED_NS,
-}
+CHANNEL = ChannelRow(
+    id=(1 << 29) + 1,
+    listener="kafka",
+    peer="10.0.0.9:51000",
+    upstream="brokers",
+    endpoint="10.1.0.1:9092",
+    principal="CN=client",
+    tls=TlsRow(version="TLSv1.3", cipher="TLS_AES_256_GCM_SHA384"),
+    frames=TrafficRow(request=3, response=2),
+    bytes=TrafficRow(request=300, response=200),
+    opened_ns=OPENED_NS,
+)
 
 
 def open_row(**changes: Any) -> OpenRow:
