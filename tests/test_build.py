@@ -13,7 +13,8 @@ import pytest
 from proxy import cells
 from proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig, to_wire
 from proxy.server.link import LinkReader, encode
-from proxy.server.messages import WIRE_VERSION, StartMessage
+from proxy.server.messages import StartMessage
+from proxy.server.protocol import WIRE_VERSION
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -3,7 +3,8 @@
 import dataclasses
 
 from proxy.config.model import ProxyConfig, rules_to_wire, to_wire
-from proxy.server.messages import WIRE_VERSION, Change, Endpoints, StartMessage
+from proxy.server.messages import Change, Endpoints, StartMessage
+from proxy.server.protocol import WIRE_VERSION
 
 __all__ = ["DesiredState"]
 

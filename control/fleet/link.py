@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from control.errors import UnavailableError
 from proxy.server.link import LinkError, LinkReader, LinkWriter
-from proxy.server.messages import ErrorReply, Message, Request
+from proxy.server.messages import ErrorReply
+from proxy.server.protocol import Message, Request
 
 __all__ = ["Link"]
 

@@ -19,7 +19,8 @@ from control.fleet.slot_cells import SlotCells
 from control.logs import RowLog
 from proxy.network.connection_id import COUNTER_BITS, GENERATION_BITS, make_connection_id
 from proxy.server.link import Handover
-from proxy.server.messages import ErrorReply, Message, MessageError, Request, StartMessage, StopCommand, read_ready
+from proxy.server.messages import ErrorReply, StartMessage, StopCommand
+from proxy.server.protocol import Message, MessageError, Request, read_ready
 
 __all__ = ["COMMAND", "Given", "Processor"]
 

@@ -29,7 +29,8 @@ from control.logs import RowLog
 from control.meters import Meters
 from control.plane import RETIRED, ProcessorStatus, Row
 from proxy.cells import CellLayout, CellReader
-from proxy.server.messages import NOTICES, Change, Message, drain_request, read_notice
+from proxy.server.messages import Change
+from proxy.server.protocol import NOTICES, Message, drain_request, read_notice
 
 __all__ = ["Supervisor"]
 

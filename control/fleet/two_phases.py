@@ -15,7 +15,8 @@ from typing import Final
 from control.errors import AbortedError, UnavailableError
 from control.fleet.processor import Processor
 from control.logs import RowLog
-from proxy.server.messages import AbortCommand, Change, ErrorReply, RefusedReply, commit_request, prepare_request
+from proxy.server.messages import AbortCommand, Change, ErrorReply, RefusedReply
+from proxy.server.protocol import commit_request, prepare_request
 
 __all__ = ["PATIENCE_S", "TwoPhases"]
 

@@ -16,7 +16,8 @@ from control.plane import MAX_HOLDERS, Holder, Outcome, rows_per_page
 from control.steering.listeners import find_listener
 from control.steering.transactions import Transaction, Transactions
 from proxy.network.connection_id import format_connection_id, slot_of
-from proxy.server.messages import BulkCommand, BulkReply, bulk_request, describe_request, holders_request, list_request
+from proxy.server.messages import BulkCommand, BulkReply
+from proxy.server.protocol import bulk_request, describe_request, holders_request, list_request
 from proxy.server.rows import HolderRow, OpenRow
 
 __all__ = ["Channels"]

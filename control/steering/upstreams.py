@@ -11,7 +11,8 @@ from control.fleet.supervisor import Supervisor
 from control.intake.resolver import Resolver
 from control.logs import RowLog
 from control.plane import DownEndpoint, UpstreamStatus
-from proxy.server.messages import Change, Endpoints, upstreams_request
+from proxy.server.messages import Change, Endpoints
+from proxy.server.protocol import upstreams_request
 
 __all__ = ["Upstreams"]
 

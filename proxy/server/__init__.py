@@ -1,7 +1,8 @@
 """What runs in a processor.
 
 ``link``: the two sockets between control and a processor: codec, hand-over of connections.
-``messages``: what is said over the link, and which version of that; ``rows``: the rows in it; ``shape``: how both are judged when they arrive.
+``messages``: what is said over the link; ``rows``: the rows in it; ``protocol``: which version of that, what answers what, and how it is judged when
+it arrives (``shape``).
 ``closed``: the closed row on its way.
 ``settings``: what the ``start`` message becomes: TLS contexts, limits, shares.
 ``commands``: what control may ask for while traffic flows; ``jobs``: what is done in slices of it.
@@ -10,6 +11,6 @@
 ``heap``: memory that the allocator keeps, given back when it is not needed.
 ``loop``: the one thread of a processor. ``python -P -m proxy.server`` runs it.
 
-Nothing is re-exported: ``control`` uses ``link``, ``messages``, ``rows`` and ``closed`` alone, and must not pay for the rest. What only TLS needs is
-loaded when a listener or an upstream speaks it: OpenSSL is a quarter of what a processor without it takes.
+Nothing is re-exported: ``control`` uses ``link``, ``messages``, ``rows``, ``protocol`` and ``closed`` alone, and must not pay for the rest. What only
+TLS needs is loaded when a listener or an upstream speaks it: OpenSSL is a quarter of what a processor without it takes.
 """

@@ -23,7 +23,8 @@ from proxy.relay.relay import Relay
 from proxy.server.heap import Heap
 from proxy.server.link import LinkReader, encode
 from proxy.server.loop import Loop, Watcher
-from proxy.server.messages import WIRE_VERSION, FailedMessage, Message, ReadyMessage, StartMessage, read_start
+from proxy.server.messages import FailedMessage, ReadyMessage, StartMessage
+from proxy.server.protocol import WIRE_VERSION, Message, read_start
 from proxy.server.settings import Settings
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter

@@ -25,7 +25,6 @@ from proxy.server.messages import (
     ErrorReply,
     HoldersCommand,
     ListCommand,
-    Message,
     PrepareCommand,
     PreparedReply,
     RefusedReply,
@@ -33,9 +32,9 @@ from proxy.server.messages import (
     StopCommand,
     UpstreamsCommand,
     UpstreamsReply,
-    read_command,
 )
 from proxy.server.pair_rows import endpoint_down_row, open_row
+from proxy.server.protocol import Message, read_command
 from proxy.server.settings import ChangeError, Settings
 
 __all__ = ["Commands"]

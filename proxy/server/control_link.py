@@ -24,8 +24,9 @@ from proxy.relay.route import Route
 from proxy.server.closed import encode_closed
 from proxy.server.commands import Commands
 from proxy.server.link import Handover, LinkError, LinkReader, LinkWriter, receive_handover
-from proxy.server.messages import ClosedNotice, EventRow, event_notice
+from proxy.server.messages import ClosedNotice, EventRow
 from proxy.server.pair_rows import closed_row, refused_row
+from proxy.server.protocol import event_notice
 from proxy.server.rows import ClosedRow, HandoverFailedRow
 from proxy.server.settings import Settings
 
@@ -139,11 +140,11 @@ class ControlLink:
         self.watch()
 
     def notify(self, event: str, row: EventRow) -> None:
-        """Send a row (``messages.EVENTS``) that control keeps as state, or that stands for what is lost: it must arrive. For what comes rarely."""
+        """Send a row (``protocol.EVENTS``) that control keeps as state, or that stands for what is lost: it must arrive. For what comes rarely."""
         self.reply(event_notice(event, row))
 
     def log(self, event: str, row: EventRow) -> None:
-        """Send a row (``messages.EVENTS``); lost, and counted, when the link is behind."""
+        """Send a row (``protocol.EVENTS``); lost, and counted, when the link is behind."""
         if not self._up:
             return
         try:

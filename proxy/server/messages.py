@@ -1,4 +1,4 @@
-"""What control and a processor say to each other over the command socket: each message is declared here, and judged here when it arrives.
+"""What control and a processor say to each other over the command socket. Each message is declared here, and only here.
 
 ::
 
@@ -21,16 +21,13 @@ that. Where ``listener`` chose them, those whose turn did not come are undone.
 
 Anything else, and what cannot be read, is answered with ``error {error}``; so is a list that the end of the processor cut short.
 
-Unasked, a processor tells ``closed`` (rows: see ``closed``), ``log {level, event, fields}`` (``EVENTS``) and ``drained``.
+Unasked, a processor tells ``closed`` (rows: see ``closed``), ``log {level, event, fields}`` (``protocol.EVENTS``) and ``drained``.
 
-Both ends say in their first words which version of all this they speak, and have nothing to do with another one (``WIRE_VERSION``): a new release
-may be installed while an old control runs, and starts a processor anew. Who makes a message calls its class, so that the type checker sees every
-key; ``link`` puts it on the wire.
+Who makes a message calls its class, so that the type checker sees every key; who gets one has it judged (``protocol``). ``link`` puts it on the
+wire.
 """
 
-import typing
-from collections.abc import Mapping
-from typing import Any, Final, Generic, Literal, NamedTuple, NotRequired, TypedDict, TypeVar, cast
+from typing import Any, Literal, NotRequired, TypedDict
 
 from proxy.server.rows import (
     EndpointDownRow,
@@ -42,14 +39,8 @@ from proxy.server.rows import (
     TapIncompleteRow,
     TapRuleOffRow,
 )
-from proxy.server.shape import Shape, shape_of
 
 __all__ = [
-    "CHANGE",
-    "EVENTS",
-    "NOTICES",
-    "REPLIES",
-    "WIRE_VERSION",
     "AbortCommand",
     "AbortedReply",
     "BulkCommand",
@@ -73,46 +64,20 @@ __all__ = [
     "ListCommand",
     "ListReply",
     "LogNotice",
-    "Message",
-    "MessageError",
     "Notice",
     "PrepareCommand",
     "PreparedReply",
     "ReadyMessage",
     "RefusedReply",
     "Reply",
-    "Request",
     "StartMessage",
     "StopCommand",
     "UpstreamsCommand",
     "UpstreamsReply",
-    "bulk_request",
-    "commit_request",
-    "describe_request",
-    "drain_request",
-    "event_notice",
-    "holders_request",
-    "list_request",
-    "prepare_request",
-    "read_command",
-    "read_notice",
-    "read_ready",
-    "read_start",
-    "upstreams_request",
 ]
 
-WIRE_VERSION: Final = 1
-"""Of everything here and in ``rows``: one more with every release that changes a message or a row."""
-
-Message = dict[str, Any]
-"""One that was read, and not judged."""
-R = TypeVar("R")
 Endpoints = dict[str, list[list[str | int]]]
 """Addresses by upstream: ``[host, family, path]`` or ``[host, family, address, port]``."""
-
-
-class MessageError(Exception):
-    """A message that is not what its type says; the text names the key."""
 
 
 # The first words.
@@ -178,7 +143,7 @@ class _Asked(TypedDict):
 
 
 class PrepareCommand(_Asked):
-    """Judge a change and keep it. What is in it is judged with what is in force: see ``CHANGE``."""
+    """Judge a change and keep it. What is in it is judged with what is in force: see ``protocol.change_fault``."""
 
     type: Literal["prepare"]
     change: dict[str, Any]
@@ -395,188 +360,3 @@ class DrainedNotice(TypedDict):
 
 Notice = ClosedNotice | LogNotice | DrainedNotice
 EventRow = EndpointDownRow | EndpointUpRow | HandoverFailedRow | InternalErrorRow | TapIncompleteRow | TapRuleOffRow
-
-
-class Event(NamedTuple):
-    """What a row of the log is called by, besides its name."""
-
-    level: Literal["info", "warning", "error"]
-    shape: Shape
-
-
-EVENTS: Final = {
-    "endpoint_down": Event("warning", shape_of(EndpointDownRow)),
-    "endpoint_up": Event("info", shape_of(EndpointUpRow)),
-    "handover_failed": Event("error", shape_of(HandoverFailedRow)),
-    "internal_error": Event("error", shape_of(InternalErrorRow)),
-    "tap_incomplete": Event("error", shape_of(TapIncompleteRow)),
-    "tap_rule_off": Event("warning", shape_of(TapRuleOffRow)),
-}
-"""What a processor logs, by name."""
-
-
-def event_notice(event: str, row: EventRow) -> LogNotice:
-    """The notice of a row that is in ``EVENTS``."""
-    return LogNotice(type="log", level=EVENTS[event].level, event=event, fields=cast(dict[str, Any], row))
-
-
-# Judging what arrives.
-
-
-def _by_type(*declared: Any) -> dict[str, Shape]:
-    return {word: shape_of(each) for each in declared for word in typing.get_args(typing.get_type_hints(each)["type"])}
-
-
-CHANGE: Final = shape_of(Change)
-NOTICES: Final = _by_type(ClosedNotice, LogNotice, DrainedNotice)
-_COMMANDS: Final = _by_type(*typing.get_args(Command))
-_START: Final = shape_of(StartMessage)
-_READY: Final = shape_of(ReadyMessage)
-_ERROR: Final = shape_of(ErrorReply)
-REPLIES: Final = {
-    "prepare": _by_type(PreparedReply, RefusedReply),
-    "commit": _by_type(CommittedReply, RefusedReply),
-    "abort": _by_type(AbortedReply),
-    "list": _by_type(ListReply),
-    "describe": _by_type(DescribeReply),
-    "mute": _by_type(BulkReply),
-    "unmute": _by_type(BulkReply),
-    "close": _by_type(BulkReply),
-    "upstreams": _by_type(UpstreamsReply),
-    "holders": _by_type(HoldersReply),
-    "drain": _by_type(DrainReply),
-}
-"""What may answer a command, besides an error: shapes by type. Of ``stop`` there is no answer."""
-
-
-def read_command(message: Message) -> Command:
-    """What control asks for.
-
-    Raises:
-        MessageError: it is none, or not what its type says.
-    """
-    kind = message["type"]
-    shape = _COMMANDS.get(kind)
-    if shape is None:
-        raise MessageError(f"no command {kind}")
-    _judge(kind, shape, message)
-    if kind in REPLIES and "id" not in message:
-        raise MessageError(f"{kind}.id is missing")
-    return cast(Command, message)
-
-
-def read_notice(message: Message) -> Notice:
-    """What a processor tells unasked; its type is in ``NOTICES``.
-
-    Raises:
-        MessageError: it is not what its type says, or the row of an event is not what its name says.
-    """
-    kind = message["type"]
-    _judge(kind, NOTICES[kind], message)
-    if kind == "log":
-        event = EVENTS.get(message["event"])
-        if event is None:
-            raise MessageError(f"no event {message['event']}")
-        _judge(message["event"], event.shape, message["fields"])
-    return cast(Notice, message)
-
-
-def read_start(message: Message) -> StartMessage:
-    """Control's first words.
-
-    Raises:
-        MessageError: something else, or control speaks another version.
-    """
-    if message["type"] != "start":
-        raise MessageError(f"the first message is {message['type']}, not start")
-    _judge_version(message, "control", "this processor")
-    _judge("start", _START, message)
-    return cast(StartMessage, message)
-
-
-def read_ready(message: Message) -> ReadyMessage:
-    """A processor's first words, if it did not fail.
-
-    Raises:
-        MessageError: something else, or it speaks another version.
-    """
-    _judge_version(message, "it", "control")
-    _judge("ready", _READY, message)
-    return cast(ReadyMessage, message)
-
-
-def _judge_version(message: Message, they: str, we: str) -> None:
-    theirs = message.get("wire")
-    if theirs != WIRE_VERSION:
-        said = "no version" if theirs is None else f"version {theirs!r:.20}"
-        raise MessageError(f"{they} speaks {said} of the link, and {we} version {WIRE_VERSION}: they are of different releases")
-
-
-def _judge(name: str, shape: Shape, value: object) -> None:
-    fault = shape.fault(value)
-    if fault:
-        raise MessageError(f"{name}{fault}")
-
-
-class Request(Generic[R]):
-    """A command, and what may answer it.
-
-    Args:
-        message: without an id.
-        replies: one of ``REPLIES``.
-    """
-
-    __slots__ = ("message", "replies")
-
-    def __init__(self, message: Mapping[str, Any], replies: Mapping[str, Shape]) -> None:
-        self.message: Final = message
-        self.replies: Final = replies
-
-    def read(self, answer: Message) -> R | ErrorReply:
-        """Judge an answer. One that is not what it should be becomes an error, as if the processor had said so."""
-        kind = answer["type"]
-        shape = _ERROR if kind == "error" else self.replies.get(kind)
-        fault = f": {kind} is no answer" if shape is None else shape.fault(answer)
-        if fault:
-            return ErrorReply(type="error", id=answer["id"], error=f"the answer to {self.message['type']} cannot be read: {kind}{fault}")
-        return cast(R, answer)
-
-
-def prepare_request(change: Change) -> Request[PreparedReply | RefusedReply]:
-    """Ask for the first phase of a change."""
-    return Request(PrepareCommand(type="prepare", change=cast(dict[str, Any], change)), REPLIES["prepare"])
-
-
-def commit_request() -> Request[CommittedReply | RefusedReply]:
-    """Ask for the second phase; the id is that of the first."""
-    return Request(CommitCommand(type="commit"), REPLIES["commit"])
-
-
-def list_request(*, after: int, limit: int, listener: str | None) -> Request[ListReply]:
-    """Ask for a page."""
-    return Request(ListCommand(type="list", after=after, limit=limit, listener=listener), REPLIES["list"])
-
-
-def describe_request(connection: int) -> Request[DescribeReply]:
-    """Ask for one row."""
-    return Request(DescribeCommand(type="describe", connection=connection), REPLIES["describe"])
-
-
-def bulk_request(command: BulkCommand) -> Request[BulkReply]:
-    """Ask for what shall happen to pairs."""
-    return Request(command, REPLIES[command["type"]])
-
-
-def upstreams_request() -> Request[UpstreamsReply]:
-    """Ask for the endpoints that are left out."""
-    return Request(UpstreamsCommand(type="upstreams"), REPLIES["upstreams"])
-
-
-def holders_request(limit: int) -> Request[HoldersReply]:
-    """Ask who holds most."""
-    return Request(HoldersCommand(type="holders", limit=limit), REPLIES["holders"])
-
-
-def drain_request(timeout_ms: int) -> Request[DrainReply]:
-    """Ask for a drain."""
-    return Request(DrainCommand(type="drain", timeout_ms=timeout_ms), REPLIES["drain"])

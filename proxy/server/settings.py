@@ -29,7 +29,8 @@ from proxy.relay.counters import Counters
 from proxy.relay.relay import Relay
 from proxy.relay.route import Route
 from proxy.relay.upstream import Endpoint, Upstream
-from proxy.server.messages import CHANGE, Change, StartMessage
+from proxy.server.messages import Change, StartMessage
+from proxy.server.protocol import change_fault
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter
 
@@ -183,7 +184,7 @@ class Settings:
         unknown = set(asked) - set(Change.__annotations__)
         if unknown:
             raise ChangeError(f"cannot change {', '.join(sorted(unknown))}")
-        fault = CHANGE.fault(asked)
+        fault = change_fault(asked)
         if fault:
             raise ChangeError(f"a change that cannot be read: change{fault}")
         change = cast(Change, asked)

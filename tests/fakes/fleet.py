@@ -24,8 +24,7 @@ from control.steering.pool import equal_shares
 from control.steering.steering import Steering
 from control.steering.taps import Rules
 from proxy.config.model import MIB, ListenerConfig, MemoryPoolConfig, ProxyConfig, TapConfig, UpstreamConfig
-from proxy.server.messages import Request
-from proxy.server.shape import shape_of
+from proxy.server.protocol import Request
 
 __all__ = ["COMMAND", "Client", "Fleet", "MemoryLog", "facts", "fleet", "fleet_config", "open_channels", "run", "until"]
 
@@ -182,7 +181,7 @@ async def open_channels(made: Fleet, count: int) -> list[int]:
 
 async def facts(made: Fleet) -> list[Row]:
     """What is in force in each processor, as they say themselves."""
-    request = Request[Row]({"type": "facts"}, {"facts": shape_of(dict)})
+    request = Request[Row]({"type": "facts"}, {"facts": dict})
     return [(await processor.request(request, 5000))["facts"] for processor in made.supervisor.running]
 
 

@@ -38,8 +38,6 @@ from proxy.network.connection_id import ConnectionIds
 from proxy.server.closed import encode_closed
 from proxy.server.link import Handover, LinkReader, encode, receive_handover
 from proxy.server.messages import (
-    CHANGE,
-    WIRE_VERSION,
     AbortedReply,
     BulkCommand,
     BulkReply,
@@ -57,10 +55,8 @@ from proxy.server.messages import (
     ReadyMessage,
     RefusedReply,
     UpstreamsReply,
-    event_notice,
-    read_command,
-    read_start,
 )
+from proxy.server.protocol import WIRE_VERSION, change_fault, event_notice, read_command, read_start
 from proxy.server.rows import ClosedRow, EndpointDownRow, HolderRow, LostRow, OpenRow, TapRuleOffRow, TrafficRow
 
 
@@ -181,7 +177,7 @@ class FakeProcessor:
         unknown = set(change) - set(self.facts) - ({"tap_rule"} if "tap_rules" in self.facts else set())
         if unknown:
             return f"cannot change {', '.join(sorted(unknown))}"
-        fault = CHANGE.fault(change)
+        fault = change_fault(change)
         if fault:
             return f"a change that cannot be read: change{fault}"
         limits = {**self.facts["max_receive_size"], **change.get("max_receive_size", {})}

@@ -13,7 +13,8 @@ from proxy.cells import CellLayout, CellReader, create
 from proxy.config.model import ProxyConfig, to_wire
 from proxy.server.closed import decode_closed
 from proxy.server.link import Handover, LinkReader, encode, send_handover
-from proxy.server.messages import WIRE_VERSION, StartMessage
+from proxy.server.messages import StartMessage
+from proxy.server.protocol import WIRE_VERSION
 
 Message = dict[str, Any]
 ROOT = Path(__file__).parents[2]

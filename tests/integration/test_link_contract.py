@@ -18,7 +18,8 @@ from proxy.config.model import MIB, ProxyConfig, TapConfig, TapRule, rules_to_wi
 from proxy.network.connection_id import format_connection_id
 from proxy.server.closed import decode_closed
 from proxy.server.link import Handover, LinkReader, encode, send_handover
-from proxy.server.messages import REPLIES, WIRE_VERSION, Request, StartMessage, read_notice, read_ready
+from proxy.server.messages import StartMessage
+from proxy.server.protocol import REPLIES, WIRE_VERSION, Request, read_notice, read_ready
 from tests.fakes import fleet
 from tests.fakes.upstream import ScriptedUpstream, frame
 

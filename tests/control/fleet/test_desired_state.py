@@ -4,7 +4,7 @@ import dataclasses
 
 from control.fleet.desired_state import DesiredState
 from proxy.config.model import MIB, TapConfig, TapRule, rules_to_wire, to_wire
-from proxy.server.messages import WIRE_VERSION
+from proxy.server.protocol import WIRE_VERSION
 from tests.fakes.fleet import fleet_config
 
 ENDPOINTS = {"u": [["127.0.0.1", 2, "127.0.0.1", 1]]}

@@ -20,7 +20,8 @@ from proxy.cells import CellLayout
 from proxy.config.model import to_wire
 from proxy.network.connection_id import format_connection_id
 from proxy.server.link import Handover, send_handover
-from proxy.server.messages import WIRE_VERSION, StartMessage, holders_request, list_request
+from proxy.server.messages import StartMessage
+from proxy.server.protocol import WIRE_VERSION, holders_request, list_request
 from tests.fakes.fleet import COMMAND, MemoryLog, fleet_config
 
 CONFIG = fleet_config(1)

@@ -12,7 +12,8 @@ import pytest
 from control.errors import AbortedError, UnavailableError
 from control.fleet import supervisor, two_phases
 from control.fleet.supervisor import DesiredState
-from proxy.server.messages import Change, prepare_request
+from proxy.server.messages import Change
+from proxy.server.protocol import prepare_request
 from tests.fakes.cancelling import at_every_turn
 from tests.fakes.cancelling import run as run_cancelling
 from tests.fakes.fleet import Fleet, fleet, until

@@ -14,7 +14,7 @@ from control.errors import AbortedError, AlreadyExistsError, EtagError, FailedPr
 from control.fleet import supervisor, two_phases
 from control.steering.taps import MAX_RULES, etag_of, has_expired
 from proxy.config.model import TapConfig, TapRule, rules_to_wire
-from proxy.server.messages import Request
+from proxy.server.protocol import Request
 from tests.fakes.cancelling import at_every_turn
 from tests.fakes.cancelling import run as run_cancelling
 from tests.fakes.fleet import Fleet, facts, fleet, open_channels, until

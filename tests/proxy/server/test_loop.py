@@ -27,7 +27,7 @@ from proxy.config.model import (
 )
 from proxy.server.control_link import MAX_ROWS
 from proxy.server.link import MAX_FRAME
-from proxy.server.messages import WIRE_VERSION
+from proxy.server.protocol import WIRE_VERSION
 from tests.fakes.server import Echo, ServerProcess, receive_all, receive_exactly
 from tests.fakes.tap_files import stored
 from tests.fakes.tls import TlsWorld
