@@ -11,6 +11,7 @@ from control.fleet.slot import Slot
 from control.fleet.slot_cells import Life
 from control.plane import RETIRED, ProcessorStatus
 from proxy.server.closed import encode_closed
+from proxy.server.protocol import WIRE_VERSION
 from proxy.server.rows import TapRuleOffRow
 from tests.fakes.cancelling import at_every_turn
 from tests.fakes.cancelling import run as run_cancelling
@@ -289,6 +290,24 @@ def test_a_notice_that_cannot_be_read_costs_itself_alone() -> None:
         for key, text in zip((*keys, "log.level is missing", "no event dance", "drained.cut_off is missing"), told, strict=True):
             assert key in text
         assert [row["type"] for row in made.log.events("link_unknown")] == ["dance"]
+
+    run(scenario, 1)
+
+
+def test_one_of_another_release_is_refused_in_a_row_and_tried_again() -> None:
+    """As when a release is installed while an old control runs, and one processor ends."""
+
+    async def scenario(made: Fleet) -> None:
+        os.environ["FAKE_PROCESSOR"] = "newer"
+        made.supervisor.running[0].kill("died")
+        await until(lambda: made.log.events("processor_start_failed"))
+        row = made.log.events("processor_start_failed")[0]
+        assert (row["level"], row["slot"]) == ("error", 0)
+        assert row["error"].endswith(f"of the link, and control version {WIRE_VERSION}: they are of different releases")
+        assert not made.supervisor.running
+        os.environ["FAKE_PROCESSOR"] = ""
+        await until(lambda: made.supervisor.running)
+        assert await (await made.connect()).echo(b"x") == b"x"
 
     run(scenario, 1)
 

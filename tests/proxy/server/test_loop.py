@@ -325,14 +325,20 @@ def test_a_start_that_fails_says_why(config, launch):
 
 
 @pytest.mark.parametrize(
-    ("wire", "said"), [(WIRE_VERSION - 1, "version 0"), (WIRE_VERSION + 1, "version 2"), (None, "no version"), ("1", "version '1'")]
+    ("wire", "said"),
+    [
+        (WIRE_VERSION - 1, f"version {WIRE_VERSION - 1}"),
+        (WIRE_VERSION + 1, f"version {WIRE_VERSION + 1}"),
+        (None, "no version"),
+        ("1", "version '1'"),
+    ],
 )
 def test_a_control_of_another_release_is_refused(config, launch, wire, said):
     process = launch(config, start=False)
     message = process.start_message(wire=wire, what_only_that_release_knows=5)
     process.send({key: value for key, value in message.items() if value is not None})
     error = process.notice("failed")["error"]
-    assert error == f"MessageError: control speaks {said} of the link, and this processor version 1: they are of different releases"
+    assert error == f"MessageError: control speaks {said} of the link, and this processor version {WIRE_VERSION}: they are of different releases"
     assert process.wait() == 1
 
 
