@@ -105,7 +105,7 @@ class TlsError(TransportError):
 class AuthenticationError(ProxyError):
     """The other end did not prove who it is. ``answer`` is the body of the frame that it is told so with; empty: it is told nothing."""
 
-    def __init__(self, message: str, *, side: Side = INTERNAL, answer: bytes = b"") -> None:
+    def __init__(self, message: str, *, side: Side = "internal", answer: bytes = b"") -> None:
         super().__init__(message, side=side)
         self.answer = answer
 

@@ -13,6 +13,8 @@ import pytest
 from proxy import cells
 from proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig, to_wire
 from proxy.server.link import LinkReader, encode
+from proxy.server.messages import StartMessage
+from proxy.server.protocol import WIRE_VERSION
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -38,8 +40,16 @@ def ready_message() -> dict[str, object]:
     command = [sys.executable, "-P", "-m", "proxy.server", "--slot", "0"]
     for name, descriptor in zip(names, descriptors, strict=True):
         command += [name, str(descriptor)]
-    start = {"type": "start", "config": to_wire(config), "slot": 0, "generation": 1, "boot_id": "build", "share": 2**28, "endpoints": {}}
-    start["endpoints"] = {"up": [["127.0.0.1", int(socket.AF_INET), "127.0.0.1", 9]]}
+    start = StartMessage(
+        type="start",
+        wire=WIRE_VERSION,
+        config=to_wire(config),
+        slot=0,
+        generation=1,
+        boot_id="build",
+        share=2**28,
+        endpoints={"up": [["127.0.0.1", int(socket.AF_INET), "127.0.0.1", 9]]},
+    )
     with ours, theirs, handover, their_handover:
         processor = subprocess.Popen(command, pass_fds=descriptors, stdin=subprocess.DEVNULL)
         try:

@@ -4,7 +4,7 @@ import time
 from typing import Final
 
 from control.fleet.processor import Given, Processor
-from control.plane import Row
+from proxy.server.rows import ClosedRow, LostRow, TrafficRow
 
 __all__ = ["FORCED", "casualty_row", "end_cause"]
 
@@ -17,27 +17,26 @@ def end_cause(processor: Processor) -> str:
     return "drain_timeout" if processor.kill_reason == FORCED else "processor_died"
 
 
-def casualty_row(processor: Processor, given: Given, upstream: str) -> Row:
+def casualty_row(processor: Processor, given: Given, upstream: str) -> ClosedRow:
     """A closed row with what control knows: who was connected, under which id, and when. What went with the processor is None: not known."""
-    unknown = {"request": None, "response": None}
     what = "was stopped by force" if processor.kill_reason == FORCED else "died"
     now_ns = time.time_ns()
-    return {
-        "id": given.number,
-        "listener": given.handover.listener,
-        "peer": given.handover.peer,
-        "upstream": upstream,
-        "endpoint": None,
-        "principal": None,
-        "tls": None,
-        "frames": unknown,
-        "bytes": dict(unknown),
-        "opened_ns": given.handover.accepted_ns + now_ns - time.monotonic_ns(),
-        "cause": end_cause(processor),
-        "detail": f"the processor {what}, exit code {processor.ended.result()}; what had passed is not known",
-        "side": "internal",
-        "state": "",
-        "closed_ns": now_ns,
-        "lost": {"bytes": None, **unknown},
-        "mutes": {},
-    }
+    return ClosedRow(
+        id=given.number,
+        listener=given.handover.listener,
+        peer=given.handover.peer,
+        upstream=upstream,
+        endpoint=None,
+        principal=None,
+        tls=None,
+        frames=TrafficRow(request=None, response=None),
+        bytes=TrafficRow(request=None, response=None),
+        opened_ns=given.handover.accepted_ns + now_ns - time.monotonic_ns(),
+        cause=end_cause(processor),
+        detail=f"the processor {what}, exit code {processor.ended.result()}; what had passed is not known",
+        side="internal",
+        state="",
+        closed_ns=now_ns,
+        lost=LostRow(bytes=None, request=None, response=None),
+        mutes={},
+    )

@@ -7,13 +7,13 @@ already, and the end of the processor that got it. Whoever takes something off t
 
 import itertools
 
-from control.events import Bus
+from control.events import Bus, Row
 from control.fleet.casualties import casualty_row
 from control.fleet.desired_state import DesiredState
 from control.fleet.processor import Given, Processor
 from control.intake.acceptor import Acceptor
 from proxy.network.connection_id import format_connection_id
-from proxy.server.link import decode_closed
+from proxy.server.closed import decode_closed
 
 __all__ = ["Connections"]
 
@@ -68,16 +68,16 @@ class Connections:
                 self._lost(processor, given)
 
     def closed(self, processor: Processor, line: str) -> None:
-        """A processor reports one closed, with its row (``proxy.server.link.encode_closed``)."""
+        """A processor reports one closed, with its row (``proxy.server.closed.encode_closed``)."""
         accepted_ns, text, row = decode_closed(line)
         self._acceptor.listeners[row["listener"]].closed += 1
         processor.unbook(accepted_ns)
-        row["event"] = "closed"
-        self._events.publish(row, line=text)
+        self._events.publish({"event": "closed", **row}, line=text)
 
     def _lost(self, processor: Processor, given: Given) -> None:
         name = given.handover.listener
         self._acceptor.listeners[name].closed += 1
         upstream = next(item.upstream for item in self._desired.config.listeners if item.name == name)
         row = casualty_row(processor, given, upstream)
-        self._events.publish({"event": "closed", **row}, line={**row, "id": format_connection_id(row["id"])})
+        printed: Row = {**row, "id": format_connection_id(row["id"])}
+        self._events.publish({"event": "closed", **row}, line=printed)

@@ -1,15 +1,12 @@
 """What every processor must agree on, and what it is told of it: all at its start, then changes."""
 
 import dataclasses
-from typing import Any
 
-from control.fleet.two_phases import Change
 from proxy.config.model import ProxyConfig, rules_to_wire, to_wire
+from proxy.server.messages import Change, Endpoints, StartMessage
+from proxy.server.protocol import WIRE_VERSION
 
-__all__ = ["DesiredState", "Endpoints"]
-
-Endpoints = dict[str, list[list[Any]]]
-"""Addresses by upstream, as they go over the link (``control.intake.resolver``)."""
+__all__ = ["DesiredState"]
 
 
 @dataclasses.dataclass(slots=True)
@@ -33,18 +30,21 @@ class DesiredState:
     def whole(self, slot: int) -> Change:
         """All of it as one change for one slot."""
         limits = {listener.name: listener.max_receive_size for listener in self.config.listeners}
-        tap = {} if self.config.tap is None else {"tap_rules": rules_to_wire(self.config.tap.rules)}
-        return {"max_receive_size": limits, "share": self.shares[slot], "endpoints": self.endpoints, **tap}
+        change = Change(max_receive_size=limits, share=self.shares[slot], endpoints=self.endpoints)
+        if self.config.tap is not None:
+            change["tap_rules"] = rules_to_wire(self.config.tap.rules)
+        return change
 
-    def start_message(self, slot: int, generation: int, boot_id: str) -> dict[str, Any]:
+    def start_message(self, slot: int, generation: int, boot_id: str) -> StartMessage:
         """What a processor starts with."""
-        return {
-            "type": "start",
-            "config": to_wire(self.config),
-            "slot": slot,
-            "generation": generation,
-            "boot_id": boot_id,
-            "share": self.shares[slot],
-            "endpoints": self.endpoints,
-            "files": self.tls_files,
-        }
+        return StartMessage(
+            type="start",
+            wire=WIRE_VERSION,
+            config=to_wire(self.config),
+            slot=slot,
+            generation=generation,
+            boot_id=boot_id,
+            share=self.shares[slot],
+            endpoints=self.endpoints,
+            files=self.tls_files,
+        )

@@ -7,16 +7,25 @@ answered in any order; everything else that arrives is a notice. When the socket
 import asyncio
 import itertools
 import socket
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, TypeVar
 
 from control.errors import UnavailableError
 from proxy.server.link import LinkError, LinkReader, LinkWriter
+from proxy.server.messages import ErrorReply
+from proxy.server.protocol import Message, Request
 
 __all__ = ["Link"]
 
-Message = dict[str, Any]
+R = TypeVar("R")
 _READ_BYTES: Final = 64 * 1024  # more is mapped anew and given back with each read
+
+
+class _Asked(NamedTuple):
+    """A request without an answer."""
+
+    request: Request[Any]
+    answer: asyncio.Future[Any]
 
 
 class Link:
@@ -37,7 +46,7 @@ class Link:
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._ids = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[Message]] = {}
+        self._waiting: dict[int, _Asked] = {}
         self._writing = False
         self._open = True
         self._loop.add_reader(sock.fileno(), self._readable)
@@ -47,7 +56,7 @@ class Link:
         """Whether messages can still be sent."""
         return self._open
 
-    def post(self, message: Message) -> None:
+    def post(self, message: Mapping[str, object]) -> None:
         """Send without waiting for an answer. Nothing happens on an ended link."""
         if not self._open:
             return
@@ -64,35 +73,37 @@ class Link:
         """A number for a request that is made in two steps."""
         return next(self._ids)
 
-    def ask(self, message: Message, identifier: int | None = None) -> asyncio.Future[Message]:
+    def ask(self, request: Request[R], identifier: int | None = None) -> asyncio.Future[R | ErrorReply]:
         """Send now; the answer comes when it comes. Who no longer wants it cancels the future.
 
         Args:
-            message: without an id.
+            request: see ``proxy.server.messages``.
             identifier: of ``next_id``; none: the next one.
 
         Returns:
-            The answer, or UnavailableError with the reason PROCESSOR_GONE when the link is, or comes, to its end.
+            The answer, an error where it is not what it should be; or UnavailableError with the reason PROCESSOR_GONE when the link is, or comes,
+            to its end.
         """
-        future: asyncio.Future[Message] = self._loop.create_future()
+        future: asyncio.Future[R | ErrorReply] = self._loop.create_future()
         if identifier is None:
             identifier = next(self._ids)
-        self._waiting[identifier] = future
+        self._waiting[identifier] = _Asked(request, future)
         future.add_done_callback(lambda _: self._forget(identifier, future))
-        self.post({**message, "id": identifier})
+        self.post({**request.message, "id": identifier})
         if not self._open and not future.done():
             future.set_exception(UnavailableError("the processor is gone", reason="PROCESSOR_GONE"))
         return future
 
-    def _forget(self, identifier: int, future: asyncio.Future[Message]) -> None:
-        if self._waiting.get(identifier) is future:
+    def _forget(self, identifier: int, future: asyncio.Future[Any]) -> None:
+        asked = self._waiting.get(identifier)
+        if asked is not None and asked.answer is future:
             del self._waiting[identifier]
 
-    async def request(self, message: Message, timeout_ms: int) -> Message:
+    async def request(self, request: Request[R], timeout_ms: int) -> R | ErrorReply:
         """Send and wait for the answer.
 
         Args:
-            message: without an id.
+            request: see ``ask``.
             timeout_ms: for the answer.
 
         Raises:
@@ -100,7 +111,7 @@ class Link:
         """
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                return await self.ask(message)
+                return await self.ask(request)
         except TimeoutError as error:
             raise UnavailableError(f"the processor did not answer within {timeout_ms} ms", reason="PROCESSOR_SILENT") from error
 
@@ -133,9 +144,9 @@ class Link:
         if identifier is None:
             self._on_notice(message)
             return
-        future = self._waiting.pop(identifier, None)
-        if future is not None and not future.done():
-            future.set_result(message)
+        asked = self._waiting.pop(identifier, None)
+        if asked is not None and not asked.answer.done():
+            asked.answer.set_result(asked.request.read(message))
 
     def _writable(self) -> None:
         try:
@@ -158,7 +169,7 @@ class Link:
         if self._writing:
             self._loop.remove_writer(self._socket.fileno())
         self._socket.close()
-        for future in self._waiting.values():
-            if not future.done():
-                future.set_exception(UnavailableError(f"the processor's link {reason}", reason="PROCESSOR_GONE"))
+        for asked in self._waiting.values():
+            if not asked.answer.done():
+                asked.answer.set_exception(UnavailableError(f"the processor's link {reason}", reason="PROCESSOR_GONE"))
         self._waiting.clear()

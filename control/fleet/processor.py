@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar, cast
 
 import proxy
 from control.errors import StartError, UnavailableError
@@ -19,10 +19,12 @@ from control.fleet.slot_cells import SlotCells
 from control.logs import RowLog
 from proxy.network.connection_id import COUNTER_BITS, GENERATION_BITS, make_connection_id
 from proxy.server.link import Handover
+from proxy.server.messages import ErrorReply, StartMessage, StopCommand
+from proxy.server.protocol import Message, MessageError, Request, read_ready
 
 __all__ = ["COMMAND", "Given", "Processor"]
 
-Message = dict[str, Any]
+R = TypeVar("R")
 COMMAND: Final = (sys.executable, "-P", "-m", "proxy.server")
 READY_TIMEOUT_S: Final = 20.0
 REQUEST_MS: Final = 5_000
@@ -161,11 +163,11 @@ class Processor:
                 process_group=0,
             )
 
-    async def start(self, message: Message) -> None:
+    async def start(self, message: StartMessage) -> None:
         """Send ``start`` and wait until the process is ready.
 
         Raises:
-            StartError: it said ``failed``, ended, or was silent for 20 s.
+            StartError: it said ``failed``, ended, was silent for 20 s, or speaks another version of the link.
         """
         self.link.post(message)
         try:
@@ -178,7 +180,10 @@ class Processor:
         answer = self._ready.result()
         if answer["type"] == "failed":
             raise self._start_error(f"could not start: {answer.get('error', '')}")
-        self.modules = dict(answer.get("modules", {}))
+        try:
+            self.modules = read_ready(answer)["modules"]
+        except MessageError as error:
+            raise self._start_error(f"could not start: {error}") from error
         self.ready = True
 
     def _start_error(self, text: str) -> StartError:
@@ -206,7 +211,7 @@ class Processor:
 
     async def stop(self, timeout_s: float) -> None:
         """Ask it to flush and exit; killed when it takes longer. Returns when it is reaped."""
-        self.link.post({"type": "stop"})
+        self.link.post(StopCommand(type="stop"))
         try:
             async with asyncio.timeout(timeout_s):
                 await asyncio.shield(self.ended)
@@ -265,9 +270,9 @@ class Processor:
         text = line[:_OUTPUT_LINE_BYTES].decode("utf-8", "replace")
         self._log.write("processor_output", level="error", slot=self.slot, pid=self.pid, line=text)
 
-    async def request(self, message: Message, timeout_ms: int) -> Message:
+    async def request(self, request: Request[R], timeout_ms: int) -> R:
         """Ask over the link; see ``Link.request``. An ``error`` answer raises UnavailableError."""
-        answer = await self.link.request(message, timeout_ms)
-        if answer["type"] == "error":
-            raise UnavailableError(f"processor {self.slot}: {answer.get('error', 'failed')}", reason="PROCESSOR_FAILED")
-        return answer
+        answer = await self.link.request(request, timeout_ms)
+        if cast(Message, answer)["type"] == "error":
+            raise UnavailableError(f"processor {self.slot}: {cast(ErrorReply, answer)['error']}", reason="PROCESSOR_FAILED")
+        return cast(R, answer)

@@ -23,13 +23,15 @@ from control.fleet.processor import COMMAND, Processor
 from control.fleet.reaper import Reaper
 from control.fleet.slot import Slot
 from control.fleet.slot_cells import Life
-from control.fleet.two_phases import PATIENCE_S, Change, TwoPhases
+from control.fleet.two_phases import PATIENCE_S, TwoPhases
 from control.guard import Guard
 from control.intake.acceptor import Acceptor, Target
 from control.logs import RowLog
 from control.meters import Meters
 from control.plane import RETIRED, ProcessorStatus, Row
 from proxy.cells import CellLayout, CellReader
+from proxy.server.messages import Change
+from proxy.server.protocol import NOTICES, Message, drain_request, read_notice
 
 __all__ = ["Supervisor"]
 
@@ -285,32 +287,33 @@ class Supervisor:
         ]
         self._acceptor.set_targets(targets)
 
-    def _notice(self, processor: Processor, message: Row) -> None:
+    def _notice(self, processor: Processor, message: Message) -> None:
         """What a processor tells; what cannot be read, or fails, costs that and no more."""
         try:
             self._take_notice(processor, message)
         except Exception as error:
             self._guard.failed("slot", error)
 
-    def _take_notice(self, processor: Processor, message: Row) -> None:
-        kind = message["type"]
-        if kind == "closed":
+    def _take_notice(self, processor: Processor, message: Message) -> None:
+        if message["type"] not in NOTICES:
+            self._log.write("link_unknown", level="error", slot=processor.slot, type=message["type"])
+            return
+        notice = read_notice(message)
+        if notice["type"] == "closed":
             self.connections.count_handed()
-            for line in message["rows"]:
+            for line in notice.get("rows", ()):
                 try:
                     self.connections.closed(processor, line)
                 except Exception as error:
                     self._guard.failed("slot", error)
-        elif kind == "log":
-            fields = {"slot": processor.slot, **message["fields"]}
-            row = {"event": message["event"], "generation": processor.generation, **fields}
-            self._events.publish(row, level=message["level"], line=fields)
-        elif kind == "drained":
+        elif notice["type"] == "log":
+            fields = {"slot": processor.slot, **notice["fields"]}
+            row = {"event": notice["event"], "generation": processor.generation, **fields}
+            self._events.publish(row, level=notice["level"], line=fields)
+        else:
             slot = self.slots[processor.slot]
             if slot.drained is not None and not slot.drained.done():
-                slot.drained.set_result(int(message["open"]))
-        else:
-            self._log.write("link_unknown", level="error", slot=processor.slot, type=kind)
+                slot.drained.set_result(notice["open"])
 
     # --- changes ---------------------------------------------------------------------------------------------------------------
 
@@ -375,7 +378,7 @@ class Supervisor:
         slot.state = "draining"
         self._update_targets()
         try:
-            await processor.request({"type": "drain", "timeout_ms": timeout_ms}, int(PATIENCE_S * 1000))
+            await processor.request(drain_request(timeout_ms), int(PATIENCE_S * 1000))
         except UnavailableError as error:
             self._log.write("drain_incomplete", level="warning", slot=slot.number, reason=str(error))
             if error.reason != "PROCESSOR_GONE":

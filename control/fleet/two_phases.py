@@ -10,15 +10,16 @@ control holds) and at most ``PATIENCE_S``. What a link carries stays in order: a
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from control.errors import AbortedError, UnavailableError
 from control.fleet.processor import Processor
 from control.logs import RowLog
+from proxy.server.messages import AbortCommand, Change, ErrorReply, RefusedReply
+from proxy.server.protocol import commit_request, prepare_request
 
-__all__ = ["PATIENCE_S", "Change", "TwoPhases"]
+__all__ = ["PATIENCE_S", "TwoPhases"]
 
-Change = dict[str, Any]
 PATIENCE_S: Final = 30.0
 """For one answer, longer than a heart may stand: who beats and says nothing all that time must not hold up every other change."""
 
@@ -70,7 +71,7 @@ class TwoPhases:
             for answer in answers:
                 answer.cancel()
             for processor, number in numbers.items():
-                processor.link.post({"type": "abort", "id": number})
+                processor.link.post(AbortCommand(type="abort", id=number))
             raise
         return numbers
 
@@ -88,7 +89,7 @@ class TwoPhases:
         """
         try:
             async with asyncio.timeout(PATIENCE_S):
-                answer = await processor.link.ask({"type": "commit"}, number)
+                answer = await processor.link.ask(commit_request(), number)
         except TimeoutError:
             self._log_unconfirmed(processor, f"it has not answered within {PATIENCE_S:g} s")
             return False
@@ -96,7 +97,7 @@ class TwoPhases:
             self._log_unconfirmed(processor, "it ended; who runs in its slot next starts with the change", level="info")
             return True
         if answer["type"] != "committed":
-            self._log_unconfirmed(processor, f"it says {answer.get('reason', answer['type'])}; it is replaced")
+            self._log_unconfirmed(processor, f"it says {_reason(answer)}; it is replaced")
             processor.kill("commit")
         return True
 
@@ -108,12 +109,16 @@ async def _prepare_one(processor: Processor, number: int, change: Change) -> Non
     """Returns when the processor is prepared, or is gone: its successor starts with what control then holds."""
     try:
         async with asyncio.timeout(PATIENCE_S):
-            answer = await processor.link.ask({"type": "prepare", "change": change}, number)
+            answer = await processor.link.ask(prepare_request(change), number)
     except TimeoutError as error:
         text = f"no processor has the change: processor {processor.slot} did not answer within {PATIENCE_S:g} s"
         raise AbortedError(text, reason="PROCESSOR_SILENT", slot=str(processor.slot)) from error
     except UnavailableError:
         return
     if answer["type"] != "prepared":
-        text = f"no processor has the change: processor {processor.slot}: {answer.get('reason', answer['type'])}"
+        text = f"no processor has the change: processor {processor.slot}: {_reason(answer)}"
         raise AbortedError(text, reason="CHANGE_REFUSED", slot=str(processor.slot))
+
+
+def _reason(answer: RefusedReply | ErrorReply) -> str:
+    return answer["error"] if answer["type"] == "error" else answer["reason"]

@@ -4,8 +4,7 @@ All methods belong to the control process' event loop unless their docstring say
 is in force in every processor, or raises and none has it; or the reason is CHANGE_PENDING. Cancelled, it still ends decided: taken back, or completed
 in the background. Failures are the classes of ``control.errors``.
 
-A *row* is the JSON object of one pair, as the processors give it (``proxy.server``): ``id`` (int; text form by ``format_connection_id``),
-``listener``, ``peer``, ``upstream``, ``principal``, ``tls``, ``state``, ``muted``, ``muting``, ``frames`` and ``bytes`` by direction, and so on.
+A *row* is the JSON object of one pair, as the processors give it (``proxy.server.rows``).
 """
 
 import abc
@@ -30,6 +29,7 @@ from control.plane.status import (
 )
 from proxy.cells import CellReader
 from proxy.config.model import ProxyConfig, TapRule
+from proxy.server.rows import OpenRow
 
 __all__ = ["ControlPlane"]
 
@@ -70,7 +70,7 @@ class ControlPlane(abc.ABC):
         """For probes; cheap. Any thread."""
 
     @abc.abstractmethod
-    async def list_channels(self, listener: str | None = None, page_size: int = 0, page_token: str = "") -> tuple[list[Row], str]:
+    async def list_channels(self, listener: str | None = None, page_size: int = 0, page_token: str = "") -> tuple[list[OpenRow], str]:
         """One page of pairs in a stable order, and the token of the next page (empty: that was the last).
 
         Args:
@@ -83,7 +83,7 @@ class ControlPlane(abc.ABC):
         """
 
     @abc.abstractmethod
-    async def describe_channel(self, channel: int) -> Row:
+    async def describe_channel(self, channel: int) -> OpenRow:
         """The row of one pair. Raises NotFoundError."""
 
     @abc.abstractmethod

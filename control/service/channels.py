@@ -9,12 +9,13 @@ import grpc
 from control.errors import InvalidArgumentError, NotFoundError, Violation
 from control.gen.framegate.control.v1 import channel_service_pb2 as pb2
 from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelServiceServicer
-from control.plane import ControlPlane, Outcome, Row, rows_per_page
+from control.plane import ControlPlane, Outcome, rows_per_page
 from control.service import paging
 from control.service.closed import ClosedChannels
 from control.service.convert import cause_name, channel_message, channel_number, channel_texts, fill_channel
 from control.service.interceptor import note
 from control.service.validate import Violations, reason, selection
+from proxy.server.rows import ClosedRow, OpenRow
 
 __all__ = ["Channels"]
 
@@ -24,7 +25,7 @@ _SLICE: Final = 100
 Change = Callable[[Sequence[int], str | None, str], Awaitable[Outcome]]
 
 
-async def _fill(response: pb2.ListChannelsResponse | pb2.ListClosedChannelsResponse, rows: Sequence[Row]) -> None:
+async def _fill(response: pb2.ListChannelsResponse | pb2.ListClosedChannelsResponse, rows: Sequence[OpenRow | ClosedRow]) -> None:
     """Messages of many rows, in slices, so that probes and links are not kept waiting."""
     for start in range(0, len(rows), _SLICE):
         for row in rows[start : start + _SLICE]:
@@ -70,6 +71,7 @@ class Channels(ChannelServiceServicer):
         number = channel_number(request.id, "id", violations.add)
         violations.check()
         assert number is not None, "a bad id is a violation"
+        row: OpenRow | ClosedRow
         try:
             row = await self._plane.describe_channel(number)
         except NotFoundError:

@@ -1,6 +1,6 @@
 """Rows and statuses of the plane become messages of the API, ids become text and back.
 
-A row comes over the link from a processor of the same version, so a key that must be there is read without asking.
+A row that came over the link was judged there (``proxy.server.rows``), so its keys are read without asking.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,8 +14,9 @@ from control.gen.framegate.control.v1 import limit_service_pb2 as limit_pb2
 from control.gen.framegate.control.v1 import listener_service_pb2 as listener_pb2
 from control.gen.framegate.control.v1 import pool_service_pb2 as pool_pb2
 from control.gen.framegate.control.v1 import upstream_service_pb2 as upstream_pb2
-from control.plane import Holder, Limit, ListenerStatus, PoolStatus, ProcessorStatus, Row, UpstreamStatus
+from control.plane import Holder, Limit, ListenerStatus, PoolStatus, ProcessorStatus, UpstreamStatus
 from proxy.network.connection_id import format_connection_id, parse_connection_id, slot_of
+from proxy.server.rows import ChannelRow, ClosedRow, OpenRow
 
 __all__ = [
     "cause_name",
@@ -73,14 +74,14 @@ def _set_time(moment: Timestamp, realtime_ns: int) -> None:
     moment.seconds, moment.nanos = divmod(realtime_ns, 10**9)
 
 
-def channel_message(row: Row) -> channel_pb2.Channel:
+def channel_message(row: OpenRow | ClosedRow) -> channel_pb2.Channel:
     """An open channel, or a closed one when the row is a closed notice."""
     message = channel_pb2.Channel()
     fill_channel(message, row)
     return message
 
 
-def fill_channel(message: channel_pb2.Channel, row: Row) -> None:
+def fill_channel(message: channel_pb2.Channel, row: OpenRow | ClosedRow) -> None:
     """Make an empty message that of a row; see ``channel_message``. In place, field by field: a third of the time that constructing and copying
     messages takes, and a list has ten thousand of them.
     """
@@ -102,30 +103,30 @@ def fill_channel(message: channel_pb2.Channel, row: Row) -> None:
     _set_time(message.last_active_time, row["last_active_ns"])
 
 
-def _fill_common(message: channel_pb2.Channel, row: Row) -> None:
+def _fill_common(message: channel_pb2.Channel, row: ChannelRow) -> None:
     """What open and closed rows both have; in one that control wrote for a dead processor None is what went with it, and stays absent."""
-    number: int = row["id"]
+    number = row["id"]
     message.id = format_connection_id(number)
     message.processor_slot = slot_of(number)
     message.listener = row["listener"]
     message.peer_address = row["peer"]
     message.upstream = row["upstream"]
-    message.upstream_endpoint = row.get("endpoint") or ""
+    message.upstream_endpoint = row["endpoint"] or ""
     message.principal = row["principal"] or ""
-    tls = row.get("tls")
+    tls = row["tls"]
     if tls is not None:
         message.tls.version = tls["version"]
         message.tls.cipher = tls["cipher"]
     frames, sizes = row["frames"], row["bytes"]
     if frames["request"] is not None:
         traffic = message.request
-        traffic.frame_count, traffic.total_bytes = frames["request"], sizes["request"]
+        traffic.frame_count, traffic.total_bytes = frames["request"], sizes["request"] or 0
         traffic = message.response
-        traffic.frame_count, traffic.total_bytes = frames["response"], sizes["response"]
+        traffic.frame_count, traffic.total_bytes = frames["response"] or 0, sizes["response"] or 0
     _set_time(message.open_time, row["opened_ns"])
 
 
-def _close(row: Row) -> channel_pb2.Close:
+def _close(row: ClosedRow) -> channel_pb2.Close:
     mutes = [
         channel_pb2.MuteSummary(cause=_MUTE_CAUSES[word], count=mute["count"], duration=duration(mute["ns"])) for word, mute in row["mutes"].items()
     ]

@@ -6,19 +6,23 @@ What one processor does is done, whatever the others say: whoever asks is told h
 import asyncio
 import heapq
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Literal
 
 from control.errors import InvalidArgumentError, NotFoundError, UnavailableError, Violation
 from control.fleet.processor import REQUEST_MS, Processor
 from control.fleet.slot import Slot
 from control.fleet.supervisor import Supervisor
-from control.plane import MAX_HOLDERS, Holder, Outcome, Row, rows_per_page
+from control.plane import MAX_HOLDERS, Holder, Outcome, rows_per_page
 from control.steering.listeners import find_listener
 from control.steering.transactions import Transaction, Transactions
 from proxy.network.connection_id import format_connection_id, slot_of
+from proxy.server.messages import BulkCommand, BulkReply
+from proxy.server.protocol import bulk_request, describe_request, holders_request, list_request
+from proxy.server.rows import HolderRow, OpenRow
 
 __all__ = ["Channels"]
 
+Verb = Literal["mute", "unmute", "close"]
 LINK_ROWS: Final = 100
 """Rows asked for at once: under 1 ms to make in the processor, and to read here. A page is put together of several answers."""
 
@@ -32,21 +36,21 @@ class Channels:
 
     # --- what is -----------------------------------------------------------------------------------------------------------------
 
-    async def page(self, listener: str | None, page_size: int, page_token: str) -> tuple[list[Row], str]:
+    async def page(self, listener: str | None, page_size: int, page_token: str) -> tuple[list[OpenRow], str]:
         """See ``ControlPlane.list_channels``."""
         if listener is not None:
             find_listener(self._supervisor.desired.config, listener)
         size = rows_per_page(page_size)
         slot, after = _page_position(page_token)
-        rows: list[Row] = []
+        rows: list[OpenRow] = []
         processors = [processor for processor in self._supervisor.running if processor.slot >= slot]
         for index, processor in enumerate(processors):
             start = after if processor.slot == slot else 0
             while len(rows) < size:
-                message = {"type": "list", "after": start, "limit": min(size - len(rows), LINK_ROWS), "listener": listener}
-                answer = await processor.request(message, REQUEST_MS)
+                request = list_request(after=start, limit=min(size - len(rows), LINK_ROWS), listener=listener)
+                answer = await processor.request(request, REQUEST_MS)
                 rows += answer["rows"]
-                start = answer["next"] or 0
+                start = answer["next"]
                 if not start:
                     break
             if start:
@@ -55,13 +59,12 @@ class Channels:
                 return rows, f"{processors[index + 1].slot}:0"
         return rows, ""
 
-    async def describe(self, channel: int) -> Row:
+    async def describe(self, channel: int) -> OpenRow:
         """See ``ControlPlane.describe_channel``."""
         processor = self._processor_of(channel)
         if processor is not None:
-            answer = await processor.request({"type": "describe", "connection": channel}, REQUEST_MS)
-            if answer["row"] is not None:
-                row: Row = answer["row"]
+            row = (await processor.request(describe_request(channel), REQUEST_MS))["row"]
+            if row is not None:
                 return row
         raise NotFoundError("channel", format_connection_id(channel))
 
@@ -71,20 +74,21 @@ class Channels:
             raise InvalidArgumentError([Violation("count", f"must be from 1 to {MAX_HOLDERS}, not {count}")])
         answers = await asyncio.gather(*(_held(processor, count) for processor in self._supervisor.running))
         rows = [row for answer in answers for row in answer]
-        return [_holder(row) for row in heapq.nlargest(count, rows, key=lambda row: int(row["bytes"]))]
+        return [_holder(row) for row in heapq.nlargest(count, rows, key=lambda row: row["bytes"])]
 
     def _processor_of(self, channel: int) -> Processor | None:
         return next((item for item in self._supervisor.running if item.slot == slot_of(channel)), None)
 
     # --- changes -----------------------------------------------------------------------------------------------------------------
 
-    async def act(self, verb: str, channels: Sequence[int], listener: str | None, reason: str) -> Outcome:
+    async def act(self, verb: Verb, channels: Sequence[int], listener: str | None, reason: str) -> Outcome:
         """Mute, unmute or close; see ``ControlPlane.mute_channels``."""
         if bool(channels) == (listener is not None):
             raise InvalidArgumentError([Violation("channels", "name channels or a listener, and not both")])
         if listener is not None:
             find_listener(self._supervisor.desired.config, listener)
-            messages = [(processor, {"type": verb, "listener": listener, "reason": reason}) for processor in self._supervisor.running]
+            command = BulkCommand(type=verb, listener=listener, reason=reason)
+            messages = [(processor, command) for processor in self._supervisor.running]
             missing: list[int] = []
         else:
             messages, missing = self._by_processor(verb, channels, reason)
@@ -93,7 +97,7 @@ class Channels:
             raise NotFoundError("channel", format_connection_id(outcome.missing[0]))
         return outcome
 
-    async def _ask(self, transaction: Transaction, verb: str, messages: list[tuple[Processor, Row]], missing: list[int]) -> Outcome:
+    async def _ask(self, transaction: Transaction, verb: str, messages: list[tuple[Processor, BulkCommand]], missing: list[int]) -> Outcome:
         """Ask each processor, and wait for all: what one does is done, whatever the others say."""
         transaction.decide()
         answers = await asyncio.gather(*(_answer(processor, message) for processor, message in messages))
@@ -113,7 +117,7 @@ class Channels:
             raise UnavailableError(text, reason="PARTLY_DONE", **metadata)
         return Outcome(affected=tuple(affected), missing=tuple(missing))
 
-    def _by_processor(self, verb: str, channels: Sequence[int], reason: str) -> tuple[list[tuple[Processor, Row]], list[int]]:
+    def _by_processor(self, verb: Verb, channels: Sequence[int], reason: str) -> tuple[list[tuple[Processor, BulkCommand]], list[int]]:
         groups: dict[Processor, list[int]] = {}
         missing: list[int] = []
         for channel in dict.fromkeys(channels):
@@ -122,21 +126,20 @@ class Channels:
                 missing.append(channel)
             else:
                 groups.setdefault(processor, []).append(channel)
-        return [(processor, {"type": verb, "connections": ids, "reason": reason}) for processor, ids in groups.items()], missing
+        return [(processor, BulkCommand(type=verb, connections=ids, reason=reason)) for processor, ids in groups.items()], missing
 
 
-async def _held(processor: Processor, count: int) -> list[Row]:
+async def _held(processor: Processor, count: int) -> list[HolderRow]:
     """Rows of those who hold most in a processor; one that is gone has given everything back."""
     try:
-        rows: list[Row] = (await processor.request({"type": "holders", "limit": count}, REQUEST_MS))["rows"]
+        return (await processor.request(holders_request(count), REQUEST_MS))["rows"]
     except UnavailableError as error:
         if error.reason != "PROCESSOR_GONE":
             raise
         return []
-    return rows
 
 
-def _holder(row: Row) -> Holder:
+def _holder(row: HolderRow) -> Holder:
     return Holder(
         channel=row["id"],
         listener=row["listener"],
@@ -150,19 +153,19 @@ def _holder(row: Row) -> Holder:
     )
 
 
-async def _answer(processor: Processor, message: Row) -> Row | UnavailableError:
+async def _answer(processor: Processor, command: BulkCommand) -> BulkReply | UnavailableError:
     """What a processor did, or why that is not known. One that is gone has taken its channels with it: those named are missing."""
     try:
-        return await processor.request(message, REQUEST_MS)
+        return await processor.request(bulk_request(command), REQUEST_MS)
     except UnavailableError as error:
         if error.reason == "PROCESSOR_GONE":
-            return {"affected": [], "missing": message.get("connections", []), "undone": []}
+            return BulkReply(type="result", id=0, affected=[], missing=command.get("connections", []), undone=[])
         error.metadata["processor"] = str(processor.slot)
         return error
 
 
 def _reads_commands(slot: Slot) -> bool:
-    """Whether its processor has read the command of ``REQUEST_MS`` ago: it does within 50 ms of traffic, and its heart beats as often."""
+    """Whether its processor has looked at what it was asked ``REQUEST_MS`` ago: it does within 50 ms of traffic, and beats as often."""
     return 0 <= slot.heartbeat_age_ms() < REQUEST_MS // 2
 
 

@@ -11,6 +11,7 @@ from control.steering.listeners import find_listener
 from control.steering.pool import Pool, counted, too_small
 from control.steering.transactions import Transaction, Transactions
 from proxy.config.model import MAX_RECEIVE_SIZE, ProxyConfig, whole_request
+from proxy.server.messages import Change
 
 __all__ = ["Limits"]
 
@@ -56,5 +57,5 @@ class Limits:
                 )
                 desired.config = dataclasses.replace(desired.config, listeners=listeners)
 
-            await self._supervisor.change(lambda slot: {"max_receive_size": {listener: max_receive_size}}, commit, check, transaction.decide)
+            await self._supervisor.change(lambda slot: Change(max_receive_size={listener: max_receive_size}), commit, check, transaction.decide)
             return Limit(listener=listener, max_receive_size=max_receive_size)

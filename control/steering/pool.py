@@ -25,6 +25,7 @@ from control.steering.balance import Need, Sample, moved_shares
 from control.steering.transactions import Transaction, Transactions
 from proxy.cells import MEMORY_KINDS, CellReader
 from proxy.config.model import MAX_PROCESSORS, largest_whole
+from proxy.server.messages import Change
 
 __all__ = ["Pool", "counted", "equal_shares", "too_small"]
 
@@ -153,7 +154,7 @@ class Pool:
             desired.config = dataclasses.replace(desired.config, memory_pool=pool)
             desired.shares = dict(shares)
 
-        await self._supervisor.change(lambda slot: {"share": shares[slot]}, commit, check, (transaction or Transaction()).decide)
+        await self._supervisor.change(lambda slot: Change(share=shares[slot]), commit, check, (transaction or Transaction()).decide)
 
     async def _balance(self) -> None:
         await asyncio.sleep(BALANCE_INTERVAL_S)

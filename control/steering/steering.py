@@ -40,6 +40,7 @@ from control.steering.transactions import Transactions
 from control.steering.upstreams import Upstreams
 from proxy.cells import CellReader
 from proxy.config.model import MAX_PROCESSORS, ProxyConfig, TapRule
+from proxy.server.rows import OpenRow
 
 __all__ = ["Steering"]
 
@@ -157,10 +158,10 @@ class Steering(ControlPlane):
 
     # --- channels ----------------------------------------------------------------------------------------------------------------
 
-    async def list_channels(self, listener: str | None = None, page_size: int = 0, page_token: str = "") -> tuple[list[Row], str]:
+    async def list_channels(self, listener: str | None = None, page_size: int = 0, page_token: str = "") -> tuple[list[OpenRow], str]:
         return await self._channels.page(listener, page_size, page_token)
 
-    async def describe_channel(self, channel: int) -> Row:
+    async def describe_channel(self, channel: int) -> OpenRow:
         return await self._channels.describe(channel)
 
     async def mute_channels(self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "") -> Outcome:

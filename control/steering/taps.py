@@ -20,6 +20,7 @@ from control.plane import TAP_RULE, TapRuleStatus, TapStop
 from control.steering.pool import counted
 from control.steering.transactions import Transaction, Transactions
 from proxy.config.model import ProxyConfig, TapRule, rules_to_wire
+from proxy.server.messages import Change
 
 __all__ = ["MAX_RULES", "STOPPED_EVENT", "Rules", "Taps", "etag_of", "has_expired"]
 
@@ -152,7 +153,7 @@ class Taps:
                 desired.config = dataclasses.replace(desired.config, tap=dataclasses.replace(desired.config.tap, rules=after))
                 self._stops.pop(name, None)
 
-            await self._supervisor.change(lambda slot: {"tap_rules": rules_to_wire(after), "tap_rule": name}, commit, check, transaction.decide)
+            await self._supervisor.change(lambda slot: Change(tap_rules=rules_to_wire(after), tap_rule=name), commit, check, transaction.decide)
             self._stops.pop(name, None)  # it may have turned itself off between the phases
             if number == self._decided:  # otherwise the next one is decided, and says so when nobody has these rules any more
                 self._tapped(after)

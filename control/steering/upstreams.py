@@ -5,12 +5,14 @@ import dataclasses
 from typing import Any
 
 from control.errors import ControlError
-from control.fleet.desired_state import DesiredState, Endpoints
+from control.fleet.desired_state import DesiredState
 from control.fleet.processor import REQUEST_MS
 from control.fleet.supervisor import Supervisor
 from control.intake.resolver import Resolver
 from control.logs import RowLog
 from control.plane import DownEndpoint, UpstreamStatus
+from proxy.server.messages import Change, Endpoints
+from proxy.server.protocol import upstreams_request
 
 __all__ = ["Upstreams"]
 
@@ -41,7 +43,7 @@ class Upstreams:
 
     async def _down_endpoints(self) -> dict[str, tuple[DownEndpoint, ...]]:
         """What the processors leave out, by upstream; of an address that several do, as the first of them says."""
-        answers = await asyncio.gather(*(processor.request({"type": "upstreams"}, REQUEST_MS) for processor in self._supervisor.running))
+        answers = await asyncio.gather(*(processor.request(upstreams_request(), REQUEST_MS) for processor in self._supervisor.running))
         found: dict[str, dict[str, DownEndpoint]] = {}
         for answer in answers:
             for (upstream, address), row in {(row["upstream"], row["endpoint"]): row for row in answer["rows"]}.items():
@@ -63,7 +65,7 @@ class Upstreams:
             desired.endpoints = endpoints
 
         try:
-            await self._supervisor.change(lambda slot: {"endpoints": endpoints}, commit)
+            await self._supervisor.change(lambda slot: Change(endpoints=endpoints), commit)
             self._log.write("endpoints_changed", upstreams={name: resolution.texts() for name, resolution in current.items()})
         except ControlError as error:
             self._log.write("endpoints_refused", level="error", error=str(error))

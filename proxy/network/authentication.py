@@ -10,9 +10,9 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from proxy.cause import Cause
 from proxy.errors import AuthenticationError
 from proxy.network.authenticator import WAIT, Authenticator, Waker
-from proxy.network.cause import Cause
 from proxy.network.channel_callbacks import ChannelCallbacks
 from proxy.network.epoll import BROKEN, EPOLLIN, EPOLLOUT, EPOLLRDHUP, UNREGISTERED
 from proxy.network.event_loop import EventLoop

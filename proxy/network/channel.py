@@ -17,11 +17,11 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from proxy.cause import Cause
 from proxy.errors import AuthenticationError, ConnectError, TransportError, WrongProtocolError
 from proxy.network import socket_buffers, state
 from proxy.network.authentication import Authentication
 from proxy.network.authenticator import Authenticator
-from proxy.network.cause import Cause
 from proxy.network.channel_callbacks import ChannelCallbacks, ChannelWatch
 from proxy.network.channel_sink import ChannelSink
 from proxy.network.epoll import BROKEN, EPOLLIN, EPOLLOUT, EPOLLRDHUP, UNREGISTERED

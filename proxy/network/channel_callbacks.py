@@ -4,8 +4,8 @@ import abc
 
 from mypy_extensions import i64
 
+from proxy.cause import Cause
 from proxy.network.authenticator import Authenticator
-from proxy.network.cause import Cause
 from proxy.network.event_loop import PolledChannel
 from proxy.network.run import Run
 from proxy.network.timer import Timer

@@ -30,9 +30,9 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
+from proxy.cause import Cause
 from proxy.clock import Clock
 from proxy.errors import ConnectError
-from proxy.network.cause import Cause
 from proxy.network.channel import Channel
 from proxy.network.channel_sink import ChannelSink
 from proxy.network.event_loop import EventLoop, PolledChannel

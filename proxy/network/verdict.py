@@ -4,6 +4,7 @@ import errno
 import os
 import socket
 
+from proxy.cause import Cause
 from proxy.errors import (
     AuthenticationError,
     ConnectError,
@@ -16,7 +17,6 @@ from proxy.errors import (
     WrongProtocolError,
 )
 from proxy.network import framing
-from proxy.network.cause import Cause
 from proxy.network.receive import Receive
 
 __all__ = ["cause_of", "raise_error_of", "refusal"]

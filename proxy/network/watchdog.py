@@ -9,7 +9,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.network.cause import Cause
+from proxy.cause import Cause
 from proxy.network.channel import Channel
 from proxy.network.channel_callbacks import ChannelWatch
 from proxy.network.event_loop import EventLoop

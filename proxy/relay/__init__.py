@@ -14,7 +14,6 @@ pairing     which answer belongs to which request, for ``protocol: kafka``
 upstream    its endpoints: which is tried next, which is left out
 route       one listener and the upstream behind it: what its pairs share
 drain       how all pairs end in good order
-rows        a pair as a JSON object
 watcher     the interface of who is told about pairs
 counters    what is counted, by blocks of cells
 publisher   their way into the shared cells

@@ -12,6 +12,7 @@ from typing import Final
 from librt.vecs import append, vec
 from mypy_extensions import i64
 
+from proxy.cause import Cause
 from proxy.cells import (
     CAUSES,
     DURATION_ERRORS,
@@ -23,7 +24,6 @@ from proxy.cells import (
     UPSTREAM_BLOCK,
     Block,
 )
-from proxy.network.cause import Cause
 from proxy.network.stats import SideStats
 from proxy.relay.pairing import PairingStats
 

@@ -22,9 +22,9 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from proxy.cause import Cause
 from proxy.clock import Clock
 from proxy.network import mute
-from proxy.network.cause import Cause
 from proxy.network.channel import Channel
 from proxy.network.selector import Selector
 from proxy.network.timer import Timer
@@ -37,7 +37,7 @@ __all__ = ["Drain"]
 
 TICK_NS: Final = 20_000_000
 SLICE_NS: Final = 1_000_000
-LOOK_EACH: Final = 16  # pairs between two looks at the clock
+CHECK_EACH: Final = 16  # pairs between two looks at the clock
 LAST_SHARE: Final = 4  # of the time one in so many parts is left for what was read
 
 
@@ -100,14 +100,14 @@ class Drain(Timer):
         end_ns = i64(self._clock.now_ns()) + SLICE_NS
         for count, pair in enumerate(pairs, 1):
             try:
-                self._look(pair, now_ns)
+                self._drain_pair(pair, now_ns)
             except Exception as error:
                 ending.crash(pair, error)
-            if count % LOOK_EACH == 0 and i64(self._clock.now_ns()) >= end_ns:
+            if count % CHECK_EACH == 0 and i64(self._clock.now_ns()) >= end_ns:
                 return False
         return True
 
-    def _look(self, pair: Pair, now_ns: i64) -> None:
+    def _drain_pair(self, pair: Pair, now_ns: i64) -> None:
         pair.drain_until_ns = self._until_ns
         if pair.state is PairState.CLOSED or pair.state is PairState.CLOSING:
             return

@@ -9,9 +9,9 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from proxy.cause import Cause
 from proxy.cells import CAUSES, LISTENER_BLOCK, PROCESSOR_BLOCK, SIDE_BLOCK, UPSTREAM_BLOCK
 from proxy.network import mute
-from proxy.network.cause import Cause
 from proxy.network.channel import Channel
 from proxy.network.state import ChannelState
 from proxy.relay import losses, state
@@ -140,7 +140,7 @@ def end(pair: Pair, cause: Cause, detail: str, side: str) -> None:
     """Begin the end, unless it has begun: the first cause wins."""
     if pair.state is CLOSING or pair.state is CLOSED:
         return
-    pair.died_in = pair.state
+    pair.state_at_end = pair.state
     pair.cause = cause
     pair.detail = _within_frame(pair, detail)
     pair.side = side

@@ -9,9 +9,9 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from proxy.cause import Cause
 from proxy.cells import LISTENER_BLOCK, PROCESSOR_BLOCK
 from proxy.network import mute
-from proxy.network.cause import Cause
 from proxy.network.channel import Channel
 from proxy.relay import ending, state, tapping
 from proxy.relay.counters import tls_error

@@ -28,8 +28,8 @@ from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
+from proxy.cause import Cause
 from proxy.network import mute
-from proxy.network.cause import Cause
 from proxy.network.channel import Channel
 from proxy.network.channel_sink import ChannelSink
 from proxy.network.selector import Selector
@@ -165,7 +165,7 @@ class Pair:
     Attributes:
         id: of the connection; both channels carry it.
         route: what it shares with the listener's other pairs.
-        state: see ``state``; ``died_in`` is the state in which the cause came up.
+        state: see ``state``; ``state_at_end`` is the one in which the cause came up.
         client, upstream: the legs.
         pairing: of requests with answers; None for ``framed``.
         endpoint: the upstream's address tried last, as text.
@@ -185,7 +185,7 @@ class Pair:
         self.id: Final[i64] = pair_id
         self.route: Final = route
         self.state: PairState = HANDSHAKING
-        self.died_in: PairState = HANDSHAKING
+        self.state_at_end: PairState = HANDSHAKING
         self.client: Final = owner.make_leg(self, is_client=True)
         self.upstream: Final = owner.make_leg(self, is_client=False)
         self.pairing: Pairing | None = None
@@ -216,11 +216,6 @@ class Pair:
         if out is not None:
             lost += out.unsent_bytes
         return lost
-
-    def mutes(self) -> dict[str, dict[str, int]]:
-        """How often, and for how long, each cause kept the client from being read."""
-        channel = self.client.channel
-        return {} if channel is None else channel.mutes.summary()
 
     def wall_ns(self) -> i64:
         """The time of day, as of this poll."""

@@ -5,8 +5,8 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from proxy.cause import Cause
 from proxy.network import mute
-from proxy.network.cause import Cause
 from proxy.network.connection_id import ConnectionIds
 from proxy.relay import ending, opening, tapping
 from proxy.relay.counters import Counters

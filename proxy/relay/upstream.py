@@ -20,9 +20,9 @@ from typing import Final
 from librt.vecs import vec
 from mypy_extensions import i64
 
+from proxy.cause import Cause
 from proxy.cells import CONNECT_ERRORS, UPSTREAM_BLOCK
 from proxy.config.address import format_sockaddr
-from proxy.network.cause import Cause
 from proxy.relay.counters import UpstreamCounters
 
 __all__ = ["FIRST_NS", "MOST_NS", "Attempt", "Endpoint", "Tried", "Upstream", "connect_error"]

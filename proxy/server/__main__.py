@@ -11,7 +11,6 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from proxy.cells import CellLayout, CellWriter
 from proxy.clock import MonotonicClock
@@ -22,13 +21,13 @@ from proxy.relay.drain import Drain
 from proxy.relay.publisher import CellReserve, Publisher
 from proxy.relay.relay import Relay
 from proxy.server.heap import Heap
-from proxy.server.link import LinkError, LinkReader, encode
+from proxy.server.link import LinkReader, encode
 from proxy.server.loop import Loop, Watcher
+from proxy.server.messages import FailedMessage, ReadyMessage, StartMessage
+from proxy.server.protocol import WIRE_VERSION, Message, read_start
 from proxy.server.settings import Settings
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter
-
-Message = dict[str, Any]
 
 
 def _arguments(arguments: Sequence[str]) -> dict[str, int]:
@@ -47,8 +46,6 @@ def _read_start(command: socket.socket, reader: LinkReader) -> list[Message]:
         if not data:
             return []
         messages = reader.feed(data)
-    if messages[0]["type"] != "start":
-        raise LinkError(f"the first message is {messages[0]['type']}, not start")
     return messages
 
 
@@ -75,7 +72,7 @@ def _raise_limits() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _build(message: Message, slot: int, cells_fd: int, sockets: tuple[socket.socket, socket.socket, socket.socket], reader: LinkReader) -> Loop:
+def _build(message: StartMessage, slot: int, cells_fd: int, sockets: tuple[socket.socket, socket.socket, socket.socket], reader: LinkReader) -> Loop:
     clock = MonotonicClock()
     pool = MemoryPool(message["share"], clock.now_ns)
     settings = Settings(message, pool)
@@ -131,13 +128,13 @@ def main(arguments: Sequence[str]) -> int:
             return 0
         command.setblocking(False)
         handover.setblocking(False)
-        loop = _build(messages[0], options["--slot"], options["--cells-fd"], (command, handover, _signals()), reader)
+        loop = _build(read_start(messages[0]), options["--slot"], options["--cells-fd"], (command, handover, _signals()), reader)
     except Exception as error:  # whatever it is, who waits for us is told
         command.setblocking(True)
         with contextlib.suppress(ConnectionError):  # who asked may be gone
-            command.sendall(encode({"type": "failed", "error": f"{type(error).__name__}: {error}"}))
+            command.sendall(encode(FailedMessage(type="failed", error=f"{type(error).__name__}: {error}")))
         return 1
-    loop.announce({"type": "ready", "pid": os.getpid(), "modules": _modules()})
+    loop.announce(ReadyMessage(type="ready", wire=WIRE_VERSION, pid=os.getpid(), modules=_modules()))
     return 0 if loop.run(messages[1:]) else 1
 
 

@@ -10,25 +10,28 @@ import os
 import select
 import socket
 import time
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.network.cause import Cause
+from proxy.cause import Cause
 from proxy.network.fd_handler import FdHandler
 from proxy.network.selector import Selector
 from proxy.relay.pair import Pair
 from proxy.relay.relay import Relay
 from proxy.relay.route import Route
-from proxy.relay.rows import closed_row, refused_row
+from proxy.server.closed import encode_closed
 from proxy.server.commands import Commands
-from proxy.server.link import Handover, LinkError, LinkReader, LinkWriter, encode_closed, receive_handover
+from proxy.server.link import Handover, LinkError, LinkReader, LinkWriter, receive_handover
+from proxy.server.messages import ClosedNotice, EventRow
+from proxy.server.pair_rows import closed_row, refused_row
+from proxy.server.protocol import event_notice
+from proxy.server.rows import ClosedRow, HandoverFailedRow
 from proxy.server.settings import Settings
 
 __all__ = ["LINK_CLOSE_MS", "MAX_ROWS", "ControlLink"]
 
-Message = dict[str, Any]
 READ_BYTES: Final = 65536
 MAX_REPLY_BYTES: Final = 1 << 20
 MAX_JOBS: Final = 64
@@ -109,7 +112,7 @@ class ControlLink:
 
     # What is told.
 
-    def reply(self, message: Message) -> None:
+    def reply(self, message: Mapping[str, object]) -> None:
         """Send a message that must arrive, together with all others of this turn of the loop, and after the connections that have closed."""
         if self._up:
             self.queue_closed()
@@ -120,7 +123,7 @@ class ControlLink:
         """Send the closed rows: as often as the counts are published, since a message and a wake-up of control for each would cost more than they."""
         rows = self._closed
         while rows:
-            self.writer.queue({"type": "closed"}, rows[:MAX_ROWS])
+            self.writer.queue(ClosedNotice(type="closed"), rows[:MAX_ROWS])
             del rows[:MAX_ROWS]
             self.replied = True
 
@@ -136,16 +139,16 @@ class ControlLink:
             return
         self.watch()
 
-    def tell(self, level: str, event: str, **fields: Any) -> None:
-        """Send a log row that control keeps as state, or that stands for what is lost: it must arrive. For what cannot come often."""
-        self.reply(_log_row(level, event, fields))
+    def notify(self, event: str, row: EventRow) -> None:
+        """Send a row (``protocol.EVENTS``) that control keeps as state, or that stands for what is lost: it must arrive. For what comes rarely."""
+        self.reply(event_notice(event, row))
 
-    def log(self, level: str, event: str, **fields: Any) -> None:
-        """Send a log row; lost, and counted, when the link is behind."""
+    def log(self, event: str, row: EventRow) -> None:
+        """Send a row (``protocol.EVENTS``); lost, and counted, when the link is behind."""
         if not self._up:
             return
         try:
-            self.writer.offer(_log_row(level, event, fields))
+            self.writer.offer(event_notice(event, row))
         except OSError:
             self._end()
             return
@@ -153,10 +156,10 @@ class ControlLink:
 
     def pair_closed(self, pair: Pair) -> None:
         """A pair is over: its row goes out with the next counts."""
-        self._tell_closed(closed_row(pair, self._relay.pairs.wall_offset_ns), pair.opened_ns)
+        self._queue_row(closed_row(pair, self._relay.pairs.wall_offset_ns), pair.opened_ns)
         self.commands.pair_changed()
 
-    def _tell_closed(self, row: dict[str, Any], accepted_ns: int) -> None:
+    def _queue_row(self, row: ClosedRow, accepted_ns: int) -> None:
         if self._up:
             self._closed.append(encode_closed(row, accepted_ns))
 
@@ -199,14 +202,14 @@ class ControlLink:
         except (EOFError, OSError):
             self._end()
         except LinkError as error:
-            self.log("error", "handover_failed", error=str(error))
+            self.log("handover_failed", HandoverFailedRow(error=str(error)))
 
     def _take_over(self, handover: Handover, descriptor: int) -> None:
         route = self._settings.routes.get(handover.listener)
         if route is None:
             if descriptor >= 0:
                 os.close(descriptor)
-            self.log("error", "handover_failed", error=f"no listener {handover.listener}")
+            self.log("handover_failed", HandoverFailedRow(error=f"no listener {handover.listener}"))
             return
         if descriptor < 0:
             self._refuse(handover, route, Cause.LIMIT, "no descriptor to be had")
@@ -227,7 +230,7 @@ class ControlLink:
         number = self._relay.refuse(route, cause)
         offset_ns = self._relay.pairs.wall_offset_ns
         row = refused_row(number, route, handover.peer, handover.accepted_ns + offset_ns, self._selector.now_ns + offset_ns, cause, detail)
-        self._tell_closed(row, handover.accepted_ns)
+        self._queue_row(row, handover.accepted_ns)
 
     # When its sockets are waited for, and its end.
 
@@ -284,7 +287,3 @@ class ControlLink:
                 self._handing = False
                 self._selector.unwatch(self._handover.fileno())
             self._lost()
-
-
-def _log_row(level: str, event: str, fields: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "log", "level": level, "event": event, "fields": fields}

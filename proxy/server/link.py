@@ -7,18 +7,16 @@ Commands (SOCK_STREAM): frames of a big-endian u32 length, then a UTF-8 JSON obj
 expected. Neither end ever blocks: what a socket refuses waits in ``LinkWriter``. A message is never dropped once ``send`` took it; a
 sender that may lose rows (most of ``log``) asks ``offer``, which refuses above a bound and counts.
 
-The notice ``closed`` tells of several connections that ended: behind the object, in the same frame, comes one line for each, which the
-reader gives as ``rows``. It holds the row as the log prints it (``encode_closed``, ``decode_closed``), so that nobody encodes it twice.
+Behind the object, in the same frame, may come lines, which the reader gives as ``rows``: the notice ``closed`` has one for each connection that
+ended (``closed``). What the objects hold is declared, and judged, in ``messages`` and ``rows``: here they are any.
 """
 
 import json
 import os
 import socket
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
-
-from proxy.network.connection_id import format_connection_id
 
 __all__ = [
     "MAX_FRAME",
@@ -26,9 +24,7 @@ __all__ = [
     "LinkError",
     "LinkReader",
     "LinkWriter",
-    "decode_closed",
     "encode",
-    "encode_closed",
     "receive_handover",
     "send_handover",
 ]
@@ -49,42 +45,17 @@ class LinkError(Exception):
 
 _to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False).encode
 """Made once: ``json.dumps`` with arguments makes an encoder for each call."""
-_to_log: Final = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode
 _from_json: Final = json.JSONDecoder().raw_decode
 _SPACE: Final = " "
 _LINE: Final = "\n"
 
 
-def encode(message: Message, rows: Sequence[str] = ()) -> bytes:
+def encode(message: Mapping[str, object], rows: Sequence[str] = ()) -> bytes:
     """One frame: u32 length, then the object as compact JSON, then the rows, each on a line of its own."""
     body = _LINE.join((_to_json(message), *rows)).encode(errors="backslashreplace")  # half a surrogate pair is the same in JSON when it is escaped
     if len(body) > MAX_FRAME:
         raise LinkError(f"a link message of {len(body)} bytes exceeds {MAX_FRAME}")
     return len(body).to_bytes(_HEADER, "big") + body
-
-
-def encode_closed(row: Message, accepted_ns: int) -> str:
-    """A closed row as a line of the notice ``closed``: when the connection was accepted (which names it to control), its id, and the row as the
-    log prints it, where the id is text.
-    """
-    number = row["id"]
-    row["id"] = format_connection_id(number)
-    return f"{accepted_ns} {number} {_to_log(row)}"
-
-
-def decode_closed(line: str) -> tuple[int, str, Message]:
-    """The inverse of ``encode_closed``: when it was accepted, the row as the log prints it, and as an object, where the id is a number.
-
-    Raises:
-        LinkError: anything else.
-    """
-    try:
-        accepted_ns, number, text = line.split(_SPACE, 2)
-        row, _ = _from_json(text)
-        row["id"] = int(number)
-        return int(accepted_ns), text, row
-    except (TypeError, ValueError) as error:
-        raise LinkError(f"a closed row cannot be read: {error}") from error
 
 
 class LinkReader:
@@ -153,16 +124,16 @@ class LinkWriter:
         """Bytes the socket has not taken."""
         return len(self._buffer)
 
-    def queue(self, message: Message, rows: Sequence[str] = ()) -> None:
+    def queue(self, message: Mapping[str, object], rows: Sequence[str] = ()) -> None:
         """Takes a message that must arrive; ``flush`` writes it, and whatever else was queued, in one go."""
         self._buffer += encode(message, rows)
 
-    def send(self, message: Message) -> bool:
+    def send(self, message: Mapping[str, object]) -> bool:
         """Queues a message that must arrive, writes what the socket takes; True when nothing waits."""
         self.queue(message)
         return self.flush()
 
-    def offer(self, message: Message) -> bool:
+    def offer(self, message: Mapping[str, object]) -> bool:
         """Queues a row that may be lost: False, and counted, when too much waits already."""
         if len(self._buffer) >= self._row_bytes:
             self.dropped_count += 1

@@ -22,8 +22,8 @@ from typing import Any, Final
 
 from mypy_extensions import i64
 
+from proxy.cause import Cause
 from proxy.cells import PROCESSOR_BLOCK, CellWriter, State
-from proxy.network.cause import Cause
 from proxy.network.fd_handler import FdHandler
 from proxy.network.selector import Selector
 from proxy.network.timer import Timer
@@ -32,12 +32,14 @@ from proxy.relay.drain import Drain
 from proxy.relay.pair import Pair
 from proxy.relay.publisher import Publisher
 from proxy.relay.relay import Relay
-from proxy.relay.rows import endpoint_row
 from proxy.relay.upstream import Endpoint, Upstream
 from proxy.relay.watcher import PairWatcher
 from proxy.server.control_link import ControlLink
 from proxy.server.heap import Heap
 from proxy.server.link import LinkReader
+from proxy.server.messages import DrainedNotice, ReadyMessage
+from proxy.server.pair_rows import endpoint_down_row, endpoint_up_row
+from proxy.server.rows import InternalErrorRow, TapIncompleteRow, TapRuleOffRow
 from proxy.server.settings import Settings
 from proxy.tap.writer import TapWriter
 
@@ -192,7 +194,7 @@ class Loop:
         watcher.loop = self
         self._set_clock()
 
-    def announce(self, message: Message) -> None:
+    def announce(self, message: ReadyMessage) -> None:
         """Say that this processor is ready."""
         self._cells.state(State.SERVING)
         self._publish(self._selector.now_ns)
@@ -283,7 +285,7 @@ class Loop:
         over = rules.expire(wall_ns)
         for off in rules.take_turned_off(wall_ns):
             over = True
-            self.link.tell("warning", "tap_rule_off", rule=off.rule, cause=off.cause, percent=round(off.percent, 1), limit=off.limit)
+            self.link.notify("tap_rule_off", TapRuleOffRow(rule=off.rule, cause=off.cause, percent=round(off.percent, 1), limit=off.limit))
         if over:
             self._relay.pairs.ask_again()
 
@@ -316,7 +318,7 @@ class Loop:
 
     def _tell_faults(self) -> None:
         for fault in self._selector.faults.take():
-            self.link.log("error", "internal_error", place=fault.place, count=fault.times, error=fault.error, at=fault.at)
+            self.link.log("internal_error", InternalErrorRow(place=fault.place, count=fault.times, error=fault.error, at=fault.at))
 
     # What is told.
 
@@ -332,16 +334,16 @@ class Loop:
 
     def on_drained(self, cut_off: int) -> None:
         """No pair is left."""
-        self.link.reply({"type": "drained", "open": len(self._relay.pairs.open), "cut_off": cut_off})
+        self.link.reply(DrainedNotice(type="drained", open=len(self._relay.pairs.open), cut_off=cut_off))
         if self._terminations:
             self.stop()
 
     def on_endpoint_changed(self, upstream: Upstream, endpoint: Endpoint) -> None:
         """An endpoint is left out, or used again."""
         if endpoint.down:
-            self.link.log("warning", "endpoint_down", **endpoint_row(upstream, endpoint))
+            self.link.log("endpoint_down", endpoint_down_row(upstream, endpoint))
         else:
-            self.link.log("info", "endpoint_up", **endpoint_row(upstream, endpoint))
+            self.link.log("endpoint_up", endpoint_up_row(upstream, endpoint))
 
     def on_tap(self) -> None:
         """The tap's log may accept again."""
@@ -405,7 +407,7 @@ class Loop:
 
     def _close_tap(self) -> None:
         if self._tap is not None and not self._tap.flush_and_close(TAP_CLOSE_MS):
-            self.link.tell("error", "tap_incomplete", error=self._tap.error)
+            self.link.notify("tap_incomplete", TapIncompleteRow(error=self._tap.error))
 
     def _close_cells(self) -> None:
         self._publish(self._selector.read_clock())

@@ -5,7 +5,7 @@ start: limits, the pool's share, endpoints, the tap.
 """
 
 import socket
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, cast
 
 from proxy.config.address import parse_address
 from proxy.config.model import (
@@ -29,23 +29,33 @@ from proxy.relay.counters import Counters
 from proxy.relay.relay import Relay
 from proxy.relay.route import Route
 from proxy.relay.upstream import Endpoint, Upstream
+from proxy.server.messages import Change, StartMessage
+from proxy.server.protocol import change_fault
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter
 
 __all__ = ["ChangeError", "Settings"]
 
-Message = dict[str, Any]
-Wire = list[Any]
+Address = list[str | int]  # one of ``messages.Endpoints``
 Files = dict[str, bytes] | None
 NS_PER_MS: Final = 1_000_000
 KAFKA_HEAD: Final = 131_200  # what pairing may have to see of a request: as much as it looks at, see ``proxy.relay.pairing``
+
+
+class _Prepared(NamedTuple):
+    """A change that was judged."""
+
+    number: int
+    change: Change
+    endpoints: dict[str, list[Endpoint]]
+    rules: TapRules | None
 
 
 class ChangeError(Exception):
     """A change that cannot be made; the text is for the operator."""
 
 
-def _literal(endpoint: str) -> Wire:
+def _literal(endpoint: str) -> Address:
     """An endpoint that needs no resolver: a number, or a Unix socket."""
     address = parse_address(endpoint)
     if address.kind == "name":
@@ -71,7 +81,7 @@ class Settings:
         ConfigError: certificates cannot be used, or an endpoint has no address.
     """
 
-    def __init__(self, message: Message, pool: MemoryPool) -> None:
+    def __init__(self, message: StartMessage, pool: MemoryPool) -> None:
         self.config: Final[ProxyConfig] = from_wire(message["config"])
         self.pool: Final = pool
         self.counters: Final = Counters([item.name for item in self.config.listeners], [item.name for item in self.config.upstreams])
@@ -91,7 +101,7 @@ class Settings:
         self._accounts: Final = {item.name: pool.account(self.config.memory_pool.shares.get(item.name, 0)) for item in self.config.listeners}
         self.routes: Final = {item.name: self._route(item) for item in self.config.listeners}
         self.limits: Final = {name: route.options.limit for name, route in self.routes.items()}
-        self._prepared: tuple[int, Message] | None = None
+        self._prepared: _Prepared | None = None
         self._relay: Relay | None = None
         self._tap: TapWriter | None = None
         self._set_largest()
@@ -167,17 +177,21 @@ class Settings:
 
     # Changes.
 
-    def prepare(self, change_id: int, change: Message) -> None:
+    def prepare(self, change_id: int, asked: dict[str, Any]) -> None:
         """Judge a change and keep it.
 
         Raises:
             ChangeError: it cannot be made; nothing is kept.
         """
         if self._prepared is not None:
-            raise ChangeError(f"change {self._prepared[0]} is prepared and not decided")
-        unknown = set(change) - {"max_receive_size", "share", "endpoints", "tap_rules", "tap_rule"}
+            raise ChangeError(f"change {self._prepared.number} is prepared and not decided")
+        unknown = set(asked) - set(Change.__annotations__)
         if unknown:
             raise ChangeError(f"cannot change {', '.join(sorted(unknown))}")
+        fault = change_fault(asked)
+        if fault:
+            raise ChangeError(f"a change that cannot be read: change{fault}")
+        change = cast(Change, asked)
         limits = {name: int(limit.value) for name, limit in self.limits.items()}
         for name, size in change.get("max_receive_size", {}).items():
             if name not in limits:
@@ -195,9 +209,9 @@ class Settings:
         except ConfigError as error:
             raise ChangeError(str(error)) from error
         rules = self._rules(change["tap_rules"]) if "tap_rules" in change else None
-        self._prepared = change_id, {**change, "endpoints": fresh, "tap_rules": rules}
+        self._prepared = _Prepared(change_id, change, fresh, rules)
 
-    def _rules(self, rows: list[Message]) -> TapRules:
+    def _rules(self, rows: list[dict[str, Any]]) -> TapRules:
         """The tap's rules, ready to be asked."""
         if self._tap is None:
             raise ChangeError("there is no tap")
@@ -222,27 +236,27 @@ class Settings:
 
     def commit(self, change_id: int) -> bool:
         """Put the prepared change in force; False when it is not that one. Of tap rules: for new pairs; the caller has the others follow."""
-        if self._prepared is None or self._prepared[0] != change_id:
+        prepared = self._prepared
+        if prepared is None or prepared.number != change_id:
             return False
-        change = self._prepared[1]
         self._prepared = None
+        change = prepared.change
         for name, size in change.get("max_receive_size", {}).items():
             self.limits[name].value = size
         self._set_largest()
         if "share" in change:
             self.pool.resize(change["share"])
-        for name, endpoints in change["endpoints"].items():
+        for name, endpoints in prepared.endpoints.items():
             self.upstreams[name].replace(endpoints)
-        rules = change["tap_rules"]
-        if rules is not None and self._relay is not None:
+        if prepared.rules is not None and self._relay is not None:
             if self._relay.pairs.rules is not None:
-                rules.inherit(self._relay.pairs.rules, change.get("tap_rule", ""))
-            self._relay.put_rules(rules)
+                prepared.rules.inherit(self._relay.pairs.rules, change.get("tap_rule", ""))
+            self._relay.put_rules(prepared.rules)
         return True
 
     def abort(self, change_id: int) -> None:
         """Forget the prepared change; harmless when it is another."""
-        if self._prepared is not None and self._prepared[0] == change_id:
+        if self._prepared is not None and self._prepared.number == change_id:
             self._prepared = None
 
 
@@ -250,7 +264,7 @@ def _cut_from(forward: Forward) -> int:
     return CUT_ABOVE if forward == "cut_through" else NEVER_CUT
 
 
-def _files(message: Message) -> Files:
+def _files(message: StartMessage) -> Files:
     """Certificates, keys and authorities as control read them at its start; none: they are read here."""
     files = message.get("files")
     return None if files is None else {path: text.encode("latin-1") for path, text in files.items()}
@@ -265,7 +279,7 @@ def _client_tls(upstream: UpstreamConfig, files: Files) -> Any:
     return client_context(ca=tls.ca, certificate=tls.certificate, key=tls.key, min_version=tls.min_version, files=files)
 
 
-def _endpoints(upstream: UpstreamConfig, rows: list[Wire]) -> list[Endpoint]:
+def _endpoints(upstream: UpstreamConfig, rows: list[Address]) -> list[Endpoint]:
     """Rows of the link, ``[host, family, path]`` or ``[host, family, address, port]``, as endpoints.
 
     Raises:

@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import time
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -15,8 +16,11 @@ from control.fleet.processor import COMMAND
 from proxy.cells import CellLayout, CellReader, create
 from proxy.config.model import MIB, ProxyConfig, TapConfig, TapRule, rules_to_wire, to_wire
 from proxy.network.connection_id import format_connection_id
-from proxy.server.link import Handover, LinkReader, decode_closed, encode, send_handover
+from proxy.server.closed import decode_closed
+from proxy.server.link import Handover, LinkReader, encode, send_handover
 from proxy.server.loop import Loop
+from proxy.server.messages import StartMessage
+from proxy.server.protocol import REPLIES, WIRE_VERSION, Request, read_notice, read_ready
 from tests.fakes import fleet
 from tests.fakes.conformance import Kind
 from tests.fakes.processor import FakeProcessor
@@ -32,7 +36,9 @@ REFUSED = "refused"
 
 
 class Processor:
-    """One process and control's ends of what connects it. ``notices`` holds what answered nothing, ``closed`` the closed rows."""
+    """One process and control's ends of what connects it. ``notices`` holds what answered nothing, ``closed`` the closed rows. Whatever comes is
+    judged as control judges it.
+    """
 
     def __init__(self, command: tuple[str, ...], upstream: ScriptedUpstream, config: ProxyConfig = CONFIG) -> None:
         self.config = config
@@ -55,11 +61,14 @@ class Processor:
         self.closed: list[Row] = []
         self.answers: dict[int, Row] = {}
         self.asked = 0
+        self.open: defaultdict[int, deque[str]] = defaultdict(deque)  # what was asked under an id and is not answered
         self.accepted_ns = 0
         self.clients: list[socket.socket] = []
         self.endpoints = {"u": [["127.0.0.1", int(socket.AF_INET), "127.0.0.1", upstream.port]]}
 
     def post(self, *messages: Row) -> None:
+        for message in messages:
+            self.open[message.get("id", 0)].append(message["type"])
         self.commands.sendall(b"".join(map(encode, messages)))
 
     def receive(self) -> None:
@@ -68,9 +77,13 @@ class Processor:
             raise EOFError("the processor closed its link")
         for message in self.reader.feed(data):
             if message.get("id") is not None:
+                kind = self.open[message["id"]].popleft()
+                assert Request[Any]({"type": kind}, REPLIES.get(kind, {})).read(message) == message
                 self.answers[message["id"]] = message
             elif message["type"] == "closed":
                 self.closed += [decode_closed(line)[2] for line in message["rows"]]
+            elif message["type"] != "failed":
+                self.notices.append(read_ready(message) if message["type"] == "ready" else read_notice(message))
             else:
                 self.notices.append(message)
 
@@ -90,18 +103,18 @@ class Processor:
     def ask(self, **message: Any) -> Row:
         return self.answer(self.begin(**message))
 
-    def start(self, share: int = 12 * MIB) -> None:
-        self.post(
-            {
-                "type": "start",
-                "config": to_wire(self.config),
-                "slot": 3,
-                "generation": 7,
-                "boot_id": "b",
-                "share": share,
-                "endpoints": self.endpoints,
-            }
+    def start(self, share: int = 12 * MIB, **changes: Any) -> None:
+        message = StartMessage(
+            type="start",
+            wire=WIRE_VERSION,
+            config=to_wire(self.config),
+            slot=3,
+            generation=7,
+            boot_id="b",
+            share=share,
+            endpoints=self.endpoints,
         )
+        self.post({key: value for key, value in {**message, **changes}.items() if value is not None})
         self.until(lambda: self.notices)
 
     def prepare(self, **change: Any) -> tuple[int, str]:
@@ -159,6 +172,20 @@ def test_it_says_that_it_is_ready_and_its_heart_beats(processor: Processor) -> N
         time.sleep(0.005)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("wire", [WIRE_VERSION - 1, WIRE_VERSION + 1, None])
+def test_a_control_of_another_release_is_refused_in_words_and_the_process_ends(kind: str, wire: int | None, upstream: ScriptedUpstream) -> None:
+    processor = Processor(KINDS[kind].make(), upstream)
+    try:
+        processor.start(wire=wire)
+        (failed,) = processor.notices
+        assert failed["type"] == "failed"
+        assert f"control speaks {'no version' if wire is None else f'version {wire}'} of the link" in failed["error"]
+        assert processor.process.wait(10) == 1
+    finally:
+        processor.close()
+
+
 def test_a_change_is_kept_until_it_is_decided_and_there_is_one_at_a_time(processor: Processor) -> None:
     first, answer = processor.prepare(max_receive_size={"a": 1000})
     assert answer == "prepared"
@@ -196,6 +223,9 @@ def test_an_abort_that_follows_at_once_leaves_nothing_prepared(processor: Proces
         {"share": MIB - 1},
         {"endpoints": {"none": []}},
         {"colour": "red"},
+        {"share": "12MiB"},
+        {"max_receive_size": {"a": "1000"}},
+        {"endpoints": {"u": ["127.0.0.1"]}},
         {"tap_rules": []},
     ],
 )
@@ -240,6 +270,10 @@ def test_tap_rules_are_judged_kept_and_put_in_force(kind: str, upstream: Scripte
         {"type": "drain"},
         {"type": "close"},
         {"type": "holders"},
+        {"type": "drain", "timeout_ms": "5s"},
+        {"type": "list", "after": None},
+        {"type": "mute", "connections": "all"},
+        {"type": "upstreams", "colour": "red"},
         *({"type": "holders", "limit": limit} for limit in (0, 101)),
     ],
 )

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from proxy.network.cause import Cause
+from proxy.cause import Cause
 from proxy.network.channel import Channel
 from proxy.network.channel_sink import ChannelSink, PipeTarget
 from proxy.network.memory_pool import MemoryPool

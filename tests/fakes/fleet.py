@@ -24,8 +24,9 @@ from control.steering.pool import equal_shares
 from control.steering.steering import Steering
 from control.steering.taps import Rules
 from proxy.config.model import MIB, ListenerConfig, MemoryPoolConfig, ProxyConfig, TapConfig, UpstreamConfig
+from proxy.server.protocol import Request
 
-__all__ = ["COMMAND", "Client", "Fleet", "MemoryLog", "fleet", "fleet_config", "open_channels", "run", "until"]
+__all__ = ["COMMAND", "Client", "Fleet", "MemoryLog", "facts", "fleet", "fleet_config", "open_channels", "run", "until"]
 
 COMMAND = (sys.executable, "-P", str(Path(__file__).with_name("processor.py")))
 Row = dict[str, Any]
@@ -185,6 +186,12 @@ async def open_channels(made: Fleet, count: int) -> list[int]:
     rows, _ = await made.steering.list_channels(page_size=1000)
     await until(lambda: made.acceptor.listeners["a"].open == len(rows))  # the acceptor's thread counts what it has handed over already
     return [row["id"] for row in rows]
+
+
+async def facts(made: Fleet) -> list[Row]:
+    """What is in force in each processor, as they say themselves."""
+    request = Request[Row]({"type": "facts"}, {"facts": dict})
+    return [(await processor.request(request, 5000))["facts"] for processor in made.supervisor.running]
 
 
 async def until(condition: Any) -> None:

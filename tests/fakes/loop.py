@@ -20,8 +20,9 @@ from proxy.network.timer import Timer
 from proxy.relay.drain import Drain
 from proxy.relay.publisher import Publisher
 from proxy.relay.relay import Relay
+from proxy.server.closed import decode_closed
 from proxy.server.heap import Heap
-from proxy.server.link import Handover, LinkReader, decode_closed, encode, send_handover
+from proxy.server.link import Handover, LinkReader, encode, send_handover
 from proxy.server.loop import Loop, Watcher
 from proxy.server.settings import Settings
 from proxy.tap.rules import TapRules
@@ -155,7 +156,7 @@ class LoopBench:
     def _keep(self, data: bytes) -> None:
         for message in self._reader.feed(data):
             if message["type"] == "closed":
-                self.read += [{"type": "closed", "row": decode_closed(line)[2]} for line in message["rows"]]
+                self.read += [{"type": message["type"], "row": decode_closed(line)[2]} for line in message["rows"]]
             else:
                 self.read.append(message)
 

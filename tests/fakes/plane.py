@@ -59,10 +59,12 @@ from proxy.config.model import (
     whole_request,
 )
 from proxy.network.connection_id import format_connection_id, parse_connection_id
+from proxy.server.rows import OpenRow
+from tests.fakes import rows
+from tests.fakes.rows import OPENED_NS
 
 __all__ = ["FakePlane", "channel_row", "closed_row", "fake_config", "holder"]
 
-OPENED_NS = 1_800_000_000_500_000_000
 MIB = 1024 * 1024
 
 
@@ -83,64 +85,30 @@ def fake_config(admin: str, health: str | None = "127.0.0.1:0", tap: TapConfig |
     )
 
 
-def channel_row(text: str, listener: str = "kafka", **changes: object) -> Row:
+def channel_row(text: str, listener: str = "kafka", **changes: Any) -> OpenRow:
     """An open pair, as processors give it."""
-    return {
-        "id": parse_connection_id(text),
-        "listener": listener,
-        "peer": "10.0.0.9:51000",
-        "upstream": "brokers",
-        "endpoint": "10.1.0.1:9092",
-        "principal": "CN=client",
-        "tls": {"version": "TLSv1.3", "cipher": "TLS_AES_256_GCM_SHA384"},
-        "state": "open",
-        "muted": [],
-        "muted_upstream": ["peer"],
-        "muting": False,
-        "mute_reason": "",
-        "frames": {"request": 3, "response": 2},
-        "bytes": {"request": 300, "response": 200},
-        "in_flight": 1,
-        "pending_send": 7,
-        "leased": 11,
-        "opened_ns": OPENED_NS,
-        "last_active_ns": OPENED_NS + 10**9,
-        **changes,
-    }
+    return rows.open_row(id=int(parse_connection_id(text)), listener=listener, **changes)
 
 
-def holder(text: str, size: int, **changes: object) -> Holder:
+def holder(text: str, size: int, **changes: Any) -> Holder:
     """Who holds ``size`` bytes of a frame begun."""
-    row: Row = {
-        "channel": parse_connection_id(text),
-        "listener": "kafka",
-        "side": "downstream",
-        "peer": "10.0.0.9:51000",
-        "kind": "begun",
-        "bytes": size,
-        "muted": ("memory",),
-        "muted_ns": OPENED_NS + 10**9,
-        "last_active_ns": OPENED_NS,
-    }
-    return Holder(**{**row, **changes})
+    made = Holder(
+        channel=int(parse_connection_id(text)),
+        listener="kafka",
+        side="downstream",
+        peer="10.0.0.9:51000",
+        kind="begun",
+        bytes=size,
+        muted=("memory",),
+        muted_ns=OPENED_NS + 10**9,
+        last_active_ns=OPENED_NS,
+    )
+    return dataclasses.replace(made, **changes)
 
 
-def closed_row(text: str, cause: str, listener: str = "kafka", **changes: object) -> Row:
+def closed_row(text: str, cause: str, listener: str = "kafka", **changes: Any) -> Row:
     """A pair that ended, as the plane tells its subscribers."""
-    row = channel_row(text, listener)
-    for key in ("muted", "muted_upstream", "muting", "mute_reason", "in_flight", "pending_send", "leased", "last_active_ns"):
-        del row[key]
-    return {
-        **row,
-        "event": "closed",
-        "cause": cause,
-        "detail": "said the peer",
-        "side": "downstream",
-        "closed_ns": OPENED_NS + 2 * 10**9,
-        "lost": {"bytes": 5, "request": 5, "response": 0},
-        "mutes": {"peer": {"count": 2, "ns": 1_500_000}},
-        **changes,
-    }
+    return {"event": "closed", **rows.closed_row(id=int(parse_connection_id(text)), cause=cause, listener=listener, **changes)}
 
 
 class FakePlane(ControlPlane):
@@ -148,7 +116,7 @@ class FakePlane(ControlPlane):
 
     def __init__(self, config: ProxyConfig) -> None:
         self._config = config
-        self.rows: dict[int, Row] = {}
+        self.rows: dict[int, OpenRow] = {}
         self.holders: list[Holder] = []
         self.limits = {listener.name: listener.max_receive_size for listener in config.listeners}
         self.pool = config.memory_pool.size
@@ -180,7 +148,7 @@ class FakePlane(ControlPlane):
         for descriptor in self._descriptors:
             os.close(descriptor)
 
-    def add(self, *rows: Row) -> None:
+    def add(self, *rows: OpenRow) -> None:
         self.rows.update((row["id"], row) for row in rows)
 
     def drop(self, *texts: str) -> None:
@@ -230,7 +198,7 @@ class FakePlane(ControlPlane):
         if name is not None and name not in self.limits:
             raise NotFoundError("listener", name)
 
-    async def list_channels(self, listener: str | None = None, page_size: int = 0, page_token: str = "") -> tuple[list[Row], str]:
+    async def list_channels(self, listener: str | None = None, page_size: int = 0, page_token: str = "") -> tuple[list[OpenRow], str]:
         self._listener(listener)
         if page_token and not page_token.isdigit():
             raise InvalidArgumentError([Violation("page_token", "is not ours")])
@@ -239,7 +207,7 @@ class FakePlane(ControlPlane):
         end = start + rows_per_page(page_size)
         return rows[start:end], str(end) if end < len(rows) else ""
 
-    async def describe_channel(self, channel: int) -> Row:
+    async def describe_channel(self, channel: int) -> OpenRow:
         if channel not in self.rows:
             raise NotFoundError("channel", format_connection_id(channel))
         return self.rows[channel]

@@ -17,6 +17,9 @@ quitting        dies when a change is to be committed, before it has it
 off             says that the rule "doubtful" has turned itself off, when it has it and bytes come
 holding         says that each of its connections holds as many bytes as its number
 leaving         dies when it is asked who holds memory
+older, newer    says that it speaks another version of the link
+unversioned     says no version of it
+misspelt        says what holds memory in rows without ``kind``
 """
 
 import argparse
@@ -32,9 +35,29 @@ from typing import Any
 from proxy.cells import CellLayout, CellWriter, State
 from proxy.config.model import MAX_RECEIVE_SIZE, from_wire, largest_whole, rule_from_wire, whole_request
 from proxy.network.connection_id import ConnectionIds
-from proxy.server.link import Handover, LinkReader, encode, encode_closed, receive_handover
-
-ZERO = {"request": 0, "response": 0}
+from proxy.server.closed import encode_closed
+from proxy.server.link import Handover, LinkReader, encode, receive_handover
+from proxy.server.messages import (
+    AbortedReply,
+    BulkCommand,
+    BulkReply,
+    Change,
+    ClosedNotice,
+    CommittedReply,
+    DescribeReply,
+    DrainedNotice,
+    DrainReply,
+    ErrorReply,
+    FailedMessage,
+    HoldersReply,
+    ListReply,
+    PreparedReply,
+    ReadyMessage,
+    RefusedReply,
+    UpstreamsReply,
+)
+from proxy.server.protocol import WIRE_VERSION, change_fault, event_notice, read_command, read_start
+from proxy.server.rows import ClosedRow, EndpointDownRow, HolderRow, LostRow, OpenRow, TapRuleOffRow, TrafficRow
 
 
 class FakeProcessor:
@@ -55,7 +78,7 @@ class FakeProcessor:
         self.ids: ConnectionIds | None = None
         self.selector.register(commands, selectors.EVENT_READ, self.read_commands)
 
-    def send(self, **message: Any) -> None:
+    def send(self, message: Any) -> None:
         self.commands.sendall(encode(message))
 
     def run(self) -> None:
@@ -71,14 +94,27 @@ class FakeProcessor:
         if not data:
             sys.exit(0)
         for message in self.reader.feed(data):
-            try:
-                getattr(self, f"on_{message['type']}")(message)
-            except (AttributeError, KeyError, TypeError, ValueError) as error:
-                self.send(type="error", id=message.get("id"), error=f"{type(error).__name__}: {error}")
+            if self.writer is None:
+                self.start(message)
+            elif message["type"] == "facts":  # only the fake is asked: what is in force
+                self.send({"type": "facts", "id": message["id"], "facts": self.facts})
+            else:
+                self.obey(message)
 
-    def on_start(self, message: dict[str, Any]) -> None:
-        if self.mode == "fail":
-            self.send(type="failed", error="the fake was told to")
+    def obey(self, message: dict[str, Any]) -> None:
+        try:
+            command: Any = read_command(message)
+            getattr(self, f"on_{command['type']}")(command)
+        except Exception as error:
+            self.send(ErrorReply(type="error", id=message.get("id"), error=f"{type(error).__name__}: {error}"))
+
+    def start(self, first: dict[str, Any]) -> None:
+        try:
+            message = read_start(first)
+            if self.mode == "fail":
+                raise RuntimeError("the fake was told to")
+        except Exception as error:
+            self.send(FailedMessage(type="failed", error=str(error)))
             sys.exit(1)
         if self.mode == "slow_start":
             time.sleep(0.3)
@@ -97,7 +133,11 @@ class FakeProcessor:
         self.writer.state(State.SERVING)
         self.ids = ConnectionIds(self.slot, message["generation"])
         self.selector.register(self.handover, selectors.EVENT_READ, self.take)
-        self.send(type="ready", pid=os.getpid(), modules={"fake": __file__})
+        wire = {"older": WIRE_VERSION - 1, "newer": WIRE_VERSION + 1}.get(self.mode, WIRE_VERSION)
+        ready: Any = ReadyMessage(type="ready", wire=wire, pid=os.getpid(), modules={"fake": __file__})
+        if self.mode == "unversioned":
+            del ready["wire"]
+        self.send(ready)
 
     def publish(self) -> None:
         """Show in the cells what is in force, and the connections."""
@@ -121,22 +161,25 @@ class FakeProcessor:
         if self.mode == "dying":
             os._exit(9)
         if self.mode == "refuse":
-            self.send(type="refused", id=message["id"], reason="the fake was told to")
+            self.send(RefusedReply(type="refused", id=message["id"], reason="the fake was told to"))
             return
         refusal = self.judge(message["change"])
         if refusal:
-            self.send(type="refused", id=message["id"], reason=refusal)
+            self.send(RefusedReply(type="refused", id=message["id"], reason=refusal))
             return
         self.prepared = message["id"], message["change"]
-        self.send(type="prepared", id=message["id"])
+        self.send(PreparedReply(type="prepared", id=message["id"]))
 
-    def judge(self, change: dict[str, Any]) -> str:
+    def judge(self, change: Change) -> str:
         """Why a change is refused; empty when it is not."""
         if self.prepared is not None:
             return f"change {self.prepared[0]} is prepared and not decided"
         unknown = set(change) - set(self.facts) - ({"tap_rule"} if "tap_rules" in self.facts else set())
         if unknown:
             return f"cannot change {', '.join(sorted(unknown))}"
+        fault = change_fault(change)
+        if fault:
+            return f"a change that cannot be read: change{fault}"
         limits = {**self.facts["max_receive_size"], **change.get("max_receive_size", {})}
         if set(limits) != set(self.facts["max_receive_size"]) or not all(MAX_RECEIVE_SIZE.takes(size) for size in limits.values()):
             return f"max_receive_size {limits}"
@@ -165,7 +208,7 @@ class FakeProcessor:
         if self.mode == "quitting":
             os._exit(9)
         if self.mode == "broken" or self.prepared is None or self.prepared[0] != message["id"]:
-            self.send(type="refused", id=message["id"], reason="that change is not prepared")
+            self.send(RefusedReply(type="refused", id=message["id"], reason="that change is not prepared"))
             return
         change = self.prepared[1]
         self.prepared = None
@@ -178,31 +221,51 @@ class FakeProcessor:
                 self.facts[key] = value
         self.publish()
         if self.mode != "unconfirmed" or 13 not in change.get("max_receive_size", {}).values():
-            self.send(type="committed", id=message["id"])
+            self.send(CommittedReply(type="committed", id=message["id"]))
 
     def on_abort(self, message: dict[str, Any]) -> None:
         if self.prepared is not None and self.prepared[0] == message["id"]:
             self.prepared = None
-        self.send(type="aborted", id=message["id"])
+        self.send(AbortedReply(type="aborted", id=message["id"]))
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[OpenRow]:
         return [
-            {"id": number, "listener": item.listener, "peer": item.peer, "facts": self.facts, "muted": ["admin"] if number in self.muted else []}
+            OpenRow(
+                id=number,
+                listener=item.listener,
+                peer=item.peer,
+                upstream="u",
+                endpoint="127.0.0.1:1",
+                principal="ANONYMOUS",
+                tls=None,
+                frames=TrafficRow(request=0, response=0),
+                bytes=TrafficRow(request=0, response=0),
+                opened_ns=1,
+                state="open",
+                muted=["admin"] if number in self.muted else [],
+                muted_upstream=[],
+                muting=False,
+                mute_reason="",
+                in_flight=0,
+                pending_send=0,
+                leased=0,
+                last_active_ns=1,
+            )
             for _, number, item in self.connections.values()
         ]
 
     def on_list(self, message: dict[str, Any]) -> None:
-        rows = [row for row in self.rows() if row["id"] > message["after"] and message["listener"] in (None, row["listener"])]
-        page = rows[: message["limit"]]
+        listener, limit = message.get("listener"), message.get("limit", 10_000)
+        rows = [row for row in self.rows() if row["id"] > message.get("after", 0) and listener in (None, row["listener"])]
+        page = rows[:limit]
         following = page[-1]["id"] if len(rows) > len(page) else 0
-        self.send(type="result", id=message["id"], rows=page, next=following)
+        self.send(ListReply(type="result", id=message["id"], rows=page, next=following))
 
     def on_describe(self, message: dict[str, Any]) -> None:
-        connection = int(message["connection"])
-        row = next((row for row in self.rows() if row["id"] == connection), None)
-        self.send(type="result", id=message["id"], row=row)
+        row = next((row for row in self.rows() if row["id"] == message["connection"]), None)
+        self.send(DescribeReply(type="result", id=message["id"], row=row))
 
-    def named(self, message: dict[str, Any]) -> tuple[list[int], list[int], list[int]]:
+    def named(self, message: BulkCommand) -> tuple[list[int], list[int], list[int]]:
         """Those that it happens to, those that are not here, and those that it does not happen to."""
         here = {number: item for _, number, item in self.connections.values()}
         if message.get("listener") is not None:
@@ -217,14 +280,14 @@ class FakeProcessor:
             return
         affected, missing, undone = self.named(message)
         self.muted |= set(affected)
-        self.send(type="result", id=message["id"], affected=affected, missing=missing, undone=undone)
+        self.send(BulkReply(type="result", id=message["id"], affected=affected, missing=missing, undone=undone))
 
     def on_unmute(self, message: dict[str, Any]) -> None:
         if self.mode == "deaf":
             return
         affected, missing, undone = self.named(message)
         self.muted -= set(affected)
-        self.send(type="result", id=message["id"], affected=affected, missing=missing, undone=undone)
+        self.send(BulkReply(type="result", id=message["id"], affected=affected, missing=missing, undone=undone))
 
     def on_close(self, message: dict[str, Any]) -> None:
         if self.mode == "deaf":
@@ -233,31 +296,45 @@ class FakeProcessor:
         for descriptor, (_, number, _) in list(self.connections.items()):
             if number in affected:
                 self.close(descriptor, "admin")
-        self.send(type="result", id=message["id"], affected=affected, missing=missing, undone=undone)
+        self.send(BulkReply(type="result", id=message["id"], affected=affected, missing=missing, undone=undone))
 
     def on_upstreams(self, message: dict[str, Any]) -> None:
-        rows = [{"upstream": "u", "endpoint": "127.0.0.1:1", "reason": "refused", "detail": f"says {self.slot}"}] if self.mode == "down" else []
-        self.send(type="result", id=message["id"], rows=rows)
+        row = EndpointDownRow(upstream="u", endpoint="127.0.0.1:1", failures=1, reason="refused", detail=f"says {self.slot}", backoff_ms=1000)
+        self.send(UpstreamsReply(type="result", id=message["id"], rows=[row] if self.mode == "down" else []))
 
     def on_holders(self, message: dict[str, Any]) -> None:
         if self.mode == "leaving":
             os._exit(9)
         if not 1 <= message["limit"] <= 100:
             raise ValueError(f"a limit of {message['limit']} holders")
-        side = {"side": "downstream", "kind": "begun", "muted": ["memory"], "muted_ns": 5, "last_active_ns": 3}
-        here = self.connections.values() if self.mode == "holding" else ()
-        rows = [{**side, "id": number, "listener": item.listener, "peer": item.peer, "bytes": number & 0xFFFF} for _, number, item in here]
+        rows = [
+            HolderRow(
+                id=number,
+                listener=item.listener,
+                side="downstream",
+                peer=item.peer,
+                kind="begun",
+                bytes=number & 0xFFFF,
+                muted=["memory"],
+                muted_ns=5,
+                last_active_ns=3,
+            )
+            for _, number, item in (self.connections.values() if self.mode in ("holding", "misspelt") else ())
+        ]
         rows.sort(key=lambda row: -row["bytes"])
-        self.send(type="result", id=message["id"], rows=rows[: message["limit"]])
+        reply: Any = HoldersReply(type="result", id=message["id"], rows=rows[: message["limit"]])
+        if self.mode == "misspelt":
+            for row in reply["rows"]:
+                row["sort"] = row.pop("kind")
+        self.send(reply)
 
     def on_drain(self, message: dict[str, Any]) -> None:
         if self.mode == "deaf":
             return
-        int(message["timeout_ms"])
-        self.send(type="result", id=message["id"])
+        self.send(DrainReply(type="result", id=message["id"]))
         for descriptor in list(self.connections):
             self.close(descriptor, "drained")
-        self.send(type="drained", open=0, cut_off=0)
+        self.send(DrainedNotice(type="drained", open=0, cut_off=0))
 
     def on_stop(self, message: dict[str, Any]) -> None:
         for descriptor in list(self.connections):
@@ -291,8 +368,7 @@ class FakeProcessor:
             os._exit(9)
         if self.mode == "off" and any(rule["name"] == "doubtful" for rule in self.facts["tap_rules"]):
             self.mode = ""
-            fields = {"rule": "doubtful", "cause": "loss", "percent": 7.5 + self.slot, "limit": 1.0}
-            self.send(type="log", level="warning", event="tap_rule_off", fields=fields)
+            self.send(event_notice("tap_rule_off", TapRuleOffRow(rule="doubtful", cause="loss", percent=7.5 + self.slot, limit=1.0)))
         if data:
             connection.send(data)
         else:
@@ -304,9 +380,26 @@ class FakeProcessor:
         connection.close()
         self.cell("framegate.connection.closed", handover.listener, cause)
         self.publish()
-        row = {"id": number, "listener": handover.listener, "peer": handover.peer, "cause": cause, "detail": "", "side": "downstream"}
-        row = {**row, "frames": ZERO, "bytes": ZERO, "lost": {"bytes": 0}, "mutes": {}}
-        self.commands.sendall(encode({"type": "closed"}, [encode_closed(row, handover.accepted_ns)]))
+        row = ClosedRow(
+            id=number,
+            listener=handover.listener,
+            peer=handover.peer,
+            upstream="u",
+            endpoint="127.0.0.1:1",
+            principal="ANONYMOUS",
+            tls=None,
+            frames=TrafficRow(request=0, response=0),
+            bytes=TrafficRow(request=0, response=0),
+            opened_ns=handover.accepted_ns,
+            cause=cause,
+            detail="",
+            side="downstream",
+            state="open",
+            closed_ns=handover.accepted_ns,
+            lost=LostRow(bytes=0, request=0, response=0),
+            mutes={},
+        )
+        self.commands.sendall(encode(ClosedNotice(type="closed"), [encode_closed(row, handover.accepted_ns)]))
 
 
 def main() -> None:

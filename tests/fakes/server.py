@@ -11,7 +11,10 @@ from typing import Any
 
 from proxy.cells import CellLayout, CellReader, create
 from proxy.config.model import ProxyConfig, to_wire
-from proxy.server.link import Handover, LinkReader, decode_closed, encode, send_handover
+from proxy.server.closed import decode_closed
+from proxy.server.link import Handover, LinkReader, encode, send_handover
+from proxy.server.messages import StartMessage
+from proxy.server.protocol import WIRE_VERSION
 
 Message = dict[str, Any]
 ROOT = Path(__file__).parents[2]
@@ -81,15 +84,17 @@ class ServerProcess:
             )
 
     def start_message(self, **overrides: object) -> Message:
-        return {
-            "type": "start",
-            "config": to_wire(self.config),
-            "slot": 3,
-            "generation": 5,
-            "boot_id": "boot",
-            "share": self.config.memory_pool.size,
-            **overrides,
-        }
+        message = StartMessage(
+            type="start",
+            wire=WIRE_VERSION,
+            config=to_wire(self.config),
+            slot=3,
+            generation=5,
+            boot_id="boot",
+            share=self.config.memory_pool.size,
+            endpoints={},
+        )
+        return {**message, **overrides}
 
     def send(self, message: Message) -> None:
         self.command.sendall(encode(message))
@@ -100,7 +105,7 @@ class ServerProcess:
         data = self.command.recv(1 << 16)
         for message in self.reader.feed(data):
             if message["type"] == "closed":
-                self.notices += [{"type": "closed", "row": decode_closed(line)[2]} for line in message["rows"]]
+                self.notices += [{"type": message["type"], "row": decode_closed(line)[2]} for line in message["rows"]]
             elif message.get("id") is None:
                 self.notices.append(message)
             else:

@@ -20,9 +20,10 @@ from proxy.relay.opening import ACCEPTED
 from proxy.relay.pair import Pair
 from proxy.relay.relay import Relay
 from proxy.relay.route import Route
-from proxy.relay.rows import closed_row, endpoint_row
 from proxy.relay.upstream import CONNECTING, Endpoint, Upstream
 from proxy.relay.watcher import PairWatcher
+from proxy.server.pair_rows import closed_row, endpoint_down_row, endpoint_up_row
+from proxy.server.rows import ClosedRow, EndpointDownRow, EndpointUpRow
 
 SECOND = 1_000_000_000
 SMALL = 256 * 1024  # the largest frame, header counted, that is never cut through
@@ -52,10 +53,10 @@ class Told(PairWatcher):
     """Remembers what it was told."""
 
     def __init__(self) -> None:
-        self.rows: list[dict[str, Any]] = []
+        self.rows: list[ClosedRow] = []
         self.muted: list[int] = []
         self.cut_off: list[int] = []
-        self.endpoints: list[dict[str, Any]] = []
+        self.endpoints: list[EndpointDownRow | EndpointUpRow] = []
 
     def pair_closed(self, pair: Pair) -> None:
         self.rows.append(closed_row(pair, 0))
@@ -67,7 +68,7 @@ class Told(PairWatcher):
         self.cut_off.append(cut_off)
 
     def endpoint_changed(self, upstream: Upstream, endpoint: Endpoint) -> None:
-        self.endpoints.append(endpoint_row(upstream, endpoint))
+        self.endpoints.append(endpoint_down_row(upstream, endpoint) if endpoint.down else endpoint_up_row(upstream, endpoint))
 
 
 def frame(body: bytes) -> bytes:
@@ -166,11 +167,11 @@ class World:
         self.sockets: list[socket.socket] = [self.server]
 
     @property
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[ClosedRow]:
         return self.told.rows
 
     @property
-    def row(self) -> dict[str, Any]:
+    def row(self) -> ClosedRow:
         """The one closed row."""
         assert len(self.rows) == 1, self.rows
         return self.rows[0]

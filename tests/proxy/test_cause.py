@@ -1,6 +1,5 @@
 """proxy.cause: the closed list, the same in the cells and in the network layer."""
 
-import proxy.network.cause
 from proxy.cause import ORDERLY_CAUSES, Cause
 from proxy.cells import CAUSES, DURATION_ERRORS
 
@@ -12,7 +11,3 @@ def test_the_cells_know_the_same_causes() -> None:
 
 def test_an_end_is_orderly_or_an_error() -> None:
     assert set(DURATION_ERRORS[1:]) == {cause.value for cause in Cause} - {cause.value for cause in ORDERLY_CAUSES}
-
-
-def test_the_network_layer_has_no_causes_of_its_own() -> None:
-    assert proxy.network.cause.Cause is Cause

@@ -50,7 +50,7 @@ def test_closed_channels_are_listed_with_their_causes(cli: Cli) -> None:
 
 def test_what_went_with_a_processor_is_shown_as_not_known(cli: Cli) -> None:
     unknown = {"request": None, "response": None}
-    cli.plane.tell(closed_row("0-1-1", "processor_died", frames=unknown, bytes=unknown, lost={"bytes": None}))
+    cli.plane.tell(closed_row("0-1-1", "processor_died", frames=unknown, bytes=unknown, lost={"bytes": None, **unknown}))
     assert cli("channels", "list", "--closed").stdout.splitlines()[1].split()[5:8] == ["?", "?", "?"]
     assert "not known" in cli("channels", "describe", "0-1-1").stdout
     (row,) = cli.json("channels", "list", "--closed")

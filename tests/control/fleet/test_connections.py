@@ -3,15 +3,17 @@
 import socket
 
 from control.intake.acceptor import Handed
-from proxy.server.link import Handover, encode_closed
+from proxy.server.closed import encode_closed
+from proxy.server.link import Handover
 from tests.fakes.fleet import Fleet, open_channels, run, until
+from tests.fakes.rows import closed_row
 
 
 def test_a_row_that_overtakes_the_booking_of_its_connection_leaves_nothing_open() -> None:
     async def scenario(made: Fleet) -> None:
         processor = made.supervisor.running[0]
         handover = Handover(5, socket.AF_INET, "a", "192.0.2.1:1")
-        row = {"id": 1, "listener": "a", "peer": handover.peer, "cause": "peer_closed"}
+        row = closed_row(id=1, listener="a", peer=handover.peer)
         made.supervisor._notice(processor, {"type": "closed", "rows": [encode_closed(row, handover.accepted_ns)]})
         made.acceptor.handed.append(Handed(made.supervisor.connections.token(processor), handover))
         made.supervisor.connections.count_handed()

@@ -4,6 +4,7 @@ import dataclasses
 
 from control.fleet.desired_state import DesiredState
 from proxy.config.model import MIB, TapConfig, TapRule, rules_to_wire, to_wire
+from proxy.server.protocol import WIRE_VERSION
 from tests.fakes.fleet import fleet_config
 
 ENDPOINTS = {"u": [["127.0.0.1", 2, "127.0.0.1", 1]]}
@@ -17,6 +18,7 @@ def test_a_processor_starts_with_all_there_is_and_the_share_of_its_slot() -> Non
     desired = state()
     assert desired.start_message(1, 5, "boot") == {
         "type": "start",
+        "wire": WIRE_VERSION,
         "config": to_wire(desired.config),
         "slot": 1,
         "generation": 5,

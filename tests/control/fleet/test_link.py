@@ -8,7 +8,11 @@ import pytest
 from control.errors import UnavailableError
 from control.fleet.link import Link
 from proxy.server.link import LinkReader, encode
+from proxy.server.protocol import Request, commit_request, drain_request, prepare_request
 
+ANY = {"result": dict}
+A: Request[Any] = Request({"type": "a"}, ANY)
+B: Request[Any] = Request({"type": "b"}, ANY)
 Scenario = Callable[[Link, socket.socket, list[Any]], Awaitable[None]]
 
 
@@ -38,8 +42,8 @@ async def receive(theirs: socket.socket, reader: LinkReader) -> list[dict[str, A
 def test_answers_find_their_requests_in_any_order() -> None:
     async def scenario(link: Link, theirs: socket.socket, told: list[Any]) -> None:
         reader = LinkReader()
-        one = asyncio.create_task(link.request({"type": "a"}, 1000))
-        two = asyncio.create_task(link.request({"type": "b"}, 1000))
+        one = asyncio.create_task(link.request(A, 1000))
+        two = asyncio.create_task(link.request(B, 1000))
         asked: list[dict[str, Any]] = []
         while len(asked) < 2:
             asked += await receive(theirs, reader)
@@ -59,10 +63,32 @@ def test_what_answers_nothing_is_a_notice_and_a_late_answer_is_nobodys() -> None
     assert run(scenario) == [{"type": "log"}, {"type": "closed"}]
 
 
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        ({"type": "result"}, "prepare cannot be read: result: result is no answer"),
+        ({"type": "refused"}, "prepare cannot be read: refused.reason is missing"),
+        ({"type": "refused", "reason": 5}, "prepare cannot be read: refused.reason must be str, not int"),
+        ({"type": "error", "error": None}, "prepare cannot be read: error.error must be str, not null"),
+        ({"type": "error", "error": "no"}, "no"),
+    ],
+)
+def test_what_is_no_answer_to_that_is_as_if_the_processor_had_failed(answer: dict[str, Any], text: str) -> None:
+    async def scenario(link: Link, theirs: socket.socket, told: list[Any]) -> None:
+        asked, next_one = link.ask(prepare_request({})), link.ask(drain_request(5))
+        theirs.send(encode({**answer, "id": 1}) + encode({"type": "result", "id": 2}))
+        said = await asked
+        assert said["type"] == "error"
+        assert said["error"].endswith(text)
+        assert await next_one == {"type": "result", "id": 2}
+
+    assert run(scenario) == []
+
+
 def test_silence_ends_the_wait() -> None:
     async def scenario(link: Link, theirs: socket.socket, told: list[Any]) -> None:
         with pytest.raises(UnavailableError) as caught:
-            await link.request({"type": "a"}, 20)
+            await link.request(A, 20)
         assert caught.value.reason == "PROCESSOR_SILENT"
 
     run(scenario)
@@ -70,11 +96,11 @@ def test_silence_ends_the_wait() -> None:
 
 def test_who_no_longer_wants_an_answer_leaves_nothing_behind() -> None:
     async def scenario(link: Link, theirs: socket.socket, told: list[Any]) -> None:
-        answer = link.ask({"type": "prepare"}, link.next_id())
+        answer = link.ask(prepare_request({}), link.next_id())
         answer.cancel()
         await asyncio.sleep(0)
         assert link._waiting == {}
-        again = link.ask({"type": "commit"}, 1)  # the same number, in a second step
+        again = link.ask(commit_request(), 1)  # the same number, in a second step
         theirs.send(encode({"type": "committed", "id": 1}))
         assert (await again)["type"] == "committed"
         reader = LinkReader()
@@ -82,7 +108,7 @@ def test_who_no_longer_wants_an_answer_leaves_nothing_behind() -> None:
         assert [(message["type"], message["id"]) for message in asked] == [("prepare", 1), ("commit", 1)]
         link.close()
         with pytest.raises(UnavailableError) as caught:
-            await link.ask({"type": "b"})
+            await link.ask(B)
         assert caught.value.reason == "PROCESSOR_GONE"
 
     run(scenario)
@@ -90,7 +116,7 @@ def test_who_no_longer_wants_an_answer_leaves_nothing_behind() -> None:
 
 def test_the_end_of_the_socket_fails_every_open_request_and_is_told_once() -> None:
     async def scenario(link: Link, theirs: socket.socket, told: list[Any]) -> None:
-        request = asyncio.create_task(link.request({"type": "a"}, 1000))
+        request = asyncio.create_task(link.request(A, 1000))
         await asyncio.sleep(0)
         theirs.close()
         with pytest.raises(UnavailableError) as caught:
@@ -99,7 +125,7 @@ def test_the_end_of_the_socket_fails_every_open_request_and_is_told_once() -> No
         assert not link.open
         link.post({"type": "nobody hears"})
         with pytest.raises(UnavailableError):
-            await link.request({"type": "b"}, 1000)
+            await link.request(B, 1000)
 
     assert len(run(scenario)) == 1
 

@@ -19,11 +19,13 @@ from control.fleet.slot_cells import SlotCells
 from proxy.cells import CellLayout
 from proxy.config.model import to_wire
 from proxy.network.connection_id import format_connection_id
-from proxy.server.link import Handover
+from proxy.server.link import Handover, send_handover
+from proxy.server.messages import StartMessage
+from proxy.server.protocol import WIRE_VERSION, holders_request, list_request
 from tests.fakes.fleet import COMMAND, MemoryLog, fleet_config
 
 CONFIG = fleet_config(1)
-START = {"type": "start", "config": to_wire(CONFIG), "slot": 0, "generation": 7, "boot_id": "b", "share": 1, "endpoints": {}}
+START = StartMessage(type="start", wire=WIRE_VERSION, config=to_wire(CONFIG), slot=0, generation=7, boot_id="b", share=1, endpoints={})
 
 
 def run(scenario: Callable[[Processor, MemoryLog], Awaitable[None]], command: tuple[str, ...] = COMMAND) -> MemoryLog:
@@ -52,7 +54,7 @@ def test_a_processor_starts_answers_and_stops() -> None:
     async def scenario(processor: Processor, log: MemoryLog) -> None:
         await processor.start(START)
         assert processor.modules["fake"].endswith("processor.py")
-        answer = await processor.request({"type": "list", "after": 0, "limit": 5, "listener": None}, 1000)
+        answer = await processor.request(list_request(after=0, limit=5, listener=None), 1000)
         assert answer["rows"] == []
         await processor.stop(5)
         assert processor.ended.result() == 0
@@ -67,6 +69,39 @@ def test_one_that_says_failed_did_not_start(monkeypatch: pytest.MonkeyPatch) -> 
             await processor.start(START)
 
     monkeypatch.setenv("FAKE_PROCESSOR", "fail")
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"), [("older", f"version {WIRE_VERSION - 1}"), ("newer", f"version {WIRE_VERSION + 1}"), ("unversioned", "no version")]
+)
+def test_one_of_another_release_did_not_start(monkeypatch: pytest.MonkeyPatch, mode: str, said: str) -> None:
+    async def scenario(processor: Processor, log: MemoryLog) -> None:
+        with pytest.raises(StartError, match=f"processor 0 could not start: it speaks {said} of the link, and control version {WIRE_VERSION}"):
+            await processor.start(START)
+        assert not processor.ready
+
+    monkeypatch.setenv("FAKE_PROCESSOR", mode)
+    run(scenario)
+
+
+def test_an_answer_that_is_not_what_it_should_be_is_refused_with_the_name_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(processor: Processor, log: MemoryLog) -> None:
+        await processor.start(START)
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            handover = Handover(5, int(socket.AF_UNIX), "a", "unix:")
+            assert send_handover(processor.handover, handover, theirs.fileno())
+            ours.sendall(b"x")
+            assert await asyncio.to_thread(ours.recv, 1) == b"x"
+            with pytest.raises(
+                UnavailableError, match=r"processor 0: the answer to holders cannot be read: result.rows\[0\].kind is missing"
+            ) as caught:
+                await processor.request(holders_request(5), 5000)
+            assert caught.value.reason == "PROCESSOR_FAILED"
+            assert len((await processor.request(list_request(after=0, limit=5, listener=None), 5000))["rows"]) == 1
+
+    monkeypatch.setenv("FAKE_PROCESSOR", "misspelt")
     run(scenario)
 
 
@@ -97,7 +132,7 @@ def test_a_request_to_a_dead_one_fails() -> None:
         await processor.start(START)
         processor.kill("test")
         with pytest.raises(UnavailableError):
-            await processor.request({"type": "list", "after": 0, "limit": 5, "listener": None}, 5000)
+            await processor.request(list_request(after=0, limit=5, listener=None), 5000)
         processor.kill("another word")
         assert processor.kill_reason == "test"
 

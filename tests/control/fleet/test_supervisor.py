@@ -10,10 +10,13 @@ from control.fleet import supervisor as module
 from control.fleet.slot import Slot
 from control.fleet.slot_cells import Life
 from control.plane import RETIRED, ProcessorStatus
-from proxy.server.link import encode_closed
+from proxy.server.closed import encode_closed
+from proxy.server.protocol import WIRE_VERSION
+from proxy.server.rows import TapRuleOffRow
 from tests.fakes.cancelling import at_every_turn
 from tests.fakes.cancelling import run as run_cancelling
 from tests.fakes.fleet import Fleet, fleet, run, until
+from tests.fakes.rows import closed_row
 
 UNKNOWN = {"request": None, "response": None}
 
@@ -271,11 +274,40 @@ def test_what_fails_around_a_process_costs_that_process_and_is_counted(monkeypat
 def test_a_notice_that_cannot_be_read_costs_itself_alone() -> None:
     async def scenario(made: Fleet) -> None:
         processor = made.supervisor.running[0]
-        row = {"id": 1, "listener": "a", "peer": "192.0.2.1:1", "cause": "peer_closed"}
-        made.supervisor._notice(processor, {"type": "closed", "rows": ["nonsense", encode_closed(row, 5)]})
+        lines = [encode_closed(closed_row(id=1, listener="a"), 5), encode_closed(closed_row(id=2, listener="a"), 6).replace("mutes", "mutters")]
+        made.supervisor._notice(processor, {"type": "closed", "rows": ["nonsense", *lines]})
+        fields = TapRuleOffRow(rule="all", cause="cpu", percent=50, limit=30)
+        for row in ({}, {**fields, "percent": "50"}, {**fields, "colour": "red"}):
+            made.supervisor._notice(processor, {"type": "log", "level": "warning", "event": "tap_rule_off", "fields": row})
         made.supervisor._notice(processor, {"type": "log"})
+        made.supervisor._notice(processor, {"type": "log", "level": "info", "event": "dance", "fields": {}})
+        made.supervisor._notice(processor, {"type": "drained", "open": 0})
+        made.supervisor._notice(processor, {"type": "dance"})
         assert [event["id"] for event in made.events] == [1]
-        assert made.meters.value("task.failures", "slot") == 2
+        assert made.meters.value("task.failures", "slot") == 8
+        told = [row["error"] for row in made.log.events("task_failed")]
+        keys = ("closed row", "closed.mutes is missing", "tap_rule_off.rule is missing", ".percent must be float", ".colour is not known")
+        for key, text in zip((*keys, "log.level is missing", "no event dance", "drained.cut_off is missing"), told, strict=True):
+            assert key in text
+        assert [row["type"] for row in made.log.events("link_unknown")] == ["dance"]
+
+    run(scenario, 1)
+
+
+def test_one_of_another_release_is_refused_in_a_row_and_tried_again() -> None:
+    """As when a release is installed while an old control runs, and one processor ends."""
+
+    async def scenario(made: Fleet) -> None:
+        os.environ["FAKE_PROCESSOR"] = "newer"
+        made.supervisor.running[0].kill("died")
+        await until(lambda: made.log.events("processor_start_failed"))
+        row = made.log.events("processor_start_failed")[0]
+        assert (row["level"], row["slot"]) == ("error", 0)
+        assert row["error"].endswith(f"of the link, and control version {WIRE_VERSION}: they are of different releases")
+        assert not made.supervisor.running
+        os.environ["FAKE_PROCESSOR"] = ""
+        await until(lambda: made.supervisor.running)
+        assert await (await made.connect()).echo(b"x") == b"x"
 
     run(scenario, 1)
 

@@ -12,6 +12,8 @@ import pytest
 from control.errors import AbortedError, UnavailableError
 from control.fleet import supervisor, two_phases
 from control.fleet.supervisor import DesiredState
+from proxy.server.messages import Change
+from proxy.server.protocol import prepare_request
 from tests.fakes.cancelling import at_every_turn
 from tests.fakes.cancelling import run as run_cancelling
 from tests.fakes.fleet import Fleet, fleet, until
@@ -62,8 +64,8 @@ def test_refused_by_one_nobody_has_it_and_nobody_waits_for_a_decision() -> None:
             await change(made, 7)
         assert caught.value.reason == "CHANGE_REFUSED"
         assert (in_force(made), made.desired.revision) == ({MIB}, 1)
-        message = {"type": "prepare", "change": {"max_receive_size": {"a": 8}}}
-        assert (await made.supervisor.running[0].request(message, 10_000))["type"] == "prepared"
+        request = prepare_request(Change(max_receive_size={"a": 8}))
+        assert (await made.supervisor.running[0].request(request, 10_000))["type"] == "prepared"
 
     run(scenario, 2, "refuse@1")
 

@@ -8,9 +8,9 @@ from control.gen.framegate.control.v1 import channel_service_pb2 as channel_pb2
 from control.gen.framegate.control.v1 import pool_service_pb2 as pool_pb2
 from control.plane import ProcessorState
 from control.service.convert import cause_name, channel_message, channel_number, duration
+from proxy.cause import Cause
 from proxy.cells import CAUSES
 from proxy.network import mute
-from proxy.network.cause import Cause
 from proxy.relay.state import PairState
 from tests.fakes.plane import channel_row, closed_row
 

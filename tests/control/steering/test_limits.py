@@ -4,17 +4,15 @@ import pytest
 
 from control.errors import AbortedError, FailedPreconditionError, InvalidArgumentError, NotFoundError
 from proxy.config.model import MIB
-from tests.fakes.fleet import Fleet, open_channels, run
+from tests.fakes.fleet import Fleet, facts, run
 
 
 def test_a_limit_changes_everywhere_and_is_what_new_processors_get() -> None:
     async def scenario(made: Fleet) -> None:
-        await open_channels(made, 2)
         assert (await made.steering.set_limit("a", 7)).max_receive_size == 7
         assert [item.max_receive_size for item in await made.steering.get_limits()] == [7]
         assert made.steering.config.listeners[0].max_receive_size == 7
-        rows, _ = await made.steering.list_channels()
-        assert {row["facts"]["max_receive_size"]["a"] for row in rows} == {7}
+        assert {each["max_receive_size"]["a"] for each in await facts(made)} == {7}
         assert made.meters.value("config.changes", "") == 1
 
     run(scenario)

@@ -4,7 +4,7 @@ import pytest
 
 from control.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
 from proxy.config.model import MIB
-from tests.fakes.fleet import Fleet, open_channels, run, until
+from tests.fakes.fleet import Fleet, facts, open_channels, run, until
 
 
 def test_the_pool_is_resized_and_divided() -> None:
@@ -13,8 +13,7 @@ def test_the_pool_is_resized_and_divided() -> None:
         pool = await made.steering.set_pool_size(5 * MIB + 1)
         assert [item.share for item in pool.shares] == [5 * MIB // 2 + 1, 5 * MIB // 2]
         assert (pool.size, pool.processors) == (5 * MIB + 1, 2)
-        rows, _ = await made.steering.list_channels()
-        assert [row["facts"]["share"] for row in rows] == [item.share for item in pool.shares]
+        assert [each["share"] for each in await facts(made)] == [item.share for item in pool.shares]
         with pytest.raises(FailedPreconditionError):
             await made.steering.set_pool_size(2 * MIB - 1)
         with pytest.raises(InvalidArgumentError):
@@ -35,8 +34,7 @@ def test_processors_are_added_and_removed_and_the_pool_follows() -> None:
         assert [(item.slot, item.share) for item in pool.shares] == [(0, 12 * MIB)]
         assert [item.state for item in await made.steering.status()] == ["running"]
         assert {row["cause"] for row in made.events} == {"drained"}
-        rows, _ = await made.steering.list_channels()
-        assert {row["facts"]["share"] for row in rows} == {12 * MIB}
+        assert {each["share"] for each in await facts(made)} == {12 * MIB}
         for nonsense in (0, 65):
             with pytest.raises(InvalidArgumentError):
                 await made.steering.set_processors(nonsense)

@@ -14,9 +14,10 @@ from control.errors import AbortedError, AlreadyExistsError, EtagError, FailedPr
 from control.fleet import supervisor, two_phases
 from control.steering.taps import MAX_RULES, etag_of, has_expired
 from proxy.config.model import TapConfig, TapRule, rules_to_wire
+from proxy.server.protocol import Request
 from tests.fakes.cancelling import at_every_turn
 from tests.fakes.cancelling import run as run_cancelling
-from tests.fakes.fleet import Fleet, fleet, until
+from tests.fakes.fleet import Fleet, facts, fleet, open_channels, until
 
 Scenario = Callable[[Fleet], Awaitable[None]]
 FIRST = TapRule(name="first", directions=("request",))
@@ -43,12 +44,7 @@ async def names_in_force(made: Fleet) -> list[str]:
     """The names of the rules that control and every processor have, in order; fails when they do not have the same."""
     rows = rules_to_wire(held(made))
     wire = [{key: list(value) if isinstance(value, tuple) else value for key, value in row.items()} for row in rows]
-    seen: set[int] = set()
-    while seen != {processor.slot for processor in made.supervisor.running}:
-        await (await made.connect()).echo(b"x")
-        for row in (await made.steering.list_channels())[0]:
-            assert row["facts"]["tap_rules"] == wire
-            seen.add(row["id"] >> 57)
+    assert [each["tap_rules"] for each in await facts(made)] == [wire] * len(made.supervisor.running)
     assert [status.rule for status in await made.steering.list_tap_rules()] == list(held(made))
     return [rule.name for rule in held(made)]
 
@@ -259,7 +255,7 @@ def test_a_rule_that_turned_itself_off_is_shown_by_processor_until_it_is_changed
     async def scenario(made: Fleet) -> None:
         plane = made.steering
         doubtful = await plane.create_tap_rule(TapRule(name="doubtful", max_loss_percent=1.0))
-        await names_in_force(made)
+        await open_channels(made, 2)
         await until(lambda: len(made.log.events("tap_rule_off")) == 2)
         (status,) = [item for item in await plane.list_tap_rules() if item.stops]
         assert [(stop.slot, stop.cause, stop.percent, stop.limit) for stop in status.stops] == [(0, "loss", 7.5, 1.0), (1, "loss", 8.5, 1.0)]
@@ -363,10 +359,10 @@ def test_a_change_that_is_not_confirmed_is_decided_and_the_keeper_is_told_of_bot
         (processor,) = made.supervisor.running
         asking = processor.link.ask
 
-        async def ask(message: dict[str, Any], number: int) -> Any:
-            if message["type"] == "commit":
+        async def ask(request: Request[Any], number: int) -> Any:
+            if request.message["type"] == "commit":
                 os.kill(processor.pid, signal.SIGSTOP)
-            return await asking(message, number)
+            return await asking(request, number)
 
         monkeypatch.setattr(two_phases, "PATIENCE_S", 0.2)
         monkeypatch.setattr(processor.link, "ask", ask)

@@ -2,17 +2,15 @@
 
 from control.intake.resolver import Resolution
 from control.plane import DownEndpoint
-from tests.fakes.fleet import Fleet, open_channels, run
+from tests.fakes.fleet import Fleet, facts, run
 
 
 def test_new_addresses_reach_every_processor() -> None:
     async def scenario(made: Fleet) -> None:
-        await open_channels(made, 2)
         fresh = [["127.0.0.1", 2, "127.0.0.9", 9], ["127.0.0.1", 2, "127.0.0.8", 9]]
         made.resolver.current = {"u": Resolution(fresh)}
         await made.steering.upstreams.set_endpoints()
-        rows, _ = await made.steering.list_channels()
-        assert [row["facts"]["endpoints"] for row in rows] == [{"u": fresh}] * 2
+        assert [each["endpoints"] for each in await facts(made)] == [{"u": fresh}] * 2
         assert made.desired.endpoints == {"u": fresh}
         revision = made.desired.revision
         made.resolver.current = {"u": Resolution(fresh[::-1])}

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from proxy.cause import Cause
 from proxy.network.authentication import Authentication
-from proxy.network.cause import Cause
 from proxy.network.channel import Channel
 from proxy.network.epoll import UNREGISTERED
 from proxy.network.run import Run

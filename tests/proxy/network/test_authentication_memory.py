@@ -4,9 +4,9 @@ import socket
 
 import pytest
 
+from proxy.cause import Cause
 from proxy.network import mute
 from proxy.network.authenticator import Waker
-from proxy.network.cause import Cause
 from proxy.network.frame_exchange import FrameExchange
 from proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD
 from tests.fakes.authenticator import Expect, ScriptedAuthenticator, ScriptedAuthenticators, begin, framed, settle, steps_in

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proxy.cause import Cause
 from proxy.network import mute
 from proxy.network.careful import (
     AT_ONCE,
@@ -20,7 +21,6 @@ from proxy.network.careful import (
     WAIT_FOR_TURN,
     Careful,
 )
-from proxy.network.cause import Cause
 from proxy.network.channel import Channel
 from proxy.network.memory_pool import PENDING, PIECE_OVERHEAD, MemoryPool
 from proxy.network.receive import NEVER_CUT, Receive, ReceiveLimit

@@ -5,9 +5,9 @@ import socket
 
 import pytest
 
+from proxy.cause import Cause
 from proxy.errors import InternalError, ProxyError
 from proxy.network import mute
-from proxy.network.cause import Cause
 from proxy.network.channel import Channel
 from proxy.network.memory_pool import PIECE_OVERHEAD
 from proxy.network.read_half import MAX_READ, MIN_READ

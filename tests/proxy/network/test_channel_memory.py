@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from proxy.cause import Cause
 from proxy.network import mute
 from proxy.network.careful import SMALL
-from proxy.network.cause import Cause
 from proxy.network.memory_pool import PENDING
 from proxy.network.run import PART, PART_FIRST, PART_LAST, Run
 from proxy.network.state import ChannelState

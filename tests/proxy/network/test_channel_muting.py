@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
+from proxy.cause import Cause
 from proxy.network import mute
-from proxy.network.cause import Cause
 from proxy.network.mute import MuteState
 from proxy.network.run import Run
 from proxy.network.state import ChannelState

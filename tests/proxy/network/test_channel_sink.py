@@ -2,7 +2,7 @@
 
 import socket
 
-from proxy.network.cause import Cause
+from proxy.cause import Cause
 from tests.fakes.network import NetBench, Recorder, RecorderSink, frame
 
 

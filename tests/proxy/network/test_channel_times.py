@@ -4,8 +4,8 @@ import contextlib
 import socket
 from collections.abc import Callable
 
+from proxy.cause import Cause
 from proxy.network import mute
-from proxy.network.cause import Cause
 from proxy.network.channel import Channel
 from proxy.network.run import Run
 from tests.fakes.clock import SECOND

@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.network.cause import Cause
+from proxy.cause import Cause
 from proxy.network.channel import Channel
 from proxy.network.event_loop import EventLoop, PolledChannel
 from tests.fakes.network import NetBench

@@ -1,7 +1,7 @@
 """proxy.network.read_half and write_half: what can be read of a channel at each point of its life."""
 
+from proxy.cause import Cause
 from proxy.network import mute
-from proxy.network.cause import Cause
 from proxy.network.run import Run
 from proxy.network.state import ChannelState
 from tests.fakes.network import frame, net_bench

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from proxy.cause import Cause
 from proxy.network import mute
-from proxy.network.cause import Cause
 from proxy.network.channel import Channel
 from proxy.network.plaintext import PlaintextTransport
 from proxy.network.run import Run

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from proxy.cause import Cause
 from proxy.network import mute
-from proxy.network.cause import Cause
 from proxy.network.channel import Channel
 from proxy.network.fd_handler import FdHandler
 from proxy.network.run import Run

@@ -7,9 +7,9 @@ import ssl
 
 import pytest
 
+from proxy.cause import Cause
 from proxy.errors import TlsError, TransportError
 from proxy.network import mute
-from proxy.network.cause import Cause
 from proxy.network.channel import Channel
 from proxy.network.memory_pool import MemoryPool
 from proxy.network.options import TlsSettings

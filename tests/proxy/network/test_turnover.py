@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from proxy.cause import Cause
 from proxy.network import mute
-from proxy.network.cause import Cause
 from proxy.network.channel import Channel
 from proxy.network.memory_pool import PENDING
 from proxy.network.run import Run

@@ -4,8 +4,8 @@ import errno
 
 import pytest
 
+from proxy.cause import Cause
 from proxy.errors import AuthenticationError, ConnectError, TlsError, TransportError, WrongProtocolError
-from proxy.network.cause import Cause
 from proxy.network.memory_pool import MemoryPool
 from proxy.network.receive import Receive, ReceiveLimit
 from proxy.network.stats import SideStats

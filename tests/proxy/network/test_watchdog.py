@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from proxy.network.cause import Cause
+from proxy.cause import Cause
 from proxy.network.channel import Channel
 from proxy.network.memory_pool import PENDING
 from proxy.network.options import ChannelOptions

@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
+from proxy.cause import Cause
 from proxy.errors import InternalError
-from proxy.network.cause import Cause
 from proxy.network.run import Run
 from tests.fakes.network import NetBench, Recorder, RecorderSink, frame, trace_of
 from tests.fakes.transport import MemoryTransport, Wire

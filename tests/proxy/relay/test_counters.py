@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from proxy.cause import Cause
 from proxy.cells import CAUSES, DURATION_ERRORS, LISTENER_BLOCK, METRICS, MUTE_CAUSES, ORDERLY_CAUSES, PROCESSOR_BLOCK, TLS_ERRORS, UPSTREAM_BLOCK
 from proxy.network import mute
-from proxy.network.cause import Cause
 from proxy.network.framing import SIZE_BOUNDS
 from proxy.relay.counters import ERROR_INDEX, Counts, Histogram, LoopCounters, tls_error
 

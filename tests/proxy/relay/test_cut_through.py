@@ -4,8 +4,8 @@ import struct
 
 import pytest
 
+from proxy.cause import Cause
 from proxy.network import mute
-from proxy.network.cause import Cause
 from proxy.network.framing import SIZE_BUCKETS
 from proxy.relay import ending
 from tests.fakes import kafka_frames

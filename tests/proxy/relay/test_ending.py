@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
+from proxy.cause import Cause
 from proxy.network import mute
-from proxy.network.cause import Cause
 from proxy.relay import ending
-from proxy.relay.rows import open_row
+from proxy.server.pair_rows import open_row
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.world import SECOND, frame, reset
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from proxy.cause import Cause
 from proxy.config.model import TapRule
-from proxy.network.cause import Cause
 from proxy.relay import ending
 from tests.fakes.accounts import LIMIT, Accounts
 from tests.fakes.tap_read import read_gaps

@@ -9,8 +9,8 @@ import threading
 
 import pytest
 
+from proxy.cause import Cause
 from proxy.network import mute
-from proxy.network.cause import Cause
 from proxy.network.options import TlsSettings
 from proxy.network.tls_context import client_context
 from proxy.relay import ending

@@ -10,7 +10,7 @@ from proxy.config.model import TapConfig, TapRule
 from proxy.network import mute
 from proxy.network.selector import Selector
 from proxy.relay.pairing import MAX_OPEN
-from proxy.relay.rows import open_row
+from proxy.server.pair_rows import open_row
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter
 from tests.fakes.kafka_frames import answer, request

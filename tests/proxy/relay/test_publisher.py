@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from proxy.cause import Cause
 from proxy.cells import (
     CONNECT_ERRORS,
     MEMORY_KINDS,
@@ -13,7 +14,6 @@ from proxy.cells import (
     create,
 )
 from proxy.config.model import ListenerConfig, ProxyConfig, TapConfig, UpstreamConfig
-from proxy.network.cause import Cause
 from proxy.network.memory_pool import BEGUN, PENDING, TLS, MemoryPool
 from proxy.network.receive import ReceiveLimit
 from proxy.network.turns import Turn, TurnOwner

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from proxy.cause import Cause
 from proxy.config.model import TapConfig, TapRule
 from proxy.network import mute
-from proxy.network.cause import Cause
 from proxy.network.connection_id import format_connection_id
 from proxy.network.read_half import MAX_READ
 from proxy.relay import ending

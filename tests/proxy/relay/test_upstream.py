@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from proxy.network.cause import Cause
+from proxy.cause import Cause
 from proxy.relay.counters import UpstreamCounters
 from proxy.relay.upstream import (
     CONNECTING,

@@ -9,6 +9,7 @@ import pytest
 
 from proxy.cells import CellWriter, State
 from proxy.server.control_link import LINK_CLOSE_MS
+from proxy.server.rows import HandoverFailedRow
 from proxy.tap.rule_use import WINDOW_NS, RuleUse
 from tests.fakes.disk import FakeDisk
 from tests.fakes.loop import LoopBench
@@ -70,7 +71,7 @@ def test_rows_that_say_a_state_come_over_a_link_that_loses_others(tmp_path: Path
         def turn_off() -> None:
             client.sendall(b"\0\0\0\1x")
             for _ in range(400):
-                bench.loop.link.log("info", "noise", text="x" * 1000)
+                bench.loop.link.log("handover_failed", HandoverFailedRow(error="x" * 1000))
             rules._turned_off.append(use)
             bench.when(lambda: not rules._turned_off and bench.tap is not None and bench.tap.frames_matched_request, end)
 
@@ -81,7 +82,7 @@ def test_rows_that_say_a_state_come_over_a_link_that_loses_others(tmp_path: Path
         bench.when_open(1, turn_off)
         with bench.reading(reads):
             assert bench.loop.run([])
-        rows = [row for row in bench.of("log") if row["event"] != "noise"]
+        rows = [row for row in bench.of("log") if row["event"] != "handover_failed"]
         assert bench.cells.cell("framegate.link.dropped") > 100
     assert [row["event"] for row in rows] == ["tap_rule_off", "tap_incomplete"]
     assert rows[0]["fields"] == {"rule": "dear", "cause": "cpu", "percent": 50.0, "limit": 30.0}

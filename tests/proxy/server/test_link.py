@@ -1,6 +1,5 @@
 """The link's codec and hand-over, over real socketpairs."""
 
-import json
 import os
 import socket
 from array import array
@@ -13,9 +12,7 @@ from proxy.server.link import (
     LinkError,
     LinkReader,
     LinkWriter,
-    decode_closed,
     encode,
-    encode_closed,
     receive_handover,
     send_handover,
 )
@@ -57,21 +54,12 @@ def test_messages_come_out_byte_by_byte_and_all_at_once():
     assert slow.pending == 0
 
 
-def test_closed_rows_come_behind_their_message_as_the_log_prints_them():
-    rows = [{"id": (3 << 57) + (5 << 29) + number, "peer": "unix:a b", "detail": 'said "no"\nand went'} for number in (1, 2)]
-    (message,) = LinkReader().feed(encode({"type": "closed"}, [encode_closed(dict(row), 123) for row in rows]))
-    assert message["type"] == "closed"
-    for line, row, text in zip(message["rows"], rows, ("3-5-1", "3-5-2"), strict=True):
-        accepted_ns, printed, decoded = decode_closed(line)
-        assert (accepted_ns, decoded) == (123, row)
-        assert json.loads(printed) == {**row, "id": text}
-        assert printed.startswith('{"id": "3-5-')
-
-
-@pytest.mark.parametrize("line", ["", "1 2", "x 2 {}", "1 y {}", "1 2 {", "1 2 []"])
-def test_a_closed_row_that_cannot_be_read_is_an_error(line):
-    with pytest.raises(LinkError):
-        decode_closed(line)
+def test_lines_come_behind_their_message():
+    lines = ['5 {"detail": "a b"}', "6 Zürich"]
+    assert LinkReader().feed(encode({"type": "closed"}, lines) + encode({"type": "closed"})) == [
+        {"type": "closed", "rows": lines},
+        {"type": "closed"},
+    ]
 
 
 def test_a_begun_frame_waits():
@@ -182,12 +170,9 @@ def test_a_bad_hand_over_leaks_no_descriptor(packets, body, count):
     ours.close()
 
 
-def test_half_a_surrogate_pair_arrives_as_it_was_and_keeps_no_other_row_back() -> None:
-    """A peer's name may hold bytes that are no UTF-8."""
-    row = encode_closed({"id": 1, "peer": "unix:\udc80"}, 5)
-    (message,) = LinkReader().feed(encode({"type": "closed", "text": "\udcff"}, [row]))
+def test_half_a_surrogate_pair_arrives_as_it_was() -> None:
+    (message,) = LinkReader().feed(encode({"type": "closed", "text": "\udcff"}))
     assert message["text"] == "\udcff"
-    assert decode_closed(message["rows"][0])[2] == {"id": 1, "peer": "unix:\udc80"}
 
 
 def test_a_frame_that_is_nested_too_deep_is_out_of_step() -> None:

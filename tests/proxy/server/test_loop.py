@@ -27,6 +27,7 @@ from proxy.config.model import (
 )
 from proxy.server.control_link import MAX_ROWS
 from proxy.server.link import MAX_FRAME
+from proxy.server.protocol import WIRE_VERSION
 from tests.fakes.server import Echo, ServerProcess, receive_all, receive_exactly
 from tests.fakes.tap_files import stored
 from tests.fakes.tls import TlsWorld
@@ -323,10 +324,36 @@ def test_a_start_that_fails_says_why(config, launch):
     assert process.wait() == 1
 
 
+@pytest.mark.parametrize(
+    ("wire", "said"),
+    [
+        (WIRE_VERSION - 1, f"version {WIRE_VERSION - 1}"),
+        (WIRE_VERSION + 1, f"version {WIRE_VERSION + 1}"),
+        (None, "no version"),
+        ("1", "version '1'"),
+    ],
+)
+def test_a_control_of_another_release_is_refused(config, launch, wire, said):
+    process = launch(config, start=False)
+    message = process.start_message(wire=wire, what_only_that_release_knows=5)
+    process.send({key: value for key, value in message.items() if value is not None})
+    error = process.notice("failed")["error"]
+    assert error == f"MessageError: control speaks {said} of the link, and this processor version {WIRE_VERSION}: they are of different releases"
+    assert process.wait() == 1
+
+
+@pytest.mark.parametrize(("key", "value", "text"), [("share", None, "start.share is missing"), ("slot", "3", "start.slot must be int, not str")])
+def test_a_start_that_is_not_what_it_should_be_is_refused_with_the_name_of_the_key(config, launch, key, value, text):
+    process = launch(config, start=False)
+    process.send({name: each for name, each in process.start_message(**{key: value}).items() if each is not None})
+    assert process.notice("failed")["error"] == f"MessageError: {text}"
+    assert process.wait() == 1
+
+
 def test_a_first_message_that_is_no_start_is_answered(config, launch):
     process = launch(config, start=False)
     process.send({"type": "list"})
-    assert process.notice("failed")["error"] == "LinkError: the first message is list, not start"
+    assert process.notice("failed")["error"] == "MessageError: the first message is list, not start"
     assert process.wait() == 1
 
 

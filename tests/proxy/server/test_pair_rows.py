@@ -1,14 +1,16 @@
-"""Rows: the keys that the link, the API and the log rely on, as JSON."""
+"""Rows of pairs and endpoints, as JSON."""
 
 import json
 import socket
 
+from proxy.cause import Cause
 from proxy.network import mute
-from proxy.network.cause import Cause
 from proxy.relay import ending
 from proxy.relay.counters import UpstreamCounters
-from proxy.relay.rows import closed_row, endpoint_row, holder_row, open_row
 from proxy.relay.upstream import Endpoint, Upstream
+from proxy.server.pair_rows import closed_row, endpoint_down_row, endpoint_up_row, holder_row, open_row, refused_row
+from proxy.server.rows import ClosedRow, EndpointDownRow, EndpointUpRow, HolderRow, OpenRow
+from proxy.server.shape import shape_of
 from tests.fakes.world import World, frame
 
 
@@ -21,6 +23,7 @@ def test_an_open_row_shows_what_is_true_now():
     pair.client.channel.mute(mute.ADMIN)
     pair.reason = "why"
     row = json.loads(json.dumps(open_row(pair, 10**18)))
+    assert shape_of(OpenRow).fault(row) == ""
     assert row["id"] == pair.id
     assert (row["listener"], row["upstream"], row["peer"], row["principal"]) == ("l", "u", "192.0.2.1:1", "ANONYMOUS")
     assert row["endpoint"].startswith("127.0.0.1:")
@@ -46,6 +49,7 @@ def test_a_closed_row_says_why_and_what_was_lost():
     ending.abort(pair, Cause.ADMIN, "maintenance", "internal")
     world.poll()
     row = json.loads(json.dumps(closed_row(pair, 0)))
+    assert shape_of(ClosedRow).fault(row) == ""
     assert (row["cause"], row["detail"], row["side"], row["state"]) == ("admin", "maintenance", "internal", "open")
     assert row["closed_ns"] - row["opened_ns"] == 5
     assert row["lost"] == {"bytes": 0, "request": 0, "response": 0}
@@ -59,6 +63,7 @@ def test_a_holders_row_names_the_side_its_peer_and_since_when_it_is_not_read():
     client.sendall(frame(b"abc")[:5])
     world.until(lambda: pair.client.channel.staged == 5)
     row = json.loads(json.dumps(holder_row(pair, pair.client.channel, "begun", 77, 10**18)))
+    assert shape_of(HolderRow).fault(row) == ""
     assert row == {
         "id": int(pair.id),
         "listener": "l",
@@ -84,6 +89,19 @@ def test_an_endpoints_row_says_why_it_is_down_and_then_for_how_long_it_was():
     upstream = Upstream("u", UpstreamCounters(), [endpoint])
     upstream.failed(upstream.pick(None, 5), Cause.UPSTREAM_TIMEOUT, "not ready in 5000 ms", 5)
     common = {"upstream": "u", "endpoint": "[::1]:9", "server_name": "broker", "failures": 1}
-    assert endpoint_row(upstream, endpoint) == {**common, "reason": "timeout", "detail": "not ready in 5000 ms", "backoff_ms": 1000}
+    assert endpoint_down_row(upstream, endpoint) == {**common, "reason": "timeout", "detail": "not ready in 5000 ms", "backoff_ms": 1000}
+    assert shape_of(EndpointDownRow).fault(endpoint_down_row(upstream, endpoint)) == ""
     upstream.answered(upstream.pick(None, 6), 5 + 7_000_000)
-    assert endpoint_row(upstream, endpoint) == {**common, "down_ms": 7}
+    assert endpoint_up_row(upstream, endpoint) == {**common, "down_ms": 7}
+    assert shape_of(EndpointUpRow).fault(endpoint_up_row(upstream, endpoint)) == ""
+
+
+def test_a_connection_that_never_became_a_pair_has_the_row_of_one_from_which_nothing_came():
+    world = World()
+    row = json.loads(json.dumps(refused_row(77, world.route, "192.0.2.1:7", 5, 9, Cause.LIMIT, "no descriptor to be had")))
+    assert shape_of(ClosedRow).fault(row) == ""
+    assert (row["id"], row["peer"], row["listener"], row["upstream"]) == (77, "192.0.2.1:7", "l", "u")
+    assert (row["cause"], row["detail"], row["side"], row["state"]) == ("limit", "no descriptor to be had", "internal", "handshaking")
+    assert (row["opened_ns"], row["closed_ns"]) == (5, 9)
+    assert {*row["frames"].values(), *row["bytes"].values(), *row["lost"].values()} == {0}
+    world.close()

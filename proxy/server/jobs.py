@@ -1,0 +1,245 @@
+"""Commands on many pairs, done in slices: a job is asked to ``step`` as long as there is time, and gives its reply at the end."""
+
+import abc
+import bisect
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from proxy.cells import MEMORY_KINDS
+from proxy.network import mute
+from proxy.network.channel import Channel
+from proxy.relay import ending
+from proxy.relay.pair import Pair
+from proxy.relay.relay import Relay
+from proxy.relay.state import PairState
+from proxy.server.messages import (
+    BulkCommand,
+    BulkReply,
+    CommitCommand,
+    CommittedReply,
+    ErrorReply,
+    HoldersCommand,
+    HoldersReply,
+    ListCommand,
+    ListReply,
+    Reply,
+)
+from proxy.server.pair_rows import holder_row, open_row
+from proxy.server.rows import HolderRow, OpenRow
+
+__all__ = ["BulkJob", "FollowJob", "HoldersJob", "Job", "ListJob"]
+
+STEP: Final = 8  # pairs between two looks at the clock
+MAX_ROWS: Final = 10_000
+MAX_HOLDERS: Final = 100
+
+
+class Job(abc.ABC):
+    """Work on many pairs. ``id``: of the command."""
+
+    def __init__(self, number: int) -> None:
+        self.id: Final = number
+
+    @abc.abstractmethod
+    def step(self) -> bool:
+        """Do a little; True when all is done."""
+
+    @abc.abstractmethod
+    def result(self) -> Reply:
+        """The answer."""
+
+    @abc.abstractmethod
+    def cut(self) -> Reply:
+        """The answer when there will be no more steps."""
+
+
+class ListJob(Job):
+    """One page of rows, in the order of ids."""
+
+    def __init__(self, message: ListCommand, pairs: dict[int, Pair], wall_offset_ns: int) -> None:
+        super().__init__(message["id"])
+        self._listener = message.get("listener")
+        self._after = message.get("after", 0)
+        self._ids: list[int] | None = None
+        self._pairs = pairs
+        self._at = 0
+        self._limit = min(message.get("limit") or MAX_ROWS, MAX_ROWS)
+        self._wall_offset_ns = wall_offset_ns
+        self._rows: list[OpenRow] = []
+
+    def step(self) -> bool:
+        ids = self._ids
+        if ids is None:
+            ids = self._ids = list(self._pairs)
+            self._at = bisect.bisect_right(ids, self._after)
+        for _ in range(STEP):
+            if self._at >= len(ids) or len(self._rows) >= self._limit:
+                return True
+            pair = self._pairs.get(ids[self._at])
+            self._at += 1
+            if pair is not None and self._listener in (None, pair.route.listener):
+                self._rows.append(open_row(pair, self._wall_offset_ns))
+        return False
+
+    def result(self) -> Reply:
+        more = self._ids is not None and self._at < len(self._ids) and bool(self._rows)
+        return ListReply(type="result", id=self.id, rows=self._rows, next=self._rows[-1]["id"] if more else 0)
+
+    def cut(self) -> Reply:
+        return ErrorReply(type="error", id=self.id, error="the processor ends")
+
+
+class HoldersJob(Job):
+    """Who holds most of the memory pool: each channel counts for each kind, as it is when its turn comes."""
+
+    def __init__(self, message: HoldersCommand, pairs: dict[int, Pair], wall_offset_ns: int) -> None:
+        super().__init__(message["id"])
+        self._limit = message["limit"]
+        if not 1 <= self._limit <= MAX_HOLDERS:
+            raise ValueError(f"a limit of {self._limit} holders")
+        self._pairs = pairs
+        self._wall_offset_ns = wall_offset_ns
+        self._ids: list[int] | None = None
+        self._at = 0
+        self._order = itertools.count(0, -1)  # of two that hold the same, the older pair comes first
+        self._most: list[tuple[int, int, HolderRow]] = []  # a heap: who holds least is first
+
+    def step(self) -> bool:
+        ids = self._ids
+        if ids is None:
+            ids = self._ids = list(self._pairs)
+        for _ in range(STEP):
+            if self._at >= len(ids):
+                return True
+            pair = self._pairs.get(ids[self._at])
+            self._at += 1
+            if pair is not None:
+                self._add_channel(pair, pair.client.channel)
+                self._add_channel(pair, pair.upstream.channel)
+        return False
+
+    def _add_channel(self, pair: Pair, channel: Channel | None) -> None:
+        if channel is None or channel.leased == 0:
+            return
+        begun, pending, tls = MEMORY_KINDS
+        self._add(pair, channel, begun, int(channel.read_half.receive.booked))
+        self._add(pair, channel, pending, int(channel.write_half.pending.booked))
+        self._add(pair, channel, tls, int(channel.write_half.booked_tls))
+
+    def _add(self, pair: Pair, channel: Channel, kind: str, size: int) -> None:
+        if size == 0:
+            return
+        if len(self._most) < self._limit:
+            heapq.heappush(self._most, (size, next(self._order), holder_row(pair, channel, kind, size, self._wall_offset_ns)))
+        elif size > self._most[0][0]:
+            heapq.heapreplace(self._most, (size, next(self._order), holder_row(pair, channel, kind, size, self._wall_offset_ns)))
+
+    def result(self) -> Reply:
+        return HoldersReply(type="result", id=self.id, rows=[row for _, _, row in sorted(self._most, reverse=True)])
+
+    def cut(self) -> Reply:
+        return ErrorReply(type="error", id=self.id, error="the processor ends")
+
+
+class BulkJob(Job):
+    """Mute, unmute or close many pairs."""
+
+    def __init__(self, message: BulkCommand, pairs: dict[int, Pair], act: Callable[[Pair], bool]) -> None:
+        super().__init__(message["id"])
+        self._listener = message.get("listener")
+        self._ids: deque[int] | None = None if self._listener is not None else deque(message["connections"])
+        self._pairs = pairs
+        self._act = act
+        self._affected: list[int] = []
+        self._missing: list[int] = []
+        self._undone: list[int] = []
+        self._pending: list[Pair] = []
+
+    def step(self) -> bool:
+        ids = self._ids
+        if ids is None:
+            ids = self._ids = deque(self._pairs)
+        for _ in range(STEP):
+            if not ids:
+                return True
+            number = ids.popleft()
+            pair = self._pairs.get(number)
+            if self._is_chosen(pair):
+                self._begin(number, pair)
+        return False
+
+    def _is_chosen(self, pair: Pair | None) -> bool:
+        return self._listener is None or (pair is not None and pair.route.listener == self._listener)
+
+    def _begin(self, number: int, pair: Pair | None) -> None:
+        if pair is None or _has_ended(pair):
+            self._missing.append(number)
+            return
+        try:
+            if self._act(pair):
+                self._affected.append(number)
+            else:
+                self._pending.append(pair)
+        except Exception as error:  # what became of the pair is not known: it ends
+            ending.crash(pair, error, "command")
+            self._undone.append(number)
+
+    def waits(self) -> bool:
+        """Whether a mute is not in force yet; looks at those that were not."""
+        pending = self._pending
+        self._pending = []
+        for pair in pending:
+            client = pair.client.channel
+            if _has_ended(pair) or client is None:
+                self._missing.append(int(pair.id))
+            elif client.mute_in_force:
+                self._affected.append(int(pair.id))
+            elif client.mute_causes & mute.ADMIN:
+                self._pending.append(pair)
+            else:
+                self._undone.append(int(pair.id))
+        return bool(self._pending)
+
+    def result(self) -> Reply:
+        return BulkReply(type="result", id=self.id, affected=self._affected, missing=self._missing, undone=self._undone)
+
+    def cut(self) -> Reply:
+        self.waits()
+        self._undone += [int(pair.id) for pair in self._pending]
+        for number in self._pairs if self._ids is None else self._ids:
+            pair = self._pairs.get(number)
+            if self._is_chosen(pair):
+                (self._missing if pair is None or _has_ended(pair) else self._undone).append(number)
+        return self.result()
+
+
+class FollowJob(Job):
+    """Have each pair that was open when a change was committed follow the tap's rules."""
+
+    def __init__(self, message: CommitCommand, relay: Relay) -> None:
+        super().__init__(message["id"])
+        self._relay = relay
+        self._ids = deque(relay.pairs.open)
+
+    def step(self) -> bool:
+        for _ in range(STEP):
+            if not self._ids:
+                return True
+            pair = self._relay.pairs.open.get(self._ids.popleft())
+            if pair is not None:
+                self._relay.follow(pair)
+        return False
+
+    def result(self) -> Reply:
+        return CommittedReply(type="committed", id=self.id)
+
+    def cut(self) -> Reply:
+        return self.result()  # the pairs that have not followed end
+
+
+def _has_ended(pair: Pair) -> bool:
+    """Its cause is known: nothing that is asked for now changes its end."""
+    return pair.state is PairState.CLOSING or pair.state is PairState.CLOSED

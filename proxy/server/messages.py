@@ -1,0 +1,362 @@
+"""What control and a processor say to each other over the command socket. Each message is declared here, and only here.
+
+::
+
+    control asks                              a processor answers, with the same ``id``
+    start {wire, config, …}                   ready {wire, pid, modules} | failed {error}        without ids: the first words of both
+    prepare {change}                          prepared | refused {reason}
+    commit | abort                            committed, aborted | refused {reason}   committed: when open connections follow
+    list {after, limit, listener|null}        result {rows, next}            next: 0 when that was all
+    describe {connection}                     result {row|null}
+    mute | unmute | close {connections | listener, reason}
+                                              result {affected, missing, undone}   mute: when no further header will be read
+    upstreams                                 result {rows}                  of endpoints that are left out
+    holders {limit}                           result {rows}                  who holds most of the memory pool, most first
+    drain {timeout_ms}                        result {} at once; later the notice drained {open, cut_off}
+    stop                                      no answer: flush and exit
+
+Each connection of a bulk command is in one of three lists. ``affected``: what was asked for is in force. ``missing``: not here, or its end had
+begun. ``undone``: here, and not in force: a mute that was taken away before it was, an error of ours, or the processor ended before it came to
+that. Where ``listener`` chose them, those whose turn did not come are undone.
+
+Anything else, and what cannot be read, is answered with ``error {error}``; so is a list that the end of the processor cut short.
+
+Unasked, a processor tells ``closed`` (rows: see ``closed``), ``log {level, event, fields}`` (``protocol.EVENTS``) and ``drained``.
+
+Who makes a message calls its class, so that the type checker sees every key; who gets one has it judged (``protocol``). ``link`` puts it on the
+wire.
+"""
+
+from typing import Any, Literal, NotRequired, TypedDict
+
+from proxy.server.rows import (
+    EndpointDownRow,
+    EndpointUpRow,
+    HandoverFailedRow,
+    HolderRow,
+    InternalErrorRow,
+    OpenRow,
+    TapIncompleteRow,
+    TapRuleOffRow,
+)
+
+__all__ = [
+    "AbortCommand",
+    "AbortedReply",
+    "BulkCommand",
+    "BulkReply",
+    "Change",
+    "ClosedNotice",
+    "Command",
+    "CommitCommand",
+    "CommittedReply",
+    "DescribeCommand",
+    "DescribeReply",
+    "DrainCommand",
+    "DrainReply",
+    "DrainedNotice",
+    "Endpoints",
+    "ErrorReply",
+    "EventRow",
+    "FailedMessage",
+    "HoldersCommand",
+    "HoldersReply",
+    "ListCommand",
+    "ListReply",
+    "LogNotice",
+    "Notice",
+    "PrepareCommand",
+    "PreparedReply",
+    "ReadyMessage",
+    "RefusedReply",
+    "Reply",
+    "StartMessage",
+    "StopCommand",
+    "UpstreamsCommand",
+    "UpstreamsReply",
+]
+
+Endpoints = dict[str, list[list[str | int]]]
+"""Addresses by upstream: ``[host, family, path]`` or ``[host, family, address, port]``."""
+
+
+# The first words.
+
+
+class StartMessage(TypedDict):
+    """What a processor starts with.
+
+    Attributes:
+        config: of ``proxy.config.model.to_wire``.
+        share: bytes of the memory pool.
+        files: certificates, keys and authorities by path, as latin-1; without it they are read from the disk.
+    """
+
+    type: Literal["start"]
+    wire: int
+    config: dict[str, Any]
+    slot: int
+    generation: int
+    boot_id: str
+    share: int
+    endpoints: Endpoints
+    files: NotRequired[dict[str, str]]
+
+
+class ReadyMessage(TypedDict):
+    """A processor serves. ``modules``: the names and files of what runs in it."""
+
+    type: Literal["ready"]
+    wire: int
+    pid: int
+    modules: dict[str, str]
+
+
+class FailedMessage(TypedDict):
+    """A processor could not start."""
+
+    type: Literal["failed"]
+    error: str
+
+
+# Changes and commands. An id is given by who sends one.
+
+
+class Change(TypedDict, total=False):
+    """What may change while a processor runs; what is not named stays.
+
+    Attributes:
+        max_receive_size: bytes by listener.
+        share: bytes of the memory pool.
+        tap_rules: all of them, of ``proxy.config.model.rules_to_wire``; ``tap_rule`` names the one that was changed, which is on again.
+    """
+
+    max_receive_size: dict[str, int]
+    share: int
+    endpoints: Endpoints
+    tap_rules: list[dict[str, Any]]
+    tap_rule: str
+
+
+class _Asked(TypedDict):
+    id: NotRequired[int]
+
+
+class PrepareCommand(_Asked):
+    """Judge a change and keep it. What is in it is judged with what is in force: see ``protocol.change_fault``."""
+
+    type: Literal["prepare"]
+    change: dict[str, Any]
+
+
+class CommitCommand(_Asked):
+    """Put the change of that id in force."""
+
+    type: Literal["commit"]
+
+
+class AbortCommand(_Asked):
+    """Forget the change of that id."""
+
+    type: Literal["abort"]
+
+
+class ListCommand(_Asked):
+    """Up to ``limit`` rows of a listener, or all, of ids above ``after``."""
+
+    type: Literal["list"]
+    after: NotRequired[int]
+    limit: NotRequired[int]
+    listener: NotRequired[str | None]
+
+
+class DescribeCommand(_Asked):
+    """The row of one pair."""
+
+    type: Literal["describe"]
+    connection: int
+
+
+class BulkCommand(_Asked):
+    """Mute, unmute or close pairs: those that are named, or all of a listener."""
+
+    type: Literal["mute", "unmute", "close"]
+    connections: NotRequired[list[int]]
+    listener: NotRequired[str | None]
+    reason: NotRequired[str]
+
+
+class UpstreamsCommand(_Asked):
+    """Which endpoints are left out."""
+
+    type: Literal["upstreams"]
+
+
+class HoldersCommand(_Asked):
+    """Who holds most of the memory pool."""
+
+    type: Literal["holders"]
+    limit: int
+
+
+class DrainCommand(_Asked):
+    """Drain, or shorten the time that is left of a drain."""
+
+    type: Literal["drain"]
+    timeout_ms: int
+
+
+class StopCommand(_Asked):
+    """Flush and exit."""
+
+    type: Literal["stop"]
+
+
+Command = (
+    PrepareCommand
+    | CommitCommand
+    | AbortCommand
+    | ListCommand
+    | DescribeCommand
+    | BulkCommand
+    | UpstreamsCommand
+    | HoldersCommand
+    | DrainCommand
+    | StopCommand
+)
+
+
+# Replies.
+
+
+class ErrorReply(TypedDict):
+    """A command that could not be read, a fault of ours, or a job that the end cut short."""
+
+    type: Literal["error"]
+    id: int | None
+    error: str
+
+
+class PreparedReply(TypedDict):
+    """The change can be, and is kept."""
+
+    type: Literal["prepared"]
+    id: int
+
+
+class RefusedReply(TypedDict):
+    """The change cannot be, or is not the one that is kept."""
+
+    type: Literal["refused"]
+    id: int
+    reason: str
+
+
+class CommittedReply(TypedDict):
+    """The change is in force."""
+
+    type: Literal["committed"]
+    id: int
+
+
+class AbortedReply(TypedDict):
+    """The change is not kept."""
+
+    type: Literal["aborted"]
+    id: int
+
+
+class ListReply(TypedDict):
+    """A page. ``next``: the last id of it when there may be more, 0 otherwise."""
+
+    type: Literal["result"]
+    id: int
+    rows: list[OpenRow]
+    next: int
+
+
+class DescribeReply(TypedDict):
+    """A pair, or None."""
+
+    type: Literal["result"]
+    id: int
+    row: OpenRow | None
+
+
+class BulkReply(TypedDict):
+    """Ids of pairs; see the module."""
+
+    type: Literal["result"]
+    id: int
+    affected: list[int]
+    missing: list[int]
+    undone: list[int]
+
+
+class UpstreamsReply(TypedDict):
+    """Endpoints that are left out."""
+
+    type: Literal["result"]
+    id: int
+    rows: list[EndpointDownRow]
+
+
+class HoldersReply(TypedDict):
+    """Who holds most, most first."""
+
+    type: Literal["result"]
+    id: int
+    rows: list[HolderRow]
+
+
+class DrainReply(TypedDict):
+    """It drains."""
+
+    type: Literal["result"]
+    id: int
+
+
+Reply = (
+    ErrorReply
+    | PreparedReply
+    | RefusedReply
+    | CommittedReply
+    | AbortedReply
+    | ListReply
+    | DescribeReply
+    | BulkReply
+    | UpstreamsReply
+    | HoldersReply
+    | DrainReply
+)
+
+
+# Notices.
+
+
+class ClosedNotice(TypedDict):
+    """Connections that are over; ``rows`` are the lines behind the message (``closed``)."""
+
+    type: Literal["closed"]
+    rows: NotRequired[list[str]]
+
+
+class LogNotice(TypedDict):
+    """A row for the log and for events."""
+
+    type: Literal["log"]
+    level: Literal["info", "warning", "error"]
+    event: str
+    fields: dict[str, Any]
+
+
+class DrainedNotice(TypedDict):
+    """A drain is over: pairs that are left, and pairs that did not become quiet in time."""
+
+    type: Literal["drained"]
+    open: int
+    cut_off: int
+
+
+Notice = ClosedNotice | LogNotice | DrainedNotice
+EventRow = EndpointDownRow | EndpointUpRow | HandoverFailedRow | InternalErrorRow | TapIncompleteRow | TapRuleOffRow

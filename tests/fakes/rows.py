@@ -1,0 +1,60 @@
+"""Rows as a processor sends them. A test says what it changes; what could not come over the link is refused here."""
+
+from typing import Any
+
+from proxy.server.rows import ChannelRow, ClosedRow, LostRow, MuteRow, OpenRow, TlsRow, TrafficRow
+from proxy.server.shape import shape_of
+
+__all__ = ["OPENED_NS", "closed_row", "open_row"]
+
+OPENED_NS = 1_800_000_000_500_000_000
+CHANNEL = ChannelRow(
+    id=(1 << 29) + 1,
+    listener="kafka",
+    peer="10.0.0.9:51000",
+    upstream="brokers",
+    endpoint="10.1.0.1:9092",
+    principal="CN=client",
+    tls=TlsRow(version="TLSv1.3", cipher="TLS_AES_256_GCM_SHA384"),
+    frames=TrafficRow(request=3, response=2),
+    bytes=TrafficRow(request=300, response=200),
+    opened_ns=OPENED_NS,
+)
+
+
+def open_row(**changes: Any) -> OpenRow:
+    row = OpenRow(
+        **CHANNEL,
+        state="open",
+        muted=[],
+        muted_upstream=["peer"],
+        muting=False,
+        mute_reason="",
+        in_flight=1,
+        pending_send=7,
+        leased=11,
+        last_active_ns=OPENED_NS + 10**9,
+    )
+    judged: OpenRow = _judged(OpenRow, {**row, **changes})
+    return judged
+
+
+def closed_row(**changes: Any) -> ClosedRow:
+    row = ClosedRow(
+        **CHANNEL,
+        cause="peer_closed",
+        detail="said the peer",
+        side="downstream",
+        state="open",
+        closed_ns=OPENED_NS + 2 * 10**9,
+        lost=LostRow(bytes=5, request=5, response=0),
+        mutes={"peer": MuteRow(count=2, ns=1_500_000)},
+    )
+    judged: ClosedRow = _judged(ClosedRow, {**row, **changes})
+    return judged
+
+
+def _judged(declared: Any, row: Any) -> Any:
+    fault = shape_of(declared).fault(row)
+    assert fault == "", f"{declared.__name__}{fault}"
+    return row

@@ -1,0 +1,316 @@
+"""Jobs on real pairs: slices, pages, and answers that wait until what was asked for is in force."""
+
+import pytest
+
+from proxy.cause import Cause
+from proxy.config.model import TapConfig, TapRule, rules_to_wire
+from proxy.network import mute
+from proxy.relay import ending
+from proxy.tap.writer import TapWriter
+from tests.fakes.steered import Steered
+from tests.fakes.world import SECOND, frame
+
+
+@pytest.fixture
+def steered():
+    steered = Steered()
+    yield steered
+    steered.world.close()
+
+
+def test_pages_follow_each_other_in_the_order_of_ids(steered):
+    pairs = [steered.world.client()[1] for _ in range(20)]
+    seen = []
+    after = 0
+    while True:
+        answer = steered.ask("list", after=after, limit=7, listener=None)
+        seen.append([row["id"] for row in answer["rows"]])
+        after = answer["next"]
+        if not after:
+            break
+    assert [len(page) for page in seen] == [7, 7, 6]
+    assert [number for page in seen for number in page] == [pair.id for pair in pairs]
+    assert steered.ask("list", after=0, limit=20, listener="l")["next"] == 0
+    assert steered.ask("list", after=0, limit=20, listener="other") == {"type": "result", "rows": [], "next": 0}
+
+
+def test_a_long_list_is_made_in_slices(steered):
+    for _ in range(20):
+        steered.world.client()
+    steered.commands.handle({"type": "list", "id": 1, "after": 0, "limit": 100, "listener": None})
+    steps = 0
+    while steered.commands.busy:
+        steered.commands.work(0, lambda: 1)
+        steps += 1
+    assert steps == 3
+    assert len(steered.answers[0]["rows"]) == 20
+
+
+def test_a_pair_that_closes_between_two_slices_is_left_out(steered):
+    pairs = [steered.world.client()[1] for _ in range(12)]
+    steered.commands.handle({"type": "list", "id": 1, "after": 0, "limit": 100, "listener": None})
+    steered.commands.work(0, lambda: 1)
+    steered.commands.handle({"type": "close", "id": 2, "connections": [int(pairs[10].id)], "reason": ""})
+    ending.abort(pairs[10], Cause.ADMIN, "", "internal")
+    steered.world.until(lambda: pairs[10].state.value == "closed")
+    steered.work()
+    listing = next(answer for answer in steered.answers if answer["id"] == 1)
+    assert pairs[10].id not in [row["id"] for row in listing["rows"]]
+
+
+def begin(steered, count: int) -> list:
+    """Pairs whose clients have each begun a frame, the later ones of more bytes."""
+    pairs = []
+    for number in range(count):
+        client, _, pair = steered.world.pair()
+        client.sendall(frame(bytes(2000))[: 100 * (number + 1)])
+        steered.world.until(lambda pair=pair, size=100 * (number + 1): pair.client.channel.staged == size)
+        pairs.append(pair)
+    return pairs
+
+
+def held_by(pairs) -> list[tuple[int, int]]:
+    """What the clients' frames hold and the pairs' ids, most first, the older pair before the younger."""
+    return sorted(((int(pair.client.channel.read_half.receive.booked), int(pair.id)) for pair in pairs), key=lambda item: (-item[0], item[1]))
+
+
+def test_who_holds_most_comes_first_and_no_more_than_were_asked_for(steered):
+    steered.world.pair()  # holds nothing
+    held = held_by(begin(steered, 4))
+    for limit in (1, 2, 4, 100):
+        rows = steered.ask("holders", limit=limit)["rows"]
+        assert [(row["bytes"], row["id"]) for row in rows] == held[:limit]
+    assert {(row["listener"], row["side"], row["peer"], row["kind"]) for row in rows} == {("l", "downstream", "192.0.2.1:1", "begun")}
+    for limit in (0, 101, -1):
+        assert steered.ask("holders", limit=limit)["type"] == "error"
+
+
+def test_a_side_counts_for_each_kind_and_says_why_it_is_not_read(steered):
+    world = steered.world
+    client, upstream, pair = world.pair()
+    world.fill(client)
+    upstream.sendall(frame(bytes(2000))[:500])
+    world.until(lambda: pair.upstream.channel.staged == 500)
+    rows = {(row["side"], row["kind"]): row for row in steered.ask("holders", limit=10)["rows"]}
+    pending = rows["upstream", "pending"]
+    assert pending["bytes"] == pair.upstream.channel.write_half.pending.booked > 10_000
+    assert pending["peer"] == pair.endpoint
+    assert rows["upstream", "begun"]["bytes"] == pair.upstream.channel.read_half.receive.booked > 0
+    assert sum(row["bytes"] for row in rows.values()) == world.pool.used == world.pool.begun + world.pool.pending
+    assert (pending["muted"], pending["muted_ns"]) == ([], 0)
+    world.pass_time(1)
+    pair.upstream.channel.mute(mute.TAP)
+    (begun,) = (row for row in steered.ask("holders", limit=10)["rows"] if row["kind"] == "begun" and row["side"] == "upstream")
+    assert (begun["muted"], begun["muted_ns"], begun["last_active_ns"]) == (["tap"], world.clock.ns, world.clock.ns - SECOND)
+    pair.upstream.channel.unmute(mute.TAP)
+
+
+def test_those_who_hold_are_looked_for_in_slices_and_one_that_closes_meanwhile_is_left_out(steered):
+    pairs = begin(steered, 20)
+    steered.commands.handle({"type": "holders", "id": 1, "limit": 3})
+    steps = 0
+    while steered.commands.busy:
+        steered.commands.work(0, lambda: 1)
+        if steps == 0:
+            ending.abort(pairs[19], Cause.ADMIN, "", "internal")
+            steered.world.until(lambda: pairs[19].state.value == "closed")
+        steps += 1
+    assert steps == 3
+    assert [(row["bytes"], row["id"]) for row in steered.answers[0]["rows"]] == held_by(pairs[:19])[:3]
+
+
+def test_a_search_for_holders_that_the_end_cuts_short_is_an_error(steered):
+    begin(steered, 1)
+    steered.commands.handle({"type": "holders", "id": 1, "limit": 3})
+    steered.commands.end()
+    assert steered.answers == [{"type": "error", "id": 1, "error": "the processor ends"}]
+
+
+def test_mute_is_answered_when_no_further_header_will_be_read(steered):
+    world = steered.world
+    client, upstream, pair = world.pair()
+    _, _, other = world.pair()
+    begun = frame(b"begun")
+    client.sendall(begun[:6])
+    world.until(lambda: pair.client.channel.staged == 6)
+    steered.commands.handle({"type": "mute", "id": 1, "listener": "l", "reason": "why"})
+    steered.work()
+    assert steered.answers == []
+    assert (pair.reason, other.client.channel.mute_causes) == ("why", mute.ADMIN)
+    client.sendall(begun[6:])
+    assert world.read(upstream, len(begun)) == begun
+    steered.commands.pair_changed()
+    assert steered.answers == [{"type": "result", "id": 1, "affected": [int(other.id), int(pair.id)], "missing": [], "undone": []}]
+
+
+def test_a_mute_that_waits_ends_with_its_pair(steered):
+    client, _, pair = steered.world.pair()
+    client.sendall(frame(b"begun")[:6])
+    steered.world.until(lambda: pair.client.channel.staged == 6)
+    steered.commands.handle({"type": "mute", "id": 1, "connections": [int(pair.id), 99]})
+    steered.work()
+    ending.abort(pair, Cause.ADMIN, "", "internal")
+    steered.world.poll()
+    steered.commands.pair_changed()
+    assert steered.answers == [{"type": "result", "id": 1, "affected": [], "missing": [99, int(pair.id)], "undone": []}]
+
+
+def test_a_mute_that_waits_ends_with_an_unmute(steered):
+    client, _, pair = steered.world.pair()
+    client.sendall(frame(b"begun")[:6])
+    steered.world.until(lambda: pair.client.channel.staged == 6)
+    for number, kind in ((1, "mute"), (2, "unmute")):
+        steered.commands.handle({"type": kind, "id": number, "connections": [int(pair.id)]})
+        steered.work()
+    assert sorted(answer["id"] for answer in steered.answers) == [1, 2]
+
+
+def test_a_listeners_channels_are_all_of_it_and_no_others(steered):
+    _, _, pair = steered.world.pair()
+    assert steered.ask("mute", listener="other", reason="") == {"type": "result", "affected": [], "missing": [], "undone": []}
+    assert pair.client.channel.mute_causes == 0
+    assert steered.ask("mute", listener="l", reason="") == {"type": "result", "affected": [int(pair.id)], "missing": [], "undone": []}
+
+
+def test_a_listeners_channels_are_chosen_in_slices(steered):
+    for _ in range(20):
+        steered.world.client()
+    steered.commands.handle({"type": "mute", "id": 1, "listener": "other", "reason": ""})
+    steps = 0
+    while steered.commands.busy:
+        steered.commands.work(0, lambda: 1)
+        steps += 1
+    assert steps == 3
+
+
+def test_unmute_takes_the_admin_cause_away_and_no_other(steered):
+    _, _, pair = steered.world.pair()
+    channel = pair.client.channel
+    channel.mute(mute.ADMIN)
+    channel.mute(mute.TAP)
+    assert steered.ask("unmute", connections=[int(pair.id)])["affected"] == [int(pair.id)]
+    assert channel.mute_causes == mute.TAP
+
+
+def test_close_ends_the_pair_for_admin(steered):
+    client, upstream, pair = steered.world.pair()
+    assert steered.ask("close", connections=[int(pair.id), 5], reason="maintenance") == {
+        "type": "result",
+        "affected": [int(pair.id)],
+        "missing": [5],
+        "undone": [],
+    }
+    assert steered.world.ended(client) == b""
+    client.close()
+    upstream.close()
+    steered.world.until(lambda: steered.world.rows)
+    assert (steered.world.row["cause"], steered.world.row["detail"]) == ("admin", "maintenance")
+
+
+def test_what_has_begun_to_end_is_missing(steered):
+    _, _, pair = steered.world.pair()
+    ending.end(pair, Cause.IDLE, "", "downstream")
+    for verb in ("mute", "unmute", "close"):
+        assert steered.ask(verb, connections=[int(pair.id)]) == {"type": "result", "affected": [], "missing": [int(pair.id)], "undone": []}
+    assert pair.client.channel.mute_causes == 0
+
+
+def test_a_mute_that_was_taken_away_before_it_was_in_force_is_undone(steered):
+    client, _, pair = steered.world.pair()
+    client.sendall(frame(b"begun")[:6])
+    steered.world.until(lambda: pair.client.channel.staged == 6)
+    steered.commands.handle({"type": "mute", "id": 1, "connections": [int(pair.id)]})
+    steered.work()
+    steered.commands.handle({"type": "unmute", "id": 2, "connections": [int(pair.id)]})
+    steered.work()
+    lists = {answer["id"]: (answer["affected"], answer["undone"]) for answer in steered.answers}
+    assert lists == {1: ([], [int(pair.id)]), 2: ([int(pair.id)], [])}
+
+
+@pytest.mark.parametrize("by", ["listener", "connections"])
+def test_the_end_answers_what_is_begun_and_what_is_not(steered, by):
+    pairs = [steered.world.pair() for _ in range(20)]
+    client, _, first = pairs[0]
+    ids = [int(pair.id) for _, _, pair in pairs]
+    client.sendall(frame(b"begun")[:6])
+    steered.world.until(lambda: first.client.channel.staged == 6)
+    chosen = {"listener": "l"} if by == "listener" else {"connections": [*ids, 99]}
+    for number in (1, 2):
+        steered.commands.handle({"type": "mute", "id": number, **chosen})
+    steered.commands.handle({"type": "list", "id": 3})
+    steered.commands.work(0, lambda: 1)
+    steered.commands.end()
+    missing = [] if by == "listener" else [99]
+    assert steered.answers == [
+        {"type": "result", "id": 1, "affected": ids[1:8], "missing": missing, "undone": [ids[0], *ids[8:]]},
+        {"type": "result", "id": 2, "affected": [], "missing": missing, "undone": ids},
+        {"type": "error", "id": 3, "error": "the processor ends"},
+    ]
+    assert not steered.commands.busy
+    steered.commands.end()
+    assert len(steered.answers) == 3
+
+
+def test_a_waiting_mute_is_undone_at_the_end(steered):
+    client, _, pair = steered.world.pair()
+    client.sendall(frame(b"begun")[:6])
+    steered.world.until(lambda: pair.client.channel.staged == 6)
+    steered.commands.handle({"type": "mute", "id": 1, "connections": [int(pair.id)]})
+    steered.work()
+    steered.commands.end()
+    assert steered.answers == [{"type": "result", "id": 1, "affected": [], "missing": [], "undone": [int(pair.id)]}]
+
+
+def test_an_error_with_one_pair_costs_that_pair_and_is_a_fault(steered):
+    world = steered.world
+    (client, _, bad), (_, _, good) = world.pair(), world.pair()
+    world.blind(client, bad, mute.ADMIN)
+    assert steered.ask("unmute", listener="l") == {"type": "result", "affected": [int(good.id)], "missing": [], "undone": [int(bad.id)]}
+    world.until(lambda: world.rows)
+    assert (world.row["id"], world.row["cause"]) == (int(bad.id), "internal")
+    assert {fault.place for fault in world.selector.faults.take()} == {"command", "channel"}
+
+
+@pytest.fixture
+def tapped(tmp_path):
+    """With a tap and the rule all."""
+    steered = Steered(TapWriter(TapConfig(directory=str(tmp_path)), "n", "0", "b"))
+    yield steered
+    steered.world.close()
+
+
+def put_rules(steered, number: int, *rules: TapRule) -> None:
+    """Prepare rules and ask for the commit; nothing has been worked on."""
+    steered.commands.handle({"type": "prepare", "id": number, "change": {"tap_rules": rules_to_wire(rules)}})
+    assert steered.answers.pop() == {"type": "prepared", "id": number}
+    steered.commands.handle({"type": "commit", "id": number})
+
+
+def gated(pairs) -> list[bool]:
+    """Whose client is not read while the log is full: what a rule with ``on_full: mute`` asks for."""
+    return [pair.client.channel.gated for pair in pairs]
+
+
+def test_open_pairs_follow_the_taps_rules_in_slices_and_the_commit_is_answered_after_the_last(tapped):
+    pairs = [tapped.world.pair()[2] for _ in range(20)]
+    tapped.commands.handle({"type": "list", "id": 1, "after": 0, "limit": 100, "listener": None})
+    put_rules(tapped, 2, TapRule(name="some", on_full="mute"))
+    late = tapped.world.pair()[2]
+    assert gated([*pairs, late]) == [False] * 20 + [True]
+    tapped.commands.work(0, lambda: 1)
+    assert (gated(pairs), tapped.answers) == ([True] * 8 + [False] * 12, [])
+    ending.end(pairs.pop(15), Cause.ADMIN, "", "internal")
+    tapped.commands.work(0, lambda: 1)
+    tapped.commands.work(0, lambda: 1)
+    assert (gated(pairs), tapped.answers) == ([True] * 19, [{"type": "committed", "id": 2}])
+    tapped.work()
+    assert [answer["id"] for answer in tapped.answers] == [2, 1]
+
+
+def test_the_end_of_the_processor_answers_a_commit_whose_pairs_have_not_all_followed(tapped):
+    for _ in range(20):
+        tapped.world.pair()
+    put_rules(tapped, 2)
+    tapped.commands.work(0, lambda: 1)
+    tapped.commands.end()
+    assert tapped.answers == [{"type": "committed", "id": 2}]

@@ -1,0 +1,145 @@
+"""Messages: each is taken as it is declared, and refused with the name of what is wrong."""
+
+import json
+import typing
+from typing import Any
+
+import pytest
+
+from proxy.server import messages, rows
+from proxy.server.messages import BulkCommand, Change, DrainedNotice, LogNotice, ReadyMessage, StartMessage
+from proxy.server.protocol import (
+    EVENTS,
+    NOTICES,
+    REPLIES,
+    WIRE_VERSION,
+    MessageError,
+    Request,
+    bulk_request,
+    commit_request,
+    describe_request,
+    drain_request,
+    event_notice,
+    holders_request,
+    list_request,
+    prepare_request,
+    read_command,
+    read_notice,
+    read_ready,
+    read_start,
+    upstreams_request,
+)
+from proxy.server.rows import TapRuleOffRow
+from tests.fakes.rows import open_row
+
+START = StartMessage(
+    type="start", wire=WIRE_VERSION, config={}, slot=0, generation=1, boot_id="b", share=1, endpoints={"u": [["", 1, "/s"], ["h", 2, "a", 5]]}
+)
+READY = ReadyMessage(type="ready", wire=WIRE_VERSION, pid=1, modules={})
+BULK = BulkCommand(type="mute", listener="l", reason="")
+REQUESTS: list[Request[Any]] = [
+    prepare_request(Change(share=5)),
+    commit_request(),
+    list_request(after=0, limit=5, listener=None),
+    describe_request(7),
+    *(bulk_request(BulkCommand(**{**BULK, "type": word})) for word in ("mute", "unmute", "close")),
+    upstreams_request(),
+    holders_request(5),
+    drain_request(5),
+]
+
+
+def sent(message: Any) -> Any:
+    return json.loads(json.dumps(message))
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda each: each.message["type"])
+def test_what_control_asks_is_what_a_processor_takes(request_: Request[Any]) -> None:
+    message = sent({**request_.message, "id": 5})
+    assert read_command(message) == message
+    assert request_.replies is REPLIES[message["type"]]
+    with pytest.raises(MessageError, match=rf"{message['type']}\.id is missing"):
+        read_command(sent(request_.message))
+
+
+def test_each_command_has_its_replies_but_the_last() -> None:
+    commands = [word for each in typing.get_args(messages.Command) for word in typing.get_args(typing.get_type_hints(each)["type"])]
+    assert sorted(commands) == sorted([*REPLIES, "stop"])
+    assert read_command({"type": "stop"}) == {"type": "stop"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        ({"type": "result", "rows": [open_row()]}, "result.next is missing"),
+        ({"type": "result", "rows": [{**open_row(), "muted": None}], "next": 0}, "result.rows[0].muted must be a list, not null"),
+        ({"type": "result", "rows": [open_row(), {**open_row(), "facts": {}}], "next": 0}, "result.rows[1].facts is not known"),
+        ({"type": "prepared"}, "prepared: prepared is no answer"),
+        ({"type": "error"}, "error.error is missing"),
+    ],
+)
+def test_an_answer_that_is_none_is_an_error_with_the_name_of_the_key(answer: dict[str, Any], text: str) -> None:
+    request = list_request(after=0, limit=5, listener=None)
+    assert request.read({**answer, "id": 5}) == {"type": "error", "id": 5, "error": f"the answer to list cannot be read: {text}"}
+
+
+def test_an_answer_and_an_error_are_given_as_they_are() -> None:
+    request = list_request(after=0, limit=5, listener=None)
+    for answer in ({"type": "result", "id": 5, "rows": [open_row()], "next": 0}, {"type": "error", "id": None, "error": "no"}):
+        assert request.read(sent(answer)) == answer
+
+
+@pytest.mark.parametrize("key", sorted(StartMessage.__required_keys__ - {"type", "wire"}))
+def test_a_start_without_a_key_is_refused_with_its_name(key: str) -> None:
+    assert read_start(sent(START)) == START
+    with pytest.raises(MessageError, match=rf"^start\.{key} is missing$"):
+        read_start({name: value for name, value in START.items() if name != key})
+
+
+@pytest.mark.parametrize("wire", [WIRE_VERSION - 1, WIRE_VERSION + 1, None, str(WIRE_VERSION), "nonsense" * 100])
+def test_another_version_or_none_is_refused_by_both_ends_before_anything_else_is_judged(wire: Any) -> None:
+    for read, first in ((read_start, {"type": "start", "colour": "red"}), (read_ready, {"type": "ready", "colour": "red"})):
+        with pytest.raises(
+            MessageError, match=f"speaks (no version|version .*) of the link, and .* version {WIRE_VERSION}: they are of different releases"
+        ) as caught:
+            read(first if wire is None else {**first, "wire": wire})
+        assert len(str(caught.value)) < 150
+
+
+def test_the_first_words_are_judged() -> None:
+    assert read_ready(sent(READY)) == READY
+    with pytest.raises(MessageError, match=r"^ready\.pid must be int, not str$"):
+        read_ready({**READY, "pid": "1"})
+    with pytest.raises(MessageError, match="the first message is list, not start"):
+        read_start({"type": "list"})
+
+
+def test_events_are_told_by_the_names_and_levels_of_the_table() -> None:
+    row = TapRuleOffRow(rule="r", cause="cpu", percent=50.0, limit=30)
+    notice = event_notice("tap_rule_off", row)
+    assert read_notice(sent(notice)) == LogNotice(type="log", level="warning", event="tap_rule_off", fields=dict(row))
+    declared = {name for name in vars(rows) if name.endswith("Row") and name in {each.__name__ for each in typing.get_args(messages.EventRow)}}
+    assert len(declared) == len(EVENTS)
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ({"type": "log", "level": "loud", "event": "tap_incomplete", "fields": {}}, "log.level must be info or warning or error"),
+        ({"type": "log", "level": "info", "event": "dance", "fields": {}}, "no event dance"),
+        ({"type": "log", "level": "error", "event": "tap_incomplete", "fields": {}}, "tap_incomplete.error is missing"),
+        ({"type": "log", "level": "error", "event": "tap_incomplete", "fields": {"error": 5}}, "tap_incomplete.error must be str, not int"),
+        ({"type": "drained", "open": 0}, "drained.cut_off is missing"),
+        ({"type": "closed", "rows": "all"}, "closed.rows must be a list, not str"),
+    ],
+)
+def test_a_notice_that_is_none_is_refused_with_the_name_of_the_key(message: dict[str, Any], text: str) -> None:
+    with pytest.raises(MessageError, match=f"^{text}"):
+        read_notice(message)
+
+
+def test_notices_are_taken() -> None:
+    notice = DrainedNotice(type="drained", open=0, cut_off=1)
+    assert read_notice(sent(notice)) == notice
+    assert read_notice({"type": "closed", "rows": ["5 7 {}"]})["type"] == "closed"
+    assert set(NOTICES) == {"closed", "drained", "log"}

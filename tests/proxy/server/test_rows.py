@@ -1,0 +1,80 @@
+"""Rows and messages have one declaration each, and are made by calling it: nobody writes their keys a second time."""
+
+import ast
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from proxy.server import messages, rows
+
+ROOT = Path(__file__).parents[3]
+ROOMS = ("proxy", "control", "tests/fakes")
+DECLARED = {
+    each.__name__: frozenset(each.__annotations__) for each in vars(rows).values() if typing.is_typeddict(each) and len(each.__annotations__) > 3
+}
+TYPES = frozenset(
+    word
+    for each in vars(messages).values()
+    if typing.is_typeddict(each) and "type" in each.__annotations__
+    for word in typing.get_args(typing.get_type_hints(each)["type"])
+)
+OWN = frozenset(key for each in vars(rows).values() if typing.is_typeddict(each) for key in each.__required_keys__ if "_" in key)
+"""Keys that mean nothing but themselves, wherever they are put."""
+
+
+def copies(source: str) -> Iterator[str]:
+    """Where a source writes a row, or a message, without calling its class."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Dict):
+            keys = {key.value for key in node.keys if isinstance(key, ast.Constant) and isinstance(key.value, str)}
+            words = {
+                value.value
+                for key, value in zip(node.keys, node.values, strict=True)
+                if isinstance(key, ast.Constant) and key.value == "type" and isinstance(value, ast.Constant)
+            }
+            for word in words & TYPES:
+                yield f"line {node.lineno}: a message {word}"
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "dict":
+            keys = {item.arg for item in node.keywords if item.arg is not None}
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and isinstance(node.slice, ast.Constant):
+            if node.slice.value in OWN:
+                yield f"line {node.lineno}: {node.slice.value}"
+            continue
+        else:
+            continue
+        for name, declared in DECLARED.items():
+            if 2 * len(keys & declared) > len(declared):
+                yield f"line {node.lineno}: a {name}"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_nobody_writes_a_row_or_a_message_but_by_calling_its_class(room: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {copy}"
+        for path in sorted((ROOT / room).rglob("*.py"))
+        if "control/gen/framegate" not in str(path)
+        for copy in copies(path.read_text())
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        (
+            'row = {"id": 1, "listener": "a", "peer": "p", "upstream": "u", "cause": "idle", "detail": "", "side": "", "lost": {}, "mutes": {}}',
+            "a ClosedRow",
+        ),
+        ('row = dict(rule="r", cause="c", percent=1.0, limit=2.0)', "a TapRuleOffRow"),
+        ('row["closed_ns"] = 5', "closed_ns"),
+        ('link.post({"type": "commit", "id": number})', "a message commit"),
+    ],
+)
+def test_who_does_is_found(source: str, found: str) -> None:
+    assert f"line 1: {found}" in list(copies(source))
+
+
+def test_who_reads_a_row_or_calls_its_class_is_not() -> None:
+    assert list(copies('x = ClosedRow(id=row["id"], listener="a", cause="b", closed_ns=row["closed_ns"])\nrow["peer"] = "p"\n')) == []
