@@ -58,10 +58,13 @@ class PeerError(ProxyError):
 
 
 class FrameTooLargeError(PeerError):
-    """A size header announced more than the limit allows. ``size`` and ``limit`` are bytes of the frame's body."""
+    """A size header announced more than the limit allows. ``size`` and ``limit`` are bytes of the frame's body; ``framing`` is that of the side which
+    could not say a larger size, when that is the limit.
+    """
 
-    def __init__(self, size: int, limit: int, *, side: Side) -> None:
-        super().__init__(f"frame of {size} bytes exceeds the limit of {limit}", side=side)
+    def __init__(self, size: int, limit: int, *, side: Side, framing: str = "") -> None:
+        field = f", the most that {framing} can say" if framing else ""
+        super().__init__(f"frame of {size} bytes exceeds the limit of {limit}{field}", side=side)
         self.size = size
         self.limit = limit
 

@@ -35,7 +35,10 @@ OnFull = Literal["drop", "mute"]
 BeforeData = Literal["close", "wait"]
 Direction = Literal["request", "response"]
 Forward = Literal["whole", "cut_through"]
-Framing = Literal["int32"]
+Framing = Literal["int32", "uint32_le", "int16", "varint", "int32_inclusive", "grpc_message", "mysql_packet", "header", "lines", "lines_crlf"]
+ByteOrder = Literal["big", "little"]
+Counted = Literal["body", "rest", "frame"]
+OtherBytes = Literal["keep", "set"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +77,27 @@ class Forwarding:
     responses: Annotated[Forward, Key("likewise, of what upstreams send")] = "cut_through"
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HeaderConfig:
+    """The header of ``framing: header``: so many bytes, in which an unsigned integer says how long the frame is."""
+
+    size: Annotated[int, Key("of the header, the integer included", "bytes", (1, 64))]
+    offset: Annotated[int, Key("what lies in the header before the integer", "bytes", (0, 63))] = 0
+    width: Annotated[int, Key("of the integer", "bytes", (1, 8))] = 4
+    byte_order: Annotated[ByteOrder, Key("which of the integer's bytes comes first: the most significant (``big``) or the least")] = "big"
+    counts: Annotated[
+        Counted, Key("what the integer counts: the ``body``; the ``rest`` of the frame behind it; or the ``frame``, all of the header included")
+    ] = "body"
+    other_bytes: Annotated[
+        OtherBytes,
+        Key(
+            "what becomes of the header's other bytes when frames come from another framing: ``keep`` those of the header that came, if it has as "
+            "many, else ``fill``; ``set`` them to ``fill`` always. Towards a framing without other bytes they are dropped"
+        ),
+    ] = "keep"
+    fill: Annotated[str, Key("those bytes, in hexadecimal, two digits for each; empty means zeros")] = ""
+
+
 MAX_RECEIVE_SIZE: Final = Key("the largest frame body that a client may send, header not counted", "bytes", (1, MAX_INT32), live=True)
 """Of a listener; who changes it asks this for the range."""
 
@@ -88,7 +112,8 @@ class ListenerConfig:
     protocol: Annotated[
         Protocol, Key("``framed`` looks at nothing but sizes; ``kafka`` also pairs requests with answers and keeps SASL out of the tap")
     ] = "framed"
-    framing: Annotated[Framing, Key("what clients speak, the only one there is; a big-endian signed int32 size, then that many bytes")] = "int32"
+    framing: Annotated[Framing, Key("what clients speak: how each frame says how long it is; upstreams may speak another (re-framing)")] = "int32"
+    header: Annotated[HeaderConfig | None, Key("of ``framing: header``, which needs it; of no other")] = None
     max_receive_size: Annotated[int, MAX_RECEIVE_SIZE] = 100 * MIB
     max_connections: Annotated[int, Key("connections open at once; 0 is unlimited", range=(0, 10_000_000))] = 0
     backlog: Annotated[int, Key("of the listening socket", range=(1, 65_535))] = 1024
@@ -144,7 +169,8 @@ class UpstreamConfig:
             "address",
         ),
     ]
-    framing: Annotated[Framing, Key("what the upstream speaks")] = "int32"
+    framing: Annotated[Framing, Key("what the upstream speaks; likewise")] = "int32"
+    header: Annotated[HeaderConfig | None, Key("of ``framing: header``; likewise")] = None
     max_receive_size: Annotated[int, Key("the largest answer body", "bytes", (1, MAX_INT32))] = MAX_INT32
     timeouts: Annotated[UpstreamTimeouts, Key("how long attempts may take")] = UpstreamTimeouts()
     tls: Annotated[UpstreamTls | None, Key("none means plaintext")] = None

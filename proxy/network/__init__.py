@@ -1,7 +1,9 @@
 """Kafka's network layer, without Kafka: frames over non-blocking sockets. Knows nothing of proxying.
 
 ======================== =============================================================================
-framing, run             size headers in what a read gave; the whole frames it completed
+framing, run             where frames begin and end in what a read gave; the whole frames it completed
+int32, fixed_header      framings with headers of one length; varint, lines: those without; framings: by name
+translation              a run in the framing of the other side
 receive, send            the one frame begun; the one run that the socket would not take whole
 memory_pool, turns       what is held, and which large frame may go on while memory is short (``MEMORY.md``)
 careful, socket_buffers  how a channel reads while it is short; what the kernel's buffers say
@@ -18,7 +20,6 @@ mute_set                 why one channel is not read now, since when, how often
 channel                  one connection: its life, its mutes, what it waits for
 read_half, write_half    what it reads and writes with; channel_callbacks: what they ask of it
 watchdog, verdict        what takes too long; from what went wrong to the one cause
-cause                    why a connection ended: the closed list
 selector, timer          all connections of a thread; the only place that waits
 channel_sink             what a channel tells, and whom
 fd_handler, epoll        who handles the events of a descriptor; their bits

@@ -87,13 +87,15 @@ class Careful:
         receive = self._receive
         turn = self.turn
         if turn is not None and turn.is_in:
-            return min(receive.unit(), MAX_READ)
+            return min(receive.unit(), MAX_READ) if receive.framing.tail == 0 or receive.size >= 0 else self._rest_of_line()
         if room == 0 and turn is None:  # who has had a turn holds something, and needs no room: nobody is to wait for both
             return WAIT_FOR_ROOM
         if receive.passed != 0:
             return min(receive.missing(), room, PIECE)
         if receive.size >= 0:
             return self._plan_begun(room, drained=drained, readable=readable)
+        if receive.framing.tail != 0 and (receive.staged != 0 or self._transport.is_plain):
+            return self._plan_line(room)
         if receive.staged != 0:
             return receive.missing()  # the rest of a header
         if not self._transport.is_plain:
@@ -119,12 +121,33 @@ class Careful:
             return verdict if verdict != FULL else header
         if size <= max(room, HEAD):
             return size
+        if not self._receive.can_cut:
+            return header
         self._receive.cut_next(HEAD)
         return max(room, HEAD)
+
+    def _plan_line(self, room: i64) -> i64:
+        """Frames without headers: what is whole and fits goes on; of a longer one nobody knows how long it is, so it has a turn as the longest."""
+        receive = self._receive
+        if receive.staged == 0:
+            data = self._transport.peek(PIECE)
+            frames, end, _, fault = receive.framing.scan(data if i64(len(data)) <= room else data[:room], 0, receive.limit, self._sizes)
+            if frames != 0 or fault != OK or len(data) == 0:
+                return max(end, 1)
+        verdict = self._ask(receive.longest() - receive.staged)
+        return verdict if verdict < 0 else self._rest_of_line()
+
+    def _rest_of_line(self) -> i64:
+        """Up to the end of the line begun, as far as it can be seen; over TLS the next line may come along."""
+        if not self._transport.is_plain:
+            return LITTLE
+        return max(self._receive.reach(self._transport.peek(MAX_READ)), 1)
 
     def _plan_begun(self, room: i64, *, drained: bool, readable: bool) -> i64:
         receive = self._receive
         unit = receive.unit()
+        if not receive.can_cut and receive.staged + unit > room and self._transport.is_plain:
+            return self._plan_large(room, unit, readable=readable)
         if not receive.cut and (receive.size > SMALL or self._reads > TLS_READS):
             return self._plan_large(room, unit, readable=readable)
         there = socket_buffers.queued(self._socket)
@@ -176,7 +199,7 @@ class Careful:
     def _ask(self, missing: i64) -> i64:
         turn = self.turn
         if turn is None:
-            turn = self.turn = Turn(self._turns, self._owner, self._receive.size)
+            turn = self.turn = Turn(self._turns, self._owner, self._receive.longest())
         if turn.ask(with_overhead(missing)):
             return min(missing, MAX_READ)
         self.before_read()  # when it has the turn, any byte will do

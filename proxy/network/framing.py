@@ -1,6 +1,6 @@
-"""Framing: how frames lie in a stream of bytes. Each is a header, which says how long its body is, and the body.
+"""Framing: how frames lie in a stream of bytes. Each is a header, which says how long its body is, and the body; or a body and what ends it.
 
-A ``Framing`` is what one side of a connection speaks; ``int32`` holds the first. Nobody else looks at a size header: who has a run asks the
+A ``Framing`` is what one side of a connection speaks; ``framings`` names them all. Nobody else looks at a size header: who has a run asks the
 framing that found it (``Run.framing``). Everything here is a pure function over ``bytes``; nothing raises because of what a peer sent. All
 arithmetic is in i64, so that a size near 2**31 neither wraps when compiled nor differs from the interpreted build.
 """
@@ -85,12 +85,35 @@ class Framing(ABC):
         name: as the configuration writes it.
         least_header: the fewest bytes that a header has; fewer need not be looked at.
         most_header: the most that it has.
+        max_body: the largest body that a header can announce.
+        delimiter: what ends a frame that has no header: how long it is, is known when it is whole. Empty for frames with headers.
+        tail: its bytes.
+        others: bytes of a header that do not say how long the frame is.
+        fill: what they are in headers made here.
+        keeps: they are what they were in the header that came, where that has as many.
     """
 
-    def __init__(self, name: str, least_header: i64, most_header: i64) -> None:
+    def __init__(
+        self,
+        name: str,
+        least_header: i64,
+        most_header: i64,
+        max_body: i64 = 0x7FFFFFFF,
+        *,
+        delimiter: bytes = b"",
+        others: i64 = 0,
+        fill: bytes = b"",
+        keeps: bool = True,
+    ) -> None:
         self.name: Final = name
         self.least_header: Final[i64] = least_header
         self.most_header: Final[i64] = most_header
+        self.max_body: Final[i64] = max_body
+        self.delimiter: Final = delimiter
+        self.tail: Final[i64] = len(delimiter)
+        self.others: Final[i64] = others
+        self.keeps: Final = keeps
+        self.fill: Final = fill if len(fill) == others else bytes(int(others))
 
     @abstractmethod
     def scan(self, data: bytes, start: i64, limit: i64, sizes: vec[i64]) -> tuple[i64, i64, i64, i64]:
@@ -133,12 +156,22 @@ class Framing(ABC):
         """As ``frame_starts``, as little-endian int32."""
 
     @abstractmethod
+    def write_header(self, writer: BytesWriter, size: i64, others: bytes) -> None:
+        """Append the header of a body of ``size`` bytes, with these other bytes in it, as many as there are."""
+
     def header_of(self, size: i64) -> bytes:
         """The header of a body of ``size`` bytes."""
+        writer = BytesWriter()
+        self.write_header(writer, size, self.fill)
+        return writer.getvalue()
+
+    def other_bytes(self, data: bytes, start: i64) -> bytes:
+        """Of the header at ``start``, which is whole, the bytes that do not say how long the frame is."""
+        return b""
 
     def foreign(self, header: bytes) -> str:
-        """The protocol that a connection's first header betrays, or ``""``."""
-        return foreign_protocol(header)
+        """The protocol that a connection's first header betrays, whatever it says of a size, or ``""``."""
+        return ""
 
 
 def foreign_protocol(header: bytes) -> str:

@@ -2,11 +2,11 @@
 
 from typing import Final
 
-from librt.strings import BytesWriter, read_i32_be, write_i32_le
+from librt.strings import BytesWriter, read_i32_be, write_i32_be, write_i32_le
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
-from proxy.network.framing import FRAME_TOO_LARGE, NEGATIVE_SIZE, OK, Framing, size_bucket
+from proxy.network.framing import FRAME_TOO_LARGE, NEGATIVE_SIZE, OK, Framing, foreign_protocol, size_bucket
 
 __all__ = ["HEADER", "INT32", "Int32Framing"]
 
@@ -62,8 +62,11 @@ class Int32Framing(Framing):
             write_i32_le(starts, i32(base + position))
             position += HEADER + i64(read_i32_be(data, position))
 
-    def header_of(self, size: i64) -> bytes:
-        return int(size).to_bytes(HEADER, "big", signed=True)
+    def write_header(self, writer: BytesWriter, size: i64, others: bytes) -> None:
+        write_i32_be(writer, i32(size))
+
+    def foreign(self, header: bytes) -> str:
+        return foreign_protocol(header)
 
 
 INT32: Final = Int32Framing()

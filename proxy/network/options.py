@@ -49,6 +49,7 @@ class ChannelOptions:
         cut_from: frames of more bytes than this, header counted, are passed on in pieces; ``NEVER_CUT``.
         first_piece: bytes that the first of them has at least, besides the beginning of the body; below ``cut_from``.
         framing: what that side speaks.
+        onward: what the other side speaks, when it is another: frames that it cannot carry are refused.
         authenticators: makes what finds out who the peer is, after the handshake.
         failed_authentication_delay_ns: from a refusal to its answer, and the close; part of ``handshake_timeout_ns``.
     """
@@ -70,6 +71,7 @@ class ChannelOptions:
         cut_from: i64 = NEVER_CUT,
         first_piece: i64 = 0,
         framing: Framing = INT32,
+        onward: Framing | None = None,
     ) -> None:
         self.side: Final[Side] = side
         self.limit: Final = limit
@@ -83,5 +85,6 @@ class ChannelOptions:
         self.cut_from: Final[i64] = cut_from
         self.first_piece: Final[i64] = first_piece
         self.framing: Final = framing
+        self.onward: Final = onward
         self.authenticators: AuthenticatorFactory = CertificateAuthenticators() if authenticators is None else authenticators
         self.failed_authentication_delay_ns = failed_authentication_delay_ns

@@ -74,7 +74,7 @@ class ReadHalf:
         account: Account,
         options: ChannelOptions,
     ) -> None:
-        self.receive: Final = Receive(account, options.limit, options.stats, options.cut_from, options.first_piece, options.framing)
+        self.receive: Final = Receive(account, options.limit, options.stats, options.cut_from, options.first_piece, options.framing, options.onward)
         self.ended: bool = False
         self.discards: bool = False
         self.care: Careful | None = None
@@ -216,9 +216,16 @@ class ReadHalf:
         elif self._mutes.causes == 0 and not self.receive.cut:
             self._read(self._read_size)
         elif self.receive.passed == 0:
-            self._read(min(self.receive.missing(), MAX_READ))
+            self._read(self._within_frame())
         elif not self._pass_by():
             self._read_by_room()
+
+    def _within_frame(self) -> i64:
+        """How many bytes to read without beginning another frame."""
+        receive = self.receive
+        if receive.framing.tail != 0 and receive.size < 0 and self._transport.is_plain:
+            return max(receive.reach(self._transport.peek(MAX_READ)), 1)
+        return min(receive.missing(), MAX_READ)
 
     def _pass_by(self) -> bool:
         """Pass on the next of a frame that is cut through without looking at it, as far as the other side has room; False: it must be read."""
@@ -306,7 +313,7 @@ class ReadHalf:
         receive = self.receive
         while self._channel.is_open and not self.ended and self.may_read():
             before = self.bytes_received
-            self._read(max(min(receive.missing(), MAX_READ), 1))
+            self._read(max(self._within_frame(), 1))
             if self.bytes_received == before or not receive.within:
                 return
 
@@ -347,15 +354,8 @@ class ReadHalf:
         if care is not None:
             care.after_read(length, whole=run is not None)  # last: who is let in then has to see where the run went
         transport = self._transport
-        if (
-            receive.staged != 0
-            or receive.cut
-            or receive.fault != framing.OK
-            or self._mutes.causes != 0
-            or self._channel.shutting
-            or transport.pending_write != 0
-            or transport.has_buffered()
-        ):
+        unusual = receive.staged != 0 or receive.cut or receive.fault != framing.OK or self._mutes.causes != 0
+        if unusual or self._channel.shutting or transport.pending_write != 0 or transport.has_buffered():
             self._settle()
 
     def _adapt_read_size(self, size: i64, length: i64) -> None:
@@ -405,7 +405,7 @@ class ReadHalf:
         fault = self.receive.fault
         self._stats.refused_negative += 1 if fault == framing.NEGATIVE_SIZE else 0
         self._stats.refused_too_large += 1 if fault == framing.FRAME_TOO_LARGE else 0
-        cause, error = refusal(self.receive, self._options.limit.value, self._options.side)
+        cause, error = refusal(self.receive, self._options)
         self._count_lost(self.receive.drop() + self.receive.refused_bytes)
         self._channel.close(cause, str(error), error)
 

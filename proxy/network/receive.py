@@ -13,7 +13,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.network.framing import NOT_OURS, OK, Framing, judge, size_bucket
+from proxy.network.framing import FRAME_TOO_LARGE, NOT_OURS, OK, Framing, foreign_protocol, judge, size_bucket
 from proxy.network.int32 import INT32
 from proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, Account
 from proxy.network.run import PART, PART_FIRST, PART_LAST, Buffer, Run, held
@@ -43,6 +43,7 @@ class Receive:
 
     Attributes:
         framing: tells the frames apart.
+        can_cut: frames may be cut through; not where one is known to be whole, or made so, by what lies behind it.
         staged: bytes that are kept of the frame begun, its header counted; 0 between frames.
         size: bytes of the frame begun, header counted; -1 while its header is not whole.
         cut: the frame begun is cut through.
@@ -62,12 +63,15 @@ class Receive:
         cut_from: i64 = NEVER_CUT,
         first_piece: i64 = 0,
         framing: Framing = INT32,
+        onward: Framing | None = None,
     ) -> None:
         self.framing: Final = framing
+        self.can_cut: Final[bool] = framing.tail == 0 and (onward is None or onward.tail == 0)
+        self._max_body: Final[i64] = framing.max_body if onward is None else onward.max_body
         self._account: Final = account
         self._limit: Final = limit
         self._stats: Final = stats
-        self._cut_from: Final[i64] = cut_from
+        self._cut_from: Final[i64] = cut_from if self.can_cut else NEVER_CUT
         self._least_piece: Final[i64] = framing.most_header + FIRST_BYTES
         self._first_piece: Final[i64] = max(first_piece, self._least_piece)
         self._least: i64 = self._first_piece  # of the frame begun
@@ -89,8 +93,9 @@ class Receive:
 
     @property
     def limit(self) -> i64:
-        """The max_receive_size in force."""
-        return self._limit.value
+        """The largest body that is taken now: the max_receive_size in force, or what can be passed on."""
+        limit = self._limit.value
+        return limit if 0 <= limit <= self._max_body else self._max_body
 
     @property
     def booked(self) -> i64:
@@ -117,6 +122,17 @@ class Receive:
         if self.size < 0:
             return self._lacks
         return self.size - self.passed - self.staged
+
+    def longest(self) -> i64:
+        """Bytes of the frame begun, or that it may have at most."""
+        return self.size if self.size >= 0 else self.limit + self.framing.most_header + self.framing.tail
+
+    def reach(self, data: bytes) -> i64:
+        """Of bytes that come next: how many belong to the frame begun, or to the one that they begin, as far as they say."""
+        if self.framing.tail == 0:
+            return min(self.missing(), i64(len(data)))
+        at = i64(data.find(self.framing.delimiter))
+        return i64(len(data)) if at < 0 else at + self.framing.tail
 
     def unit(self) -> i64:
         """How many bytes must come before any can be passed on: of a frame begun the rest, or what its first piece lacks."""
@@ -148,7 +164,7 @@ class Receive:
         """
         if self.staged != 0 or self._first or self.cut:
             return self._feed_begun(data)
-        frames, end, rest, fault = self.framing.scan(data, 0, self._limit.value, self._stats.frame_sizes)
+        frames, end, rest, fault = self.framing.scan(data, 0, self.limit, self._stats.frame_sizes)
         if rest != 0 or fault != OK:
             self._leave_rest(data, end, rest, fault)
         if frames == 0:
@@ -190,7 +206,7 @@ class Receive:
             self.cut = self._cut_next or self.size > self._cut_from
             return self.take_part() if self.cut else None
         self._stats.frame_sizes[size_bucket(self._body)] += 1
-        frames, end, rest, fault = self.framing.scan(data, first, self._limit.value, self._stats.frame_sizes)
+        frames, end, rest, fault = self.framing.scan(data, first, self.limit, self._stats.frame_sizes)
         run = Run(self._pieces, self.staged, data, first if self.staged else 0, end, frames + 1, self._booked, 0, self.framing)
         self._reset()
         if rest != 0 or fault != OK:
@@ -244,6 +260,8 @@ class Receive:
         """Read the size from what is staged and the beginning of ``data``; False when it is not whole, or not good."""
         framing = self.framing
         pieces = self._pieces
+        if framing.tail != 0:
+            return self._find_end(data, length)
         header = data if pieces is None else b"".join([*pieces, data[: framing.most_header - self.staged]])
         header_size = framing.header_size(header, 0)
         if header_size < 0:
@@ -253,12 +271,14 @@ class Receive:
         if self._first:
             self._first = False
             self.foreign = framing.foreign(header[:header_size])
+            if not self.foreign and judge(framing.body_size(header, 0), self.limit) != OK:
+                self.foreign = foreign_protocol(header[:4])
             if self.foreign:
                 self.fault = NOT_OURS
                 self.refused_bytes = length
                 return False
         body = framing.body_size(header, 0)
-        self.fault = judge(body, self._limit.value)
+        self.fault = judge(body, self.limit)
         if self.fault != OK:
             self.faulty_size = body
             self.refused_bytes = length
@@ -267,11 +287,40 @@ class Receive:
         self.size = header_size + body
         return True
 
+    def _find_end(self, data: bytes, length: i64) -> bool:
+        """As ``_take_header``, for frames that end with a delimiter: it is looked for in ``data``, and where ``data`` begins."""
+        framing = self.framing
+        tail = framing.tail
+        at = i64(data.find(framing.delimiter))
+        if tail == 2 and self._pieces is not None and data[0] == framing.delimiter[1] and self._pieces[-1][-1] == framing.delimiter[0]:
+            body = self.staged - 1
+        else:
+            body = self.staged + at if at >= 0 else -1
+        limit = self.limit
+        if body < 0:
+            if self.staged + length >= limit + tail:
+                self.fault = FRAME_TOO_LARGE
+                self.faulty_size = self.staged + length
+                self.refused_bytes = length
+                return False
+            self._stage(data)
+            return False
+        self._first = False
+        self.fault = judge(body, limit)
+        if self.fault != OK:
+            self.faulty_size = body
+            self.refused_bytes = length
+            return False
+        self._body = body
+        self.size = body + tail
+        return True
+
     def _leave_rest(self, data: bytes, end: i64, rest: i64, fault: i64) -> None:
         """Stage what follows the last whole frame of ``data``, or note what is wrong with it."""
         if fault != OK:
             self.fault = fault
-            self.faulty_size = self.framing.body_size(data, end)
+            size = self.framing.body_size(data, end)
+            self.faulty_size = size if size >= 0 or fault != FRAME_TOO_LARGE else len(data) - end
             self.refused_bytes = len(data) - end
             return
         length: i64 = len(data)

@@ -85,9 +85,19 @@ class Run:
             starts = append(starts, i64(0))
         return self.framing.frame_starts(self.data, self.first, self.end, self.head_size, starts)
 
+    def first_frames(self, count: i64) -> "Run":
+        """The first of its frames, 0 < count <= frames, as a run without a lease."""
+        if count == self.frames:
+            end = self.end
+        else:
+            end = self.starts()[count] - self.head_size
+        return Run(self.head, self.head_size, self.data, self.first, end, count, 0, 0, self.framing)
+
     def first_sizes(self) -> tuple[i64, i64]:
         """Bytes of the header and of the body of the run's first frame; of a piece that begins one, too."""
         framing = self.framing
+        if framing.tail != 0:
+            return 0, framing.body_size(self.data, 0) if self.head is None else self.head_size + self.first - framing.tail
         header = self.prefix(framing.most_header)
         return framing.header_size(header, 0), framing.body_size(header, 0)
 

@@ -11,12 +11,12 @@ from proxy.errors import (
     FrameTooLargeError,
     NegativeSizeError,
     PeerError,
-    Side,
     TlsError,
     TransportError,
     WrongProtocolError,
 )
 from proxy.network import framing
+from proxy.network.options import ChannelOptions
 from proxy.network.receive import Receive
 
 __all__ = ["cause_of", "raise_error_of", "refusal"]
@@ -46,11 +46,14 @@ def cause_of(error: TransportError | AuthenticationError | WrongProtocolError) -
     return Cause.PEER_RESET
 
 
-def refusal(receive: Receive, limit: int, side: Side) -> tuple[Cause, PeerError]:
-    """The cause and the error for what a receive found wrong; ``limit`` is the one in force."""
+def refusal(receive: Receive, options: ChannelOptions) -> tuple[Cause, PeerError]:
+    """The cause and the error for what a receive found wrong, by the limit in force."""
+    side = options.side
     if receive.fault == framing.NOT_OURS:
         return Cause.WRONG_PROTOCOL, WrongProtocolError(receive.foreign, side=side)
     if receive.fault == framing.NEGATIVE_SIZE:
         return Cause.NEGATIVE_SIZE, NegativeSizeError(receive.faulty_size, side=side)
     assert receive.fault == framing.FRAME_TOO_LARGE, "a refusal needs a fault"
-    return Cause.FRAME_TOO_LARGE, FrameTooLargeError(receive.faulty_size, limit, side=side)
+    onward = options.onward
+    beyond = onward is not None and receive.limit == onward.max_body < options.limit.value
+    return Cause.FRAME_TOO_LARGE, FrameTooLargeError(receive.faulty_size, receive.limit, side=side, framing=onward.name if onward and beyond else "")

@@ -15,7 +15,10 @@ def drop(pair: Pair, leg: Leg, frames: i64, size: i64, run: Run | None) -> None:
     """Count whole frames that were received and are not passed on."""
     leg.dropped_bytes += size
     if leg.tap is not None:
-        leg.tap.drop(frames, size, leg.frames, pair.wall_ns(), run)
+        seen = run
+        if run is not None and leg.look is not None:
+            seen = leg.look.frames(run) if run.part == 0 else leg.look.part(run)
+        leg.tap.drop(frames, size if seen is None else seen.size, leg.frames, pair.wall_ns(), seen)
     leg.frames += frames
     leg.bytes += size
 

@@ -13,6 +13,7 @@ from proxy.cause import Cause
 from proxy.cells import LISTENER_BLOCK, PROCESSOR_BLOCK
 from proxy.network import mute
 from proxy.network.channel import Channel
+from proxy.network.translation import Translation
 from proxy.relay import ending, state, tapping
 from proxy.relay.counters import tls_error
 from proxy.relay.ending import ACTIVE, HANDSHAKING_CLIENTS, USED
@@ -148,15 +149,18 @@ def _upstream_ready(pair: Pair, channel: Channel) -> None:
         pair.owner.loop.counts.cells[HANDSHAKING_UPSTREAMS] -= 1
         pair.owner.loop.upstream_handshakes[0].observe(channel.ready_ns - channel.connected_ns)
     pair.route.counters.upstream_counts.cells[ACTIVE] += 1
+    if client.options.framing is not channel.options.framing:
+        pair.client.translation = Translation(client.options.framing, channel.options.framing)
+        pair.upstream.translation = Translation(channel.options.framing, client.options.framing)
     pair.state = state.next_state(pair.state, PairEvent.UPSTREAM_READY)
     tapping.match(pair, pair.upstream, channel, DIRECTION_RESPONSE)
     if pair.route.kafka:
         pair.pairing = Pairing(pair.route.counters.pairing)
         tapping.share_facts(pair)
     else:
-        if pair.client.tap is None:
+        if pair.client.tap is None and pair.client.translation is None:
             pair.client.forward_to = channel.write_half
-        if pair.upstream.tap is None:
+        if pair.upstream.tap is None and pair.upstream.translation is None:
             pair.upstream.forward_to = client.write_half
     client.unmute(PEER)
 

@@ -34,6 +34,7 @@ from proxy.network.channel import Channel
 from proxy.network.channel_sink import ChannelSink
 from proxy.network.selector import Selector
 from proxy.network.timer import Timer
+from proxy.network.translation import Translation
 from proxy.network.write_half import WriteHalf
 from proxy.relay.counters import LoopCounters
 from proxy.relay.pairing import Pairing
@@ -116,6 +117,8 @@ class Leg(ChannelSink):
         shut: our write side is shut, or will be: ``shut_wanted`` says that a pending send is waited for.
         dropped_bytes: whole frames received that were not passed on.
         drops_frame: no piece of that frame was passed on, and none will be.
+        translation: to what the other channel speaks, when that is another framing.
+        look: to int32, for who looks into frames of another framing.
     """
 
     __deletable__ = ("pair",)
@@ -136,6 +139,8 @@ class Leg(ChannelSink):
         self.shut_wanted: bool = False
         self.dropped_bytes: i64 = 0
         self.drops_frame: bool = False
+        self.translation: Translation | None = None
+        self.look: Translation | None = None
 
     @property
     def other(self) -> "Leg":

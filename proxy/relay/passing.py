@@ -9,9 +9,11 @@ from typing import Final
 from librt.vecs import vec
 from mypy_extensions import i32, i64
 
+from proxy.cause import Cause
 from proxy.network import mute
 from proxy.network.channel import Channel
 from proxy.network.run import PART_FIRST, Run
+from proxy.network.translation import Translation
 from proxy.network.write_half import WriteHalf
 from proxy.relay import ending, losses, tapping
 from proxy.relay.pair import Leg, Pair
@@ -19,7 +21,7 @@ from proxy.relay.pairing import MAX_OPEN, Pairing
 from proxy.relay.state import PairState
 from proxy.tap.frame_tap import FrameTap
 
-__all__ = ["passed_by", "passes_to", "received", "room_for", "sent", "wait_for_room"]
+__all__ = ["passed_by", "passes_to", "received", "room_for", "sent", "translate", "wait_for_room"]
 
 NO_LIMIT: Final = 1 << 31
 PEER: Final = mute.PEER
@@ -39,14 +41,45 @@ def received(pair: Pair, leg: Leg, channel: Channel, run: Run) -> None:
             losses.drop(pair, leg, run.frames, run.size, run)
         channel.discard(run)
         return
+    if leg.translation is None:
+        _pass_on(pair, leg, channel, out, run, run)
+        return
+    translated = translate(leg.translation, run)
+    if leg.translation.stopped_at < 0:
+        _pass_on(pair, leg, channel, out, run, translated)
+        return
+    rest = run
+    if translated.frames != 0:
+        good = run.first_frames(translated.frames)
+        good.lease = run.lease
+        run.lease = 0
+        _pass_on(pair, leg, channel, out, good, translated)
+        losses.drop(pair, leg, rest.frames - good.frames, rest.size - good.size, None)
+    else:
+        losses.drop(pair, leg, rest.frames, rest.size, None)
+        channel.discard(run)
+    channel.close(Cause.WRONG_PROTOCOL, f"a body holds what ends a frame in {leg.translation.target.name}, which the other side speaks", None)
+
+
+def translate(translation: Translation, run: Run) -> Run:
+    """A run, or a piece of a frame, in the other framing."""
+    return translation.frames(run) if run.part == 0 else translation.part(run)
+
+
+def _pass_on(pair: Pair, leg: Leg, channel: Channel, out: WriteHalf, run: Run, sent: Run) -> None:
+    """Look at a run, and send what it is on the other side, which may be the same."""
     now_ns = pair.owner.selector.read_clock()  # not the poll's: an answer can come within the poll that passed its request on
-    accepted = _look_at(pair, leg, run, now_ns) if run.part == 0 else _look_at_part(pair, leg, run, now_ns)
+    seen = run if leg.look is None or leg.tap is None else translate(leg.look, run)
+    accepted = _look_at(pair, leg, seen, now_ns) if run.part == 0 else _look_at_part(pair, leg, seen, now_ns)
     leg.frames += run.frames
     leg.bytes += run.size
     if not accepted:
         channel.mute(TAP)
         pair.owner.tap_full(leg)
-    if not out.send(run):
+    if sent is not run:
+        sent.lease = run.lease
+        run.lease = 0
+    if not out.send(sent):
         channel.mute(PEER)
     if pair.pairing is not None:
         _hold(pair, pair.pairing, leg)

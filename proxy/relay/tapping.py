@@ -8,6 +8,8 @@ from typing import Final
 
 from proxy.network import mute
 from proxy.network.channel import Channel
+from proxy.network.int32 import INT32
+from proxy.network.translation import Translation
 from proxy.relay.pair import Leg, Pair
 from proxy.relay.state import PairState
 from proxy.tap.frame_tap import FrameTap
@@ -26,7 +28,14 @@ CLOSED: Final = PairState.CLOSED
 def match(pair: Pair, leg: Leg, channel: Channel, direction: int) -> None:
     """Ask whether a leg is tapped."""
     leg.tap = pair.owner.match(pair, direction)
+    _look_by_int32(leg, channel)
     channel.gated = leg.tap is not None and leg.tap.mutes
+
+
+def _look_by_int32(leg: Leg, channel: Channel) -> None:
+    """The record has frames in one framing, whatever they were on the wire."""
+    if leg.tap is not None and leg.look is None and channel.options.framing is not INT32:
+        leg.look = Translation(channel.options.framing, INT32, joins=True)
 
 
 def retap(pair: Pair) -> None:
@@ -51,6 +60,7 @@ def _set_tap(pair: Pair, leg: Leg, channel: Channel, tap: FrameTap | None) -> No
         leg.frames = channel.frames_received
         leg.bytes = channel.bytes_received - channel.staged
     leg.tap = tap
+    _look_by_int32(leg, channel)
     leg.next_tap = None
     leg.changes_tap = False
     share_facts(pair)
@@ -61,7 +71,7 @@ def _set_tap(pair: Pair, leg: Leg, channel: Channel, tap: FrameTap | None) -> No
     upstream = pair.upstream.channel
     passes = (pair.state is OPEN or pair.state is HALF_CLOSED) and upstream is not None and upstream.ready_ns != 0
     out = leg.other.channel
-    leg.forward_to = out.write_half if out is not None and passes and not looks else None
+    leg.forward_to = out.write_half if out is not None and passes and not looks and leg.translation is None else None
 
 
 def end_change(pair: Pair, leg: Leg) -> None:

@@ -12,6 +12,7 @@ from proxy.config.model import (
     CUT_ABOVE,
     MAX_RECEIVE_SIZE,
     Forward,
+    HeaderConfig,
     ListenerConfig,
     ProxyConfig,
     UpstreamConfig,
@@ -21,7 +22,8 @@ from proxy.config.model import (
     whole_request,
 )
 from proxy.errors import ConfigError
-from proxy.network.framings import FRAMINGS
+from proxy.network.framing import Framing
+from proxy.network.framings import framing_of
 from proxy.network.memory_pool import MemoryPool
 from proxy.network.options import ChannelOptions, TlsSettings
 from proxy.network.receive import NEVER_CUT, ReceiveLimit
@@ -88,6 +90,7 @@ class Settings:
         self._upstream_configs: Final = {item.name: item for item in self.config.upstreams}
         self._files: Final = _files(message)
         self._tls: Final = {item.name: _client_tls(item, self._files) for item in self.config.upstreams}
+        self._framings: Final[dict[HeaderConfig, Framing]] = {}
         self._upstream_limits: Final = {item.name: ReceiveLimit(item.max_receive_size) for item in self.config.upstreams}
         given = message.get("endpoints") or {}
         self.upstreams: Final = {
@@ -122,6 +125,7 @@ class Settings:
             context = server_context(
                 tls.certificate, tls.key, client_auth=tls.client_auth, client_ca=tls.client_ca, min_version=tls.min_version, files=self._files
             )
+        speaks, onward = self._framing(listener), self._framing(self._upstream_configs[listener.upstream])
         options = ChannelOptions(
             side="downstream",
             limit=ReceiveLimit(listener.max_receive_size),
@@ -134,7 +138,8 @@ class Settings:
             account=self._accounts[listener.name],
             cut_from=_cut_from(listener.forwarding.requests),
             first_piece=0 if listener.protocol == "framed" else KAFKA_HEAD,
-            framing=FRAMINGS[listener.framing],
+            framing=speaks,
+            onward=onward if onward is not speaks else None,
         )
         return Route(
             listener=listener.name,
@@ -150,6 +155,7 @@ class Settings:
     def _upstream_options(self, listener: ListenerConfig, upstream: UpstreamConfig) -> dict[str, ChannelOptions]:
         """The options of channels to an upstream, by the server name of the endpoint."""
         context = self._tls[upstream.name]
+        speaks, onward = self._framing(upstream), self._framing(listener)
         names = {_server_name(upstream, _host(endpoint)) for endpoint in upstream.endpoints}
         return {
             name: ChannelOptions(
@@ -162,17 +168,21 @@ class Settings:
                 tls=None if context is None else TlsSettings(context, server_side=False, server_name=name),
                 account=self._accounts[listener.name],
                 cut_from=_cut_from(listener.forwarding.responses),
-                framing=FRAMINGS[upstream.framing],
+                framing=speaks,
+                onward=onward if onward is not speaks else None,
             )
             for name in names
         }
+
+    def _framing(self, side: ListenerConfig | UpstreamConfig) -> Framing:
+        return framing_of(side.framing, side.header, self._framings)
 
     def _set_largest(self) -> None:
         """Tell the pool how large the frames are that pass whole."""
         requests = [whole_request(int(self.limits[item.name].value), item.forwarding.requests) for item in self.config.listeners]
         answer = largest_whole(self.config)[1]
-        names = {listener.framing for listener in self.config.listeners} | {upstream.framing for upstream in self.config.upstreams}
-        header = max(FRAMINGS[name].most_header for name in names)
+        framings = [*map(self._framing, self.config.listeners), *map(self._framing, self.config.upstreams)]
+        header = max(framing.most_header for framing in framings)
         self.pool.set_largest(int(header) + max(requests), int(header) + answer if answer else 0)
 
     # Changes.

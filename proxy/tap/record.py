@@ -66,7 +66,7 @@ Chunk row (``CHUNK_FIELDS``; numpy: ``np.dtype({"names": …, "formats": …, "o
      97 kind            u8    KINDS: 0 frames, 1 gap, 2 piece, 3 totals, 4 clock, 5 rules
      98 capture         u8    CAPTURES: 0 full, 1 lengths, 2 hash
      99 reason          u8    REASONS: why a gap, or why bytes were cut; 0 nothing is missing
-    100 framing         u8    FRAMINGS: 0 int32
+    100 framing         u8    FRAMINGS: what the frames were on the wire; 0 int32
     101 protocol        u8    PROTOCOLS: 0 framed, 1 kafka
     102 flags           u16   FLAG_*
 
@@ -74,6 +74,8 @@ A stored frame is the slice of its chunk's data from its start to the next start
 frame's own header as it passed: a big-endian int32 with the body's size *on the wire*; what follows is what was kept of the body: all of it
 (full), its first bytes (FLAG_TRUNCATED), nothing (lengths, or a frame withheld: FLAG_WITHHELD), or HASH_BYTES of BLAKE2b (hash). With
 FLAG_REPLACED ranges of what was kept are zeros, or HASH_BYTES of BLAKE2b of the range, repeated or cut to its length.
+Frames of another framing are stored as int32 ones, and all bytes are counted as if they had come so; what their own header said besides the size
+stands in front of the body, and its size is counted with it (grpc_message: 1 byte, mysql_packet: 1, header: all but the integer).
 
 A frame that was cut through may lie in several blocks, and belongs to the chunk that completes it: a frames chunk of this one frame, with
 FLAG_PIECES, whose data is the stored frame's end, and the last data of its block. What comes before are rows of kind ``piece`` with the same
@@ -137,7 +139,7 @@ CAPTURE_HASH: Final = 2
 CAPTURES: Final = ("full", "lengths", "hash")
 
 FRAMING_INT32: Final = 0
-FRAMINGS: Final = ("int32",)
+FRAMINGS: Final = (*("int32", "uint32_le", "int16", "varint", "int32_inclusive", "grpc_message", "mysql_packet", "header", "lines", "lines_crlf"),)
 
 PROTOCOL_FRAMED: Final = 0
 PROTOCOL_KAFKA: Final = 1

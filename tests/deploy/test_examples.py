@@ -193,7 +193,8 @@ def test_the_manual_loads_and_says_what_it_says(installed: Callable[[Path], Path
     assert config.tap is not None
     assert config.tap.segment_age_ms == 300_000
     assert dataclasses.replace(config.tap, directory="", rules=()) == model.TapConfig(directory="")
-    assert config.listeners[1] == model.ListenerConfig(name="lookup", address="127.0.0.1:9190", upstream="lookup")
+    header = model.HeaderConfig(size=8, offset=2, byte_order="little", counts="rest", other_bytes="set", fill="c0de0001")
+    assert config.listeners[1] == model.ListenerConfig(name="lookup", address="127.0.0.1:9190", upstream="lookup", framing="header", header=header)
 
 
 def test_what_the_readme_shows_loads(installed: Callable[[Path], Path], tmp_path: Path) -> None:

@@ -46,11 +46,8 @@ class LittleFraming(Framing):
         for position in self.frame_starts(data, start, end, base, vec[i64]()):
             starts.write(struct.pack("<i", position))
 
-    def header_of(self, size: i64) -> bytes:
-        return int(size).to_bytes(HEADER, "little")
-
-    def foreign(self, header: bytes) -> str:
-        return ""
+    def write_header(self, writer: BytesWriter, size: i64, others: bytes) -> None:
+        writer.write(int(size).to_bytes(HEADER, "little"))
 
 
 LITTLE = LittleFraming()

@@ -117,6 +117,7 @@ class World:
         cut_requests: bool = False,
         cut_answers: bool = False,
         framing: Framing = INT32,
+        upstream_framing: Framing | None = None,
     ) -> None:
         self.clock = HandClock()
         self.told = Told()
@@ -128,7 +129,9 @@ class World:
         self.server = socket.create_server(("127.0.0.1", 0))
         self.server.settimeout(2)
         self.limit = ReceiveLimit(limit)
-        common: dict[str, Any] = {"stall_ns": stall_s * SECOND, "min_rate": 1024, "framing": framing}
+        common: dict[str, Any] = {"stall_ns": stall_s * SECOND, "min_rate": 1024}
+        onward = upstream_framing or framing
+        translates = onward is not framing
         cut: dict[str, Any] = {"cut_from": SMALL}
         client_options = ChannelOptions(
             side="downstream",
@@ -136,6 +139,8 @@ class World:
             stats=counters.downstream,
             idle_ns=idle_s * SECOND,
             tls=client_tls,
+            framing=framing,
+            onward=onward if translates else None,
             **common,
             **(cut if cut_requests else {}),
         )
@@ -145,6 +150,8 @@ class World:
             stats=counters.upstream,
             handshake_timeout_ns=connect_s * SECOND,
             tls=upstream_tls,
+            framing=onward,
+            onward=framing if translates else None,
             **common,
             **(cut if cut_answers else {}),
         )

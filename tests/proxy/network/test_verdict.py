@@ -6,7 +6,9 @@ import pytest
 
 from proxy.cause import Cause
 from proxy.errors import AuthenticationError, ConnectError, TlsError, TransportError, WrongProtocolError
+from proxy.network.framings import FRAMINGS
 from proxy.network.memory_pool import MemoryPool
+from proxy.network.options import ChannelOptions
 from proxy.network.receive import Receive, ReceiveLimit
 from proxy.network.stats import SideStats
 from proxy.network.verdict import cause_of, refusal
@@ -39,7 +41,23 @@ def test_what_fails_has_a_cause(error: TransportError | AuthenticationError | Wr
     ],
 )
 def test_a_refused_frame_has_a_cause_and_an_error(data: bytes, cause: Cause, text: str) -> None:
-    receive = Receive(MemoryPool(100, FakeClock().now_ns).common, ReceiveLimit(10), SideStats())
+    options = ChannelOptions(side="upstream", limit=ReceiveLimit(10), stats=SideStats())
+    receive = Receive(MemoryPool(100, FakeClock().now_ns).common, options.limit, options.stats)
     receive.feed(data)
-    found, error = refusal(receive, 10, "upstream")
+    found, error = refusal(receive, options)
     assert (found, str(error), error.side) == (cause, text, "upstream")
+
+
+@pytest.mark.parametrize(
+    ("limit", "text"),
+    [
+        (32_766, "frame of 32768 bytes exceeds the limit of 32766"),
+        (32_767, "frame of 32768 bytes exceeds the limit of 32767"),
+        (40_000, "frame of 32768 bytes exceeds the limit of 32767, the most that int16 can say"),
+    ],
+)
+def test_the_framing_of_the_other_side_may_be_the_limit(limit: int, text: str) -> None:
+    options = ChannelOptions(side="downstream", limit=ReceiveLimit(limit), stats=SideStats(), onward=FRAMINGS["int16"])
+    receive = Receive(MemoryPool(100, FakeClock().now_ns).common, options.limit, options.stats, framing=options.framing, onward=options.onward)
+    receive.feed(b"\0\0\x80\0")
+    assert str(refusal(receive, options)[1]) == text

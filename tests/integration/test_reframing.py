@@ -1,0 +1,111 @@
+"""Whole proxies between peers that speak different framings: Protobuf's own delimited messages on one side, on the other what the format says."""
+
+import io
+import socket
+import struct
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import proto, struct_pb2
+
+from proxy.tap import record
+from proxy.tap.completeness import verify
+from tests.fakes.framegate import Framegate
+from tests.fakes.tap_read import read_blocks, read_frames
+from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
+
+README_HEADER = {"size": 8, "offset": 2, "width": 4, "byte_order": "little", "counts": "frame", "fill": "c0de0001"}
+
+
+def config_of(upstream: ScriptedUpstream, listener: dict[str, Any], **other: Any) -> dict[str, Any]:
+    sides = {"address": "127.0.0.1:0", "upstream": "store", "max_receive_size": "1MiB"}
+    return {
+        "listeners": [{"name": "events", **sides, **listener}],
+        "upstreams": [{"name": "store", "endpoints": [upstream.address], **other}],
+    }
+
+
+def messages(count: int) -> list[struct_pb2.Struct]:
+    """Protobuf messages of many sizes, the first of them empty."""
+    made = [struct_pb2.Struct() for _ in range(count)]
+    for number, message in enumerate(made):
+        message.update({f"key {index}": "x" * number * index for index in range(number)})
+    return made
+
+
+def test_protobufs_delimited_messages_reach_an_int32_server_and_come_back(tmp_path: Path) -> None:
+    sent = messages(40)
+
+    def reverse(sock: Any) -> None:
+        """A server that knows nothing of varints: it turns around the fields of each message."""
+        while True:
+            message = struct_pb2.Struct.FromString(read_frame(sock))
+            answer = struct_pb2.Struct()
+            answer.update({name: value[::-1] for name, value in message.items()})
+            sock.sendall(frame(answer.SerializeToString()))
+
+    upstream = ScriptedUpstream(reverse)
+    tap = {"directory": "tap", "rules": [{"name": "all"}]}
+    try:
+        with Framegate(tmp_path, {**config_of(upstream, {"framing": "varint"}), "tap": tap}) as proxy, proxy.connect("events") as client:
+            out = io.BytesIO()
+            for message in sent:
+                proto.serialize_length_prefixed(message, out)
+            client.sendall(out.getvalue())
+            with client.makefile("rb") as stream:
+                for message in sent:
+                    answer = proto.parse_length_prefixed(struct_pb2.Struct, stream)
+                    assert answer is not None
+                    assert dict(answer.items()) == {name: value[::-1] for name, value in message.items()}
+            client.close()
+            closed = proxy.wait_row(lambda row: row["event"] == "closed")
+            assert (closed["cause"], closed["frames"]) == ("peer_closed", {"request": 40, "response": 40})
+    finally:
+        upstream.close()
+    requests = [item.body for item in read_frames(str(tmp_path / "tap")) if item.direction == "request"]
+    assert requests == [message.SerializeToString() for message in sent]
+    rows = [row for block in read_blocks(str(tmp_path / "tap"), only(tmp_path / "tap")) for row in block.rows if row.kind == record.KIND_FRAMES]
+    assert {(record.DIRECTIONS[row.direction], record.FRAMINGS[row.framing]) for row in rows} == {("request", "varint"), ("response", "int32")}
+    assert verify(str(tmp_path / "tap")).complete
+
+
+def only(directory: Path) -> str:
+    (stream,) = (path.name for path in directory.iterdir() if path.is_dir())
+    return stream
+
+
+def test_the_header_of_the_readme(tmp_path: Path) -> None:
+    def echo(sock: Any) -> None:
+        while True:
+            head = sock.recv(8, socket.MSG_WAITALL)
+            if not head:
+                return
+            (size,) = struct.unpack_from("<I", head, 2)
+            assert head[:2] + head[6:] == bytes.fromhex("c0de0001")
+            sock.sendall(head + sock.recv(size - 8, socket.MSG_WAITALL))
+
+    upstream = ScriptedUpstream(echo)
+    try:
+        config = config_of(upstream, {"framing": "varint"}, framing="header", header=README_HEADER)
+        with Framegate(tmp_path, config) as proxy, proxy.connect("events") as client:
+            data = b"\x05hello" + b"\xac\x02" + bytes(300) + b"\x01x"
+            client.sendall(data)
+            seen = b""
+            while len(seen) < len(data):
+                seen += client.recv(4096)
+            assert seen == data
+    finally:
+        upstream.close()
+
+
+def test_what_the_other_side_cannot_announce_is_named(tmp_path: Path) -> None:
+    upstream = ScriptedUpstream(lambda sock: read_frame(sock))
+    try:
+        with Framegate(tmp_path, config_of(upstream, {}, framing="int16")) as proxy, proxy.connect("events") as client:
+            client.sendall(struct.pack(">i", 32_768))
+            assert client.recv(1) == b""
+            row = proxy.wait_row(lambda row: row["event"] == "closed")
+            assert (row["cause"], row["side"]) == ("frame_too_large", "downstream")
+            assert row["detail"] == "frame of 32768 bytes exceeds the limit of 32767, the most that int16 can say"
+    finally:
+        upstream.close()

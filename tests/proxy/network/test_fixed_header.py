@@ -1,0 +1,59 @@
+"""proxy.network.fixed_header: an integer somewhere in a header of one length."""
+
+import pytest
+from librt.vecs import vec
+from mypy_extensions import i64
+
+from proxy.network.fixed_header import FixedHeaderFraming
+from proxy.network.framing import FRAME_TOO_LARGE, NEGATIVE_SIZE, OK, SIZE_BUCKETS
+from proxy.network.framings import FRAMINGS
+
+
+def fault(framing: FixedHeaderFraming, data: bytes, limit: int) -> int:
+    return int(framing.scan(data, 0, limit, vec[i64]([0] * SIZE_BUCKETS))[3])
+
+
+@pytest.mark.parametrize("little", [False, True])
+@pytest.mark.parametrize("width", range(1, 9))
+@pytest.mark.parametrize("offset", [0, 3])
+def test_the_integer_is_found_and_written(width: int, offset: int, little: bool) -> None:
+    framing = FixedHeaderFraming("header", header=offset + width + 2, offset=offset, width=width, little=little, fill=bytes(range(1, offset + 3)))
+    for size in {0, 1, 200, min((1 << 8 * width) - 1, 0x7FFFFFFF)}:
+        header = framing.header_of(size)
+        assert header[offset : offset + width] == size.to_bytes(width, "little" if little else "big")
+        assert header[:offset] + header[offset + width :] == bytes(range(1, offset + 3)) == framing.other_bytes(b"x" + header, 1)
+        assert (framing.header_size(header, 0), framing.body_size(header, 0)) == (len(header), size)
+    assert framing.max_body == min((1 << 8 * width) - 1, 0x7FFFFFFF)
+
+
+@pytest.mark.parametrize(("extra", "written"), [(0, 10), (2, 12), (7, 17)])
+def test_the_integer_may_count_the_header_too(extra: int, written: int) -> None:
+    framing = FixedHeaderFraming("header", header=7, offset=3, width=2, extra=extra)
+    header = framing.header_of(10)
+    assert (header[3:5], framing.body_size(header, 0), framing.max_body) == (written.to_bytes(2, "big"), 10, 65_535 - extra)
+    for size in range(extra):
+        assert fault(framing, bytes(3) + size.to_bytes(2, "big") + bytes(2), -1) == NEGATIVE_SIZE, "it does not even count itself"
+    assert fault(framing, bytes(3) + extra.to_bytes(2, "big") + bytes(2), -1) == OK
+
+
+@pytest.mark.parametrize("name", ["int16", "int32_inclusive"])
+def test_a_signed_size_may_be_negative(name: str) -> None:
+    framing = FRAMINGS[name]
+    width = int(framing.most_header)
+    assert isinstance(framing, FixedHeaderFraming)
+    assert fault(framing, b"\x80" + bytes(width - 1), -1) == NEGATIVE_SIZE
+    assert fault(framing, b"\xff" * width, -1) == NEGATIVE_SIZE
+    assert fault(framing, b"\x7f" + b"\xff" * (width - 1), -1) == OK
+
+
+@pytest.mark.parametrize("data", [b"\xff" * 8, b"\x80" + bytes(7), b"\0\0\0\1" + bytes(4)])
+def test_an_unsigned_size_that_no_frame_has_is_too_large(data: bytes) -> None:
+    assert fault(FixedHeaderFraming("header", header=8, width=8), data, 0x7FFFFFFF) == FRAME_TOO_LARGE
+
+
+def test_the_presets_are_what_the_protocols_say() -> None:
+    assert FRAMINGS["grpc_message"].header_of(0x01020304) == b"\0\1\2\3\4"
+    assert FRAMINGS["mysql_packet"].header_of(0x010203) == b"\3\2\1\0"
+    assert FRAMINGS["uint32_le"].header_of(0x01020304) == b"\4\3\2\1"
+    assert FRAMINGS["int32_inclusive"].header_of(6) == b"\0\0\0\x0a"
+    assert [int(FRAMINGS[name].max_body) for name in ("mysql_packet", "int16", "int32_inclusive")] == [0xFFFFFF, 0x7FFF, 0x7FFFFFFF - 4]

@@ -1,0 +1,54 @@
+"""proxy.network.lines: frames that end where a line does."""
+
+import pytest
+
+from proxy.network.framing import FRAME_TOO_LARGE, OK
+from proxy.network.lines import LINES, LINES_CRLF, LineFraming
+from proxy.network.memory_pool import MemoryPool
+from proxy.network.receive import Receive, ReceiveLimit
+from proxy.network.stats import SideStats
+from tests.fakes.clock import FakeClock
+
+
+def receive(framing: LineFraming, limit: int = 100) -> Receive:
+    return Receive(MemoryPool(1 << 20, FakeClock().now_ns).common, ReceiveLimit(limit), SideStats(), 0, 0, framing)
+
+
+@pytest.mark.parametrize("framing", [LINES, LINES_CRLF])
+@pytest.mark.parametrize("step", [1, 3, 1000])
+def test_the_longest_line_counts_its_body_only(framing: LineFraming, step: int) -> None:
+    for size, fault in ((9, OK), (10, OK), (11, FRAME_TOO_LARGE)):
+        reader = receive(framing, 10)
+        data = b"ab" + framing.delimiter + b"x" * size + framing.delimiter
+        frames = 0
+        for at in range(0, len(data), step):
+            if reader.fault == OK:
+                run = reader.feed(data[at : at + step])
+                frames += 0 if run is None else int(run.frames)
+        assert (reader.fault, frames) == (fault, 2 if fault == OK else 1)
+
+
+@pytest.mark.parametrize("framing", [LINES, LINES_CRLF])
+def test_a_line_without_an_end_is_refused_when_no_end_can_save_it(framing: LineFraming) -> None:
+    for size, fault in ((10, OK), (9 + len(framing.delimiter), OK), (10 + len(framing.delimiter), FRAME_TOO_LARGE)):
+        whole = receive(framing, 10)
+        whole.feed(b"x" * size)
+        bytewise = receive(framing, 10)
+        for _ in range(size):
+            if bytewise.fault == OK:
+                bytewise.feed(b"x")
+        behind = receive(framing, 10)
+        behind.feed(b"ab" + framing.delimiter + b"x" * size)
+        assert whole.fault == bytewise.fault == behind.fault == fault
+
+
+@pytest.mark.parametrize(("framing", "data", "reach"), [(LINES, b"ab\ncd\n", 3), (LINES_CRLF, b"a\nb\r\nc", 5), (LINES, b"abc", 3), (LINES, b"", 0)])
+def test_what_belongs_to_the_frame_begun_ends_with_its_line(framing: LineFraming, data: bytes, reach: int) -> None:
+    assert receive(framing).reach(data) == reach
+
+
+def test_of_a_line_begun_nobody_knows_more_than_one_byte() -> None:
+    reader = receive(LINES)
+    assert (reader.missing(), reader.longest()) == (1, 102)
+    reader.feed(b"abc")
+    assert (reader.missing(), reader.size, reader.staged, reader.can_cut) == (1, -1, 3, False)

@@ -1,0 +1,144 @@
+"""proxy.network.translation: every pair of framings, any frames, any splitting of the reads, against the formats as they are written down."""
+
+import itertools
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.network.fixed_header import FixedHeaderFraming
+from proxy.network.framing import OK
+from proxy.network.framings import FRAMINGS
+from proxy.network.int32 import INT32
+from proxy.network.memory_pool import BEGUN, MemoryPool
+from proxy.network.receive import NEVER_CUT, Receive, ReceiveLimit
+from proxy.network.run import PART, PART_FIRST, Run
+from proxy.network.stats import SideStats
+from proxy.network.translation import REFER_FROM, WRITE_FROM, Translation
+from tests.fakes.clock import FakeClock
+from tests.fakes.framing_model import MODELS, stream
+
+PAIRS = list(itertools.product(MODELS, repeat=2))
+LARGE = [WRITE_FROM - 1, WRITE_FROM, WRITE_FROM + 1, REFER_FROM - 1, REFER_FROM, REFER_FROM + 1, 32_767]
+body = st.binary(max_size=40) | st.integers(0, 600).map(bytes) | st.sampled_from(LARGE).map(lambda size: b"ab" * (size // 2) + b"c" * (size % 2))
+
+
+def of(name: str, frames: list[bytes]) -> list[bytes]:
+    """Those that a framing can carry."""
+    delimiter = FRAMINGS[name].delimiter
+    return [frame for frame in frames if not delimiter or delimiter not in frame + (delimiter[:-1] if delimiter[:-1] else b"")]
+
+
+class Line:
+    """A side that reads, and what it reads in the framing of the other side."""
+
+    def __init__(self, source: str, target: str, cut_from: int = NEVER_CUT, limit: int = 1 << 20) -> None:
+        self.pool = MemoryPool(1 << 24, FakeClock().now_ns)
+        self.receive = Receive(self.pool.common, ReceiveLimit(limit), SideStats(), cut_from, 0, FRAMINGS[source], FRAMINGS[target])
+        self.translation = Translation(FRAMINGS[source], FRAMINGS[target])
+        self.out = b""
+        self.frames = 0
+
+    def feed(self, data: bytes) -> None:
+        run = self.receive.feed(data)
+        while run is not None:
+            other = self.translation.frames(run) if run.part == 0 else self.translation.part(run)
+            assert other.size == sum(len(piece) for piece in other.pieces())
+            assert (other.frames, other.part) == (run.frames, run.part)
+            self.out += b"".join(other.pieces())
+            self.frames += int(other.frames)
+            self.pool.common.release(BEGUN, run.lease)
+            run = self.receive.take_part()
+
+
+@pytest.mark.parametrize(("source", "target"), PAIRS)
+@settings(max_examples=60, deadline=None)
+@given(
+    frames=st.lists(body, min_size=1, max_size=8),
+    reads=st.lists(st.integers(1, 5000) | st.integers(1, 12), min_size=1, max_size=6),
+    cut_from=st.sampled_from([NEVER_CUT, NEVER_CUT, 0, 500]),
+)
+def test_frames_are_the_same_in_the_other_framing(source: str, target: str, frames: list[bytes], reads: list[int], cut_from: int) -> None:
+    frames = of(source, of(target, frames))
+    line = Line(source, target, cut_from)
+    data = stream(source, frames)
+    position = turn = 0
+    while position < len(data):
+        count = reads[turn % len(reads)]
+        if line.receive.is_within_cut or line.receive.cut:
+            count = min(count, line.receive.missing())
+        line.feed(data[position : position + count])
+        position += count
+        turn += 1
+        assert line.receive.fault == OK
+    assert (line.out, line.frames) == (stream(target, frames), len(frames))
+    assert line.pool.used == 0
+
+
+@pytest.mark.parametrize("target", ["int16", "mysql_packet"])
+def test_what_does_not_fit_the_other_side_is_refused_by_its_header(target: str) -> None:
+    most = FRAMINGS[target].max_body
+    for size, good in ((most - 1, True), (most, True), (most + 1, False)):
+        line = Line("int32", target, limit=1 << 30)
+        line.feed(struct.pack(">i", size))
+        assert (line.receive.fault == OK) == good
+        assert line.receive.limit == most
+
+
+@pytest.mark.parametrize(("target", "bad"), [("lines", b"a\nb"), ("lines", b"\n"), ("lines_crlf", b"a\r\nb")])
+@pytest.mark.parametrize("split", [0, 3, 5])
+def test_a_body_that_holds_the_end_of_a_line_stops_there(target: str, bad: bytes, split: int) -> None:
+    translation = Translation(INT32, FRAMINGS[target])
+    for before in ([], [b"one", b"two"]):
+        data = stream("int32", [*before, bad, b"three"])
+        first = len(MODELS["int32"]((before or [bad])[0]))
+        run = Run([data[:split]] if split else None, split, data[split:], first - split if split else 0, len(data) - split, len(before) + 2, 0)
+        other = translation.frames(run)
+        assert b"".join(other.pieces()) == stream(target, before)
+        assert (translation.stopped_at, other.frames) == (len(before), len(before))
+    assert translation.frames(Run(None, 0, data[: first * 2], 0, 2 * first, 2, 0)).frames == 2
+    assert translation.stopped_at == -1
+
+
+@pytest.mark.parametrize("body", [b"\r", b"a\n", b"\ra\rb\r"])
+def test_crlf_is_one_delimiter(body: bytes) -> None:
+    line = Line("lines_crlf", "int32")
+    for byte in stream("lines_crlf", [body, b"", b"x"]):
+        line.feed(bytes([byte]))
+    assert line.out == stream("int32", [body, b"", b"x"])
+
+
+def test_other_bytes_of_a_header_are_kept_set_or_dropped() -> None:
+    grpc, mysql = FRAMINGS["grpc_message"], FRAMINGS["mysql_packet"]
+    packets = b"".join(bytes([len(body), 0, 0, number]) + body for number, body in enumerate((b"one", b"", b"three")))
+    run = Run(None, 0, packets, 0, len(packets), 3, 0, 0, mysql)
+    for target, flags in ((grpc, (0, 1, 2)), (FixedHeaderFraming("header", header=5, offset=1, keeps=False), (0, 0, 0))):
+        out = b"".join(Translation(mysql, target).frames(run).pieces())
+        assert out == b"".join(struct.pack(">Bi", flag, len(body)) + body for flag, body in zip(flags, (b"one", b"", b"three"), strict=True))
+    filled = FixedHeaderFraming("header", header=6, offset=2, width=2, fill=b"\x01\x02\x03\x04")
+    assert b"".join(Translation(mysql, filled).frames(run).pieces())[:9] == b"\x01\x02\x00\x03\x03\x04one"
+    assert b"".join(Translation(mysql, INT32).frames(run).pieces()) == stream("int32", [b"one", b"", b"three"])
+
+
+def test_who_looks_into_frames_gets_them_whole_with_the_other_bytes_in_front() -> None:
+    mysql = FRAMINGS["mysql_packet"]
+    look = Translation(mysql, INT32, joins=True)
+    large = b"x" * 70_000
+    packets = b"".join(len(body).to_bytes(3, "little") + bytes([number]) + body for number, body in enumerate((b"one", large, b"")))
+    run = Run([packets[:2]], 2, packets[2:], 5, len(packets) - 2, 3, 0, 0, mysql)
+    seen = look.frames(run)
+    assert seen.head is None
+    assert seen.data == stream("int32", [b"\0one", b"\1" + large, b"\2"])
+    assert [int(start) for start in seen.starts()] == [0, 8, 8 + 70_005]
+    first = Run(None, 0, packets[:20], 20, 20, 0, 0, PART | PART_FIRST, mysql)
+    assert look.part(first).data == struct.pack(">i", 4) + packets[3:20]
+    assert look.part(first).first_sizes() == (4, 4)
+
+
+@pytest.mark.parametrize("spare", [0, 1, 7, 8])
+def test_copies_do_not_look_behind_the_run(spare: int) -> None:
+    for size in range(30):
+        data = stream("int32", [bytes(range(size))]) + b"z" * spare
+        run = Run(None, 0, data, 0, len(data) - spare, 1, 0)
+        assert b"".join(Translation(INT32, FRAMINGS["varint"]).frames(run).pieces()) == stream("varint", [bytes(range(size))])

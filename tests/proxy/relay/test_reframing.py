@@ -1,0 +1,275 @@
+"""Clients and upstreams that speak different framings: every pair over real sockets; limits, mutes, short memory, pieces, the record, counters."""
+
+import contextlib
+import itertools
+import random
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.config.model import HeaderConfig, TapConfig, TapRule
+from proxy.network import mute
+from proxy.network.framings import FRAMINGS, framing_of
+from proxy.network.memory_pool import BEGUN
+from proxy.tap.rules import TapRules
+from proxy.tap.writer import TapWriter
+from tests.fakes.framing_model import MODELS, stream
+from tests.fakes.tap_read import read_blocks, read_frames, read_gaps
+from tests.fakes.tls import TlsWorld
+from tests.fakes.world import SMALL, World
+
+Make = Callable[..., World]
+OTHERS = [("int32", "varint"), ("varint", "int32"), ("int32", "lines"), ("lines", "int32"), ("lines_crlf", "mysql_packet"), ("grpc_message", "int32")]
+others = pytest.mark.parametrize(("speaks", "onward"), OTHERS)
+
+
+def sides(speaks: str, onward: str) -> dict[str, Any]:
+    return {"framing": FRAMINGS[speaks], "upstream_framing": FRAMINGS[onward]}
+
+
+def text(size: int, number: int = 0) -> bytes:
+    """A body that every framing can carry."""
+    return bytes([97 + number % 26]) * size
+
+
+def exchange(world: World, source: socket.socket, sink: socket.socket, data: bytes, wanted: bytes, step: int = 1 << 20) -> None:
+    """Send a stream in steps, and read what becomes of it at the other end."""
+    seen = b""
+    sink.setblocking(False)
+    source.setblocking(False)
+    position = idle = 0
+    while (len(seen) < len(wanted) or position < len(data)) and idle < 2000:
+        idle += 1
+        if position < len(data):
+            try:
+                position += source.send(data[position : position + step])
+                idle = 0
+            except BlockingIOError:
+                world.selector.poll(1)
+        world.selector.poll(0)
+        try:
+            piece = sink.recv(1 << 16)
+            assert piece, "the stream ended"
+            seen += piece
+            idle = 0
+        except BlockingIOError:
+            world.selector.poll(1)
+    assert seen == wanted
+    sink.settimeout(2)
+    source.settimeout(2)
+
+
+def end(world: World, client: socket.socket, upstream: socket.socket) -> None:
+    """The client ends the connection."""
+    client.close()
+    assert world.ended(upstream) == b""
+    upstream.close()
+    world.until(lambda: world.rows)
+
+
+@pytest.mark.parametrize(("speaks", "onward"), list(itertools.product(MODELS, repeat=2)))
+def test_every_pair_of_framings_passes_frames_both_ways(make: Make, speaks: str, onward: str) -> None:
+    world = make(**sides(speaks, onward))
+    client, upstream, _ = world.pair()
+    chooser = random.Random(f"{speaks} {onward}")
+    bodies = [text(size, number) for number, size in enumerate((0, 1, 100, 127, 128, 255, 256, 600, 16_383, 16_384, 30_000, 5))]
+    chooser.shuffle(bodies)
+    exchange(world, client, upstream, stream(speaks, bodies), stream(onward, bodies), chooser.choice([997, 1 << 20]))
+    exchange(world, upstream, client, stream(onward, bodies[::-1]), stream(speaks, bodies[::-1]), chooser.choice([997, 1 << 20]))
+    few = [text(size, number) for number, size in enumerate((0, 3, 130))]
+    exchange(world, client, upstream, stream(speaks, few), stream(onward, few), 1)
+    bodies += few
+    end(world, client, upstream)
+    assert world.row["frames"] == {"request": len(bodies), "response": len(bodies) - len(few)}
+    assert (world.row["cause"], world.row["lost"]["bytes"]) == ("peer_closed", 0)
+    counters = world.counters.listeners["l"]
+    assert int(counters.downstream.frames_received) == int(counters.upstream.frames_sent) == len(bodies)
+    assert int(counters.upstream.frames_received) == int(counters.downstream.frames_sent) == len(bodies) - len(few)
+
+
+@others
+def test_over_tls(make: Make, tls_world: TlsWorld, speaks: str, onward: str) -> None:
+    world = make(client_tls=tls_world.server_settings(), **sides(speaks, onward))
+    plain, pair = world.client()
+    client = tls_world.client_settings().context.wrap_socket(plain, server_hostname="localhost", do_handshake_on_connect=False)
+    client.setblocking(False)
+    for _ in range(500):
+        try:
+            client.do_handshake()
+            break
+        except OSError:
+            world.selector.poll(2)
+    world.until(lambda: pair.state.value == "open")
+    upstream, _ = world.server.accept()
+    world.sockets += [client, upstream]
+    upstream.setblocking(False)
+    bodies = [text(size, number) for number, size in enumerate((5, 0, 20_000, 1))]
+    client.setblocking(True)
+    client.sendall(stream(speaks, bodies))
+    assert world.read(upstream, len(stream(onward, bodies))) == stream(onward, bodies)
+
+
+@others
+def test_a_run_that_the_other_side_does_not_take_at_once_waits_in_its_framing(make: Make, speaks: str, onward: str) -> None:
+    world = make(limit=1 << 20, pool=1 << 25, **sides(speaks, onward))
+    world.server.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 4096)  # the loopback's own segments are as large as such a buffer
+    world.server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
+    client, upstream, pair = world.pair()
+    bodies = [text(size, number) for number, size in enumerate([100] * 2000 + [30_000] * 40 + [300_000] * 12 + [10])]
+    data = stream(speaks, bodies)
+    client.setblocking(False)
+    sent = 0
+    while pair.upstream.channel is not None and pair.upstream.channel.pending_send == 0:  # nobody reads
+        with contextlib.suppress(BlockingIOError):
+            sent += client.send(data[sent:])
+        world.selector.poll(0)
+    exchange(world, client, upstream, data[sent:], stream(onward, bodies))
+    assert world.pool.used == 0
+
+
+@others
+@pytest.mark.parametrize("largest", [20_000, 100_000])
+def test_with_little_memory_frames_pass_all_the_same(make: Make, speaks: str, onward: str, largest: int) -> None:
+    world = make(limit=128 * 1024, answer_limit=128 * 1024, pool=512 * 1024, **sides(speaks, onward))
+    joined = [world.pair() for _ in range(3)]
+    world.pool.common.charge(BEGUN, 400 * 1024)  # somebody holds it
+    assert world.pool.common.is_short(answers=False)
+    bodies = [text(size, number) for number, size in enumerate((10, 5000, largest, 0, largest // 2, 7))]
+    for client, upstream, pair in joined:
+        exchange(world, client, upstream, stream(speaks, bodies), stream(onward, bodies), 3000)
+        exchange(world, upstream, client, stream(onward, bodies), stream(speaks, bodies))
+        assert pair.client.channel is not None
+        assert pair.client.channel.read_half.care is not None
+    world.pool.common.release(BEGUN, 400 * 1024)
+
+
+@pytest.mark.parametrize(("speaks", "onward"), [("int32", "varint"), ("varint", "grpc_message"), ("mysql_packet", "int32")])
+def test_large_frames_pass_in_pieces(make: Make, speaks: str, onward: str) -> None:
+    world = make(limit=1 << 23, answer_limit=1 << 23, pool=1 << 24, cut_requests=True, cut_answers=True, **sides(speaks, onward))
+    client, upstream, _ = world.pair()
+    bodies = [text(10), text(3 << 20, 1), text(SMALL + 1, 2), text(1, 3), text(1 << 20, 4)]
+    exchange(world, client, upstream, stream(speaks, bodies), stream(onward, bodies))
+    exchange(world, upstream, client, stream(onward, bodies), stream(speaks, bodies))
+    begun = stream(speaks, [text(2 << 20)])
+    client.setblocking(False)
+    client.send(begun[: 1 << 20])
+    header = stream(onward, [text(2 << 20)])[:5]
+    assert world.read(upstream, 5) == header
+    assert world.read(upstream, 100_000) == text(100_000)
+
+
+@pytest.mark.parametrize("step", [1, 5, 1000])
+def test_what_the_other_side_cannot_say_is_refused_by_its_header(make: Make, step: int) -> None:
+    world = make(limit=1 << 20, **sides("int32", "int16"))
+    client, upstream, _ = world.pair()
+    good = [text(3), text(32_767)]
+    client.sendall(stream("int32", good))
+    assert world.read(upstream, len(stream("int16", good))) == stream("int16", good)
+    header = stream("int32", [text(32_768)])[:5]
+    for at in range(0, 5, step):
+        client.sendall(header[at : at + step])
+        world.poll(1)
+    assert world.ended(upstream) == b""
+    upstream.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["side"]) == ("frame_too_large", "downstream")
+    assert world.row["detail"] == "frame of 32768 bytes exceeds the limit of 32767, the most that int16 can say"
+    assert int(world.counters.listeners["l"].downstream.refused_too_large) == 1
+
+
+@pytest.mark.parametrize(("onward", "bad"), [("lines", b"a\nb"), ("lines_crlf", b"\r\n"), ("lines", b"x" * 20_000 + b"\n")])
+@pytest.mark.parametrize("before", [0, 2])
+def test_a_body_that_ends_a_line_ends_the_connection(make: Make, onward: str, bad: bytes, before: int) -> None:
+    world = make(**sides("int32", onward))
+    client, upstream, _ = world.pair()
+    good = [text(4)] * before
+    client.sendall(stream("int32", [*good, bad, text(5)]))
+    assert world.ended(upstream) == stream(onward, good)
+    upstream.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["side"]) == ("wrong_protocol", "downstream")
+    assert world.row["detail"] == f"a body holds what ends a frame in {onward}, which the other side speaks"
+    assert world.row["frames"]["request"] == before + 2
+    assert world.row["lost"]["bytes"] == len(stream("int32", [bad, text(5)]))
+
+
+@others
+@pytest.mark.parametrize("sent", [1, 3, 200])
+def test_a_mute_within_a_frame_waits_for_its_end_and_reads_no_other(make: Make, speaks: str, onward: str, sent: int) -> None:
+    world = make(**sides(speaks, onward))
+    client, upstream, pair = world.pair()
+    data = stream(speaks, [text(500)])
+    client.sendall(data[:sent])
+    world.poll()
+    channel = pair.client.channel
+    assert channel is not None
+    channel.mute(mute.ADMIN)
+    assert channel.mutes.state.value == "muting"
+    client.sendall(data[sent:] + stream(speaks, [text(7)]))
+    assert world.read(upstream, len(stream(onward, [text(500)]))) == stream(onward, [text(500)])
+    world.poll(5)
+    assert channel.mutes.state.value == "muted"
+    upstream.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        upstream.recv(1)
+    channel.unmute(mute.ADMIN)
+    assert world.read(upstream, len(stream(onward, [text(7)]))) == stream(onward, [text(7)])
+
+
+def test_bytes_of_a_header_that_is_ones_own_are_set_or_kept(make: Make) -> None:
+    own = HeaderConfig(size=6, offset=1, width=2, counts="frame", fill="aabbccdd")
+    world = make(framing=FRAMINGS["int32"], upstream_framing=framing_of("header", own, {}))
+    client, upstream, _ = world.pair()
+    exchange(world, client, upstream, stream("int32", [b"abc"]), b"\xaa\0\x09\xbb\xcc\xddabc")
+    exchange(world, upstream, client, b"\1\0\x08\2\3\4hi", stream("int32", [b"hi"]))
+
+
+@pytest.mark.parametrize(("speaks", "front"), [("varint", b""), ("lines", b""), ("mysql_packet", b"\0"), ("grpc_message", b"\0"), ("int16", b"")])
+@pytest.mark.parametrize("onward", ["int32", "varint"])
+def test_the_record_has_every_frame_as_int32_and_says_what_it_was(make: Make, tmp_path: Path, speaks: str, front: bytes, onward: str) -> None:
+    writer = TapWriter(TapConfig(directory=str(tmp_path)), "n", "0", "b")
+    world = make(rules=TapRules((TapRule(name="r"),), writer), writer=writer, **sides(speaks, onward))
+    client, upstream, _ = world.pair()
+    bodies = [text(size, number) for number, size in enumerate((3, 0, 400, 20_000, 9))]
+    exchange(world, client, upstream, stream(speaks, bodies), stream(onward, bodies), 999)
+    exchange(world, upstream, client, stream(onward, bodies[:2]), stream(speaks, bodies[:2]))
+    end(world, client, upstream)
+    assert writer.flush_and_close(1000)
+    frames = list(read_frames(str(tmp_path)))
+    assert [frame.body for frame in frames if frame.direction == "request"] == [front + body for body in bodies]
+    assert [frame.number for frame in frames if frame.direction == "request"] == list(range(5))
+    assert [frame.body for frame in frames if frame.direction == "response"] == bodies[:2]
+    framings = {(row.direction, row.framing) for block in read_blocks(str(tmp_path), "n.0.b") for row in block.rows if row.kind == 0}
+    names = list(FRAMINGS)
+    assert {(direction, name) for direction, name in ((0, speaks), (1, onward))} == {
+        (direction, ["int32", "uint32_le", "int16", "varint", "int32_inclusive", "grpc_message", "mysql_packet", "header", *names[-2:]][code])
+        for direction, code in framings
+    }
+
+
+def test_what_is_not_passed_on_is_a_gap_in_the_record(make: Make, tmp_path: Path) -> None:
+    writer = TapWriter(TapConfig(directory=str(tmp_path)), "n", "0", "b")
+    world = make(rules=TapRules((TapRule(name="r"),), writer), writer=writer, **sides("varint", "lines"))
+    client, upstream, _ = world.pair()
+    client.sendall(stream("varint", [text(2), b"a\n", text(3)]))
+    assert world.ended(upstream) == stream("lines", [text(2)])
+    upstream.close()
+    world.until(lambda: world.rows)
+    assert writer.flush_and_close(1000)
+    assert [frame.body for frame in read_frames(str(tmp_path))] == [text(2)]
+    assert [(gap.reason, gap.frames) for gap in read_gaps(str(tmp_path))] == [("undelivered", 2)]
+
+
+def test_pieces_of_large_frames_are_in_the_record(make: Make, tmp_path: Path) -> None:
+    writer = TapWriter(TapConfig(directory=str(tmp_path)), "n", "0", "b")
+    rules = TapRules((TapRule(name="r"),), writer)
+    world = make(rules=rules, writer=writer, limit=1 << 22, pool=1 << 24, cut_requests=True, **sides("mysql_packet", "varint"))
+    client, upstream, _ = world.pair()
+    bodies = [text(1 << 20), text(5, 1)]
+    exchange(world, client, upstream, stream("mysql_packet", bodies), stream("varint", bodies))
+    end(world, client, upstream)
+    assert writer.flush_and_close(1000)
+    assert [frame.body for frame in read_frames(str(tmp_path))] == [b"\0" + body for body in bodies]
