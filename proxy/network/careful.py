@@ -138,10 +138,8 @@ class Careful:
         return verdict if verdict < 0 else self._rest_of_line()
 
     def _rest_of_line(self) -> i64:
-        """Up to the end of the line begun, as far as it can be seen; over TLS the next line may come along."""
-        if not self._transport.is_plain:
-            return LITTLE
-        return max(self._receive.reach(self._transport.peek(MAX_READ)), 1)
+        """Up to the end of the line begun, as far as it can be seen."""
+        return max(self._receive.reach(self._transport.read_ahead(MAX_READ)), 1)
 
     def _plan_begun(self, room: i64, *, drained: bool, readable: bool) -> i64:
         receive = self._receive

@@ -223,8 +223,8 @@ class ReadHalf:
     def _within_frame(self) -> i64:
         """How many bytes to read without beginning another frame."""
         receive = self.receive
-        if receive.framing.tail != 0 and receive.size < 0 and self._transport.is_plain:
-            return max(receive.reach(self._transport.peek(MAX_READ)), 1)
+        if receive.framing.tail != 0 and receive.size < 0:
+            return max(receive.reach(self._transport.read_ahead(MAX_READ)), 1)
         return min(receive.missing(), MAX_READ)
 
     def _pass_by(self) -> bool:

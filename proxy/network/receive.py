@@ -131,8 +131,16 @@ class Receive:
         """Of bytes that come next: how many belong to the frame begun, or to the one that they begin, as far as they say."""
         if self.framing.tail == 0:
             return min(self.missing(), i64(len(data)))
+        if self._ends_with(data):
+            return 1
         at = i64(data.find(self.framing.delimiter))
         return i64(len(data)) if at < 0 else at + self.framing.tail
+
+    def _ends_with(self, data: bytes) -> bool:
+        """Whether the first byte of ``data`` completes a delimiter of two, whose first is staged."""
+        delimiter = self.framing.delimiter
+        pieces = self._pieces
+        return len(delimiter) == 2 and pieces is not None and len(data) != 0 and data[0] == delimiter[1] and pieces[-1][-1] == delimiter[0]
 
     def unit(self) -> i64:
         """How many bytes must come before any can be passed on: of a frame begun the rest, or what its first piece lacks."""
@@ -291,10 +299,9 @@ class Receive:
         """As ``_take_header``, for frames that end with a delimiter: it is looked for in ``data``, and where ``data`` begins."""
         framing = self.framing
         tail = framing.tail
-        at = i64(data.find(framing.delimiter))
-        if tail == 2 and self._pieces is not None and data[0] == framing.delimiter[1] and self._pieces[-1][-1] == framing.delimiter[0]:
-            body = self.staged - 1
-        else:
+        body: i64 = self.staged - 1
+        if not self._ends_with(data):
+            at = i64(data.find(framing.delimiter))
             body = self.staged + at if at >= 0 else -1
         limit = self.limit
         if body < 0:

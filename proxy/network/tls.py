@@ -59,6 +59,7 @@ class TlsTransport(Transport):
         self._failure: TlsError | None = None
         self._held: bytes = b""  # what came and OpenSSL has not seen: a record begun
         self._whole: bool = False  # what is held begins with a whole record
+        self._ahead: bytes = b""  # what was read before it was asked for
         self._rest: bool = False  # the record read last may hold more plaintext: only then OpenSSL is asked
         self._waiting: list[Buffer] = []
         self._finished: bool = False
@@ -133,6 +134,10 @@ class TlsTransport(Transport):
     # Reading.
 
     def read(self, size: i64) -> bytes | None:
+        ahead = self._ahead
+        if len(ahead) != 0:
+            self._ahead = ahead[size:]
+            return ahead[:size]
         self._raise_failure()
         if self._at_end():
             return b""
@@ -157,6 +162,11 @@ class TlsTransport(Transport):
             self._raise_failure()
             return b"" if self._at_end() else None
         return plain
+
+    def read_ahead(self, size: i64) -> bytes:
+        if len(self._ahead) == 0:
+            self._ahead = self.read(RECORD) or b""
+        return self._ahead[:size]
 
     def _decrypt(self, tls: ssl.SSLObject, data: bytes, size: i64) -> bytes:
         """At most ``size`` bytes of what OpenSSL holds, of what is held here, and of ``data``."""
@@ -233,6 +243,8 @@ class TlsTransport(Transport):
             raise self._failure
 
     def has_buffered(self) -> bool:
+        if len(self._ahead) != 0:
+            return True
         if self._object is None or self._fin:
             return False
         return self._failure is not None or self._notified or self._whole or self._rest
@@ -249,7 +261,9 @@ class TlsTransport(Transport):
 
     def obtainable(self, wanted: i64) -> i64:
         tls = self._object
-        there: i64 = tls.pending() if tls is not None and self._rest else 0
+        there: i64 = len(self._ahead)
+        if tls is not None and self._rest:
+            there += tls.pending()
         if there >= wanted or self._failure is not None or self._at_end():
             return max(there, wanted)
         records = self._held

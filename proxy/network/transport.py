@@ -80,6 +80,10 @@ class Transport(abc.ABC):
         """
         raise NotImplementedError
 
+    def read_ahead(self, size: i64) -> bytes:
+        """As ``peek``, also where what is read cannot be left where it is: then it is kept here until ``read`` gives it."""
+        return self.peek(size)
+
     @abc.abstractmethod
     def obtainable(self, wanted: i64) -> i64:
         """How many bytes could be read now, by as many reads as it takes; ``wanted`` or more when there are so many. May say too much: of

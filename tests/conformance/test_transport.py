@@ -255,6 +255,21 @@ def test_bytes_that_come_one_by_one_are_obtainable_with_the_last(make: Callable[
     assert gather(pair.ours, 300) == bytes(300)
 
 
+def test_what_was_read_ahead_is_read_first_and_once(make: Callable[..., Pair]) -> None:
+    pair = make()
+    assert pair.ours.read_ahead(10) == b""
+    pair.peer.write(b"0123456789")
+    assert (pair.ours.read_ahead(4), pair.ours.read_ahead(100)) == (b"0123", b"0123456789")
+    assert pair.ours.obtainable(10) >= 10
+    assert (pair.ours.read(3), pair.ours.read_ahead(100)) == (b"012", b"3456789")
+    pair.peer.write(b"abc")
+    assert gather(pair.ours, 10) == b"3456789abc"
+    assert pair.ours.read_ahead(10) == b""
+    pair.peer.shut_write()
+    assert pair.ours.read_ahead(10) == b""
+    assert pair.ours.read(10) == b""
+
+
 def test_a_look_is_at_the_first_bytes_and_leaves_them(make: Callable[..., Pair]) -> None:
     pair = make()
     if not pair.ours.is_plain:

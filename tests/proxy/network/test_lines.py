@@ -47,6 +47,15 @@ def test_what_belongs_to_the_frame_begun_ends_with_its_line(framing: LineFraming
     assert receive(framing).reach(data) == reach
 
 
+def test_an_end_in_two_reads_ends_the_frame_begun_and_no_other() -> None:
+    reader = receive(LINES_CRLF)
+    reader.feed(b"abc\r")
+    assert (reader.reach(b"\nnext\r\n"), reader.reach(b"x\nnext\r\n"), reader.reach(b"\r\nnext")) == (1, 8, 2)
+    run = reader.feed(b"\n")
+    assert run is not None
+    assert (run.frames, reader.reach(b"\nnext\r\n")) == (1, 7)
+
+
 def test_of_a_line_begun_nobody_knows_more_than_one_byte() -> None:
     reader = receive(LINES)
     assert (reader.missing(), reader.longest()) == (1, 102)

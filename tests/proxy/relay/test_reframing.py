@@ -14,6 +14,7 @@ from proxy.config.model import HeaderConfig, TapConfig, TapRule
 from proxy.network import mute
 from proxy.network.framings import FRAMINGS, framing_of
 from proxy.network.memory_pool import BEGUN
+from proxy.relay.pair import Pair
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter
 from tests.fakes.framing_model import MODELS, stream
@@ -62,6 +63,25 @@ def exchange(world: World, source: socket.socket, sink: socket.socket, data: byt
     source.settimeout(2)
 
 
+def tls_pair(world: World, tls: TlsWorld) -> tuple[socket.socket, socket.socket, Pair]:
+    """As ``World.pair``, with a client over TLS."""
+    plain, pair = world.client()
+    client = tls.client_settings().context.wrap_socket(plain, server_hostname="localhost", do_handshake_on_connect=False)
+    client.setblocking(False)
+    for _ in range(500):
+        try:
+            client.do_handshake()
+            break
+        except OSError:
+            world.selector.poll(2)
+    world.until(lambda: pair.state.value == "open")
+    upstream, _ = world.server.accept()
+    world.sockets += [client, upstream]
+    client.setblocking(True)
+    upstream.setblocking(False)
+    return client, upstream, pair
+
+
 def end(world: World, client: socket.socket, upstream: socket.socket) -> None:
     """The client ends the connection."""
     client.close()
@@ -93,21 +113,8 @@ def test_every_pair_of_framings_passes_frames_both_ways(make: Make, speaks: str,
 @others
 def test_over_tls(make: Make, tls_world: TlsWorld, speaks: str, onward: str) -> None:
     world = make(client_tls=tls_world.server_settings(), **sides(speaks, onward))
-    plain, pair = world.client()
-    client = tls_world.client_settings().context.wrap_socket(plain, server_hostname="localhost", do_handshake_on_connect=False)
-    client.setblocking(False)
-    for _ in range(500):
-        try:
-            client.do_handshake()
-            break
-        except OSError:
-            world.selector.poll(2)
-    world.until(lambda: pair.state.value == "open")
-    upstream, _ = world.server.accept()
-    world.sockets += [client, upstream]
-    upstream.setblocking(False)
+    client, upstream, _ = tls_pair(world, tls_world)
     bodies = [text(size, number) for number, size in enumerate((5, 0, 20_000, 1))]
-    client.setblocking(True)
     client.sendall(stream(speaks, bodies))
     assert world.read(upstream, len(stream(onward, bodies))) == stream(onward, bodies)
 
@@ -217,6 +224,45 @@ def test_a_mute_within_a_frame_waits_for_its_end_and_reads_no_other(make: Make, 
         upstream.recv(1)
     channel.unmute(mute.ADMIN)
     assert world.read(upstream, len(stream(onward, [text(7)]))) == stream(onward, [text(7)])
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_mute_between_the_two_bytes_of_a_lines_end_reads_no_other_line(make: Make, number: int) -> None:
+    world = make(**sides("lines_crlf", "int32"))
+    client, upstream, pair = world.pair()
+    client.sendall(b"l0\r")
+    world.poll()
+    channel = pair.client.channel
+    assert channel is not None
+    channel.mute(mute.ADMIN)
+    client.sendall([b"\nl1\r\n", b"\nl1\r", b"\n"][number])
+    assert world.read(upstream, 6) == stream("int32", [b"l0"])
+    world.poll(5)
+    assert channel.mutes.state.value == "muted"
+    upstream.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        upstream.recv(1)
+
+
+def test_over_tls_a_mute_within_a_line_waits_for_its_end_and_reads_no_other(make: Make, tls_world: TlsWorld) -> None:
+    world = make(client_tls=tls_world.server_settings(), **sides("lines", "int32"))
+    client, upstream, pair = tls_pair(world, tls_world)
+    client.sendall(b"x" * 20)
+    world.poll()
+    channel = pair.client.channel
+    assert channel is not None
+    channel.mute(mute.ADMIN)
+    client.sendall(b"y" * 100_000 + b"\nz\n")
+    reads = int(world.counters.listeners["l"].downstream.reads)
+    assert world.read(upstream, 100_024) == stream("int32", [b"x" * 20 + b"y" * 100_000])
+    assert int(world.counters.listeners["l"].downstream.reads) - reads < 50
+    world.poll(5)
+    assert channel.mutes.state.value == "muted"
+    upstream.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        upstream.recv(1)
+    channel.unmute(mute.ADMIN)
+    assert world.read(upstream, 5) == stream("int32", [b"z"])
 
 
 def test_bytes_of_a_header_that_is_ones_own_are_set_or_kept(make: Make) -> None:
