@@ -243,11 +243,9 @@ class TlsTransport(Transport):
             raise self._failure
 
     def has_buffered(self) -> bool:
-        if len(self._ahead) != 0:
-            return True
         if self._object is None or self._fin:
-            return False
-        return self._failure is not None or self._notified or self._whole or self._rest
+            return len(self._ahead) != 0
+        return self._failure is not None or self._notified or self._whole or self._rest or len(self._ahead) != 0
 
     def _receive(self, size: i64) -> bytes | None:
         try:
@@ -261,9 +259,7 @@ class TlsTransport(Transport):
 
     def obtainable(self, wanted: i64) -> i64:
         tls = self._object
-        there: i64 = len(self._ahead)
-        if tls is not None and self._rest:
-            there += tls.pending()
+        there: i64 = len(self._ahead) + (tls.pending() if tls is not None and self._rest else 0)
         if there >= wanted or self._failure is not None or self._at_end():
             return max(there, wanted)
         records = self._held
