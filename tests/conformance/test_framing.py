@@ -92,7 +92,7 @@ def test_the_limit_counts_the_body_only(framing: Framing, size: int, fault: int)
 
 
 @each
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(
     sizes=bodies.filter(bool),
     reads=st.lists(st.integers(1, 400), min_size=1, max_size=8),

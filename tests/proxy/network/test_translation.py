@@ -53,7 +53,7 @@ class Line:
 
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     frames=st.lists(body, min_size=1, max_size=8),
     reads=st.lists(st.integers(1, 5000) | st.integers(1, 12), min_size=1, max_size=6),
