@@ -152,7 +152,7 @@ def damage(path: Path, rng: random.Random) -> str:
         path.unlink()
         return how
     at = rng.randrange(len(data))
-    while (how == "flip" and path.suffix == ".seg" and 512 <= at < 3968) or 4036 <= at < 4096:
+    while (how == "flip" and path.suffix == ".seg" and at < 3968 and data[at] == 0) or 4036 <= at < 4096:
         at = rng.randrange(len(data))
     if how == "cut":
         path.write_bytes(data[:at])
