@@ -263,6 +263,36 @@ def test_the_waits_of_both_directions_are_one_figure(clock: FakeClock) -> None:
     for turns in (pool.requests, pool.answers):
         assert not Turn(turns, Owner(), MIB).ask(MIB)
         clock.advance_ms(3)
-    assert (pool.refused, pool.waiting, pool.depleted_total_ns(), pool.wait_ns) == (2, 2, 9 * MS, 0)
+    assert (pool.refused, pool.waiting, pool.depleted_total_ns(), pool.wait_ns) == (2, 2, 6 * MS, 0)
     pool.common.release(PENDING, 32 * MIB)
     assert (pool.waiting, pool.wait_ns) == (0, 9 * MS)
+
+
+def test_a_dry_spell_is_one_however_many_wait_in_it_and_ends_with_the_last(clock: FakeClock) -> None:
+    """Time without memory is not counted once for each who waits: its share of the time is one at most; and who gives up ends it, too."""
+    pool = MemoryPool(16 * MIB, clock.now_ns)
+    for spell in (1, 2):
+        pool.common.charge(PENDING, 32 * MIB)
+        turns = [Turn(turns, Owner(), MIB) for turns in (pool.requests, pool.answers, pool.requests)]
+        clock.advance_ms(50)
+        for turn in turns:
+            assert not turn.ask(MIB)
+            clock.advance_ms(3)
+        assert (pool.dry_spells, pool.depleted_total_ns()) == (spell - 1, 9 * spell * MS)
+        if spell == 1:
+            pool.common.release(PENDING, 32 * MIB)
+        for turn in turns:
+            turn.leave()
+        if spell == 2:
+            pool.common.release(PENDING, 32 * MIB)
+        assert (pool.dry_spells, pool.depleted_total_ns(), pool.most_used) == (spell, 9 * spell * MS, 32 * MIB)
+    assert Turn(pool.requests, Owner(), MIB).ask(MIB)
+    assert pool.dry_spells == 2
+
+
+def test_the_most_that_was_used_stays() -> None:
+    pool = make()
+    for size in (5, 3, 6):
+        pool.common.charge(BEGUN, size)
+        pool.common.release(BEGUN, size)
+    assert (pool.used, pool.most_used) == (0, 6)
