@@ -242,8 +242,8 @@ class TapRule:
     hash: Annotated[
         tuple[str, ...],
         Key(
-            "ranges of body bytes that are stored as their 16 bytes of BLAKE2b, repeated or cut to the range's length, under ``full``. No byte is in "
-            "two ranges of a rule"
+            "ranges of body bytes that are stored as their 16 bytes of BLAKE2b, repeated or cut to the range's length, under ``full``; of a range "
+            "that ``max_frame_bytes`` cuts, what is kept is hashed. No byte is in two ranges of a rule"
         ),
     ] = ()
     sample_connections: Annotated[float, Key("of connections recorded, by a hash of the id", "share", (0.0, 1.0))] = 1.0

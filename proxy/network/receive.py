@@ -315,7 +315,7 @@ class Receive:
         if body < 0:
             if self.staged + length >= limit + tail:
                 self.fault = FRAME_TOO_LARGE
-                self.faulty_size = self.staged + length
+                self.faulty_size = self.staged + self._line_so_far(data, 0)
                 self.refused_bytes = length
                 return False
             self._stage(data)
@@ -330,12 +330,17 @@ class Receive:
         self.size = body + tail
         return True
 
+    def _line_so_far(self, data: bytes, start: i64) -> i64:
+        """Bytes behind ``start`` of a line whose end is not here, without what may be the beginning of that."""
+        length = i64(len(data)) - start
+        return length - 1 if self.framing.tail == 2 and data[-1] == self.framing.delimiter[0] else length
+
     def _leave_rest(self, data: bytes, end: i64, rest: i64, fault: i64) -> None:
         """Stage what follows the last whole frame of ``data``, or note what is wrong with it."""
         if fault != OK:
             self.fault = fault
             size = self.framing.body_size(data, end)
-            self.faulty_size = size if size >= 0 or fault != FRAME_TOO_LARGE else len(data) - end
+            self.faulty_size = size if size >= 0 or fault != FRAME_TOO_LARGE else self._line_so_far(data, end)
             self.refused_bytes = len(data) - end
             return
         length: i64 = len(data)
