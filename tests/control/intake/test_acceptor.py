@@ -16,7 +16,7 @@ from control.guard import Guard
 from control.intake import acceptor as module
 from control.intake.acceptor import Acceptor, Listening, Target
 from control.meters import Meters
-from proxy.config.model import KeepAlive, ListenerConfig, SocketConfig
+from proxy.config.model import ListenerConfig
 from proxy.server.link import receive_handover
 from tests.fakes.fleet import MemoryLog, fleet, until
 
@@ -391,27 +391,3 @@ def test_liveness_goes_when_the_thread_stands(monkeypatch: pytest.MonkeyPatch) -
             assert made.steering.health().alive
 
     asyncio.run(main())
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1:0", "[::1]:0"])
-def test_what_is_accepted_has_the_listeners_socket_options(address: str) -> None:
-    options = SocketConfig(receive_buffer=20_000, send_buffer=30_000, keep_alive=KeepAlive(idle_ms=9_000, interval_ms=3_000, probes=4))
-    rig = Rig(listening(address, socket=options))
-    rig.acceptor.start()
-    try:
-        rig.connect()
-        received: list[tuple[Any, int]] = []
-
-        def taken() -> bool:
-            found = receive_handover(rig.pairs[0][1]) or receive_handover(rig.pairs[1][1])
-            return found is not None and not received.append(found)
-
-        rig.until(taken)
-        with socket.socket(fileno=received[0][1]) as accepted:
-            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 40_000
-            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 60_000
-            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-            tcp = (socket.TCP_NODELAY, socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
-            assert [accepted.getsockopt(socket.IPPROTO_TCP, name) for name in tcp] == [1, 9, 3, 4]
-    finally:
-        rig.close()
