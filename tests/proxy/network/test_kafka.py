@@ -244,6 +244,8 @@ def test_the_idle_time_of_a_muted_channel_is_not_renewed_by_bytes_that_tls_holds
     server.mute(mute.ADMIN)
     client.send(run_of(frame(50)[30:] + frame(7) * 3, 4))
     net.poll_until(lambda: server.frames_received == 1)
+    server.unmute(mute.ADMIN)
+    server.mute(mute.ADMIN)  # it is to be visited, and is not to be read
     for _ in range(99):
         net.clock.advance_ms(100)
         net.poll()

@@ -4,6 +4,7 @@ import gc
 
 import pytest
 
+from proxy.cause import Cause
 from proxy.network.leak_finding import LeakFindingAccount, LeakFindingPool, LentRun
 from proxy.network.memory_pool import BEGUN, PENDING, PIECE_OVERHEAD, TLS
 from proxy.network.receive import Receive, ReceiveLimit
@@ -187,6 +188,21 @@ def test_a_fault_of_the_pool_is_told_where_faults_are() -> None:
         assert fault.error == f"a run of Receive of downstream channel 1 is gone with its lease of {BOOKED} bytes: 1 frames, 24 bytes"
         assert bench.pool.used == 0
         bench.leaks = [fault.error]
+
+
+def test_a_connection_is_looked_at_when_it_is_closed() -> None:
+    with net_bench(kind="leak_finding") as bench:
+        channel, peer = bench.ready_pair()
+        bench.pool.common.charge(TLS, 5, channel.read_half.receive)
+        peer.close()
+        bench.poll_until(lambda: "end_of_stream" in bench.listener.words())
+        assert bench.pool.used == 5
+        channel.close(Cause.ADMIN)
+        bench.poll()
+        (fault,) = bench.selector.faults.take()
+        assert fault[:3] == ("pool", 1, "Receive of downstream channel 1 has 5 bytes (tls) when it is closed")
+        assert bench.pool.used == 0
+        bench.leaks, bench.faults = [fault.error], 1
 
 
 def test_a_run_is_lent_only_where_something_is_booked(desk: Desk) -> None:
