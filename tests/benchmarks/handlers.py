@@ -30,7 +30,7 @@ def run(stage: Stage) -> dict[str, object]:
         with wide.all_started(load, (*RIVALS, *OTHERS, MINE)) as candidates:
             rows = in_turn(candidates, stage.rounds, lambda candidate, number, load=load: wide.generator.run(candidate, load, number))  # type: ignore[misc]
         _show(wide, load, rows)
-        figures += _judge(load, rows)
+        figures += _judged(load, rows)
         rounds += rows
     return add({"rounds": [asdict(row) for row in rounds]}, figures)
 
@@ -55,7 +55,7 @@ def _show(stage: Stage, load: Load, rows: Sequence[Round]) -> None:
     stage.table(title, ("server", "frames/s", "low – high", "handler ÷ it", "cores used", "CPU µs/frame", "p50 µs", "p99 µs"), lines)
 
 
-def _judge(load: Load, rows: Sequence[Round]) -> list[Figure]:
+def _judged(load: Load, rows: Sequence[Round]) -> list[Figure]:
     """A rate, turned over, so that lower is better as everywhere in the table of figures."""
     mine = _rate(rows, MINE)
     rivals = {name: _rate(rows, name) for name in RIVALS if any(row.candidate == name for row in rows)}

@@ -31,12 +31,13 @@ def run(stage: Stage) -> dict[str, object]:
         with stage.all_started(load, (SAME, OTHER)) as candidates:
             rows = in_turn(candidates, stage.rounds, lambda candidate, number, load=load: stage.generator.run(candidate, load, number))  # type: ignore[misc]
         report.show_throughput(stage.console, load, report.summarize(rows))
-        figures += _judge(load, rows, BOUNDS[load.shape.name])
+        figures += _judged(load, rows, BOUNDS[load.shape.name])
         rounds += rows
     return add({"rounds": [asdict(row) for row in rounds]}, figures)
 
 
-def _judge(load: Load, rows: Sequence[Round], bound: float | None) -> list[Figure]:
+def _judged(load: Load, rows: Sequence[Round], bound: float | None) -> list[Figure]:
+    """The cost beside that of the same framing; nothing without a bound."""
     if bound is None:
         return []
     cost = {name: statistics.median(row.cpu_us_per_frame for row in rows if row.candidate == name) for name in (SAME, OTHER)}
