@@ -5,9 +5,11 @@
     two_phases     a change in every processor or in none
     connections    which processor has which, and the closed row of each
     casualties     the closed rows of connections that ended with their processor
+    place          a place for one process after another, and how they follow each other
     slot           one place for a processor, and what outlives those that come and go in it
     slot_cells     the slot's shared counters, and the account of a life that ended
-    processor      one process: its sockets, its start, its end
+    child          one process: its sockets, its start, its end
+    processor      what a processor is asked, and was given
     link           its command socket, from control's side
     reaper         every child that ended, orphans too
 
