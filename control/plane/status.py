@@ -87,11 +87,14 @@ class HandlerProcessStatus:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerStatus:
-    """One listener. ``address`` is the bound one (port 0 resolved), ``connections`` those open now in all processors."""
+    """One listener. ``address`` is the bound one (port 0 resolved), ``connections`` those open now in all processors; ``upstream`` and ``handler``
+    are empty where there is none.
+    """
 
     name: str
     address: str
     upstream: str
+    handler: str
     protocol: str
     framing: str
     tls: bool

@@ -416,6 +416,7 @@ class FakePlane(ControlPlane):
                 name=listener.name,
                 address=f"127.0.0.1:{9093 + number}",
                 upstream=listener.upstream or "",
+                handler=listener.handler or "",
                 protocol=listener.protocol,
                 framing=listener.framing,
                 tls=listener.tls is not None,
