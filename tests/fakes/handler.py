@@ -81,7 +81,10 @@ class FakeHandlerProcess:
                 )
 
     def read_commands(self) -> None:
-        data = self.commands.recv(65536)
+        try:
+            data = self.commands.recv(65536)
+        except ConnectionError:
+            data = b""
         for message in self.reader.feed(data):
             if not self.started:
                 self.start(message)
@@ -106,7 +109,7 @@ class FakeHandlerProcess:
             message = read_handler_start(first)
             for listener, name in message["handlers"].items():
                 if self.mode == "fail" or not name.startswith("proxy.handler.echo:"):
-                    raise RuntimeError(f"the handler {name} of {listener}: the fake has no such handler")
+                    raise RuntimeError(f"listener {listener}, handler {name}: the fake has no such handler")
         except Exception as error:
             self.send(FailedMessage(type="failed", error=str(error)))
             sys.exit(1)

@@ -61,7 +61,7 @@ def test_it_starts_with_its_handlers_and_stops() -> None:
 
 def test_a_handler_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(process: HandlerProcess, clock: Clock) -> None:
-        with pytest.raises(StartError, match="handler process 0 could not start: the handler own:h of a"):
+        with pytest.raises(StartError, match="handler process 0 could not start: listener a, handler own:h"):
             await process.start({**START, "handlers": {"a": "own:h"}})
         assert not process.ready
 

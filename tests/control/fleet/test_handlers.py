@@ -192,7 +192,7 @@ def test_without_a_limit_or_below_it_nothing_is_killed(monkeypatch: pytest.Monke
 
 def test_a_first_start_that_fails_is_raised_with_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
     for mode, said in (
-        ("fail", "handler process 0 could not start: the handler proxy.handler.echo:echo of a: the fake has no such handler"),
+        ("fail", "handler process 0 could not start: listener a, handler proxy.handler.echo:echo: the fake has no such handler"),
         ("exits", "handler process 0 ended with code 3 before it was ready"),
         ("newer", "handler process 0 could not start: it speaks version .* of the link"),
         ("unversioned", "handler process 0 could not start: it speaks no version"),
