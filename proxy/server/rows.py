@@ -161,6 +161,17 @@ class EndpointUpRow(TypedDict):
     down_ms: int
 
 
+class HandlerRaisedRow(TypedDict):
+    """A handler raised: for which connection, what, and where. ``suppressed``: how often one did since the last row, that have none."""
+
+    listener: str
+    handler: str
+    connection: str
+    error: str
+    traceback: str
+    suppressed: int
+
+
 class HandoverFailedRow(TypedDict):
     """A connection that could not be taken over, and has no listener to count it."""
 

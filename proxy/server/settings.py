@@ -16,6 +16,7 @@ from proxy.config.model import (
     ListenerConfig,
     ProxyConfig,
     UpstreamConfig,
+    forwarding_of,
     from_wire,
     largest_whole,
     rule_from_wire,
@@ -125,6 +126,7 @@ class Settings:
             context = server_context(
                 tls.certificate, tls.key, client_auth=tls.client_auth, client_ca=tls.client_ca, min_version=tls.min_version, files=self._files
             )
+        assert listener.upstream is not None, "what answers without an upstream has no route yet"
         speaks, onward = self._framing(listener), self._framing(self._upstream_configs[listener.upstream])
         options = ChannelOptions(
             side="downstream",
@@ -136,7 +138,7 @@ class Settings:
             min_rate=listener.min_rate,
             tls=None if context is None else TlsSettings(context, server_side=True),
             account=self._accounts[listener.name],
-            cut_from=_cut_from(listener.forwarding.requests),
+            cut_from=_cut_from(forwarding_of(listener).requests),
             first_piece=0 if listener.protocol == "framed" else KAFKA_HEAD,
             framing=speaks,
             onward=onward if onward is not speaks else None,
@@ -167,7 +169,7 @@ class Settings:
                 min_rate=listener.min_rate,
                 tls=None if context is None else TlsSettings(context, server_side=False, server_name=name),
                 account=self._accounts[listener.name],
-                cut_from=_cut_from(listener.forwarding.responses),
+                cut_from=_cut_from(forwarding_of(listener).responses),
                 framing=speaks,
                 onward=onward if onward is not speaks else None,
             )
@@ -179,7 +181,7 @@ class Settings:
 
     def _set_largest(self) -> None:
         """Tell the pool how large the frames are that pass whole."""
-        requests = [whole_request(int(self.limits[item.name].value), item.forwarding.requests) for item in self.config.listeners]
+        requests = [whole_request(int(self.limits[item.name].value), forwarding_of(item).requests) for item in self.config.listeners]
         answer = largest_whole(self.config)[1]
         framings = [*map(self._framing, self.config.listeners), *map(self._framing, self.config.upstreams)]
         header = max(framing.most_header for framing in framings)
@@ -237,7 +239,7 @@ class Settings:
     def _judge_share(self, share: int, limits: dict[str, int]) -> None:
         """A share holds each frame that passes whole."""
         for listener in self.config.listeners:
-            size = whole_request(limits[listener.name], listener.forwarding.requests)
+            size = whole_request(limits[listener.name], forwarding_of(listener).requests)
             if size > share:
                 raise ChangeError(f"the share of {share} bytes is below the max_receive_size of {listener.name}, {size}")
         answer = largest_whole(self.config)[1]

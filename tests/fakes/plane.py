@@ -55,6 +55,7 @@ from proxy.config.model import (
     TapConfig,
     TapRule,
     UpstreamConfig,
+    forwarding_of,
     largest_whole,
     whole_request,
 )
@@ -259,7 +260,7 @@ class FakePlane(ControlPlane):
             raise too_small(size // count, largest)
 
     def _largest(self) -> int:
-        whole = [whole_request(self.limits[item.name], item.forwarding.requests) for item in self._config.listeners]
+        whole = [whole_request(self.limits[item.name], forwarding_of(item).requests) for item in self._config.listeners]
         return max(*whole, largest_whole(self._config)[1])
 
     async def set_limit(self, listener: str, max_receive_size: int) -> Limit:
@@ -267,7 +268,7 @@ class FakePlane(ControlPlane):
         self._listener(listener)
         if not MAX_RECEIVE_SIZE.takes(max_receive_size):
             raise InvalidArgumentError([Violation("max_receive_size", f"must be from {MAX_RECEIVE_SIZE.least} to {MAX_RECEIVE_SIZE.most} bytes")])
-        forward = next(item.forwarding.requests for item in self._config.listeners if item.name == listener)
+        forward = next(forwarding_of(item).requests for item in self._config.listeners if item.name == listener)
         self._check_share(self.pool, self.processors, whole_request(max_receive_size, forward))
         self.limits[listener] = max_receive_size
         return Limit(listener=listener, max_receive_size=max_receive_size)
@@ -382,7 +383,7 @@ class FakePlane(ControlPlane):
             ListenerStatus(
                 name=listener.name,
                 address=f"127.0.0.1:{9093 + number}",
-                upstream=listener.upstream,
+                upstream=listener.upstream or "",
                 protocol=listener.protocol,
                 framing=listener.framing,
                 tls=listener.tls is not None,
@@ -390,7 +391,7 @@ class FakePlane(ControlPlane):
                 max_connections=listener.max_connections,
                 connections=sum(row["listener"] == listener.name for row in self.rows.values()),
                 accepting=self.accepting,
-                forwarding=listener.forwarding,
+                forwarding=forwarding_of(listener),
             )
             for number, listener in enumerate(self._config.listeners)
         ]

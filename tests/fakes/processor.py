@@ -33,7 +33,7 @@ from array import array
 from typing import Any
 
 from proxy.cells import CellLayout, CellWriter, State
-from proxy.config.model import MAX_RECEIVE_SIZE, from_wire, largest_whole, rule_from_wire, whole_request
+from proxy.config.model import MAX_RECEIVE_SIZE, forwarding_of, from_wire, largest_whole, rule_from_wire, whole_request
 from proxy.network.connection_id import ConnectionIds
 from proxy.server.closed import encode_closed
 from proxy.server.link import Handover, LinkReader, encode, receive_handover
@@ -183,7 +183,7 @@ class FakeProcessor:
         limits = {**self.facts["max_receive_size"], **change.get("max_receive_size", {})}
         if set(limits) != set(self.facts["max_receive_size"]) or not all(MAX_RECEIVE_SIZE.takes(size) for size in limits.values()):
             return f"max_receive_size {limits}"
-        whole = [whole_request(limits[item.name], item.forwarding.requests) for item in self.config.listeners]
+        whole = [whole_request(limits[item.name], forwarding_of(item).requests) for item in self.config.listeners]
         if max(*whole, largest_whole(self.config)[1]) > change.get("share", self.facts["share"]):
             return "the share is below a max_receive_size"
         if set(change.get("endpoints", {})) - set(self.facts["endpoints"]):
