@@ -11,6 +11,7 @@ from proxy.cause import ORDERLY_CAUSES, Cause
 
 __all__ = [
     "ACCEPT_ERRORS",
+    "ACTION",
     "CAUSE",
     "CAUSES",
     "CONNECTION_BOUNDS",
@@ -19,7 +20,6 @@ __all__ = [
     "DIRECTIONS",
     "DURATION_ERRORS",
     "ERROR_TYPE",
-    "ACTION",
     "FAULT_PLACES",
     "HANDLER_ACTIONS",
     "HANDLER_BOUNDS",
@@ -227,7 +227,7 @@ METRICS: Final = (
     _metric("kafka.request.open", "gauge", "{request}", "Requests that wait for their answer.", _LISTENER),
     _metric("kafka.request.answered", "counter", "{request}", "Requests paired with their answer.", _LISTENER),
     _metric("kafka.pairing_lost", "counter", "{connection}", "Connections whose answers no longer match their requests.", _LISTENER),
-    _metric("handler.requests", "counter", "{frame}", "Frames that handlers were done with, by what came of them.", _LISTENER, (ACTION, HANDLER_ACTIONS)),
+    _metric("handler.requests", "counter", "{frame}", "Frames that handlers were done with.", _LISTENER, (ACTION, HANDLER_ACTIONS)),
     _metric("handler.queue.size", "gauge", "{frame}", "Frames that wait for a handler, or are in one.", _LISTENER),
     _metric("handler.queue.time", "histogram", "s", "Time that a frame waited for its handler.", _LISTENER, bounds=HANDLER_BOUNDS),
     _metric("handler.time", "histogram", "s", "Time that a frame was in its handler.", _LISTENER, bounds=HANDLER_BOUNDS),
@@ -235,7 +235,7 @@ METRICS: Final = (
         "handler.response.queue.time", "histogram", "s", "Time that a handler's reply waited for its processor.", _LISTENER, bounds=HANDLER_BOUNDS
     ),
     _metric(
-        "handler.response.send.time", "histogram", "s", "Time from a handler's reply to the socket having all of it.", _LISTENER, bounds=HANDLER_BOUNDS
+        "handler.response.send.time", "histogram", "s", "Time from a handler's reply to when all of it was sent.", _LISTENER, bounds=HANDLER_BOUNDS
     ),
     _metric("tap.matched", "counter", "{frame}", "Frames that a tap rule matched."),
     _metric("tap.flushed", "counter", "{frame}", "Matched frames that the log on disk accounts for, as frames or within a gap."),
