@@ -9,7 +9,7 @@ import pytest
 from proxy.handler import Context, wire
 from proxy.handler.activity import Interrupted
 from proxy.handler.processor import HOLD_NS, TURN_NS
-from tests.fakes.handled import Handled, in_loop
+from tests.fakes.handling import Handled, in_loop
 from tests.fakes.handler_process import facts, request
 
 
