@@ -60,9 +60,10 @@ class ChannelRow(TypedDict):
 
     Attributes:
         id: a number on the link and in events; the log prints it as text (``format_connection_id``).
+        upstream: empty where a handler answers.
         endpoint: the upstream's address tried last; empty: none.
         tls: of the client; None: plaintext, or not known.
-        frames, bytes: received from the client, and from the upstream.
+        frames, bytes: received from the client, and from the upstream; or sent to the client, where a handler answers.
     """
 
     id: int
