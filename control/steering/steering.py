@@ -33,6 +33,7 @@ from control.plane import (
 )
 from control.steering.channels import Channels
 from control.steering.drain import Drain
+from control.steering.eviction import Eviction
 from control.steering.limits import Limits
 from control.steering.listeners import Listeners
 from control.steering.pool import Pool
@@ -82,6 +83,7 @@ class Steering(ControlPlane):
         self._listeners = Listeners(supervisor, acceptor)
         self._channels = Channels(supervisor, self._transactions)
         self._limits = Limits(supervisor, acceptor, self._transactions, meters, self.pool)
+        self._eviction = Eviction(supervisor, acceptor, log, guard)
         self._taps = Taps(supervisor, self._transactions, meters, tapped)
         self._drain = Drain(supervisor, acceptor, self._listeners, self.pool, self._transactions, log)
         self._tap_events = events.subscribe((STOPPED_EVENT,), max_events=MAX_RULES * MAX_PROCESSORS)
@@ -97,6 +99,7 @@ class Steering(ControlPlane):
         self._ticker.cancel()
         self._following.cancel()
         self._tap_events.close()
+        self._eviction.close()
         self.pool.close()
         self._transactions.close()
 

@@ -96,6 +96,7 @@ TASKS: Final = (
     "slot",
     "loop",
     "shares",
+    "evictions",
     "endpoints",
     "tap_keeper",
     "rows",

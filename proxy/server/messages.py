@@ -10,6 +10,7 @@
     describe {connection}                     result {row|null}
     mute | unmute | close {connections | listener, reason}
                                               result {affected, missing, undone}   mute: when no further header will be read
+    evict {count, spared: listener|null}      result {affected}              the longest idle pairs are closed (cause limit)
     upstreams                                 result {rows}                  of endpoints that are left out
     holders {limit}                           result {rows}                  who holds most of the memory pool, most first
     drain {timeout_ms}                        result {} at once; later the notice drained {open, cut_off}
@@ -58,6 +59,8 @@ __all__ = [
     "Endpoints",
     "ErrorReply",
     "EventRow",
+    "EvictCommand",
+    "EvictReply",
     "FailedMessage",
     "HoldersCommand",
     "HoldersReply",
@@ -224,6 +227,14 @@ class BulkCommand(_Asked):
     reason: NotRequired[str]
 
 
+class EvictCommand(_Asked):
+    """Close up to ``count`` pairs, those first of which no byte passed for longest, but none of the listener ``spared``."""
+
+    type: Literal["evict"]
+    count: int
+    spared: str | None
+
+
 class UpstreamsCommand(_Asked):
     """Which endpoints are left out."""
 
@@ -257,6 +268,7 @@ Command = (
     | ListCommand
     | DescribeCommand
     | BulkCommand
+    | EvictCommand
     | UpstreamsCommand
     | HoldersCommand
     | DrainCommand
@@ -331,6 +343,14 @@ class BulkReply(TypedDict):
     undone: list[int]
 
 
+class EvictReply(TypedDict):
+    """Ids of pairs whose end has begun."""
+
+    type: Literal["result"]
+    id: int
+    affected: list[int]
+
+
 class UpstreamsReply(TypedDict):
     """Endpoints that are left out."""
 
@@ -363,6 +383,7 @@ Reply = (
     | ListReply
     | DescribeReply
     | BulkReply
+    | EvictReply
     | UpstreamsReply
     | HoldersReply
     | DrainReply

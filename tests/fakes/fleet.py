@@ -5,7 +5,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +60,15 @@ class MemoryLog(RowLog):
         return [row for row in self.rows if row["event"] == event]
 
 
-def fleet_config(processors: int, tap: TapConfig | None = None, node_limits: LimitsConfig = UNLIMITED_NODE, **listener: Any) -> ProxyConfig:
+def fleet_config(
+    processors: int, tap: TapConfig | None = None, node_limits: LimitsConfig = UNLIMITED_NODE, others: Sequence[str] = (), **listener: Any
+) -> ProxyConfig:
+    """Listener a and others like it before upstream u."""
+    given = {"address": "127.0.0.1:0", "upstream": "u", "max_receive_size": MIB, **listener}
     return ProxyConfig(
         node="test",
         processors=processors,
-        listeners=(ListenerConfig(**{"name": "a", "address": "127.0.0.1:0", "upstream": "u", "max_receive_size": MIB, **listener}),),
+        listeners=tuple(ListenerConfig(**{"name": name, **given}) for name in ("a", *others)),
         upstreams=(UpstreamConfig(name="u", endpoints=("127.0.0.1:1",)),),
         memory_pool=MemoryPoolConfig(size=12 * MIB),
         limits=node_limits,

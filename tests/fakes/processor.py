@@ -48,6 +48,7 @@ from proxy.server.messages import (
     DrainedNotice,
     DrainReply,
     ErrorReply,
+    EvictReply,
     FailedMessage,
     HoldersReply,
     ListReply,
@@ -298,6 +299,18 @@ class FakeProcessor:
             if number in affected:
                 self.close(descriptor, "admin")
         self.send(BulkReply(type="result", id=message["id"], affected=affected, missing=missing, undone=undone))
+
+    def on_evict(self, message: dict[str, Any]) -> None:
+        """The oldest are the idlest."""
+        if not 1 <= message["count"] <= 10_000:
+            raise ValueError(f"{message['count']} pairs to be closed")
+        if self.mode == "deaf":
+            return
+        idlest = sorted(number for _, number, item in self.connections.values() if item.listener != message["spared"])[: message["count"]]
+        for descriptor, (_, number, _) in list(self.connections.items()):
+            if number in idlest:
+                self.close(descriptor, "limit")
+        self.send(EvictReply(type="result", id=message["id"], affected=idlest))
 
     def on_upstreams(self, message: dict[str, Any]) -> None:
         row = EndpointDownRow(upstream="u", endpoint="127.0.0.1:1", failures=1, reason="refused", detail=f"says {self.slot}", backoff_ms=1000)
