@@ -28,7 +28,8 @@ from control.meters import Meters
 from proxy.cells import ACCEPT_ERRORS
 from proxy.config.address import Address, format_peer, format_sockaddr, parse_address
 from proxy.config.limits import UNLIMITED_NODE, LimitsConfig, LimitsInForce, limits_in_force
-from proxy.config.model import ListenerConfig
+from proxy.config.model import ListenerConfig, SocketConfig
+from proxy.network.socket_options import set_socket_options
 from proxy.server.link import Handover, send_handover
 
 __all__ = ["Acceptor", "Handed", "Listening", "Target"]
@@ -91,7 +92,7 @@ class Listening:
     def __init__(self, config: ListenerConfig) -> None:
         self.config = config
         self._parsed = parse_address(config.address, port_zero=True)
-        self.sock = _bind(config.name, self._parsed)
+        self.sock = _bind(config.name, self._parsed, config.socket)
         self.family = int(self.sock.family)
         self.address = format_sockaddr(self.family, self.sock.getsockname())
         self.accepting = False
@@ -128,7 +129,7 @@ def _bind_error(name: str, address: str, error: OSError) -> StartError:
     )
 
 
-def _bind(name: str, address: Address) -> socket.socket:
+def _bind(name: str, address: Address, options: SocketConfig) -> socket.socket:
     if address.kind == "unix":
         return _bind_unix(name, address)
     try:
@@ -139,6 +140,7 @@ def _bind(name: str, address: Address) -> socket.socket:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # of what is accepted, too: once here instead of for each connection
+        set_socket_options(sock, options)  # likewise
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         sock.setblocking(False)

@@ -86,7 +86,7 @@ MEMORY_KINDS: Final = ("begun", "pending", "tls")
 """What the pool is used for: frames begun, pending sends, ciphertext that waits."""
 TAP_DROP_REASONS: Final = ("queue_full", "disk_full", "disk_error", "sampled", "closed", "undelivered")
 TAP_DIRECTIONS: Final = ("request", "response")
-FAULT_PLACES: Final = ("channel", "callback", "timer", "descriptor", "command", "loop", "tap")
+FAULT_PLACES: Final = ("channel", "callback", "timer", "descriptor", "command", "loop", "tap", "pool")
 """Where an error of our own was caught; see ``proxy.network.faults``."""
 UPSTREAM_STATES: Final = ("connecting", "used")
 TLS_ERRORS: Final = ("", "tls_failed", "handshake_timeout", "other")
@@ -198,7 +198,9 @@ METRICS: Final = (
     _metric("memory_pool.usage", "gauge", "By", "Bytes booked now, by what they are.", (POOL, ("frames",)), (MEMORY_KIND, MEMORY_KINDS)),
     _metric("memory_pool.waiting", "gauge", "{turn}", "Turns that frames wait for now.", (POOL, ("frames",))),
     _metric("memory_pool.evicted", "counter", "{connection}", "Connections closed for what they held while others waited.", (POOL, ("frames",))),
-    _metric("memory_pool.depleted.time", "counter", "s", "Time with nothing available.", (POOL, ("frames",))),
+    _metric("memory_pool.usage.max", "gauge", "By", "The most that was booked at once since a processor started.", (POOL, ("frames",))),
+    _metric("memory_pool.depleted.time", "counter", "s", "Time in which somebody waited for memory.", (POOL, ("frames",))),
+    _metric("memory_pool.depleted.count", "counter", "{spell}", "Times that memory ran out and was there again.", (POOL, ("frames",))),
     _metric("memory_pool.refused", "counter", "{turn}", "Turns of large frames that were not given at once.", (POOL, ("frames",))),
     _metric("memory_pool.wait.time", "counter", "s", "Time that turns were waited for.", (POOL, ("frames",))),
     _metric("channel.muted", "gauge", "{channel}", "Channels that are not read now, by cause.", (MUTE_CAUSE, MUTE_CAUSES)),

@@ -190,6 +190,8 @@ class ReadHalf:
     def release(self) -> None:
         """Let go of the channel, whose end was told."""
         self.care = None
+        if self._loop.pool.finds_leaks:
+            self._loop.pool.settle(self.receive)
         del self._channel
         del self._sink
 

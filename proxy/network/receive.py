@@ -15,6 +15,7 @@ from mypy_extensions import i64
 
 from proxy.network.framing import FRAME_TOO_LARGE, NOT_OURS, OK, Framing, foreign_protocol, judge, size_bucket
 from proxy.network.int32 import INT32
+from proxy.network.leak_finding import LeakFindingAccount
 from proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, Account
 from proxy.network.run import PART, PART_FIRST, PART_LAST, Buffer, Run, held
 from proxy.network.stats import SideStats
@@ -69,6 +70,7 @@ class Receive:
         self.can_cut: Final[bool] = framing.tail == 0 and (onward is None or onward.tail == 0)
         self._max_body: Final[i64] = framing.max_body if onward is None else onward.max_body
         self._account: Final = account
+        self._leaks: Final = account if isinstance(account, LeakFindingAccount) else None
         self._limit: Final = limit
         self._stats: Final = stats
         self._cut_from: Final[i64] = cut_from if self.can_cut else NEVER_CUT
@@ -183,9 +185,8 @@ class Receive:
         """The first piece of a frame that is cut through, from what is staged of it; None while that is too little."""
         if not self.has_part:
             return None
-        pieces = self._pieces
         size = self.staged
-        run = Run(pieces, size, b"", 0, 0, 0, self._booked, PART | PART_FIRST, self.framing)
+        run = self._run(size, b"", 0, 0, 0, PART | PART_FIRST)
         self._hand_out(size)
         return run
 
@@ -198,7 +199,7 @@ class Receive:
         lost = self.staged
         booked = self._booked
         self._reset()  # before the release, which may call back
-        self._account.release(BEGUN, booked)
+        self._account.release(BEGUN, booked, self)
         return lost
 
     def _feed_begun(self, data: bytes) -> Run | None:
@@ -215,7 +216,7 @@ class Receive:
             return self.take_part() if self.cut else None
         self._stats.frame_sizes[size_bucket(self._body)] += 1
         frames, end, rest, fault = self.framing.scan(data, first, self.limit, self._stats.frame_sizes)
-        run = Run(self._pieces, self.staged, data, first if self.staged else 0, end, frames + 1, self._booked, 0, self.framing)
+        run = self._run(self.staged, data, first if self.staged else 0, end, frames + 1, 0)
         self._reset()
         if rest != 0 or fault != OK:
             self._leave_rest(data, end, rest, fault)
@@ -237,11 +238,18 @@ class Receive:
             if not self.abandoned:
                 frames = 1
                 self._stats.frame_sizes[size_bucket(self._body)] += 1
-        run = Run(self._pieces, self.staged, data, length, length, frames, self._booked, part, self.framing)
+        run = self._run(self.staged, data, length, length, frames, part)
         self._hand_out(self.staged + length)
         if is_last:
             self._reset()
         return run
+
+    def _run(self, head_size: i64, data: bytes, first: i64, end: i64, frames: i64, part: i64) -> Run:
+        """What is staged, and what of ``data`` belongs to it, with what is booked for it as the lease."""
+        leaks = self._leaks
+        if leaks is not None and self._booked != 0:
+            return leaks.lend(self, self._pieces, head_size, data, first, end, frames, self._booked, part, self.framing)
+        return Run(self._pieces, head_size, data, first, end, frames, self._booked, part, self.framing)
 
     def pass_by(self, size: i64) -> i64:
         """Count ``size`` bytes of a frame that is cut through, whose first piece is out, that were passed on without coming here.
@@ -307,7 +315,7 @@ class Receive:
         if body < 0:
             if self.staged + length >= limit + tail:
                 self.fault = FRAME_TOO_LARGE
-                self.faulty_size = self.staged + length
+                self.faulty_size = self.staged + self._line_so_far(data, 0)
                 self.refused_bytes = length
                 return False
             self._stage(data)
@@ -322,12 +330,17 @@ class Receive:
         self.size = body + tail
         return True
 
+    def _line_so_far(self, data: bytes, start: i64) -> i64:
+        """Bytes behind ``start`` of a line whose end is not here, without what may be the beginning of that."""
+        length = i64(len(data)) - start
+        return length - 1 if self.framing.tail == 2 and data[-1] == self.framing.delimiter[0] else length
+
     def _leave_rest(self, data: bytes, end: i64, rest: i64, fault: i64) -> None:
         """Stage what follows the last whole frame of ``data``, or note what is wrong with it."""
         if fault != OK:
             self.fault = fault
             size = self.framing.body_size(data, end)
-            self.faulty_size = size if size >= 0 or fault != FRAME_TOO_LARGE else len(data) - end
+            self.faulty_size = size if size >= 0 or fault != FRAME_TOO_LARGE else self._line_so_far(data, end)
             self.refused_bytes = len(data) - end
             return
         length: i64 = len(data)
@@ -353,7 +366,7 @@ class Receive:
             pieces.append(piece)
         self.staged += size
         booking = overhead + held(piece)  # a view keeps all of the read in memory
-        self._account.charge(BEGUN, booking)
+        self._account.charge(BEGUN, booking, self)
         self._booked += booking
 
     def _reset(self) -> None:

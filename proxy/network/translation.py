@@ -16,7 +16,7 @@ from proxy.network.run import PART_FIRST, Buffer, Run
 __all__ = ["Translation"]
 
 REFER_FROM: Final = 16384  # bodies from here on are not copied
-WRITE_FROM: Final = 512  # those from here on are copied at once, not by eight bytes
+WRITE_FROM: Final = 128  # those from here on are copied at once, not by eight bytes
 
 
 class Translation:
@@ -57,12 +57,13 @@ class Translation:
         data = run.data
         end = run.end
         position = run.first
+        looks = target.tail != 0 and data.find(target.delimiter, position, end) >= 0  # it may be in a header, or between frames
         while position < end:
-            header = source.header_size(data, position)
+            header: i64 = source.header_size(data, position) if source.tail == 0 else 0
             body = source.body_size(data, position)
             begin = position + header
             position = begin + body
-            if target.tail != 0 and data.find(target.delimiter, begin, position) >= 0:
+            if looks and data.find(target.delimiter, begin, position) >= 0:
                 self.stopped_at = done
                 break
             self._write_header(data, begin - header, body)

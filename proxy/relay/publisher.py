@@ -52,6 +52,8 @@ POOL_TLS: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.usage", "frames", "t
 POOL_WAITING: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.waiting", "frames")
 POOL_EVICTED: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.evicted", "frames")
 POOL_DEPLETED: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.depleted.time", "frames")
+POOL_MOST_USED: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.usage.max", "frames")
+POOL_DRY_SPELLS: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.depleted.count", "frames")
 POOL_REFUSED: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.refused", "frames")
 POOL_WAIT: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.wait.time", "frames")
 
@@ -203,6 +205,8 @@ class Publisher:
         cells[POOL_WAITING] = pool.waiting
         cells[POOL_EVICTED] = pool.evicted
         cells[POOL_DEPLETED] = pool.depleted_total_ns()
+        cells[POOL_MOST_USED] = pool.most_used
+        cells[POOL_DRY_SPELLS] = pool.dry_spells
         cells[POOL_REFUSED] = pool.refused
         cells[POOL_WAIT] = pool.wait_ns
 

@@ -15,6 +15,7 @@ from proxy.config.model import (
     HeaderConfig,
     ListenerConfig,
     ProxyConfig,
+    SocketConfig,
     UpstreamConfig,
     from_wire,
     largest_whole,
@@ -131,6 +132,7 @@ class Settings:
             limit=ReceiveLimit(listener.max_receive_size),
             stats=counters.downstream,
             handshake_timeout_ns=times.handshake_ms * NS_PER_MS,
+            failed_authentication_delay_ns=times.failed_authentication_ms * NS_PER_MS,
             idle_ns=times.idle_ms * NS_PER_MS,
             stall_ns=times.stall_ms * NS_PER_MS,
             min_rate=listener.min_rate,
@@ -140,6 +142,7 @@ class Settings:
             first_piece=0 if listener.protocol == "framed" else KAFKA_HEAD,
             framing=speaks,
             onward=onward if onward is not speaks else None,
+            socket=_socket(listener.socket),
         )
         return Route(
             listener=listener.name,
@@ -170,6 +173,7 @@ class Settings:
                 cut_from=_cut_from(listener.forwarding.responses),
                 framing=speaks,
                 onward=onward if onward is not speaks else None,
+                socket=_socket(upstream.socket),
             )
             for name in names
         }
@@ -268,6 +272,10 @@ class Settings:
         """Forget the prepared change; harmless when it is another."""
         if self._prepared is not None and self._prepared.number == change_id:
             self._prepared = None
+
+
+def _socket(config: SocketConfig) -> SocketConfig | None:
+    return None if config == SocketConfig() else config
 
 
 def _cut_from(forward: Forward) -> int:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from proxy.network.authenticator import AuthenticatorFactory
 from proxy.network.channel import Channel
 from proxy.network.channel_sink import ChannelSink
-from proxy.network.memory_pool import MemoryPool
 from proxy.network.mute import PEER
 from proxy.network.options import ChannelOptions, TlsSettings
+from proxy.network.pool_kinds import make_pool
 from proxy.network.receive import NEVER_CUT, ReceiveLimit
 from proxy.network.run import Run
 from proxy.network.selector import Selector
@@ -19,6 +19,7 @@ from proxy.network.stats import SideStats
 from proxy.network.transport import Transport
 from proxy.network.write_half import WriteHalf
 from tests.fakes.clock import SECOND, FakeClock
+from tests.fakes.pools import KIND, found_in
 
 
 def frame(size: int, fill: bytes = b"x") -> bytes:
@@ -166,16 +167,18 @@ class NetBench:
 
     Attributes:
         faults: how many errors of our own the test provokes.
+        leaks: what a pool that finds leaks is to find of them.
     """
 
-    def __init__(self, *, pool: int = 1 << 20) -> None:
+    def __init__(self, *, pool: int = 1 << 20, kind: str = KIND) -> None:
         self.clock = FakeClock()
-        self.pool = MemoryPool(pool, self.clock.now_ns)
+        self.pool = make_pool(kind, pool, self.clock.now_ns)
         self.listener = Recorder()
         self.selector = Selector(self.clock, self.pool)
         self.limit = ReceiveLimit(-1)
         self.stats = SideStats()
         self.faults = 0
+        self.leaks: list[str] = []
         self._peers: list[socket.socket] = []
 
     def options(
@@ -261,6 +264,7 @@ class NetBench:
         self.selector.close()
         for peer in self._peers:
             peer.close()
+        assert found_in(self.pool) == self.leaks
         assert self.pool.used == 0
         assert self.pool.waiting == 0
         assert self.selector.channel_count == 0
@@ -271,9 +275,9 @@ class NetBench:
 
 
 @contextlib.contextmanager
-def net_bench(*, pool: int = 1 << 20) -> Iterator[NetBench]:
+def net_bench(*, pool: int = 1 << 20, kind: str = KIND) -> Iterator[NetBench]:
     """A bench that is finished at the end, whatever the test left."""
-    bench = NetBench(pool=pool)
+    bench = NetBench(pool=pool, kind=kind)
     try:
         yield bench
     finally:

@@ -9,7 +9,6 @@ from proxy.clock import Clock
 from proxy.network.connection_id import ConnectionIds
 from proxy.network.framing import Framing
 from proxy.network.int32 import INT32
-from proxy.network.memory_pool import MemoryPool
 from proxy.network.options import ChannelOptions, TlsSettings
 from proxy.network.receive import ReceiveLimit
 from proxy.network.selector import Selector
@@ -24,6 +23,7 @@ from proxy.relay.upstream import CONNECTING, Endpoint, Upstream
 from proxy.relay.watcher import PairWatcher
 from proxy.server.pair_rows import closed_row, endpoint_down_row, endpoint_up_row
 from proxy.server.rows import ClosedRow, EndpointDownRow, EndpointUpRow
+from tests.fakes.pools import found_in, pool_of
 
 SECOND = 1_000_000_000
 SMALL = 256 * 1024  # the largest frame, header counted, that is never cut through
@@ -121,7 +121,7 @@ class World:
     ) -> None:
         self.clock = HandClock()
         self.told = Told()
-        self.pool = MemoryPool(pool, self.clock.now_ns)
+        self.pool = pool_of(pool, self.clock.now_ns)
         self.largest = (0 if cut_requests else limit + 4, 0 if cut_answers else answer_limit + 4)
         self.pool.set_largest(*self.largest)
         self.counters = Counters(["l"], ["u"])
@@ -284,6 +284,7 @@ class World:
         self.selector.close()
         for sock in self.sockets:
             sock.close()
+        assert found_in(self.pool) == []
         assert self.pool.used == 0, "memory was not given back"
         assert not self.relay.pairs.open, "a pair is left"
         for counters in self.counters.listeners.values():

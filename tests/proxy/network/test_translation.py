@@ -101,6 +101,17 @@ def test_a_body_that_holds_the_end_of_a_line_stops_there(target: str, bad: bytes
     assert translation.stopped_at == -1
 
 
+@pytest.mark.parametrize("target", ["lines", "lines_crlf"])
+def test_what_ends_a_line_may_be_in_a_header(target: str) -> None:
+    bodies = [b"x" * 10, b"y" * 0x0D0A, b"z" * 2570]
+    translation = Translation(INT32, FRAMINGS[target])
+    for bad in ([], [b"a" + FRAMINGS[target].delimiter]):
+        data = stream("int32", [*bodies, *bad])
+        other = translation.frames(Run(None, 0, data, 0, len(data), 3 + len(bad), 0))
+        assert b"".join(other.pieces()) == stream(target, bodies)
+        assert translation.stopped_at == (3 if bad else -1)
+
+
 @pytest.mark.parametrize("body", [b"\r", b"a\n", b"\ra\rb\r"])
 def test_crlf_is_one_delimiter(body: bytes) -> None:
     line = Line("lines_crlf", "int32")

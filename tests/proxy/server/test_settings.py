@@ -10,10 +10,13 @@ import pytest
 from proxy.config.model import (
     MIB,
     Forwarding,
+    KeepAlive,
     ListenerConfig,
+    ListenerTimeouts,
     ListenerTls,
     MemoryPoolConfig,
     ProxyConfig,
+    SocketConfig,
     TapConfig,
     TapRule,
     UpstreamConfig,
@@ -62,6 +65,18 @@ def test_routes_follow_the_configuration():
     options = route.upstream_options[route.upstream.endpoints[0].server_name]
     assert (options.limit.value, options.handshake_timeout_ns, options.tls) == (7, 3_000_000, None)
     assert settings.routes["b"].kafka
+
+
+def test_sockets_and_refusals_follow_the_configuration():
+    told = SocketConfig(receive_buffer=5, keep_alive=KeepAlive())
+    listener = dataclasses.replace(CONFIG.listeners[0], socket=told, timeouts=ListenerTimeouts(failed_authentication_ms=7))
+    upstream = dataclasses.replace(CONFIG.upstreams[1], socket=SocketConfig(send_buffer=6))
+    settings = settings_of(dataclasses.replace(CONFIG, listeners=(listener, CONFIG.listeners[1]), upstreams=(CONFIG.upstreams[0], upstream)))
+    first, second = settings.routes["a"], settings.routes["b"]
+    assert (first.options.socket, first.upstream_options[""].socket) == (told, None)
+    assert (second.options.socket, second.upstream_options[""].socket) == (None, SocketConfig(send_buffer=6))
+    assert (first.options.failed_authentication_delay_ns, second.options.failed_authentication_delay_ns) == (7_000_000, 100_000_000)
+    assert first.upstream_options[""].failed_authentication_delay_ns == 0
 
 
 def test_listeners_of_one_upstream_share_its_endpoints():
