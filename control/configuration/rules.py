@@ -11,6 +11,7 @@ from control.configuration.document import Document, Path, key_of
 from control.configuration.files import authority_fault, identity_fault, readable_fault, validity_warning
 from control.configuration.framing_rules import framing_rules
 from control.configuration.handler_rules import handler_rules
+from control.configuration.limit_rules import limit_rules
 from control.configuration.pool_rules import pool_rules, share_rules
 from control.configuration.tap_rules import tap_rules
 from control.configuration.units import format_duration_ms
@@ -49,6 +50,7 @@ def apply_rules(document: Document, values: Values) -> list[tuple[Path, Address]
     handler_rules(document, values, listeners)
     pool_rules(document, values, listeners, upstreams)
     share_rules(document, values.get("memory_pool"), listeners)
+    limit_rules(document, values.get("limits"), listeners)
     tap_rules(
         document,
         values.get("tap"),

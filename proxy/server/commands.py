@@ -11,7 +11,7 @@ from proxy.network import mute
 from proxy.relay import ending
 from proxy.relay.pair import Pair
 from proxy.relay.relay import Relay
-from proxy.server.jobs import BulkJob, FollowJob, HoldersJob, Job, ListJob
+from proxy.server.jobs import BulkJob, EvictJob, FollowJob, HoldersJob, Job, ListJob
 from proxy.server.messages import (
     AbortCommand,
     AbortedReply,
@@ -23,6 +23,7 @@ from proxy.server.messages import (
     DrainCommand,
     DrainReply,
     ErrorReply,
+    EvictCommand,
     HoldersCommand,
     ListCommand,
     PrepareCommand,
@@ -72,6 +73,7 @@ class Commands:
             "mute": self._mute,
             "unmute": self._unmute,
             "close": self._close,
+            "evict": self._evict,
             "upstreams": self._upstreams,
             "holders": self._holders,
             "drain": self._begin_drain,
@@ -204,6 +206,9 @@ class Commands:
             return True
 
         self._jobs.append(BulkJob(message, self._pairs.open, act))
+
+    def _evict(self, message: EvictCommand) -> None:
+        self._jobs.append(EvictJob(message, self._pairs.open))
 
     def _upstreams(self, message: UpstreamsCommand) -> None:
         endpoints = [(upstream, endpoint) for upstream in self._settings.upstreams.values() for endpoint in upstream.endpoints]

@@ -10,6 +10,7 @@
     describe {connection}                     result {row|null}
     mute | unmute | close {connections | listener, reason}
                                               result {affected, missing, undone}   mute: when no further header will be read
+    evict {count, spared: listener|null}      result {affected}              the longest idle pairs are closed (cause limit)
     upstreams                                 result {rows}                  of endpoints that are left out
     holders {limit}                           result {rows}                  who holds most of the memory pool, most first
     drain {timeout_ms}                        result {} at once; later the notice drained {open, cut_off}
@@ -63,6 +64,8 @@ __all__ = [
     "Endpoints",
     "ErrorReply",
     "EventRow",
+    "EvictCommand",
+    "EvictReply",
     "FailedMessage",
     "HandlerFacts",
     "HandlerNotice",
@@ -70,12 +73,15 @@ __all__ = [
     "HandlerStartMessage",
     "HoldersCommand",
     "HoldersReply",
+    "LimitsRow",
     "ListCommand",
     "ListReply",
     "LogNotice",
     "Notice",
+    "OverrideRow",
     "PrepareCommand",
     "PreparedReply",
+    "RateRow",
     "ReadyMessage",
     "RefusedReply",
     "Reply",
@@ -167,16 +173,51 @@ class HandlerReadyMessage(TypedDict):
 # Changes and commands. An id is given by who sends one.
 
 
+class RateRow(TypedDict):
+    """Quotas, of ``proxy.config.limits.RateLimits``. 0 is unlimited."""
+
+    connections: int
+    connection_rate: int
+    request_bytes_rate: int
+    response_bytes_rate: int
+    request_frames_rate: int
+    response_frames_rate: int
+
+
+class OverrideRow(TypedDict):
+    """Quotas of the addresses of a network, of ``proxy.config.limits.LimitOverride``. None: as ``per_address``."""
+
+    network: str
+    access: Literal["allow", "deny"]
+    connections: int | None
+    connection_rate: int | None
+    request_bytes_rate: int | None
+    response_bytes_rate: int | None
+    request_frames_rate: int | None
+    response_frames_rate: int | None
+
+
+class LimitsRow(TypedDict):
+    """All quotas; ``proxy.config.limits`` makes (``limits_to_wire``) and reads (``limits_from_wire``) it. ``listeners``: every one, by name."""
+
+    node: RateRow
+    listeners: dict[str, RateRow]
+    per_address: RateRow
+    overrides: list[OverrideRow]
+
+
 class Change(TypedDict, total=False):
     """What may change while a processor runs; what is not named stays.
 
     Attributes:
         max_receive_size: bytes by listener.
+        limits: all quotas, in place of all that were.
         share: bytes of the memory pool.
         tap_rules: all of them, of ``proxy.config.model.rules_to_wire``; ``tap_rule`` names the one that was changed, which is on again.
     """
 
     max_receive_size: dict[str, int]
+    limits: LimitsRow
     share: int
     endpoints: Endpoints
     tap_rules: list[dict[str, Any]]
@@ -231,6 +272,14 @@ class BulkCommand(_Asked):
     reason: NotRequired[str]
 
 
+class EvictCommand(_Asked):
+    """Close up to ``count`` pairs, those first of which no byte passed for longest, but none of the listener ``spared``."""
+
+    type: Literal["evict"]
+    count: int
+    spared: str | None
+
+
 class UpstreamsCommand(_Asked):
     """Which endpoints are left out."""
 
@@ -264,6 +313,7 @@ Command = (
     | ListCommand
     | DescribeCommand
     | BulkCommand
+    | EvictCommand
     | UpstreamsCommand
     | HoldersCommand
     | DrainCommand
@@ -338,6 +388,14 @@ class BulkReply(TypedDict):
     undone: list[int]
 
 
+class EvictReply(TypedDict):
+    """Ids of pairs whose end has begun."""
+
+    type: Literal["result"]
+    id: int
+    affected: list[int]
+
+
 class UpstreamsReply(TypedDict):
     """Endpoints that are left out."""
 
@@ -370,6 +428,7 @@ Reply = (
     | ListReply
     | DescribeReply
     | BulkReply
+    | EvictReply
     | UpstreamsReply
     | HoldersReply
     | DrainReply

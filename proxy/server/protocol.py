@@ -28,6 +28,8 @@ from proxy.server.messages import (
     DrainReply,
     ErrorReply,
     EventRow,
+    EvictCommand,
+    EvictReply,
     HandlerNotice,
     HandlerReadyMessage,
     HandlerStartMessage,
@@ -71,6 +73,7 @@ __all__ = [
     "describe_request",
     "drain_request",
     "event_notice",
+    "evict_request",
     "holders_request",
     "list_request",
     "prepare_request",
@@ -84,7 +87,7 @@ __all__ = [
     "upstreams_request",
 ]
 
-WIRE_VERSION: Final = 1
+WIRE_VERSION: Final = 2
 """Of ``messages`` and ``rows``: one more with every release that changes one of them."""
 
 Message = dict[str, Any]
@@ -144,6 +147,7 @@ REPLIES: Final = {
     "mute": _by_type(BulkReply),
     "unmute": _by_type(BulkReply),
     "close": _by_type(BulkReply),
+    "evict": _by_type(EvictReply),
     "upstreams": _by_type(UpstreamsReply),
     "holders": _by_type(HoldersReply),
     "drain": _by_type(DrainReply),
@@ -299,6 +303,11 @@ def describe_request(connection: int) -> Request[DescribeReply]:
 def bulk_request(command: BulkCommand) -> Request[BulkReply]:
     """Ask for what shall happen to pairs."""
     return Request(command, REPLIES[command["type"]])
+
+
+def evict_request(count: int, spared: str | None) -> Request[EvictReply]:
+    """Ask for the end of the longest idle pairs."""
+    return Request(EvictCommand(type="evict", count=count, spared=spared), REPLIES["evict"])
 
 
 def upstreams_request() -> Request[UpstreamsReply]:

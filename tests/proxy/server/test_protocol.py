@@ -32,6 +32,7 @@ from proxy.server.protocol import (
     describe_request,
     drain_request,
     event_notice,
+    evict_request,
     holders_request,
     list_request,
     prepare_request,
@@ -67,6 +68,7 @@ REQUESTS: list[Request[Any]] = [
     *(bulk_request(BulkCommand(**{**BULK, "type": word})) for word in ("mute", "unmute", "close")),
     upstreams_request(),
     holders_request(5),
+    evict_request(7, None),
     drain_request(5),
 ]
 
