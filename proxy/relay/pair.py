@@ -40,6 +40,7 @@ from proxy.relay.counters import LoopCounters
 from proxy.relay.pairing import Pairing
 from proxy.relay.route import Route
 from proxy.relay.state import PairState
+from proxy.relay.throttle import Throttle
 from proxy.relay.upstream import Attempt, Endpoint, Tried
 from proxy.tap.frame_tap import FrameTap
 
@@ -119,6 +120,7 @@ class Leg(ChannelSink):
         drops_frame: no piece of that frame was passed on, and none will be.
         translation: to what the other channel speaks, when that is another framing.
         look: to int32, for who looks into frames of another framing.
+        throttle: why its channel is throttled; None: nothing ever asked for that.
     """
 
     __deletable__ = ("pair",)
@@ -141,6 +143,7 @@ class Leg(ChannelSink):
         self.drops_frame: bool = False
         self.translation: Translation | None = None
         self.look: Translation | None = None
+        self.throttle: Throttle | None = None
 
     @property
     def other(self) -> "Leg":
