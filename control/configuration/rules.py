@@ -10,6 +10,7 @@ from typing import Final
 from control.configuration.document import Document, Path, key_of
 from control.configuration.files import authority_fault, identity_fault, readable_fault, validity_warning
 from control.configuration.framing_rules import framing_rules
+from control.configuration.limit_rules import limit_rules
 from control.configuration.pool_rules import pool_rules, share_rules
 from control.configuration.tap_rules import tap_rules
 from control.configuration.values import Values, default_of, given, names_below, unique_names
@@ -44,6 +45,7 @@ def apply_rules(document: Document, values: Values) -> list[tuple[Path, Address]
     framing_rules(document, listeners, upstreams)
     pool_rules(document, values, listeners, upstreams)
     share_rules(document, values.get("memory_pool"), listeners)
+    limit_rules(document, values.get("limits"), listeners)
     tap_rules(
         document,
         values.get("tap"),

@@ -1,9 +1,10 @@
 """What every processor must agree on, and what it is told of it: all at its start, then changes."""
 
 import dataclasses
+from typing import cast
 
-from proxy.config.model import ProxyConfig, rules_to_wire, to_wire
-from proxy.server.messages import Change, Endpoints, StartMessage
+from proxy.config.model import ProxyConfig, quotas_to_wire, rules_to_wire, to_wire
+from proxy.server.messages import Change, Endpoints, LimitsRow, StartMessage
 from proxy.server.protocol import WIRE_VERSION
 
 __all__ = ["DesiredState"]
@@ -30,7 +31,8 @@ class DesiredState:
     def whole(self, slot: int) -> Change:
         """All of it as one change for one slot."""
         limits = {listener.name: listener.max_receive_size for listener in self.config.listeners}
-        change = Change(max_receive_size=limits, share=self.shares[slot], endpoints=self.endpoints)
+        quotas = cast(LimitsRow, quotas_to_wire(self.config))
+        change = Change(max_receive_size=limits, limits=quotas, share=self.shares[slot], endpoints=self.endpoints)
         if self.config.tap is not None:
             change["tap_rules"] = rules_to_wire(self.config.tap.rules)
         return change

@@ -289,7 +289,7 @@ class Acceptor:
                 return
             with connection:
                 peer = format_peer(listening.family, sockaddr)
-                limit = listening.config.max_connections
+                limit = listening.config.limits.connections
                 if limit and listening.open >= limit:
                     self._reject(listening, peer, "max_connections")
                 elif not self._hand_over(listening, connection, peer):

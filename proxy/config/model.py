@@ -11,6 +11,7 @@ import dataclasses
 from typing import Annotated, Any, Final, Literal
 
 from proxy.config.key import Key, model_from_wire
+from proxy.config.limits import UNLIMITED, UNLIMITED_NODE, LimitsConfig, RateLimits, limits_to_wire
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -115,7 +116,7 @@ class ListenerConfig:
     framing: Annotated[Framing, Key("what clients speak: how each frame says how long it is; upstreams may speak another (re-framing)")] = "int32"
     header: Annotated[HeaderConfig | None, Key("of ``framing: header``, which needs it; of no other")] = None
     max_receive_size: Annotated[int, MAX_RECEIVE_SIZE] = 100 * MIB
-    max_connections: Annotated[int, Key("connections open at once; 0 is unlimited", range=(0, 10_000_000))] = 0
+    limits: Annotated[RateLimits, Key("how many connections, and how much traffic each second, it takes")] = UNLIMITED
     backlog: Annotated[int, Key("of the listening socket", range=(1, 65_535))] = 1024
     forwarding: Annotated[Forwarding, Key("how large frames pass")] = Forwarding()
     timeouts: Annotated[ListenerTimeouts, Key("how long connections may take")] = ListenerTimeouts()
@@ -343,6 +344,7 @@ class ProxyConfig:
     admin: Annotated[AdminConfig, Key("the gRPC control plane")] = AdminConfig()
     health: Annotated[HealthConfig | None, Key("for probes; none: there is none")] = None
     memory_pool: Annotated[MemoryPoolConfig, Key("what traffic may hold")] = MemoryPoolConfig()
+    limits: Annotated[LimitsConfig, Key("how many connections, and how much traffic each second, all take, and each address")] = UNLIMITED_NODE
     tap: Annotated[TapConfig | None, Key("the record of what passed; none: there is none")] = None
     telemetry: Annotated[TelemetryConfig, Key("where metrics go")] = TelemetryConfig()
     drain: Annotated[DrainConfig, Key("how connections end")] = DrainConfig()
@@ -375,6 +377,11 @@ def to_wire(config: ProxyConfig) -> dict[str, Any]:
 def from_wire(row: dict[str, Any]) -> ProxyConfig:
     """The inverse of ``to_wire``; the values were validated by the sender, so a wrong shape raises TypeError."""
     return model_from_wire(ProxyConfig, row)
+
+
+def quotas_to_wire(config: ProxyConfig) -> dict[str, Any]:
+    """All quotas of a configuration as JSON-ready values; ``proxy.config.limits.limits_from_wire`` reads them."""
+    return limits_to_wire(config.limits, {item.name: item.limits for item in config.listeners})
 
 
 def rules_to_wire(rules: tuple[TapRule, ...]) -> list[dict[str, Any]]:

@@ -61,12 +61,15 @@ __all__ = [
     "FailedMessage",
     "HoldersCommand",
     "HoldersReply",
+    "LimitsRow",
     "ListCommand",
     "ListReply",
     "LogNotice",
     "Notice",
+    "OverrideRow",
     "PrepareCommand",
     "PreparedReply",
+    "RateRow",
     "ReadyMessage",
     "RefusedReply",
     "Reply",
@@ -122,16 +125,51 @@ class FailedMessage(TypedDict):
 # Changes and commands. An id is given by who sends one.
 
 
+class RateRow(TypedDict):
+    """Quotas, of ``proxy.config.limits.RateLimits``. 0 is unlimited."""
+
+    connections: int
+    connection_rate: int
+    request_bytes_rate: int
+    response_bytes_rate: int
+    request_frames_rate: int
+    response_frames_rate: int
+
+
+class OverrideRow(TypedDict):
+    """Quotas of the addresses of a network, of ``proxy.config.limits.LimitOverride``. None: as ``per_address``."""
+
+    network: str
+    access: Literal["allow", "deny"]
+    connections: int | None
+    connection_rate: int | None
+    request_bytes_rate: int | None
+    response_bytes_rate: int | None
+    request_frames_rate: int | None
+    response_frames_rate: int | None
+
+
+class LimitsRow(TypedDict):
+    """All quotas; ``proxy.config.limits`` makes (``limits_to_wire``) and reads (``limits_from_wire``) it. ``listeners``: every one, by name."""
+
+    node: RateRow
+    listeners: dict[str, RateRow]
+    per_address: RateRow
+    overrides: list[OverrideRow]
+
+
 class Change(TypedDict, total=False):
     """What may change while a processor runs; what is not named stays.
 
     Attributes:
         max_receive_size: bytes by listener.
+        limits: all quotas, in place of all that were.
         share: bytes of the memory pool.
         tap_rules: all of them, of ``proxy.config.model.rules_to_wire``; ``tap_rule`` names the one that was changed, which is on again.
     """
 
     max_receive_size: dict[str, int]
+    limits: LimitsRow
     share: int
     endpoints: Endpoints
     tap_rules: list[dict[str, Any]]

@@ -300,7 +300,9 @@ class Framegate(Candidate):
         certificate = self.place.certificate
         address = f"127.0.0.1:{self.wanted_port}"
         listener: dict[str, object] = {"name": "bench", "address": address, "upstream": "echo", "max_receive_size": self.limit}
-        listener |= {"protocol": self.protocol, "max_connections": self.most_connections}
+        listener["protocol"] = self.protocol
+        if self.most_connections:
+            listener["limits"] = {"connections": self.most_connections}
         if self.load.downstream_tls:
             listener["tls"] = {"certificate": str(certificate.certificate), "key": str(certificate.key), "min_version": "1.3"}
         upstream: dict[str, object] = {"name": "echo", "endpoints": [f"127.0.0.1:{self.place.upstream(self.load)}"]}

@@ -116,7 +116,7 @@ def test_a_container_is_judged_by_who_was_killed_and_by_what_it_held(run: sizing
 
 
 def test_a_container_is_the_smallest_that_check_does_not_warn_about() -> None:
-    listener = {"name": "a", "address": "127.0.0.1:0", "upstream": "u", "max_receive_size": "1MiB", "max_connections": 1}
+    listener = {"name": "a", "address": "127.0.0.1:0", "upstream": "u", "max_receive_size": "1MiB", "limits": {"connections": 1}}
     upstream = {"name": "u", "endpoints": ["127.0.0.1:1"]}
     config = validate({"node": "n", "memory_pool": {"size": "64MiB"}, "listeners": [listener], "upstreams": [upstream]})
     limit = sizing.container(config, 1)

@@ -44,6 +44,7 @@ from control.plane import (
 )
 from control.steering.pool import equal_shares, too_small
 from proxy.cells import CellLayout, CellReader, CellWriter, create
+from proxy.config.limits import RateLimits
 from proxy.config.model import (
     MAX_PROCESSORS,
     MAX_RECEIVE_SIZE,
@@ -74,7 +75,7 @@ def fake_config(admin: str, health: str | None = "127.0.0.1:0", tap: TapConfig |
         node="edge-1",
         listeners=(
             ListenerConfig(name="kafka", address="127.0.0.1:0", upstream="brokers", protocol="kafka"),
-            ListenerConfig(name="plain", address="127.0.0.1:0", upstream="brokers", max_connections=10),
+            ListenerConfig(name="plain", address="127.0.0.1:0", upstream="brokers", limits=RateLimits(connections=10)),
         ),
         upstreams=(UpstreamConfig(name="brokers", endpoints=("broker:9092",)),),
         processors=2,
@@ -387,7 +388,7 @@ class FakePlane(ControlPlane):
                 framing=listener.framing,
                 tls=listener.tls is not None,
                 max_receive_size=self.limits[listener.name],
-                max_connections=listener.max_connections,
+                max_connections=listener.limits.connections,
                 connections=sum(row["listener"] == listener.name for row in self.rows.values()),
                 accepting=self.accepting,
                 forwarding=listener.forwarding,

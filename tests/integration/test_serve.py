@@ -36,7 +36,7 @@ def test_one_whole_framegate(tmp_path: Path, plain: dict[str, Any]) -> None:
         base,
         {**base, "name": "six", "address": "[::]:0"},
         {**base, "name": "local", "address": "unix:data.sock"},
-        {**base, "name": "one", "max_connections": 1},
+        {**base, "name": "one", "limits": {"connections": 1}},
     ]
     with Framegate(tmp_path, {**plain, "processors": 2, "listeners": listeners, "health": {"address": "127.0.0.1:0"}}) as proxy:
         assert set(proxy.serving["listeners"]) == {"plain", "six", "local", "one"}

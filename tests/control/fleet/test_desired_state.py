@@ -3,6 +3,7 @@
 import dataclasses
 
 from control.fleet.desired_state import DesiredState
+from proxy.config.limits import UNLIMITED
 from proxy.config.model import MIB, TapConfig, TapRule, rules_to_wire, to_wire
 from proxy.server.protocol import WIRE_VERSION
 from tests.fakes.fleet import fleet_config
@@ -30,7 +31,13 @@ def test_a_processor_starts_with_all_there_is_and_the_share_of_its_slot() -> Non
 
 
 def test_all_that_can_change_is_one_change() -> None:
-    assert state().whole(0) == {"max_receive_size": {"a": MIB}, "share": 7 * MIB, "endpoints": ENDPOINTS}
+    limits = {
+        "node": dataclasses.asdict(UNLIMITED),
+        "listeners": {"a": dataclasses.asdict(UNLIMITED)},
+        "per_address": dataclasses.asdict(UNLIMITED),
+        "overrides": [],
+    }
+    assert state().whole(0) == {"max_receive_size": {"a": MIB}, "limits": limits, "share": 7 * MIB, "endpoints": ENDPOINTS}
     rules = (TapRule(name="all"),)
     assert state(TapConfig(directory="tap", rules=rules)).whole(1)["tap_rules"] == rules_to_wire(rules)
 

@@ -16,6 +16,7 @@ from control.guard import Guard
 from control.intake import acceptor as module
 from control.intake.acceptor import Acceptor, Listening, Target
 from control.meters import Meters
+from proxy.config.limits import RateLimits
 from proxy.config.model import ListenerConfig
 from proxy.server.link import receive_handover
 from tests.fakes.fleet import MemoryLog, fleet, until
@@ -142,7 +143,7 @@ def test_without_any_processor_a_connection_waits_for_one(rig: Rig) -> None:
 
 
 def test_a_connection_above_the_limit_is_refused_counted_and_logged() -> None:
-    rig = Rig(listening(max_connections=1))
+    rig = Rig(listening(limits=RateLimits(connections=1)))
     rig.acceptor.start()
     rig.connect()
     rig.take(0)
