@@ -51,7 +51,7 @@ class ChannelSink(abc.ABC):
         """Asked then: how many bytes that read may have at most; 0: no more than one frame. A frame begun, or cut through, is not held to it."""
         return MAX_READ
 
-    def was_read(self) -> None:
+    def was_read(self) -> None:  # noqa: B027 - who gates nothing has nothing to be told
         """Told after such a read, whatever came of it; the channel may be closed by now."""
 
     @abc.abstractmethod

@@ -9,6 +9,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from proxy.network import mute
+from proxy.network.read_size import MAX_READ
 from proxy.network.run import Run
 from proxy.network.write_half import WriteHalf
 from proxy.relay import ending, opening, passing
@@ -34,12 +35,22 @@ class RelayLeg(Leg):
             passing.received(self.pair, self, channel, run)
 
     def may_read(self) -> bool:
-        if self.tap is None or self.tap.may_read():
-            return True
-        if self.channel is not None:
-            self.channel.mute(TAP)
-        self.pair.owner.tap_full(self)
-        return False
+        if self.tap is not None and not self.tap.may_read():
+            if self.channel is not None:
+                self.channel.mute(TAP)
+            self.pair.owner.tap_full(self)
+            return False
+        meter = None if self.throttle is None else self.throttle.meter
+        return meter is None or meter.may_read()
+
+    def read_limit(self) -> i64:
+        meter = None if self.throttle is None else self.throttle.meter
+        return MAX_READ if meter is None else meter.read_limit()
+
+    def was_read(self) -> None:
+        meter = None if self.throttle is None else self.throttle.meter
+        if meter is not None:
+            meter.was_read()
 
     def room_for(self) -> tuple[i64, bool]:
         return passing.room_for(self.pair, self)

@@ -38,6 +38,7 @@ from proxy.network.translation import Translation
 from proxy.network.write_half import WriteHalf
 from proxy.relay.counters import LoopCounters
 from proxy.relay.pairing import Pairing
+from proxy.relay.quotas import Quotas
 from proxy.relay.route import Route
 from proxy.relay.state import PairState
 from proxy.relay.throttle import Throttle
@@ -66,6 +67,7 @@ class PairOwner(abc.ABC):
         self.wall_offset_ns: i64 = 0
         self.draining: bool = False
         self._selector: Selector | None = None
+        self._quotas: Quotas | None = None
 
     @property
     def selector(self) -> Selector:
@@ -73,9 +75,16 @@ class PairOwner(abc.ABC):
         assert self._selector is not None, "attach comes before the first connection"
         return self._selector
 
+    @property
+    def quotas(self) -> Quotas:
+        """How much may pass, of whom; without limits until some are set."""
+        assert self._quotas is not None, "attach comes before the first connection"
+        return self._quotas
+
     def attach(self, selector: Selector) -> None:
         """Name the selector."""
         self._selector = selector
+        self._quotas = Quotas(selector)
 
     @abc.abstractmethod
     def make_leg(self, pair: "Pair", *, is_client: bool) -> "Leg":

@@ -10,6 +10,7 @@ from proxy.network import mute
 from proxy.network.channel import Channel
 from proxy.network.int32 import INT32
 from proxy.network.translation import Translation
+from proxy.relay.limiting import set_gate
 from proxy.relay.pair import Leg, Pair
 from proxy.relay.state import PairState
 from proxy.tap.frame_tap import FrameTap
@@ -29,7 +30,7 @@ def match(pair: Pair, leg: Leg, channel: Channel, direction: int) -> None:
     """Ask whether a leg is tapped."""
     leg.tap = pair.owner.match(pair, direction)
     _look_by_int32(leg, channel)
-    channel.gated = leg.tap is not None and leg.tap.mutes
+    set_gate(leg, channel)
 
 
 def _look_by_int32(leg: Leg, channel: Channel) -> None:
@@ -64,8 +65,8 @@ def _set_tap(pair: Pair, leg: Leg, channel: Channel, tap: FrameTap | None) -> No
     leg.next_tap = None
     leg.changes_tap = False
     share_facts(pair)
-    channel.gated = tap is not None and tap.mutes
-    if not channel.gated:
+    set_gate(leg, channel)
+    if tap is None or not tap.mutes:
         channel.unmute(TAP)
     looks = tap is not None or pair.pairing is not None
     upstream = pair.upstream.channel

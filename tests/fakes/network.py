@@ -243,6 +243,10 @@ class NetBench:
         channel = self.register(ours, len(self._peers), options or self.options())
         return channel, peer
 
+    def keep(self, peer: socket.socket) -> None:
+        """Close a peer at the end, too."""
+        self._peers.append(peer)
+
     def ready_pair(self, options: ChannelOptions | None = None, *, tcp: bool = False) -> tuple[Channel, socket.socket]:
         channel, peer = self.pair(options, tcp=tcp)
         self.poll()

@@ -1,5 +1,7 @@
 """proxy.network.read_half and write_half: what can be read of a channel at each point of its life."""
 
+import itertools
+
 import pytest
 
 from proxy.cause import Cause
@@ -80,7 +82,7 @@ def test_a_limit_of_none_is_one_frame() -> None:
             net.poll()
             seen.append(int(channel.frames_received))
         assert seen[-1] == 4
-        assert max(after - before for before, after in zip(seen, seen[1:], strict=False)) == 1
+        assert max(after - before for before, after in itertools.pairwise(seen)) == 1
 
 
 def test_a_throttled_channel_reads_the_frame_begun_and_the_sink_is_told() -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from proxy.cause import Cause
+from proxy.config.limits import LimitsConfig, RateLimits, limits_to_wire
 from proxy.config.model import TapConfig, TapRule, rules_to_wire
 from proxy.network import mute
 from proxy.relay import ending
@@ -314,3 +315,17 @@ def test_the_end_of_the_processor_answers_a_commit_whose_pairs_have_not_all_foll
     tapped.commands.work(0, lambda: 1)
     tapped.commands.end()
     assert tapped.answers == [{"type": "committed", "id": 2}]
+
+
+def test_open_pairs_follow_the_limits_in_slices_and_the_commit_is_answered_after_the_last(steered):
+    pairs = [steered.world.pair()[2] for _ in range(20)]
+    row = limits_to_wire(LimitsConfig(request_bytes_rate=1000), {"l": RateLimits()})
+    steered.ask("prepare", change={"limits": row})
+    steered.commands.handle({"type": "commit", "id": 7})
+    assert gated(pairs) == [False] * 20
+    steered.commands.work(0, lambda: 1)
+    assert (gated(pairs), steered.answers) == ([True] * 8 + [False] * 12, [])
+    ending.end(pairs.pop(15), Cause.ADMIN, "", "internal")
+    steered.work()
+    assert (gated(pairs), steered.answers) == ([True] * 19, [{"type": "committed", "id": 7}])
+    assert not any(pair.upstream.channel.gated for pair in pairs)
