@@ -1,10 +1,19 @@
 """Quotas: their networks can be read and are no two the same, and the protected listener is one there is."""
 
-from control.configuration.document import Document, Path, key_of
-from control.configuration.values import Values
-from proxy.config.limits import RateLimits, parse_network
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Final
 
-__all__ = ["limit_rules"]
+from control.configuration.document import Document, Path, document_of, key_of
+from control.configuration.schema import convert, range_text
+from control.configuration.values import Values
+from proxy.config.key import keys
+from proxy.config.limits import LimitsConfig, RateLimits, parse_network
+
+__all__ = ["MAX_OVERRIDES", "limit_faults", "limit_rules", "quota_faults"]
+
+MAX_OVERRIDES: Final = 1_000
+_KEY: Final = "limits."
 
 
 def limit_rules(document: Document, limits: object, listeners: list[tuple[Path, Values]]) -> None:
@@ -16,6 +25,8 @@ def limit_rules(document: Document, limits: object, listeners: list[tuple[Path, 
     if isinstance(overrides, list):
         indexes = [index for index, item in enumerate(originals) if isinstance(item, dict)]
         items: list[tuple[Path, Values]] = [(("limits", "overrides", index), item) for index, item in zip(indexes, overrides, strict=True)]
+        if len(items) > MAX_OVERRIDES:
+            document.add(("limits", "overrides"), f"has {len(items)} entries; there may be {MAX_OVERRIDES}")
         _networks(document, items)
         for path, override in items:
             _effect(document, path, override)
@@ -51,3 +62,24 @@ def _effect(document: Document, path: Path, override: Values) -> None:
     if override.get("access") == "deny":
         for name in given:
             document.warn((*path, name), "has no effect: access is deny, which takes no connection")
+
+
+def limit_faults(limits: LimitsConfig, listeners: Sequence[str]) -> list[tuple[str, str]]:
+    """What is wrong with quotas that were never in a file: each field's path, as in ``overrides[0].network``, and why, a sentence without it.
+
+    Args:
+        limits: its values have their fields' types.
+        listeners: the names of all there are.
+    """
+    document = document_of({"limits": dataclasses.asdict(limits)})
+    limit_rules(document, convert(document)["limits"], [(("listeners", index), {"name": name}) for index, name in enumerate(listeners)])
+    return [(fault.key.removeprefix(_KEY), fault.reason) for fault in document.faults]
+
+
+def quota_faults(quotas: Mapping[str, int]) -> list[tuple[str, str]]:
+    """What is wrong with some values of ``RateLimits``, by its fields' names: each name, and why."""
+    known = keys(RateLimits)
+    faults = [(name, f"is not known; there are {', '.join(known)}") for name in quotas if name not in known]
+    return faults + [
+        (name, f"must be from {range_text(known[name])}") for name, value in quotas.items() if name in known and not known[name].takes(value)
+    ]

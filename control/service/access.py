@@ -41,7 +41,13 @@ _SERVICES: Final = {
         "UnmuteChannels": _CHANGE,
         "CloseChannels": _CHANGE,
     },
-    "LimitService": {"ListLimits": _LOOK, "GetLimit": _LOOK, "UpdateLimit": _CHANGE},
+    "LimitService": {
+        "ListLimits": _LOOK,
+        "GetLimit": _LOOK,
+        "UpdateLimit": _CHANGE,
+        "GetNodeLimits": _LOOK,
+        "UpdateNodeLimits": _CHANGE,
+    },
     "ListenerService": {"ListListeners": _LOOK, "GetListener": _LOOK},
     "PoolService": {
         "GetMemoryPool": _LOOK,

@@ -10,11 +10,10 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from control.gen.framegate.control.v1 import channel_service_pb2 as channel_pb2
-from control.gen.framegate.control.v1 import limit_service_pb2 as limit_pb2
 from control.gen.framegate.control.v1 import listener_service_pb2 as listener_pb2
 from control.gen.framegate.control.v1 import pool_service_pb2 as pool_pb2
 from control.gen.framegate.control.v1 import upstream_service_pb2 as upstream_pb2
-from control.plane import Holder, Limit, ListenerStatus, PoolStatus, ProcessorStatus, UpstreamStatus
+from control.plane import Holder, ListenerStatus, PoolStatus, ProcessorStatus, UpstreamStatus
 from proxy.network.connection_id import format_connection_id, parse_connection_id, slot_of
 from proxy.server.rows import ChannelRow, ClosedRow, OpenRow
 
@@ -26,7 +25,6 @@ __all__ = [
     "duration",
     "fill_channel",
     "holder_message",
-    "limit_message",
     "listener_message",
     "memory_pool_message",
     "processor_message",
@@ -139,11 +137,6 @@ def _close(row: ClosedRow) -> channel_pb2.Close:
         mutes=mutes,
         state=_STATES[row["state"]],
     )
-
-
-def limit_message(limit: Limit) -> limit_pb2.Limit:
-    """The limits of a listener."""
-    return limit_pb2.Limit(listener=limit.listener, max_receive_size_bytes=limit.max_receive_size)
 
 
 def listener_message(status: ListenerStatus) -> listener_pb2.Listener:

@@ -23,6 +23,7 @@ from control.plane import (
     Holder,
     Limit,
     ListenerStatus,
+    NodeLimits,
     Outcome,
     PoolStatus,
     ProcessorStatus,
@@ -80,7 +81,7 @@ class Steering(ControlPlane):
         self.upstreams = Upstreams(supervisor, resolver, log)
         self._listeners = Listeners(supervisor, acceptor)
         self._channels = Channels(supervisor, self._transactions)
-        self._limits = Limits(supervisor, self._transactions, meters, self.pool)
+        self._limits = Limits(supervisor, acceptor, self._transactions, meters, self.pool)
         self._taps = Taps(supervisor, self._transactions, meters, tapped)
         self._drain = Drain(supervisor, acceptor, self._listeners, self.pool, self._transactions, log)
         self._tap_events = events.subscribe((STOPPED_EVENT,), max_events=MAX_RULES * MAX_PROCESSORS)
@@ -178,8 +179,14 @@ class Steering(ControlPlane):
     async def get_limits(self, listener: str | None = None) -> list[Limit]:
         return self._limits.get(listener)
 
-    async def set_limit(self, listener: str, max_receive_size: int) -> Limit:
-        return await self._limits.change(listener, max_receive_size)
+    async def set_limit(self, listener: str, max_receive_size: int | None = None, quotas: Mapping[str, int] | None = None) -> Limit:
+        return await self._limits.change(listener, max_receive_size, quotas or {})
+
+    async def get_node_limits(self) -> NodeLimits:
+        return self._limits.get_node()
+
+    async def set_node_limits(self, changes: Mapping[str, Any], etag: str = "") -> NodeLimits:
+        return await self._limits.change_node(changes, etag)
 
     async def get_pool(self) -> PoolStatus:
         return self.pool.status()

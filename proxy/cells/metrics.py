@@ -235,7 +235,21 @@ METRICS: Final = (
     _metric("processor.errors", "counter", "{error}", "Errors of our own that cost one connection, timer or command at most.", (PLACE, FAULT_PLACES)),
     _metric("draining", "gauge", "1", "1 while the processor drains."),
     _control(
-        "connection.rejected", "counter", "{connection}", "Connections refused at accept.", _LISTENER, (REASON, ("max_connections", "draining"))
+        "connection.rejected",
+        "counter",
+        "{connection}",
+        "Connections refused at accept.",
+        _LISTENER,
+        (REASON, ("address_denied", "address_connections", "address_connection_rate", "draining")),
+    ),
+    _control("connection.parked", "gauge", "{connection}", "Connections refused for their address's rate that are not closed yet."),
+    _control(
+        "accept.limited.time",
+        "counter",
+        "s",
+        "Time connections waited to be accepted because of a limit.",
+        _LISTENER,
+        (REASON, ("node_connections", "node_connection_rate", "listener_connections", "listener_connection_rate")),
     ),
     _control("accept.blocked.time", "counter", "s", "Time an acceptor waited because no processor took its connection.", _LISTENER),
     _control("accept.errors", "counter", "{error}", "Connections that could not be accepted.", _LISTENER, (ERROR_TYPE, ACCEPT_ERRORS)),

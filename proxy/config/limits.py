@@ -26,6 +26,7 @@ __all__ = [
     "RateLimits",
     "client_key",
     "limits_from_wire",
+    "limits_in_force",
     "limits_to_wire",
     "parse_network",
 ]
@@ -177,6 +178,11 @@ class LimitsInForce(NamedTuple):
     node: RateLimits
     listeners: dict[str, RateLimits]
     addresses: AddressLimits
+
+
+def limits_in_force(limits: LimitsConfig, listeners: Mapping[str, RateLimits]) -> LimitsInForce:
+    """All quotas, ready to be asked; ``listeners``: of every one, by name."""
+    return LimitsInForce(limits, dict(listeners), AddressLimits(limits.per_address, limits.overrides))
 
 
 def limits_to_wire(limits: LimitsConfig, listeners: Mapping[str, RateLimits]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from control.meters import Meters
 from control.steering.pool import equal_shares
 from control.steering.steering import Steering
 from control.steering.taps import Rules
+from proxy.config.limits import UNLIMITED_NODE, LimitsConfig
 from proxy.config.model import MIB, ListenerConfig, MemoryPoolConfig, ProxyConfig, TapConfig, UpstreamConfig
 from proxy.server.protocol import Request
 
@@ -59,13 +60,14 @@ class MemoryLog(RowLog):
         return [row for row in self.rows if row["event"] == event]
 
 
-def fleet_config(processors: int, tap: TapConfig | None = None, **listener: Any) -> ProxyConfig:
+def fleet_config(processors: int, tap: TapConfig | None = None, node_limits: LimitsConfig = UNLIMITED_NODE, **listener: Any) -> ProxyConfig:
     return ProxyConfig(
         node="test",
         processors=processors,
         listeners=(ListenerConfig(**{"name": "a", "address": "127.0.0.1:0", "upstream": "u", "max_receive_size": MIB, **listener}),),
         upstreams=(UpstreamConfig(name="u", endpoints=("127.0.0.1:1",)),),
         memory_pool=MemoryPoolConfig(size=12 * MIB),
+        limits=node_limits,
         tap=tap,
     )
 
@@ -101,7 +103,8 @@ class Fleet:
         self.meters = Meters()
         self.guard = Guard(self.log, self.meters)
         self.ends: list[tuple[int, Life]] = []
-        self.acceptor = Acceptor([Listening(listener) for listener in config.listeners], self.meters, self.log, self.guard)
+        listenings = [Listening(listener) for listener in config.listeners]
+        self.acceptor = Acceptor(listenings, self.meters, self.log, self.guard, config.limits)
         self.reaper = Reaper()
         self.failures: list[Exception] = []
         events = Bus((self.log,), on_failure=self.failures.append)

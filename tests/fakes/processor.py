@@ -33,7 +33,7 @@ from array import array
 from typing import Any
 
 from proxy.cells import CellLayout, CellWriter, State
-from proxy.config.model import MAX_RECEIVE_SIZE, from_wire, largest_whole, rule_from_wire, whole_request
+from proxy.config.model import MAX_RECEIVE_SIZE, from_wire, largest_whole, quotas_to_wire, rule_from_wire, whole_request
 from proxy.network.connection_id import ConnectionIds
 from proxy.server.closed import encode_closed
 from proxy.server.link import Handover, LinkReader, encode, receive_handover
@@ -122,6 +122,7 @@ class FakeProcessor:
         self.config = config
         self.facts = {
             "max_receive_size": {item.name: item.max_receive_size for item in config.listeners},
+            "limits": quotas_to_wire(config),
             "share": message["share"],
             "endpoints": message["endpoints"],
         }
