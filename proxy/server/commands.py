@@ -159,13 +159,17 @@ class Commands:
             self._reply(PreparedReply(type="prepared", id=message["id"]))
 
     def _commit(self, message: CommitCommand) -> None:
-        rules = self._pairs.rules
+        rules, limits = self._pairs.rules, self._pairs.quotas.limits
         if not self._settings.commit(message["id"]):
             self._refuse(message["id"], "that change is not prepared")
-        elif self._pairs.rules is rules:
+            return
+        retaps, limited = self._pairs.rules is not rules, self._pairs.quotas.limits is not limits
+        if not retaps and not limited:
             self._reply(CommittedReply(type="committed", id=message["id"]))
         else:
-            self._jobs.appendleft(FollowJob(message, self._relay))  # before lists and the like: who changes something holds up the next change
+            self._jobs.appendleft(
+                FollowJob(message, self._relay, rules=retaps, limits=limited)
+            )  # before lists and the like: who changes something holds up the next change
 
     def _abort(self, message: AbortCommand) -> None:
         self._settings.abort(message["id"])

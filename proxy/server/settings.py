@@ -1,13 +1,14 @@
 """What the ``start`` message becomes: routes with their limits, TLS contexts and endpoints, and the changes that may be made to them.
 
 A change is prepared (judged against what is in force now), then committed or aborted; one at a time. Everything it may name exists from the
-start: limits, the pool's share, endpoints, the tap.
+start: limits, the pool's share, endpoints, quotas, the tap.
 """
 
 import socket
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from proxy.config.address import parse_address
+from proxy.config.limits import LimitsInForce, limits_from_wire
 from proxy.config.model import (
     CUT_ABOVE,
     MAX_RECEIVE_SIZE,
@@ -20,6 +21,7 @@ from proxy.config.model import (
     forwarding_of,
     from_wire,
     largest_whole,
+    quotas_to_wire,
     rule_from_wire,
     whole_request,
 )
@@ -34,7 +36,7 @@ from proxy.relay.handler_metrics import HandlerMetrics
 from proxy.relay.relay import Relay
 from proxy.relay.route import Route
 from proxy.relay.upstream import Endpoint, Upstream
-from proxy.server.messages import Change, StartMessage
+from proxy.server.messages import Change, LimitsRow, StartMessage
 from proxy.server.protocol import change_fault
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter
@@ -57,6 +59,7 @@ class _Prepared(NamedTuple):
     change: Change
     endpoints: dict[str, list[Endpoint]]
     rules: TapRules | None
+    limits: LimitsInForce | None
 
 
 class ChangeError(Exception):
@@ -118,11 +121,12 @@ class Settings:
         self._set_largest()
 
     def attach(self, relay: Relay, tap: TapWriter | None) -> None:
-        """Name those whose rules may change, and the log of what they record; without a log rules cannot change."""
+        """Name those whose rules and quotas may change, and the log of what they record; without a log rules cannot change."""
         self._relay = relay
         self._tap = tap
         if self.requests is not None:
             self.requests.attach(relay.pairs.selector)
+        relay.pairs.quotas.set_limits(limits_from_wire(quotas_to_wire(self.config)))
 
     def _route(self, listener: ListenerConfig) -> Route:
         counters = self.counters.listeners[listener.name]
@@ -235,7 +239,18 @@ class Settings:
         except ConfigError as error:
             raise ChangeError(str(error)) from error
         rules = self._rules(change["tap_rules"]) if "tap_rules" in change else None
-        self._prepared = _Prepared(change_id, change, fresh, rules)
+        self._prepared = _Prepared(change_id, change, fresh, rules, self._quotas(change["limits"]) if "limits" in change else None)
+
+    def _quotas(self, row: LimitsRow) -> LimitsInForce:
+        """Quotas, ready to be asked."""
+        try:
+            limits = limits_from_wire(row)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ChangeError(f"limits that cannot be: {error}") from error
+        unknown = set(limits.listeners) - set(self.limits)
+        if unknown:
+            raise ChangeError(f"no listener {', '.join(sorted(unknown))}")
+        return limits
 
     def _rules(self, rows: list[dict[str, Any]]) -> TapRules:
         """The tap's rules, ready to be asked."""
@@ -261,7 +276,9 @@ class Settings:
             raise ChangeError(f"the share of {share} bytes is below the max_receive_size of an upstream whose answers pass whole, {answer}")
 
     def commit(self, change_id: int) -> bool:
-        """Put the prepared change in force; False when it is not that one. Of tap rules: for new pairs; the caller has the others follow."""
+        """Put the prepared change in force; False when it is not that one. Of tap rules, and of rates that
+        hold for whom none did: for new pairs; the caller has the others follow.
+        """
         prepared = self._prepared
         if prepared is None or prepared.number != change_id:
             return False
@@ -278,6 +295,8 @@ class Settings:
             if self._relay.pairs.rules is not None:
                 prepared.rules.inherit(self._relay.pairs.rules, change.get("tap_rule", ""))
             self._relay.put_rules(prepared.rules)
+        if prepared.limits is not None and self._relay is not None:
+            self._relay.pairs.quotas.set_limits(prepared.limits)
         return True
 
     def abort(self, change_id: int) -> None:

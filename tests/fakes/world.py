@@ -194,19 +194,19 @@ class World:
         assert len(self.rows) == 1, self.rows
         return self.rows[0]
 
-    def client(self) -> tuple[socket.socket, Pair]:
+    def client(self, peer: str = "192.0.2.1:1") -> tuple[socket.socket, Pair]:
         """A client, and the pair that begins with it; the upstream is not connected yet."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             client = socket.create_connection(listener.getsockname())
             accepted, _ = listener.accept()
         client.settimeout(2)
         self.sockets.append(client)
-        pair = self.relay.take_over(accepted, self.route, "192.0.2.1:1", self.clock.ns)
+        pair = self.relay.take_over(accepted, self.route, peer, self.clock.ns)
         return client, pair
 
-    def pair(self) -> tuple[socket.socket, socket.socket, Pair]:
+    def pair(self, peer: str = "192.0.2.1:1") -> tuple[socket.socket, socket.socket, Pair]:
         """A client, its upstream's socket, and the open pair."""
-        client, pair = self.client()
+        client, pair = self.client(peer)
         self.until(lambda: pair.state.value == "open")
         upstream, _ = self.server.accept()
         upstream.settimeout(2)
