@@ -9,8 +9,8 @@ import pytest
 from proxy.handler import Context, wire
 from proxy.handler.activity import Interrupted
 from proxy.handler.processor import HOLD_NS, TURN_NS
-from tests.fakes.handling import Handled, in_loop
 from tests.fakes.handler_process import facts, request
+from tests.fakes.handling import Handled, in_loop
 
 
 def echo(frame: bytes, context: Context) -> bytes:

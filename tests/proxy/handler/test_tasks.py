@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.handler import CLOSE, DROP, Answer, Context, handler, wire
-from tests.fakes.handling import Handled, in_loop
 from tests.fakes.handler_process import facts, request
+from tests.fakes.handling import Handled, in_loop
 
 OPEN = wire.encode_open(1, facts())
 
