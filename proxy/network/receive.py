@@ -293,15 +293,7 @@ class Receive:
                 self.fault = NOT_OURS
                 self.refused_bytes = length
                 return False
-        body = framing.body_size(header, 0)
-        self.fault = judge(body, self.limit)
-        if self.fault != OK:
-            self.faulty_size = body
-            self.refused_bytes = length
-            return False
-        self._body = body
-        self.size = header_size + body
-        return True
+        return self._take_size(framing.body_size(header, 0), header_size, length)
 
     def _find_end(self, data: bytes, length: i64) -> bool:
         """As ``_take_header``, for frames that end with a delimiter: it is looked for in ``data``, and where ``data`` begins."""
@@ -321,13 +313,17 @@ class Receive:
             self._stage(data)
             return False
         self._first = False
-        self.fault = judge(body, limit)
+        return self._take_size(body, tail, length)
+
+    def _take_size(self, body: i64, around: i64, length: i64) -> bool:
+        """The frame begun has so many bytes of body, and of what is around it; False when it is not good."""
+        self.fault = judge(body, self.limit)
         if self.fault != OK:
             self.faulty_size = body
             self.refused_bytes = length
             return False
         self._body = body
-        self.size = body + tail
+        self.size = around + body
         return True
 
     def _line_so_far(self, data: bytes, start: i64) -> i64:
