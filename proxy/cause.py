@@ -28,7 +28,8 @@ class Cause(enum.StrEnum):
     ADMIN = "admin"  # an operator closed it
     DRAINED = "drained"
     DRAIN_TIMEOUT = "drain_timeout"
-    HANDLER_FAILED = "handler_failed"  # not set by anything yet
+    HANDLER_FAILED = "handler_failed"  # it raised, its process is gone, or none was there in time
+    HANDLER_CLOSED = "handler_closed"  # it asked for it
     PROCESSOR_DIED = "processor_died"
     INTERNAL = "internal"  # our bug; it closes this connection only
 

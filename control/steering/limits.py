@@ -10,7 +10,7 @@ from control.plane import Limit
 from control.steering.listeners import find_listener
 from control.steering.pool import Pool, counted, too_small
 from control.steering.transactions import Transaction, Transactions
-from proxy.config.model import MAX_RECEIVE_SIZE, ProxyConfig, whole_request
+from proxy.config.model import MAX_RECEIVE_SIZE, ProxyConfig, forwarding_of, whole_request
 from proxy.server.messages import Change
 
 __all__ = ["Limits"]
@@ -46,7 +46,7 @@ class Limits:
                 raise InvalidArgumentError([Violation("max_receive_size", f"must be from {ends} bytes, not {max_receive_size}")])
 
             def check() -> None:
-                whole = whole_request(max_receive_size, find_listener(self._config, listener).forwarding.requests)
+                whole = whole_request(max_receive_size, forwarding_of(find_listener(self._config, listener)).requests)
                 if whole > self._pool.least_share():
                     raise too_small(self._pool.least_share(), whole)
 

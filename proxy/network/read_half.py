@@ -55,6 +55,8 @@ class ReadHalf:
         receive: the frame begun.
         ended: the peer sends no more.
         discards: what the peer sends is thrown away (``discard_input``).
+        by_frame: one frame is read at a time, or what is here of it.
+        is_urgent: read whatever is held: what comes lets others go on.
         care: how it reads while memory is short; None before the first time.
         retry_armed: a timer reads, not epoll.
         frames_received, bytes_received: of frames, headers counted; bytes include parts of frames.
@@ -78,6 +80,8 @@ class ReadHalf:
         self.receive: Final = Receive(account, options.limit, options.stats, options.cut_from, options.first_piece, options.framing, options.onward)
         self.ended: bool = False
         self.discards: bool = False
+        self.by_frame: bool = False
+        self.is_urgent: bool = False
         self.care: Careful | None = None
         self.retry_armed: bool = False
         self.frames_received: i64 = 0
@@ -211,15 +215,24 @@ class ReadHalf:
 
     def _read_some(self, events: i64) -> None:
         """Read what suits the traffic; only what belongs to the frame begun when muting, or if it is cut through; with care while memory is short."""
-        if self._account.is_short(answers=self._is_upstream):
+        if self._account.is_short(answers=self._is_upstream) and not self.is_urgent:
             if self.receive.passed == 0 or not self._pass_by():
                 self._read_carefully(events)
-        elif self._mutes.causes == 0 and not self.receive.cut:
+        elif self._mutes.causes == 0 and not self.receive.cut and not self.by_frame:
             self._read(self._read_size)
         elif self.receive.passed == 0:
-            self._read(self._within_frame())
+            self._read_within()
         elif not self._pass_by():
             self._read_by_room()
+
+    def _read_within(self) -> None:
+        """What the frame begun misses; by frame a header and, if it is here, its body."""
+        while True:
+            end = self.bytes_received + self._within_frame()
+            self._read(end - self.bytes_received)
+            begun = self.by_frame and self.bytes_received == end and 0 < self.receive.staged < MIN_READ
+            if not begun or not self._channel.is_open or not self.may_read():
+                return
 
     def _within_frame(self) -> i64:
         """How many bytes to read without beginning another frame."""
@@ -292,7 +305,7 @@ class ReadHalf:
         room, drained = self._sink.room_for()
         size = care.plan_read(room, drained=drained, readable=events & EPOLLIN != 0)
         if size > 0:
-            self._read(size)
+            self._read(min(size, self._within_frame()) if self.by_frame else size)
             while not self._transport.is_plain and self._channel.is_open and self.may_read():
                 size = care.rest()
                 if size == 0:

@@ -111,7 +111,7 @@ def check_done(pair: Pair) -> None:
         return
     if not both and not pair.upstream.ended and pairing is not None and (pairing.open > 0 or _is_within(pair.upstream)):
         return
-    if _pending(pair):
+    if _pending(pair) or pair.client.holds() or pair.upstream.holds():
         return
     end(pair, _end_cause(pair, pair.first_end), pair.detail, pair.first_side)
 
@@ -147,6 +147,8 @@ def end(pair: Pair, cause: Cause, detail: str, side: str) -> None:
     pair.state = state.next_state(pair.state, PairEvent.END)
     pair.client.forward_to = None
     pair.upstream.forward_to = None
+    pair.client.let_go()
+    pair.upstream.let_go()
     for leg in (pair.client, pair.upstream):
         if leg.channel is not None and leg.channel.read_half.receive.is_within_cut:
             losses.cut_short(pair, leg, leg.channel, leg.channel.read_half.cut_at)
@@ -282,8 +284,10 @@ def _count_client(pair: Pair, channel: Channel) -> None:
 
 def _count_upstream(pair: Pair, channel: Channel) -> None:
     cause = pair.cause or channel.close_cause or Cause.INTERNAL
+    upstream = pair.route.upstream
+    assert upstream is not None, "its channel was connected"
     pair.route.counters.upstream_counts.cells[ACTIVE] -= 1
-    pair.route.upstream.counters.counts.cells[USED] -= 1
+    upstream.counters.counts.cells[USED] -= 1
     pair.owner.loop.upstream_durations[ERROR_INDEX[cause]].observe(channel.closed_ns - channel.connected_ns)
 
 

@@ -1,5 +1,5 @@
-"""The pair: one client's channel joined to one upstream's. This module says what a pair is, and by which rules it lives; see ``leg`` for the hot
-path of a run.
+"""The pair: one client's channel joined to one upstream's, or to a handler alone (``handler_leg``). This module says what a pair is, and by which
+rules it lives; see ``leg`` for the hot path of a run.
 
 Theory of operation. Each channel has a ``Leg`` as its sink: what is needed to pass its runs on. While a pair is OPEN and nobody
 looks into its frames, ``Leg.forward_to`` is what writes to the other channel, and a run is one ``send`` (rule 2). Everything else is in five
@@ -43,7 +43,7 @@ from proxy.relay.state import PairState
 from proxy.relay.upstream import Attempt, Endpoint, Tried
 from proxy.tap.frame_tap import FrameTap
 
-__all__ = ["Leg", "Pair", "PairOwner", "PairTimer"]
+__all__ = ["Leg", "LegMaker", "Pair", "PairOwner", "PairTimer"]
 
 ADMIN: Final = mute.ADMIN
 DRAIN: Final = mute.DRAIN
@@ -149,9 +149,40 @@ class Leg(ChannelSink):
         """The pair's other leg."""
         return self.pair.upstream if self.is_client else self.pair.client
 
+    def gates(self) -> bool:
+        """Whether it is asked before its channel is read."""
+        return self.tap is not None and self.tap.mutes
+
+    def looks(self) -> bool:
+        """Whether somebody looks into its frames."""
+        return self.tap is not None or self.translation is not None or self.pair.pairing is not None
+
+    def counts(self) -> bool:
+        """Whether ``frames`` and ``bytes`` have what was received from its channel, nothing else, and nothing less."""
+        return self.tap is not None or self.pair.pairing is not None
+
+    def holds(self) -> bool:
+        """Whether it has frames that are to be passed on, or answered, and are not yet."""
+        return False
+
+    def held_bytes(self) -> i64:
+        """Bytes booked at the memory pool besides those of its channel."""
+        return 0
+
+    def let_go(self) -> None:
+        """The pair begins to end: what was received and not passed on will not be."""
+
     def release(self) -> None:
         """Let go of the pair, which is CLOSED: two that hold each other would stay until the garbage collector finds them."""
         del self.pair
+
+
+class LegMaker(abc.ABC):
+    """Makes legs of another kind."""
+
+    @abc.abstractmethod
+    def make_leg(self, pair: "Pair", *, is_client: bool) -> Leg:
+        """As ``PairOwner.make_leg``."""
 
 
 class PairTimer(Timer):
@@ -231,16 +262,18 @@ class Pair:
     @property
     def counts_answers(self) -> bool:
         """Whether it is known how many answers are owed."""
-        return self.pairing is not None and not self.pairing.lost
+        return self.route.upstream is None or (self.pairing is not None and not self.pairing.lost)
 
     def owes_nothing(self) -> bool:
         """Whether nothing is under way, as far as can be seen: no frame is begun, no answer that is known of is owed, nothing waits to be written, or
         to be read, but for a client that is not to be read because it drains or an operator says so.
         """
         client, upstream = self.client.channel, self.upstream.channel
-        if client is None or upstream is None:
+        if client is None or (upstream is None and self.route.upstream is not None):
             return True
-        if client.pending_send != 0 or upstream.pending_send != 0 or client.read_half.receive.within or upstream.read_half.receive.within:
+        if self.client.holds() or self.upstream.holds() or client.pending_send != 0 or client.read_half.receive.within:
+            return False
+        if upstream is not None and (upstream.pending_send != 0 or upstream.read_half.receive.within):
             return False
         if self.counts_answers and self.pairing is not None and self.pairing.open > 0:
             return False

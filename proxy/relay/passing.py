@@ -21,7 +21,7 @@ from proxy.relay.pairing import MAX_OPEN, Pairing
 from proxy.relay.state import PairState
 from proxy.tap.frame_tap import FrameTap
 
-__all__ = ["passed_by", "passes_to", "received", "room_for", "sent", "translate", "wait_for_room"]
+__all__ = ["hold", "look_at", "passed_by", "passes_to", "received", "room_for", "sent", "translate", "wait_for_room"]
 
 NO_LIMIT: Final = 1 << 31
 PEER: Final = mute.PEER
@@ -70,7 +70,7 @@ def _pass_on(pair: Pair, leg: Leg, channel: Channel, out: WriteHalf, run: Run, s
     """Look at a run, and send what it is on the other side, which may be the same."""
     now_ns = pair.owner.selector.read_clock()  # not the poll's: an answer can come within the poll that passed its request on
     seen = run if leg.look is None or leg.tap is None else translate(leg.look, run)
-    accepted = _look_at(pair, leg, seen, now_ns) if run.part == 0 else _look_at_part(pair, leg, seen, now_ns)
+    accepted = look_at(pair, leg, seen, now_ns) if run.part == 0 else _look_at_part(pair, leg, seen, now_ns)
     leg.frames += run.frames
     leg.bytes += run.size
     if not accepted:
@@ -82,10 +82,10 @@ def _pass_on(pair: Pair, leg: Leg, channel: Channel, out: WriteHalf, run: Run, s
     if not out.send(sent):
         channel.mute(PEER)
     if pair.pairing is not None:
-        _hold(pair, pair.pairing, leg)
+        hold(pair, pair.pairing, leg)
 
 
-def _look_at(pair: Pair, leg: Leg, run: Run, now_ns: i64) -> bool:
+def look_at(pair: Pair, leg: Leg, run: Run, now_ns: i64) -> bool:
     """Pair and tap a run; False: the tap's log is full, and the source is to be muted."""
     pairing = pair.pairing
     if pairing is not None:
@@ -97,7 +97,7 @@ def _look_at(pair: Pair, leg: Leg, run: Run, now_ns: i64) -> bool:
 
 
 def _look_at_part(pair: Pair, leg: Leg, run: Run, now_ns: i64) -> bool:
-    """As ``_look_at``, for a piece of a frame that is cut through."""
+    """As ``look_at``, for a piece of a frame that is cut through."""
     pairing = pair.pairing
     if pairing is not None and run.part & PART_FIRST:
         if leg.is_client:
@@ -141,7 +141,7 @@ def passed_by(pair: Pair, leg: Leg, size: i64, frames: i64) -> None:
     leg.frames += frames
     leg.bytes += size
     if pair.pairing is not None:
-        _hold(pair, pair.pairing, leg)
+        hold(pair, pair.pairing, leg)
 
 
 def _append_part(pair: Pair, tap: FrameTap, leg: Leg, run: Run, now_ns: i64) -> bool:
@@ -177,7 +177,7 @@ def _append(pair: Pair, tap: FrameTap, leg: Leg, run: Run, now_ns: i64) -> bool:
     return tap.append(run, leg.frames, capture_ns, sensitive, pairing.keys, pairing.latencies, pairing.request_sizes, pairing.correlation_ids)
 
 
-def _hold(pair: Pair, pairing: Pairing, leg: Leg) -> None:
+def hold(pair: Pair, pairing: Pairing, leg: Leg) -> None:
     """Mute a client with too many open requests; unmute it when half are answered; end a half-closed pair with none."""
     client = pair.client.channel
     if leg.is_client:

@@ -16,7 +16,7 @@ from proxy.tap.frame_tap import FrameTap
 from proxy.tap.record import DIRECTION_REQUEST, DIRECTION_RESPONSE
 from proxy.tap.request_facts import RequestFacts
 
-__all__ = ["end_change", "match", "retap", "share_facts"]
+__all__ = ["end_change", "forward", "match", "retap", "share_facts"]
 
 TAP: Final = mute.TAP
 OPEN: Final = PairState.OPEN
@@ -26,10 +26,11 @@ CLOSED: Final = PairState.CLOSED
 
 
 def match(pair: Pair, leg: Leg, channel: Channel, direction: int) -> None:
-    """Ask whether a leg is tapped."""
+    """Ask whether a leg is tapped. ``channel``: whose framing its frames are in."""
     leg.tap = pair.owner.match(pair, direction)
     _look_by_int32(pair, leg, channel)
-    channel.gated = leg.tap is not None and leg.tap.mutes
+    if channel is leg.channel:
+        channel.gated = leg.gates()
 
 
 def _look_by_int32(pair: Pair, leg: Leg, channel: Channel) -> None:
@@ -44,6 +45,10 @@ def retap(pair: Pair) -> None:
         return
     for leg, direction in ((pair.client, DIRECTION_REQUEST), (pair.upstream, DIRECTION_RESPONSE)):
         channel = leg.channel
+        if channel is None and pair.route.upstream is None and leg is pair.upstream and pair.client.channel is not None:
+            match(pair, leg, pair.client.channel, direction)
+            share_facts(pair)
+            continue
         if channel is None or channel.ready_ns == 0:
             continue
         fresh = pair.owner.match(pair, direction)
@@ -64,14 +69,18 @@ def _set_tap(pair: Pair, leg: Leg, channel: Channel, tap: FrameTap | None) -> No
     leg.next_tap = None
     leg.changes_tap = False
     share_facts(pair)
-    channel.gated = tap is not None and tap.mutes
-    if not channel.gated:
+    channel.gated = leg.gates()
+    if tap is None or not tap.mutes:
         channel.unmute(TAP)
-    looks = tap is not None or pair.pairing is not None
+    forward(pair, leg)
+
+
+def forward(pair: Pair, leg: Leg) -> None:
+    """Have a leg's runs written without another look, if nobody is to look, and there is somebody to write to."""
     upstream = pair.upstream.channel
     passes = (pair.state is OPEN or pair.state is HALF_CLOSED) and upstream is not None and upstream.ready_ns != 0
     out = leg.other.channel
-    leg.forward_to = out.write_half if out is not None and passes and not looks and leg.translation is None else None
+    leg.forward_to = out.write_half if out is not None and passes and not leg.looks() else None
 
 
 def end_change(pair: Pair, leg: Leg) -> None:

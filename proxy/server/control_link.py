@@ -37,6 +37,7 @@ MAX_REPLY_BYTES: Final = 1 << 20
 MAX_JOBS: Final = 64
 MAX_ROWS: Final = 128  # closed rows in one message
 LINK_CLOSE_MS: Final = 1_000
+HANDLER_PROCESS: Final = "@handler"  # stands where a connection has its listener, in which there can be no ``@``
 READABLE: Final = select.EPOLLIN
 WRITABLE: Final = select.EPOLLOUT
 
@@ -205,6 +206,9 @@ class ControlLink:
             self.log("handover_failed", HandoverFailedRow(error=str(error)))
 
     def _take_over(self, handover: Handover, descriptor: int) -> None:
+        if handover.listener == HANDLER_PROCESS:
+            self._take_over_process(handover, descriptor)
+            return
         route = self._settings.routes.get(handover.listener)
         if route is None:
             if descriptor >= 0:
@@ -224,6 +228,22 @@ class ControlLink:
             else:
                 sock.close()
             self._refuse(handover, route, Cause.INTERNAL, str(error))
+
+    def _take_over_process(self, handover: Handover, descriptor: int) -> None:
+        """A socket to a handler process, whose slot and generation stand where a connection has its peer."""
+        requests = self._settings.requests
+        if requests is None or descriptor < 0:
+            if descriptor >= 0:
+                os.close(descriptor)
+            reason = "no listener has a handler" if requests is None else "no descriptor to be had"
+            self.log("handover_failed", HandoverFailedRow(error=f"handler process {handover.peer}: {reason}"))
+            return
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, descriptor)
+        try:
+            requests.take_over(sock, handover.peer)
+        except OSError as error:
+            sock.close()
+            self.log("handover_failed", HandoverFailedRow(error=f"handler process {handover.peer}: {error}"))
 
     def _refuse(self, handover: Handover, route: Route, cause: Cause, detail: str) -> None:
         """A connection that cannot be taken over ends with its row, like every other."""

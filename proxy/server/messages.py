@@ -23,6 +23,9 @@ Anything else, and what cannot be read, is answered with ``error {error}``; so i
 
 Unasked, a processor tells ``closed`` (rows: see ``closed``), ``log {level, event, fields}`` (``protocol.EVENTS``) and ``drained``.
 
+A handler process has the same link, and says less: it starts with ``start {wire, slot, generation, node, handlers, path, upstreams}``, answers
+``ready {wire, pid, handlers}`` or ``failed {error}``, and tells ``beat`` (four times a second) and ``log`` until it is told ``stop``.
+
 Who makes a message calls its class, so that the type checker sees every key; who gets one has it judged (``protocol``). ``link`` puts it on the
 wire.
 """
@@ -32,6 +35,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 from proxy.server.rows import (
     EndpointDownRow,
     EndpointUpRow,
+    HandlerRaisedRow,
     HandoverFailedRow,
     HolderRow,
     InternalErrorRow,
@@ -43,6 +47,7 @@ from proxy.server.rows import (
 __all__ = [
     "AbortCommand",
     "AbortedReply",
+    "BeatNotice",
     "BulkCommand",
     "BulkReply",
     "Change",
@@ -59,6 +64,10 @@ __all__ = [
     "ErrorReply",
     "EventRow",
     "FailedMessage",
+    "HandlerFacts",
+    "HandlerNotice",
+    "HandlerReadyMessage",
+    "HandlerStartMessage",
     "HoldersCommand",
     "HoldersReply",
     "ListCommand",
@@ -117,6 +126,42 @@ class FailedMessage(TypedDict):
 
     type: Literal["failed"]
     error: str
+
+
+class HandlerStartMessage(TypedDict):
+    """What a handler process starts with.
+
+    Attributes:
+        handlers: ``package.module:name`` by listener.
+        path: folders in which Python looks before all others, absolute.
+        upstreams: by listener, whether it has one.
+    """
+
+    type: Literal["start"]
+    wire: int
+    slot: int
+    generation: int
+    node: str
+    handlers: dict[str, str]
+    path: list[str]
+    upstreams: dict[str, bool]
+
+
+class HandlerFacts(TypedDict):
+    """What a handler said of itself; ``description``: the first line of its docstring."""
+
+    ordered_pipelining: bool
+    directions: list[str]
+    description: str
+
+
+class HandlerReadyMessage(TypedDict):
+    """A handler process serves; its handlers by listener."""
+
+    type: Literal["ready"]
+    wire: int
+    pid: int
+    handlers: dict[str, HandlerFacts]
 
 
 # Changes and commands. An id is given by who sends one.
@@ -358,5 +403,25 @@ class DrainedNotice(TypedDict):
     cut_off: int
 
 
+class BeatNotice(TypedDict):
+    """A handler process lives. It tells from a thread of its own, so that a handler that never returns is seen.
+
+    Attributes:
+        handled, failed: frames since the start, and those of them at which a handler raised.
+        busy_ns: for how long at least one frame was being handled, since the start.
+        in_handler: frames that are being handled now; the one that is longest for ``oldest_ns``, 0 when there is none.
+        queued: frames that wait for their turn.
+    """
+
+    type: Literal["beat"]
+    handled: int
+    failed: int
+    busy_ns: int
+    in_handler: int
+    oldest_ns: int
+    queued: int
+
+
+HandlerNotice = BeatNotice | LogNotice
 Notice = ClosedNotice | LogNotice | DrainedNotice
-EventRow = EndpointDownRow | EndpointUpRow | HandoverFailedRow | InternalErrorRow | TapIncompleteRow | TapRuleOffRow
+EventRow = EndpointDownRow | EndpointUpRow | HandlerRaisedRow | HandoverFailedRow | InternalErrorRow | TapIncompleteRow | TapRuleOffRow

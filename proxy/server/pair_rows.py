@@ -20,12 +20,23 @@ NS_PER_MS: Final = 1_000_000
 
 def _frames(pair: Pair) -> TrafficRow:
     client, upstream = pair.client.channel, pair.upstream.channel
-    return TrafficRow(request=0 if client is None else int(client.frames_received), response=0 if upstream is None else int(upstream.frames_received))
+    requests = 0 if client is None else int(client.frames_received)
+    if client is not None and pair.route.upstream is None:
+        return TrafficRow(request=requests, response=int(client.write_half.frames_sent))
+    return TrafficRow(request=requests, response=0 if upstream is None else int(upstream.frames_received))
 
 
 def _bytes(pair: Pair) -> TrafficRow:
     client, upstream = pair.client.channel, pair.upstream.channel
-    return TrafficRow(request=0 if client is None else int(client.bytes_received), response=0 if upstream is None else int(upstream.bytes_received))
+    requests = 0 if client is None else int(client.bytes_received)
+    if client is not None and pair.route.upstream is None:
+        return TrafficRow(request=requests, response=int(client.write_half.bytes_sent))
+    return TrafficRow(request=requests, response=0 if upstream is None else int(upstream.bytes_received))
+
+
+def _upstream_name(route: Route) -> str:
+    """Empty where a handler answers."""
+    return "" if route.upstream is None else route.upstream.name
 
 
 def _tls(channel: Channel | None) -> TlsRow | None:
@@ -46,7 +57,7 @@ def open_row(pair: Pair, wall_offset_ns: i64) -> OpenRow:
     client, upstream = pair.client.channel, pair.upstream.channel
     last_active_ns = pair.opened_ns
     pending: i64 = 0
-    leased: i64 = 0
+    leased: i64 = pair.client.held_bytes() + pair.upstream.held_bytes()
     for channel in (client, upstream):
         if channel is not None:
             pending += channel.pending_send
@@ -57,7 +68,7 @@ def open_row(pair: Pair, wall_offset_ns: i64) -> OpenRow:
         id=int(pair.id),
         listener=pair.route.listener,
         peer="" if client is None else client.peer,
-        upstream=pair.route.upstream.name,
+        upstream=_upstream_name(pair.route),
         endpoint=pair.endpoint,
         principal=(None if client is None else client.principal) or None,
         tls=_tls(client),
@@ -84,7 +95,7 @@ def closed_row(pair: Pair, wall_offset_ns: i64) -> ClosedRow:
         id=int(pair.id),
         listener=pair.route.listener,
         peer="" if client is None else client.peer,
-        upstream=pair.route.upstream.name,
+        upstream=_upstream_name(pair.route),
         endpoint=pair.endpoint,
         principal=(None if client is None else client.principal) or None,
         tls=_tls(client),
@@ -111,7 +122,7 @@ def refused_row(pair_id: i64, route: Route, peer: str, opened_ns: i64, now_ns: i
         id=int(pair_id),
         listener=route.listener,
         peer=peer,
-        upstream=route.upstream.name,
+        upstream=_upstream_name(route),
         endpoint="",
         principal=None,
         tls=None,

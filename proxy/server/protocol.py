@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar, cast
 
 from proxy.server.messages import (
     AbortedReply,
+    BeatNotice,
     BulkCommand,
     BulkReply,
     Change,
@@ -27,6 +28,9 @@ from proxy.server.messages import (
     DrainReply,
     ErrorReply,
     EventRow,
+    HandlerNotice,
+    HandlerReadyMessage,
+    HandlerStartMessage,
     HoldersCommand,
     HoldersReply,
     ListCommand,
@@ -44,6 +48,7 @@ from proxy.server.messages import (
 from proxy.server.rows import (
     EndpointDownRow,
     EndpointUpRow,
+    HandlerRaisedRow,
     HandoverFailedRow,
     InternalErrorRow,
     TapIncompleteRow,
@@ -53,6 +58,7 @@ from proxy.server.shape import shape_of
 
 __all__ = [
     "EVENTS",
+    "HANDLER_NOTICES",
     "NOTICES",
     "REPLIES",
     "WIRE_VERSION",
@@ -69,6 +75,9 @@ __all__ = [
     "list_request",
     "prepare_request",
     "read_command",
+    "read_handler_notice",
+    "read_handler_ready",
+    "read_handler_start",
     "read_notice",
     "read_ready",
     "read_start",
@@ -97,12 +106,13 @@ class Event(NamedTuple):
 EVENTS: Final = {
     "endpoint_down": Event("warning", EndpointDownRow),
     "endpoint_up": Event("info", EndpointUpRow),
+    "handler_raised": Event("error", HandlerRaisedRow),
     "handover_failed": Event("error", HandoverFailedRow),
     "internal_error": Event("error", InternalErrorRow),
     "tap_incomplete": Event("error", TapIncompleteRow),
     "tap_rule_off": Event("warning", TapRuleOffRow),
 }
-"""What a processor logs, by name."""
+"""What a processor or a handler process logs, by name."""
 
 
 def event_notice(event: str, row: EventRow) -> LogNotice:
@@ -122,6 +132,8 @@ def _by_type(*declared: Any) -> dict[str, Any]:
 
 
 NOTICES: Final = _by_type(ClosedNotice, LogNotice, DrainedNotice)
+HANDLER_NOTICES: Final = _by_type(BeatNotice, LogNotice)
+"""Of a handler process."""
 _COMMANDS: Final = _by_type(*typing.get_args(Command))
 REPLIES: Final = {
     "prepare": _by_type(PreparedReply, RefusedReply),
@@ -166,14 +178,24 @@ def read_notice(message: Message) -> Notice:
     Raises:
         MessageError: it is not what its type says, or the row of an event is not what its name says.
     """
+    _judge_notice(message, NOTICES)
+    return cast(Notice, message)
+
+
+def read_handler_notice(message: Message) -> HandlerNotice:
+    """What a handler process tells; its type is in ``HANDLER_NOTICES``. See ``read_notice``."""
+    _judge_notice(message, HANDLER_NOTICES)
+    return cast(HandlerNotice, message)
+
+
+def _judge_notice(message: Message, declared: Mapping[str, Any]) -> None:
     kind = message["type"]
-    _judge(kind, NOTICES[kind], message)
+    _judge(kind, declared[kind], message)
     if kind == "log":
         event = EVENTS.get(message["event"])
         if event is None:
             raise MessageError(f"no event {message['event']}")
         _judge(message["event"], event.row, message["fields"])
-    return cast(Notice, message)
 
 
 def read_start(message: Message) -> StartMessage:
@@ -182,11 +204,21 @@ def read_start(message: Message) -> StartMessage:
     Raises:
         MessageError: something else, or control speaks another version.
     """
+    _judge_start(message, "this processor", StartMessage)
+    return cast(StartMessage, message)
+
+
+def read_handler_start(message: Message) -> HandlerStartMessage:
+    """Control's first words to a handler process; see ``read_start``."""
+    _judge_start(message, "this handler process", HandlerStartMessage)
+    return cast(HandlerStartMessage, message)
+
+
+def _judge_start(message: Message, we: str, declared: Any) -> None:
     if message["type"] != "start":
         raise MessageError(f"the first message is {message['type']}, not start")
-    _judge_version(message, "control", "this processor")
-    _judge("start", StartMessage, message)
-    return cast(StartMessage, message)
+    _judge_version(message, "control", we)
+    _judge("start", declared, message)
 
 
 def read_ready(message: Message) -> ReadyMessage:
@@ -198,6 +230,13 @@ def read_ready(message: Message) -> ReadyMessage:
     _judge_version(message, "it", "control")
     _judge("ready", ReadyMessage, message)
     return cast(ReadyMessage, message)
+
+
+def read_handler_ready(message: Message) -> HandlerReadyMessage:
+    """A handler process's first words; see ``read_ready``."""
+    _judge_version(message, "it", "control")
+    _judge("ready", HandlerReadyMessage, message)
+    return cast(HandlerReadyMessage, message)
 
 
 def _judge_version(message: Message, they: str, we: str) -> None:

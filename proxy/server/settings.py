@@ -5,7 +5,7 @@ start: limits, the pool's share, endpoints, the tap.
 """
 
 import socket
-from typing import Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from proxy.config.address import parse_address
 from proxy.config.model import (
@@ -16,6 +16,7 @@ from proxy.config.model import (
     ListenerConfig,
     ProxyConfig,
     UpstreamConfig,
+    forwarding_of,
     from_wire,
     largest_whole,
     rule_from_wire,
@@ -28,6 +29,7 @@ from proxy.network.memory_pool import MemoryPool
 from proxy.network.options import ChannelOptions, TlsSettings
 from proxy.network.receive import NEVER_CUT, ReceiveLimit
 from proxy.relay.counters import Counters
+from proxy.relay.handler_metrics import HandlerMetrics
 from proxy.relay.relay import Relay
 from proxy.relay.route import Route
 from proxy.relay.upstream import Endpoint, Upstream
@@ -35,6 +37,9 @@ from proxy.server.messages import Change, StartMessage
 from proxy.server.protocol import change_fault
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter
+
+if TYPE_CHECKING:
+    from proxy.relay.request_channel import RequestChannel
 
 __all__ = ["ChangeError", "Settings"]
 
@@ -78,6 +83,7 @@ class Settings:
         upstreams: by name; each is shared by the routes of all listeners before it.
         routes: by listener.
         limits: max_receive_size by listener.
+        requests: the way to the handler processes; None: no listener has a handler.
 
     Raises:
         ConfigError: certificates cannot be used, or an endpoint has no address.
@@ -102,6 +108,7 @@ class Settings:
             for name, item in self._upstream_configs.items()
         }
         self._accounts: Final = {item.name: pool.account(self.config.memory_pool.shares.get(item.name, 0)) for item in self.config.listeners}
+        self.requests: Final = _request_channel(self.config)
         self.routes: Final = {item.name: self._route(item) for item in self.config.listeners}
         self.limits: Final = {name: route.options.limit for name, route in self.routes.items()}
         self._prepared: _Prepared | None = None
@@ -113,6 +120,8 @@ class Settings:
         """Name those whose rules may change, and the log of what they record; without a log rules cannot change."""
         self._relay = relay
         self._tap = tap
+        if self.requests is not None:
+            self.requests.attach(relay.pairs.selector)
 
     def _route(self, listener: ListenerConfig) -> Route:
         counters = self.counters.listeners[listener.name]
@@ -125,7 +134,9 @@ class Settings:
             context = server_context(
                 tls.certificate, tls.key, client_auth=tls.client_auth, client_ca=tls.client_ca, min_version=tls.min_version, files=self._files
             )
-        speaks, onward = self._framing(listener), self._framing(self._upstream_configs[listener.upstream])
+        upstream = None if listener.upstream is None else self._upstream_configs[listener.upstream]
+        speaks = self._framing(listener)
+        onward = speaks if upstream is None else self._framing(upstream)
         options = ChannelOptions(
             side="downstream",
             limit=ReceiveLimit(listener.max_receive_size),
@@ -136,20 +147,21 @@ class Settings:
             min_rate=listener.min_rate,
             tls=None if context is None else TlsSettings(context, server_side=True),
             account=self._accounts[listener.name],
-            cut_from=_cut_from(listener.forwarding.requests),
+            cut_from=_cut_from(forwarding_of(listener).requests),
             first_piece=0 if listener.protocol == "framed" else KAFKA_HEAD,
             framing=speaks,
             onward=onward if onward is not speaks else None,
         )
         return Route(
             listener=listener.name,
-            upstream=self.upstreams[listener.upstream],
+            upstream=None if upstream is None else self.upstreams[upstream.name],
             protocol=listener.protocol,
             options=options,
-            upstream_options=self._upstream_options(listener, self._upstream_configs[listener.upstream]),
+            upstream_options={} if upstream is None else self._upstream_options(listener, upstream),
             half_close_ns=times.half_close_ms * NS_PER_MS,
             waits_before_data=listener.half_close_before_data == "wait",
             counters=counters,
+            handler=None if listener.handler is None else HandlerMetrics(counters),
         )
 
     def _upstream_options(self, listener: ListenerConfig, upstream: UpstreamConfig) -> dict[str, ChannelOptions]:
@@ -167,7 +179,7 @@ class Settings:
                 min_rate=listener.min_rate,
                 tls=None if context is None else TlsSettings(context, server_side=False, server_name=name),
                 account=self._accounts[listener.name],
-                cut_from=_cut_from(listener.forwarding.responses),
+                cut_from=_cut_from(forwarding_of(listener).responses),
                 framing=speaks,
                 onward=onward if onward is not speaks else None,
             )
@@ -179,7 +191,7 @@ class Settings:
 
     def _set_largest(self) -> None:
         """Tell the pool how large the frames are that pass whole."""
-        requests = [whole_request(int(self.limits[item.name].value), item.forwarding.requests) for item in self.config.listeners]
+        requests = [whole_request(int(self.limits[item.name].value), forwarding_of(item).requests) for item in self.config.listeners]
         answer = largest_whole(self.config)[1]
         framings = [*map(self._framing, self.config.listeners), *map(self._framing, self.config.upstreams)]
         header = max(framing.most_header for framing in framings)
@@ -237,7 +249,7 @@ class Settings:
     def _judge_share(self, share: int, limits: dict[str, int]) -> None:
         """A share holds each frame that passes whole."""
         for listener in self.config.listeners:
-            size = whole_request(limits[listener.name], listener.forwarding.requests)
+            size = whole_request(limits[listener.name], forwarding_of(listener).requests)
             if size > share:
                 raise ChangeError(f"the share of {share} bytes is below the max_receive_size of {listener.name}, {size}")
         answer = largest_whole(self.config)[1]
@@ -268,6 +280,14 @@ class Settings:
         """Forget the prepared change; harmless when it is another."""
         if self._prepared is not None and self._prepared.number == change_id:
             self._prepared = None
+
+
+def _request_channel(config: ProxyConfig) -> "RequestChannel | None":
+    if all(listener.handler is None for listener in config.listeners):
+        return None
+    from proxy.relay.request_channel import RequestChannel  # here: a processor without handlers does without
+
+    return RequestChannel(config.handlers.queue, config.handlers.timeout_ms * NS_PER_MS)
 
 
 def _cut_from(forward: Forward) -> int:

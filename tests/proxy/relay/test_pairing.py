@@ -6,7 +6,8 @@ import struct
 import pytest
 
 from proxy.network.run import Run
-from proxy.relay.pairing import MAX_OPEN, Pairing, PairingStats, produce_acks
+from proxy.relay.kafka_fields import produce_acks
+from proxy.relay.pairing import MAX_OPEN, Pairing, PairingStats
 from proxy.tap.request_facts import RequestFacts
 from tests.fakes import kafka_frames
 from tests.fakes.kafka_frames import framed as frame
