@@ -25,6 +25,8 @@ from proxy.network.verdict import refusal
 
 __all__ = ["ReadHalf"]
 
+MAX_GROWN: Final = 8 * MAX_READ  # what a read may be on the other side
+
 MUTING: Final = MuteState.MUTING
 
 
@@ -364,7 +366,8 @@ class ReadHalf:
         if length == 0:
             self._end_stream()
             return
-        self._read_size = adapted(self._read_size, size, length)
+        suits = adapted(self._read_size, size, length)
+        self._read_size = suits if suits <= self._read_size else min(suits, self.receive.that_become(MAX_GROWN))
         self._channel.last_active_ns = self._loop.now_ns
         self.bytes_received += length
         stats = self._stats

@@ -44,6 +44,7 @@ class Receive:
 
     Attributes:
         framing: tells the frames apart.
+        growth: bytes that a short frame has more on the other side, whose headers are longer.
         can_cut: frames may be cut through; not where one is known to be whole, or made so, by what lies behind it.
         staged: bytes that are kept of the frame begun, its header counted; 0 between frames.
         size: bytes of the frame begun, header counted; -1 while its header is not whole.
@@ -67,6 +68,7 @@ class Receive:
         onward: Framing | None = None,
     ) -> None:
         self.framing: Final = framing
+        self.growth: Final[i64] = 0 if onward is None else max(onward.least_frame - framing.least_frame, 0)
         self.can_cut: Final[bool] = framing.tail == 0 and (onward is None or onward.tail == 0)
         self._max_body: Final[i64] = framing.max_body if onward is None else onward.max_body
         self._account: Final = account
@@ -124,6 +126,13 @@ class Receive:
         if self.size < 0:
             return self._lacks
         return self.size - self.passed - self.staged
+
+    def that_become(self, size: i64) -> i64:
+        """Bytes whose frames are at most ``size`` bytes on the other side, however short each is."""
+        if self.growth == 0:
+            return size
+        least = self.framing.least_frame
+        return size * least // (least + self.growth)
 
     def longest(self) -> i64:
         """Bytes of the frame begun, or that it may have at most."""

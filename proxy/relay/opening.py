@@ -167,8 +167,8 @@ def _upstream_ready(pair: Pair, channel: Channel) -> None:
         pair.owner.loop.upstream_handshakes[0].observe(channel.ready_ns - channel.connected_ns)
     pair.route.counters.upstream_counts.cells[ACTIVE] += 1
     if client.options.framing is not channel.options.framing:
-        pair.client.translation = Translation(client.options.framing, channel.options.framing)
-        pair.upstream.translation = Translation(channel.options.framing, client.options.framing)
+        pair.client.translation = Translation(client.options.framing, channel.options.framing, pair.owner.scratch)
+        pair.upstream.translation = Translation(channel.options.framing, client.options.framing, pair.owner.scratch)
     pair.state = state.next_state(pair.state, PairEvent.UPSTREAM_READY)
     tapping.match(pair, pair.upstream, channel, DIRECTION_RESPONSE)
     limiting.limit(pair, pair.upstream, channel)

@@ -35,7 +35,7 @@ from proxy.network.channel_sink import ChannelSink
 from proxy.network.read_size import MAX_READ
 from proxy.network.selector import Selector
 from proxy.network.timer import Timer
-from proxy.network.translation import Translation
+from proxy.network.translation import Scratch, Translation
 from proxy.network.write_half import WriteHalf
 from proxy.relay.counters import LoopCounters
 from proxy.relay.pairing import Pairing
@@ -60,12 +60,14 @@ class PairOwner(abc.ABC):
 
     Attributes:
         loop: counters of the processor.
+        scratch: what translations write into.
         wall_offset_ns: what the selector's clock lacks to the time of day.
         draining: no new pairs.
     """
 
     def __init__(self, loop: LoopCounters) -> None:
         self.loop: Final = loop
+        self.scratch: Final = Scratch()
         self.wall_offset_ns: i64 = 0
         self.draining: bool = False
         self._selector: Selector | None = None
