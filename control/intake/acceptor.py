@@ -27,7 +27,7 @@ from control.logs import RowLog
 from control.meters import Meters
 from proxy.cells import ACCEPT_ERRORS
 from proxy.config.address import Address, format_peer, format_sockaddr, parse_address
-from proxy.config.limits import UNLIMITED_NODE, LimitsConfig, LimitsInForce, limits_in_force
+from proxy.config.limits import UNLIMITED_NODE, LimitsConfig, LimitsInForce, client_key, limits_in_force
 from proxy.config.model import ListenerConfig, SocketConfig
 from proxy.network.socket_options import set_socket_options
 from proxy.server.link import Handover, send_handover
@@ -333,9 +333,10 @@ class Acceptor:
                 return
             with connection:
                 peer = format_peer(listening.family, sockaddr)
-                if self._admission.refuses(name, connection, peer):
+                key = client_key(peer)
+                if self._admission.refuses(name, connection, peer, key):
                     continue
-                if not self._hand_over(listening, connection, peer):
+                if not self._hand_over(listening, connection, peer, key):
                     self._reject(listening, peer)
                     return
 
@@ -362,14 +363,14 @@ class Acceptor:
         self._meters.add("connection.rejected", name, "draining")
         self._log.write("rejected", level="warning", listener=name, peer=peer, reason="draining", cause="drained")
 
-    def _hand_over(self, listening: Listening, connection: socket.socket, peer: str) -> bool:
+    def _hand_over(self, listening: Listening, connection: socket.socket, peer: str, key: str) -> bool:
         self._accepted_ns = max(time.monotonic_ns(), self._accepted_ns + 1)
         handover = Handover(self._accepted_ns, listening.family, listening.config.name, peer)
         while not self._stopping:
             token, error = self._offer(handover, connection.fileno())
             if token:
                 listening.handed += 1
-                self._admission.take(handover.listener, peer)
+                self._admission.take(handover.listener, key)
                 self.handed.append(Handed(token, handover))
                 return True
             self._wait_for_room(handover.listener, error)

@@ -109,10 +109,10 @@ class Admission:
         """How many connections of a listener may be accepted before it is asked again whether it has to wait, and others have their turn."""
         return 1 if self._quotas.limited(listener) else most
 
-    def refuses(self, listener: str, connection: socket.socket, peer: str) -> bool:
-        """Whether a connection's address may not have it; then it is closed, now or later."""
+    def refuses(self, listener: str, connection: socket.socket, peer: str, key: str) -> bool:
+        """Whether a connection's address, by its ``client_key``, may not have it; then it is closed, now or later."""
         now_ns = self._clock()
-        refusal = self._quotas.judge(client_key(peer), now_ns)
+        refusal = self._quotas.judge(key, now_ns)
         if refusal is None:
             return False
         self._refused(listener, peer, refusal)
@@ -122,9 +122,9 @@ class Admission:
             connection.close()
         return True
 
-    def take(self, listener: str, peer: str) -> None:
-        """A processor has a connection."""
-        self._quotas.take(listener, client_key(peer), self._clock())
+    def take(self, listener: str, key: str) -> None:
+        """A processor has a connection of an address."""
+        self._quotas.take(listener, key, self._clock())
 
     def close(self) -> None:
         """Close what is parked."""

@@ -62,14 +62,19 @@ class _Rate:
         return self._until_ns <= now_ns
 
 
-class _Address:
-    """What is known of one client address."""
+class _Address(_Rate):
+    """What is known of one client address: what it took of its rate, and its connections."""
 
-    __slots__ = ("open", "rate")
+    __slots__ = ("open",)
 
     def __init__(self) -> None:
+        super().__init__()
         self.open = 0
-        self.rate = _Rate()
+
+
+def _where(network: str) -> str:
+    """What the configuration calls the limits of an address, by the network that decides."""
+    return "limits.per_address" if network == ANY_ADDRESS else f"limits.overrides[{network}]"
 
 
 class ConnectionQuotas:
@@ -134,25 +139,37 @@ class ConnectionQuotas:
         broken; one beyond the count does, so that it cannot try without end.
         """
         limits, network, denied = self.limits.addresses.of(key)
-        where = "limits.per_address" if network == ANY_ADDRESS else f"limits.overrides[{network}]"
         if denied:
-            return Refusal(DENIED, f"{where}.access")
-        self._forget(now_ns)
+            return Refusal(DENIED, f"{_where(network)}.access")
         if limits.connection_rate:
-            address = self._address(key, now_ns)
-            delay_ns = address.rate.wait_ns(limits.connection_rate, now_ns)
+            delay_ns = self._come(key, limits.connection_rate, now_ns)
             if delay_ns:
-                return Refusal(ADDRESS_RATE, f"{where}.connection_rate", delay_ns)
-            address.rate.take(limits.connection_rate, now_ns)
+                return Refusal(ADDRESS_RATE, f"{_where(network)}.connection_rate", delay_ns)
         if 0 < limits.connections <= self.of_address(key):
-            return Refusal(ADDRESS_COUNT, f"{where}.connections")
+            return Refusal(ADDRESS_COUNT, f"{_where(network)}.connections")
         return None
+
+    def _come(self, key: str, rate: int, now_ns: int) -> int:
+        """Take one of an address' rate, or say how long that would have to wait."""
+        self._forget(now_ns)
+        address = self._addresses.get(key)
+        if address is None:
+            address = self._addresses[key] = _Address()
+            self._leaving[key] = now_ns + _SECOND
+        delay_ns = address.wait_ns(rate, now_ns)
+        if delay_ns == 0:
+            address.take(rate, now_ns)
+        return delay_ns
 
     def take(self, listener: str, key: str, now_ns: int) -> None:
         """A connection is taken: count it. Raises KeyError: there is no such listener."""
         self._open[listener] += 1
-        self._address(key, now_ns).open += 1
-        self._leaving.pop(key, None)
+        address = self._addresses.get(key)
+        if address is None:
+            address = self._addresses[key] = _Address()
+        elif address.open == 0:
+            self._leaving.pop(key, None)
+        address.open += 1
         limits = self.limits
         if limits.listeners[listener].connection_rate:
             self._rates[listener].take(limits.listeners[listener].connection_rate, now_ns)
@@ -167,15 +184,11 @@ class ConnectionQuotas:
         self._open[listener] -= 1
         address.open -= 1
         if address.open == 0:
-            self._leaving[key] = now_ns + _SECOND
+            if address.rested(now_ns):
+                del self._addresses[key]
+            else:
+                self._leaving[key] = now_ns + _SECOND
         self._forget(now_ns)
-
-    def _address(self, key: str, now_ns: int) -> _Address:
-        found = self._addresses.get(key)
-        if found is None:
-            found = self._addresses[key] = _Address()
-            self._leaving[key] = now_ns + _SECOND
-        return found
 
     def _forget(self, now_ns: int) -> None:
         """Drop addresses that have no connection and whose rate has rested."""
@@ -184,7 +197,7 @@ class ConnectionQuotas:
             if due_ns > now_ns:
                 return
             del self._leaving[key]
-            if self._addresses[key].rate.rested(now_ns):
+            if self._addresses[key].rested(now_ns):
                 del self._addresses[key]
             else:
                 self._leaving[key] = now_ns + _SECOND

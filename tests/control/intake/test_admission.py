@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from control.guard import Guard
-from control.intake import parked
+from control.intake import acceptor, parked
 from control.intake.acceptor import Acceptor, Listening, Target
 from control.meters import Meters
 from proxy.config.limits import UNLIMITED, LimitOverride, LimitsConfig, RateLimits, limits_in_force
@@ -112,7 +112,8 @@ class Gate:
 
 
 @pytest.fixture
-def gate() -> Iterator[Callable[..., Gate]]:
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Gate]]:
+    monkeypatch.setattr(acceptor, "_BEAT_S", 60.0)  # nobody is saved by the next look
     made: list[Gate] = []
 
     def make(limits: LimitsConfig, address: str = "127.0.0.1:0", **listeners: RateLimits) -> Gate:
