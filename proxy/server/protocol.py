@@ -20,6 +20,7 @@ from proxy.server.messages import (
     Command,
     CommitCommand,
     CommittedReply,
+    DemandNotice,
     DescribeCommand,
     DescribeReply,
     DrainCommand,
@@ -33,6 +34,9 @@ from proxy.server.messages import (
     ListReply,
     LogNotice,
     Notice,
+    PartRow,
+    PartsCommand,
+    PartsReply,
     PrepareCommand,
     PreparedReply,
     ReadyMessage,
@@ -67,6 +71,7 @@ __all__ = [
     "event_notice",
     "holders_request",
     "list_request",
+    "parts_request",
     "prepare_request",
     "read_command",
     "read_notice",
@@ -121,7 +126,7 @@ def _by_type(*declared: Any) -> dict[str, Any]:
     return {word: each for each in declared for word in typing.get_args(each.__annotations__["type"])}
 
 
-NOTICES: Final = _by_type(ClosedNotice, LogNotice, DrainedNotice)
+NOTICES: Final = _by_type(ClosedNotice, LogNotice, DrainedNotice, DemandNotice)
 _COMMANDS: Final = _by_type(*typing.get_args(Command))
 REPLIES: Final = {
     "prepare": _by_type(PreparedReply, RefusedReply),
@@ -134,6 +139,7 @@ REPLIES: Final = {
     "close": _by_type(BulkReply),
     "upstreams": _by_type(UpstreamsReply),
     "holders": _by_type(HoldersReply),
+    "parts": _by_type(PartsReply),
     "drain": _by_type(DrainReply),
 }
 """What may answer a command, besides an error: what is declared, by type. Of ``stop`` there is no answer."""
@@ -270,6 +276,11 @@ def upstreams_request() -> Request[UpstreamsReply]:
 def holders_request(limit: int) -> Request[HoldersReply]:
     """Ask who holds most."""
     return Request(HoldersCommand(type="holders", limit=limit), REPLIES["holders"])
+
+
+def parts_request(default: int, parts: list[PartRow]) -> Request[PartsReply]:
+    """Ask a processor to keep to its parts of the rates."""
+    return Request(PartsCommand(type="parts", default=default, parts=parts), REPLIES["parts"])
 
 
 def drain_request(timeout_ms: int) -> Request[DrainReply]:

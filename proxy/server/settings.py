@@ -29,6 +29,7 @@ from proxy.network.framings import framing_of
 from proxy.network.memory_pool import MemoryPool
 from proxy.network.options import ChannelOptions, TlsSettings
 from proxy.network.receive import NEVER_CUT, ReceiveLimit
+from proxy.relay.bucket import WHOLE
 from proxy.relay.counters import Counters
 from proxy.relay.relay import Relay
 from proxy.relay.route import Route
@@ -110,12 +111,15 @@ class Settings:
         self._prepared: _Prepared | None = None
         self._relay: Relay | None = None
         self._tap: TapWriter | None = None
+        self._part: Final = message.get("part", WHOLE)
         self._set_largest()
 
     def attach(self, relay: Relay, tap: TapWriter | None) -> None:
         """Name those whose rules and quotas may change, and the log of what they record; without a log rules cannot change."""
         self._relay = relay
         self._tap = tap
+        relay.pairs.quotas.show_in(self.counters)
+        relay.pairs.quotas.set_parts(self._part, [])
         relay.pairs.quotas.set_limits(limits_from_wire(quotas_to_wire(self.config)))
 
     def _route(self, listener: ListenerConfig) -> Route:
