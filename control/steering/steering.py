@@ -38,6 +38,7 @@ from control.steering.eviction import Eviction
 from control.steering.limits import Limits
 from control.steering.listeners import Listeners
 from control.steering.pool import Pool
+from control.steering.rates import Rates
 from control.steering.taps import MAX_RULES, STOPPED_EVENT, Rules, Taps
 from control.steering.transactions import Transactions
 from control.steering.upstreams import Upstreams
@@ -86,6 +87,7 @@ class Steering(ControlPlane):
         self._handlers = handlers
         self._transactions = Transactions(log)
         self.pool = Pool(supervisor, self._transactions, meters, log, guard)
+        self._rates = Rates(supervisor, guard, log)
         self.upstreams = Upstreams(supervisor, resolver, log)
         self._listeners = Listeners(supervisor, acceptor)
         self._channels = Channels(supervisor, self._transactions)
@@ -108,6 +110,7 @@ class Steering(ControlPlane):
         self._tap_events.close()
         self._eviction.close()
         self.pool.close()
+        self._rates.close()
         self._transactions.close()
 
     def set_serving(self) -> None:

@@ -38,6 +38,8 @@ __all__ = [
     "POOL",
     "PREFIX",
     "QUEUE",
+    "RATE_LEVEL",
+    "RATE_LEVELS",
     "REASON",
     "REJECT_REASONS",
     "SIDE",
@@ -82,6 +84,8 @@ QUEUE: Final = "framegate.queue"
 TASK: Final = "framegate.task"
 ACTION: Final = "framegate.handler.action"
 
+RATE_LEVEL: Final = "framegate.rate.level"
+
 SIDES: Final = ("downstream", "upstream")
 DIRECTIONS: Final = ("receive", "transmit")
 REJECT_REASONS: Final = ("frame_too_large", "negative_size", "incomplete")
@@ -92,6 +96,8 @@ TAP_DROP_REASONS: Final = ("queue_full", "disk_full", "disk_error", "sampled", "
 TAP_DIRECTIONS: Final = ("request", "response")
 HANDLER_ACTIONS: Final = ("pass", "frame", "nothing", "answer", "close", "failed")
 """What a handler may have done with a frame, in the order of the link's numbers (``proxy.handler.wire``)."""
+RATE_LEVELS: Final = ("node", "listener", "address")
+"""Whose rates there are. Addresses have no series of their own: there are too many."""
 FAULT_PLACES: Final = ("channel", "callback", "timer", "descriptor", "command", "loop", "tap", "pool")
 """Where an error of our own was caught; see ``proxy.network.faults``."""
 UPSTREAM_STATES: Final = ("connecting", "used")
@@ -104,6 +110,7 @@ TASKS: Final = (
     "loop",
     "shares",
     "evictions",
+    "rates",
     "endpoints",
     "tap_keeper",
     "rows",
@@ -202,6 +209,12 @@ METRICS: Final = (
     _metric("frame.cut_short", "counter", "{frame}", "Frames that passed in pieces and were never completed.", _LISTENER, _SIDE),
     _metric("frame.lost.io", "counter", "By", "Bytes received that could not be forwarded when a pair ended.", _LISTENER, _SIDE),
     _metric("frame.size.limit", "gauge", "By", "The largest frame body a client may send now.", _LISTENER),
+    _metric("throttle.time", "counter", "s", "Time that rates, or a handler's answers, held channels muted.", _SIDE, _LISTENER),
+    _metric("rate.io.limit", "gauge", "By/s", "Bytes a second that a listener may take, headers counted; 0 is unlimited.", _LISTENER, _TAP_DIRECTION),
+    _metric("rate.frame.limit", "gauge", "{frame}/s", "Frames a second that a listener may take; 0 is unlimited.", _LISTENER, _TAP_DIRECTION),
+    _metric("rate.node.io.limit", "gauge", "By/s", "Bytes a second that all listeners may take; 0 is unlimited.", _TAP_DIRECTION),
+    _metric("rate.node.frame.limit", "gauge", "{frame}/s", "Frames a second that all listeners may take; 0 is unlimited.", _TAP_DIRECTION),
+    _metric("rate.throttled", "gauge", "{rate}", "Rates that hold somebody up now.", (RATE_LEVEL, RATE_LEVELS)),
     _metric("memory_pool.limit", "gauge", "By", "The share of the memory pool.", (POOL, ("frames",))),
     _metric("memory_pool.usage", "gauge", "By", "Bytes booked now, by what they are.", (POOL, ("frames",)), (MEMORY_KIND, MEMORY_KINDS)),
     _metric("memory_pool.waiting", "gauge", "{turn}", "Turns that frames wait for now.", (POOL, ("frames",))),

@@ -18,12 +18,13 @@ import abc
 import heapq
 from typing import Final
 
+from librt.vecs import vec
 from mypy_extensions import i64
 
 from proxy.network.event_loop import EventLoop
 from proxy.network.timer import NEVER, Timer
 
-__all__ = ["BURST_MS", "WHOLE", "Bucket", "Stake", "Waiter"]
+__all__ = ["BURST_MS", "WHOLE", "Bucket", "Demand", "Stake", "Tally", "Waiter"]
 
 WHOLE: Final = 1_000_000
 BURST_MS: Final = 20
@@ -36,6 +37,8 @@ TOKEN: Final = 1_000_000_000  # in thousandths times microseconds
 MOST_EARNED: Final = 4_000_000_000_000_000_000  # thousandths of tokens times microseconds, well below 2^63
 MOST_OWED: Final = 4_000_000_000  # tokens that one wait is reckoned for; a timer that comes too early is armed again
 PLENTY: Final = 1 << 60
+SURE_QUANTA: Final = 8
+SURE_NS: Final = 1_000_000_000
 CROWDED_MILLI: Final = 100  # who waits on average, in thousandths, where the rate is what holds readers up
 
 OUT: Final = 0  # does not wait
@@ -70,6 +73,18 @@ class Stake:
         self.ticket: i64 = 0
 
 
+class Tally:
+    """How many buckets of one level hold somebody up, kept in a cell."""
+
+    def __init__(self, cells: "vec[i64]", at: i64) -> None:
+        self._cells: vec[i64] = cells
+        self._at: Final[i64] = at
+
+    def add(self, count: i64) -> None:
+        """So many more."""
+        self._cells[self._at] += count
+
+
 class Demand:
     """What was asked of a bucket since the last look.
 
@@ -89,6 +104,7 @@ class Bucket(Timer):
         rate: tokens a second, at least 1.
         part: see the module.
         frames: its tokens are frames, not bytes.
+        tally: of its level; None: it is not counted.
 
     Attributes:
         level: tokens that are there; below 0, that are owed.
@@ -97,7 +113,7 @@ class Bucket(Timer):
         passed: tokens used, ever.
     """
 
-    def __init__(self, loop: EventLoop, rate: i64, part: i64, *, frames: bool) -> None:
+    def __init__(self, loop: EventLoop, rate: i64, part: i64, *, frames: bool, tally: Tally | None = None) -> None:
         super().__init__()
         self.frames: Final[bool] = frames
         self.rate: i64 = 0
@@ -107,6 +123,7 @@ class Bucket(Timer):
         self.quantum: i64 = 1
         self.passed: i64 = 0
         self._loop: Final = loop
+        self._tally: Final = tally
         self._milli: i64 = 0  # of a token, a second, that are ours
         self._chunk_us: i64 = 1  # that ``MOST_EARNED`` is enough for
         self._burst: i64 = 1
@@ -119,10 +136,13 @@ class Bucket(Timer):
         self._portion: i64 = 1  # what one who was let in takes
         self._waited_ns: i64 = 0  # times stakes
         self._waited_then_ns: i64 = loop.now_ns
-        self._seen_ns: i64 = loop.now_ns  # by ``demand``; so are the next three
+        self._seen_ns: i64 = loop.now_ns  # by ``demand``; so are the next two
         self._seen_passed: i64 = 0
-        self._seen_virtual: i64 = 0
         self._seen_waited_ns: i64 = 0
+        self._users: i64 = 0
+        self._marked_ns: i64 = loop.now_ns  # when users were counted last; so are the next two
+        self._marked_passed: i64 = 0
+        self._marked_virtual: i64 = 0
         self.set_rate(rate, part)
         self.level = self._burst
 
@@ -170,7 +190,7 @@ class Bucket(Timer):
         stake.state = WAITING
         self._ticket += 1
         stake.ticket = self._ticket
-        self.waiting += 1
+        self._wait_more(1)
         if i64(len(self._queue)) > 2 * self.waiting + 64:
             self._queue = [entry for entry in self._queue if entry[2].ticket == entry[1]]
             heapq.heapify(self._queue)
@@ -206,7 +226,7 @@ class Bucket(Timer):
         """A stake wants nothing any more; harmless when it does not wait."""
         if stake.state == WAITING:
             self._count_waiting(now_ns)
-            self.waiting -= 1
+            self._wait_more(-1)
             stake.ticket = 0
         elif stake.state == LET_IN:
             self._away -= 1
@@ -220,19 +240,36 @@ class Bucket(Timer):
         self._earn(now_ns)
         self._count_waiting(now_ns)
         lasted_us = max((now_ns - self._seen_ns) // 1000, 1000)
-        used = self.passed - self._seen_passed
-        went = self._virtual - self._seen_virtual
+        used = min(self.passed - self._seen_passed, MOST_OWED)
         waited_milli = (self._waited_ns - self._seen_waited_ns) // lasted_us
         self._seen_ns = now_ns
         self._seen_passed = self.passed
-        self._seen_virtual = self._virtual
         self._seen_waited_ns = self._waited_ns
-        users: i64 = 0
-        if waited_milli >= CROWDED_MILLI:
-            users = max(waited_milli, 1000)
-            if went >= 8 * self.quantum:  # what each had is known well enough: who has little to say counts for that
-                users = max(min(used, MOST_OWED) * 1000 // went, 1000)
-        return Demand(min(used, MOST_OWED) * 1_000_000 // lasted_us, users)
+        if waited_milli < CROWDED_MILLI:
+            self._users = 0
+        else:
+            self._count_users(now_ns, max(waited_milli, 1000))
+        if self._users == 0:
+            self._mark(now_ns)
+        return Demand(used * 1_000_000 // lasted_us, self._users)
+
+    def _count_users(self, now_ns: i64, waited_milli: i64) -> None:
+        """How many would share alike: what was used, by what each had who is always held up, once that is known well enough. Until then, and where
+        a read of each takes longer than a second: how many wait.
+        """
+        went = self._virtual - self._marked_virtual
+        if went >= SURE_QUANTA * self.quantum:
+            self._users = max(min(self.passed - self._marked_passed, MOST_OWED) * 1000 // went, 1000)
+        elif self._users == 0 or now_ns - self._marked_ns >= SURE_NS:
+            self._users = waited_milli
+        else:
+            return
+        self._mark(now_ns)
+
+    def _mark(self, now_ns: i64) -> None:
+        self._marked_ns = now_ns
+        self._marked_passed = self.passed
+        self._marked_virtual = self._virtual
 
     def _earn(self, now_ns: i64) -> None:
         """Count the tokens that have come."""
@@ -268,7 +305,7 @@ class Bucket(Timer):
             else:
                 heapq.heappop(self._queue)
                 self._virtual = max(self._virtual, stake.tag)
-                self.waiting -= 1
+                self._wait_more(-1)
                 self._away += 1
                 stake.state = LET_IN
                 stake.ticket = 0
@@ -284,6 +321,13 @@ class Bucket(Timer):
         if self._milli != 0:
             wait_us = min((min(max(lacks, 0), MOST_OWED) * TOKEN - self._rest + self._milli - 1) // self._milli, LATEST_US)
             self._loop.call_at(now_ns + max(wait_us * 1000, SOONEST_NS), self)
+
+    def _wait_more(self, count: i64) -> None:
+        """One more waits, or one less."""
+        before = self.waiting
+        self.waiting = before + count
+        if self._tally is not None and (before == 0 or self.waiting == 0):
+            self._tally.add(count)
 
     def _count_waiting(self, now_ns: i64) -> None:
         self._waited_ns += self.waiting * (now_ns - self._waited_then_ns)

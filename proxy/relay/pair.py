@@ -88,7 +88,7 @@ class PairOwner(abc.ABC):
     def attach(self, selector: Selector) -> None:
         """Name the selector."""
         self._selector = selector
-        self._quotas = Quotas(selector)
+        self._quotas = Quotas(selector, self.loop)
 
     @abc.abstractmethod
     def make_leg(self, pair: "Pair", *, is_client: bool) -> "Leg":

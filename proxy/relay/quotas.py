@@ -9,18 +9,34 @@ is kept of those that are gone is bounded (``MOST_GONE``).
 """
 
 import abc
+from collections.abc import Sequence
 from typing import Final
 
+from librt.vecs import vec
 from mypy_extensions import i64
 
+from proxy.cells import LISTENER_BLOCK, PROCESSOR_BLOCK, RATE_LEVELS, TAP_DIRECTIONS
 from proxy.config.limits import UNLIMITED, AddressLimits, LimitsInForce, RateLimits, client_key
 from proxy.network.channel import Channel
 from proxy.network.event_loop import EventLoop
 from proxy.network.timer import NEVER, Timer
-from proxy.relay.bucket import WHOLE, Bucket
+from proxy.relay.bucket import WHOLE, Bucket, Tally
+from proxy.relay.counters import Counters, LoopCounters
 from proxy.relay.throttle import Meter, Throttle
 
-__all__ = ["ADDRESS", "COUNTERS", "LISTENER", "MOST_GONE", "NODE", "DemandWatcher", "KeyDemand", "Quotas"]
+__all__ = [
+    "ADDRESS",
+    "COUNTERS",
+    "LISTENER",
+    "LISTENER_LIMITS",
+    "MOST_GONE",
+    "NODE",
+    "NODE_LIMITS",
+    "THROTTLED",
+    "DemandWatcher",
+    "KeyDemand",
+    "Quotas",
+]
 
 NODE: Final = "node"
 LISTENER: Final = "listener"
@@ -28,6 +44,9 @@ ADDRESS: Final = "address"
 COUNTERS: Final = ("request_bytes", "request_frames", "response_bytes", "response_frames")
 """What is counted of a key, each in a bucket of its own: the two of requests, and the two of responses."""
 DIRECTION: Final = 2  # buckets of one direction
+THROTTLED: Final = {level: PROCESSOR_BLOCK.at("framegate.rate.throttled", level) for level in RATE_LEVELS}
+NODE_LIMITS: Final = [PROCESSOR_BLOCK.at(f"framegate.rate.node.{unit}.limit", way) for way in TAP_DIRECTIONS for unit in ("io", "frame")]
+LISTENER_LIMITS: Final = [LISTENER_BLOCK.at(f"framegate.rate.{unit}.limit", way) for way in TAP_DIRECTIONS for unit in ("io", "frame")]
 TICK_NS: Final = 100_000_000
 MOST_GONE: Final = 4096
 MOST_SEEN: Final = 1024  # addresses in one look at demands
@@ -95,6 +114,7 @@ class Quotas:
 
     Args:
         loop: for time and timers.
+        counts: of the processor.
 
     Attributes:
         limits: in force.
@@ -104,18 +124,22 @@ class Quotas:
         node: of all connections.
     """
 
-    def __init__(self, loop: EventLoop) -> None:
+    def __init__(self, loop: EventLoop, counts: LoopCounters) -> None:
         self.limits: LimitsInForce = LimitsInForce(UNLIMITED, {}, AddressLimits(UNLIMITED))
         self.active: bool = False
         self.default: i64 = WHOLE
         self.watcher: DemandWatcher | None = None
         self._loop: Final = loop
+        self._cells: vec[i64] = counts.counts.cells
+        self._shown: Counters | None = None
+        self._tallies: Final = {level: Tally(counts.counts.cells, at) for level, at in THROTTLED.items()}
         self.node: Final = Quota(NODE, "")
         self._listeners: Final[dict[str, Quota]] = {}
         self._addresses: Final[dict[str, Quota]] = {}
         self._gone: dict[str, Quota] = {}  # addresses without a connection that owe something, oldest first
         self._parts: Final[dict[tuple[str, str, str], int]] = {}  # by level, name and counter
         self._tick: Final = _Tick(self)
+        self._told: bool = False  # the last report had a demand, or parts have come since
         self._round: list[str] = []  # addresses that are still to be looked at
         self._by_address: bool = False  # some address has a rate
 
@@ -133,7 +157,23 @@ class Quotas:
             self._put(quota, limits.addresses.of(name).limits)
         self._by_address = any(any(rates_of(kind)) for kind in limits.addresses.kinds)
         self.active = self._by_address or any(self._is_limited(quota) for quota in (self.node, *self._listeners.values()))
+        self._show()
         self._wake()
+
+    def show_in(self, counters: Counters) -> None:
+        """Name the counters that show which rates are in force here: this processor's part of each, so that those of all sum up to it."""
+        self._shown = counters
+        self._show()
+
+    def _show(self) -> None:
+        if self._shown is None:
+            return
+        for counter, bucket in enumerate(self.node.buckets):
+            self._cells[NODE_LIMITS[counter]] = 0 if bucket is None else bucket.rate * bucket.part // WHOLE
+        for name, quota in self._listeners.items():
+            cells = self._shown.listeners[name].counts.cells
+            for counter, bucket in enumerate(quota.buckets):
+                cells[LISTENER_LIMITS[counter]] = 0 if bucket is None else bucket.rate * bucket.part // WHOLE
 
     def _is_limited(self, quota: Quota) -> bool:
         return any(bucket is not None for bucket in quota.buckets)
@@ -145,7 +185,8 @@ class Quotas:
             part = self._part(quota, counter)
             if bucket is None:
                 if rate != 0:
-                    quota.buckets[counter] = Bucket(self._loop, rate, part, frames=counter % DIRECTION == 1)
+                    frames = counter % DIRECTION == 1
+                    quota.buckets[counter] = Bucket(self._loop, rate, part, frames=frames, tally=self._tallies[quota.level])
             elif rate != bucket.rate:
                 bucket.set_rate(rate, part)
                 if rate == 0:
@@ -247,7 +288,7 @@ class Quotas:
 
     # The parts of several processors.
 
-    def set_parts(self, default: int, parts: list[tuple[str, str, str, int]]) -> None:
+    def set_parts(self, default: int, parts: Sequence[tuple[str, str, str, int]]) -> None:
         """Other parts of the rates.
 
         Args:
@@ -267,6 +308,8 @@ class Quotas:
             for quota in self._all():
                 for number in range(len(COUNTERS)):
                     self._move(quota, number)
+        self._told = True
+        self._show()
         self._wake()
 
     def _quota(self, level: str, name: str) -> Quota | None:
@@ -289,8 +332,10 @@ class Quotas:
         watcher = self.watcher
         if watcher is not None and self.default < WHOLE:
             demands = self.demands(now_ns)
-            if demands:
+            asked = any(each.passed != 0 or each.users != 0 for each in demands)
+            if demands and (asked or self._told):
                 watcher.demanded(demands)
+            self._told = asked
         self._wake()
 
     def _wake(self) -> None:

@@ -26,6 +26,8 @@ from proxy.server.messages import (
     EvictCommand,
     HoldersCommand,
     ListCommand,
+    PartsCommand,
+    PartsReply,
     PrepareCommand,
     PreparedReply,
     RefusedReply,
@@ -76,6 +78,7 @@ class Commands:
             "evict": self._evict,
             "upstreams": self._upstreams,
             "holders": self._holders,
+            "parts": self._set_parts,
             "drain": self._begin_drain,
             "stop": self._begin_stop,
         }
@@ -221,6 +224,11 @@ class Commands:
 
     def _holders(self, message: HoldersCommand) -> None:
         self._jobs.append(HoldersJob(message, self._pairs.open, int(self._pairs.wall_offset_ns)))
+
+    def _set_parts(self, message: PartsCommand) -> None:
+        parts = [(row["level"], row["name"], row["counter"], row["part"]) for row in message["parts"]]
+        self._pairs.quotas.set_parts(message["default"], parts)
+        self._reply(PartsReply(type="result", id=message["id"]))
 
     def _begin_drain(self, message: DrainCommand) -> None:
         self._drain(message["timeout_ms"])

@@ -21,6 +21,7 @@ from proxy.server.messages import (
     Command,
     CommitCommand,
     CommittedReply,
+    DemandNotice,
     DescribeCommand,
     DescribeReply,
     DrainCommand,
@@ -39,6 +40,9 @@ from proxy.server.messages import (
     ListReply,
     LogNotice,
     Notice,
+    PartRow,
+    PartsCommand,
+    PartsReply,
     PrepareCommand,
     PreparedReply,
     ReadyMessage,
@@ -76,6 +80,7 @@ __all__ = [
     "evict_request",
     "holders_request",
     "list_request",
+    "parts_request",
     "prepare_request",
     "read_command",
     "read_handler_notice",
@@ -134,7 +139,7 @@ def _by_type(*declared: Any) -> dict[str, Any]:
     return {word: each for each in declared for word in typing.get_args(each.__annotations__["type"])}
 
 
-NOTICES: Final = _by_type(ClosedNotice, LogNotice, DrainedNotice)
+NOTICES: Final = _by_type(ClosedNotice, LogNotice, DrainedNotice, DemandNotice)
 HANDLER_NOTICES: Final = _by_type(BeatNotice, LogNotice)
 """Of a handler process."""
 _COMMANDS: Final = _by_type(*typing.get_args(Command))
@@ -150,6 +155,7 @@ REPLIES: Final = {
     "evict": _by_type(EvictReply),
     "upstreams": _by_type(UpstreamsReply),
     "holders": _by_type(HoldersReply),
+    "parts": _by_type(PartsReply),
     "drain": _by_type(DrainReply),
 }
 """What may answer a command, besides an error: what is declared, by type. Of ``stop`` there is no answer."""
@@ -318,6 +324,11 @@ def upstreams_request() -> Request[UpstreamsReply]:
 def holders_request(limit: int) -> Request[HoldersReply]:
     """Ask who holds most."""
     return Request(HoldersCommand(type="holders", limit=limit), REPLIES["holders"])
+
+
+def parts_request(default: int, parts: list[PartRow]) -> Request[PartsReply]:
+    """Ask a processor to keep to its parts of the rates."""
+    return Request(PartsCommand(type="parts", default=default, parts=parts), REPLIES["parts"])
 
 
 def drain_request(timeout_ms: int) -> Request[DrainReply]:

@@ -31,6 +31,7 @@ from proxy.network.framings import framing_of
 from proxy.network.memory_pool import MemoryPool
 from proxy.network.options import ChannelOptions, TlsSettings
 from proxy.network.receive import NEVER_CUT, ReceiveLimit
+from proxy.relay.bucket import WHOLE
 from proxy.relay.counters import Counters
 from proxy.relay.handler_metrics import HandlerMetrics
 from proxy.relay.relay import Relay
@@ -118,6 +119,7 @@ class Settings:
         self._prepared: _Prepared | None = None
         self._relay: Relay | None = None
         self._tap: TapWriter | None = None
+        self._part: Final = message.get("part", WHOLE)
         self._set_largest()
 
     def attach(self, relay: Relay, tap: TapWriter | None) -> None:
@@ -126,6 +128,8 @@ class Settings:
         self._tap = tap
         if self.requests is not None:
             self.requests.attach(relay.pairs.selector)
+        relay.pairs.quotas.show_in(self.counters)
+        relay.pairs.quotas.set_parts(self._part, [])
         relay.pairs.quotas.set_limits(limits_from_wire(quotas_to_wire(self.config)))
 
     def _route(self, listener: ListenerConfig) -> Route:

@@ -52,6 +52,7 @@ from proxy.server.messages import (
     FailedMessage,
     HoldersReply,
     ListReply,
+    PartsReply,
     PreparedReply,
     ReadyMessage,
     RefusedReply,
@@ -320,6 +321,9 @@ class FakeProcessor:
     def on_upstreams(self, message: dict[str, Any]) -> None:
         row = EndpointDownRow(upstream="u", endpoint="127.0.0.1:1", failures=1, reason="refused", detail=f"says {self.slot}", backoff_ms=1000)
         self.send(UpstreamsReply(type="result", id=message["id"], rows=[row] if self.mode == "down" else []))
+
+    def on_parts(self, message: dict[str, Any]) -> None:
+        self.send(PartsReply(type="result", id=message["id"]))
 
     def on_holders(self, message: dict[str, Any]) -> None:
         if self.mode == "leaving":
