@@ -208,7 +208,10 @@ async def test_after_its_turn_a_processor_lets_others_go_first():
         return frame
 
     async with Handled({"in": noting}, Ticking(TURN_NS // 3 + 1)) as handled:
-        await handled.send(OPEN + b"".join(request(1, index, b"%d" % index) for index in range(6)))
+        await handled.send(OPEN)
+        while not handled.processor.connections:
+            await asyncio.sleep(0)
+        await handled.send(b"".join(request(1, index, b"%d" % index) for index in range(6)))
         await handled.replies(6)
         await handled.send(request(1, 6, b"6"))  # and it is read again
         await handled.reply()
