@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
+from proxy.cause import Cause
 from proxy.handler import wire
 from proxy.network import mute
 from proxy.relay import ending
-from proxy.cause import Cause
 from proxy.server.pair_rows import open_row
 from tests.fakes.handled import MS, HandledWorld, channel_of, leg_of
 from tests.fakes.world import SECOND, frame, reset

@@ -459,5 +459,3 @@ def test_any_answers_keep_their_order_and_nothing_is_lost(actions: list[tuple[in
         )
     finally:
         world.close()
-
-
