@@ -41,6 +41,7 @@ class Listeners:
             name=name,
             address=listening.address,
             upstream=config.upstream or "",
+            handler=config.handler or "",
             protocol=config.protocol,
             framing=config.framing,
             tls=config.tls is not None,

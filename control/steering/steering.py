@@ -4,7 +4,7 @@ import asyncio
 import importlib.metadata
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from control.errors import UnavailableError
 from control.events import Bus, Subscription
@@ -19,6 +19,7 @@ from control.plane import (
     BuildInfo,
     ControlPlane,
     DrainResult,
+    HandlerProcessStatus,
     Health,
     Holder,
     Limit,
@@ -42,6 +43,9 @@ from proxy.cells import CellReader
 from proxy.config.model import MAX_PROCESSORS, ProxyConfig, TapRule
 from proxy.server.rows import OpenRow
 
+if TYPE_CHECKING:
+    from control.fleet.handlers import Handlers
+
 __all__ = ["Steering"]
 
 ALIVE_MS: Final = 5_000
@@ -52,6 +56,7 @@ class Steering(ControlPlane):
 
     Args:
         tapped: see ``Taps``.
+        handlers: the handler processes, where a listener has a handler.
 
     Attributes:
         pool, upstreams: what changes without a call, too: shares move to where they are needed, and names get new addresses.
@@ -67,6 +72,7 @@ class Steering(ControlPlane):
         events: Bus,
         guard: Guard,
         tapped: Callable[[Rules], None],
+        handlers: "Handlers | None" = None,
     ) -> None:
         self._supervisor = supervisor
         self._meters = meters
@@ -75,6 +81,7 @@ class Steering(ControlPlane):
         self._started_ns = time.time_ns()
         self._serving = False
         self._guard = guard
+        self._handlers = handlers
         self._transactions = Transactions(log)
         self.pool = Pool(supervisor, self._transactions, meters, log, guard)
         self.upstreams = Upstreams(supervisor, resolver, log)
@@ -129,15 +136,19 @@ class Steering(ControlPlane):
     def health(self) -> Health:
         statuses = self._supervisor.status()
         running = [item for item in statuses if item.state in ("running", "draining")]
+        handled = self._handlers is None or bool(self._handlers.running)
         beating = all(item.heartbeat_age_ms < ALIVE_MS for item in running)
         return Health(
             started=self._serving,
             alive=not self._guard.standing and beating,
-            ready=self._serving and not self.pool.draining and bool(running),
+            ready=self._serving and not self.pool.draining and bool(running) and handled,
         )
 
     async def status(self) -> list[ProcessorStatus]:
         return self._supervisor.status()
+
+    def handler_processes(self) -> list[HandlerProcessStatus]:
+        return [] if self._handlers is None else self._handlers.status()
 
     async def list_listeners(self) -> list[ListenerStatus]:
         return self._listeners.statuses()

@@ -408,7 +408,7 @@ class BeatNotice(TypedDict):
 
     Attributes:
         handled, failed: frames since the start, and those of them at which a handler raised.
-        busy_ns: how long any handler has been at work, together, since the start.
+        busy_ns: for how long at least one frame was being handled, since the start.
         in_handler: frames that are being handled now; the one that is longest for ``oldest_ns``, 0 when there is none.
         queued: frames that wait for their turn.
     """

@@ -28,6 +28,8 @@ from control.plane import (
     ControlPlane,
     DownEndpoint,
     DrainResult,
+    HandlerProcessStatus,
+    HandlerStatus,
     Health,
     Holder,
     Limit,
@@ -64,7 +66,7 @@ from proxy.server.rows import OpenRow
 from tests.fakes import rows
 from tests.fakes.rows import OPENED_NS
 
-__all__ = ["FakePlane", "channel_row", "closed_row", "fake_config", "holder"]
+__all__ = ["FakePlane", "channel_row", "closed_row", "fake_config", "handler_process", "holder"]
 
 MIB = 1024 * 1024
 
@@ -112,6 +114,32 @@ def closed_row(text: str, cause: str, listener: str = "kafka", **changes: Any) -
     return {"event": "closed", **rows.closed_row(id=int(parse_connection_id(text)), cause=cause, listener=listener, **changes)}
 
 
+def handler_process(slot: int = 0, **changes: Any) -> HandlerProcessStatus:
+    """A place in which a handler process runs, its second."""
+    echo = HandlerStatus(
+        listener="plain", handler="proxy.handler.echo:echo", ordered_pipelining=True, directions=("request",), description="Answers every frame."
+    )
+    status = HandlerProcessStatus(
+        slot=slot,
+        pid=os.getpid(),
+        generation=7,
+        state="running",
+        restarts=1,
+        last_reason="timeout",
+        last_ended_ns=OPENED_NS - 10**9,
+        started_ns=OPENED_NS,
+        handled=500,
+        failed=3,
+        in_handler=1,
+        queued=2,
+        oldest_ms=40,
+        busy=0.25,
+        resident=30 * MIB,
+        handlers=(echo,),
+    )
+    return dataclasses.replace(status, **changes)
+
+
 class FakePlane(ControlPlane):
     """Set ``failure`` to have every change raise it; look at ``audits`` and ``asked`` afterwards."""
 
@@ -124,6 +152,7 @@ class FakePlane(ControlPlane):
         self.processors = config.processors
         self.tap_rules = [] if config.tap is None else list(config.tap.rules)
         self.tap_stops: dict[str, TapStop] = {}
+        self.handlers: list[HandlerProcessStatus] = []
         self.accepting = True
         self.started = True
         self.alive = True
@@ -198,6 +227,9 @@ class FakePlane(ControlPlane):
     def _listener(self, name: str | None) -> None:
         if name is not None and name not in self.limits:
             raise NotFoundError("listener", name)
+
+    def handler_processes(self) -> list[HandlerProcessStatus]:
+        return self.handlers
 
     async def list_channels(self, listener: str | None = None, page_size: int = 0, page_token: str = "") -> tuple[list[OpenRow], str]:
         self._listener(listener)
@@ -384,6 +416,7 @@ class FakePlane(ControlPlane):
                 name=listener.name,
                 address=f"127.0.0.1:{9093 + number}",
                 upstream=listener.upstream or "",
+                handler=listener.handler or "",
                 protocol=listener.protocol,
                 framing=listener.framing,
                 tls=listener.tls is not None,

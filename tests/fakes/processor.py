@@ -72,6 +72,8 @@ class FakeProcessor:
         self.selector = selectors.DefaultSelector()
         self.connections: dict[int, tuple[socket.socket, int, Handover]] = {}
         self.facts: dict[str, Any] = {}
+        self.first = ""
+        self.handlers: dict[str, socket.socket] = {}  # by ``slot.generation`` of the handler process
         self.prepared: tuple[int, dict[str, Any]] | None = None
         self.muted: set[int] = set()
         self.writer: CellWriter | None = None
@@ -84,8 +86,9 @@ class FakeProcessor:
     def run(self) -> None:
         while True:
             for key, _ in self.selector.select(0.05):
-                if key.fileobj in (self.commands, self.handover) or key.fd in self.connections:
-                    key.data(*(() if key.fileobj in (self.commands, self.handover) else (key.fd,)))
+                plain = key.fileobj in (self.commands, self.handover, *self.handlers.values())
+                if plain or key.fd in self.connections:
+                    key.data(*(() if plain else (key.fd,)))
             if self.writer is not None and self.mode != "stuck":
                 self.writer.beat(time.monotonic_ns())
 
@@ -98,6 +101,8 @@ class FakeProcessor:
                 self.start(message)
             elif message["type"] == "facts":  # only the fake is asked: what is in force
                 self.send({"type": "facts", "id": message["id"], "facts": self.facts})
+            elif message["type"] == "handlers":  # likewise: which handler processes it is joined with, and what was handed over first
+                self.send({"type": "handlers", "id": message["id"], "handlers": list(self.handlers), "first": self.first})
             else:
                 self.obey(message)
 
@@ -351,12 +356,27 @@ class FakeProcessor:
         handover, descriptor = received
         assert descriptor >= 0, "a hand-over brings its connection"
         connection = socket.socket(fileno=descriptor)
+        self.first = self.first or handover.listener
+        if handover.listener == "@handler":
+            self.handlers[handover.peer] = connection
+            self.selector.register(connection, selectors.EVENT_READ, lambda: self.hear(handover.peer))
+            return
         connection.setblocking(False)
         assert self.ids is not None
         self.connections[descriptor] = (connection, int(self.ids.next()), handover)
         self.cell("framegate.connection.accepted", handover.listener)
         self.publish()
         self.selector.register(connection, selectors.EVENT_READ, self.echo)
+
+    def hear(self, handler: str) -> None:
+        """A handler process says hello, or is gone."""
+        try:
+            data = self.handlers[handler].recv(65536)
+        except ConnectionError:
+            data = b""
+        if not data:
+            self.selector.unregister(self.handlers[handler])
+            self.handlers.pop(handler).close()
 
     def echo(self, descriptor: int) -> None:
         connection = self.connections[descriptor][0]
