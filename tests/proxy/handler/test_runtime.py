@@ -79,7 +79,7 @@ def test_what_a_handler_says_of_itself(process):
         (b"replace x", ("failed", b"ValueError: Replace on the listener in, which has no upstream: there is nowhere to go on to"), ("frame", b"x")),
         (b"number", *2 * (("failed", b"TypeError: a handler returns bytes, None or a verdict of proxy.handler, not int"),)),
         (b"text", *2 * (("failed", b"TypeError: a frame is bytes, bytearray or memoryview, not str"),)),
-        (b"negative", *2 * (("failed", b"ValueError: throttle is in seconds, from 0 to 4294967, not -1"),)),
+        (b"negative", *2 * (("failed", b"ValueError: throttle is in seconds, from 0 to 2147483, not -1"),)),
         (b"coroutine", *2 * (("failed", b"TypeError: sample_handlers:scripted is not async def, and gave a coroutine"),)),
         (b"raise x y", *2 * (("failed", b"RuntimeError: x y"),)),
         (b"exit", *2 * (("failed", b"SystemExit: 3"),)),
@@ -118,7 +118,7 @@ def test_a_handler_sees_whose_frame_it_is_and_each_connection_has_a_state_of_its
     processor = scripted.processor()
     processor.hello()
     tls: wire.TlsFacts = {"version": "TLSv1.3", "cipher": "X"}
-    processor.send(wire.encode_open(1 << 63, {**facts("up", True, "9-9-9"), "tls": tls}), request(1 << 63, 41, b"facts", 1, header=b"\x05"))
+    processor.send(wire.encode_open(1 << 62, {**facts("up", True, "9-9-9"), "tls": tls}), request(1 << 62, 41, b"facts", 1, header=b"\x05"))
     assert processor.reply().body.decode() == (
         '{"connection": "9-9-9", "listener": "up", "peer": "127.0.0.1:5", "principal": "ANONYMOUS", "principal_type": "User", '
         '"tls": {"version": "TLSv1.3", "cipher": "X"}, "direction": "response", "sequence": 41, "has_upstream": true, "header": "05"}'
