@@ -3,9 +3,10 @@
 ``inject_faults.yaml`` beside this file is a framegate configuration with it; ``listeners[].handler: inject_faults:faults`` is all it takes. The
 listener has an upstream; frames that no fault meets go on as they came.
 
-The faults are in a file, JSON or YAML: ``$FRAMEGATE_FAULTS``, or ``faults.yaml`` in the folder of this file. It is looked at once a second while
-frames come, and read anew when it is another (time of change, inode or size): faults are switched on and off while framegate runs. Without a file
-there are no faults. A file that cannot be used changes nothing: the rules before stay in force, and a line on stderr says what is wrong with it.
+The faults are in a file, JSON or YAML: ``$FRAMEGATE_FAULTS`` (a variable that framegate passes on when ``FRAMEGATE_HANDLER_ENV`` names it), or
+``faults.yaml`` in the folder of this file. It is looked at once a second while frames come, and read anew when it is another (time of change, inode
+or size): faults are switched on and off while framegate runs. Without a file there are no faults. A file that cannot be used changes nothing: the
+rules before stay in force, and a line on stderr, which is a row ``handler_output`` of framegate's log, says what is wrong with it.
 
 ::
 
