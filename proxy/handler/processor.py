@@ -1,6 +1,6 @@
 """The socket to one processor: requests are read and handled in batches, and answered with one write.
 
-What one read gave is handled in one go, without a task, a future or an object for a frame that a plain function handles. Replies are held back for
+What one read gave is handled in one go, without a task or a future for a frame that a plain function handles. Replies are held back for
 1 ms at most, or 256 KiB, so that a slow handler's answers leave one by one. After 5 ms the other processors and the tasks have their turn, and this
 socket is not read until what was read is handled. Nor is it while the processor does not take replies: whoever sends requests and reads no answers is
 not read.
@@ -22,15 +22,15 @@ from proxy.handler.wire import (
     FAILED,
     MAX_BODY,
     OPEN,
-    REPLY,
-    REPLY_HEAD,
     REQUEST,
-    REQUEST_HEAD,
     RecordReader,
+    Reply,
     WireError,
+    encode_replies,
     read_closed,
     read_open,
     read_request,
+    read_requests,
     record_end,
 )
 
@@ -43,8 +43,6 @@ MOST_READ: Final = 1 << 20
 HOLD_NS: Final = 1_000_000
 HOLD_BYTES: Final = 256 * 1024
 TURN_NS: Final = 5_000_000
-_REQUEST_BYTES: Final = REQUEST_HEAD.size
-_REPLY_REST: Final = REPLY_HEAD.size - 4
 _KIND: Final = 4
 
 
@@ -84,7 +82,10 @@ class Processor:
         self._ended: Final = ended
         self._connections: Final[dict[int, Connection]] = {}
         self._reader: Final = RecordReader()
-        self._out: Final[list[bytes]] = []
+        self._out: Final[list[Reply]] = []
+        self._held = 0
+        self._flush_ns = 0
+        self._turn_ns = 0
         self._unsent: memoryview | None = None
         self._reading = False
         self._flush_is_due = False
@@ -98,9 +99,8 @@ class Processor:
 
     def begin(self, hello: bytes) -> None:
         """Say who we are, and read."""
-        self._out.append(hello)
         self._resume()
-        self._flush()
+        self._write(hello)
 
     def end(self) -> None:
         """Close the socket, and everything that goes with it. A second call does nothing."""
@@ -179,41 +179,41 @@ class Processor:
 
     def _batch(self, data: bytes) -> int:
         """Handle records from the first on; gives where it stopped: at the end, at a record that is not whole, or because it was long enough."""
-        activity, get, out, now = self._activity, self._connections.get, self._out, self._now
-        unpack, pack = REQUEST_HEAD.unpack_from, REPLY_HEAD.pack
-        length = len(data)
-        position = handled = held = 0
+        activity = self._activity
         activity.batch = data
-        began_ns = first_ns = now()
-        flush_ns = first_ns + HOLD_NS
-        while began_ns - first_ns < TURN_NS:
-            if position + _REQUEST_BYTES > length or data[position + _KIND] != REQUEST:
-                end = record_end(data, position)
-                if end < 0:
-                    break
-                self._administer(data, position, end)
-                position = end
-                continue
-            size, _, direction, header_length, number, sequence, _ = unpack(data, position)
-            header = position + _REQUEST_BYTES
-            body = header + header_length
-            end = position + _KIND + size
-            if end > length:
+        activity.position = 0
+        now_ns = self._now()
+        self._flush_ns = now_ns + HOLD_NS
+        self._turn_ns = now_ns + TURN_NS
+        while self._handle_requests(data):
+            end = record_end(data, activity.position)
+            if end < 0:
                 break
+            self._administer(data, activity.position, end)
+            activity.position = end
+        return activity.position
+
+    def _handle_requests(self, data: bytes) -> bool:
+        """Handle the requests that begin at the activity's position; False: the turn is over, or the processor takes no more replies."""
+        activity, get, out, now = self._activity, self._connections.get, self._out, self._now
+        requests = read_requests(data, activity.position)
+        handled, held, goes_on = 0, self._held, True
+        first_ns = began_ns = now()
+        for number, direction, sequence, header, frame, end in requests:
             connection = get(number)
-            if connection is None or connection.is_async or body > end or direction > 1:
-                self._accept(data, position, end)
-                position = end
+            if connection is None:
+                raise WireError(f"a request of the connection {number}, which is not open")
+            activity.position = end
+            if connection.is_async:
+                self.tasks.accept(connection, direction, sequence, header, frame)
                 continue
-            position = end
+            activity.began_ns = began_ns
             context = connection.context
             context.direction = DIRECTIONS[direction]
             context.sequence = sequence
-            context.header = data[header:body]
-            activity.began_ns = began_ns
-            activity.position = end
+            context.header = header
             try:
-                result = connection.handle(data[body:end], context)
+                result = connection.handle(frame, context)
                 if type(result) is bytes and len(result) <= MAX_BODY:
                     action, throttle_ms = connection.bytes_action, 0
                 else:
@@ -221,33 +221,25 @@ class Processor:
             except BaseException as error:
                 action, throttle_ms, result = FAILED, 0, self._failed(connection, error)
             ended_ns = now()
-            size = len(result)
-            out.append(pack(_REPLY_REST + size, REPLY, action, direction, 0, throttle_ms, number, sequence, began_ns, ended_ns))
-            out.append(result)
+            out.append((action, direction, throttle_ms, number, sequence, began_ns, ended_ns, result))
             handled += 1
-            held += size
+            held += len(result)
             began_ns = ended_ns
-            if held > HOLD_BYTES or ended_ns > flush_ns:
-                if not self._flush():
+            if held > HOLD_BYTES or ended_ns > self._flush_ns:
+                goes_on = self._flush() and ended_ns < self._turn_ns
+                if not goes_on:
                     break
                 held = 0
-                flush_ns = ended_ns + HOLD_NS
+                self._flush_ns = ended_ns + HOLD_NS
+        self._held = held
         activity.batch_done(handled, began_ns - first_ns)
-        return position
+        return goes_on
 
     def _failed(self, connection: Connection, error: BaseException) -> bytes:
         """A function raised; what was raised to end it is raised on."""
         if isinstance(error, Interrupted):
             raise error
         return self._failures.raised(connection.handler.name, connection.context, error)
-
-    def _accept(self, data: bytes, position: int, end: int) -> None:
-        """A request for a handle that is ``async def``, or of what cannot be."""
-        direction, number, sequence, _, header, body = read_request(data, position, end)
-        connection = self._connections.get(number)
-        if connection is None:
-            raise WireError(f"a request of the connection {number}, which is not open")
-        self.tasks.accept(connection, direction, sequence, data[header:body], data[body:end])
 
     def _administer(self, data: bytes, position: int, end: int) -> None:
         """A record that is no request."""
@@ -264,15 +256,17 @@ class Processor:
                 raise WireError("a connection that is not open is closed")
             if connection.is_async:
                 self.tasks.close(connection)
+        elif kind == REQUEST:
+            read_request(data, position, end)
+            raise WireError("a request that cannot be read")
         else:
             raise WireError(f"a processor sent a record of kind {kind}")
 
     # Writing.
 
-    def _emit(self, head: bytes, body: bytes) -> None:
+    def _emit(self, reply: Reply) -> None:
         """A reply of a task: it leaves with the others of this turn of the loop."""
-        self._out.append(head)
-        self._out.append(body)
+        self._out.append(reply)
         if not self._flush_is_due:
             self._flush_is_due = True
             self._loop.call_soon(self._on_flush)
@@ -287,8 +281,12 @@ class Processor:
             return False
         if not self._out:
             return True
-        data = b"".join(self._out)
+        data = encode_replies(self._out)
         self._out.clear()
+        self._held = 0
+        return self._write(data)
+
+    def _write(self, data: bytes) -> bool:
         sent = self._send(data)
         if sent == len(data):
             return True

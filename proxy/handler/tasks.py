@@ -11,13 +11,13 @@ from typing import Any, Final
 from proxy.handler.activity import Activity
 from proxy.handler.connection import Connection
 from proxy.handler.failures import Failures
-from proxy.handler.wire import DIRECTIONS, FAILED, reply_head
+from proxy.handler.wire import DIRECTIONS, FAILED, Reply
 
 __all__ = ["Request", "Tasks"]
 
 
 class Request:
-    """A frame that was accepted; ``reply``: its head and body, None: it has none yet."""
+    """A frame that was accepted; ``reply``: None: it has none yet."""
 
     __slots__ = ("began_ns", "connection", "direction", "ended_ns", "frame", "header", "reply", "sequence")
 
@@ -29,14 +29,14 @@ class Request:
         self.frame = frame
         self.began_ns = 0
         self.ended_ns = 0
-        self.reply: tuple[bytes, bytes] | None = None
+        self.reply: Reply | None = None
 
 
 class Tasks:
     """The handles of one processor's connections.
 
     Args:
-        emit: takes the head and the body of a reply that may leave.
+        emit: takes a reply that may leave.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Tasks:
         now: Callable[[], int],
         activity: Activity,
         failures: Failures,
-        emit: Callable[[bytes, bytes], None],
+        emit: Callable[[Reply], None],
     ) -> None:
         self._loop: Final = loop
         self._now: Final = now
@@ -120,8 +120,7 @@ class Tasks:
             action, throttle_ms, body = FAILED, 0, self._failures.raised(connection.handler.name, connection.context, asyncio.CancelledError())
         else:
             action, throttle_ms, body = task.result()
-        head = reply_head(action, request.direction, throttle_ms, connection.number, request.sequence, request.began_ns, request.ended_ns, len(body))
-        request.reply = (head, body)
+        request.reply = (action, request.direction, throttle_ms, connection.number, request.sequence, request.began_ns, request.ended_ns, body)
         self._release(connection, request.direction)
         if connection.waiting and not connection.tasks:
             activity.waiting -= 1
@@ -132,4 +131,4 @@ class Tasks:
         order = connection.order[direction]
         while order and (reply := order[0].reply) is not None:
             order.popleft()
-            self._emit(*reply)
+            self._emit(reply)

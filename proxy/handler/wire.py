@@ -16,12 +16,17 @@ Times are CLOCK_MONOTONIC. Replies of one connection and direction leave in the 
 
 What is read is judged: the processor does not trust what runs beside the user's code, and what fails is a ``WireError``, after which nothing of the
 stream can be believed. Whoever reads loops over what ``RecordReader.take`` gives: ``record_end``, then the ``read_`` of the kind, then
-``RecordReader.keep`` once. Nothing is copied but the bodies that are sliced out.
+``RecordReader.keep`` once. Nothing is copied but the bodies that are sliced out. A connection and a sequence are below 2**63.
+
+A handler process has ``read_requests`` and ``encode_replies`` for all that one read gave.
 """
 
 import json
 import struct
 from typing import Any, Final, TypedDict, cast
+
+from librt.strings import BytesWriter, read_i64_be, write_i32_be, write_i64_be
+from mypy_extensions import i32, i64
 
 __all__ = [
     "ACTIONS",
@@ -48,17 +53,21 @@ __all__ = [
     "HandlerFacts",
     "Hello",
     "RecordReader",
+    "Reply",
+    "Request",
     "TlsFacts",
     "WireError",
     "encode_closed",
     "encode_hello",
     "encode_open",
+    "encode_replies",
     "error_text",
     "read_closed",
     "read_hello",
     "read_open",
     "read_reply",
     "read_request",
+    "read_requests",
     "record_end",
     "reply_head",
     "request_head",
@@ -90,7 +99,7 @@ DIRECTIONS: Final = ("request", "response")
 MAX_BODY: Final = (1 << 31) - 1 - (1 << 16) - 64
 """Bytes of the longest body a record can carry, whatever its head and the frame's header are."""
 MAX_HEADER: Final = 0xFFFF
-MAX_THROTTLE_MS: Final = 0xFFFFFFFF
+MAX_THROTTLE_MS: Final = 0x7FFFFFFF
 MAX_ERROR: Final = 1024
 """Bytes of an error's text."""
 
@@ -104,6 +113,7 @@ _SIZE_BYTES: Final = 4
 _REQUEST_BYTES: Final = 32
 _REPLY_BYTES: Final = 44
 _CONNECTION_BYTES: Final = 13
+_LONG: Final = 16_384
 _LEAST: Final = (1, 9, 28, 9, 40)
 """Bytes of the shortest body of each kind."""
 
@@ -121,6 +131,12 @@ class TlsFacts(TypedDict, total=False):
     cipher: str
     server_name: str
     peer_certificate: str
+
+
+Request = tuple[int, int, int, bytes, bytes, int]
+"""Connection, direction, sequence, the frame's header, its body, and where the record ends."""
+Reply = tuple[int, int, int, int, int, int, int, bytes]
+"""Action, direction, throttle_ms, connection, sequence, began_ns, ended_ns, body."""
 
 
 class Facts(TypedDict):
@@ -203,6 +219,31 @@ def reply_head(
         raise WireError(f"a body of {body_length} bytes does not fit a record")
     size = _REPLY_BYTES - _SIZE_BYTES + body_length
     return REPLY_HEAD.pack(size, REPLY, action, direction, 0, throttle_ms, connection, sequence, began_ns, ended_ns)
+
+
+def encode_replies(replies: list[Reply]) -> bytes:
+    """The records REPLY of some replies, whose bodies have at most ``MAX_BODY`` bytes each."""
+    pieces: list[bytes] = []
+    writer = BytesWriter()
+    for action, direction, throttle_ms, connection, sequence, began_ns, ended_ns, body in replies:
+        rest: i64 = len(body)
+        word: i64 = REPLY << 24 | action << 16 | direction << 8
+        rest += _REPLY_BYTES - _SIZE_BYTES
+        write_i64_be(writer, rest << 32 | word)
+        write_i32_be(writer, i32(throttle_ms))
+        write_i64_be(writer, connection)
+        write_i64_be(writer, sequence)
+        write_i64_be(writer, began_ns)
+        write_i64_be(writer, ended_ns)
+        if rest < _LONG:
+            writer.write(body)
+        else:  # it is copied once, not twice
+            pieces += (writer.getvalue(), body)
+            writer = BytesWriter()
+    if not pieces:
+        return writer.getvalue()
+    pieces.append(writer.getvalue())
+    return b"".join(pieces)
 
 
 def error_text(text: str) -> bytes:
@@ -300,6 +341,24 @@ def read_request(data: bytes, position: int, end: int) -> tuple[int, int, int, i
     if body > end or direction > 1:
         raise WireError(f"a request of {size} bytes has direction {direction} and a header of {header_length} bytes")
     return direction, connection, sequence, enqueued_ns, position + _REQUEST_BYTES, body
+
+
+def read_requests(data: bytes, position: int) -> list[Request]:
+    """The whole REQUESTs that begin at a position, one behind the other, up to a record that is another, is not whole, or cannot be."""
+    found: list[Request] = []
+    length: i64 = len(data)
+    at: i64 = position
+    while length - at >= _REQUEST_BYTES:
+        word = read_i64_be(data, at)
+        direction = word >> 16 & 0xFF
+        header = at + _REQUEST_BYTES
+        body = header + (word & 0xFFFF)
+        end = at + _SIZE_BYTES + (word >> 32)
+        if word >> 24 & 0xFF != REQUEST or direction > 1 or body > end or end > length:
+            break
+        found.append((read_i64_be(data, at + 8), direction, read_i64_be(data, at + 16), data[header:body], data[body:end], end))
+        at = end
+    return found
 
 
 def read_closed(data: bytes, position: int) -> int:

@@ -6,7 +6,8 @@ from typing import Final
 from mypy_extensions import i64
 
 from proxy.network.run import Run
-from proxy.relay.handler_process import HandledConnection, HandledParty, HandlerProcess, Request
+from proxy.relay.handled_connection import HandledConnection, HandledParty, Request
+from proxy.relay.handler_process import HandlerProcess
 from proxy.relay.handler_state import ResponseState
 from proxy.relay.pair import Leg, Pair, PairTimer
 from proxy.relay.request_channel import RequestChannel

@@ -12,8 +12,8 @@ from proxy.network import mute
 from proxy.network.run import Buffer, Run
 from proxy.network.write_half import WriteHalf
 from proxy.relay import ending, handling, opening, passing, verdicts
+from proxy.relay.handled_connection import Request
 from proxy.relay.handled_pair import Handled, HandledLeg
-from proxy.relay.handler_process import Request
 from proxy.relay.pair import Leg, LegMaker, Pair
 from proxy.relay.request_channel import RequestChannel
 from proxy.relay.state import PairState

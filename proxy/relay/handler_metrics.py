@@ -39,13 +39,12 @@ class HandlerMetrics:
         self._counters.counts.cells[QUEUE_SIZE] += 1
 
     def forget(self, frames: i64) -> None:
-        """So many frames will have no reply."""
+        """So many frames have their reply, or will have none that anybody waits for."""
         self._counters.counts.cells[QUEUE_SIZE] -= frames
 
     def replied(self, action: i64, enqueued_ns: i64, began_ns: i64, ended_ns: i64, now_ns: i64) -> None:
         """A reply was read. Each frame that went to a handler that lives counts once, whatever became of its connection."""
         cells = self._counters.counts.cells
-        cells[QUEUE_SIZE] -= 1
         cells[ACTIONS + action] += 1
         self.queue_time.observe(max(began_ns - enqueued_ns, 0))
         self.local_time.observe(max(ended_ns - began_ns, 0))

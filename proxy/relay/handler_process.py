@@ -6,6 +6,8 @@
   wait in the order in which they came. A connection whose next frame was not read yet is given a *token*: its place is kept until it was asked, and
   a poll longer, for what comes behind it must not overtake it, and who does not read must not keep the place.
 - *Replies* of one read are told one after the other, and each connection that had any is asked once to write what they brought.
+- *Connections that end* with requests under way: their replies may come late, and are dropped, or never, for a handler may be cancelled. So what they
+  have under way counts until the process's socket has taken that they are over, and no longer.
 - *The end* of the socket is the process's: every connection that belongs to it is told.
 
 The process runs the user's code, and is not trusted: a reply to what was not asked ends the socket.
@@ -28,99 +30,16 @@ from proxy.network.run import Buffer, Run, held
 from proxy.network.selector import Selector
 from proxy.network.timer import NEVER, Timer
 from proxy.network.write_half import WriteHalf
-from proxy.relay.handler_metrics import HandlerMetrics
+from proxy.relay.handled_connection import HandledConnection, HandledParty, Handles, Load, Request
 
-__all__ = ["HandledConnection", "HandledParty", "HandlerProcess", "Handles", "ProcessOwner", "Request"]
+__all__ = ["HandlerProcess", "ProcessOwner"]
 
 NO_LIMIT: Final = 1 << 31
 REFER_FROM: Final = 16384  # bodies from here on are not copied
+NOBODY: Final = -1
 SIZE: Final = 4  # of a record's size header
 HELLO: Final = wire.HELLO
 REPLY: Final = wire.REPLY
-
-
-class Request:
-    """A frame that a handler has, or will have.
-
-    Attributes:
-        sequence: its number in its direction.
-        run: the frame, where it may have to go on; it holds a lease.
-        enqueued_ns: when it was whole.
-        size: its bytes.
-        others: of its header, the bytes that do not say how long it is.
-        expects: the pairing has it: an answer is expected.
-        withheld: it, and its answer, are not for the tap.
-    """
-
-    def __init__(self, sequence: i64, run: Run, enqueued_ns: i64, others: bytes, *, expects: bool, withheld: bool) -> None:
-        self.sequence: Final[i64] = sequence
-        self.run: Run | None = run
-        self.enqueued_ns: Final[i64] = enqueued_ns
-        self.size: Final[i64] = run.size
-        self.others: Final = others
-        self.expects: Final = expects
-        self.withheld: Final = withheld
-
-
-class HandledParty(abc.ABC):
-    """A connection whose frames are handled, as what hands them over sees it. What raises costs that connection (``crash``)."""
-
-    @abc.abstractmethod
-    def replied(self, request: Request, direction: i64, action: i64, throttle_ms: i64, body: Buffer) -> None:
-        """A frame's reply is here; the frame's run is the party's again. ``body`` may be a view."""
-
-    @abc.abstractmethod
-    def flush(self) -> None:
-        """The replies of this read are told: write what they brought."""
-
-    @abc.abstractmethod
-    def wake(self, direction: i64) -> bool:
-        """There is room. True: the next frame will be read; False: it was handed over already, or there is none to be read now."""
-
-    @abc.abstractmethod
-    def process_gone(self, detail: str) -> None:
-        """The handler process is gone, and with it what was under way there."""
-
-    @abc.abstractmethod
-    def timed_out(self) -> None:
-        """There was no handler process for too long."""
-
-    @abc.abstractmethod
-    def crash(self, error: Exception) -> None:
-        """One of these calls raised."""
-
-
-class HandledConnection:
-    """What a handler process has of one connection. It outlives the connection, until every reply is in.
-
-    Attributes:
-        id: of the connection.
-        process: that it belongs to.
-        party: None when the connection is over.
-        requests, responses: the frames under way, by direction, in order.
-    """
-
-    def __init__(self, number: i64, process: "HandlerProcess", party: HandledParty, metrics: HandlerMetrics) -> None:
-        self.id: Final[i64] = number
-        self.process: Final = process
-        self.party: HandledParty | None = party
-        self.metrics: Final = metrics
-        self.requests: Final[deque[Request]] = deque()
-        self.responses: Final[deque[Request]] = deque()
-
-    @property
-    def under_way(self) -> i64:
-        """Frames without a reply."""
-        return len(self.requests) + len(self.responses)
-
-
-class Handles:
-    """What the handler of one listener is given: several frames of a connection at a time; and which directions."""
-
-    def __init__(self, facts: wire.HandlerFacts) -> None:
-        self.ordered_pipelining: Final = facts["ordered_pipelining"]
-        self.requests: Final = "request" in facts["directions"]
-        self.responses: Final = "response" in facts["directions"]
 
 
 class ProcessOwner(abc.ABC):
@@ -162,7 +81,7 @@ class HandlerProcess(ChannelSink):
         connections: that it has, or whose replies are not in, by id.
         active: how many of them are not over.
         under_way: frames that it has, or will have.
-        kept: how many of them are kept here, since they may have to go on.
+        load: what it weighs here.
     """
 
     def __init__(self, owner: ProcessOwner, selector: Selector, account: Account, name: str, queue: i64) -> None:
@@ -172,17 +91,21 @@ class HandlerProcess(ChannelSink):
         self.connections: Final[dict[int, HandledConnection]] = {}
         self.active: i64 = 0
         self.under_way: i64 = 0
-        self.kept: i64 = 0
+        self.load: Final = Load()
         self._owner: Final = owner
         self._selector: Final = selector
         self._account: Final = account
         self._queue: Final[i64] = queue
         self._waiting: Final[dict[int, HandledParty]] = {}  # oldest first; twice the id, and the direction
+        self._turn: i64 = NOBODY  # whose it is of those who waited
         self._tokens: Final[dict[int, i64]] = {}  # likewise, and the poll in which each was given
         self._writer: Final = BytesWriter()
         self._pieces: list[Buffer] = []
         self._records: i64 = 0
         self._lease: i64 = 0
+        self._closing: list[HandledConnection] = []  # with requests under way, and not told yet
+        self._sending: list[HandledConnection] = []  # likewise, told in the send that is pending
+        self._late: Final[deque[HandledConnection]] = deque()
         self._tick: Final = _Tick(self)
 
     @property
@@ -196,6 +119,7 @@ class HandlerProcess(ChannelSink):
         """Whether a frame of a connection may be read now; False: its party is woken when it may."""
         key = 2 * connection + direction
         if self._tokens.pop(key, None) is not None:
+            self._turn = key
             self._arm()  # it may not come to a whole frame: then the place is another's
             return True
         if not self._waiting and self.under_way + i64(len(self._tokens)) < self._queue:
@@ -204,9 +128,10 @@ class HandlerProcess(ChannelSink):
         return False
 
     def takes(self, connection: i64, direction: i64, party: HandledParty) -> bool:
-        """Likewise whether a frame that is here may be handed over: those who wait stand before it."""
+        """Likewise whether a frame that is here may be handed over: those who wait stand before it, unless it is its turn, for one frame."""
         key = 2 * connection + direction
-        if not self._waiting and self.under_way < self._queue:
+        if (key == self._turn or not self._waiting) and self.under_way < self._queue:
+            self._turn = NOBODY
             return True
         self._waiting[key] = party
         return False
@@ -221,11 +146,10 @@ class HandlerProcess(ChannelSink):
         self._waiting.pop(key, None)
         self._tokens.pop(key, None)
 
-    def open(self, connection: HandledConnection, facts: wire.Facts) -> None:
-        """A connection belongs to this process from here on."""
+    def open(self, connection: HandledConnection) -> None:
+        """A connection belongs to this process from here on; the process is told with its first frame."""
         self.connections[int(connection.id)] = connection
         self.active += 1
-        self._write(wire.encode_open(connection.id, facts))
 
     def close(self, connection: HandledConnection) -> None:
         """A connection is over; what is under way is dropped when it comes."""
@@ -235,7 +159,9 @@ class HandlerProcess(ChannelSink):
         self.leave(connection.id, 1)
         if connection.under_way == 0:
             self.connections.pop(int(connection.id), None)
-        if not self.is_gone:
+        else:
+            self._closing.append(connection)
+        if not self.is_gone and connection.facts is None:
             self._write(wire.encode_closed(connection.id))
 
     def submit(self, connection: HandledConnection, direction: i64, request: Request, run: Run) -> None:
@@ -247,6 +173,10 @@ class HandlerProcess(ChannelSink):
         header, body = run.first_sizes()
         pieces = run.pieces()
         head = wire.request_head(direction, header, connection.id, request.sequence, request.enqueued_ns, body)
+        facts = connection.facts
+        if facts is not None:
+            connection.facts = None
+            self._write(wire.encode_open(connection.id, facts))
         (connection.requests if direction == 0 else connection.responses).append(request)
         self.under_way += 1
         connection.metrics.begin()
@@ -289,6 +219,7 @@ class HandlerProcess(ChannelSink):
     def tick(self) -> None:
         """The end of a poll."""
         tokens = self._tokens
+        self._turn = NOBODY
         for key in [key for key, given in tokens.items() if given + 1 < self._selector.polls]:
             del tokens[key]
         self.flush()
@@ -316,7 +247,22 @@ class HandlerProcess(ChannelSink):
         self._pieces = []
         self._records = 0
         self._lease = 0
-        channel.send(run)
+        closing = self._closing
+        self._closing = []
+        if channel.send(run):
+            self._release(closing)
+        else:
+            self._sending = closing
+
+    def _release(self, closing: list[HandledConnection]) -> None:
+        """Who is over does not count any more. The last of them are remembered, for their late replies."""
+        for connection in closing:
+            connection.released = True
+            self.under_way -= connection.under_way
+            connection.metrics.forget(connection.under_way)
+            self._late.append(connection)
+        while i64(len(self._late)) > self._queue:
+            self.connections.pop(int(self._late.popleft().id), None)
 
     def _drop(self) -> None:
         lease = self._lease
@@ -331,6 +277,7 @@ class HandlerProcess(ChannelSink):
         while waiting and self.under_way + i64(len(tokens)) < self._queue:
             key = next(iter(waiting))
             party = waiting.pop(key)
+            self._turn = key
             try:
                 if party.wake(key & 1):
                     tokens[key] = self._selector.polls
@@ -374,23 +321,30 @@ class HandlerProcess(ChannelSink):
         if wire.record_end(data, position) != end:
             raise wire.WireError(f"a record of {end - position} bytes")
         kind = i64(data[position + SIZE])
-        if not self.handles:
-            if kind != HELLO:
-                raise wire.WireError(f"a record of kind {kind} before HELLO")
-            hello = wire.read_hello(data, position, end)
-            for listener, facts in hello["handlers"].items():
-                self.handles[listener] = Handles(facts)
-            self._owner.process_ready(self)
+        if self.handles:
+            if kind != REPLY:
+                raise wire.WireError(f"a record of kind {kind}")
+            self._take_reply(data, position, end, now_ns, touched)
             return
-        if kind != REPLY:
-            raise wire.WireError(f"a record of kind {kind}")
+        if kind != HELLO:
+            raise wire.WireError(f"a record of kind {kind} before HELLO")
+        hello = wire.read_hello(data, position, end)
+        for listener, facts in hello["handlers"].items():
+            self.handles[listener] = Handles(facts)
+        self._owner.process_ready(self)
+
+    def _take_reply(self, data: bytes, position: i64, end: i64, now_ns: i64, touched: dict[HandledParty, None]) -> None:
         action, direction, throttle_ms, number, sequence, began_ns, ended_ns, begin = wire.read_reply(data, position, end)
         connection = self.connections.get(number)
-        queue = None if connection is None else (connection.requests if direction == 0 else connection.responses)
-        if connection is None or not queue or queue[0].sequence != sequence:
+        if connection is None:  # long over
+            return
+        queue = connection.requests if direction == 0 else connection.responses
+        if not queue or queue[0].sequence != sequence:
             raise wire.WireError(f"a reply to frame {sequence} of connection {number}, which it was not asked for")
         request = queue.popleft()
-        self.under_way -= 1
+        if not connection.released:
+            self.under_way -= 1
+            connection.metrics.forget(1)
         connection.metrics.replied(action, request.enqueued_ns, began_ns, ended_ns, now_ns)
         party = connection.party
         if party is None:
@@ -420,6 +374,9 @@ class HandlerProcess(ChannelSink):
         pass
 
     def sent(self) -> None:
+        closing = self._sending
+        self._sending = []
+        self._release(closing)
         self.flush()
         self._wake()
 
@@ -441,8 +398,9 @@ class HandlerProcess(ChannelSink):
         self._owner.process_gone(self)
         for connection in list(self.connections.values()):
             party = connection.party
-            connection.metrics.forget(connection.under_way)
-            self.under_way -= connection.under_way
+            if not connection.released:
+                connection.metrics.forget(connection.under_way)
+                self.under_way -= connection.under_way
             if party is not None:
                 try:
                     party.process_gone(f"handler process {self.name.partition('.')[0]} is gone")

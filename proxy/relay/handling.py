@@ -19,8 +19,9 @@ from proxy.network.connection_id import format_connection_id
 from proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, Account
 from proxy.network.run import Run, held, keep
 from proxy.relay import ending, losses, passing, tapping
+from proxy.relay.handled_connection import HandledConnection, Request
 from proxy.relay.handled_pair import Handled, HandledLeg
-from proxy.relay.handler_process import HandledConnection, HandlerProcess, Request
+from proxy.relay.handler_process import HandlerProcess
 from proxy.relay.handler_state import NOT_MUTED, HandlerEvent
 from proxy.relay.pair import Pair
 from proxy.relay.state import PairState
@@ -61,7 +62,7 @@ def room_for(leg: HandledLeg) -> tuple[i64, bool]:
     process = leg.handled.process
     if process is None or process.channel is None or not process.channel.can_send:
         return 0, False
-    if leg.pair.route.upstream is not None and process.kept != 0:
+    if leg.pair.route.upstream is not None and process.load.kept != 0:
         return 0, False
     return NO_LIMIT, True
 
@@ -97,8 +98,8 @@ def _join(pair: Pair, handled: Handled, process: HandlerProcess) -> None:
     assert metrics is not None, "it has a handler"
     handles = process.handles[pair.route.listener]
     handled.process = process
-    handled.connection = HandledConnection(handled.number, process, handled, metrics)
-    process.open(handled.connection, _facts(pair))
+    handled.connection = HandledConnection(handled.number, process.load, handled, metrics, _facts(pair))
+    process.open(handled.connection)
     handled.ordered = handles.ordered_pipelining
     for leg, is_handled in ((handled.leg(0), handles.requests), (handled.leg(1), handles.responses)):
         leg.handles = is_handled
@@ -270,7 +271,7 @@ def _hand_over(leg: HandledLeg, process: HandlerProcess, request: Request) -> No
         request.run = None
         release(leg, run)
     else:
-        process.kept += 1
+        process.load.kept += 1
 
 
 # Back to reading.
@@ -376,7 +377,7 @@ def _forget(leg: HandledLeg, connection: HandledConnection) -> None:
         run = request.run
         if run is not None:
             request.run = None
-            connection.process.kept -= 1
+            connection.load.kept -= 1
             leg.dropped_bytes += request.size
             release(leg, run)
     leg.under_way = 0

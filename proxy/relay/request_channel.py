@@ -16,7 +16,8 @@ from proxy.network.receive import ReceiveLimit
 from proxy.network.selector import Selector
 from proxy.network.stats import SideStats
 from proxy.network.timer import NEVER, Timer
-from proxy.relay.handler_process import HandledParty, HandlerProcess, ProcessOwner
+from proxy.relay.handled_connection import HandledParty
+from proxy.relay.handler_process import HandlerProcess, ProcessOwner
 
 __all__ = ["RequestChannel"]
 

@@ -19,8 +19,8 @@ from proxy.network import mute
 from proxy.network.framing import Framing
 from proxy.network.run import Buffer, Run
 from proxy.relay import ending, handling, passing
+from proxy.relay.handled_connection import Request
 from proxy.relay.handled_pair import Handled, HandledLeg, HeldAnswer
-from proxy.relay.handler_process import Request
 from proxy.relay.handler_state import HandlerEvent
 from proxy.relay.pair import Pair, PairTimer
 from proxy.relay.pairing import Pairing
@@ -74,7 +74,7 @@ def replied(handled: Handled, request: Request, direction: i64, action: i64, thr
         request.run = None
         connection = handled.connection
         assert connection is not None, "it replied"
-        connection.process.kept -= 1
+        connection.load.kept -= 1
         handling.unbook(leg, run)  # the lease goes along
     try:
         if throttle_ms > 0:
@@ -256,7 +256,7 @@ def _pair_anew(leg: HandledLeg, request: Request, made: Run | None) -> None:
         pairing.take_out(place)
     if made is not None:
         pairing.put_in(place, made, pair.owner.selector.read_clock())
-    passing.hold(pair, pairing, leg.other)
+    passing.let_ask(pair, pairing)  # whether the pair is done is looked at when all is out
 
 
 # What is written.

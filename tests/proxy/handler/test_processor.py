@@ -188,7 +188,7 @@ async def test_replies_of_a_fast_handler_leave_together():
     waiting: list[int] = []
 
     def watching(frame: bytes, context: Context) -> bytes:
-        waiting.append(len(handled.processor._out) // 2)
+        waiting.append(len(handled.processor._out))
         return frame
 
     async with Handled({"in": watching}, Ticking(1)) as handled:
@@ -207,8 +207,11 @@ async def test_after_its_turn_a_processor_lets_others_go_first():
         order.append(frame.decode())
         return frame
 
-    async with Handled({"in": noting}, Ticking(TURN_NS // 2)) as handled:
-        await handled.send(OPEN + b"".join(request(1, index, b"%d" % index) for index in range(6)))
+    async with Handled({"in": noting}, Ticking(TURN_NS // 3 + 1)) as handled:
+        await handled.send(OPEN)
+        while not handled.processor.connections:
+            await asyncio.sleep(0)
+        await handled.send(b"".join(request(1, index, b"%d" % index) for index in range(6)))
         await handled.replies(6)
         await handled.send(request(1, 6, b"6"))  # and it is read again
         await handled.reply()

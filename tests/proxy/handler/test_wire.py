@@ -19,8 +19,8 @@ FACTS: wire.Facts = {
     "upstream": True,
 }
 HELLO: wire.Hello = {"wire": 1, "slot": 3, "handlers": {"kafka": {"ordered_pipelining": True, "directions": ["request"]}}}
-HUGE = (1 << 63) + 5  # connections are u64
-NUMBERS = st.integers(0, (1 << 64) - 1)
+HUGE = (1 << 63) - 5
+NUMBERS = st.integers(0, (1 << 63) - 1)
 
 
 def u(number: int, size: int) -> bytes:
@@ -133,6 +133,51 @@ def test_every_request_and_every_reply_comes_back(direction, action, throttle_ms
     assert data == reply(action, direction, throttle_ms, connection, sequence, first_ns, second_ns, body)
     *facts, behind = wire.read_reply(data, 0, whole(data))
     assert (facts, data[behind:]) == ([action, direction, throttle_ms, connection, sequence, first_ns, second_ns], body)
+
+
+@given(st.lists(st.tuples(NUMBERS, st.integers(0, 1), NUMBERS, st.binary(max_size=9), st.binary(max_size=400)), max_size=8), st.binary(max_size=50))
+def test_requests_are_read_together_as_one_by_one(frames, before):
+    data = before + b"".join(request(direction, connection, sequence, 1, header, body) for connection, direction, sequence, header, body in frames)
+    found = wire.read_requests(data, len(before))
+    assert [request[:5] for request in found] == frames
+    assert found[-1:] == [] or found[-1][5] == len(data)
+    for cut in range(1, 33):
+        assert len(wire.read_requests(data[:-cut], len(before))) == max(0, len(frames) - 1) or cut > len(data[len(before) :])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        framed(u(3, 1) + u(1, 8)) + bytes(30),
+        request(2, 1, 0, 0, b"", b""),
+        framed(u(2, 1) + u(0, 1) + u(5, 2) + bytes(24) + b"head"),
+        framed(u(2, 1) + bytes(26)) + bytes(30),
+        b"\xff\xff\xff\xff\x02" + bytes(40),
+        b"\x80\0\0\0\x02" + bytes(40),
+    ],
+)
+def test_requests_are_read_up_to_what_is_none(other):
+    good = request(0, 1, 7, 1, b"", b"x")
+    assert wire.read_requests(good + other + good, 0) == [(1, 0, 7, b"", b"x", len(good))]
+    assert wire.read_requests(other, 0) == []
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 5), st.integers(0, 1), st.integers(0, wire.MAX_THROTTLE_MS), NUMBERS, NUMBERS, NUMBERS, NUMBERS, st.binary(max_size=99)
+        ),
+        max_size=8,
+    )
+)
+def test_replies_are_written_together_as_one_by_one(replies):
+    assert wire.encode_replies(replies) == b"".join(reply(*each) for each in replies)
+
+
+@pytest.mark.parametrize("size", [16_383 - 40, 16_384 - 40, 16_385 - 40, 100_000])
+def test_long_replies_are_written_in_their_place(size):
+    replies = [(3, 0, 0, 1, index, 2, 3, body) for index, body in enumerate((b"a", b"b" * size, b"c" * size, b"d"))]
+    assert wire.encode_replies(replies) == b"".join(reply(*each) for each in replies)
 
 
 # What does not fit.
