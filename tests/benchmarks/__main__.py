@@ -33,6 +33,7 @@ import pipeline_lossless
 import pipeline_packing
 import pipeline_rates
 import pressure
+import quotas
 import report
 import scale
 import sizing
@@ -57,6 +58,7 @@ PARTS: dict[str, Callable[[Stage], dict[str, object]]] = {
     "pressure": pressure.run,
     "sizing": sizing.run,
     "features": features.run,
+    "quotas": quotas.run,
     "scale": scale.run,
     "control": steering.run,
     "start": starting.run,

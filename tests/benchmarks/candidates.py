@@ -275,6 +275,8 @@ class Framegate(Candidate):
     limit = "100MiB"
     processors = 1
     most_connections = 0
+    rates: tuple[tuple[str, int], ...] = ()
+    """Of the node, of the listener, and of the address that all clients have."""
     group: Group | None = None
     ports: dict[str, int]
 
@@ -303,6 +305,8 @@ class Framegate(Candidate):
         listener["protocol"] = self.protocol
         if self.most_connections:
             listener["limits"] = {"connections": self.most_connections}
+        if self.rates:
+            listener["limits"] = dict(self.rates)
         if self.load.downstream_tls:
             listener["tls"] = {"certificate": str(certificate.certificate), "key": str(certificate.key), "min_version": "1.3"}
         upstream: dict[str, object] = {"name": "echo", "endpoints": [f"127.0.0.1:{self.place.upstream(self.load)}"]}
@@ -317,6 +321,8 @@ class Framegate(Candidate):
             "upstreams": [upstream],
             "telemetry": {"prometheus": {"address": "127.0.0.1:0"}},
         }
+        if self.rates:
+            configuration["limits"] = {**dict(self.rates), "per_address": dict(self.rates)}
         if self.tap_rules:
             directory = self.place.tap_directory / self.name
             shutil.rmtree(directory, ignore_errors=True)
@@ -386,6 +392,39 @@ class FramegateSmallPool(Framegate):
     limit = "1100KiB"
 
 
+class FramegateUnreached(Framegate):
+    """Every rate is set, at each level, and none is reached."""
+
+    name = "framegate-unreached"
+    rates = (
+        ("request_bytes_rate", 1 << 40),
+        ("response_bytes_rate", 1 << 40),
+        ("request_frames_rate", 1_000_000_000),
+        ("response_frames_rate", 1_000_000_000),
+    )
+
+
+class FramegateLimited(Framegate):
+    """A rate of bytes from clients that the closed loop is held up by."""
+
+    name = "framegate-limited"
+    rates = (("request_bytes_rate", 10_000_000),)
+
+
+class FramegateLimitedTwo(FramegateLimited):
+    """The same in two processors, which share it."""
+
+    name = "framegate-limited-two"
+    processors = 2
+
+
+class FramegateLimitedFrames(Framegate):
+    """A rate of frames from clients likewise."""
+
+    name = "framegate-limited-frames"
+    rates = (("request_frames_rate", 20_000),)
+
+
 class FramegateHostages(Framegate):
     """A pool of 64 MiB, in front of which a thousand clients hold what they can."""
 
@@ -452,6 +491,7 @@ class FramegateSteered(Framegate):
 
 FRAMEGATES = (
     *(Framegate, FramegateIdleRule, FramegateTap, FramegateTapMute, FramegateKafka, FramegateSmallPool, FramegateTwo, FramegateSteered),
+    *(FramegateUnreached, FramegateLimited, FramegateLimitedTwo, FramegateLimitedFrames),
     *(FramegateHostages, FramegateHostagesSmall, FramegateCircle, FramegateRoom, FramegateSlowReaders, FramegateSized),
 )
 CANDIDATES: dict[str, type[Candidate]] = {candidate.name: candidate for candidate in (CRelay, HaProxy, Nginx, Envoy, *FRAMEGATES)}
