@@ -1,4 +1,4 @@
-"""One client joined to one upstream.
+"""One client joined to one upstream, or to a handler.
 
 =========== =======================================================================
 relay       all pairs of a processor: connections taken over, rules that change
@@ -18,4 +18,19 @@ watcher     the interface of who is told about pairs
 counters    what is counted, by blocks of cells
 publisher   their way into the shared cells
 =========== =======================================================================
+
+Of listeners whose frames go to handlers:
+
+================== ================================================================
+handler_leg        what a channel tells, and what the request channel tells
+handled_pair       what is known of such a pair
+handling           one frame at a time, or several: read, kept, handed over
+verdicts           what comes of a frame: it passes, changes, vanishes, is answered
+handler_state      the five mute states, as a table
+request_channel    which process a connection belongs to, and waiting for one
+handler_process    the socket to one: batches, the queue, who waits for room
+handled_connection what it has of one connection
+handler_metrics    what is counted
+kafka_fields       where a Produce says that it wants no answer
+================== ================================================================
 """

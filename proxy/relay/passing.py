@@ -21,7 +21,7 @@ from proxy.relay.pairing import MAX_OPEN, Pairing
 from proxy.relay.state import PairState
 from proxy.tap.frame_tap import FrameTap
 
-__all__ = ["hold", "look_at", "passed_by", "passes_to", "received", "room_for", "sent", "translate", "wait_for_room"]
+__all__ = ["hold", "let_ask", "look_at", "passed_by", "passes_to", "received", "room_for", "sent", "translate", "wait_for_room"]
 
 NO_LIMIT: Final = 1 << 31
 PEER: Final = mute.PEER
@@ -185,15 +185,20 @@ def hold(pair: Pair, pairing: Pairing, leg: Leg) -> None:
             pair.full = True
             client.mute(PEER)
         return
-    if pair.full and 2 * pairing.open <= MAX_OPEN:
-        pair.full = False
-        upstream = pair.upstream.channel
-        if client is not None and (upstream is None or upstream.can_send):
-            client.unmute(PEER)
+    let_ask(pair, pairing)
     if pair.state is HALF_CLOSED:
         ending.check_done(pair)
     elif pair.draining:
         ending.end_if_answered(pair)
+
+
+def let_ask(pair: Pair, pairing: Pairing) -> None:
+    """Unmute a client that had too many open requests when half of them are answered."""
+    if pair.full and 2 * pairing.open <= MAX_OPEN:
+        pair.full = False
+        client, upstream = pair.client.channel, pair.upstream.channel
+        if client is not None and (upstream is None or upstream.can_send):
+            client.unmute(PEER)
 
 
 def sent(pair: Pair, leg: Leg) -> None:

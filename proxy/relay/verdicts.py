@@ -256,7 +256,7 @@ def _pair_anew(leg: HandledLeg, request: Request, made: Run | None) -> None:
         pairing.take_out(place)
     if made is not None:
         pairing.put_in(place, made, pair.owner.selector.read_clock())
-    passing.hold(pair, pairing, leg.other)
+    passing.let_ask(pair, pairing)  # whether the pair is done is looked at when all is out
 
 
 # What is written.

@@ -15,7 +15,7 @@ from proxy.relay.handler_state import HandlerState
 from tests.fakes.framing_model import stream
 from tests.fakes.handled import HandledWorld, channel_of, leg_of
 from tests.fakes.kafka_frames import answer, request
-from tests.fakes.world import frame
+from tests.fakes.world import SECOND, frame
 
 Make = Callable[..., HandledWorld]
 
@@ -273,6 +273,23 @@ def test_the_pairing_has_what_the_upstream_was_sent(make_handled: Make) -> None:
     world.read(client, len(answer(77)) + len(answer(2)))
     assert pair.pairing is not None
     assert (pair.pairing.open, pair.pairing.lost) == (0, False)
+
+
+@pytest.mark.parametrize(("action", "body"), [(wire.ANSWER, struct.pack(">i", 1)), (wire.FRAME, request(3, 9, 8)[4:]), (wire.NOTHING, b"")])
+def test_a_drain_does_not_end_before_a_verdict_is_out(make_handled: Make, action: int, body: bytes) -> None:
+    world = make_handled("kafka", upstream=True)
+    process = world.process(directions=("request",))
+    client, upstream, _ = world.pair()
+    client.sendall(request(3, 9, 1))
+    asked = process.one()
+    world.relay.pairs.draining = True
+    world.drain.start(30 * SECOND)
+    world.pass_time(1.5)
+    process.reply(asked, action, body)
+    if action == wire.FRAME:
+        assert world.read(upstream, len(body) + 4) == frame(body)
+        upstream.sendall(answer(8))
+    assert world.ended(client) == {wire.ANSWER: frame(body), wire.FRAME: answer(8), wire.NOTHING: b""}[action]
 
 
 def test_a_kafka_client_without_an_upstream(make_handled: Make) -> None:
