@@ -230,6 +230,13 @@ def test_each_handler_is_started_and_stopped_once(process, tmp_path, how):
     assert sorted(journal(tmp_path)[2:]) == ["async stop", "journal stop"]  # side by side
 
 
+def test_an_object_that_two_listeners_name_is_started_and_stopped_once(process, tmp_path):
+    process.serve({"a": "sample_handlers:shared", "b": "sample_handlers:shared"}, [FAKES, tmp_path])
+    process.tell({"type": "stop"})
+    assert process.wait() == 0
+    assert journal(tmp_path) == ["journal start", "journal stop"]
+
+
 def test_a_stop_that_raises_is_told_and_keeps_no_other_from_its_own(process, tmp_path):
     process.serve({"a": "sample_handlers:Journal", "b": "sample_handlers:FailsAtStop"}, [FAKES, tmp_path])
     process.tell({"type": "stop"})
