@@ -1,10 +1,11 @@
 """The main of ``framegate serve``.
 
 Start, in this order: signals; the configuration; the tap's lock; the listeners are bound; the names of upstreams looked up; the processors
-start while the gRPC service comes up; telemetry; when every processor is ready the listeners listen and the row ``serving`` is written. Whatever
+and the handler processes start while the gRPC service comes up; telemetry; when each of them is ready the listeners listen and the row ``serving``
+is written. Whatever
 fails undoes what was done before and the process ends with 1; with 2, before anything is done, for a fault of the configuration or of what it
 needs of this machine, in the words of ``framegate check``. The end is the other way round: no new connections, drain, service, processors (they
-flush the tap), telemetry, rows. A second signal kills the processors and ends at once.
+flush the tap), handler processes, telemetry, rows. A second signal kills the processors and the handler processes, and ends at once.
 """
 
 import asyncio
@@ -29,6 +30,7 @@ from control.configuration.fault import ConfigurationError
 from control.errors import StartError
 from control.events import Bus
 from control.fleet.desired_state import DesiredState
+from control.fleet.processor import Processor
 from control.fleet.reaper import Reaper
 from control.fleet.slot import Slot
 from control.fleet.slot_cells import Life
@@ -44,6 +46,7 @@ from control.uncaught import catch_in_loop, catch_in_process
 from proxy.config.model import ProxyConfig, largest_whole
 
 if TYPE_CHECKING:
+    from control.fleet.handlers import Handlers
     from control.tap.keeper import TapKeeper
 
 __all__ = ["EXIT_CONFIGURATION", "EXIT_FAILED", "serve"]
@@ -132,6 +135,7 @@ class Proxy:
         self._supervisor: Supervisor | None = None
         self._steering: Steering | None = None
         self._keeper: TapKeeper | None = None
+        self._handlers: Handlers | None = None
         self._background: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -163,6 +167,7 @@ class Proxy:
             log,
             guard,
             events=events,
+            on_ready=self._up,
             on_begin=self._begun,
             on_end=self._ended,
             inherited=() if self._keeper is None else (self._keeper.writers,),
@@ -170,14 +175,19 @@ class Proxy:
         self._supervisor = supervisor
         self._on_stop(supervisor.close)
         await self._undo.enter_async_context(self._undo_after_processors)
+        if any(listener.handler is not None for listener in config.listeners):
+            from control.fleet.handlers import Handlers  # likewise
+
+            self._handlers = Handlers(config, reaper, meters, log, guard, events=events)
+            self._on_stop(self._handlers.stop)
         self._on_stop(supervisor.stop)
         resolver = Resolver(names, first, self._addresses_asked, log)
         self._on_stop(resolver.stop)
         tapped = self._keeper.tapped if self._keeper is not None else lambda rules: None
-        steering = Steering(supervisor, acceptor, resolver, meters, log, events, guard, tapped)
+        steering = Steering(supervisor, acceptor, resolver, meters, log, events, guard, tapped, self._handlers)
         self._steering = steering
         self._on_stop(steering.close)
-        starting = asyncio.create_task(supervisor.start_slots(range(config.processors)))
+        starting = asyncio.ensure_future(self._start_processes(supervisor, config.processors))
         try:
             addresses = await self._start_servers(steering, config)
         except BaseException:
@@ -189,6 +199,19 @@ class Proxy:
         acceptor.start()
         steering.set_serving()
         self._announce(acceptor, steering, addresses)
+
+    async def _start_processes(self, supervisor: Supervisor, processors: int) -> None:
+        """Processors and handler processes; the first that cannot start is raised."""
+        starting = [asyncio.create_task(supervisor.start_slots(range(processors)))]
+        if self._handlers is not None:
+            starting.append(asyncio.create_task(self._handlers.start()))
+        try:
+            await asyncio.gather(*starting)
+        except BaseException:
+            for task in starting:
+                task.cancel()
+            await asyncio.gather(*starting, return_exceptions=True)
+            raise
 
     def _bind(self, config: ProxyConfig) -> Acceptor:
         self._meters.prepare([listener.name for listener in config.listeners])
@@ -252,6 +275,10 @@ class Proxy:
         if error is not None:
             self._guard.failed("endpoints", error)
 
+    def _up(self, processor: Processor) -> None:
+        if self._handlers is not None:
+            self._handlers.enter(processor)
+
     def _begun(self, slot: Slot) -> None:
         if self._keeper is not None:
             self._keeper.born(slot.number, slot.boot_id)
@@ -285,9 +312,11 @@ class Proxy:
         await self._undo.aclose()
 
     def kill(self) -> None:
-        """The forced end of the processors."""
+        """The forced end of the processors, and of the handler processes."""
         if self._supervisor is not None:
             self._supervisor.kill_all()
+        if self._handlers is not None:
+            self._handlers.kill_all()
 
 
 def _load_servers(config: ProxyConfig) -> None:

@@ -28,9 +28,10 @@ class Cause(enum.StrEnum):
     ADMIN = "admin"  # an operator closed it
     DRAINED = "drained"
     DRAIN_TIMEOUT = "drain_timeout"
-    HANDLER_FAILED = "handler_failed"  # not set by anything yet
+    HANDLER_FAILED = "handler_failed"  # it raised, its process is gone, or none was there in time
     PROCESSOR_DIED = "processor_died"
     INTERNAL = "internal"  # our bug; it closes this connection only
+    HANDLER_CLOSED = "handler_closed"  # a handler asked for it
 
 
 ORDERLY_CAUSES: Final = frozenset({Cause.PEER_CLOSED, Cause.NO_DATA, Cause.IDLE, Cause.ADMIN, Cause.DRAINED})

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).resolve().parent
 os.environ.setdefault("FRAMEGATE_PROCESSOR_ENV", "FAKE_PROCESSOR,COVERAGE_PROCESS_START")  # processors get a few variables only, and these
+os.environ.setdefault("FRAMEGATE_HANDLER_ENV", "FAKE_HANDLER,FAKE_HANDLER_LIVES,COVERAGE_PROCESS_START")  # handler processes likewise
 SPARK_TIMEOUT_S = 240
 
 

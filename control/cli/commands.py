@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from control.cli.channels import channels
+from control.cli.handlers import handlers
 from control.cli.limits import limits
 from control.cli.listeners import listeners
 from control.cli.local import check, demo, serve
@@ -73,5 +74,5 @@ def completion(shell: str) -> None:
     click.echo(kind(main, {}, "framegate", "_FRAMEGATE_COMPLETE").source())
 
 
-for _command in (check, serve, demo, pipeline, channels, limits, pool, listeners, upstreams, taps, tap, status, drain, completion):
+for _command in (check, serve, demo, pipeline, channels, handlers, limits, pool, listeners, upstreams, taps, tap, status, drain, completion):
     main.add_command(_command)

@@ -1,10 +1,17 @@
 """``framegate listeners``."""
 
+from typing import Final
+
 import click
 
 from control.cli.options import admin_options, example
 
 __all__ = ["listeners"]
+
+
+_HEADINGS: Final = (
+    "NAME", "ADDRESS", "PROTOCOL", "TLS", "UPSTREAM", "MAX RECEIVE SIZE", "REQUESTS", "ANSWERS", "OPEN", "AT MOST", "ACCEPTING", "HANDLER",
+)  # fmt: skip
 
 
 @click.group(epilog=example("framegate listeners list"))
@@ -36,10 +43,11 @@ def list_(address: str, output: str) -> None:
 
     rows = [
         (
-            item.name, item.address, word(pb2.Protocol.Name(item.protocol), "PROTOCOL_"), "yes" if item.tls_enabled else "no", item.upstream,
+            item.name, item.address, word(pb2.Protocol.Name(item.protocol), "PROTOCOL_"), "yes" if item.tls_enabled else "no",
+            item.upstream or "-",
             size_text(item.max_receive_size_bytes), forwarding(item.request_forwarding), forwarding(item.response_forwarding),
-            item.open_connection_count, item.max_connection_count or "-", "yes" if item.accepting else "no",
+            item.open_connection_count, item.max_connection_count or "-", "yes" if item.accepting else "no", item.handler or "-",
         )
         for item in found
     ]  # fmt: skip
-    print_table(("NAME", "ADDRESS", "PROTOCOL", "TLS", "UPSTREAM", "MAX RECEIVE SIZE", "REQUESTS", "ANSWERS", "OPEN", "AT MOST", "ACCEPTING"), rows)
+    print_table(_HEADINGS, rows)

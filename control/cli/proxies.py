@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from control.cli.handlers import ask_handlers
 from control.cli.kinds import DURATION
 from control.cli.options import admin_options, example
 
 if TYPE_CHECKING:
+    from control.gen.framegate.control.v1.handler_service_pb2 import HandlerProcess
     from control.gen.framegate.control.v1.pool_service_pb2 import MemoryPool, ProcessorPool
     from control.gen.framegate.control.v1.proxy_service_pb2 import Memory, Proxy
 
@@ -31,13 +33,15 @@ def status(address: str, output: str) -> None:
         pools = PoolServiceStub(channel)
         pool = pools.GetMemoryPool(GetMemoryPoolRequest(), timeout=CALL_TIMEOUT_S).memory_pool
         processors = pools.GetProcessorPool(GetProcessorPoolRequest(), timeout=CALL_TIMEOUT_S).processor_pool
+        handlers = ask_handlers(channel)
     if output == "json":
-        print_json({**as_dict(proxy), "memory_pool": as_dict(pool), "processor_pool": as_dict(processors)})
+        parts = {"memory_pool": as_dict(pool), "processor_pool": as_dict(processors), "handler_processes": [as_dict(item) for item in handlers]}
+        print_json({**as_dict(proxy), **parts})
         return
-    print_fields(_fields(proxy, pool, processors))
+    print_fields(_fields(proxy, pool, processors, handlers))
 
 
-def _fields(proxy: "Proxy", pool: "MemoryPool", processors: "ProcessorPool") -> Iterator[tuple[str, Any]]:
+def _fields(proxy: "Proxy", pool: "MemoryPool", processors: "ProcessorPool", handlers: "list[HandlerProcess]") -> Iterator[tuple[str, Any]]:
     import time
 
     from control.cli.output import age_text, as_dict, counted, size_text, time_text, word
@@ -54,6 +58,8 @@ def _fields(proxy: "Proxy", pool: "MemoryPool", processors: "ProcessorPool") -> 
     yield "open connections", proxy.open_connection_count
     yield "config revision", proxy.config_revision
     yield "processors", f"{running} of {processors.size} running"
+    if handlers:
+        yield "handler processes", f"{sum(item.state == type(item).STATE_RUNNING for item in handlers)} of {len(handlers)} running"
     yield "memory pool", f"{size_text(pool.usage_bytes)} of {size_text(pool.size_bytes)} in use{waiting}"
     yield "memory", _memory_text(proxy.memory)
     for warning in proxy.warnings:

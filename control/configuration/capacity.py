@@ -14,6 +14,10 @@ _ROOT: Final = pathlib.Path("/sys/fs/cgroup")
 CONTROL_BASE: Final = 64 * MIB
 PROCESSOR_BASE: Final = 25 * MIB
 """Resident, with room for what control does: at start both together are 63 MiB with one processor (README's figures)."""
+HANDLER_BASE: Final = 25 * MIB
+"""A handler process before its handlers take anything: Python with asyncio. What they, and the requests that wait there, take, only
+``handlers.memory`` bounds.
+"""
 CONNECTION: Final = 12 * KIB
 """An idle pair, plaintext on both sides: 4.0 KiB of ours in README's figures, and 8 KiB of the kernel's for its two sockets, which the container is
 charged for as well (deploy/sizing.md).
@@ -102,8 +106,10 @@ def memory_need(config: ProxyConfig, processors: int) -> MemoryNeed:
     connections as it takes.
     """
     beyond = processors * (sum(largest_whole(config)) + ONE_READ)
+    handled = any(listener.handler is not None for listener in config.listeners)
     parts = {
         "processes": CONTROL_BASE + processors * PROCESSOR_BASE,
+        "handler processes": config.handlers.processes * (config.handlers.memory or HANDLER_BASE) if handled else 0,
         "memory pool": int(config.memory_pool.size * PIECES),
         "a frame beyond it in each processor": int(beyond * PIECES),
         "tap queues": config.tap.queue_size * processors if config.tap else 0,

@@ -18,7 +18,7 @@ def framing_rules(document: Document, listeners: list[tuple[Path, Values]], upst
         mine, other = _framing(listener, ListenerConfig), spoken.get(str(listener.get("upstream")))
         if listener.get("protocol") == "kafka":
             _kafka(document, path, mine, other)
-        if any(str(framing).startswith("lines") for framing in (mine, other)):
+        if listener.get("handler") is None and any(str(framing).startswith("lines") for framing in (mine, other)):
             _whole(document, path, listener)
 
 

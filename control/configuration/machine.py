@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from control.configuration.capacity import cpu_limit, memory_limit, memory_warning, processor_count
 from control.configuration.document import Document, Path, key_of
+from control.configuration.handler_rules import handler_places
 from control.configuration.places import (
     bind_fault,
     bound_address,
@@ -50,6 +51,7 @@ def apply_machine(document: Document, values: dict[str, Any], config: ProxyConfi
     if isinstance(tap, dict) and isinstance(tap.get("directory"), str):
         _tap(document, tap["directory"], in_use=in_use)
     _extras(document, values.get("telemetry"))
+    handler_places(document, values)
     if config is not None and not document.faults:
         _memory(document, config)
         _backlogs(document, config)

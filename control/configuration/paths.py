@@ -15,11 +15,15 @@ _UNIX: Final = "unix:"
 
 def make_absolute(values: dict[str, Any], folder: pathlib.Path) -> None:
     """Rewrite in place every path of converted values (the model's names): what the model says is a path, and Unix sockets among addresses."""
+    values.setdefault("handlers", {})
     _model(ProxyConfig, values, folder)
 
 
 def _model(model: type, values: dict[str, Any], folder: pathlib.Path) -> None:
     known, types_of = keys(model), field_types(model)
+    for field in dataclasses.fields(typing.cast(Any, model)):
+        if known[field.name].unit == "path" and isinstance(field.default, tuple):
+            values.setdefault(field.name, list(field.default))
     for name, value in values.items():
         section = next((item for item in (types_of[name], *typing.get_args(types_of[name])) if dataclasses.is_dataclass(item)), None)
         if section is not None:

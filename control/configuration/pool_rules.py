@@ -33,11 +33,12 @@ def pool_rules(document: Document, values: Values, listeners: list[tuple[Path, V
         )
     for path, upstream, limit in answers:
         if share < limit:
+            other = ", or cut_through here" if path[-1] == "responses" else ""
             document.add(
                 path,
                 f"needs answers that a processor can hold: {key_of(upstream)} is {format_size(limit)}, and each of {count} processors has "
-                f"{format_size(share)} of memory_pool.size; set {key_of(upstream)} to at most {format_size(share)}, or cut_through here",
-                "whole",
+                f"{format_size(share)} of memory_pool.size; set {key_of(upstream)} to at most {format_size(share)}{other}",
+                "whole" if other else None,
             )
 
 
@@ -48,6 +49,8 @@ def _whole_request(document: Document, path: Path, listener: Values) -> int | No
 
 
 def _forward(document: Document, path: Path, listener: Values, direction: str) -> Any:
+    if listener.get("handler") is not None:
+        return "whole"
     return given(listener.get("forwarding") or {}, Forwarding, direction, document, (*path, "forwarding"))
 
 
@@ -60,7 +63,8 @@ def _whole_answers(document: Document, listeners: list[tuple[Path, Values]], ups
             continue
         limit = given(known[1], UpstreamConfig, "max_receive_size", document, known[0])
         if isinstance(limit, int):
-            found.append(((*path, "forwarding", "responses"), (*known[0], "max_receive_size"), whole_response(limit, "whole")))
+            says = ("forwarding", "responses") if listener.get("handler") is None else ("handler",)
+            found.append(((*path, *says), (*known[0], "max_receive_size"), whole_response(limit, "whole")))
     return found
 
 

@@ -10,6 +10,7 @@ from typing import Final
 from control.configuration.document import Document, Path, key_of
 from control.configuration.files import authority_fault, identity_fault, readable_fault, validity_warning
 from control.configuration.framing_rules import framing_rules
+from control.configuration.handler_rules import handler_rules
 from control.configuration.limit_rules import limit_rules
 from control.configuration.pool_rules import pool_rules, share_rules
 from control.configuration.tap_rules import tap_rules
@@ -46,6 +47,7 @@ def apply_rules(document: Document, values: Values) -> list[tuple[Path, Address]
     for path, upstream in upstreams:
         _upstream_tls(document, (*path, "tls"), upstream.get("tls"))
     framing_rules(document, listeners, upstreams)
+    handler_rules(document, values, listeners)
     pool_rules(document, values, listeners, upstreams)
     share_rules(document, values.get("memory_pool"), listeners)
     limit_rules(document, values.get("limits"), listeners)
@@ -76,7 +78,7 @@ def _named(document: Document, values: Values, section: str) -> list[tuple[Path,
         if isinstance(original, dict):
             items.append(((section, index), raw[position]))
         position += 1 if isinstance(original, dict) else 0
-    if not originals:
+    if not originals and section != "upstreams":
         document.add((section,), "needs at least one entry")
     unique_names(document, items)
     return items

@@ -11,12 +11,12 @@
     small_pool    there: answers of 50 MiB through a memory pool of 16 MiB; ``fetches`` its clients, ``peaks`` the most memory that was seen
     load          the frames: numbered, with a checksum
     client        one connection of the load; ``generator`` the process that paces many of them
-    upstream      the process that answers every frame
+    upstream      the handler that answers every frame, in a framegate of its own
     broker        Apache Kafka from its published jars, for the demo and for tests
     certificates  an authority, a server and a client for a day
     signals       Ctrl-C and SIGTERM, as exceptions
     processes     children: started, read, ended in order
     java          which Java there is
 
-Modules with a ``main`` run as processes of their own: ``python -m control.demo.generator``, ``python -m control.demo.upstream``.
+A module with a ``main`` runs as a process of its own: ``python -m control.demo.generator``.
 """

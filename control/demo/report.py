@@ -46,7 +46,7 @@ class Evidence:
 
     Attributes:
         generator: the load generator's final row.
-        upstream: the upstream's final row.
+        upstream: what the upstream's handler counted.
         metrics: the proxy's, after the last connection closed.
         log: a reader's count of the tap's log.
         verdict: what the log says of itself.

@@ -131,10 +131,8 @@ class _FramedDemo:
         """The whole demo; whether everything was equal and seen."""
         stage = self._stage
         stage.start_pipeline()  # first: Spark takes longest
-        with self._waiting("starting: upstream, proxy with two processors"):
-            upstream = stage.start_module("control.demo.upstream")
-            upstream_port = upstream.wait_for_event("listening", _SETTLE_S)["port"]
-            serving = stage.start_proxy(f"127.0.0.1:{upstream_port}", expected_frames=int(2 * self._load.rate * self._load.seconds))
+        with self._waiting("starting: upstream (a handler in a framegate of its own), proxy with two processors"):
+            serving = stage.start_proxy(f"127.0.0.1:{stage.start_upstream()}", expected_frames=int(2 * self._load.rate * self._load.seconds))
         self._say(f"  proxy on 127.0.0.1:{serving.port} (TLS); steer it too: {program()} channels list --address {serving.admin}")
         generator = self._start_load(serving)
         with Steering(serving.admin, "demo") as steering:
@@ -144,8 +142,7 @@ class _FramedDemo:
                 metrics = self._settle(steering, serving)
         with self._waiting("stopping the proxy, and counting the tap's log"):
             proxy_code = stage.stop_proxy()
-            upstream.close_input()
-            counted = upstream.wait_for_event("final", _SETTLE_S)
+            counted = stage.stop_upstream()
             log = stage.count_log()
             verdict = stage.verify_log()
         with self._waiting("stopping Spark, once it has read the log", lambda: f"{stage.table_rows():,} of {log.total:,} frames"):

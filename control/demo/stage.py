@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ from proxy.tap.record import DIRECTIONS, FRAME_HEADER_BYTES
 __all__ = ["LISTENER", "LogCount", "Serving", "Stage"]
 
 LISTENER: Final = "demo"
-"""The name of the proxy's one listener."""
+"""The name of the proxy's one listener, and of the upstream's."""
 
 _COMMAND: Final = (sys.executable, "-c", "import sys; from control.cli import main; sys.exit(main())")
 # Spark for a minute: the quick compiler and the small collector leave the processors to the traffic. 121 MB of log took 24 s instead of 52 s
@@ -73,6 +74,7 @@ class Stage:
         self.workspace = workspace
         self.certificates = certificates.create(workspace.certificates)
         self.children: list[Child] = []
+        self.upstream: Child | None = None
         self.proxy: Child | None = None
         self.pipeline: Child | None = None
 
@@ -101,6 +103,26 @@ class Stage:
         """Start one of our own modules as a process."""
         return self.start(module.rpartition(".")[2], [sys.executable, "-m", module, *arguments], **options)
 
+    def start_upstream(self) -> int:
+        """Start the framegate whose handler answers every frame, and wait until it serves; its port."""
+        self.workspace.upstream_configuration.write_text(json.dumps(self._upstream_configuration(), indent=2) + "\n")
+        self.upstream = self._start_framegate("upstream", self.workspace.upstream_configuration)
+        return _port(self.upstream.wait_for_event("serving", _START_S))
+
+    def stop_upstream(self) -> dict[str, Any]:
+        """Stop it once nobody sends any more; what its handler counted.
+
+        Raises:
+            ChildError: it did not say so, or not whole.
+        """
+        assert self.upstream is not None, "start_upstream comes first"
+        self.upstream.terminate()
+        row = self.upstream.wait_for_event("handler_output", _STOP_S)
+        if self.upstream.wait(_STOP_S) != 0:
+            raise ChildError(f"the upstream failed: {self.upstream.tail()}")
+        counted: dict[str, Any] = json.loads(row["line"])
+        return counted
+
     def start_proxy(self, upstream: str, *, protocol: str = "framed", expected_frames: int = 0, max_frame_bytes: int = 0, **listener: Any) -> Serving:
         """Start ``framegate serve`` and wait until it serves.
 
@@ -113,9 +135,12 @@ class Stage:
         """
         document = self._configuration(upstream, protocol, self._tap(expected_frames, max_frame_bytes), listener)
         self.workspace.configuration.write_text(json.dumps(document, indent=2) + "\n")  # JSON is YAML
-        self.proxy = self.start("proxy", [*_COMMAND, "serve", "--config", str(self.workspace.configuration)])
+        self.proxy = self._start_framegate("proxy", self.workspace.configuration)
         row = self.proxy.wait_for_event("serving", _START_S)
-        return Serving(port=int(row["listeners"][LISTENER].rpartition(":")[2]), prometheus=row["prometheus"], admin=self.workspace.admin)
+        return Serving(port=_port(row), prometheus=row["prometheus"], admin=self.workspace.admin)
+
+    def _start_framegate(self, name: str, configuration: Path) -> Child:
+        return self.start(name, [*_COMMAND, "serve", "--config", str(configuration)])
 
     def stop_proxy(self) -> int:
         """Stop it as Kubernetes would; its exit code."""
@@ -222,6 +247,17 @@ class Stage:
         rule = {"name": "all", "max_frame_bytes": max_frame_bytes, "on_full": "mute"}  # mute: a slow disk slows the load down and loses nothing
         return {"directory": str(self.workspace.tap), "budget": budget, "rules": [rule]}
 
+    def _upstream_configuration(self) -> dict[str, Any]:
+        listener = {"name": LISTENER, "address": "127.0.0.1:0", "handler": "control.demo.upstream:Upstream", "max_receive_size": "8MiB"}
+        return {
+            "node": "upstream",
+            "processors": 1,
+            "admin": {"address": self.workspace.upstream_admin},
+            "memory_pool": {"size": "64MiB"},
+            "handlers": {"timeout": 0},
+            "listeners": [listener],
+        }
+
     def _configuration(self, upstream: str, protocol: str, tap: dict[str, Any], listener: dict[str, Any]) -> dict[str, Any]:
         made = self.certificates
         return {
@@ -246,6 +282,11 @@ class Stage:
             "telemetry": {"prometheus": {"address": "127.0.0.1:0"}},
             "drain": {"timeout": "10s"},
         }
+
+
+def _port(serving: Mapping[str, Any]) -> int:
+    """That of the one listener."""
+    return int(serving["listeners"][LISTENER].rpartition(":")[2])
 
 
 def _count_block(block: LogBlock, count: LogCount) -> None:

@@ -50,6 +50,10 @@ class Workspace:
         return self.root / "framegate.yaml"
 
     @property
+    def upstream_configuration(self) -> Path:
+        return self.root / "upstream.yaml"
+
+    @property
     def tap(self) -> Path:
         return self.root / "tap"
 
@@ -63,18 +67,24 @@ class Workspace:
 
     @property
     def admin(self) -> str:
-        """The control plane's address: in the folder, or elsewhere when the path would be too long for a Unix socket."""
-        inside = self.root / "admin.sock"
-        return f"unix:{inside if len(os.fsencode(inside)) <= MAX_UNIX_PATH_BYTES else self._short_socket}"
+        """The address of the proxy's control plane."""
+        return self._address("admin")
+
+    @property
+    def upstream_admin(self) -> str:
+        """The same of the upstream's."""
+        return self._address("upstream")
 
     def release(self) -> None:
         """Let the next demo have it."""
-        self._short_socket.unlink(missing_ok=True)  # a proxy that was killed left it
+        for name in ("admin", "upstream"):
+            _short_socket(name).unlink(missing_ok=True)  # a proxy that was killed left it
         self._lock.close()
 
-    @property
-    def _short_socket(self) -> Path:
-        return Path(tempfile.gettempdir()) / f"framegate-demo-{os.getpid()}.sock"
+    def _address(self, name: str) -> str:
+        """In the folder, or elsewhere when the path would be too long for a Unix socket."""
+        inside = self.root / f"{name}.sock"
+        return f"unix:{inside if len(os.fsencode(inside)) <= MAX_UNIX_PATH_BYTES else _short_socket(name)}"
 
     def _empty(self) -> None:
         for name in ("certificates", "tap", "tables", "logs", "kafka"):
@@ -95,3 +105,7 @@ class Workspace:
             lock.close()
             raise WorkspaceError(f"another demo runs in {self.root}; name a new folder with --directory") from None
         return lock
+
+
+def _short_socket(name: str) -> Path:
+    return Path(tempfile.gettempdir()) / f"framegate-demo-{os.getpid()}-{name}.sock"

@@ -78,6 +78,6 @@ class Connections:
         name = given.handover.listener
         self._acceptor.gave_back(name, given.handover.peer)
         upstream = next(item.upstream for item in self._desired.config.listeners if item.name == name)
-        row = casualty_row(processor, given, upstream)
+        row = casualty_row(processor, given, upstream or "")
         printed: Row = {**row, "id": format_connection_id(row["id"])}
         self._events.publish({"event": "closed", **row}, line=printed)

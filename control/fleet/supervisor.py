@@ -9,17 +9,20 @@ A slot that is not wanted any more goes, with its status and its series of metri
 """
 
 import asyncio
-import time
+import functools
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from control.errors import ControlError, StartError, UnavailableError
+from control.errors import UnavailableError
 from control.events import Bus
 from control.fleet.casualties import FORCED, end_cause
+from control.fleet.child import Hiring
 from control.fleet.connections import Connections
+from control.fleet.demands import Demands
 from control.fleet.desired_state import DesiredState
-from control.fleet.processor import COMMAND, Processor
+from control.fleet.place import Succession
+from control.fleet.processor import COMMAND, KIND, Processor
 from control.fleet.reaper import Reaper
 from control.fleet.slot import Slot
 from control.fleet.slot_cells import Life
@@ -36,7 +39,6 @@ from proxy.server.protocol import NOTICES, Message, drain_request, read_notice
 __all__ = ["Supervisor"]
 
 HEARTBEAT_LIMIT_S: Final = 10.0
-STOP_TIMEOUT_S: Final = 7.0
 _WATCH_INTERVAL_S: Final = 0.5
 _WATCH_STANDS_S: Final = 5.0
 
@@ -49,11 +51,13 @@ class Supervisor:
         acceptor: is told which processors take connections.
         guard: watches over what watches over the processors.
         events: gets every row that others may see (``closed``, ``processor_died``, …), and what processors log.
+        on_ready: is called when a processor is up, before it takes connections.
         on_begin, on_end: are called before a process starts in a slot, and after it ended in whatever way, before its successor starts.
         inherited: descriptors that every processor keeps as long as it lives.
 
     Attributes:
         connections: the books of who has which.
+        demands: what is asked of the rates.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class Supervisor:
         guard: Guard,
         *,
         events: Bus,
+        on_ready: Callable[[Processor], None] = lambda processor: None,
         on_begin: Callable[[Slot], None] = lambda slot: None,
         on_end: Callable[[Slot, Life], None] = lambda slot, life: None,
         command: Sequence[str] = COMMAND,
@@ -74,17 +79,18 @@ class Supervisor:
         self.desired = desired
         self.slots: dict[int, Slot] = {}
         self._acceptor = acceptor
-        self._reaper = reaper
         self._meters = meters
         self._log = log
         self._events = events
         self._on_begin = on_begin
         self._on_end = on_end
-        self._command = command
-        self._inherited = inherited
+        self._on_ready = on_ready
+        self._hiring = Hiring(KIND, command, reaper, log, inherited)
+        self._succession = Succession(KIND, log, guard, "slot")
         self._layout = CellLayout.of(desired.config)
         self._phases = TwoPhases(log)
         self.connections = Connections(acceptor, desired, events)
+        self.demands = Demands()
         self._generations: dict[int, int] = {}
         self._cells: tuple[tuple[int, CellReader], ...] = ()
         self._ending = False
@@ -97,6 +103,11 @@ class Supervisor:
     def running(self) -> list[Processor]:
         """Processors that answer, by slot."""
         return [slot.processor for slot in self._ordered() if slot.processor is not None and slot.state in ("running", "draining")]
+
+    @property
+    def alive(self) -> list[Processor]:
+        """All that were started and have not ended, by slot."""
+        return [slot.processor for slot in self._ordered() if slot.processor is not None]
 
     @property
     def cells(self) -> list[tuple[int, CellReader]]:
@@ -126,19 +137,15 @@ class Supervisor:
 
     def _start_slot(self, number: int) -> asyncio.Future[None]:
         if self._ending:
-            raise _start_error(number, "is not started: the proxy ends")
+            raise KIND.start_error(number, "is not started: the proxy ends")
         if number not in self.slots:
             try:
                 self.slots[number] = Slot(number, self._layout, list(self._acceptor.listeners), self._generations.get(number, 0))
             except OSError as error:
-                raise _start_error(number, f"could not be started: {error}") from error
+                raise KIND.start_error(number, f"could not be started: {error}") from error
             self._show_cells()
         slot = self.slots[number]
-        slot.begin()
-        first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        slot.task = asyncio.create_task(self._run(slot, first))
-        slot.task.add_done_callback(lambda _: _fail(first, _start_error(number, "was stopped before it was ready")))
-        return first
+        return self._succession.begin(slot, functools.partial(self._live, slot))
 
     async def remove_slots(self, numbers: Sequence[int], timeout_ms: int) -> None:
         """Let these slots drain, end their processors, and forget the slots."""
@@ -169,41 +176,7 @@ class Supervisor:
         for slot in slots:
             slot.wanted = False
         self._update_targets()
-        await asyncio.gather(*(self._stop_slot(slot) for slot in slots))
-
-    async def _stop_slot(self, slot: Slot) -> None:
-        if slot.processor is not None:
-            await slot.processor.stop(STOP_TIMEOUT_S)
-        if slot.task is not None:
-            if slot.processor is None:
-                slot.task.cancel()
-            await asyncio.wait((slot.task,))
-
-    async def _run(self, slot: Slot, first: asyncio.Future[None]) -> None:
-        """A slot's life: one process after another until the slot is not wanted."""
-        try:
-            while slot.lives_on:
-                began = time.monotonic()
-                await self._run_one(slot, first)
-                if slot.lives_on:
-                    slot.state = "restarting"
-                    slot.restarts += 1
-                    await asyncio.sleep(slot.next_pause(time.monotonic() - began))
-        finally:
-            slot.state = "stopped"
-
-    async def _run_one(self, slot: Slot, first: asyncio.Future[None]) -> None:
-        """One process from its start to its end. A first one that fails is the last; that is raised where ``first`` is waited for."""
-        try:
-            await self._live(slot, first)
-        except Exception as error:
-            if not isinstance(error, ControlError):
-                self._guard.failed("slot", error)
-            if first.done():
-                self._log.write("processor_start_failed", level="error", slot=slot.number, error=str(error))
-            else:
-                slot.wanted = False
-                _fail(first, error if isinstance(error, ControlError) else _start_error(slot.number, f"could not be started: {error!r}"))
+        await asyncio.gather(*(self._succession.end(slot) for slot in slots))
 
     async def _live(self, slot: Slot, first: asyncio.Future[None]) -> None:
         processor = self._spawn(slot)
@@ -220,25 +193,22 @@ class Supervisor:
         self._ended(slot, processor)
 
     def _spawn(self, slot: Slot) -> Processor:
-        slot.state = "starting" if slot.restarts == 0 else "restarting"
-        slot.next_generation()
+        slot.next_life()
         slot.boot_id = uuid.uuid4().hex
-        slot.started_ns = time.time_ns()
         slot.cells.begin()
         self._on_begin(slot)
         try:
-            slot.processor = Processor(
-                slot.number, slot.generation, slot.cells, self._reaper, self._log, self._notice, self._command, self._inherited
-            )
+            slot.processor = Processor(slot.number, slot.generation, slot.cells, self._hiring, self._notice)
         except OSError as error:
             self._on_end(slot, slot.cells.end())
-            raise _start_error(slot.number, f"could not be started: {error}") from error
+            raise KIND.start_error(slot.number, f"could not be started: {error}") from error
         self.connections.enter(slot.processor)
         return slot.processor
 
     async def _bring_up(self, slot: Slot, processor: Processor) -> None:
         revision = self.desired.revision
         await processor.start(self.desired.start_message(slot.number, slot.generation, slot.boot_id))
+        self._on_ready(processor)
 
         def plan() -> dict[Processor, Change]:
             return {} if revision == self.desired.revision else {processor: self.desired.whole(slot.number)}
@@ -247,7 +217,7 @@ class Supervisor:
             slot.state = "running"
 
         await self._phases.make(plan, lambda: None, serves)
-        self._log.write("processor_ready", slot=slot.number, pid=processor.pid, generation=slot.generation)
+        processor.log("ready", generation=slot.generation)
         self._update_targets()
 
     def _ended(self, slot: Slot, processor: Processor) -> None:
@@ -272,6 +242,7 @@ class Supervisor:
         self._update_targets()
         processor.close()
         casualties = self.connections.forget(processor)
+        self.demands.forget(processor)
         if slot.drained is not None and not slot.drained.done():
             slot.drained.set_result(0)
         self._on_end(slot, slot.cells.end(end_cause(processor)))
@@ -310,6 +281,8 @@ class Supervisor:
             fields = {"slot": processor.slot, **notice["fields"]}
             row = {"event": notice["event"], "generation": processor.generation, **fields}
             self._events.publish(row, level=notice["level"], line=fields)
+        elif notice["type"] == "demand":
+            self.demands.hear(processor, notice["demands"])
         else:
             slot = self.slots[processor.slot]
             if slot.drained is not None and not slot.drained.done():
@@ -356,7 +329,7 @@ class Supervisor:
             processor = slot.processor
             if processor is not None and processor.ready and slot.heartbeat_age_ms() > HEARTBEAT_LIMIT_S * 1000:
                 reason = f"its heartbeat stands for {HEARTBEAT_LIMIT_S:g} s"
-                self._log.write("processor_killed", level="error", slot=slot.number, pid=processor.pid, reason=reason)
+                processor.log("killed", level="error", reason=reason)
                 processor.kill("heartbeat")
 
     async def drain_slots(self, numbers: Sequence[int], timeout_ms: int, *, wait: bool = True) -> list[int]:
@@ -415,14 +388,3 @@ class Supervisor:
         """Give the counters back, after ``stop`` and after everybody who reads them."""
         for slot in self._ordered():
             slot.cells.close()
-
-
-def _fail(first: asyncio.Future[None], error: ControlError) -> None:
-    """Tell who waits for a first start, unless that is told already; it may be that nobody waits any more."""
-    if not first.done():
-        first.set_exception(error)
-        first.exception()
-
-
-def _start_error(slot: int, text: str) -> StartError:
-    return StartError(f"processor {slot} {text}", reason="PROCESSOR_START_FAILED", slot=str(slot))

@@ -16,6 +16,7 @@ from control.plane.status import (
     Attributes,
     BuildInfo,
     DrainResult,
+    HandlerProcessStatus,
     Health,
     Holder,
     Limit,
@@ -69,6 +70,10 @@ class ControlPlane(abc.ABC):
     @abc.abstractmethod
     def health(self) -> Health:
         """For probes; cheap. Any thread."""
+
+    @abc.abstractmethod
+    def handler_processes(self) -> list[HandlerProcessStatus]:
+        """Every place of a handler process, by slot; none where no listener has a handler. Any thread."""
 
     @abc.abstractmethod
     async def list_channels(self, listener: str | None = None, page_size: int = 0, page_token: str = "") -> tuple[list[OpenRow], str]:

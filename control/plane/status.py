@@ -15,6 +15,8 @@ __all__ = [
     "BuildInfo",
     "DownEndpoint",
     "DrainResult",
+    "HandlerProcessStatus",
+    "HandlerStatus",
     "Health",
     "Holder",
     "Limit",
@@ -40,12 +42,61 @@ ProcessorState = Literal["starting", "running", "draining", "restarting", "stopp
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerStatus:
+    """One handler: what its own process says of it."""
+
+    listener: str
+    handler: str
+    ordered_pipelining: bool
+    directions: tuple[str, ...]
+    description: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerProcessStatus:
+    """One place of a handler process, and what runs there; what is counted begins anew with each process.
+
+    Attributes:
+        pid: 0 when nothing runs there.
+        restarts, last_reason, last_ended_ns: processes that were started after the first, and why and when (since 1970) the last one ended; empty
+            and 0 when none has.
+        started_ns: since 1970.
+        handled, failed: frames, and those at which a handler raised.
+        in_handler, queued: frames that are being handled, and that wait for it.
+        oldest_ms: for how long the one that is handled longest is; 0 when none is.
+        busy: share of the last seconds in which a frame was being handled, 0.0 to 1.0.
+        resident: bytes.
+        handlers: those that it has, by listener; empty before it is ready.
+    """
+
+    slot: int
+    pid: int
+    generation: int
+    state: ProcessorState
+    restarts: int
+    last_reason: str
+    last_ended_ns: int
+    started_ns: int
+    handled: int
+    failed: int
+    in_handler: int
+    queued: int
+    oldest_ms: int
+    busy: float
+    resident: int
+    handlers: tuple[HandlerStatus, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerStatus:
-    """One listener. ``address`` is the bound one (port 0 resolved), ``connections`` those open now in all processors."""
+    """One listener. ``address`` is the bound one (port 0 resolved), ``connections`` those open now in all processors; ``upstream`` and ``handler``
+    are empty where there is none.
+    """
 
     name: str
     address: str
     upstream: str
+    handler: str
     protocol: str
     framing: str
     tls: bool
@@ -187,8 +238,9 @@ class DrainResult:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """For probes. ``started``: every processor was ready once and the listeners are bound; ``alive``: control's loop and every processor's
-    heartbeat move; ``ready``: started, listening and not draining.
+    """For probes. ``started``: every processor and every handler process was ready once and the listeners are bound; ``alive``: control's loop and
+    every processor's heartbeat move; ``ready``: started, listening and not draining, with a processor that runs and, where a listener has a handler,
+    a handler process.
     """
 
     started: bool

@@ -41,6 +41,7 @@ _SERVICES: Final = {
         "UnmuteChannels": _CHANGE,
         "CloseChannels": _CHANGE,
     },
+    "HandlerService": {"ListHandlers": _LOOK},
     "LimitService": {
         "ListLimits": _LOOK,
         "GetLimit": _LOOK,

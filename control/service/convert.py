@@ -10,10 +10,11 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from control.gen.framegate.control.v1 import channel_service_pb2 as channel_pb2
+from control.gen.framegate.control.v1 import handler_service_pb2 as handler_pb2
 from control.gen.framegate.control.v1 import listener_service_pb2 as listener_pb2
 from control.gen.framegate.control.v1 import pool_service_pb2 as pool_pb2
 from control.gen.framegate.control.v1 import upstream_service_pb2 as upstream_pb2
-from control.plane import Holder, ListenerStatus, PoolStatus, ProcessorStatus, UpstreamStatus
+from control.plane import HandlerProcessStatus, Holder, ListenerStatus, PoolStatus, ProcessorStatus, UpstreamStatus
 from proxy.network.connection_id import format_connection_id, parse_connection_id, slot_of
 from proxy.server.rows import ChannelRow, ClosedRow, OpenRow
 
@@ -24,6 +25,7 @@ __all__ = [
     "channel_texts",
     "duration",
     "fill_channel",
+    "handler_process_message",
     "holder_message",
     "listener_message",
     "memory_pool_message",
@@ -139,6 +141,38 @@ def _close(row: ClosedRow) -> channel_pb2.Close:
     )
 
 
+def handler_process_message(status: HandlerProcessStatus) -> handler_pb2.HandlerProcess:
+    """A handler process."""
+    return handler_pb2.HandlerProcess(
+        slot=status.slot,
+        pid=status.pid,
+        generation=status.generation,
+        state=handler_pb2.HandlerProcess.State.Value(f"STATE_{status.state.upper()}"),
+        restart_count=status.restarts,
+        start_time=timestamp(status.started_ns) if status.started_ns else None,
+        last_end_reason=status.last_reason,
+        last_end_time=timestamp(status.last_ended_ns) if status.last_ended_ns else None,
+        handled_count=status.handled,
+        failed_count=status.failed,
+        in_handler_count=status.in_handler,
+        queued_count=status.queued,
+        oldest_age=duration(status.oldest_ms * 10**6) if status.in_handler else None,
+        busy_share=status.busy,
+        resident_bytes=status.resident,
+        handlers=[
+            handler_pb2.Handler(
+                listener=item.listener,
+                name=item.handler,
+                ordered_pipelining=item.ordered_pipelining,
+                requests="request" in item.directions,
+                responses="response" in item.directions,
+                description=item.description,
+            )
+            for item in status.handlers
+        ],
+    )
+
+
 def listener_message(status: ListenerStatus) -> listener_pb2.Listener:
     """A listener."""
     return listener_pb2.Listener(
@@ -147,6 +181,7 @@ def listener_message(status: ListenerStatus) -> listener_pb2.Listener:
         protocol=listener_pb2.Protocol.Value(f"PROTOCOL_{status.protocol.upper()}"),
         tls_enabled=status.tls,
         upstream=status.upstream,
+        handler=status.handler,
         max_receive_size_bytes=status.max_receive_size,
         max_connection_count=status.max_connections,
         open_connection_count=status.connections,

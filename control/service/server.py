@@ -21,6 +21,7 @@ from grpc_reflection.v1alpha import reflection
 from control.errors import StartError
 from control.gen.framegate.control.v1 import (
     channel_service_pb2_grpc,
+    handler_service_pb2_grpc,
     limit_service_pb2_grpc,
     listener_service_pb2_grpc,
     pool_service_pb2_grpc,
@@ -32,6 +33,7 @@ from control.plane import ControlPlane
 from control.service.access import METHODS
 from control.service.channels import Channels
 from control.service.closed import ClosedChannels
+from control.service.handlers import Handlers
 from control.service.health import HealthService
 from control.service.interceptor import CallInterceptor, CallObserver
 from control.service.limits import Limits
@@ -120,6 +122,7 @@ async def start(plane: ControlPlane, config: ProxyConfig, observe: CallObserver 
 def _api_server(plane: ControlPlane, closed: ClosedChannels, observe: CallObserver | None) -> grpc.aio.Server:
     server = grpc.aio.server(interceptors=[CallInterceptor(plane, observe)], options=_OPTIONS)
     channel_service_pb2_grpc.add_ChannelServiceServicer_to_server(Channels(plane, closed), server)
+    handler_service_pb2_grpc.add_HandlerServiceServicer_to_server(Handlers(plane), server)
     limit_service_pb2_grpc.add_LimitServiceServicer_to_server(Limits(plane), server)
     listener_service_pb2_grpc.add_ListenerServiceServicer_to_server(Listeners(plane), server)
     pool_service_pb2_grpc.add_PoolServiceServicer_to_server(Pools(plane), server)

@@ -20,7 +20,7 @@ from control.steering.listeners import find_listener
 from control.steering.pool import Pool, counted, too_small
 from control.steering.transactions import Transaction, Transactions
 from proxy.config.limits import LimitsConfig, limits_in_force
-from proxy.config.model import MAX_RECEIVE_SIZE, ListenerConfig, ProxyConfig, quotas_to_wire, whole_request
+from proxy.config.model import MAX_RECEIVE_SIZE, ListenerConfig, ProxyConfig, forwarding_of, quotas_to_wire, whole_request
 from proxy.server.messages import Change, LimitsRow
 
 __all__ = ["Limits"]
@@ -77,7 +77,7 @@ class Limits:
             def check() -> None:
                 if max_receive_size is None:
                     return
-                whole = whole_request(max_receive_size, find_listener(self._config, listener).forwarding.requests)
+                whole = whole_request(max_receive_size, forwarding_of(find_listener(self._config, listener)).requests)
                 if whole > self._pool.least_share():
                     raise too_small(self._pool.least_share(), whole)
 

@@ -4,7 +4,7 @@ from control.errors import NotFoundError
 from control.fleet.supervisor import Supervisor
 from control.intake.acceptor import Acceptor
 from control.plane import ListenerStatus
-from proxy.config.model import ListenerConfig, ProxyConfig
+from proxy.config.model import ListenerConfig, ProxyConfig, forwarding_of
 
 __all__ = ["Listeners", "find_listener"]
 
@@ -40,7 +40,8 @@ class Listeners:
         return ListenerStatus(
             name=name,
             address=listening.address,
-            upstream=config.upstream,
+            upstream=config.upstream or "",
+            handler=config.handler or "",
             protocol=config.protocol,
             framing=config.framing,
             tls=config.tls is not None,
@@ -48,5 +49,5 @@ class Listeners:
             max_connections=config.limits.connections,
             connections=listening.open,
             accepting=listening.accepting,
-            forwarding=config.forwarding,
+            forwarding=forwarding_of(config),
         )

@@ -4,7 +4,7 @@ import asyncio
 import importlib.metadata
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from control.errors import UnavailableError
 from control.events import Bus, Subscription
@@ -19,6 +19,7 @@ from control.plane import (
     BuildInfo,
     ControlPlane,
     DrainResult,
+    HandlerProcessStatus,
     Health,
     Holder,
     Limit,
@@ -37,12 +38,16 @@ from control.steering.eviction import Eviction
 from control.steering.limits import Limits
 from control.steering.listeners import Listeners
 from control.steering.pool import Pool
+from control.steering.rates import Rates
 from control.steering.taps import MAX_RULES, STOPPED_EVENT, Rules, Taps
 from control.steering.transactions import Transactions
 from control.steering.upstreams import Upstreams
 from proxy.cells import CellReader
 from proxy.config.model import MAX_PROCESSORS, ProxyConfig, TapRule
 from proxy.server.rows import OpenRow
+
+if TYPE_CHECKING:
+    from control.fleet.handlers import Handlers
 
 __all__ = ["Steering"]
 
@@ -54,6 +59,7 @@ class Steering(ControlPlane):
 
     Args:
         tapped: see ``Taps``.
+        handlers: the handler processes, where a listener has a handler.
 
     Attributes:
         pool, upstreams: what changes without a call, too: shares move to where they are needed, and names get new addresses.
@@ -69,6 +75,7 @@ class Steering(ControlPlane):
         events: Bus,
         guard: Guard,
         tapped: Callable[[Rules], None],
+        handlers: "Handlers | None" = None,
     ) -> None:
         self._supervisor = supervisor
         self._meters = meters
@@ -77,8 +84,10 @@ class Steering(ControlPlane):
         self._started_ns = time.time_ns()
         self._serving = False
         self._guard = guard
+        self._handlers = handlers
         self._transactions = Transactions(log)
         self.pool = Pool(supervisor, self._transactions, meters, log, guard)
+        self._rates = Rates(supervisor, guard, log)
         self.upstreams = Upstreams(supervisor, resolver, log)
         self._listeners = Listeners(supervisor, acceptor)
         self._channels = Channels(supervisor, self._transactions)
@@ -101,6 +110,7 @@ class Steering(ControlPlane):
         self._tap_events.close()
         self._eviction.close()
         self.pool.close()
+        self._rates.close()
         self._transactions.close()
 
     def set_serving(self) -> None:
@@ -133,15 +143,19 @@ class Steering(ControlPlane):
     def health(self) -> Health:
         statuses = self._supervisor.status()
         running = [item for item in statuses if item.state in ("running", "draining")]
+        handled = self._handlers is None or bool(self._handlers.running)
         beating = all(item.heartbeat_age_ms < ALIVE_MS for item in running)
         return Health(
             started=self._serving,
             alive=not self._guard.standing and beating,
-            ready=self._serving and not self.pool.draining and bool(running),
+            ready=self._serving and not self.pool.draining and bool(running) and handled,
         )
 
     async def status(self) -> list[ProcessorStatus]:
         return self._supervisor.status()
+
+    def handler_processes(self) -> list[HandlerProcessStatus]:
+        return [] if self._handlers is None else self._handlers.status()
 
     async def list_listeners(self) -> list[ListenerStatus]:
         return self._listeners.statuses()

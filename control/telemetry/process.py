@@ -1,6 +1,6 @@
-"""CPU, memory, descriptors and threads of the control process and of each processor, out of /proc.
+"""CPU, memory, descriptors and threads of the control process, of each processor and of each handler process, out of /proc.
 
-Each value carries ``framegate.process``: ``control``, or ``processor-`` and the slot; the sum over it is framegate's.
+Each value carries ``framegate.process``: ``control``, or ``processor-`` or ``handler-`` and the slot; the sum over it is framegate's.
 """
 
 import os
@@ -27,7 +27,7 @@ Values = list[tuple[dict[str, str], float]]
 
 
 class ProcessMetrics:
-    """Reads /proc when asked. A processor that is started anew in its slot goes on counting where its predecessor ended. Any thread."""
+    """Reads /proc when asked. A process that is started anew in its slot goes on counting where its predecessor ended. Any thread."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self._plane = plane
@@ -55,6 +55,9 @@ class ProcessMetrics:
         for slot, reader in self._plane.cells:
             if reader.pid:
                 yield f"processor-{slot}", reader.pid
+        for process in self._plane.handler_processes():
+            if process.pid:
+                yield f"handler-{process.slot}", process.pid
 
     def _cpu(self, label: str, pid: int) -> Iterable[tuple[dict[str, str], float]]:
         fields = _stat(pid)

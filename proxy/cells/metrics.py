@@ -11,6 +11,7 @@ from proxy.cause import ORDERLY_CAUSES, Cause
 
 __all__ = [
     "ACCEPT_ERRORS",
+    "ACTION",
     "CAUSE",
     "CAUSES",
     "CONNECTION_BOUNDS",
@@ -20,6 +21,8 @@ __all__ = [
     "DURATION_ERRORS",
     "ERROR_TYPE",
     "FAULT_PLACES",
+    "HANDLER_ACTIONS",
+    "HANDLER_BOUNDS",
     "HANDSHAKE_BOUNDS",
     "INTERNAL",
     "LAG_BOUNDS",
@@ -35,6 +38,8 @@ __all__ = [
     "POOL",
     "PREFIX",
     "QUEUE",
+    "RATE_LEVEL",
+    "RATE_LEVELS",
     "REASON",
     "REJECT_REASONS",
     "SIDE",
@@ -59,7 +64,7 @@ PREFIX: Final = "framegate"
 
 CAUSES: Final = tuple(cause.value for cause in Cause)
 MUTE_CAUSES: Final = ("memory", "peer", "throttle", "handler", "tap", "admin", "drain")
-"""The values of ``proxy.network``'s mute causes, in the order of their bits; nothing sets ``throttle`` and ``handler`` yet."""
+"""The values of ``proxy.network``'s mute causes, in the order of their bits."""
 DURATION_ERRORS: Final = ("", *(cause for cause in CAUSES if cause not in ORDERLY_CAUSES))
 
 SIDE: Final = "framegate.side"
@@ -77,6 +82,9 @@ POOL: Final = "framegate.pool"
 MEMORY_KIND: Final = "framegate.memory.kind"
 QUEUE: Final = "framegate.queue"
 TASK: Final = "framegate.task"
+ACTION: Final = "framegate.handler.action"
+
+RATE_LEVEL: Final = "framegate.rate.level"
 
 SIDES: Final = ("downstream", "upstream")
 DIRECTIONS: Final = ("receive", "transmit")
@@ -86,6 +94,10 @@ MEMORY_KINDS: Final = ("begun", "pending", "tls")
 """What the pool is used for: frames begun, pending sends, ciphertext that waits."""
 TAP_DROP_REASONS: Final = ("queue_full", "disk_full", "disk_error", "sampled", "closed", "undelivered")
 TAP_DIRECTIONS: Final = ("request", "response")
+HANDLER_ACTIONS: Final = ("pass", "frame", "nothing", "answer", "close", "failed")
+"""What a handler may have done with a frame, in the order of the link's numbers (``proxy.handler.wire``)."""
+RATE_LEVELS: Final = ("node", "listener", "address")
+"""Whose rates there are. Addresses have no series of their own: there are too many."""
 FAULT_PLACES: Final = ("channel", "callback", "timer", "descriptor", "command", "loop", "tap", "pool")
 """Where an error of our own was caught; see ``proxy.network.faults``."""
 UPSTREAM_STATES: Final = ("connecting", "used")
@@ -94,9 +106,11 @@ TASKS: Final = (
     "acceptor",
     "heartbeats",
     "slot",
+    "handlers",
     "loop",
     "shares",
     "evictions",
+    "rates",
     "endpoints",
     "tap_keeper",
     "rows",
@@ -113,6 +127,7 @@ SIZE_BOUNDS: Final = tuple(float(256 << 2 * step) for step in range(11))
 """Bytes, 256 to 256 MiB: powers of two, so that log2 classes fold into them."""
 CONNECTION_BOUNDS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 HANDSHAKE_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+HANDLER_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 LAG_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 1.0)
 
 
@@ -194,6 +209,12 @@ METRICS: Final = (
     _metric("frame.cut_short", "counter", "{frame}", "Frames that passed in pieces and were never completed.", _LISTENER, _SIDE),
     _metric("frame.lost.io", "counter", "By", "Bytes received that could not be forwarded when a pair ended.", _LISTENER, _SIDE),
     _metric("frame.size.limit", "gauge", "By", "The largest frame body a client may send now.", _LISTENER),
+    _metric("throttle.time", "counter", "s", "Time that rates, or a handler's answers, held channels muted.", _SIDE, _LISTENER),
+    _metric("rate.io.limit", "gauge", "By/s", "Bytes a second that a listener may take, headers counted; 0 is unlimited.", _LISTENER, _TAP_DIRECTION),
+    _metric("rate.frame.limit", "gauge", "{frame}/s", "Frames a second that a listener may take; 0 is unlimited.", _LISTENER, _TAP_DIRECTION),
+    _metric("rate.node.io.limit", "gauge", "By/s", "Bytes a second that all listeners may take; 0 is unlimited.", _TAP_DIRECTION),
+    _metric("rate.node.frame.limit", "gauge", "{frame}/s", "Frames a second that all listeners may take; 0 is unlimited.", _TAP_DIRECTION),
+    _metric("rate.throttled", "gauge", "{rate}", "Rates that hold somebody up now.", (RATE_LEVEL, RATE_LEVELS)),
     _metric("memory_pool.limit", "gauge", "By", "The share of the memory pool.", (POOL, ("frames",))),
     _metric("memory_pool.usage", "gauge", "By", "Bytes booked now, by what they are.", (POOL, ("frames",)), (MEMORY_KIND, MEMORY_KINDS)),
     _metric("memory_pool.waiting", "gauge", "{turn}", "Turns that frames wait for now.", (POOL, ("frames",))),
@@ -223,6 +244,16 @@ METRICS: Final = (
     _metric("kafka.request.open", "gauge", "{request}", "Requests that wait for their answer.", _LISTENER),
     _metric("kafka.request.answered", "counter", "{request}", "Requests paired with their answer.", _LISTENER),
     _metric("kafka.pairing_lost", "counter", "{connection}", "Connections whose answers no longer match their requests.", _LISTENER),
+    _metric("handler.requests", "counter", "{frame}", "Frames that handlers were done with.", _LISTENER, (ACTION, HANDLER_ACTIONS)),
+    _metric("handler.queue.size", "gauge", "{frame}", "Frames that wait for a handler, or are in one.", _LISTENER),
+    _metric("handler.queue.time", "histogram", "s", "Time that a frame waited for its handler.", _LISTENER, bounds=HANDLER_BOUNDS),
+    _metric("handler.time", "histogram", "s", "Time that a frame was in its handler.", _LISTENER, bounds=HANDLER_BOUNDS),
+    _metric(
+        "handler.response.queue.time", "histogram", "s", "Time that a handler's reply waited for its processor.", _LISTENER, bounds=HANDLER_BOUNDS
+    ),
+    _metric(
+        "handler.response.send.time", "histogram", "s", "Time from a handler's reply to when all of it was sent.", _LISTENER, bounds=HANDLER_BOUNDS
+    ),
     _metric("tap.matched", "counter", "{frame}", "Frames that a tap rule matched."),
     _metric("tap.flushed", "counter", "{frame}", "Matched frames that the log on disk accounts for, as frames or within a gap."),
     _metric("tap.frames", "counter", "{frame}", "Frames in the log on disk.", _TAP_DIRECTION),
@@ -257,6 +288,8 @@ METRICS: Final = (
     _control("accept.blocked.time", "counter", "s", "Time an acceptor waited because no processor took its connection.", _LISTENER),
     _control("accept.errors", "counter", "{error}", "Connections that could not be accepted.", _LISTENER, (ERROR_TYPE, ACCEPT_ERRORS)),
     _control("worker.restarts", "counter", "{restart}", "Processors started again.", (REASON, ("died", "heartbeat", "commit"))),
+    _control("handler.restarts", "counter", "{restart}", "Handler processes started again.", (REASON, ("died", "timeout", "heartbeat", "memory"))),
+    _control("handler.processes", "gauge", "{process}", "Handler processes that handle frames."),
     _control("tap.usage", "gauge", "By", "Bytes of the tap's log on disk."),
     _control("tap.limit", "gauge", "By", "The tap's budget."),
     _control("tap.consumer.unreadable", "gauge", "{consumer}", "Readers of the tap whose file cannot be read: what they may need is kept."),

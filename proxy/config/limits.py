@@ -148,6 +148,11 @@ class AddressLimits:
             self._networks[network.version, network.prefixlen, int(network.network_address) >> (network.max_prefixlen - network.prefixlen)] = limit
         self._lengths: Final = {version: sorted({length for of, length, _ in self._networks if of == version}, reverse=True) for version in (4, 6)}
 
+    @property
+    def kinds(self) -> list[RateLimits]:
+        """All that some address may have: of those without an override, and of each network."""
+        return [self._others.limits, *(limit.limits for limit in self._networks.values())]
+
     def of(self, key: str) -> AddressLimit:
         """What the address with a key of ``client_key``'s may. Who has none is not limited."""
         if not self._networks or key == _NO_ADDRESS:

@@ -21,6 +21,7 @@ MAX_INT32: Final = 2**31 - 1
 """The largest body of a frame, as its size header can say it."""
 MAX_PROCESSORS: Final = 64
 """As many as a connection's id has slots for (``proxy.network.connection_id``)."""
+MAX_HANDLER_PROCESSES: Final = 64
 CUT_ABOVE: Final = 256 * KIB
 """A frame of at most so many bytes, its size header counted, always passes whole."""
 _SECOND: Final = 1_000
@@ -138,7 +139,10 @@ class ListenerConfig:
 
     name: Annotated[str, Key("unique; a label of metrics, log rows and tap records; ``[a-z0-9][a-z0-9-]{0,62}``")]
     address: Annotated[str, Key("``host:port``, ``[v6]:port`` or ``unix:PATH``; port 0 asks the kernel for a free one", "address")]
-    upstream: Annotated[str, Key("the name of an upstream")]
+    upstream: Annotated[str | None, Key("the name of an upstream; needed where there is no ``handler``")] = None
+    handler: Annotated[
+        str | None, Key("``package.module:name`` of Python that gets each frame whole, in a handler process: it answers, or changes what passes on")
+    ] = None
     protocol: Annotated[
         Protocol, Key("``framed`` looks at nothing but sizes; ``kafka`` also pairs requests with answers and keeps SASL out of the tap")
     ] = "framed"
@@ -311,6 +315,25 @@ class MemoryPoolConfig:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HandlersConfig:
+    """The processes in which the handlers of listeners run; there are none while no listener has a handler."""
+
+    processes: Annotated[int, Key("so many; each has all handlers, and a connection belongs to one of them", range=(1, MAX_HANDLER_PROCESSES))] = 1
+    queue: Annotated[
+        int,
+        Key(
+            "requests of one processor that one handler process may have under way, waiting or being handled; connections of more are not read",
+            range=(1, 1_000_000),
+        ),
+    ] = 500
+    timeout_ms: Annotated[int, Key("for one frame: a process that is longer in a handler is killed and started anew; 0 never", "ms", (0, _HOUR))] = (
+        30_000
+    )
+    memory: Annotated[int, Key("what a process may hold, resident; one that grows beyond is killed and started anew; 0 never", "bytes", (0, TIB))] = 0
+    path: Annotated[tuple[str, ...], Key("folders in which Python looks for handlers, before all others", "path")] = (".",)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AdminConfig:
     """The gRPC control plane."""
 
@@ -377,11 +400,12 @@ class ProxyConfig:
 
     node: Annotated[str, Key("names this proxy in tap streams and telemetry")]
     listeners: Annotated[tuple[ListenerConfig, ...], Key("at least one")]
-    upstreams: Annotated[tuple[UpstreamConfig, ...], Key("at least one")]
+    upstreams: Annotated[tuple[UpstreamConfig, ...], Key("at least one, unless each listener has a handler")] = ()
     processors: Annotated[int, Key("processes of the data plane; 0 asks for the CPU limit of the pod", range=(0, MAX_PROCESSORS), live=True)] = 0
     admin: Annotated[AdminConfig, Key("the gRPC control plane")] = AdminConfig()
     health: Annotated[HealthConfig | None, Key("for probes; none: there is none")] = None
     memory_pool: Annotated[MemoryPoolConfig, Key("what traffic may hold")] = MemoryPoolConfig()
+    handlers: Annotated[HandlersConfig, Key("the processes in which handlers run")] = HandlersConfig()
     limits: Annotated[LimitsConfig, Key("how many connections, and how much traffic each second, all take, and each address")] = UNLIMITED_NODE
     tap: Annotated[TapConfig | None, Key("the record of what passed; none: there is none")] = None
     telemetry: Annotated[TelemetryConfig, Key("where metrics go")] = TelemetryConfig()
@@ -398,12 +422,20 @@ def whole_response(max_receive_size: int, forward: Forward) -> int:
     return max_receive_size if forward == "whole" else 0
 
 
+def forwarding_of(listener: ListenerConfig) -> Forwarding:
+    """How its frames pass: as it says, and whole where a handler gets them."""
+    return listener.forwarding if listener.handler is None else Forwarding(requests="whole", responses="whole")
+
+
 def largest_whole(config: ProxyConfig) -> tuple[int, int]:
     """The largest bodies that are kept until they are whole: of requests, and of answers. A processor's part of the pool holds either."""
     answers = {upstream.name: upstream.max_receive_size for upstream in config.upstreams}
     return (
-        max((whole_request(item.max_receive_size, item.forwarding.requests) for item in config.listeners), default=1),
-        max((whole_response(answers[item.upstream], item.forwarding.responses) for item in config.listeners), default=0),
+        max((whole_request(item.max_receive_size, forwarding_of(item).requests) for item in config.listeners), default=1),
+        max(
+            (whole_response(answers[item.upstream], forwarding_of(item).responses) for item in config.listeners if item.upstream),
+            default=0,
+        ),
     )
 
 

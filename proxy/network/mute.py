@@ -1,7 +1,7 @@
 """Muting: why a channel is not read, and when the mute is in force.
 
-A channel is read only while its set of causes is empty. Seven causes have a name; ``throttle`` and ``handler`` are kept for what will set them,
-and nothing does yet. Causes are bits of one integer. The *hard* ones stop reading at once, even within a frame, whose bytes stay accounted.
+A channel is read only while its set of causes is empty. Seven causes have a name; they are bits of one integer. The *hard* ones stop reading at
+once, even within a frame, whose bytes stay accounted.
 The *soft* ones let a frame begun finish, reading exactly its missing bytes, so that a muted channel holds no part of a frame; while that lasts
 the channel is ``MUTING``. In force means that no further header will be read.
 
@@ -42,8 +42,8 @@ __all__ = [
 
 MEMORY: Final = 1  # a large frame that passes whole waits for its turn
 PEER: Final = 2  # the other side of the pair has a pending send, or is not ready
-THROTTLE: Final = 4  # a rate; not set by anything yet
-HANDLER: Final = 8  # a handler has the frame; not set by anything yet
+THROTTLE: Final = 4  # a rate that is used up, or a handler that asked for a while (``proxy.relay.throttle``)
+HANDLER: Final = 8  # a handler has the frame, or there is no room for it
 TAP: Final = 16  # the tap is full, and its rule says on_full: mute
 ADMIN: Final = 32  # an operator
 DRAIN: Final = 64  # the proxy stops

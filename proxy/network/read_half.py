@@ -15,6 +15,7 @@ from proxy.network.memory_pool import Account
 from proxy.network.mute import MuteState
 from proxy.network.mute_set import MuteSet
 from proxy.network.options import ChannelOptions
+from proxy.network.read_size import FIRST_READ, MAX_READ, MIN_READ, adapted
 from proxy.network.receive import Receive
 from proxy.network.run import Run
 from proxy.network.timer import CallbackTimer
@@ -22,11 +23,9 @@ from proxy.network.transport import Transport
 from proxy.network.turns import TurnOwner
 from proxy.network.verdict import refusal
 
-__all__ = ["MAX_READ", "MIN_READ", "ReadHalf"]
+__all__ = ["ReadHalf"]
 
-MIN_READ: Final = 448  # with the head of a ``bytes`` still a small block of the interpreter's own, which costs a tenth of what malloc takes
-MAX_READ: Final = 262144  # 64 KiB frames cost 0.92 (plain) and 0.96 (TLS) of what they do with 131072, in one run beside HAProxy
-FIRST_READ: Final = 8 * MIN_READ
+MAX_GROWN: Final = 8 * MAX_READ  # what a read may be on the other side
 
 MUTING: Final = MuteState.MUTING
 
@@ -54,6 +53,8 @@ class ReadHalf:
         receive: the frame begun.
         ended: the peer sends no more.
         discards: what the peer sends is thrown away (``discard_input``).
+        by_frame: one frame is read at a time, or what is here of it.
+        is_urgent: read whatever is held: what comes lets others go on.
         care: how it reads while memory is short; None before the first time.
         retry_armed: a timer reads, not epoll.
         frames_received, bytes_received: of frames, headers counted; bytes include parts of frames.
@@ -77,6 +78,8 @@ class ReadHalf:
         self.receive: Final = Receive(account, options.limit, options.stats, options.cut_from, options.first_piece, options.framing, options.onward)
         self.ended: bool = False
         self.discards: bool = False
+        self.by_frame: bool = False
+        self.is_urgent: bool = False
         self.care: Careful | None = None
         self.retry_armed: bool = False
         self.frames_received: i64 = 0
@@ -157,8 +160,8 @@ class ReadHalf:
             return
         elif self.receive.has_part:
             self._pass_part()
-        elif not self._channel.gated or self._sink.may_read():
-            self._read_some(0)
+        else:
+            self.on_readable(0)
 
     def on_turn(self) -> None:
         """The large frame begun may go on. Called from within a release, of anybody: changes interest, nothing else."""
@@ -207,20 +210,42 @@ class ReadHalf:
         """The socket has bytes, or an end, or an error."""
         if (self._mutes.causes != 0 or self.ended) and not self.may_read():
             self._channel.on_unwanted(events)
-        elif not self._channel.gated or self._sink.may_read():
+        elif self._channel.gated:
+            self._read_gated(events)
+        else:
             self._read_some(events)
+
+    def _read_gated(self, events: i64) -> None:
+        """As ``_read_some``, no more than the sink lets, which is told of it."""
+        if self._sink.may_read():
+            suits = self._read_size
+            most = self._sink.read_limit() or max(self._within_frame(), 1)
+            self._read_size = min(suits, most)
+            self._read_some(events)
+            if most < suits:
+                self._read_size = suits
+            self._sink.was_read()
 
     def _read_some(self, events: i64) -> None:
         """Read what suits the traffic; only what belongs to the frame begun when muting, or if it is cut through; with care while memory is short."""
-        if self._account.is_short(answers=self._is_upstream):
+        if self._account.is_short(answers=self._is_upstream) and not self.is_urgent:
             if self.receive.passed == 0 or not self._pass_by():
                 self._read_carefully(events)
-        elif self._mutes.causes == 0 and not self.receive.cut:
+        elif self._mutes.causes == 0 and not self.receive.cut and not self.by_frame:
             self._read(self._read_size)
         elif self.receive.passed == 0:
-            self._read(self._within_frame())
+            self._read_within()
         elif not self._pass_by():
             self._read_by_room()
+
+    def _read_within(self) -> None:
+        """What the frame begun misses; by frame a header and, if it is here, its body."""
+        while True:
+            end = self.bytes_received + self._within_frame()
+            self._read(end - self.bytes_received)
+            begun = self.by_frame and self.bytes_received == end and 0 < self.receive.staged < MIN_READ
+            if not begun or not self._channel.is_open or not self.may_read():
+                return
 
     def _within_frame(self) -> i64:
         """How many bytes to read without beginning another frame."""
@@ -293,7 +318,7 @@ class ReadHalf:
         room, drained = self._sink.room_for()
         size = care.plan_read(room, drained=drained, readable=events & EPOLLIN != 0)
         if size > 0:
-            self._read(size)
+            self._read(min(size, self._within_frame()) if self.by_frame else size)
             while not self._transport.is_plain and self._channel.is_open and self.may_read():
                 size = care.rest()
                 if size == 0:
@@ -341,7 +366,8 @@ class ReadHalf:
         if length == 0:
             self._end_stream()
             return
-        self._adapt_read_size(size, length)
+        suits = adapted(self._read_size, size, length)
+        self._read_size = suits if suits <= self._read_size else min(suits, self.receive.that_become(MAX_GROWN))
         self._channel.last_active_ns = self._loop.now_ns
         self.bytes_received += length
         stats = self._stats
@@ -359,13 +385,6 @@ class ReadHalf:
         unusual = receive.staged != 0 or receive.cut or receive.fault != framing.OK or self._mutes.causes != 0
         if unusual or self._channel.shutting or transport.pending_write != 0 or transport.has_buffered():
             self._settle()
-
-    def _adapt_read_size(self, size: i64, length: i64) -> None:
-        """Ask for more when reads fill, for less when they stay nearly empty: a large buffer for few bytes costs more than reading them."""
-        if length > size - (size >> 2):
-            self._read_size = min(max(size << 2, self._read_size), MAX_READ)
-        elif length < size >> 2 and size == self._read_size:
-            self._read_size = max(size >> 1, MIN_READ)
 
     def _deliver(self, run: Run) -> None:
         try:

@@ -44,6 +44,7 @@ class Receive:
 
     Attributes:
         framing: tells the frames apart.
+        growth: bytes that a short frame has more on the other side, whose headers are longer.
         can_cut: frames may be cut through; not where one is known to be whole, or made so, by what lies behind it.
         staged: bytes that are kept of the frame begun, its header counted; 0 between frames.
         size: bytes of the frame begun, header counted; -1 while its header is not whole.
@@ -67,6 +68,7 @@ class Receive:
         onward: Framing | None = None,
     ) -> None:
         self.framing: Final = framing
+        self.growth: Final[i64] = 0 if onward is None else max(onward.least_frame - framing.least_frame, 0)
         self.can_cut: Final[bool] = framing.tail == 0 and (onward is None or onward.tail == 0)
         self._max_body: Final[i64] = framing.max_body if onward is None else onward.max_body
         self._account: Final = account
@@ -124,6 +126,13 @@ class Receive:
         if self.size < 0:
             return self._lacks
         return self.size - self.passed - self.staged
+
+    def that_become(self, size: i64) -> i64:
+        """Bytes whose frames are at most ``size`` bytes on the other side, however short each is."""
+        if self.growth == 0:
+            return size
+        least = self.framing.least_frame
+        return size * least // (least + self.growth)
 
     def longest(self) -> i64:
         """Bytes of the frame begun, or that it may have at most."""
@@ -293,15 +302,7 @@ class Receive:
                 self.fault = NOT_OURS
                 self.refused_bytes = length
                 return False
-        body = framing.body_size(header, 0)
-        self.fault = judge(body, self.limit)
-        if self.fault != OK:
-            self.faulty_size = body
-            self.refused_bytes = length
-            return False
-        self._body = body
-        self.size = header_size + body
-        return True
+        return self._take_size(framing.body_size(header, 0), header_size, length)
 
     def _find_end(self, data: bytes, length: i64) -> bool:
         """As ``_take_header``, for frames that end with a delimiter: it is looked for in ``data``, and where ``data`` begins."""
@@ -321,13 +322,17 @@ class Receive:
             self._stage(data)
             return False
         self._first = False
-        self.fault = judge(body, limit)
+        return self._take_size(body, tail, length)
+
+    def _take_size(self, body: i64, around: i64, length: i64) -> bool:
+        """The frame begun has so many bytes of body, and of what is around it; False when it is not good."""
+        self.fault = judge(body, self.limit)
         if self.fault != OK:
             self.faulty_size = body
             self.refused_bytes = length
             return False
         self._body = body
-        self.size = body + tail
+        self.size = around + body
         return True
 
     def _line_so_far(self, data: bytes, start: i64) -> i64:

@@ -7,13 +7,14 @@ as long as there is room for, and nobody not at all.
 import abc
 from typing import Final
 
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
 __all__ = ["MAX_WAITING", "Refusals", "Refused"]
 
 MAX_WAITING: Final = 1000
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Refused(abc.ABC):
     """One of them."""
 

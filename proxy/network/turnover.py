@@ -116,7 +116,7 @@ class Turnover(Timer):
                 )
                 receiving[channel] = mark
             held = channel.write_half.held_for_peer
-            if held != 0 and channel.write_half.is_sending:
+            if held != 0 and channel.write_half.is_sending and not channel.read_half.is_urgent:
                 mark = self._judge(
                     channel,
                     self._sending.get(channel),

@@ -14,7 +14,7 @@ from proxy.cells import CAUSES, LISTENER_BLOCK, PROCESSOR_BLOCK, SIDE_BLOCK, UPS
 from proxy.network import mute
 from proxy.network.channel import Channel
 from proxy.network.state import ChannelState
-from proxy.relay import losses, state
+from proxy.relay import limiting, losses, state
 from proxy.relay.counters import ERROR_INDEX, tls_error
 from proxy.relay.pair import Leg, Pair, PairTimer
 from proxy.relay.state import PairEvent, PairState
@@ -111,7 +111,7 @@ def check_done(pair: Pair) -> None:
         return
     if not both and not pair.upstream.ended and pairing is not None and (pairing.open > 0 or _is_within(pair.upstream)):
         return
-    if _pending(pair):
+    if _pending(pair) or pair.client.holds() or pair.upstream.holds():
         return
     end(pair, _end_cause(pair, pair.first_end), pair.detail, pair.first_side)
 
@@ -147,6 +147,8 @@ def end(pair: Pair, cause: Cause, detail: str, side: str) -> None:
     pair.state = state.next_state(pair.state, PairEvent.END)
     pair.client.forward_to = None
     pair.upstream.forward_to = None
+    pair.client.let_go()
+    pair.upstream.let_go()
     for leg in (pair.client, pair.upstream):
         if leg.channel is not None and leg.channel.read_half.receive.is_within_cut:
             losses.cut_short(pair, leg, leg.channel, leg.channel.read_half.cut_at)
@@ -193,6 +195,7 @@ def _linger(pair: Pair, leg: Leg) -> None:
         _close_leg(pair, leg)
         return
     _shut(leg)
+    limiting.release(pair, leg, channel)
     channel.gated = False  # what comes now does not go into the log
     channel.unmute(PEER)
     channel.unmute(TAP)
@@ -254,6 +257,7 @@ def _arm(pair: Pair, delay_ns: i64) -> None:
 def closed(pair: Pair, leg: Leg, channel: Channel) -> None:
     """A channel is closed, for whatever reason; an upstream's that was never READY is ``opening.attempt_failed``."""
     leg.gone = True
+    limiting.release(pair, leg, channel)
     losses.drop_rest(pair, leg, channel)
     if not leg.ended:
         losses.tap_partial(pair, leg, channel)
@@ -282,8 +286,10 @@ def _count_client(pair: Pair, channel: Channel) -> None:
 
 def _count_upstream(pair: Pair, channel: Channel) -> None:
     cause = pair.cause or channel.close_cause or Cause.INTERNAL
+    upstream = pair.route.upstream
+    assert upstream is not None, "its channel was connected"
     pair.route.counters.upstream_counts.cells[ACTIVE] -= 1
-    pair.route.upstream.counters.counts.cells[USED] -= 1
+    upstream.counters.counts.cells[USED] -= 1
     pair.owner.loop.upstream_durations[ERROR_INDEX[cause]].observe(channel.closed_ns - channel.connected_ns)
 
 

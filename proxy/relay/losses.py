@@ -58,8 +58,7 @@ def tap_partial(pair: Pair, leg: Leg, channel: Channel) -> None:
 
 def drop_rest(pair: Pair, leg: Leg, channel: Channel) -> None:
     """Count the run that an error of ours, on its way here, kept from being passed on."""
-    looked_at = pair.pairing is not None or leg.tap is not None
-    if looked_at and leg.frames != channel.frames_received:
+    if leg.counts() and leg.frames != channel.frames_received:
         drop(pair, leg, channel.frames_received - leg.frames, channel.bytes_received - channel.lost_bytes - leg.bytes, None)
 
 

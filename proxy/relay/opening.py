@@ -14,13 +14,13 @@ from proxy.cells import LISTENER_BLOCK, PROCESSOR_BLOCK
 from proxy.network import mute
 from proxy.network.channel import Channel
 from proxy.network.translation import Translation
-from proxy.relay import ending, state, tapping
+from proxy.relay import ending, limiting, state, tapping
 from proxy.relay.counters import tls_error
 from proxy.relay.ending import ACTIVE, HANDSHAKING_CLIENTS, USED
 from proxy.relay.pair import Leg, Pair
 from proxy.relay.pairing import Pairing
 from proxy.relay.state import PairEvent, PairState
-from proxy.relay.upstream import Attempt, Tried
+from proxy.relay.upstream import Attempt, Tried, Upstream
 from proxy.tap.record import DIRECTION_REQUEST, DIRECTION_RESPONSE
 
 __all__ = ["attempt_failed", "ready", "start"]
@@ -69,8 +69,12 @@ def _client_ready(pair: Pair, channel: Channel) -> None:
     if channel.options.tls is not None:
         loop.counts.cells[HANDSHAKING_CLIENTS] -= 1
         loop.downstream_handshakes[0].observe(channel.ready_ns - channel.connected_ns)
+    if pair.route.upstream is None:
+        _serve(pair, channel)
+        return
     pair.state = state.next_state(pair.state, PairEvent.CLIENT_READY)
     tapping.match(pair, pair.client, channel, DIRECTION_REQUEST)
+    limiting.limit(pair, pair.client, channel)
     channel.mute(PEER)
     if pair.owner.draining:
         ending.end(pair, Cause.DRAINED, "", "internal")
@@ -78,9 +82,22 @@ def _client_ready(pair: Pair, channel: Channel) -> None:
     _connect(pair)
 
 
+def _serve(pair: Pair, channel: Channel) -> None:
+    """Open a pair without an upstream: a handler answers."""
+    pair.state = state.next_state(pair.state, PairEvent.SERVED)
+    pair.upstream.ended = True
+    tapping.match(pair, pair.client, channel, DIRECTION_REQUEST)
+    tapping.match(pair, pair.upstream, channel, DIRECTION_RESPONSE)
+    if pair.route.kafka:
+        pair.pairing = Pairing(pair.route.counters.pairing)
+        tapping.share_facts(pair)
+    if pair.owner.draining:
+        ending.end(pair, Cause.DRAINED, "", "internal")
+
+
 def _connect(pair: Pair) -> None:
     """Try the endpoint that the upstream says; end when every one has failed."""
-    upstream, selector = pair.route.upstream, pair.owner.selector
+    upstream, selector = _upstream(pair), pair.owner.selector
     while True:
         attempt = upstream.pick(pair.tried, selector.now_ns)
         if attempt is None:
@@ -99,7 +116,7 @@ def _start_attempt(pair: Pair, attempt: Attempt) -> bool:
         channel = selector.connect(endpoint.family, endpoint.address, pair.id, options, pair.upstream, peer=endpoint.text)
     except OSError as error:
         if error.errno in NO_SOCKET:
-            pair.route.upstream.abandoned(attempt, selector.now_ns)
+            _upstream(pair).abandoned(attempt, selector.now_ns)
             ending.end(pair, Cause.LIMIT, f"{endpoint.text}: {error}", "internal")
             return True
         _note_failure(pair, attempt, Cause.UPSTREAM_REFUSED, str(error), selector.now_ns)
@@ -118,7 +135,7 @@ def _note_failure(pair: Pair, attempt: Attempt, cause: Cause, detail: str, now_n
     if pair.tried is None:
         pair.tried = Tried()
     pair.tried.add(endpoint, cause, f"{endpoint.text}: {detail}")
-    if pair.route.upstream.failed(attempt, cause, detail, now_ns):
+    if _upstream(pair).failed(attempt, cause, detail, now_ns):
         pair.owner.endpoint_changed(pair, endpoint)
 
 
@@ -141,7 +158,7 @@ def _upstream_ready(pair: Pair, channel: Channel) -> None:
     assert attempt is not None, "an upstream that is told of was tried"
     pair.attempt = None
     pair.tried = None
-    upstream = pair.route.upstream
+    upstream = _upstream(pair)
     upstream.counters.counts.cells[USED] += 1
     if upstream.answered(attempt, channel.ready_ns):
         pair.owner.endpoint_changed(pair, attempt.endpoint)
@@ -150,19 +167,23 @@ def _upstream_ready(pair: Pair, channel: Channel) -> None:
         pair.owner.loop.upstream_handshakes[0].observe(channel.ready_ns - channel.connected_ns)
     pair.route.counters.upstream_counts.cells[ACTIVE] += 1
     if client.options.framing is not channel.options.framing:
-        pair.client.translation = Translation(client.options.framing, channel.options.framing)
-        pair.upstream.translation = Translation(channel.options.framing, client.options.framing)
+        pair.client.translation = Translation(client.options.framing, channel.options.framing, pair.owner.scratch)
+        pair.upstream.translation = Translation(channel.options.framing, client.options.framing, pair.owner.scratch)
     pair.state = state.next_state(pair.state, PairEvent.UPSTREAM_READY)
     tapping.match(pair, pair.upstream, channel, DIRECTION_RESPONSE)
+    limiting.limit(pair, pair.upstream, channel)
     if pair.route.kafka:
         pair.pairing = Pairing(pair.route.counters.pairing)
         tapping.share_facts(pair)
-    else:
-        if pair.client.tap is None and pair.client.translation is None:
-            pair.client.forward_to = channel.write_half
-        if pair.upstream.tap is None and pair.upstream.translation is None:
-            pair.upstream.forward_to = client.write_half
+    tapping.forward(pair, pair.client)
+    tapping.forward(pair, pair.upstream)
     client.unmute(PEER)
+
+
+def _upstream(pair: Pair) -> Upstream:
+    upstream = pair.route.upstream
+    assert upstream is not None, "an attempt is of an upstream"
+    return upstream
 
 
 def attempt_failed(pair: Pair, channel: Channel) -> None:
@@ -181,7 +202,7 @@ def attempt_failed(pair: Pair, channel: Channel) -> None:
         _note_failure(pair, attempt, cause, channel.detail, channel.closed_ns)
         _connect(pair)
         return
-    pair.route.upstream.abandoned(attempt, channel.closed_ns)
+    _upstream(pair).abandoned(attempt, channel.closed_ns)
     if pair.state is CLOSING:
         ending.check_gone(pair)
     else:

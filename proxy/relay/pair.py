@@ -1,5 +1,5 @@
-"""The pair: one client's channel joined to one upstream's. This module says what a pair is, and by which rules it lives; see ``leg`` for the hot
-path of a run.
+"""The pair: one client's channel joined to one upstream's, or to a handler alone (``handler_leg``). This module says what a pair is, and by which
+rules it lives; see ``leg`` for the hot path of a run.
 
 Theory of operation. Each channel has a ``Leg`` as its sink: what is needed to pass its runs on. While a pair is OPEN and nobody
 looks into its frames, ``Leg.forward_to`` is what writes to the other channel, and a run is one ``send`` (rule 2). Everything else is in five
@@ -32,21 +32,25 @@ from proxy.cause import Cause
 from proxy.network import mute
 from proxy.network.channel import Channel
 from proxy.network.channel_sink import ChannelSink
+from proxy.network.read_size import MAX_READ
 from proxy.network.selector import Selector
 from proxy.network.timer import Timer
-from proxy.network.translation import Translation
+from proxy.network.translation import Scratch, Translation
 from proxy.network.write_half import WriteHalf
 from proxy.relay.counters import LoopCounters
 from proxy.relay.pairing import Pairing
+from proxy.relay.quotas import Quotas
 from proxy.relay.route import Route
 from proxy.relay.state import PairState
+from proxy.relay.throttle import Throttle
 from proxy.relay.upstream import Attempt, Endpoint, Tried
 from proxy.tap.frame_tap import FrameTap
 
-__all__ = ["Leg", "Pair", "PairOwner", "PairTimer"]
+__all__ = ["Leg", "LegMaker", "Pair", "PairOwner", "PairTimer"]
 
 ADMIN: Final = mute.ADMIN
 DRAIN: Final = mute.DRAIN
+TAP: Final = mute.TAP
 HANDSHAKING: Final = PairState.HANDSHAKING
 
 
@@ -56,15 +60,18 @@ class PairOwner(abc.ABC):
 
     Attributes:
         loop: counters of the processor.
+        scratch: what translations write into.
         wall_offset_ns: what the selector's clock lacks to the time of day.
         draining: no new pairs.
     """
 
     def __init__(self, loop: LoopCounters) -> None:
         self.loop: Final = loop
+        self.scratch: Final = Scratch()
         self.wall_offset_ns: i64 = 0
         self.draining: bool = False
         self._selector: Selector | None = None
+        self._quotas: Quotas | None = None
 
     @property
     def selector(self) -> Selector:
@@ -72,9 +79,16 @@ class PairOwner(abc.ABC):
         assert self._selector is not None, "attach comes before the first connection"
         return self._selector
 
+    @property
+    def quotas(self) -> Quotas:
+        """How much may pass, of whom; without limits until some are set."""
+        assert self._quotas is not None, "attach comes before the first connection"
+        return self._quotas
+
     def attach(self, selector: Selector) -> None:
         """Name the selector."""
         self._selector = selector
+        self._quotas = Quotas(selector, self.loop)
 
     @abc.abstractmethod
     def make_leg(self, pair: "Pair", *, is_client: bool) -> "Leg":
@@ -119,6 +133,7 @@ class Leg(ChannelSink):
         drops_frame: no piece of that frame was passed on, and none will be.
         translation: to what the other channel speaks, when that is another framing.
         look: to int32, for who looks into frames of another framing.
+        throttle: why its channel is throttled; None: nothing ever asked for that.
     """
 
     __deletable__ = ("pair",)
@@ -141,15 +156,66 @@ class Leg(ChannelSink):
         self.drops_frame: bool = False
         self.translation: Translation | None = None
         self.look: Translation | None = None
+        self.throttle: Throttle | None = None
 
     @property
     def other(self) -> "Leg":
         """The pair's other leg."""
         return self.pair.upstream if self.is_client else self.pair.client
 
+    def gates(self) -> bool:
+        """Whether it is asked before its channel is read."""
+        throttle = self.throttle
+        return (self.tap is not None and self.tap.mutes) or (throttle is not None and throttle.meter is not None)
+
+    def admits(self, channel: Channel) -> bool:
+        """Whether neither the tap's log nor a quota keeps its channel from being read now; who does has muted it."""
+        if self.tap is not None and not self.tap.may_read():
+            channel.mute(TAP)
+            self.pair.owner.tap_full(self)
+            return False
+        meter = None if self.throttle is None else self.throttle.meter
+        return meter is None or meter.may_read()
+
+    def read_limit(self) -> i64:
+        meter = None if self.throttle is None else self.throttle.meter
+        return MAX_READ if meter is None else meter.read_limit()
+
+    def was_read(self) -> None:
+        meter = None if self.throttle is None else self.throttle.meter
+        if meter is not None:
+            meter.was_read()
+
+    def looks(self) -> bool:
+        """Whether somebody looks into its frames."""
+        return self.tap is not None or self.translation is not None or self.pair.pairing is not None
+
+    def counts(self) -> bool:
+        """Whether ``frames`` and ``bytes`` have what was received from its channel, nothing else, and nothing less."""
+        return self.tap is not None or self.pair.pairing is not None
+
+    def holds(self) -> bool:
+        """Whether it has frames that are to be passed on, or answered, and are not yet."""
+        return False
+
+    def held_bytes(self) -> i64:
+        """Bytes booked at the memory pool besides those of its channel."""
+        return 0
+
+    def let_go(self) -> None:
+        """The pair begins to end: what was received and not passed on will not be."""
+
     def release(self) -> None:
         """Let go of the pair, which is CLOSED: two that hold each other would stay until the garbage collector finds them."""
         del self.pair
+
+
+class LegMaker(abc.ABC):
+    """Makes legs of another kind."""
+
+    @abc.abstractmethod
+    def make_leg(self, pair: "Pair", *, is_client: bool) -> Leg:
+        """As ``PairOwner.make_leg``."""
 
 
 class PairTimer(Timer):
@@ -229,16 +295,18 @@ class Pair:
     @property
     def counts_answers(self) -> bool:
         """Whether it is known how many answers are owed."""
-        return self.pairing is not None and not self.pairing.lost
+        return self.route.upstream is None or (self.pairing is not None and not self.pairing.lost)
 
     def owes_nothing(self) -> bool:
         """Whether nothing is under way, as far as can be seen: no frame is begun, no answer that is known of is owed, nothing waits to be written, or
         to be read, but for a client that is not to be read because it drains or an operator says so.
         """
         client, upstream = self.client.channel, self.upstream.channel
-        if client is None or upstream is None:
+        if client is None or (upstream is None and self.route.upstream is not None):
             return True
-        if client.pending_send != 0 or upstream.pending_send != 0 or client.read_half.receive.within or upstream.read_half.receive.within:
+        if self.client.holds() or self.upstream.holds() or client.pending_send != 0 or client.read_half.receive.within:
+            return False
+        if upstream is not None and (upstream.pending_send != 0 or upstream.read_half.receive.within):
             return False
         if self.counts_answers and self.pairing is not None and self.pairing.open > 0:
             return False

@@ -26,9 +26,10 @@ from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
 from proxy.network.run import Run
+from proxy.relay.kafka_fields import NO_ACKS_FIELD, produce_acks
 from proxy.tap.request_facts import RequestFacts
 
-__all__ = ["MAX_OPEN", "Pairing", "PairingStats", "produce_acks"]
+__all__ = ["MAX_OPEN", "Pairing", "PairingStats"]
 
 MAX_OPEN: Final = 10_000
 """Requests open on one connection above which the client is muted for ``peer`` until half of them are answered."""
@@ -45,10 +46,8 @@ _REQUEST_HEAD: Final = 8  # of a body: key, version, correlation id
 _ANSWER_HEAD: Final = 4  # correlation id
 _PREFIX: Final = 512  # of a frame in pieces; enough for what client id and transactional id usually are before acks
 _LONG_PREFIX: Final = 131072  # and for the longest legal ones, 32767 bytes each, and as many of tagged fields
-_FLEXIBLE_PRODUCE: Final = 9
 _PLAUSIBLE_KEY: Final = 128
 _PLAUSIBLE_VERSION: Final = 32
-_NO_ACKS_FIELD: Final = -2
 
 
 class PairingStats:
@@ -80,78 +79,6 @@ def _small_zeros(count: i64) -> "vec[i32]":
         out = append(out, zero)
         count -= 1
     return out
-
-
-def _skip_varint(data: bytes, pos: i64, end: i64) -> i64:
-    while pos < end and data[pos] & 0x80:
-        pos += 1
-    return pos + 1
-
-
-def _varint(data: bytes, pos: i64, end: i64) -> i64:
-    value: i64 = 0
-    shift: i64 = 0
-    while pos < end and shift < 35:
-        byte = i64(data[pos])
-        value |= (byte & 0x7F) << shift
-        if byte & 0x80 == 0:
-            return value
-        pos += 1
-        shift += 7
-    return -1
-
-
-def _skip_string(data: bytes, pos: i64, end: i64) -> i64:
-    """Behind a nullable string with an int16 length; past ``end`` when it is not whole."""
-    if pos + 2 > end:
-        return end + 1
-    length = i64(read_i16_be(data, pos))
-    return pos + 2 + length if length > 0 else pos + 2
-
-
-def _skip_compact_string(data: bytes, pos: i64, end: i64) -> i64:
-    length = _varint(data, pos, end)
-    if length < 0:
-        return end + 1
-    pos = _skip_varint(data, pos, end)
-    return pos + length - 1 if length > 1 else pos
-
-
-def _skip_tags(data: bytes, pos: i64, end: i64) -> i64:
-    count = _varint(data, pos, end)
-    pos = _skip_varint(data, pos, end)
-    if count < 0 or count > 16:
-        return end + 1
-    while count > 0 and pos < end:
-        pos = _skip_varint(data, pos, end)
-        length = _varint(data, pos, end)
-        if length < 0:
-            return end + 1
-        pos = _skip_varint(data, pos, end) + length
-        count -= 1
-    return pos
-
-
-def produce_acks(data: bytes, pos: i64, end: i64, version: i64) -> i64:
-    """The acks of a Produce request, or -2 when they are not within ``data``.
-
-    Args:
-        data: holds the body's first bytes.
-        pos: where the body begins.
-        end: behind the frame's last byte in ``data``.
-        version: of the request.
-
-    Source: ProduceRequest; header v1 up to version 8, v2 with tagged fields from 9; transactional id from 3.
-    """
-    pos = _skip_string(data, pos + _REQUEST_HEAD, end)
-    if version >= _FLEXIBLE_PRODUCE:
-        pos = _skip_tags(data, pos, end)
-        pos = _skip_compact_string(data, pos, end)
-    elif version >= 3:
-        pos = _skip_string(data, pos, end)
-    if pos + 2 > end:
-        return _NO_ACKS_FIELD
-    return i64(read_i16_be(data, pos))
 
 
 class Pairing:
@@ -237,7 +164,7 @@ class Pairing:
         have = i64(len(head))
         if have < start + _REQUEST_HEAD or have >= start + size or i64(read_i16_be(head, start)) != _PRODUCE:
             return True
-        return produce_acks(head, start, have, i64(read_i16_be(head, start + 2))) != _NO_ACKS_FIELD
+        return produce_acks(head, start, have, i64(read_i16_be(head, start + 2))) != NO_ACKS_FIELD
 
     def _request(self, data: bytes, pos: i64, end: i64, size: i64, now_ns: i64) -> None:
         index = self._frames
@@ -265,7 +192,7 @@ class Pairing:
             acks = produce_acks(data, pos, end, version)
             if acks == 0:
                 return
-            if acks == _NO_ACKS_FIELD:
+            if acks == NO_ACKS_FIELD:
                 self.lose()
                 return
         self._push(read_i64_be(data, pos), size, now_ns)
@@ -305,6 +232,33 @@ class Pairing:
         self._entries, self._sizes, self._times = entries, sizes, times
         self._head = 0
         self._mask = capacity - 1
+
+    def take_out(self, place: i64) -> None:
+        """Forget the open request that so many others stand before: it will have no answer."""
+        self._move(place, self.open - 1)
+        self.open -= 1
+        self._count_open()
+
+    def put_in(self, place: i64, run: Run, now_ns: i64) -> None:
+        """As ``requests``, for one frame, which so many open requests stand before."""
+        facts = self.facts
+        self.facts = None
+        before = self.open
+        self.requests(run, now_ns)
+        self.facts = facts
+        if self.open > before:
+            self._move(before, place)
+
+    def _move(self, place: i64, to: i64) -> None:
+        """Put one open request at another place; those between make room."""
+        step: i64 = 1 if to > place else -1
+        while place != to:
+            here = (self._head + place) & self._mask
+            place += step
+            there = (self._head + place) & self._mask
+            entry, size, time_ns = self._entries[here], self._sizes[here], self._times[here]
+            self._entries[here], self._sizes[here], self._times[here] = self._entries[there], self._sizes[there], self._times[there]
+            self._entries[there], self._sizes[there], self._times[there] = entry, size, time_ns
 
     def answers(self, run: Run, now_ns: i64, keep: bool) -> None:
         """The next whole frames from the upstream; sets ``sensitive``.

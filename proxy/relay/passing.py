@@ -21,7 +21,7 @@ from proxy.relay.pairing import MAX_OPEN, Pairing
 from proxy.relay.state import PairState
 from proxy.tap.frame_tap import FrameTap
 
-__all__ = ["passed_by", "passes_to", "received", "room_for", "sent", "translate", "wait_for_room"]
+__all__ = ["hold", "let_ask", "look_at", "passed_by", "passes_to", "received", "room_for", "sent", "translate", "wait_for_room"]
 
 NO_LIMIT: Final = 1 << 31
 PEER: Final = mute.PEER
@@ -68,7 +68,7 @@ def _pass_on(pair: Pair, leg: Leg, channel: Channel, out: WriteHalf, run: Run, s
     """Look at a run, and send what it is on the other side, which may be the same."""
     now_ns = pair.owner.selector.read_clock()  # not the poll's: an answer can come within the poll that passed its request on
     seen = run if leg.look is None or leg.tap is None else translate(leg.look, run)
-    accepted = _look_at(pair, leg, seen, now_ns) if run.part == 0 else _look_at_part(pair, leg, seen, now_ns)
+    accepted = look_at(pair, leg, seen, now_ns) if run.part == 0 else _look_at_part(pair, leg, seen, now_ns)
     leg.frames += run.frames
     leg.bytes += run.size
     if not accepted:
@@ -79,10 +79,10 @@ def _pass_on(pair: Pair, leg: Leg, channel: Channel, out: WriteHalf, run: Run, s
     if not out.send(sent):
         channel.mute(PEER)
     if pair.pairing is not None:
-        _hold(pair, pair.pairing, leg)
+        hold(pair, pair.pairing, leg)
 
 
-def _look_at(pair: Pair, leg: Leg, run: Run, now_ns: i64) -> bool:
+def look_at(pair: Pair, leg: Leg, run: Run, now_ns: i64) -> bool:
     """Pair and tap a run; False: the tap's log is full, and the source is to be muted."""
     pairing = pair.pairing
     if pairing is not None:
@@ -94,7 +94,7 @@ def _look_at(pair: Pair, leg: Leg, run: Run, now_ns: i64) -> bool:
 
 
 def _look_at_part(pair: Pair, leg: Leg, run: Run, now_ns: i64) -> bool:
-    """As ``_look_at``, for a piece of a frame that is cut through."""
+    """As ``look_at``, for a piece of a frame that is cut through."""
     pairing = pair.pairing
     if pairing is not None and run.part & PART_FIRST:
         if leg.is_client:
@@ -138,7 +138,7 @@ def passed_by(pair: Pair, leg: Leg, size: i64, frames: i64) -> None:
     leg.frames += frames
     leg.bytes += size
     if pair.pairing is not None:
-        _hold(pair, pair.pairing, leg)
+        hold(pair, pair.pairing, leg)
 
 
 def _append_part(pair: Pair, tap: FrameTap, leg: Leg, run: Run, now_ns: i64) -> bool:
@@ -174,7 +174,7 @@ def _append(pair: Pair, tap: FrameTap, leg: Leg, run: Run, now_ns: i64) -> bool:
     return tap.append(run, leg.frames, capture_ns, sensitive, pairing.keys, pairing.latencies, pairing.request_sizes, pairing.correlation_ids)
 
 
-def _hold(pair: Pair, pairing: Pairing, leg: Leg) -> None:
+def hold(pair: Pair, pairing: Pairing, leg: Leg) -> None:
     """Mute a client with too many open requests; unmute it when half are answered; end a half-closed pair with none."""
     client = pair.client.channel
     if leg.is_client:
@@ -182,15 +182,20 @@ def _hold(pair: Pair, pairing: Pairing, leg: Leg) -> None:
             pair.full = True
             client.mute(PEER)
         return
-    if pair.full and 2 * pairing.open <= MAX_OPEN:
-        pair.full = False
-        upstream = pair.upstream.channel
-        if client is not None and (upstream is None or upstream.can_send):
-            client.unmute(PEER)
+    let_ask(pair, pairing)
     if pair.state is HALF_CLOSED:
         ending.check_done(pair)
     elif pair.draining:
         ending.end_if_answered(pair)
+
+
+def let_ask(pair: Pair, pairing: Pairing) -> None:
+    """Unmute a client that had too many open requests when half of them are answered."""
+    if pair.full and 2 * pairing.open <= MAX_OPEN:
+        pair.full = False
+        client, upstream = pair.client.channel, pair.upstream.channel
+        if client is not None and (upstream is None or upstream.can_send):
+            client.unmute(PEER)
 
 
 def sent(pair: Pair, leg: Leg) -> None:

@@ -31,6 +31,8 @@ WRITES: Final = SIDE_BLOCK.at("framegate.write.count")
 TOO_LARGE: Final = SIDE_BLOCK.at("framegate.frame.rejected", "frame_too_large")
 NEGATIVE: Final = SIDE_BLOCK.at("framegate.frame.rejected", "negative_size")
 INCOMPLETE: Final = SIDE_BLOCK.at("framegate.frame.rejected", "incomplete")
+THROTTLE_TIME: Final = SIDE_BLOCK.at("framegate.throttle.time")
+THROTTLE: Final = MUTE_CAUSES.index("throttle")
 CUT_SHORT: Final = SIDE_BLOCK.at("framegate.frame.cut_short")
 SIZES: Final = SIDE_BLOCK.at("framegate.frame.size")
 
@@ -191,6 +193,7 @@ class Publisher:
         cells[NEGATIVE] = stats.refused_negative
         cells[INCOMPLETE] = stats.refused_incomplete
         cells[CUT_SHORT] = stats.cut_short
+        cells[THROTTLE_TIME] = stats.mute_ns[THROTTLE]
         for cause in range(i64(len(MUTE_CAUSES))):
             processor[MUTED + cause] += stats.muted[cause]
             processor[MUTES + cause] += stats.mutes[cause]

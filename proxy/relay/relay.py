@@ -8,12 +8,12 @@ from mypy_extensions import i64
 from proxy.cause import Cause
 from proxy.network import mute
 from proxy.network.connection_id import ConnectionIds
-from proxy.relay import ending, opening, tapping
+from proxy.relay import ending, limiting, opening, tapping
 from proxy.relay.counters import Counters
 from proxy.relay.ending import CLOSED_BY
 from proxy.relay.leg import RelayLeg
 from proxy.relay.opening import ACCEPTED
-from proxy.relay.pair import Leg, Pair, PairOwner
+from proxy.relay.pair import Leg, LegMaker, Pair, PairOwner
 from proxy.relay.route import Route
 from proxy.relay.upstream import Endpoint
 from proxy.relay.watcher import PairWatcher
@@ -35,8 +35,9 @@ class _Pairs(PairOwner):
         rules: of the tap, those in force; None: there is no tap.
     """
 
-    def __init__(self, counters: Counters, watcher: PairWatcher, rules: TapRules | None, writer: TapWriter | None) -> None:
+    def __init__(self, counters: Counters, watcher: PairWatcher, rules: TapRules | None, writer: TapWriter | None, handled: LegMaker | None) -> None:
         super().__init__(counters.loop)
+        self._handled: Final = handled
         self.open: dict[int, Pair] = {}
         self._watcher: Final = watcher
         self.rules = rules
@@ -47,9 +48,9 @@ class _Pairs(PairOwner):
         client = pair.client.channel
         if self.rules is None or client is None:
             return None
-        source = client if direction == DIRECTION_REQUEST else pair.upstream.channel
-        assert source is not None, "a leg is tapped when its channel is READY"
         route = pair.route
+        source = client if direction == DIRECTION_REQUEST or route.upstream is None else pair.upstream.channel
+        assert source is not None, "a leg is tapped when its channel is READY"
         framing = source.options.framing.name
         return self.rules.match(route.listener, route.protocol, direction, client.principal or None, client.peer, int(pair.id), framing)
 
@@ -79,10 +80,15 @@ class _Pairs(PairOwner):
                     channel.crash(error)
 
     def make_leg(self, pair: Pair, *, is_client: bool) -> Leg:
-        return RelayLeg(pair, is_client=is_client)
+        if pair.route.handler is None:
+            return RelayLeg(pair, is_client=is_client)
+        assert self._handled is not None, "a route with a handler comes with what hands frames over"
+        return self._handled.make_leg(pair, is_client=is_client)
 
     def endpoint_changed(self, pair: Pair, endpoint: Endpoint) -> None:
-        self._watcher.endpoint_changed(pair.route.upstream, endpoint)
+        upstream = pair.route.upstream
+        assert upstream is not None, "the endpoint is one of its"
+        self._watcher.endpoint_changed(upstream, endpoint)
 
     def pair_muted(self, pair: Pair) -> None:
         self._watcher.pair_muted(pair)
@@ -103,9 +109,15 @@ class Relay:
     """
 
     def __init__(
-        self, ids: ConnectionIds, counters: Counters, watcher: PairWatcher, rules: TapRules | None = None, writer: TapWriter | None = None
+        self,
+        ids: ConnectionIds,
+        counters: Counters,
+        watcher: PairWatcher,
+        rules: TapRules | None = None,
+        writer: TapWriter | None = None,
+        handled: LegMaker | None = None,
     ) -> None:
-        self.pairs: Final = _Pairs(counters, watcher, rules, writer)
+        self.pairs: Final = _Pairs(counters, watcher, rules, writer, handled)
         self._ids: Final = ids
 
     def take_over(self, sock: socket.socket, route: Route, peer: str, accepted_ns: i64) -> Pair:
@@ -153,6 +165,13 @@ class Relay:
             tapping.retap(pair)
         except Exception as error:  # the others are to follow
             ending.crash(pair, error, "tap")
+
+    def follow_limits(self, pair: Pair) -> None:
+        """Have the limits in force hold for an open pair."""
+        try:
+            limiting.follow(pair)
+        except Exception as error:  # the others are to follow
+            ending.crash(pair, error, "command")
 
     def refuse(self, route: Route, cause: Cause) -> i64:
         """Count a connection that never became a pair; its id."""

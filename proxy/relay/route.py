@@ -6,6 +6,7 @@ from mypy_extensions import i64
 
 from proxy.network.options import ChannelOptions
 from proxy.relay.counters import ListenerCounters
+from proxy.relay.handler_metrics import HandlerMetrics
 from proxy.relay.upstream import Upstream
 
 __all__ = ["Route"]
@@ -16,7 +17,7 @@ class Route:
 
     Attributes:
         listener: its name.
-        upstream: where its pairs connect; other listeners may share it.
+        upstream: where its pairs connect; other listeners may share it. None: a handler answers.
         protocol: ``framed`` or ``kafka``.
         kafka: requests are paired with answers.
         options: of client channels; ``options.limit`` is the listener's max_receive_size.
@@ -24,19 +25,21 @@ class Route:
         half_close_ns: how long one direction may outlive the other without a byte passing.
         waits_before_data: a client that ends its stream before its first byte may read what the server says first.
         counters: what is counted.
+        handler: frames go to one, and this is what it counts; None: there is none.
     """
 
     def __init__(
         self,
         *,
         listener: str,
-        upstream: Upstream,
+        upstream: Upstream | None,
         protocol: str,
         options: ChannelOptions,
         upstream_options: dict[str, ChannelOptions],
         half_close_ns: i64,
         waits_before_data: bool,
         counters: ListenerCounters,
+        handler: HandlerMetrics | None = None,
     ) -> None:
         self.listener: Final = listener
         self.upstream: Final = upstream
@@ -47,3 +50,4 @@ class Route:
         self.half_close_ns: Final[i64] = half_close_ns
         self.waits_before_data: Final[bool] = waits_before_data
         self.counters: Final = counters
+        self.handler: Final = handler

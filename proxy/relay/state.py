@@ -28,6 +28,7 @@ class PairEvent(TableEnum):
 
     CLIENT_READY = "client_ready"  # the client's channel is READY
     UPSTREAM_READY = "upstream_ready"  # so is an upstream's
+    SERVED = "served"  # the client's channel is READY, and there is no upstream to wait for: a handler answers
     STREAM_ENDED = "stream_ended"  # one side sends no more, the other may
     END = "end"  # the cause is known
     GONE = "gone"  # both channels are closed
@@ -43,6 +44,7 @@ CLOSED: Final = PairState.CLOSED
 TRANSITIONS: Final[dict[tuple[PairState, PairEvent], PairState]] = {
     (HANDSHAKING, PairEvent.CLIENT_READY): CONNECTING_UPSTREAM,
     (CONNECTING_UPSTREAM, PairEvent.UPSTREAM_READY): OPEN,
+    (HANDSHAKING, PairEvent.SERVED): OPEN,
     (OPEN, PairEvent.STREAM_ENDED): HALF_CLOSED,
     (HANDSHAKING, PairEvent.END): CLOSING,
     (CONNECTING_UPSTREAM, PairEvent.END): CLOSING,

@@ -16,7 +16,7 @@ from proxy.tap.frame_tap import FrameTap
 from proxy.tap.record import DIRECTION_REQUEST, DIRECTION_RESPONSE
 from proxy.tap.request_facts import RequestFacts
 
-__all__ = ["end_change", "match", "retap", "share_facts"]
+__all__ = ["end_change", "forward", "match", "retap", "share_facts"]
 
 TAP: Final = mute.TAP
 OPEN: Final = PairState.OPEN
@@ -26,16 +26,17 @@ CLOSED: Final = PairState.CLOSED
 
 
 def match(pair: Pair, leg: Leg, channel: Channel, direction: int) -> None:
-    """Ask whether a leg is tapped."""
+    """Ask whether a leg is tapped. ``channel``: whose framing its frames are in."""
     leg.tap = pair.owner.match(pair, direction)
-    _look_by_int32(leg, channel)
-    channel.gated = leg.tap is not None and leg.tap.mutes
+    _look_by_int32(pair, leg, channel)
+    if channel is leg.channel:
+        channel.gated = leg.gates()
 
 
-def _look_by_int32(leg: Leg, channel: Channel) -> None:
+def _look_by_int32(pair: Pair, leg: Leg, channel: Channel) -> None:
     """The record has frames in one framing, whatever they were on the wire."""
     if leg.tap is not None and leg.look is None and channel.options.framing is not INT32:
-        leg.look = Translation(channel.options.framing, INT32, joins=True)
+        leg.look = Translation(channel.options.framing, INT32, pair.owner.scratch, joins=True)
 
 
 def retap(pair: Pair) -> None:
@@ -44,6 +45,10 @@ def retap(pair: Pair) -> None:
         return
     for leg, direction in ((pair.client, DIRECTION_REQUEST), (pair.upstream, DIRECTION_RESPONSE)):
         channel = leg.channel
+        if channel is None and pair.route.upstream is None and leg is pair.upstream and pair.client.channel is not None:
+            match(pair, leg, pair.client.channel, direction)
+            share_facts(pair)
+            continue
         if channel is None or channel.ready_ns == 0:
             continue
         fresh = pair.owner.match(pair, direction)
@@ -60,18 +65,22 @@ def _set_tap(pair: Pair, leg: Leg, channel: Channel, tap: FrameTap | None) -> No
         leg.frames = channel.frames_received
         leg.bytes = channel.bytes_received - channel.staged
     leg.tap = tap
-    _look_by_int32(leg, channel)
+    _look_by_int32(pair, leg, channel)
     leg.next_tap = None
     leg.changes_tap = False
     share_facts(pair)
-    channel.gated = tap is not None and tap.mutes
-    if not channel.gated:
+    channel.gated = leg.gates()
+    if tap is None or not tap.mutes:
         channel.unmute(TAP)
-    looks = tap is not None or pair.pairing is not None
+    forward(pair, leg)
+
+
+def forward(pair: Pair, leg: Leg) -> None:
+    """Have a leg's runs written without another look, if nobody is to look, and there is somebody to write to."""
     upstream = pair.upstream.channel
     passes = (pair.state is OPEN or pair.state is HALF_CLOSED) and upstream is not None and upstream.ready_ns != 0
     out = leg.other.channel
-    leg.forward_to = out.write_half if out is not None and passes and not looks and leg.translation is None else None
+    leg.forward_to = out.write_half if out is not None and passes and not leg.looks() else None
 
 
 def end_change(pair: Pair, leg: Leg) -> None:

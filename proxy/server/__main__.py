@@ -18,6 +18,7 @@ from proxy.network.connection_id import ConnectionIds
 from proxy.network.pool_kinds import make_pool
 from proxy.network.selector import Selector
 from proxy.relay.drain import Drain
+from proxy.relay.pair import LegMaker
 from proxy.relay.publisher import CellReserve, Publisher
 from proxy.relay.relay import Relay
 from proxy.server.heap import Heap
@@ -72,6 +73,15 @@ def _raise_limits() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def _handler_legs(settings: Settings) -> LegMaker | None:
+    """What makes the legs of pairs whose frames go to handlers."""
+    if settings.requests is None:
+        return None
+    from proxy.relay.handler_leg import HandlerLegs  # here: a processor without handlers does without
+
+    return HandlerLegs(settings.requests)
+
+
 def _build(message: StartMessage, slot: int, cells_fd: int, sockets: tuple[socket.socket, socket.socket, socket.socket], reader: LinkReader) -> Loop:
     clock = MonotonicClock()
     pool = make_pool(message["config"]["memory_pool"]["kind"], message["share"], clock.now_ns)
@@ -89,7 +99,7 @@ def _build(message: StartMessage, slot: int, cells_fd: int, sockets: tuple[socke
         rules.begin(time.time_ns())
         tap.start()
     watcher = Watcher()
-    relay = Relay(ConnectionIds(slot, message["generation"]), settings.counters, watcher, rules, tap)
+    relay = Relay(ConnectionIds(slot, message["generation"]), settings.counters, watcher, rules, tap, _handler_legs(settings))
     selector = Selector(clock, pool)
     relay.pairs.attach(selector)
     settings.attach(relay, tap)

@@ -19,13 +19,14 @@ from proxy.cause import Cause
 from proxy.network.fd_handler import FdHandler
 from proxy.network.selector import Selector
 from proxy.relay.pair import Pair
+from proxy.relay.quotas import DemandWatcher, KeyDemand
 from proxy.relay.relay import Relay
 from proxy.relay.route import Route
 from proxy.server.closed import encode_closed
 from proxy.server.commands import Commands
 from proxy.server.link import Handover, LinkError, LinkReader, LinkWriter, receive_handover
-from proxy.server.messages import ClosedNotice, EventRow
-from proxy.server.pair_rows import closed_row, refused_row
+from proxy.server.messages import ClosedNotice, DemandNotice, EventRow
+from proxy.server.pair_rows import closed_row, demand_row, refused_row
 from proxy.server.protocol import event_notice
 from proxy.server.rows import ClosedRow, HandoverFailedRow
 from proxy.server.settings import Settings
@@ -37,6 +38,7 @@ MAX_REPLY_BYTES: Final = 1 << 20
 MAX_JOBS: Final = 64
 MAX_ROWS: Final = 128  # closed rows in one message
 LINK_CLOSE_MS: Final = 1_000
+HANDLER_PROCESS: Final = "@handler"  # stands where a connection has its listener, in which there can be no ``@``
 READABLE: Final = select.EPOLLIN
 WRITABLE: Final = select.EPOLLOUT
 
@@ -59,6 +61,16 @@ class _HandoverSocket(FdHandler):
 
     def on_event(self, events: i64) -> None:
         self._link.on_handover()
+
+
+class _Demands(DemandWatcher):
+    """Control divides the rates."""
+
+    def __init__(self, link: "ControlLink") -> None:
+        self._link: Final = link
+
+    def demanded(self, demands: list[KeyDemand]) -> None:
+        self._link.demanded(demands)
 
 
 class ControlLink:
@@ -109,6 +121,7 @@ class ControlLink:
         self._handing: bool = False
         self._takes_over: bool = True
         self._finishing: bool = False
+        relay.pairs.quotas.watcher = _Demands(self)
 
     # What is told.
 
@@ -153,6 +166,11 @@ class ControlLink:
             self._end()
             return
         self.watch()
+
+    def demanded(self, demands: list[KeyDemand]) -> None:
+        """Tell what is in demand, unless the link is behind: it is told again soon."""
+        if self.writer.pending == 0:
+            self.reply(DemandNotice(type="demand", demands=[demand_row(each) for each in demands]))
 
     def pair_closed(self, pair: Pair) -> None:
         """A pair is over: its row goes out with the next counts."""
@@ -205,6 +223,9 @@ class ControlLink:
             self.log("handover_failed", HandoverFailedRow(error=str(error)))
 
     def _take_over(self, handover: Handover, descriptor: int) -> None:
+        if handover.listener == HANDLER_PROCESS:
+            self._take_over_process(handover, descriptor)
+            return
         route = self._settings.routes.get(handover.listener)
         if route is None:
             if descriptor >= 0:
@@ -224,6 +245,22 @@ class ControlLink:
             else:
                 sock.close()
             self._refuse(handover, route, Cause.INTERNAL, str(error))
+
+    def _take_over_process(self, handover: Handover, descriptor: int) -> None:
+        """A socket to a handler process, whose slot and generation stand where a connection has its peer."""
+        requests = self._settings.requests
+        if requests is None or descriptor < 0:
+            if descriptor >= 0:
+                os.close(descriptor)
+            reason = "no listener has a handler" if requests is None else "no descriptor to be had"
+            self.log("handover_failed", HandoverFailedRow(error=f"handler process {handover.peer}: {reason}"))
+            return
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, descriptor)
+        try:
+            requests.take_over(sock, handover.peer)
+        except OSError as error:
+            sock.close()
+            self.log("handover_failed", HandoverFailedRow(error=f"handler process {handover.peer}: {error}"))
 
     def _refuse(self, handover: Handover, route: Route, cause: Cause, detail: str) -> None:
         """A connection that cannot be taken over ends with its row, like every other."""

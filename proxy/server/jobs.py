@@ -279,10 +279,12 @@ class EvictJob(Job):
 
 
 class FollowJob(Job):
-    """Have each pair that was open when a change was committed follow the tap's rules."""
+    """Have each pair that was open when a change was committed follow the tap's rules, the limits, or both."""
 
-    def __init__(self, message: CommitCommand, relay: Relay) -> None:
+    def __init__(self, message: CommitCommand, relay: Relay, *, rules: bool, limits: bool) -> None:
         super().__init__(message["id"])
+        self._rules = rules
+        self._limits = limits
         self._relay = relay
         self._ids = deque(relay.pairs.open)
 
@@ -291,8 +293,10 @@ class FollowJob(Job):
             if not self._ids:
                 return True
             pair = self._relay.pairs.open.get(self._ids.popleft())
-            if pair is not None:
+            if pair is not None and self._rules:
                 self._relay.follow(pair)
+            if pair is not None and self._limits:
+                self._relay.follow_limits(pair)
         return False
 
     def result(self) -> Reply:

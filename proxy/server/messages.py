@@ -13,6 +13,7 @@
     evict {count, spared: listener|null}      result {affected}              the longest idle pairs are closed (cause limit)
     upstreams                                 result {rows}                  of endpoints that are left out
     holders {limit}                           result {rows}                  who holds most of the memory pool, most first
+    parts {default, parts}                    result {}                      of the rates: see ``proxy.relay.quotas``; what is not named stays
     drain {timeout_ms}                        result {} at once; later the notice drained {open, cut_off}
     stop                                      no answer: flush and exit
 
@@ -22,7 +23,11 @@ that. Where ``listener`` chose them, those whose turn did not come are undone.
 
 Anything else, and what cannot be read, is answered with ``error {error}``; so is a list that the end of the processor cut short.
 
-Unasked, a processor tells ``closed`` (rows: see ``closed``), ``log {level, event, fields}`` (``protocol.EVENTS``) and ``drained``.
+Unasked, a processor tells ``closed`` (rows: see ``closed``), ``log {level, event, fields}`` (``protocol.EVENTS``), ``drained``, and
+``demand {demands}``: ten times a second, what is asked of the rates, where several processors share them.
+
+A handler process has the same link, and says less: it starts with ``start {wire, slot, generation, node, handlers, path, upstreams}``, answers
+``ready {wire, pid, handlers}`` or ``failed {error}``, and tells ``beat`` (four times a second) and ``log`` until it is told ``stop``.
 
 Who makes a message calls its class, so that the type checker sees every key; who gets one has it judged (``protocol``). ``link`` puts it on the
 wire.
@@ -33,6 +38,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 from proxy.server.rows import (
     EndpointDownRow,
     EndpointUpRow,
+    HandlerRaisedRow,
     HandoverFailedRow,
     HolderRow,
     InternalErrorRow,
@@ -44,6 +50,7 @@ from proxy.server.rows import (
 __all__ = [
     "AbortCommand",
     "AbortedReply",
+    "BeatNotice",
     "BulkCommand",
     "BulkReply",
     "Change",
@@ -51,6 +58,8 @@ __all__ = [
     "Command",
     "CommitCommand",
     "CommittedReply",
+    "DemandNotice",
+    "DemandRow",
     "DescribeCommand",
     "DescribeReply",
     "DrainCommand",
@@ -62,6 +71,10 @@ __all__ = [
     "EvictCommand",
     "EvictReply",
     "FailedMessage",
+    "HandlerFacts",
+    "HandlerNotice",
+    "HandlerReadyMessage",
+    "HandlerStartMessage",
     "HoldersCommand",
     "HoldersReply",
     "LimitsRow",
@@ -70,8 +83,13 @@ __all__ = [
     "LogNotice",
     "Notice",
     "OverrideRow",
+    "PartRow",
+    "PartsCommand",
+    "PartsReply",
     "PrepareCommand",
     "PreparedReply",
+    "RateCounter",
+    "RateLevel",
     "RateRow",
     "ReadyMessage",
     "RefusedReply",
@@ -82,6 +100,8 @@ __all__ = [
     "UpstreamsReply",
 ]
 
+RateLevel = Literal["node", "listener", "address"]
+RateCounter = Literal["request_bytes", "request_frames", "response_bytes", "response_frames"]
 Endpoints = dict[str, list[list[str | int]]]
 """Addresses by upstream: ``[host, family, path]`` or ``[host, family, address, port]``."""
 
@@ -95,6 +115,7 @@ class StartMessage(TypedDict):
     Attributes:
         config: of ``proxy.config.model.to_wire``.
         share: bytes of the memory pool.
+        part: millionths of each rate, until ``parts`` says otherwise; without it all of it.
         files: certificates, keys and authorities by path, as latin-1; without it they are read from the disk.
     """
 
@@ -106,6 +127,7 @@ class StartMessage(TypedDict):
     boot_id: str
     share: int
     endpoints: Endpoints
+    part: NotRequired[int]
     files: NotRequired[dict[str, str]]
 
 
@@ -123,6 +145,42 @@ class FailedMessage(TypedDict):
 
     type: Literal["failed"]
     error: str
+
+
+class HandlerStartMessage(TypedDict):
+    """What a handler process starts with.
+
+    Attributes:
+        handlers: ``package.module:name`` by listener.
+        path: folders in which Python looks before all others, absolute.
+        upstreams: by listener, whether it has one.
+    """
+
+    type: Literal["start"]
+    wire: int
+    slot: int
+    generation: int
+    node: str
+    handlers: dict[str, str]
+    path: list[str]
+    upstreams: dict[str, bool]
+
+
+class HandlerFacts(TypedDict):
+    """What a handler said of itself; ``description``: the first line of its docstring."""
+
+    ordered_pipelining: bool
+    directions: list[str]
+    description: str
+
+
+class HandlerReadyMessage(TypedDict):
+    """A handler process serves; its handlers by listener."""
+
+    type: Literal["ready"]
+    wire: int
+    pid: int
+    handlers: dict[str, HandlerFacts]
 
 
 # Changes and commands. An id is given by who sends one.
@@ -248,6 +306,23 @@ class HoldersCommand(_Asked):
     limit: int
 
 
+class PartRow(TypedDict):
+    """Millionths of one rate; -1: as of keys that are not named. ``name`` is empty for the node."""
+
+    level: RateLevel
+    name: str
+    counter: RateCounter
+    part: int
+
+
+class PartsCommand(_Asked):
+    """Which part of each rate this processor has."""
+
+    type: Literal["parts"]
+    default: int
+    parts: list[PartRow]
+
+
 class DrainCommand(_Asked):
     """Drain, or shorten the time that is left of a drain."""
 
@@ -271,6 +346,7 @@ Command = (
     | EvictCommand
     | UpstreamsCommand
     | HoldersCommand
+    | PartsCommand
     | DrainCommand
     | StopCommand
 )
@@ -367,6 +443,13 @@ class HoldersReply(TypedDict):
     rows: list[HolderRow]
 
 
+class PartsReply(TypedDict):
+    """It has these parts."""
+
+    type: Literal["result"]
+    id: int
+
+
 class DrainReply(TypedDict):
     """It drains."""
 
@@ -386,6 +469,7 @@ Reply = (
     | EvictReply
     | UpstreamsReply
     | HoldersReply
+    | PartsReply
     | DrainReply
 )
 
@@ -417,5 +501,42 @@ class DrainedNotice(TypedDict):
     cut_off: int
 
 
-Notice = ClosedNotice | LogNotice | DrainedNotice
-EventRow = EndpointDownRow | EndpointUpRow | HandoverFailedRow | InternalErrorRow | TapIncompleteRow | TapRuleOffRow
+class BeatNotice(TypedDict):
+    """A handler process lives. It tells from a thread of its own, so that a handler that never returns is seen.
+
+    Attributes:
+        handled, failed: frames since the start, and those of them at which a handler raised.
+        busy_ns: for how long at least one frame was being handled, since the start.
+        in_handler: frames that are being handled now; the one that is longest for ``oldest_ns``, 0 when there is none.
+        queued: frames that wait for their turn.
+    """
+
+    type: Literal["beat"]
+    handled: int
+    failed: int
+    busy_ns: int
+    in_handler: int
+    oldest_ns: int
+    queued: int
+
+
+class DemandRow(TypedDict):
+    """What was asked of one rate: tokens a second that passed, and how many would share alike, in thousandths; 0: it held nobody up."""
+
+    level: RateLevel
+    name: str
+    counter: RateCounter
+    passed: int
+    users: int
+
+
+class DemandNotice(TypedDict):
+    """What is in demand; what is not named is as it was."""
+
+    type: Literal["demand"]
+    demands: list[DemandRow]
+
+
+HandlerNotice = BeatNotice | LogNotice
+Notice = ClosedNotice | LogNotice | DrainedNotice | DemandNotice
+EventRow = EndpointDownRow | EndpointUpRow | HandlerRaisedRow | HandoverFailedRow | InternalErrorRow | TapIncompleteRow | TapRuleOffRow

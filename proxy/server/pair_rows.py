@@ -1,6 +1,6 @@
 """Pairs and endpoints as rows (``rows``). Times are nanoseconds of the time of day."""
 
-from typing import Final
+from typing import Final, cast
 
 from mypy_extensions import i64
 
@@ -8,24 +8,37 @@ from proxy.cause import Cause
 from proxy.network import mute
 from proxy.network.channel import Channel
 from proxy.relay.pair import Pair
+from proxy.relay.quotas import KeyDemand
 from proxy.relay.route import Route
 from proxy.relay.state import PairState
 from proxy.relay.upstream import Endpoint, Upstream
+from proxy.server.messages import DemandRow, RateCounter, RateLevel
 from proxy.server.rows import ClosedRow, EndpointDownRow, EndpointUpRow, HolderRow, LostRow, MuteRow, OpenRow, TlsRow, TrafficRow
 
-__all__ = ["closed_row", "endpoint_down_row", "endpoint_up_row", "holder_row", "open_row", "refused_row"]
+__all__ = ["closed_row", "demand_row", "endpoint_down_row", "endpoint_up_row", "holder_row", "open_row", "refused_row"]
 
 NS_PER_MS: Final = 1_000_000
 
 
 def _frames(pair: Pair) -> TrafficRow:
     client, upstream = pair.client.channel, pair.upstream.channel
-    return TrafficRow(request=0 if client is None else int(client.frames_received), response=0 if upstream is None else int(upstream.frames_received))
+    requests = 0 if client is None else int(client.frames_received)
+    if client is not None and pair.route.upstream is None:
+        return TrafficRow(request=requests, response=int(client.write_half.frames_sent))
+    return TrafficRow(request=requests, response=0 if upstream is None else int(upstream.frames_received))
 
 
 def _bytes(pair: Pair) -> TrafficRow:
     client, upstream = pair.client.channel, pair.upstream.channel
-    return TrafficRow(request=0 if client is None else int(client.bytes_received), response=0 if upstream is None else int(upstream.bytes_received))
+    requests = 0 if client is None else int(client.bytes_received)
+    if client is not None and pair.route.upstream is None:
+        return TrafficRow(request=requests, response=int(client.write_half.bytes_sent))
+    return TrafficRow(request=requests, response=0 if upstream is None else int(upstream.bytes_received))
+
+
+def _upstream_name(route: Route) -> str:
+    """Empty where a handler answers."""
+    return "" if route.upstream is None else route.upstream.name
 
 
 def _tls(channel: Channel | None) -> TlsRow | None:
@@ -41,12 +54,18 @@ def _state(pair: Pair) -> str:
     return pair.state.value
 
 
+def demand_row(demand: KeyDemand) -> DemandRow:
+    """What was asked of one rate."""
+    level, counter = cast(RateLevel, demand.level), cast(RateCounter, demand.counter)
+    return DemandRow(level=level, name=demand.name, counter=counter, passed=int(demand.passed), users=int(demand.users))
+
+
 def open_row(pair: Pair, wall_offset_ns: i64) -> OpenRow:
     """A pair that is not CLOSED."""
     client, upstream = pair.client.channel, pair.upstream.channel
     last_active_ns = pair.opened_ns
     pending: i64 = 0
-    leased: i64 = 0
+    leased: i64 = pair.client.held_bytes() + pair.upstream.held_bytes()
     for channel in (client, upstream):
         if channel is not None:
             pending += channel.pending_send
@@ -57,7 +76,7 @@ def open_row(pair: Pair, wall_offset_ns: i64) -> OpenRow:
         id=int(pair.id),
         listener=pair.route.listener,
         peer="" if client is None else client.peer,
-        upstream=pair.route.upstream.name,
+        upstream=_upstream_name(pair.route),
         endpoint=pair.endpoint,
         principal=(None if client is None else client.principal) or None,
         tls=_tls(client),
@@ -84,7 +103,7 @@ def closed_row(pair: Pair, wall_offset_ns: i64) -> ClosedRow:
         id=int(pair.id),
         listener=pair.route.listener,
         peer="" if client is None else client.peer,
-        upstream=pair.route.upstream.name,
+        upstream=_upstream_name(pair.route),
         endpoint=pair.endpoint,
         principal=(None if client is None else client.principal) or None,
         tls=_tls(client),
@@ -111,7 +130,7 @@ def refused_row(pair_id: i64, route: Route, peer: str, opened_ns: i64, now_ns: i
         id=int(pair_id),
         listener=route.listener,
         peer=peer,
-        upstream=route.upstream.name,
+        upstream=_upstream_name(route),
         endpoint="",
         principal=None,
         tls=None,

@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar, cast
 
 from proxy.server.messages import (
     AbortedReply,
+    BeatNotice,
     BulkCommand,
     BulkReply,
     Change,
@@ -20,6 +21,7 @@ from proxy.server.messages import (
     Command,
     CommitCommand,
     CommittedReply,
+    DemandNotice,
     DescribeCommand,
     DescribeReply,
     DrainCommand,
@@ -29,12 +31,18 @@ from proxy.server.messages import (
     EventRow,
     EvictCommand,
     EvictReply,
+    HandlerNotice,
+    HandlerReadyMessage,
+    HandlerStartMessage,
     HoldersCommand,
     HoldersReply,
     ListCommand,
     ListReply,
     LogNotice,
     Notice,
+    PartRow,
+    PartsCommand,
+    PartsReply,
     PrepareCommand,
     PreparedReply,
     ReadyMessage,
@@ -46,6 +54,7 @@ from proxy.server.messages import (
 from proxy.server.rows import (
     EndpointDownRow,
     EndpointUpRow,
+    HandlerRaisedRow,
     HandoverFailedRow,
     InternalErrorRow,
     TapIncompleteRow,
@@ -55,6 +64,7 @@ from proxy.server.shape import shape_of
 
 __all__ = [
     "EVENTS",
+    "HANDLER_NOTICES",
     "NOTICES",
     "REPLIES",
     "WIRE_VERSION",
@@ -70,8 +80,12 @@ __all__ = [
     "evict_request",
     "holders_request",
     "list_request",
+    "parts_request",
     "prepare_request",
     "read_command",
+    "read_handler_notice",
+    "read_handler_ready",
+    "read_handler_start",
     "read_notice",
     "read_ready",
     "read_start",
@@ -100,12 +114,13 @@ class Event(NamedTuple):
 EVENTS: Final = {
     "endpoint_down": Event("warning", EndpointDownRow),
     "endpoint_up": Event("info", EndpointUpRow),
+    "handler_raised": Event("error", HandlerRaisedRow),
     "handover_failed": Event("error", HandoverFailedRow),
     "internal_error": Event("error", InternalErrorRow),
     "tap_incomplete": Event("error", TapIncompleteRow),
     "tap_rule_off": Event("warning", TapRuleOffRow),
 }
-"""What a processor logs, by name."""
+"""What a processor or a handler process logs, by name."""
 
 
 def event_notice(event: str, row: EventRow) -> LogNotice:
@@ -124,7 +139,9 @@ def _by_type(*declared: Any) -> dict[str, Any]:
     return {word: each for each in declared for word in typing.get_args(each.__annotations__["type"])}
 
 
-NOTICES: Final = _by_type(ClosedNotice, LogNotice, DrainedNotice)
+NOTICES: Final = _by_type(ClosedNotice, LogNotice, DrainedNotice, DemandNotice)
+HANDLER_NOTICES: Final = _by_type(BeatNotice, LogNotice)
+"""Of a handler process."""
 _COMMANDS: Final = _by_type(*typing.get_args(Command))
 REPLIES: Final = {
     "prepare": _by_type(PreparedReply, RefusedReply),
@@ -138,6 +155,7 @@ REPLIES: Final = {
     "evict": _by_type(EvictReply),
     "upstreams": _by_type(UpstreamsReply),
     "holders": _by_type(HoldersReply),
+    "parts": _by_type(PartsReply),
     "drain": _by_type(DrainReply),
 }
 """What may answer a command, besides an error: what is declared, by type. Of ``stop`` there is no answer."""
@@ -170,14 +188,24 @@ def read_notice(message: Message) -> Notice:
     Raises:
         MessageError: it is not what its type says, or the row of an event is not what its name says.
     """
+    _judge_notice(message, NOTICES)
+    return cast(Notice, message)
+
+
+def read_handler_notice(message: Message) -> HandlerNotice:
+    """What a handler process tells; its type is in ``HANDLER_NOTICES``. See ``read_notice``."""
+    _judge_notice(message, HANDLER_NOTICES)
+    return cast(HandlerNotice, message)
+
+
+def _judge_notice(message: Message, declared: Mapping[str, Any]) -> None:
     kind = message["type"]
-    _judge(kind, NOTICES[kind], message)
+    _judge(kind, declared[kind], message)
     if kind == "log":
         event = EVENTS.get(message["event"])
         if event is None:
             raise MessageError(f"no event {message['event']}")
         _judge(message["event"], event.row, message["fields"])
-    return cast(Notice, message)
 
 
 def read_start(message: Message) -> StartMessage:
@@ -186,11 +214,21 @@ def read_start(message: Message) -> StartMessage:
     Raises:
         MessageError: something else, or control speaks another version.
     """
+    _judge_start(message, "this processor", StartMessage)
+    return cast(StartMessage, message)
+
+
+def read_handler_start(message: Message) -> HandlerStartMessage:
+    """Control's first words to a handler process; see ``read_start``."""
+    _judge_start(message, "this handler process", HandlerStartMessage)
+    return cast(HandlerStartMessage, message)
+
+
+def _judge_start(message: Message, we: str, declared: Any) -> None:
     if message["type"] != "start":
         raise MessageError(f"the first message is {message['type']}, not start")
-    _judge_version(message, "control", "this processor")
-    _judge("start", StartMessage, message)
-    return cast(StartMessage, message)
+    _judge_version(message, "control", we)
+    _judge("start", declared, message)
 
 
 def read_ready(message: Message) -> ReadyMessage:
@@ -202,6 +240,13 @@ def read_ready(message: Message) -> ReadyMessage:
     _judge_version(message, "it", "control")
     _judge("ready", ReadyMessage, message)
     return cast(ReadyMessage, message)
+
+
+def read_handler_ready(message: Message) -> HandlerReadyMessage:
+    """A handler process's first words; see ``read_ready``."""
+    _judge_version(message, "it", "control")
+    _judge("ready", HandlerReadyMessage, message)
+    return cast(HandlerReadyMessage, message)
 
 
 def _judge_version(message: Message, they: str, we: str) -> None:
@@ -279,6 +324,11 @@ def upstreams_request() -> Request[UpstreamsReply]:
 def holders_request(limit: int) -> Request[HoldersReply]:
     """Ask who holds most."""
     return Request(HoldersCommand(type="holders", limit=limit), REPLIES["holders"])
+
+
+def parts_request(default: int, parts: list[PartRow]) -> Request[PartsReply]:
+    """Ask a processor to keep to its parts of the rates."""
+    return Request(PartsCommand(type="parts", default=default, parts=parts), REPLIES["parts"])
 
 
 def drain_request(timeout_ms: int) -> Request[DrainReply]:

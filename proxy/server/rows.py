@@ -60,9 +60,10 @@ class ChannelRow(TypedDict):
 
     Attributes:
         id: a number on the link and in events; the log prints it as text (``format_connection_id``).
+        upstream: empty where a handler answers.
         endpoint: the upstream's address tried last; empty: none.
         tls: of the client; None: plaintext, or not known.
-        frames, bytes: received from the client, and from the upstream.
+        frames, bytes: received from the client, and from the upstream; or sent to the client, where a handler answers.
     """
 
     id: int
@@ -159,6 +160,17 @@ class EndpointUpRow(TypedDict):
     server_name: NotRequired[str]
     failures: int
     down_ms: int
+
+
+class HandlerRaisedRow(TypedDict):
+    """A handler raised: for which connection, what, and where. ``suppressed``: how often one did since the last row, that have none."""
+
+    listener: str
+    handler: str
+    connection: str
+    error: str
+    traceback: str
+    suppressed: int
 
 
 class HandoverFailedRow(TypedDict):

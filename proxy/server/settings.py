@@ -1,13 +1,14 @@
 """What the ``start`` message becomes: routes with their limits, TLS contexts and endpoints, and the changes that may be made to them.
 
 A change is prepared (judged against what is in force now), then committed or aborted; one at a time. Everything it may name exists from the
-start: limits, the pool's share, endpoints, the tap.
+start: limits, the pool's share, endpoints, quotas, the tap.
 """
 
 import socket
-from typing import Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from proxy.config.address import parse_address
+from proxy.config.limits import LimitsInForce, limits_from_wire
 from proxy.config.model import (
     CUT_ABOVE,
     MAX_RECEIVE_SIZE,
@@ -17,8 +18,10 @@ from proxy.config.model import (
     ProxyConfig,
     SocketConfig,
     UpstreamConfig,
+    forwarding_of,
     from_wire,
     largest_whole,
+    quotas_to_wire,
     rule_from_wire,
     whole_request,
 )
@@ -28,14 +31,19 @@ from proxy.network.framings import framing_of
 from proxy.network.memory_pool import MemoryPool
 from proxy.network.options import ChannelOptions, TlsSettings
 from proxy.network.receive import NEVER_CUT, ReceiveLimit
+from proxy.relay.bucket import WHOLE
 from proxy.relay.counters import Counters
+from proxy.relay.handler_metrics import HandlerMetrics
 from proxy.relay.relay import Relay
 from proxy.relay.route import Route
 from proxy.relay.upstream import Endpoint, Upstream
-from proxy.server.messages import Change, StartMessage
+from proxy.server.messages import Change, LimitsRow, StartMessage
 from proxy.server.protocol import change_fault
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter
+
+if TYPE_CHECKING:
+    from proxy.relay.request_channel import RequestChannel
 
 __all__ = ["ChangeError", "Settings"]
 
@@ -52,6 +60,7 @@ class _Prepared(NamedTuple):
     change: Change
     endpoints: dict[str, list[Endpoint]]
     rules: TapRules | None
+    limits: LimitsInForce | None
 
 
 class ChangeError(Exception):
@@ -79,6 +88,7 @@ class Settings:
         upstreams: by name; each is shared by the routes of all listeners before it.
         routes: by listener.
         limits: max_receive_size by listener.
+        requests: the way to the handler processes; None: no listener has a handler.
 
     Raises:
         ConfigError: certificates cannot be used, or an endpoint has no address.
@@ -103,17 +113,24 @@ class Settings:
             for name, item in self._upstream_configs.items()
         }
         self._accounts: Final = {item.name: pool.account(self.config.memory_pool.shares.get(item.name, 0)) for item in self.config.listeners}
+        self.requests: Final = _request_channel(self.config)
         self.routes: Final = {item.name: self._route(item) for item in self.config.listeners}
         self.limits: Final = {name: route.options.limit for name, route in self.routes.items()}
         self._prepared: _Prepared | None = None
         self._relay: Relay | None = None
         self._tap: TapWriter | None = None
+        self._part: Final = message.get("part", WHOLE)
         self._set_largest()
 
     def attach(self, relay: Relay, tap: TapWriter | None) -> None:
-        """Name those whose rules may change, and the log of what they record; without a log rules cannot change."""
+        """Name those whose rules and quotas may change, and the log of what they record; without a log rules cannot change."""
         self._relay = relay
         self._tap = tap
+        if self.requests is not None:
+            self.requests.attach(relay.pairs.selector)
+        relay.pairs.quotas.show_in(self.counters)
+        relay.pairs.quotas.set_parts(self._part, [])
+        relay.pairs.quotas.set_limits(limits_from_wire(quotas_to_wire(self.config)))
 
     def _route(self, listener: ListenerConfig) -> Route:
         counters = self.counters.listeners[listener.name]
@@ -126,7 +143,9 @@ class Settings:
             context = server_context(
                 tls.certificate, tls.key, client_auth=tls.client_auth, client_ca=tls.client_ca, min_version=tls.min_version, files=self._files
             )
-        speaks, onward = self._framing(listener), self._framing(self._upstream_configs[listener.upstream])
+        upstream = None if listener.upstream is None else self._upstream_configs[listener.upstream]
+        speaks = self._framing(listener)
+        onward = speaks if upstream is None else self._framing(upstream)
         options = ChannelOptions(
             side="downstream",
             limit=ReceiveLimit(listener.max_receive_size),
@@ -138,7 +157,7 @@ class Settings:
             min_rate=listener.min_rate,
             tls=None if context is None else TlsSettings(context, server_side=True),
             account=self._accounts[listener.name],
-            cut_from=_cut_from(listener.forwarding.requests),
+            cut_from=_cut_from(forwarding_of(listener).requests),
             first_piece=0 if listener.protocol == "framed" else KAFKA_HEAD,
             framing=speaks,
             onward=onward if onward is not speaks else None,
@@ -146,13 +165,14 @@ class Settings:
         )
         return Route(
             listener=listener.name,
-            upstream=self.upstreams[listener.upstream],
+            upstream=None if upstream is None else self.upstreams[upstream.name],
             protocol=listener.protocol,
             options=options,
-            upstream_options=self._upstream_options(listener, self._upstream_configs[listener.upstream]),
+            upstream_options={} if upstream is None else self._upstream_options(listener, upstream),
             half_close_ns=times.half_close_ms * NS_PER_MS,
             waits_before_data=listener.half_close_before_data == "wait",
             counters=counters,
+            handler=None if listener.handler is None else HandlerMetrics(counters),
         )
 
     def _upstream_options(self, listener: ListenerConfig, upstream: UpstreamConfig) -> dict[str, ChannelOptions]:
@@ -170,7 +190,7 @@ class Settings:
                 min_rate=listener.min_rate,
                 tls=None if context is None else TlsSettings(context, server_side=False, server_name=name),
                 account=self._accounts[listener.name],
-                cut_from=_cut_from(listener.forwarding.responses),
+                cut_from=_cut_from(forwarding_of(listener).responses),
                 framing=speaks,
                 onward=onward if onward is not speaks else None,
                 socket=_socket(upstream.socket),
@@ -183,7 +203,7 @@ class Settings:
 
     def _set_largest(self) -> None:
         """Tell the pool how large the frames are that pass whole."""
-        requests = [whole_request(int(self.limits[item.name].value), item.forwarding.requests) for item in self.config.listeners]
+        requests = [whole_request(int(self.limits[item.name].value), forwarding_of(item).requests) for item in self.config.listeners]
         answer = largest_whole(self.config)[1]
         framings = [*map(self._framing, self.config.listeners), *map(self._framing, self.config.upstreams)]
         header = max(framing.most_header for framing in framings)
@@ -223,7 +243,18 @@ class Settings:
         except ConfigError as error:
             raise ChangeError(str(error)) from error
         rules = self._rules(change["tap_rules"]) if "tap_rules" in change else None
-        self._prepared = _Prepared(change_id, change, fresh, rules)
+        self._prepared = _Prepared(change_id, change, fresh, rules, self._quotas(change["limits"]) if "limits" in change else None)
+
+    def _quotas(self, row: LimitsRow) -> LimitsInForce:
+        """Quotas, ready to be asked."""
+        try:
+            limits = limits_from_wire(row)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ChangeError(f"limits that cannot be: {error}") from error
+        unknown = set(limits.listeners) - set(self.limits)
+        if unknown:
+            raise ChangeError(f"no listener {', '.join(sorted(unknown))}")
+        return limits
 
     def _rules(self, rows: list[dict[str, Any]]) -> TapRules:
         """The tap's rules, ready to be asked."""
@@ -241,7 +272,7 @@ class Settings:
     def _judge_share(self, share: int, limits: dict[str, int]) -> None:
         """A share holds each frame that passes whole."""
         for listener in self.config.listeners:
-            size = whole_request(limits[listener.name], listener.forwarding.requests)
+            size = whole_request(limits[listener.name], forwarding_of(listener).requests)
             if size > share:
                 raise ChangeError(f"the share of {share} bytes is below the max_receive_size of {listener.name}, {size}")
         answer = largest_whole(self.config)[1]
@@ -249,7 +280,9 @@ class Settings:
             raise ChangeError(f"the share of {share} bytes is below the max_receive_size of an upstream whose answers pass whole, {answer}")
 
     def commit(self, change_id: int) -> bool:
-        """Put the prepared change in force; False when it is not that one. Of tap rules: for new pairs; the caller has the others follow."""
+        """Put the prepared change in force; False when it is not that one. Of tap rules, and of rates that
+        hold for whom none did: for new pairs; the caller has the others follow.
+        """
         prepared = self._prepared
         if prepared is None or prepared.number != change_id:
             return False
@@ -266,6 +299,8 @@ class Settings:
             if self._relay.pairs.rules is not None:
                 prepared.rules.inherit(self._relay.pairs.rules, change.get("tap_rule", ""))
             self._relay.put_rules(prepared.rules)
+        if prepared.limits is not None and self._relay is not None:
+            self._relay.pairs.quotas.set_limits(prepared.limits)
         return True
 
     def abort(self, change_id: int) -> None:
@@ -276,6 +311,14 @@ class Settings:
 
 def _socket(config: SocketConfig) -> SocketConfig | None:
     return None if config == SocketConfig() else config
+
+
+def _request_channel(config: ProxyConfig) -> "RequestChannel | None":
+    if all(listener.handler is None for listener in config.listeners):
+        return None
+    from proxy.relay.request_channel import RequestChannel  # here: a processor without handlers does without
+
+    return RequestChannel(config.handlers.queue, config.handlers.timeout_ms * NS_PER_MS)
 
 
 def _cut_from(forward: Forward) -> int:

@@ -139,6 +139,7 @@ def test_what_there_is(stage: Stage) -> None:
         assert (listener.name, listener.upstream, listener.accepting, listener.max_receive_size) == ("a", "u", True, MIB)
         assert listener.forwarding == Forwarding()
         assert [item.name for item in await plane.list_upstreams()] == ["u"]
+        assert plane.handler_processes() == []
         assert (plane.health().started, plane.health().alive, plane.health().ready) == (True, True, True)
         assert [slot for slot, _ in plane.cells] == [0, 1]
         assert plane.config.node == "test"

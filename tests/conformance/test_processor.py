@@ -13,8 +13,10 @@ from typing import Any, Final
 import pytest
 
 from control.fleet.processor import COMMAND
+from control.fleet.wiring import HANDLER
 from proxy.cells import CellLayout, CellReader, create
 from proxy.config.model import MIB, ProxyConfig, TapConfig, TapRule, rules_to_wire, to_wire
+from proxy.handler.wire import WIRE, HandlerFacts, Hello, encode_hello
 from proxy.network.connection_id import format_connection_id
 from proxy.server.closed import decode_closed
 from proxy.server.link import Handover, LinkReader, encode, send_handover
@@ -398,3 +400,33 @@ def test_told_to_stop_it_tells_of_its_connections_and_ends(processor: Processor)
 def test_it_ends_when_control_is_gone(processor: Processor) -> None:
     processor.commands.close()
     assert processor.process.wait(10) == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_socket_to_a_handler_process_is_no_connection_and_ends_with_either_of_the_two(kind: str, upstream: ScriptedUpstream) -> None:
+    processor = Processor(KINDS[kind].make(), upstream, fleet.fleet_config(1, handler=fleet.ECHO))
+    try:
+        processor.start()
+        ends = []
+        for generation in (7, 8):
+            ours, theirs = socket.socketpair()
+            ours.settimeout(10)
+            with theirs:
+                assert send_handover(
+                    processor.handover, Handover(time.monotonic_ns(), int(socket.AF_UNIX), HANDLER, f"0.{generation}"), theirs.fileno()
+                )
+            facts = HandlerFacts(ordered_pipelining=True, directions=["request", "response"])
+            ours.sendall(encode_hello(Hello(wire=WIRE, slot=0, handlers={"a": facts})))
+            ends.append(ours)
+        assert processor.ask(type="list")["rows"] == []
+        assert (processor.gauge("connection.accepted", "a"), processor.gauge("connection.active", "downstream", "a")) == (0, 0)
+        ends.pop().close()
+        assert processor.ask(type="list")["rows"] == []
+        assert processor.process.poll() is None
+        processor.process.kill()
+        with contextlib.suppress(ConnectionResetError):  # when it has not read what we sent
+            assert ends[0].recv(1) == b""
+        ends[0].close()
+        assert [notice["type"] for notice in processor.notices] == ["ready"]
+    finally:
+        processor.close()

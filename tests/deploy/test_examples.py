@@ -143,6 +143,7 @@ def test_what_the_manual_reckons_with_is_what_the_warning_reckons_with() -> None
     comment = explained("memory_pool.size")
     processes = f"{capacity.CONTROL_BASE // model.MIB} MiB for the control process, {capacity.PROCESSOR_BASE // model.MIB} MiB for each processor"
     assert processes in comment
+    assert f"{capacity.HANDLER_BASE // model.MIB} MiB (or `handlers.memory`) for each handler process" in comment
     assert f"{capacity.CONNECTION // model.KIB} KiB for each connection and {capacity.TLS_SIDE // model.KIB} KiB for each side" in comment
     assert (capacity.PIECES, "a quarter more than the pool" in comment) == (1.25, True)
 
@@ -186,7 +187,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path
 def test_the_manual_loads_and_says_what_it_says(installed: Callable[[Path], Path]) -> None:
     config = load(installed(MANUAL))
     assert config.node == "edge-1"
-    assert [listener.name for listener in config.listeners] == ["kafka", "lookup"]
+    assert [listener.name for listener in config.listeners] == ["kafka", "lookup", "echo"]
     assert config.listeners[0].timeouts == model.ListenerTimeouts()
     assert config.listeners[0].tls is not None
     assert config.listeners[0].tls.client_auth == "required"

@@ -33,6 +33,7 @@ VERBS: Final = (
     ("channels", "mute", "--listener", "kafka", "--reason", "x"),
     ("channels", "unmute", "--listener", "kafka"),
     ("channels", "close", "--listener", "kafka"),
+    ("handlers", "list"),
     ("limits", "get"),
     ("limits", "get", "--listener", "kafka"),
     ("limits", "get", "--node"),

@@ -11,6 +11,8 @@ from typing import Any
 
 from control.events import Bus, Event
 from control.fleet.desired_state import DesiredState
+from control.fleet.handlers import Handlers, handler_names
+from control.fleet.processor import Processor
 from control.fleet.reaper import Reaper
 from control.fleet.slot import Slot
 from control.fleet.slot_cells import Life
@@ -24,12 +26,14 @@ from control.steering.pool import equal_shares
 from control.steering.steering import Steering
 from control.steering.taps import Rules
 from proxy.config.limits import UNLIMITED_NODE, LimitsConfig
-from proxy.config.model import MIB, ListenerConfig, MemoryPoolConfig, ProxyConfig, TapConfig, UpstreamConfig
+from proxy.config.model import MIB, HandlersConfig, ListenerConfig, MemoryPoolConfig, ProxyConfig, TapConfig, UpstreamConfig
 from proxy.server.protocol import Request
 
-__all__ = ["COMMAND", "Client", "Fleet", "MemoryLog", "facts", "fleet", "fleet_config", "open_channels", "run", "until"]
+__all__ = ["COMMAND", "ECHO", "HANDLER_COMMAND", "Client", "Fleet", "MemoryLog", "facts", "fleet", "fleet_config", "open_channels", "run", "until"]
 
 COMMAND = (sys.executable, "-P", str(Path(__file__).with_name("processor.py")))
+HANDLER_COMMAND = (sys.executable, "-P", str(Path(__file__).with_name("handler.py")))
+ECHO = "proxy.handler.echo:echo"
 Row = dict[str, Any]
 
 
@@ -61,7 +65,12 @@ class MemoryLog(RowLog):
 
 
 def fleet_config(
-    processors: int, tap: TapConfig | None = None, node_limits: LimitsConfig = UNLIMITED_NODE, others: Sequence[str] = (), **listener: Any
+    processors: int,
+    tap: TapConfig | None = None,
+    handlers: HandlersConfig | None = None,
+    node_limits: LimitsConfig = UNLIMITED_NODE,
+    others: Sequence[str] = (),
+    **listener: Any,
 ) -> ProxyConfig:
     """Listener a and others like it before upstream u."""
     given = {"address": "127.0.0.1:0", "upstream": "u", "max_receive_size": MIB, **listener}
@@ -73,6 +82,7 @@ def fleet_config(
         memory_pool=MemoryPoolConfig(size=12 * MIB),
         limits=node_limits,
         tap=tap,
+        handlers=handlers or HandlersConfig(),
     )
 
 
@@ -116,6 +126,9 @@ class Fleet:
         self._events: list[Row] = []
         addresses = {"u": Resolution([[endpoint[0], 2, *endpoint]])}
         self.desired = DesiredState(config, {"u": addresses["u"].addresses}, equal_shares(config.memory_pool.size, config.processors))
+        self.handlers: Handlers | None = None
+        if handler_names(config):
+            self.handlers = Handlers(config, self.reaper, self.meters, self.log, self.guard, events=events, command=HANDLER_COMMAND)
         self.supervisor = Supervisor(
             self.desired,
             self.acceptor,
@@ -124,12 +137,15 @@ class Fleet:
             self.log,
             self.guard,
             events=events,
+            on_ready=self._up,
             on_end=self._ended,
             command=command,
         )
         self.resolver = Resolver(Names(()), addresses, lambda: None, self.log)
         self.tapped: list[Rules] = []
-        self.steering = Steering(self.supervisor, self.acceptor, self.resolver, self.meters, self.log, events, self.guard, self.tapped.append)
+        self.steering = Steering(
+            self.supervisor, self.acceptor, self.resolver, self.meters, self.log, events, self.guard, self.tapped.append, self.handlers
+        )
         self._clients: list[Client] = []
 
     @property
@@ -137,6 +153,10 @@ class Fleet:
         """The same list each time."""
         self._events += [item.row for item in self._subscription.take() if isinstance(item, Event)]
         return self._events
+
+    def _up(self, processor: Processor) -> None:
+        if self.handlers is not None:
+            self.handlers.enter(processor)
 
     def _ended(self, slot: Slot, life: Life) -> None:
         self.ends.append((slot.number, life))
@@ -153,6 +173,8 @@ class Fleet:
         self.acceptor.stop()
         self.steering.close()
         await self.supervisor.stop()
+        if self.handlers is not None:
+            await self.handlers.stop()
         self.supervisor.close()
         self.acceptor.close()
         self.reaper.close()
@@ -168,6 +190,8 @@ async def fleet(processors: int = 2, mode: str = "", *, start: bool = True, time
         async with asyncio.timeout(timeout):
             if start:
                 await made.supervisor.start_slots(range(processors))
+                if made.handlers is not None:
+                    await made.handlers.start()
                 made.acceptor.start()
                 made.steering.set_serving()
             yield made

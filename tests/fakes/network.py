@@ -12,6 +12,7 @@ from proxy.network.channel_sink import ChannelSink
 from proxy.network.mute import PEER
 from proxy.network.options import ChannelOptions, TlsSettings
 from proxy.network.pool_kinds import make_pool
+from proxy.network.read_size import MAX_READ
 from proxy.network.receive import NEVER_CUT, ReceiveLimit
 from proxy.network.run import Run
 from proxy.network.selector import Selector
@@ -47,6 +48,7 @@ class Recorder:
         on: what to do additionally, by word.
         on_run: likewise, with each run.
         gate: answers for ``may_read``.
+        most: answer for ``read_limit``; what was read meanwhile is in ``reads``, by ``was_read``.
         room: answers for ``room_for``.
         passes: answers for ``passes_to``.
     """
@@ -58,6 +60,8 @@ class Recorder:
         self.on: dict[str, Callable[[Channel], None]] = {}
         self.on_run: Callable[[Channel, Run], None] | None = None
         self.gate: Callable[[Channel], bool] | None = None
+        self.most = MAX_READ
+        self.reads: list[int] = []
         self.room: tuple[int, bool] = (1 << 31, True)
         self.passes: dict[Channel, Channel] = {}
 
@@ -82,6 +86,9 @@ class Recorder:
 
     def may_read(self, channel: Channel) -> bool:
         return self.gate is None or self.gate(channel)
+
+    def was_read(self, channel: Channel) -> None:
+        self.reads.append(int(channel.bytes_received))
 
     def room_for(self, channel: Channel) -> tuple[int, bool]:
         return self.room
@@ -132,6 +139,12 @@ class RecorderSink(ChannelSink):
 
     def may_read(self) -> bool:
         return self._recorder.may_read(self.channel)
+
+    def read_limit(self) -> int:
+        return self._recorder.most
+
+    def was_read(self) -> None:
+        self._recorder.was_read(self.channel)
 
     def room_for(self) -> tuple[int, bool]:
         return self._recorder.room_for(self.channel)
@@ -232,6 +245,10 @@ class NetBench:
         self._peers.append(peer)
         channel = self.register(ours, len(self._peers), options or self.options())
         return channel, peer
+
+    def keep(self, peer: socket.socket) -> None:
+        """Close a peer at the end, too."""
+        self._peers.append(peer)
 
     def ready_pair(self, options: ChannelOptions | None = None, *, tcp: bool = False) -> tuple[Channel, socket.socket]:
         channel, peer = self.pair(options, tcp=tcp)

@@ -29,6 +29,8 @@ from control.plane import (
     ControlPlane,
     DownEndpoint,
     DrainResult,
+    HandlerProcessStatus,
+    HandlerStatus,
     Health,
     Holder,
     Limit,
@@ -58,6 +60,7 @@ from proxy.config.model import (
     TapConfig,
     TapRule,
     UpstreamConfig,
+    forwarding_of,
     largest_whole,
     whole_request,
 )
@@ -66,7 +69,7 @@ from proxy.server.rows import OpenRow
 from tests.fakes import rows
 from tests.fakes.rows import OPENED_NS
 
-__all__ = ["FakePlane", "channel_row", "closed_row", "fake_config", "holder"]
+__all__ = ["FakePlane", "channel_row", "closed_row", "fake_config", "handler_process", "holder"]
 
 MIB = 1024 * 1024
 
@@ -114,6 +117,32 @@ def closed_row(text: str, cause: str, listener: str = "kafka", **changes: Any) -
     return {"event": "closed", **rows.closed_row(id=int(parse_connection_id(text)), cause=cause, listener=listener, **changes)}
 
 
+def handler_process(slot: int = 0, **changes: Any) -> HandlerProcessStatus:
+    """A place in which a handler process runs, its second."""
+    echo = HandlerStatus(
+        listener="plain", handler="proxy.handler.echo:echo", ordered_pipelining=True, directions=("request",), description="Answers every frame."
+    )
+    status = HandlerProcessStatus(
+        slot=slot,
+        pid=os.getpid(),
+        generation=7,
+        state="running",
+        restarts=1,
+        last_reason="timeout",
+        last_ended_ns=OPENED_NS - 10**9,
+        started_ns=OPENED_NS,
+        handled=500,
+        failed=3,
+        in_handler=1,
+        queued=2,
+        oldest_ms=40,
+        busy=0.25,
+        resident=30 * MIB,
+        handlers=(echo,),
+    )
+    return dataclasses.replace(status, **changes)
+
+
 class FakePlane(ControlPlane):
     """Set ``failure`` to have every change raise it; look at ``audits`` and ``asked`` afterwards."""
 
@@ -128,6 +157,7 @@ class FakePlane(ControlPlane):
         self.processors = config.processors
         self.tap_rules = [] if config.tap is None else list(config.tap.rules)
         self.tap_stops: dict[str, TapStop] = {}
+        self.handlers: list[HandlerProcessStatus] = []
         self.accepting = True
         self.started = True
         self.alive = True
@@ -203,6 +233,9 @@ class FakePlane(ControlPlane):
         if name is not None and name not in self.limits:
             raise NotFoundError("listener", name)
 
+    def handler_processes(self) -> list[HandlerProcessStatus]:
+        return self.handlers
+
     async def list_channels(self, listener: str | None = None, page_size: int = 0, page_token: str = "") -> tuple[list[OpenRow], str]:
         self._listener(listener)
         if page_token and not page_token.isdigit():
@@ -267,7 +300,7 @@ class FakePlane(ControlPlane):
             raise too_small(size // count, largest)
 
     def _largest(self) -> int:
-        whole = [whole_request(self.limits[item.name], item.forwarding.requests) for item in self._config.listeners]
+        whole = [whole_request(self.limits[item.name], forwarding_of(item).requests) for item in self._config.listeners]
         return max(*whole, largest_whole(self._config)[1])
 
     async def set_limit(self, listener: str, max_receive_size: int | None = None, quotas: Mapping[str, int] | None = None) -> Limit:
@@ -277,7 +310,7 @@ class FakePlane(ControlPlane):
         self._judge_quotas(quotas or {})
         if not MAX_RECEIVE_SIZE.takes(size) or (max_receive_size is None and not quotas):
             raise InvalidArgumentError([Violation("max_receive_size", f"must be from {MAX_RECEIVE_SIZE.least} to {MAX_RECEIVE_SIZE.most} bytes")])
-        forward = next(item.forwarding.requests for item in self._config.listeners if item.name == listener)
+        forward = next(forwarding_of(item).requests for item in self._config.listeners if item.name == listener)
         self._check_share(self.pool, self.processors, whole_request(size, forward))
         self.limits[listener] = size
         self.quotas[listener] = dataclasses.replace(self.quotas[listener], **(quotas or {}))
@@ -419,7 +452,8 @@ class FakePlane(ControlPlane):
             ListenerStatus(
                 name=listener.name,
                 address=f"127.0.0.1:{9093 + number}",
-                upstream=listener.upstream,
+                upstream=listener.upstream or "",
+                handler=listener.handler or "",
                 protocol=listener.protocol,
                 framing=listener.framing,
                 tls=listener.tls is not None,
@@ -427,7 +461,7 @@ class FakePlane(ControlPlane):
                 max_connections=listener.limits.connections,
                 connections=sum(row["listener"] == listener.name for row in self.rows.values()),
                 accepting=self.accepting,
-                forwarding=listener.forwarding,
+                forwarding=forwarding_of(listener),
             )
             for number, listener in enumerate(self._config.listeners)
         ]

@@ -33,7 +33,7 @@ from array import array
 from typing import Any
 
 from proxy.cells import CellLayout, CellWriter, State
-from proxy.config.model import MAX_RECEIVE_SIZE, from_wire, largest_whole, quotas_to_wire, rule_from_wire, whole_request
+from proxy.config.model import MAX_RECEIVE_SIZE, forwarding_of, from_wire, largest_whole, quotas_to_wire, rule_from_wire, whole_request
 from proxy.network.connection_id import ConnectionIds
 from proxy.server.closed import encode_closed
 from proxy.server.link import Handover, LinkReader, encode, receive_handover
@@ -52,6 +52,7 @@ from proxy.server.messages import (
     FailedMessage,
     HoldersReply,
     ListReply,
+    PartsReply,
     PreparedReply,
     ReadyMessage,
     RefusedReply,
@@ -73,6 +74,8 @@ class FakeProcessor:
         self.selector = selectors.DefaultSelector()
         self.connections: dict[int, tuple[socket.socket, int, Handover]] = {}
         self.facts: dict[str, Any] = {}
+        self.first = ""
+        self.handlers: dict[str, socket.socket] = {}  # by ``slot.generation`` of the handler process
         self.prepared: tuple[int, dict[str, Any]] | None = None
         self.muted: set[int] = set()
         self.writer: CellWriter | None = None
@@ -85,8 +88,9 @@ class FakeProcessor:
     def run(self) -> None:
         while True:
             for key, _ in self.selector.select(0.05):
-                if key.fileobj in (self.commands, self.handover) or key.fd in self.connections:
-                    key.data(*(() if key.fileobj in (self.commands, self.handover) else (key.fd,)))
+                plain = key.fileobj in (self.commands, self.handover, *self.handlers.values())
+                if plain or key.fd in self.connections:
+                    key.data(*(() if plain else (key.fd,)))
             if self.writer is not None and self.mode != "stuck":
                 self.writer.beat(time.monotonic_ns())
 
@@ -99,6 +103,8 @@ class FakeProcessor:
                 self.start(message)
             elif message["type"] == "facts":  # only the fake is asked: what is in force
                 self.send({"type": "facts", "id": message["id"], "facts": self.facts})
+            elif message["type"] == "handlers":  # likewise: which handler processes it is joined with, and what was handed over first
+                self.send({"type": "handlers", "id": message["id"], "handlers": list(self.handlers), "first": self.first})
             else:
                 self.obey(message)
 
@@ -185,7 +191,7 @@ class FakeProcessor:
         limits = {**self.facts["max_receive_size"], **change.get("max_receive_size", {})}
         if set(limits) != set(self.facts["max_receive_size"]) or not all(MAX_RECEIVE_SIZE.takes(size) for size in limits.values()):
             return f"max_receive_size {limits}"
-        whole = [whole_request(limits[item.name], item.forwarding.requests) for item in self.config.listeners]
+        whole = [whole_request(limits[item.name], forwarding_of(item).requests) for item in self.config.listeners]
         if max(*whole, largest_whole(self.config)[1]) > change.get("share", self.facts["share"]):
             return "the share is below a max_receive_size"
         if set(change.get("endpoints", {})) - set(self.facts["endpoints"]):
@@ -316,6 +322,9 @@ class FakeProcessor:
         row = EndpointDownRow(upstream="u", endpoint="127.0.0.1:1", failures=1, reason="refused", detail=f"says {self.slot}", backoff_ms=1000)
         self.send(UpstreamsReply(type="result", id=message["id"], rows=[row] if self.mode == "down" else []))
 
+    def on_parts(self, message: dict[str, Any]) -> None:
+        self.send(PartsReply(type="result", id=message["id"]))
+
     def on_holders(self, message: dict[str, Any]) -> None:
         if self.mode == "leaving":
             os._exit(9)
@@ -365,12 +374,27 @@ class FakeProcessor:
         handover, descriptor = received
         assert descriptor >= 0, "a hand-over brings its connection"
         connection = socket.socket(fileno=descriptor)
+        self.first = self.first or handover.listener
+        if handover.listener == "@handler":
+            self.handlers[handover.peer] = connection
+            self.selector.register(connection, selectors.EVENT_READ, lambda: self.hear(handover.peer))
+            return
         connection.setblocking(False)
         assert self.ids is not None
         self.connections[descriptor] = (connection, int(self.ids.next()), handover)
         self.cell("framegate.connection.accepted", handover.listener)
         self.publish()
         self.selector.register(connection, selectors.EVENT_READ, self.echo)
+
+    def hear(self, handler: str) -> None:
+        """A handler process says hello, or is gone."""
+        try:
+            data = self.handlers[handler].recv(65536)
+        except ConnectionError:
+            data = b""
+        if not data:
+            self.selector.unregister(self.handlers[handler])
+            self.handlers.pop(handler).close()
 
     def echo(self, descriptor: int) -> None:
         connection = self.connections[descriptor][0]

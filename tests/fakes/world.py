@@ -15,9 +15,12 @@ from proxy.network.selector import Selector
 from proxy.relay.counters import Counters
 from proxy.relay.drain import Drain
 from proxy.relay.ending import ACTIVE, CLOSED_BY, USED
+from proxy.relay.handler_leg import HandlerLegs
+from proxy.relay.handler_metrics import HandlerMetrics
 from proxy.relay.opening import ACCEPTED
 from proxy.relay.pair import Pair
 from proxy.relay.relay import Relay
+from proxy.relay.request_channel import RequestChannel
 from proxy.relay.route import Route
 from proxy.relay.upstream import CONNECTING, Endpoint, Upstream
 from proxy.relay.watcher import PairWatcher
@@ -90,6 +93,8 @@ class World:
         endpoints: addresses of the upstream, a text that of a Unix socket; none: a listening socket of this world, ``server``.
         client_tls, upstream_tls: of the two sides; none is plaintext.
         cut_requests, cut_answers: large frames of that direction pass in pieces.
+        requests: the way to handler processes, which get the frames.
+        serves: they answer: there is no upstream.
         others: options of both sides' channels.
 
     Attributes:
@@ -118,6 +123,8 @@ class World:
         cut_answers: bool = False,
         framing: Framing = INT32,
         upstream_framing: Framing | None = None,
+        requests: RequestChannel | None = None,
+        serves: bool = False,
     ) -> None:
         self.clock = HandClock()
         self.told = Told()
@@ -159,17 +166,21 @@ class World:
         self.upstream = Upstream("u", self.counters.upstreams["u"], [endpoint_of(address) for address in addresses])
         self.route = Route(
             listener="l",
-            upstream=self.upstream,
+            upstream=None if serves else self.upstream,
             protocol=protocol,
             options=client_options,
             upstream_options={"": self.upstream_options},
             half_close_ns=half_close_s * SECOND,
             waits_before_data=waits_before_data,
             counters=counters,
+            handler=None if requests is None else HandlerMetrics(counters),
         )
-        self.relay = Relay(ConnectionIds(1, 1), self.counters, self.told, rules, writer)
+        handled = None if requests is None else HandlerLegs(requests)
+        self.relay = Relay(ConnectionIds(1, 1), self.counters, self.told, rules, writer, handled)
         self.selector = Selector(self.clock, self.pool)
         self.relay.pairs.attach(self.selector)
+        if requests is not None:
+            requests.attach(self.selector)
         self.drain = Drain(self.selector, self.clock, self.relay.pairs.open, self.told, quiet_s * SECOND)
         self.sockets: list[socket.socket] = [self.server]
 
@@ -183,19 +194,19 @@ class World:
         assert len(self.rows) == 1, self.rows
         return self.rows[0]
 
-    def client(self) -> tuple[socket.socket, Pair]:
+    def client(self, peer: str = "192.0.2.1:1") -> tuple[socket.socket, Pair]:
         """A client, and the pair that begins with it; the upstream is not connected yet."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             client = socket.create_connection(listener.getsockname())
             accepted, _ = listener.accept()
         client.settimeout(2)
         self.sockets.append(client)
-        pair = self.relay.take_over(accepted, self.route, "192.0.2.1:1", self.clock.ns)
+        pair = self.relay.take_over(accepted, self.route, peer, self.clock.ns)
         return client, pair
 
-    def pair(self) -> tuple[socket.socket, socket.socket, Pair]:
+    def pair(self, peer: str = "192.0.2.1:1") -> tuple[socket.socket, socket.socket, Pair]:
         """A client, its upstream's socket, and the open pair."""
-        client, pair = self.client()
+        client, pair = self.client(peer)
         self.until(lambda: pair.state.value == "open")
         upstream, _ = self.server.accept()
         upstream.settimeout(2)

@@ -4,7 +4,7 @@ import pytest
 
 from proxy.config.model import GIB, MIB
 from tests.fakes.cli import served
-from tests.fakes.plane import channel_row
+from tests.fakes.plane import channel_row, handler_process
 
 
 def test_status_says_what_runs() -> None:
@@ -29,6 +29,14 @@ def test_status_says_how_it_is_doing(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (found["node"], found["memory_pool"]["usage_bytes"], len(found["processor_pool"]["processors"])) == ("edge-1", 10, 2)
         assert (found["memory"]["limit_bytes"], found["memory"]["usage_bytes"], found["warnings"]) == (GIB, 100 * MIB, [])
         assert sum(part["need_bytes"] for part in found["memory"]["parts"]) == found["memory"]["need_bytes"]
+
+
+def test_status_says_how_many_handler_processes_run_where_there_are_any() -> None:
+    with served() as cli:
+        assert "handler processes" not in cli("status").stdout
+        cli.plane.handlers = [handler_process(), handler_process(1, state="restarting")]
+        assert any(line.split() == ["handler", "processes", "1", "of", "2", "running"] for line in cli("status").stdout.splitlines())
+        assert [row["slot"] for row in cli.json("status")["handler_processes"]] == [0, 1]
 
 
 def test_status_warns_when_the_configuration_in_force_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:

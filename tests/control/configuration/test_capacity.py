@@ -12,6 +12,7 @@ from proxy.config.model import (
     KIB,
     MIB,
     Forwarding,
+    HandlersConfig,
     ListenerConfig,
     ListenerTls,
     MemoryPoolConfig,
@@ -90,6 +91,14 @@ def test_what_is_needed_is_the_sum_of_its_parts() -> None:
         "connections": 12 * MIB,
     }
     assert (need.total, need.uncounted) == (sum(size for _, size in need.parts), ())
+
+
+def test_handler_processes_count_once_a_listener_has_a_handler_each_with_what_it_may_hold() -> None:
+    def part(memory: int, **listener: Any) -> int:
+        chosen = dataclasses.replace(config(MIB, **listener), handlers=HandlersConfig(processes=3, memory=memory))
+        return dict(memory_need(chosen, 1).parts).get("handler processes", 0)
+
+    assert [part(0), part(0, handler="m:h"), part(100 * MIB, handler="m:h", upstream=None)] == [0, 75 * MIB, 300 * MIB]
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,18 @@ def test_every_relative_path_starts_at_the_folder() -> None:
         ],
         "upstreams": [{"endpoints": ["unix:/etc/fg/u.sock", "host:1", 3], "tls": {"ca": "/etc/fg/ca.crt"}}],
         "tap": {"directory": "/etc/fg/var/tap"},
+        "handlers": {"path": ["/etc/fg"]},
     }
 
 
 def test_what_is_missing_or_of_the_wrong_kind_is_left_alone() -> None:
     values: dict[str, Any] = {"listeners": "no list", "upstreams": [3], "tap": None, "admin": "word"}
     make_absolute(values, pathlib.Path("/x"))
-    assert values == {"listeners": "no list", "upstreams": [3], "tap": None, "admin": "word"}
+    assert values == {"listeners": "no list", "upstreams": [3], "tap": None, "admin": "word", "handlers": {"path": ["/x"]}}
+
+
+def test_a_default_that_is_a_path_starts_there_too_and_what_is_given_takes_its_place() -> None:
+    for given, path in (({"queue": 5}, ["/x"]), ({"path": ["a", "/b"]}, ["/x/a", "/b"]), ({"path": []}, [])):
+        values: dict[str, Any] = {"handlers": given}
+        make_absolute(values, pathlib.Path("/x"))
+        assert values["handlers"]["path"] == path

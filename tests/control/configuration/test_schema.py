@@ -120,4 +120,4 @@ def test_a_list_that_is_none_is_a_fault() -> None:
 
 
 def test_missing_keys_are_all_named() -> None:
-    assert {key for key, reason in faults_of({}) if reason == "is required"} == {"node", "listeners", "upstreams"}
+    assert {key for key, reason in faults_of({}) if reason == "is required"} == {"node", "listeners"}

@@ -1,5 +1,6 @@
 """What every demo stands on: the configuration it writes, and its reading of the log."""
 
+import socket
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from control.demo.processes import ChildError
 from control.demo.stage import LISTENER, Stage
 from control.demo.workspace import Workspace
 from tests.fakes.tap_log import FakeProcessor
+from tests.fakes.upstream import frame, read_frame
 
 
 @pytest.fixture
@@ -25,6 +27,16 @@ def test_its_configuration_has_no_fault(stage: Stage) -> None:
     assert config.processors == 2
     assert config.tap is not None
     assert (config.tap.rules[0].on_full, config.tap.rules[0].max_frame_bytes) == ("mute", 4 << 20)
+
+
+@pytest.mark.slow
+def test_its_upstream_answers_and_says_at_its_end_what_it_counted(stage: Stage) -> None:
+    with stage:
+        assert validate(stage._upstream_configuration()).listeners[0].upstream is None
+        with socket.create_connection(("127.0.0.1", stage.start_upstream()), timeout=10) as client:
+            client.sendall(frame(b"") + frame(b"x" * 100_000))
+            assert (read_frame(client), read_frame(client)) == (b"", b"x" * 100_000)
+        assert stage.stop_upstream() == {"frames": 2, "bytes": 100_008}
 
 
 def test_the_log_is_counted_by_walking_over_sizes(stage: Stage) -> None:

@@ -56,14 +56,17 @@ def test_what_cannot_be_emptied_is_one_line(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_socket_elsewhere_goes_with_the_demo(tmp_path: Path) -> None:
     deep = Workspace(tmp_path / ("x" * 100))
-    socket = Path(deep.admin.removeprefix("unix:"))
-    socket.touch()
+    sockets = [Path(address.removeprefix("unix:")) for address in (deep.admin, deep.upstream_admin)]
+    for socket in sockets:
+        socket.touch()
     deep.release()
-    assert not socket.exists()
+    assert [socket.exists() for socket in sockets] == [False, False]
 
 
 def test_the_socket_goes_elsewhere_when_its_path_would_be_too_long(tmp_path: Path) -> None:
     deep = Workspace(tmp_path / ("x" * 100))
-    assert not deep.admin.startswith(f"unix:{tmp_path}")
-    assert len(deep.admin) < 108
+    for address in (deep.admin, deep.upstream_admin):
+        assert not address.startswith(f"unix:{tmp_path}")
+        assert len(address) < 108
+    assert deep.admin != deep.upstream_admin
     deep.release()

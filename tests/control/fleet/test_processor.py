@@ -1,19 +1,13 @@
 import asyncio
-import contextlib
-import errno
-import os
-import pathlib
-import resource
-import signal
 import socket
-import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from control.errors import StartError, UnavailableError
-from control.fleet.processor import Processor
+from control.fleet.child import Hiring
+from control.fleet.processor import KIND, Processor
 from control.fleet.reaper import Reaper
 from control.fleet.slot_cells import SlotCells
 from proxy.cells import CellLayout
@@ -35,7 +29,7 @@ def run(scenario: Callable[[Processor, MemoryLog], Awaitable[None]], command: tu
         reaper = Reaper()
         cells = SlotCells(0, CellLayout.of(CONFIG), ["a"])
         notices: list[Any] = []
-        processor = Processor(0, 7, cells, reaper, log, lambda _, message: notices.append(message), command)
+        processor = Processor(0, 7, cells, Hiring(KIND, command, reaper, log), lambda _, message: notices.append(message))
         try:
             async with asyncio.timeout(20):
                 await scenario(processor, log)
@@ -60,15 +54,6 @@ def test_a_processor_starts_answers_and_stops() -> None:
         assert processor.ended.result() == 0
         assert processor.kill_reason == ""
 
-    run(scenario)
-
-
-def test_one_that_says_failed_did_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(processor: Processor, log: MemoryLog) -> None:
-        with pytest.raises(StartError, match="processor 0 could not start: the fake was told to"):
-            await processor.start(START)
-
-    monkeypatch.setenv("FAKE_PROCESSOR", "fail")
     run(scenario)
 
 
@@ -105,28 +90,6 @@ def test_an_answer_that_is_not_what_it_should_be_is_refused_with_the_name_of_the
     run(scenario)
 
 
-def test_one_that_ends_at_once_did_not_start_and_its_last_words_are_logged() -> None:
-    async def scenario(processor: Processor, log: MemoryLog) -> None:
-        with pytest.raises(StartError, match="ended with code 3 before"):
-            await processor.start(START)
-
-    program = "import sys; print('first'); sys.stderr.write('last words'); sys.exit(3)"
-    log = run(scenario, (sys.executable, "-u", "-c", program))
-    assert [row["line"] for row in log.events("processor_output")] == ["first", "last words"]
-
-
-def test_one_that_does_not_stop_is_killed() -> None:
-    async def scenario(processor: Processor, log: MemoryLog) -> None:
-        await processor.start(START)
-        os.kill(processor.pid, signal.SIGSTOP)
-        await processor.stop(0.05)
-        assert processor.ended.result() == -signal.SIGKILL
-        assert processor.kill_reason == "stop"
-        assert len(log.events("processor_killed")) == 1
-
-    run(scenario)
-
-
 def test_a_request_to_a_dead_one_fails() -> None:
     async def scenario(processor: Processor, log: MemoryLog) -> None:
         await processor.start(START)
@@ -137,162 +100,6 @@ def test_a_request_to_a_dead_one_fails() -> None:
         assert processor.kill_reason == "test"
 
     run(scenario)
-
-
-def test_it_is_started_without_our_descriptors_and_finds_the_packages_without_the_current_folder() -> None:
-    async def scenario(processor: Processor, log: MemoryLog) -> None:
-        await processor.start(START)
-        links = [os.readlink(f"/proc/{processor.pid}/fd/{number}") for number in os.listdir(f"/proc/{processor.pid}/fd") if int(number) > 2]
-        kinds = [link.partition(":")[0] for link in links]
-        assert set(kinds) == {"/memfd", "anon_inode", "socket"}
-        assert kinds.count("socket") == 2
-
-    with open(os.devnull) as secret:
-        os.set_inheritable(secret.fileno(), True)
-        run(scenario)
-
-
-def environment() -> dict[str, str]:
-    """Of a processor that has answered, so that what it was started with is there to be read."""
-    found: dict[str, str] = {}
-
-    async def look(processor: Processor, log: MemoryLog) -> None:
-        await processor.start(START)
-        with open(f"/proc/{processor.pid}/environ", "rb") as file:
-            found.update(row.split("=", 1) for row in file.read().decode().split("\0") if row)
-
-    run(look)
-    return found
-
-
-def test_a_processor_gets_the_allocator_settings_unless_the_user_has_set_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MALLOC_MMAP_THRESHOLD_", raising=False)
-    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1000000")
-    found = {name: value for name, value in environment().items() if name.startswith("MALLOC_")}
-    assert found == {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "1000000"}
-
-
-def test_a_processor_gets_what_it_needs_of_the_environment_and_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    needed = {
-        "PATH": os.environ["PATH"],
-        "LC_ALL": "C.UTF-8",
-        "TZ": "UTC",
-        "SSL_CERT_FILE": "/etc/ssl/ca.pem",
-        "PYTHONHASHSEED": "7",
-        "GLIBC_TUNABLES": "glibc.malloc.check=0",
-        "WANTED": "by name",
-    }
-    secrets = {"AWS_SECRET_ACCESS_KEY": "x", "GITHUB_TOKEN": "x", "KUBERNETES_SERVICE_HOST": "x", "FRAMEGATE_ADDRESS": "unix:x", "http_proxy": "x"}
-    for name, value in (needed | secrets).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("FRAMEGATE_PROCESSOR_ENV", "ABSENT, WANTED")
-    found = environment()
-    assert found.items() >= needed.items()
-    assert not found.keys() & secrets.keys()
-    assert found.keys() <= needed.keys() | {"HOME", "LANG", "LANGUAGE", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD"} | {
-        name for name in found if name.startswith(("LC_", "MALLOC_", "PYTHON", "SSL_", "OPENSSL_"))
-    }
-
-
-def descriptors() -> set[str]:
-    found = set()
-    for number in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):  # that of the list itself
-            found.add(f"{number} {os.readlink(f'/proc/self/fd/{number}')}")
-    return found
-
-
-def make(cells: SlotCells, reaper: Reaper, command: tuple[str, ...] = COMMAND) -> Processor:
-    return Processor(0, 7, cells, reaper, MemoryLog(), lambda _, message: None, command)
-
-
-def test_a_processor_inherits_what_it_is_to_keep_and_no_other_of_our_files(tmp_path: pathlib.Path) -> None:
-    kept, other = (os.open(tmp_path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC) for name in ("kept", "other"))
-
-    async def main() -> set[str]:
-        reaper = Reaper()
-        cells = SlotCells(0, CellLayout.of(CONFIG), ["a"])
-        processor = Processor(0, 7, cells, reaper, MemoryLog(), lambda _, message: None, COMMAND, (kept,))
-        try:
-            await processor.start(START)
-            folder = f"/proc/{processor.pid}/fd"
-            found = {os.readlink(f"{folder}/{number}") for number in os.listdir(folder)}
-        finally:
-            processor.kill("test")
-            await processor.ended
-            processor.close()
-            reaper.close()
-            cells.close()
-        return found
-
-    found = asyncio.run(main())
-    os.close(kept)
-    os.close(other)
-    assert {path for path in found if path.startswith(str(tmp_path))} == {str(tmp_path / "kept")}
-
-
-def test_with_too_few_descriptors_nothing_is_left_of_it() -> None:
-    """One more is to be had each time, so that each of those that it takes is once the one that is missing."""
-
-    async def main() -> int:
-        reaper = Reaper()
-        cells = SlotCells(0, CellLayout.of(CONFIG), ["a"])
-        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-        used = max(int(number) for number in os.listdir("/proc/self/fd"))
-        fillers = [os.open(os.devnull, os.O_RDONLY)]
-        while fillers[-1] < used + 1:
-            fillers.append(os.open(os.devnull, os.O_RDONLY))
-        before = descriptors()
-        failures = 0
-        while True:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (fillers[-1] + 1 + failures, limits[1]))
-            try:
-                processor = make(cells, reaper)
-            except OSError:
-                failures += 1
-            else:
-                break
-            finally:
-                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-            assert descriptors() == before
-        processor.kill("test")
-        await processor.ended
-        processor.close()
-        assert descriptors() == before
-        cells.close()
-        reaper.close()
-        for filler in fillers:
-            os.close(filler)
-        return failures
-
-    assert asyncio.run(main()) >= 4
-
-
-@pytest.mark.parametrize("call", [0, 1])
-def test_one_that_the_loop_cannot_watch_is_killed_and_nothing_is_left_of_it(call: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        reaper = Reaper()
-        cells = SlotCells(0, CellLayout.of(CONFIG), ["a"])
-        loop = asyncio.get_running_loop()
-        add_reader, calls = loop.add_reader, iter(range(9))
-
-        def refuse(*arguments: Any) -> None:
-            if next(calls) == call:
-                raise OSError(errno.ENOSPC, "no room for another watch")
-            add_reader(*arguments)
-
-        before = descriptors()
-        monkeypatch.setattr(loop, "add_reader", refuse)
-        with pytest.raises(OSError, match="another watch"):
-            make(cells, reaper, (sys.executable, "-c", "import time; time.sleep(60)"))
-        assert descriptors() == before
-        monkeypatch.undo()
-        while reaper._watched:
-            await asyncio.sleep(0.01)
-        reaper.close()
-        cells.close()
-
-    asyncio.run(asyncio.wait_for(main(), 10))
 
 
 def test_its_connections_are_booked_under_the_ids_that_it_gives_them() -> None:

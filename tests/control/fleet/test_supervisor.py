@@ -84,7 +84,7 @@ def test_a_processor_that_dies_takes_only_its_own_connections_and_is_replaced() 
 
 
 def test_restarts_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("control.fleet.slot._BACKOFF_FIRST_S", 0.01)
+    monkeypatch.setattr("control.fleet.place._BACKOFF_FIRST_S", 0.01)
 
     async def scenario(made: Fleet) -> None:
         slot = made.supervisor.slots[0]
@@ -229,10 +229,11 @@ def test_a_slot_that_leaves_gets_no_successor() -> None:
 
 
 def test_a_program_that_is_not_there_fails_the_first_start_and_is_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("control.fleet.slot._BACKOFF_FIRST_S", 0.01)
+    monkeypatch.setattr("control.fleet.place._BACKOFF_FIRST_S", 0.01)
 
     async def scenario(made: Fleet) -> None:
-        there, made.supervisor._command = made.supervisor._command, ("/nonexistent/processor",)
+        there = made.supervisor._hiring
+        made.supervisor._hiring = there._replace(command=("/nonexistent/processor",))
         with pytest.raises(StartError, match=r"processor 1 could not be started: .*No such file") as caught:
             await made.supervisor.start_slots([1])
         assert caught.value.reason == "PROCESSOR_START_FAILED"
@@ -241,7 +242,7 @@ def test_a_program_that_is_not_there_fails_the_first_start_and_is_tried_again_la
         await until(lambda: len(made.log.events("processor_start_failed")) == 3)
         assert status(made, 0).restarts >= 3
         assert made.supervisor.slots[0].backoff_s >= 0.08
-        made.supervisor._command = there
+        made.supervisor._hiring = there
         await until(lambda: status(made, 0).state == "running")
         assert await (await made.connect()).echo(b"x") == b"x"
         assert [slot for slot, _ in made.ends][:2] == [1, 0]
@@ -250,7 +251,7 @@ def test_a_program_that_is_not_there_fails_the_first_start_and_is_tried_again_la
 
 
 def test_what_fails_around_a_process_costs_that_process_and_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("control.fleet.slot._BACKOFF_FIRST_S", 0.01)
+    monkeypatch.setattr("control.fleet.place._BACKOFF_FIRST_S", 0.01)
 
     async def scenario(made: Fleet) -> None:
         failures = 2

@@ -171,7 +171,7 @@ def test_a_size_that_is_cancelled_anywhere_is_in_force_everywhere_or_nowhere() -
 
 def test_growing_that_fails_leaves_all_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(made: Fleet) -> None:
-        made.supervisor._command = ("/nonexistent/processor",)
+        made.supervisor._hiring = made.supervisor._hiring._replace(command=("/nonexistent/processor",))
         with pytest.raises(UnavailableError, match=r"no processor was added: processor 1 could not be started: .*No such file") as caught:
             await made.steering.set_processors(2)
         assert caught.value.reason == "PROCESSOR_START_FAILED"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from control.telemetry.process import PROCESS_METRICS, ProcessMetrics
-from tests.fakes.plane import FakePlane, fake_config
+from tests.fakes.plane import FakePlane, fake_config, handler_process
 
 
 @pytest.fixture
@@ -22,6 +22,12 @@ def test_each_process_has_each_value(plane: FakePlane) -> None:
         values = metrics.read(name)
         assert {attributes["framegate.process"] for attributes, _ in values} == {"control", "processor-0"}
         assert all(value > 0 for attributes, value in values if attributes.get("cpu.mode") != "system")
+
+
+def test_handler_processes_are_there_as_long_as_they_run(plane: FakePlane) -> None:
+    plane.handlers = [handler_process(0), handler_process(1, pid=0, state="restarting")]
+    found = {attributes["framegate.process"] for attributes, _ in ProcessMetrics(plane).read("process.memory.usage")}
+    assert found == {"control", "processor-0", "handler-0"}
 
 
 def test_memory_is_that_of_the_process(plane: FakePlane) -> None:

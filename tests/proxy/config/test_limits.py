@@ -114,3 +114,10 @@ def test_an_override_has_the_six_keys_and_the_link_has_them_too() -> None:
         mine, other = keys(RateLimits)[name], keys(LimitOverride)[name]
         assert (mine.unit, mine.range) == (other.unit, other.range)
         assert keys(LimitsConfig)[name] == mine
+
+
+def test_the_kinds_of_addresses_are_those_without_an_override_and_each_network():
+    plain = RateLimits(request_bytes_rate=1)
+    limits = AddressLimits(plain, [LimitOverride(network="10.0.0.0/8", request_bytes_rate=2)])
+    assert limits.kinds == [plain, RateLimits(request_bytes_rate=2)]
+    assert AddressLimits(RateLimits()).kinds == [RateLimits()]

@@ -17,6 +17,7 @@ from proxy.config.model import (
     ListenerConfig,
     ProxyConfig,
     UpstreamConfig,
+    forwarding_of,
     from_wire,
     largest_whole,
     to_wire,
@@ -106,4 +107,10 @@ def test_the_largest_frame_kept_whole_follows_from_limits_and_forwarding() -> No
     assert largest_whole(config((10, "wc", "u"), (20, "wc", "v"))) == (20, 0)
     assert largest_whole(config((10, "ww", "u"), (GIB, "cc", "v"))) == (CUT_ABOVE - 4, 77)
     assert largest_whole(config((10, "cw", "u"), (5, "cw", "v"))) == (10, 99)
+    handled = ListenerConfig(name="h", address="x", handler="m:h", max_receive_size=7)
+    alone, before = ProxyConfig(node="n", listeners=(handled,)), dataclasses.replace(handled, upstream="u")
+    assert largest_whole(alone) == (7, 0)
+    assert largest_whole(dataclasses.replace(config((1, "cc", "v")), listeners=(before,))) == (7, 77)
+    assert forwarding_of(before) == Forwarding(requests="whole", responses="whole")
+    assert forwarding_of(dataclasses.replace(before, handler=None)) == Forwarding()
     assert (whole_request(GIB, "whole"), whole_request(GIB, "cut_through"), whole_request(5, "cut_through")) == (GIB, CUT_ABOVE - 4, 5)

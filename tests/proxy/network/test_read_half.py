@@ -1,5 +1,9 @@
 """proxy.network.read_half and write_half: what can be read of a channel at each point of its life."""
 
+import itertools
+
+import pytest
+
 from proxy.cause import Cause
 from proxy.network import mute
 from proxy.network.run import Run
@@ -47,3 +51,131 @@ def test_the_facts_of_a_life() -> None:
         assert channel.unsent_bytes + channel.write_half.wire_sent == len(data)
         assert (channel.mutes.first_ns, net.selector.pool.pending) == (0, 0)
         assert channel.mutes.summary() == {"admin": {"count": 1, "ns": 0}, "peer": {"count": 1, "ns": 10_000_000}}
+
+
+@pytest.mark.parametrize("most", [1, 7, 26, 27, 1000])
+def test_a_gated_read_has_no_more_than_the_sink_says(most: int) -> None:
+    with net_bench() as net:
+        channel, peer = net.ready_pair()
+        channel.gated = True
+        net.listener.most = most
+        data = frame(3) * 10
+        peer.send(data)
+        net.poll_until(lambda: channel.frames_received == 10, step_ms=1)
+        assert net.listener.data[channel] == data
+        assert net.listener.reads == [min(most * (number + 1), len(data)) for number in range(-(-len(data) // most))], "told of each"
+        net.listener.most = 1 << 20
+        channel.gated = False
+        peer.send(data * 100)
+        net.poll(2)
+        assert channel.frames_received == 1010, "and what suits the traffic is not forgotten"
+
+
+def test_a_limit_of_none_is_one_frame() -> None:
+    with net_bench() as net:
+        channel, peer = net.ready_pair()
+        channel.gated = True
+        net.listener.most = 0
+        peer.send(frame(3) + frame(0) + frame(70_000) + frame(5))
+        seen: list[int] = []
+        for _ in range(40):
+            net.poll()
+            seen.append(int(channel.frames_received))
+        assert seen[-1] == 4
+        assert max(after - before for before, after in itertools.pairwise(seen)) == 1
+
+
+def test_a_throttled_channel_reads_the_frame_begun_and_the_sink_is_told() -> None:
+    with net_bench() as net:
+        channel, peer = net.ready_pair()
+        channel.gated = True
+        net.listener.most = 10
+        peer.send(frame(20) + frame(1))
+        net.poll()
+        assert (channel.staged, net.listener.reads) == (10, [10])
+        assert not channel.mute(mute.THROTTLE)
+        net.poll(3)
+        assert (channel.frames_received, net.listener.reads[-1], channel.mute_in_force) == (1, 24, True)
+        net.poll(3)
+        assert net.listener.reads[-1] == 24
+        channel.unmute(mute.THROTTLE)
+        net.poll(2)
+        assert (channel.frames_received, net.listener.reads[-1]) == (2, 29)
+
+
+def test_a_sink_is_told_of_the_end_and_of_a_read_that_closed() -> None:
+    with net_bench() as net:
+        channel, peer = net.ready_pair()
+        channel.gated = True
+        peer.send(frame(1))
+        peer.close()
+        net.poll(3)
+        assert net.listener.reads == [5, 5]
+        other, peer = net.ready_pair()
+        other.gated = True
+        net.listener.on["received"] = lambda channel: channel.close(Cause.ADMIN)
+        peer.send(frame(1))
+        net.poll(2)
+        assert net.listener.reads == [5, 5, 5]
+
+
+def test_by_frame_one_frame_is_read_with_its_header_in_one_poll() -> None:
+    with net_bench() as net:
+        channel, peer = net.ready_pair()
+        channel.read_half.by_frame = True
+        net.listener.on_run = lambda told, run: told.mute(mute.HANDLER) and None
+        data = [frame(10, b"a"), frame(0), frame(900, b"b"), frame(3, b"c")]
+        peer.send(b"".join(data))
+        for number, one in enumerate(data):
+            net.poll()
+            assert net.listener.data[channel] == b"".join(data[: number + 1])
+            assert (net.listener.frames[channel], channel.staged, channel.bytes_received) == (number + 1, 0, len(b"".join(data[: number + 1])))
+            assert len(one) >= 4
+            net.poll(2)
+            channel.unmute(mute.HANDLER)
+
+
+def test_by_frame_a_frame_in_parts_takes_as_many_polls() -> None:
+    with net_bench() as net:
+        channel, peer = net.ready_pair()
+        channel.read_half.by_frame = True
+        data = frame(600_000)
+        peer.setblocking(False)
+        sent = polls = 0
+        while channel not in net.listener.frames:
+            if sent < len(data):
+                sent += peer.send(data[sent : sent + 100_000])
+            net.poll()
+            polls += 1
+        assert (net.listener.data[channel], channel.staged) == (data, 0)
+        assert 3 <= polls < 40
+
+
+def test_while_memory_is_short_one_frame_is_read_all_the_same() -> None:
+    with net_bench(pool=1 << 20) as net:
+        channel, peer = net.ready_pair(tcp=True)
+        channel.read_half.by_frame = True
+        net.listener.on_run = lambda told, run: told.mute(mute.HANDLER) and None
+        net.pool.common.charge(0, 1 << 20)
+        peer.send(frame(10, b"a") + frame(20, b"b"))
+        net.poll_until(lambda: net.listener.frames.get(channel))
+        assert net.listener.data[channel] == frame(10, b"a")
+        channel.unmute(mute.HANDLER)
+        net.poll_until(lambda: net.listener.frames.get(channel) == 2)
+        assert net.listener.data[channel] == frame(10, b"a") + frame(20, b"b")
+        net.pool.common.release(0, 1 << 20)
+
+
+def test_what_is_urgent_is_read_while_memory_is_short() -> None:
+    with net_bench(pool=1 << 20) as net:
+        channel, peer = net.ready_pair()
+        net.pool.common.charge(0, 2 << 20)
+        net.listener.room = (0, False)
+        peer.send(frame(100))
+        net.poll(3)
+        assert channel not in net.listener.frames
+        channel.unmute(mute.PEER)
+        channel.read_half.is_urgent = True
+        net.poll(2)
+        assert net.listener.frames[channel] == 1
+        net.pool.common.release(0, 2 << 20)

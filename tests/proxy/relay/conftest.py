@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.fakes.crowd import Crowd
+from tests.fakes.handled import HandledWorld
 from tests.fakes.tls import TlsWorld
 from tests.fakes.upstream import refusing_port
 from tests.fakes.world import World
@@ -70,3 +71,17 @@ def silent() -> Iterator[tuple[str, int]]:
             filler.setblocking(False)
             filler.connect_ex(backlog.getsockname())
         yield backlog.getsockname()
+
+
+@pytest.fixture
+def make_handled() -> Iterator[Callable[..., HandledWorld]]:
+    """Makes worlds whose frames are handled, with the arguments of ``HandledWorld``."""
+    worlds: list[HandledWorld] = []
+
+    def build(*args: object, **options: object) -> HandledWorld:
+        worlds.append(HandledWorld(*args, **options))
+        return worlds[-1]
+
+    yield build
+    for world in worlds:
+        world.close()

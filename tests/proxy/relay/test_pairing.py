@@ -6,7 +6,8 @@ import struct
 import pytest
 
 from proxy.network.run import Run
-from proxy.relay.pairing import MAX_OPEN, Pairing, PairingStats, produce_acks
+from proxy.relay.kafka_fields import produce_acks
+from proxy.relay.pairing import MAX_OPEN, Pairing, PairingStats
 from proxy.tap.request_facts import RequestFacts
 from tests.fakes import kafka_frames
 from tests.fakes.kafka_frames import framed as frame
@@ -87,10 +88,38 @@ def test_acks_0_is_read_and_never_queued(kafka, version, rest):
     assert kafka.reply(answer(5)) == [(version, 0)]
 
 
-def test_acks_beyond_the_bytes_at_hand_are_unknown():
+def places(kafka, *numbers):
+    """Whether answers of these ids are what is expected, in this order."""
+    kafka.reply(*(answer(number) for number in numbers))
+    return not kafka.pairing.lost and kafka.pairing.open == 0
+
+
+@pytest.mark.parametrize("place", range(5))
+def test_one_open_request_is_taken_out(kafka, place):
+    kafka.ask(*(request(3, 9, number) for number in range(20)))
+    kafka.reply(*(answer(number) for number in range(15)))
+    kafka.pairing.take_out(place)
+    assert (kafka.pairing.open, kafka.stats.open) == (4, 4)
+    assert places(kafka, *(number for number in range(15, 20) if number != 15 + place))
+
+
+@pytest.mark.parametrize("place", range(6))
+@pytest.mark.parametrize("answered", [0, 14])
+def test_one_is_put_in(kafka, place, answered):
+    kafka.ask(*(request(3, 9, number) for number in range(answered + 5)))
+    kafka.reply(*(answer(number) for number in range(answered)))
+    data = request(1, 13, 77)
+    kafka.pairing.put_in(place, Run(None, 0, data, 0, len(data), 1, 0), 5)
+    assert (kafka.pairing.open, kafka.stats.open) == (6, 6)
+    numbers = list(range(answered, answered + 5))
+    assert places(kafka, *numbers[:place], 77, *numbers[place:])
+
+
+def test_one_that_expects_no_answer_is_not_put_in(kafka):
+    kafka.ask(request(3, 9, 1))
     data = request(0, 3, 5, b"\xff\xff" + struct.pack(">hi", 0, 30000))
-    for end in range(12, len(data) - 5):
-        assert produce_acks(data[:end], 4, end, 3) == -2
+    kafka.pairing.put_in(0, Run(None, 0, data, 0, len(data), 1, 0), 5)
+    assert places(kafka, 1)
 
 
 def string(text: bytes | None) -> bytes:

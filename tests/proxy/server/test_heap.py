@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from control.fleet.processor import _ALLOCATOR
+from control.fleet.child import _ALLOCATOR
 from proxy.config.model import MIB, ListenerConfig, MemoryPoolConfig, ProxyConfig, UpstreamConfig
 from proxy.server.heap import LEAST_BYTES, LEAST_CHANNELS, Heap, HighWater, find_trim
 from tests.fakes.server import Echo, ServerProcess, receive_exactly

@@ -3,6 +3,7 @@
 import pytest
 
 from proxy.cause import Cause
+from proxy.config.limits import LimitsConfig, RateLimits, limits_to_wire
 from proxy.config.model import TapConfig, TapRule, rules_to_wire
 from proxy.network import mute
 from proxy.relay import ending
@@ -377,3 +378,17 @@ def test_evictions_that_the_end_cuts_short_say_what_was_done(steered):
     steered.commands.work(0, lambda: 1)
     steered.commands.end()
     assert steered.answers.pop() == {"type": "result", "id": 1, "affected": []}
+
+
+def test_open_pairs_follow_the_limits_in_slices_and_the_commit_is_answered_after_the_last(steered):
+    pairs = [steered.world.pair()[2] for _ in range(20)]
+    row = limits_to_wire(LimitsConfig(request_bytes_rate=1000), {"l": RateLimits()})
+    steered.ask("prepare", change={"limits": row})
+    steered.commands.handle({"type": "commit", "id": 7})
+    assert gated(pairs) == [False] * 20
+    steered.commands.work(0, lambda: 1)
+    assert (gated(pairs), steered.answers) == ([True] * 8 + [False] * 12, [])
+    ending.end(pairs.pop(15), Cause.ADMIN, "", "internal")
+    steered.work()
+    assert (gated(pairs), steered.answers) == ([True] * 19, [{"type": "committed", "id": 7}])
+    assert not any(pair.upstream.channel.gated for pair in pairs)

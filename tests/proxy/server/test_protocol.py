@@ -7,9 +7,23 @@ from typing import Any
 import pytest
 
 from proxy.server import messages, rows
-from proxy.server.messages import BulkCommand, Change, DrainedNotice, LogNotice, ReadyMessage, StartMessage
+from proxy.server.messages import (
+    BeatNotice,
+    BulkCommand,
+    Change,
+    DemandNotice,
+    DemandRow,
+    DrainedNotice,
+    HandlerFacts,
+    HandlerReadyMessage,
+    HandlerStartMessage,
+    LogNotice,
+    ReadyMessage,
+    StartMessage,
+)
 from proxy.server.protocol import (
     EVENTS,
+    HANDLER_NOTICES,
     NOTICES,
     REPLIES,
     WIRE_VERSION,
@@ -25,18 +39,28 @@ from proxy.server.protocol import (
     list_request,
     prepare_request,
     read_command,
+    read_handler_notice,
+    read_handler_ready,
+    read_handler_start,
     read_notice,
     read_ready,
     read_start,
     upstreams_request,
 )
-from proxy.server.rows import TapRuleOffRow
+from proxy.server.rows import HandlerRaisedRow, TapRuleOffRow
 from tests.fakes.rows import open_row
 
 START = StartMessage(
     type="start", wire=WIRE_VERSION, config={}, slot=0, generation=1, boot_id="b", share=1, endpoints={"u": [["", 1, "/s"], ["h", 2, "a", 5]]}
 )
 READY = ReadyMessage(type="ready", wire=WIRE_VERSION, pid=1, modules={})
+HANDLER_START = HandlerStartMessage(
+    type="start", wire=WIRE_VERSION, slot=0, generation=1, node="n", handlers={"l": "m:h"}, path=["/p"], upstreams={"l": False}
+)
+HANDLER_READY = HandlerReadyMessage(
+    type="ready", wire=WIRE_VERSION, pid=1, handlers={"l": HandlerFacts(ordered_pipelining=False, directions=["request"], description="")}
+)
+BEAT = BeatNotice(type="beat", handled=5, failed=1, busy_ns=7, in_handler=1, oldest_ns=3, queued=2)
 BULK = BulkCommand(type="mute", listener="l", reason="")
 REQUESTS: list[Request[Any]] = [
     prepare_request(Change(share=5)),
@@ -100,7 +124,8 @@ def test_a_start_without_a_key_is_refused_with_its_name(key: str) -> None:
 
 @pytest.mark.parametrize("wire", [WIRE_VERSION - 1, WIRE_VERSION + 1, None, str(WIRE_VERSION), "nonsense" * 100])
 def test_another_version_or_none_is_refused_by_both_ends_before_anything_else_is_judged(wire: Any) -> None:
-    for read, first in ((read_start, {"type": "start", "colour": "red"}), (read_ready, {"type": "ready", "colour": "red"})):
+    start, ready = {"type": "start", "colour": "red"}, {"type": "ready", "colour": "red"}
+    for read, first in ((read_start, start), (read_ready, ready), (read_handler_start, start), (read_handler_ready, ready)):
         with pytest.raises(
             MessageError, match=f"speaks (no version|version .*) of the link, and .* version {WIRE_VERSION}: they are of different releases"
         ) as caught:
@@ -114,6 +139,28 @@ def test_the_first_words_are_judged() -> None:
         read_ready({**READY, "pid": "1"})
     with pytest.raises(MessageError, match="the first message is list, not start"):
         read_start({"type": "list"})
+
+
+def test_the_first_words_of_a_handler_process_are_judged() -> None:
+    assert read_handler_start(sent(HANDLER_START)) == HANDLER_START
+    assert read_handler_ready(sent(HANDLER_READY)) == HANDLER_READY
+    with pytest.raises(MessageError, match="the first message is stop, not start"):
+        read_handler_start({"type": "stop"})
+    with pytest.raises(MessageError, match=r"^start\.upstreams\.l must be bool, not str$"):
+        read_handler_start({**HANDLER_START, "upstreams": {"l": "u"}})
+    with pytest.raises(MessageError, match=r"^ready\.handlers\.l\.description is missing$"):
+        read_handler_ready({**HANDLER_READY, "handlers": {"l": {"ordered_pipelining": True, "directions": []}}})
+
+
+def test_the_notices_of_a_handler_process_are_judged() -> None:
+    raised = event_notice("handler_raised", HandlerRaisedRow(listener="l", handler="m:h", connection="c", error="e", traceback="t", suppressed=0))
+    for notice in (BEAT, raised):
+        assert read_handler_notice(sent(notice)) == notice
+    assert set(HANDLER_NOTICES) == {"beat", "log"}
+    with pytest.raises(MessageError, match=r"^beat\.oldest_ns must be int, not null$"):
+        read_handler_notice({**BEAT, "oldest_ns": None})
+    with pytest.raises(MessageError, match=r"^handler_raised\.listener is missing$"):
+        read_handler_notice({**raised, "fields": {}})
 
 
 def test_events_are_told_by_the_names_and_levels_of_the_table() -> None:
@@ -132,6 +179,7 @@ def test_events_are_told_by_the_names_and_levels_of_the_table() -> None:
         ({"type": "log", "level": "error", "event": "tap_incomplete", "fields": {}}, "tap_incomplete.error is missing"),
         ({"type": "log", "level": "error", "event": "tap_incomplete", "fields": {"error": 5}}, "tap_incomplete.error must be str, not int"),
         ({"type": "drained", "open": 0}, "drained.cut_off is missing"),
+        ({"type": "demand", "demands": [{"level": "moon"}]}, "demand.demands\\[0\\].level must be node or listener or address"),
         ({"type": "closed", "rows": "all"}, "closed.rows must be a list, not str"),
     ],
 )
@@ -144,4 +192,6 @@ def test_notices_are_taken() -> None:
     notice = DrainedNotice(type="drained", open=0, cut_off=1)
     assert read_notice(sent(notice)) == notice
     assert read_notice({"type": "closed", "rows": ["5 7 {}"]})["type"] == "closed"
-    assert set(NOTICES) == {"closed", "drained", "log"}
+    assert set(NOTICES) == {"closed", "demand", "drained", "log"}
+    row = DemandRow(level="node", name="", counter="request_bytes", passed=5, users=0)
+    assert read_notice(sent(DemandNotice(type="demand", demands=[row])))["type"] == "demand"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from proxy.config.limits import LimitOverride, LimitsConfig, RateLimits, limits_to_wire
 from proxy.config.model import (
     MIB,
     Forwarding,
@@ -305,3 +306,60 @@ def test_a_rule_that_turned_itself_off_stays_so_until_it_is_meant_by_a_change(ta
     tapped.change(b)
     tapped.change(a, b, changed="a")
     assert tapped.in_force == ["a", "b"]
+
+
+class Limited:
+    """Settings with the relay of a processor."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        rates = RateLimits(request_bytes_rate=70)
+        listeners = (dataclasses.replace(CONFIG.listeners[0], limits=rates), *CONFIG.listeners[1:])
+        self.settings = settings_of(dataclasses.replace(CONFIG, listeners=listeners))
+        self.settings.attach(self.world.relay, None)
+        self.quotas = self.world.relay.pairs.quotas
+
+
+@pytest.fixture
+def limited():
+    made = Limited()
+    yield made
+    made.world.close()
+
+
+def row_of(**listeners):
+    return limits_to_wire(LimitsConfig(response_frames_rate=9), listeners)
+
+
+def test_quotas_are_in_force_from_the_start(limited):
+    assert limited.quotas.limits.listeners["a"] == RateLimits(request_bytes_rate=70)
+    assert limited.quotas.active
+
+
+def test_quotas_are_in_force_after_commit_and_not_before(limited):
+    limited.settings.prepare(1, {"limits": row_of(a=RateLimits(connections=1))})
+    assert limited.quotas.limits.node == RateLimits()
+    limited.settings.abort(1)
+    assert not limited.settings.commit(1)
+    limited.settings.prepare(2, {"limits": row_of(a=RateLimits(connections=1))})
+    assert limited.settings.commit(2)
+    assert limited.quotas.limits.node == RateLimits(response_frames_rate=9)
+    assert limited.quotas.limits.listeners == {"a": RateLimits(connections=1)}
+    assert limited.quotas.node.buckets[3].rate == 9
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (row_of(nobody=RateLimits()), "no listener nobody"),
+        ({**row_of(), "overrides": [dataclasses.asdict(LimitOverride(network="10.0.0.1/8"))]}, "limits that cannot be: .*host bits"),
+        ({**row_of(), "node": {}}, "cannot be read: change.limits.node"),
+        ({**row_of(), "more": 1}, "cannot be read: change.limits.more is not known"),
+    ],
+)
+def test_quotas_that_cannot_be_are_refused_in_words_and_those_before_stay(limited, row, reason):
+    before = limited.quotas.limits
+    with pytest.raises(ChangeError, match=reason):
+        limited.settings.prepare(1, {"limits": row, "max_receive_size": {"a": 5}})
+    assert not limited.settings.commit(1)
+    assert limited.quotas.limits is before

@@ -81,11 +81,13 @@ class _CauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Cause.ValueType
     CAUSE_DRAIN_TIMEOUT: _Cause.ValueType  # 19
     """The proxy drained, and the connection was still busy at the deadline, or when its end was forced."""
     CAUSE_HANDLER_FAILED: _Cause.ValueType  # 20
-    """A handler failed on a frame of this connection."""
+    """A handler failed on a frame of this connection, its process is gone with one, or none was there in time."""
     CAUSE_PROCESSOR_DIED: _Cause.ValueType  # 21
     """The processor that served the connection died."""
     CAUSE_INTERNAL: _Cause.ValueType  # 22
     """A fault of framegate itself; please report it."""
+    CAUSE_HANDLER_CLOSED: _Cause.ValueType  # 23
+    """A handler asked for it."""
 
 class Cause(_Cause, metaclass=_CauseEnumTypeWrapper):
     """Why a connection ended. One out of a closed list; the first cause of a pair wins and holds for both of its sides."""
@@ -131,11 +133,13 @@ CAUSE_DRAINED: Cause.ValueType  # 18
 CAUSE_DRAIN_TIMEOUT: Cause.ValueType  # 19
 """The proxy drained, and the connection was still busy at the deadline, or when its end was forced."""
 CAUSE_HANDLER_FAILED: Cause.ValueType  # 20
-"""A handler failed on a frame of this connection."""
+"""A handler failed on a frame of this connection, its process is gone with one, or none was there in time."""
 CAUSE_PROCESSOR_DIED: Cause.ValueType  # 21
 """The processor that served the connection died."""
 CAUSE_INTERNAL: Cause.ValueType  # 22
 """A fault of framegate itself; please report it."""
+CAUSE_HANDLER_CLOSED: Cause.ValueType  # 23
+"""A handler asked for it."""
 Global___Cause: _TypeAlias = Cause  # noqa: Y015
 
 class _MuteCause:

@@ -24,27 +24,27 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n7control/gen/framegate/control/v1/listener_service.proto\x12\x14\x66ramegate.control.v1\"\xef\x02\n\x08Listener\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x30\n\x08protocol\x18\x03 \x01(\x0e\x32\x1e.framegate.control.v1.Protocol\x12\x13\n\x0btls_enabled\x18\x04 \x01(\x08\x12\x10\n\x08upstream\x18\x05 \x01(\t\x12\x1e\n\x16max_receive_size_bytes\x18\x06 \x01(\x03\x12\x1c\n\x14max_connection_count\x18\x07 \x01(\x03\x12\x1d\n\x15open_connection_count\x18\x08 \x01(\x03\x12\x11\n\taccepting\x18\t \x01(\x08\x12<\n\x12request_forwarding\x18\n \x01(\x0e\x32 .framegate.control.v1.Forwarding\x12=\n\x13response_forwarding\x18\x0b \x01(\x0e\x32 .framegate.control.v1.Forwarding\"=\n\x14ListListenersRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"c\n\x15ListListenersResponse\x12\x31\n\tlisteners\x18\x01 \x03(\x0b\x32\x1e.framegate.control.v1.Listener\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\"\n\x12GetListenerRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"G\n\x13GetListenerResponse\x12\x30\n\x08listener\x18\x01 \x01(\x0b\x32\x1e.framegate.control.v1.Listener*M\n\x08Protocol\x12\x18\n\x14PROTOCOL_UNSPECIFIED\x10\x00\x12\x13\n\x0fPROTOCOL_FRAMED\x10\x01\x12\x12\n\x0ePROTOCOL_KAFKA\x10\x02*Z\n\nForwarding\x12\x1a\n\x16\x46ORWARDING_UNSPECIFIED\x10\x00\x12\x14\n\x10\x46ORWARDING_WHOLE\x10\x01\x12\x1a\n\x16\x46ORWARDING_CUT_THROUGH\x10\x02\x32\xdf\x01\n\x0fListenerService\x12h\n\rListListeners\x12*.framegate.control.v1.ListListenersRequest\x1a+.framegate.control.v1.ListListenersResponse\x12\x62\n\x0bGetListener\x12(.framegate.control.v1.GetListenerRequest\x1a).framegate.control.v1.GetListenerResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n7control/gen/framegate/control/v1/listener_service.proto\x12\x14\x66ramegate.control.v1\"\x80\x03\n\x08Listener\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x30\n\x08protocol\x18\x03 \x01(\x0e\x32\x1e.framegate.control.v1.Protocol\x12\x13\n\x0btls_enabled\x18\x04 \x01(\x08\x12\x10\n\x08upstream\x18\x05 \x01(\t\x12\x1e\n\x16max_receive_size_bytes\x18\x06 \x01(\x03\x12\x1c\n\x14max_connection_count\x18\x07 \x01(\x03\x12\x1d\n\x15open_connection_count\x18\x08 \x01(\x03\x12\x11\n\taccepting\x18\t \x01(\x08\x12<\n\x12request_forwarding\x18\n \x01(\x0e\x32 .framegate.control.v1.Forwarding\x12=\n\x13response_forwarding\x18\x0b \x01(\x0e\x32 .framegate.control.v1.Forwarding\x12\x0f\n\x07handler\x18\x0c \x01(\t\"=\n\x14ListListenersRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"c\n\x15ListListenersResponse\x12\x31\n\tlisteners\x18\x01 \x03(\x0b\x32\x1e.framegate.control.v1.Listener\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\"\n\x12GetListenerRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"G\n\x13GetListenerResponse\x12\x30\n\x08listener\x18\x01 \x01(\x0b\x32\x1e.framegate.control.v1.Listener*M\n\x08Protocol\x12\x18\n\x14PROTOCOL_UNSPECIFIED\x10\x00\x12\x13\n\x0fPROTOCOL_FRAMED\x10\x01\x12\x12\n\x0ePROTOCOL_KAFKA\x10\x02*Z\n\nForwarding\x12\x1a\n\x16\x46ORWARDING_UNSPECIFIED\x10\x00\x12\x14\n\x10\x46ORWARDING_WHOLE\x10\x01\x12\x1a\n\x16\x46ORWARDING_CUT_THROUGH\x10\x02\x32\xdf\x01\n\x0fListenerService\x12h\n\rListListeners\x12*.framegate.control.v1.ListListenersRequest\x1a+.framegate.control.v1.ListListenersResponse\x12\x62\n\x0bGetListener\x12(.framegate.control.v1.GetListenerRequest\x1a).framegate.control.v1.GetListenerResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'control.gen.framegate.control.v1.listener_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PROTOCOL']._serialized_start=724
-  _globals['_PROTOCOL']._serialized_end=801
-  _globals['_FORWARDING']._serialized_start=803
-  _globals['_FORWARDING']._serialized_end=893
+  _globals['_PROTOCOL']._serialized_start=741
+  _globals['_PROTOCOL']._serialized_end=818
+  _globals['_FORWARDING']._serialized_start=820
+  _globals['_FORWARDING']._serialized_end=910
   _globals['_LISTENER']._serialized_start=82
-  _globals['_LISTENER']._serialized_end=449
-  _globals['_LISTLISTENERSREQUEST']._serialized_start=451
-  _globals['_LISTLISTENERSREQUEST']._serialized_end=512
-  _globals['_LISTLISTENERSRESPONSE']._serialized_start=514
-  _globals['_LISTLISTENERSRESPONSE']._serialized_end=613
-  _globals['_GETLISTENERREQUEST']._serialized_start=615
-  _globals['_GETLISTENERREQUEST']._serialized_end=649
-  _globals['_GETLISTENERRESPONSE']._serialized_start=651
-  _globals['_GETLISTENERRESPONSE']._serialized_end=722
-  _globals['_LISTENERSERVICE']._serialized_start=896
-  _globals['_LISTENERSERVICE']._serialized_end=1119
+  _globals['_LISTENER']._serialized_end=466
+  _globals['_LISTLISTENERSREQUEST']._serialized_start=468
+  _globals['_LISTLISTENERSREQUEST']._serialized_end=529
+  _globals['_LISTLISTENERSRESPONSE']._serialized_start=531
+  _globals['_LISTLISTENERSRESPONSE']._serialized_end=630
+  _globals['_GETLISTENERREQUEST']._serialized_start=632
+  _globals['_GETLISTENERREQUEST']._serialized_end=666
+  _globals['_GETLISTENERRESPONSE']._serialized_start=668
+  _globals['_GETLISTENERRESPONSE']._serialized_end=739
+  _globals['_LISTENERSERVICE']._serialized_start=913
+  _globals['_LISTENERSERVICE']._serialized_end=1136
 # @@protoc_insertion_point(module_scope)

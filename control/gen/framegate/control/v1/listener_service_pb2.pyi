@@ -84,6 +84,7 @@ class Listener(_message.Message):
     ACCEPTING_FIELD_NUMBER: _builtins.int
     REQUEST_FORWARDING_FIELD_NUMBER: _builtins.int
     RESPONSE_FORWARDING_FIELD_NUMBER: _builtins.int
+    HANDLER_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name in the configuration."""
     address: _builtins.str
@@ -93,7 +94,7 @@ class Listener(_message.Message):
     tls_enabled: _builtins.bool
     """Whether clients must speak TLS."""
     upstream: _builtins.str
-    """The name of the upstream that its frames go to."""
+    """The name of the upstream that its frames go to; empty where a handler answers."""
     max_receive_size_bytes: _builtins.int
     """The largest frame body that a client may send now, in bytes."""
     max_connection_count: _builtins.int
@@ -106,6 +107,8 @@ class Listener(_message.Message):
     """How large requests pass."""
     response_forwarding: Global___Forwarding.ValueType
     """How large answers pass."""
+    handler: _builtins.str
+    """The handler that gets its frames, `package.module:name`; empty when there is none."""
     def __init__(
         self,
         *,
@@ -120,10 +123,11 @@ class Listener(_message.Message):
         accepting: _builtins.bool = ...,
         request_forwarding: Global___Forwarding.ValueType = ...,
         response_forwarding: Global___Forwarding.ValueType = ...,
+        handler: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepting", b"accepting", "address", b"address", "max_connection_count", b"max_connection_count", "max_receive_size_bytes", b"max_receive_size_bytes", "name", b"name", "open_connection_count", b"open_connection_count", "protocol", b"protocol", "request_forwarding", b"request_forwarding", "response_forwarding", b"response_forwarding", "tls_enabled", b"tls_enabled", "upstream", b"upstream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepting", b"accepting", "address", b"address", "handler", b"handler", "max_connection_count", b"max_connection_count", "max_receive_size_bytes", b"max_receive_size_bytes", "name", b"name", "open_connection_count", b"open_connection_count", "protocol", b"protocol", "request_forwarding", b"request_forwarding", "response_forwarding", b"response_forwarding", "tls_enabled", b"tls_enabled", "upstream", b"upstream"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

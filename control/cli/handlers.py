@@ -1,0 +1,74 @@
+"""``framegate handlers``."""
+
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from control.cli.options import admin_options, example
+
+if TYPE_CHECKING:
+    import grpc
+
+    from control.gen.framegate.control.v1.handler_service_pb2 import Handler, HandlerProcess
+
+__all__ = ["ask_handlers", "handlers"]
+
+_HEADINGS: Final = (
+    "SLOT", "PID", "STATE", "RESTARTS", "LAST END", "HANDLED", "FAILED", "IN HANDLER", "QUEUED", "OLDEST", "BUSY", "MEMORY", "HANDLERS",
+)  # fmt: skip
+
+
+@click.group(epilog=example("framegate handlers list"))
+def handlers() -> None:
+    """The processes in which listeners' handlers run."""
+
+
+@handlers.command("list", epilog=example("framegate handlers list --output json"))
+@admin_options
+def list_(address: str, output: str) -> None:
+    """List handler processes, what they are at, and which handlers they have.
+
+    Oldest is for how long the frame is being handled that is so for longest; busy the share of the last seconds in which any was. What is counted
+    begins anew with each process.
+    """
+    from control.cli.client import calling
+    from control.cli.output import as_dict, print_json, print_table
+
+    with calling(address) as channel:
+        found = ask_handlers(channel)
+    if output == "json":
+        print_json([as_dict(item) for item in found])
+        return
+    print_table(_HEADINGS, [_row(item) for item in found])
+
+
+def ask_handlers(channel: "grpc.Channel") -> "list[HandlerProcess]":
+    """Every handler process."""
+    from control.cli.client import CALL_TIMEOUT_S, PAGE_SIZE, pages
+    from control.gen.framegate.control.v1 import handler_service_pb2 as pb2
+    from control.gen.framegate.control.v1.handler_service_pb2_grpc import HandlerServiceStub
+
+    stub = HandlerServiceStub(channel)
+
+    def ask(token: str) -> pb2.ListHandlersResponse:
+        return stub.ListHandlers(pb2.ListHandlersRequest(page_size=PAGE_SIZE, page_token=token), timeout=CALL_TIMEOUT_S)
+
+    return [item for page in pages(ask) for item in page.processes]
+
+
+def _row(item: "HandlerProcess") -> tuple[object, ...]:
+    from control.cli.output import age_text, as_dict, size_text, time_text, word
+
+    ended = f"{item.last_end_reason} {time_text(as_dict(item).get('last_end_time'))}" if item.last_end_reason else "-"
+    return (
+        item.slot, item.pid or "-", word(type(item).State.Name(item.state), "STATE_"), item.restart_count, ended, item.handled_count,
+        item.failed_count, item.in_handler_count, item.queued_count,
+        age_text(item.oldest_age.ToMilliseconds() / 1000) if item.HasField("oldest_age") else "-",
+        f"{item.busy_share:.0%}", size_text(item.resident_bytes), ", ".join(map(_handler_text, item.handlers)) or "-",
+    )  # fmt: skip
+
+
+def _handler_text(handler: "Handler") -> str:
+    directions = [word for word, is_so in (("requests", handler.requests), ("responses", handler.responses)) if is_so]
+    pipelined = ["pipelined"] if handler.ordered_pipelining else []
+    return f"{handler.listener}: {handler.name} ({', '.join((*directions, *pipelined))})"

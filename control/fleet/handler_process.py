@@ -1,0 +1,160 @@
+"""One handler process: the user's Python on whole frames, apart from all else. Who decides about its life is ``control.fleet.handlers``."""
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from control.fleet.child import Child, ChildKind, Hiring
+from control.fleet.place import Place
+from control.plane import HandlerProcessStatus, HandlerStatus
+from proxy.server.messages import BeatNotice, HandlerFacts, HandlerStartMessage
+from proxy.server.protocol import Message, MessageError, read_handler_ready
+
+__all__ = ["COMMAND", "KIND", "HandlerPlace", "HandlerProcess"]
+
+COMMAND: Final = (sys.executable, "-P", "-m", "proxy.handler")
+KIND: Final = ChildKind("handler", "handler process", "HANDLER_START_FAILED", 60.0, "FRAMEGATE_HANDLER_ENV")
+"""It has a minute: a handler may load what it needs in its ``start``."""
+BUSY_OVER_NS: Final = 5_000_000_000
+"""What ``busy`` is a share of."""
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+class HandlerProcess(Child):
+    """One process in one place.
+
+    Attributes:
+        ready: it said that it is; from then on it tells that it lives (``note``).
+        handlers: what its handlers said of themselves, by listener.
+        heard_ns: when it told last that it lives, or became ready; of the monotonic clock.
+        beat: what it told then; None before it did.
+    """
+
+    def __init__(
+        self, slot: int, generation: int, hiring: Hiring, on_notice: Callable[["HandlerProcess", Message], None], now_ns: Callable[[], int]
+    ) -> None:
+        self.handlers: dict[str, HandlerFacts] = {}
+        self.heard_ns = 0
+        self.beat: BeatNotice | None = None
+        self._now_ns = now_ns
+        self._busy: deque[tuple[int, int]] = deque()
+        super().__init__(slot, generation, hiring, {}, lambda message: on_notice(self, message))
+
+    async def start(self, message: HandlerStartMessage) -> None:
+        """Send ``start`` and wait until the handlers are there.
+
+        Raises:
+            StartError: one cannot be had, or the process ended, was silent for a minute, or speaks another version of the link.
+        """
+        answer = await self.first_words(message)
+        try:
+            self.handlers = read_handler_ready(answer)["handlers"]
+        except MessageError as error:
+            raise self.start_error(f"could not start: {error}") from error
+        self.heard_ns = self._now_ns()
+        if not self._busy:
+            self._busy.append((self.heard_ns, 0))
+        self.ready = True
+
+    def note(self, beat: BeatNotice) -> None:
+        """It lives."""
+        self.heard_ns = self._now_ns()
+        self.beat = beat
+        self._busy.append((self.heard_ns, beat["busy_ns"]))
+        while len(self._busy) > 1 and self._busy[1][0] <= self.heard_ns - BUSY_OVER_NS:
+            self._busy.popleft()
+
+    @property
+    def busy(self) -> float:
+        """The share of the last seconds in which a frame was being handled."""
+        if len(self._busy) < 2:
+            return 0.0
+        (began_ns, before), (now_ns, after) = self._busy[0], self._busy[-1]
+        return min(1.0, max(0.0, (after - before) / max(1, now_ns - began_ns)))
+
+    @property
+    def resident(self) -> int:
+        """Bytes of memory that it has; 0 when it is gone."""
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{self.pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * _PAGE
+        return 0
+
+    def kill(self, reason: str) -> None:
+        """SIGKILL, to whatever its handlers have started, too."""
+        if not self.ended.done():
+            super().kill(reason)
+            self._kill_rest()
+
+    def _reaped(self, code: int) -> None:
+        self._kill_rest()
+        super()._reaped(code)
+
+    def _kill_rest(self) -> None:
+        """It leads a group of its own: who is left in it has nobody else to end it."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+
+class HandlerPlace(Place):
+    """A place for one handler process after another.
+
+    Attributes:
+        last_reason, last_ended_ns: why and when (since 1970) the last one ended.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.process: HandlerProcess | None = None
+        self.last_reason = ""
+        self.last_ended_ns = 0
+
+    @property
+    def child(self) -> HandlerProcess | None:
+        return self.process
+
+    def ended(self, reason: str) -> None:
+        """What ran here is gone."""
+        self.process = None
+        self.state = "stopped"
+        self.last_reason = reason
+        self.last_ended_ns = time.time_ns()
+
+    def status(self, names: dict[str, str]) -> HandlerProcessStatus:
+        """What others may see; ``names`` are those of the handlers, by listener."""
+        process = self.process
+        beat = None if process is None else process.beat
+        return HandlerProcessStatus(
+            slot=self.number,
+            pid=0 if process is None else process.pid,
+            generation=self.generation,
+            state=self.state,
+            restarts=self.restarts,
+            last_reason=self.last_reason,
+            last_ended_ns=self.last_ended_ns,
+            started_ns=self.started_ns,
+            handled=0 if beat is None else beat["handled"],
+            failed=0 if beat is None else beat["failed"],
+            in_handler=0 if beat is None else beat["in_handler"],
+            queued=0 if beat is None else beat["queued"],
+            oldest_ms=0 if beat is None else beat["oldest_ns"] // 1_000_000,
+            busy=0.0 if process is None else process.busy,
+            resident=0 if process is None else process.resident,
+            handlers=tuple(
+                HandlerStatus(
+                    listener=listener,
+                    handler=names[listener],
+                    ordered_pipelining=facts["ordered_pipelining"],
+                    directions=tuple(facts["directions"]),
+                    description=facts["description"],
+                )
+                for listener, facts in sorted(process.handlers.items())
+                if listener in names
+            )
+            if process is not None
+            else (),
+        )

@@ -1,0 +1,102 @@
+"""The entry of a handler process: ``python -P -m proxy.handler --slot N --handover-fd A --command-fd B``.
+
+It waits for the ``start`` message, imports and starts the handlers, says ``ready`` (or ``failed``), and serves until it is told to end.
+
+What the user's code prints, control reads: a line is there when it is whole.
+"""
+
+import asyncio
+import io
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+
+from proxy.handler.activity import Activity, Interrupted
+from proxy.handler.load import LoadedHandler, LoadError, extend_path, load
+from proxy.handler.reporter import Reporter
+from proxy.handler.runtime import Runtime
+from proxy.server.link import LinkReader
+from proxy.server.messages import FailedMessage, HandlerStartMessage
+from proxy.server.protocol import Message, read_handler_start
+
+
+def _arguments(arguments: Sequence[str]) -> dict[str, int]:
+    """The options and their numbers. Control wrote them: there is nobody to explain a usage to."""
+    return {name: int(number) for name, number in zip(arguments[::2], arguments[1::2], strict=True)}
+
+
+def _read_start(command: socket.socket, reader: LinkReader) -> Message | None:
+    """The first message; None when control went away before."""
+    messages: list[Message] = []
+    while not messages:
+        try:
+            data = command.recv(65536)
+        except ConnectionError:
+            return None
+        if not data:
+            return None
+        messages = reader.feed(data)
+    return messages[0]
+
+
+def _print_lines() -> None:
+    """Of a pipe, Python would keep lines until it has a few KiB."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
+
+
+def _load(message: HandlerStartMessage) -> dict[str, LoadedHandler]:
+    """Import the handlers, by listener.
+
+    Raises:
+        LoadError: of the first that cannot be; the text names its listener.
+    """
+    extend_path(message["path"])
+    handlers: dict[str, LoadedHandler] = {}
+    for listener, name in message["handlers"].items():
+        try:
+            handlers[listener] = load(name)
+        except LoadError as error:
+            raise LoadError(f"listener {listener}, handler {error}") from error
+    return handlers
+
+
+async def _serve(slot: int, handlers: Mapping[str, LoadedHandler], handover: socket.socket, reporter: Reporter, activity: Activity) -> int:
+    return await Runtime(slot, handlers, handover, reporter, activity).serve()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a handler process; the exit code is 0 unless it could not start, or an error of its own ended it."""
+    for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to everybody; control answers for all
+        signal.signal(number, signal.SIG_IGN)
+    _print_lines()
+    options = _arguments(arguments)
+    command = socket.socket(fileno=options["--command-fd"])
+    handover = socket.socket(fileno=options["--handover-fd"])
+    handover.setblocking(False)
+    reader = LinkReader()
+    first = _read_start(command, reader)
+    if first is None:
+        return 0
+    activity = Activity()
+    reporter = Reporter(command, reader, activity)
+    reporter.start()
+    try:
+        message = read_handler_start(first)
+        return asyncio.run(_serve(message["slot"], _load(message), handover, reporter, activity))
+    except Interrupted:  # asked to end while a module was imported
+        return 0
+    except Exception as error:  # whatever it is, who waits for us is told
+        if reporter.is_ending:
+            return 0
+        text = str(error) if isinstance(error, LoadError) else f"{type(error).__name__}: {error}"
+        reporter.tell(FailedMessage(type="failed", error=text))
+        return 1
+    finally:
+        reporter.is_interruptible = False
+        reporter.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,79 @@
+"""A connection as a handler process knows it: its context, and what an answer of its handler means on it."""
+
+import inspect
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from proxy.handler.api import Answer, Context, Pass, Replace, Verdict
+from proxy.handler.load import LoadedHandler
+from proxy.handler.wire import ANSWER, FRAME, MAX_BODY, NOTHING, PASS, Facts
+
+if TYPE_CHECKING:
+    from proxy.handler.tasks import Request
+
+__all__ = ["Connection"]
+
+
+class Connection:
+    """One connection.
+
+    Attributes:
+        bytes_action: what an answer of bytes does.
+        order: of handles that are ``async def``: the requests without a reply, by direction, oldest first.
+        waiting: of these, those that are not begun.
+        tasks: their handles under way.
+        closed: nothing it answers is wanted any more.
+    """
+
+    __slots__ = ("_none_action", "bytes_action", "closed", "context", "handle", "handler", "is_async", "number", "order", "tasks", "waiting")
+
+    def __init__(self, number: int, handler: LoadedHandler, facts: Facts) -> None:
+        self.number: Final = number
+        self.handler: Final = handler
+        self.handle: Final = handler.handle
+        self.is_async: Final = handler.is_async
+        self.context: Final = Context(
+            connection=facts["id"],
+            listener=facts["listener"],
+            peer=facts["peer"],
+            principal=facts["principal"],
+            principal_type=facts["principal_type"],
+            tls=facts["tls"],
+            has_upstream=facts["upstream"],
+        )
+        self.bytes_action: Final = FRAME if facts["upstream"] else ANSWER
+        self._none_action: Final = PASS if facts["upstream"] else NOTHING
+        self.closed = False
+        if handler.is_async:
+            self.order: Final[tuple[deque[Request], deque[Request]]] = (deque(), deque())
+            self.waiting: Final[deque[Request]] = deque()
+            self.tasks: Final[set[Any]] = set()
+
+    def decide(self, result: object, direction: int) -> tuple[int, int, bytes]:
+        """What a handle's answer comes to: action, throttle_ms, body.
+
+        Raises:
+            TypeError, ValueError: it is no answer, or none here.
+        """
+        if result is None:
+            return self._none_action, 0, b""
+        if isinstance(result, Verdict):
+            if isinstance(result, Pass | Replace) and not self.context.has_upstream:
+                raise ValueError(
+                    f"{type(result).__name__} on the listener {self.context.listener}, which has no upstream: there is nowhere to go on to"
+                )
+            if isinstance(result, Answer) and direction:
+                raise ValueError("Answer to an answer: what goes on to the client in its place is Replace")
+            return result.action, result.throttle_ms, _fitting(result.frame)
+        if isinstance(result, bytes | bytearray | memoryview):
+            return self.bytes_action, 0, _fitting(bytes(result))
+        if inspect.iscoroutine(result):
+            result.close()
+            raise TypeError(f"{self.handler.name} is not async def, and gave a coroutine")
+        raise TypeError(f"a handler returns bytes, None or a verdict of proxy.handler, not {type(result).__name__}")
+
+
+def _fitting(body: bytes) -> bytes:
+    if len(body) > MAX_BODY:
+        raise ValueError(f"a frame of {len(body)} bytes is above {MAX_BODY}")
+    return body

@@ -1,0 +1,11 @@
+"""The echo handler, ``proxy.handler.echo:echo``: without an upstream it answers every frame with itself; with one, every frame goes on."""
+
+from proxy.handler.api import Context, handler
+
+__all__ = ["echo"]
+
+
+@handler(ordered_pipelining=True)
+def echo(frame: bytes, context: Context) -> bytes:
+    """Answers every frame with itself."""
+    return frame

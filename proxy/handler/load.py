@@ -1,0 +1,111 @@
+"""From ``package.module:name`` to a handler that can be called."""
+
+import functools
+import importlib
+import inspect
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any, Final
+
+from proxy.handler.wire import DIRECTIONS, HandlerFacts
+
+__all__ = ["LoadError", "LoadedHandler", "error_line", "extend_path", "load"]
+
+
+class LoadError(Exception):
+    """There is no handler under that name, or what is there is none."""
+
+
+class LoadedHandler:
+    """A handler as its process calls it.
+
+    Attributes:
+        name: as it was asked for, ``package.module:name``.
+        target: what start and stop belong to; listeners that name the same object share it.
+        handle: of a frame and a context; with ``is_async`` it gives a coroutine.
+        description: the first line of its docstring.
+    """
+
+    def __init__(self, name: str, target: Any) -> None:
+        self.name: Final = name
+        self.target: Final = target
+        self.handle: Final[Any] = getattr(target, "handle", target)
+        self.is_async: Final = is_async(self.handle)
+        self.ordered_pipelining: Final[Any] = getattr(target, "ordered_pipelining", False)
+        directions = getattr(target, "directions", DIRECTIONS)
+        self.directions: Final[tuple[str, ...]] = (directions,) if isinstance(directions, str) else tuple(directions)
+        self.description: Final = (inspect.getdoc(target) or "").strip().partition("\n")[0]
+
+    def facts(self) -> HandlerFacts:
+        """What a processor must know of it."""
+        return HandlerFacts(ordered_pipelining=self.ordered_pipelining, directions=list(self.directions))
+
+    def fault(self) -> str:
+        """What is wrong with it; empty: nothing."""
+        if not callable(self.handle):
+            return "is neither a function nor has it a handle to call"
+        try:
+            inspect.signature(self.handle).bind(b"", None)
+        except TypeError as error:
+            return f"cannot be called with a frame and a context: {error}"
+        except ValueError:
+            pass  # of C: it does not say what it takes
+        for name in ("start", "stop"):
+            method = getattr(self.target, name, None)
+            if method is not None and not callable(method):
+                return f"has a {name} that cannot be called"
+        if not isinstance(self.ordered_pipelining, bool):
+            return f"has ordered_pipelining {self.ordered_pipelining!r:.50}, which is neither True nor False"
+        if not self.directions or any(word not in DIRECTIONS for word in self.directions):
+            return f"has directions {self.directions!r:.80}, which are not of {DIRECTIONS}"
+        return ""
+
+
+def is_async(handle: object) -> bool:
+    """Whether calling it gives a coroutine: a function, a method, a partial, or an object whose ``__call__`` is one."""
+    return inspect.iscoroutinefunction(handle) or inspect.iscoroutinefunction(getattr(handle, "__call__", None))  # noqa: B004 (not whether it can be)
+
+
+def extend_path(folders: Sequence[str]) -> None:
+    """Append folders to ``sys.path``, in their order: behind everything that is there, so that no file in them stands before a module of ours."""
+    sys.path += [folder for folder in folders if folder not in sys.path]
+
+
+def load(name: str) -> LoadedHandler:
+    """Import a handler; a class is made an object, without arguments.
+
+    Raises:
+        LoadError: the text says what is wrong, and, of what was raised in the user's module, where.
+    """
+    module_name, _, attribute = name.partition(":")
+    if not module_name or not attribute:
+        raise LoadError(f"{name}: a handler is named package.module:name")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise LoadError(f"{name}: there is no module {error.name} on the path ({', '.join(sys.path)})") from error
+        raise LoadError(f"{name}: {error_line(error)}") from error
+    except BaseException as error:  # a module may do anything, even exit
+        raise LoadError(f"{name}: {error_line(error)}") from error
+    try:
+        target: Any = functools.reduce(getattr, attribute.split("."), module)
+    except AttributeError as error:
+        raise LoadError(f"{name}: {error}") from error
+    try:
+        found = LoadedHandler(name, target() if isinstance(target, type) else target)
+    except BaseException as error:
+        raise LoadError(f"{name}: {error_line(error)}") from error
+    fault = found.fault()
+    if fault:
+        raise LoadError(f"{name} {fault}")
+    return found
+
+
+def error_line(error: BaseException) -> str:
+    """An error in one line, and where it was raised: the last line of code that is not of the import machinery or of ours."""
+    text = traceback.format_exception_only(error)[-1].strip()
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen") and frame.filename != __file__]
+    place = [frame for frame in frames if "importlib" not in frame.filename][-1:]
+    return f"{text} ({place[0].filename}:{place[0].lineno})" if place else text

@@ -1,0 +1,189 @@
+"""What runs in a handler process: its handlers, from start to stop, and the sockets to the processors.
+
+One loop of asyncio in the main thread: plain functions run in it one at a time (``processor``), handles that are ``async def`` as its tasks
+(``tasks``). ``reporter`` is the only other thread of ours.
+"""
+
+import asyncio
+import contextlib
+import gc
+import inspect
+import os
+import socket
+import time
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from proxy.handler.activity import Activity, Interrupted
+from proxy.handler.failures import Failures, Raised
+from proxy.handler.load import LoadedHandler, error_line
+from proxy.handler.processor import Processor
+from proxy.handler.reporter import Reporter
+from proxy.handler.wire import WIRE, Hello, encode_hello
+from proxy.server.link import LinkError, receive_handover
+from proxy.server.messages import FailedMessage, HandlerFacts, HandlerReadyMessage
+from proxy.server.protocol import WIRE_VERSION, event_notice
+from proxy.server.rows import HandlerRaisedRow, HandoverFailedRow, InternalErrorRow
+
+__all__ = ["Runtime"]
+
+LISTENER: Final = "@handler"
+"""What a hand-over names instead of a listener."""
+CANCEL_SECONDS: Final = 1.0
+"""How long cancelled handles have to end."""
+STOP_SECONDS: Final = 3.0
+"""How long all stops together have; none of them begins later than what interrupts the one before."""
+
+
+class Runtime:
+    """One handler process.
+
+    Args:
+        slot: its number.
+        handlers: by listener.
+        handover: non-blocking.
+    """
+
+    def __init__(self, slot: int, handlers: Mapping[str, LoadedHandler], handover: socket.socket, reporter: Reporter, activity: Activity) -> None:
+        self._handlers: Final = handlers
+        self._handover: Final = handover
+        self._reporter: Final = reporter
+        self._activity: Final = activity
+        self._failures: Final = Failures(activity, time.monotonic_ns, self._tell_raised)
+        self._hello: Final = encode_hello(Hello(wire=WIRE, slot=slot, handlers={name: handler.facts() for name, handler in handlers.items()}))
+        self._processors: Final[set[Processor]] = set()
+        self._started: Final[list[LoadedHandler]] = []
+        self._loop: Final = asyncio.get_running_loop()
+        self._end: Final = asyncio.Event()
+
+    async def serve(self) -> int:
+        """From the first start to the last stop. Gives the exit code: 1 when a handler did not start."""
+        self._reporter.at_end(self._call_end)
+        starting = self._loop.create_task(self._start())
+        ending = self._loop.create_task(self._end.wait())
+        await asyncio.wait((starting, ending), return_when=asyncio.FIRST_COMPLETED)
+        failure = starting.result() if starting.done() and not starting.cancelled() else ""
+        if failure:
+            self._reporter.tell(FailedMessage(type="failed", error=failure))
+            self._reporter.begin_end()
+        elif starting.done() and not self._reporter.is_ending:
+            gc.collect()
+            gc.freeze()  # what is loaded stays: no collection looks at it
+            self._reporter.tell_ready(self._ready())
+            self._loop.add_reader(self._handover.fileno(), self._on_handover)
+            await ending
+        starting.cancel()
+        ending.cancel()
+        await self._stop()
+        return 1 if failure else 0
+
+    def _call_end(self) -> None:
+        """From any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: it came to its end by itself
+            self._loop.call_soon_threadsafe(self._begin_end)
+
+    def _begin_end(self) -> None:
+        self._reporter.is_interruptible = False
+        self._end.set()
+
+    def _ready(self) -> HandlerReadyMessage:
+        facts = {name: HandlerFacts(**handler.facts(), description=handler.description) for name, handler in self._handlers.items()}
+        return HandlerReadyMessage(type="ready", wire=WIRE_VERSION, pid=os.getpid(), handlers=facts)
+
+    # The handlers.
+
+    async def _start(self) -> str:
+        """Start each handler once, in the listeners' order; gives what is wrong with the one that did not start."""
+        for listener, handler in self._handlers.items():
+            if any(handler.target is started.target for started in self._started):
+                continue
+            try:
+                await self._call(handler, "start")
+            except (Interrupted, asyncio.CancelledError) as error:
+                if self._reporter.is_ending:
+                    return ""
+                return f"listener {listener}, handler {handler.name}: start: {error_line(error)}"
+            except BaseException as error:
+                return f"listener {listener}, handler {handler.name}: start: {error_line(error)}"
+            self._started.append(handler)
+        return ""
+
+    async def _stop(self) -> None:
+        """End what is under way, and stop what was started, each once, whatever the others do."""
+        self._loop.remove_reader(self._handover.fileno())
+        tasks = {task for processor in self._processors for task in processor.tasks.under_way}
+        for processor in tuple(self._processors):
+            processor.end()
+        if tasks:
+            await asyncio.wait(tasks, timeout=CANCEL_SECONDS)
+        stops = [self._loop.create_task(self._stop_one(handler)) for handler in reversed(self._started)]
+        if stops:
+            await asyncio.wait(stops, timeout=STOP_SECONDS)
+
+    async def _stop_one(self, handler: LoadedHandler) -> None:
+        try:
+            await self._call(handler, "stop")
+        except BaseException as error:
+            self._tell_error(f"stop of the handler {handler.name}", error)
+
+    async def _call(self, handler: LoadedHandler, name: str) -> None:
+        """Call a handler's start or stop, if it has one; a function has none, whatever its attributes are."""
+        method: Any = getattr(handler.target, name, None)
+        if method is None or handler.handle is handler.target:
+            return
+        self._reporter.is_interruptible = True
+        try:
+            result = method()
+        finally:
+            self._reporter.is_interruptible = not self._end.is_set()
+        if inspect.isawaitable(result):
+            await result
+
+    # The processors.
+
+    def _on_handover(self) -> None:
+        """Take what control hands over: sockets to processors."""
+        while True:
+            try:
+                received = receive_handover(self._handover)
+            except (EOFError, OSError):  # the command socket says so, too
+                self._loop.remove_reader(self._handover.fileno())
+                return
+            except LinkError as error:
+                self._tell_error("hand-over", error)
+                return
+            if received is None:
+                return
+            handover, descriptor = received
+            if descriptor < 0 or handover.listener != LISTENER:
+                if descriptor >= 0:
+                    os.close(descriptor)
+                lost = "its descriptor was lost" if descriptor < 0 else f"it is for {handover.listener}"
+                self._reporter.tell(event_notice("handover_failed", HandoverFailedRow(error=f"the socket to processor {handover.peer}: {lost}")))
+                continue
+            self._begin(socket.socket(fileno=descriptor), handover.peer)
+
+    def _begin(self, sock: socket.socket, name: str) -> None:
+        processor = Processor(
+            sock,
+            name,
+            self._handlers,
+            self._loop,
+            time.monotonic_ns,
+            self._activity,
+            self._failures,
+            lambda processor, error: self._tell_error(f"socket to processor {processor.name}", error),
+            self._processors.discard,
+        )
+        self._processors.add(processor)
+        processor.begin(self._hello)
+
+    # What is told.
+
+    def _tell_raised(self, row: Raised) -> None:
+        self._reporter.tell(event_notice("handler_raised", cast(HandlerRaisedRow, row._asdict())))
+
+    def _tell_error(self, place: str, error: BaseException) -> None:
+        text, _, at = error_line(error).rpartition(" (")
+        row = InternalErrorRow(place=place, count=1, error=text or at, at=at.rstrip(")") if text else "")
+        self._reporter.tell(event_notice("internal_error", row))

@@ -1,0 +1,134 @@
+"""Handles that are ``async def``: tasks of the loop, whose replies leave in the order of their requests.
+
+A connection has one handle under way at a time, requests and answers alike, or as many as there are when its handler says ``ordered_pipelining``. A
+reply waits for those before it, of its connection and direction.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from proxy.handler.activity import Activity
+from proxy.handler.connection import Connection
+from proxy.handler.failures import Failures
+from proxy.handler.wire import DIRECTIONS, FAILED, Reply
+
+__all__ = ["Request", "Tasks"]
+
+
+class Request:
+    """A frame that was accepted; ``reply``: None: it has none yet."""
+
+    __slots__ = ("began_ns", "connection", "direction", "ended_ns", "frame", "header", "reply", "sequence")
+
+    def __init__(self, connection: Connection, direction: int, sequence: int, header: bytes, frame: bytes) -> None:
+        self.connection: Final = connection
+        self.direction: Final = direction
+        self.sequence: Final = sequence
+        self.header: Final = header
+        self.frame = frame
+        self.began_ns = 0
+        self.ended_ns = 0
+        self.reply: Reply | None = None
+
+
+class Tasks:
+    """The handles of one processor's connections.
+
+    Args:
+        emit: takes a reply that may leave.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        now: Callable[[], int],
+        activity: Activity,
+        failures: Failures,
+        emit: Callable[[Reply], None],
+    ) -> None:
+        self._loop: Final = loop
+        self._now: Final = now
+        self._activity: Final = activity
+        self._failures: Final = failures
+        self._emit: Final = emit
+        self._requests: Final[dict[asyncio.Task[tuple[int, int, bytes]], Request]] = {}
+
+    @property
+    def under_way(self) -> set[asyncio.Task[Any]]:
+        """The tasks that are not over."""
+        return set(self._requests)
+
+    def accept(self, connection: Connection, direction: int, sequence: int, header: bytes, frame: bytes) -> None:
+        """Handle a frame, now or when those before it are done with."""
+        request = Request(connection, direction, sequence, header, frame)
+        connection.order[direction].append(request)
+        if connection.handler.ordered_pipelining or not connection.tasks:
+            self._begin(request)
+        else:
+            connection.waiting.append(request)
+            self._activity.waiting += 1
+
+    def close(self, connection: Connection) -> None:
+        """The connection is over: what waits is forgotten, what is under way is cancelled; it may take its time to end."""
+        connection.closed = True
+        self._activity.waiting -= len(connection.waiting)
+        connection.waiting.clear()
+        for order in connection.order:
+            order.clear()
+        for task in tuple(connection.tasks):
+            task.cancel()
+
+    def _begin(self, request: Request) -> None:
+        task = self._loop.create_task(self._run(request))
+        if not self._activity.tasks:
+            self._activity.tasks_since_ns = self._now()
+        self._requests[task] = request
+        self._activity.tasks[task] = request
+        request.connection.tasks.add(task)
+        task.add_done_callback(self._done)
+
+    async def _run(self, request: Request) -> tuple[int, int, bytes]:
+        """The handle, and what it came to. Whatever it raises ends here: a task that ends with SystemExit would end the loop."""
+        connection = request.connection
+        context = connection.context.at(DIRECTIONS[request.direction], request.sequence, request.header)
+        request.began_ns = self._now()
+        try:
+            result = await connection.handle(request.frame, context)
+            return connection.decide(result, request.direction)
+        except BaseException as error:
+            if connection.closed:  # cancelled, or it would not be: nobody waits for the answer
+                return FAILED, 0, b""
+            return FAILED, 0, self._failures.raised(connection.handler.name, context, error)
+        finally:
+            request.ended_ns = self._now()
+            request.frame = b""
+
+    def _done(self, task: "asyncio.Task[tuple[int, int, bytes]]") -> None:
+        request = self._requests.pop(task)
+        connection = request.connection
+        connection.tasks.discard(task)
+        activity = self._activity
+        del activity.tasks[task]
+        activity.handled += 1
+        if not activity.tasks:
+            activity.busy_ns += self._now() - activity.tasks_since_ns
+            activity.tasks_since_ns = 0
+        if connection.closed:
+            return
+        if task.cancelled():  # by other code of the user's, before its first step
+            action, throttle_ms, body = FAILED, 0, self._failures.raised(connection.handler.name, connection.context, asyncio.CancelledError())
+        else:
+            action, throttle_ms, body = task.result()
+        request.reply = (action, request.direction, throttle_ms, connection.number, request.sequence, request.began_ns, request.ended_ns, body)
+        self._release(connection, request.direction)
+        if connection.waiting and not connection.tasks:
+            activity.waiting -= 1
+            self._begin(connection.waiting.popleft())
+
+    def _release(self, connection: Connection, direction: int) -> None:
+        """Let the replies leave that no other is before."""
+        order = connection.order[direction]
+        while order and (reply := order[0].reply) is not None:
+            order.popleft()
+            self._emit(reply)

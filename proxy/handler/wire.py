@@ -1,0 +1,435 @@
+"""The records between a processor and a handler process: bytes, and nothing else.
+
+A stream socket, both ways ``[int32 size][body]``, integers big-endian. The first byte of a body is its kind::
+
+    HELLO    handler process → processor, first of all    kind u8, JSON ``Hello``
+    OPEN     processor → handler process                  kind u8, connection u64, JSON ``Facts``
+    REQUEST  processor → handler process                  kind u8, direction u8, header_length u16, connection u64, sequence u64, enqueued_ns u64,
+                                                          the frame's header as it came, the frame's body
+    CLOSED   processor → handler process                  kind u8, connection u64
+    REPLY    handler process → processor                  kind u8, action u8, direction u8, reserved u8, throttle_ms u32, connection u64,
+                                                          sequence u64, began_ns u64, ended_ns u64, the frame's body; of FAILED the error's text,
+                                                          UTF-8
+
+OPEN comes before the first request of a connection, CLOSED after its last. A sequence counts the frames of a connection in one direction, from 0.
+Times are CLOCK_MONOTONIC. Replies of one connection and direction leave in the order of their requests. An end of file is the other process's end.
+
+What is read is judged: the processor does not trust what runs beside the user's code, and what fails is a ``WireError``, after which nothing of the
+stream can be believed. Whoever reads loops over what ``RecordReader.take`` gives: ``record_end``, then the ``read_`` of the kind, then
+``RecordReader.keep`` once. Nothing is copied but the bodies that are sliced out. A connection and a sequence are below 2**63.
+
+A handler process has ``read_requests`` and ``encode_replies`` for all that one read gave.
+"""
+
+import json
+import struct
+from typing import Any, Final, TypedDict, cast
+
+from librt.strings import BytesWriter, read_i64_be, write_i32_be, write_i64_be
+from mypy_extensions import i32, i64
+
+__all__ = [
+    "ACTIONS",
+    "ANSWER",
+    "CLOSE",
+    "CLOSED",
+    "DIRECTIONS",
+    "FAILED",
+    "FRAME",
+    "HELLO",
+    "MAX_BODY",
+    "MAX_ERROR",
+    "MAX_HEADER",
+    "MAX_THROTTLE_MS",
+    "NOTHING",
+    "OPEN",
+    "PASS",
+    "REPLY",
+    "REPLY_HEAD",
+    "REQUEST",
+    "REQUEST_HEAD",
+    "WIRE",
+    "Facts",
+    "HandlerFacts",
+    "Hello",
+    "RecordReader",
+    "Reply",
+    "Request",
+    "TlsFacts",
+    "WireError",
+    "encode_closed",
+    "encode_hello",
+    "encode_open",
+    "encode_replies",
+    "error_text",
+    "read_closed",
+    "read_hello",
+    "read_open",
+    "read_reply",
+    "read_request",
+    "read_requests",
+    "record_end",
+    "reply_head",
+    "request_head",
+]
+
+WIRE: Final = 1
+"""The version of the records, said in HELLO."""
+
+# The kinds.
+HELLO: Final = 0
+OPEN: Final = 1
+REQUEST: Final = 2
+CLOSED: Final = 3
+REPLY: Final = 4
+
+# What a reply does with the frame.
+PASS: Final = 0  # it goes on as it came; only where there is an upstream
+FRAME: Final = 1  # this body goes on in its place; only where there is an upstream
+NOTHING: Final = 2  # nothing goes on; without an upstream: no response
+ANSWER: Final = 3  # of a request: this body goes to the client
+CLOSE: Final = 4  # the connection ends
+FAILED: Final = 5  # the handler raised, or answered what does not fit
+ACTIONS: Final = ("pass", "frame", "nothing", "answer", "close", "failed")
+"""The actions' names, as metrics have them."""
+
+DIRECTIONS: Final = ("request", "response")
+"""A direction is its place in here."""
+
+MAX_BODY: Final = (1 << 31) - 1 - (1 << 16) - 64
+"""Bytes of the longest body a record can carry, whatever its head and the frame's header are."""
+MAX_HEADER: Final = 0xFFFF
+MAX_THROTTLE_MS: Final = 0x7FFFFFFF
+MAX_ERROR: Final = 1024
+"""Bytes of an error's text."""
+
+REQUEST_HEAD: Final = struct.Struct(">iBBHQQQ")
+"""Size, kind, direction, header_length, connection, sequence, enqueued_ns: all of a request that is before the frame's header."""
+REPLY_HEAD: Final = struct.Struct(">iBBBBIQQQQ")
+"""Size, kind, action, direction, 0, throttle_ms, connection, sequence, began_ns, ended_ns: all of a reply that is before the body."""
+_CONNECTION_HEAD: Final = struct.Struct(">iBQ")
+_SIZE: Final = struct.Struct(">i")
+_SIZE_BYTES: Final = 4
+_REQUEST_BYTES: Final = 32
+_REPLY_BYTES: Final = 44
+_CONNECTION_BYTES: Final = 13
+_LONG: Final = 16_384
+_LEAST: Final = (1, 9, 28, 9, 40)
+"""Bytes of the shortest body of each kind."""
+
+_to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, check_circular=False).encode
+
+
+class WireError(Exception):
+    """The other side broke the rules of the records: a bug, and the end of that socket."""
+
+
+class TlsFacts(TypedDict, total=False):
+    """What a client's handshake came to. ``server_name`` and ``peer_certificate`` (its subject) are there where they are known."""
+
+    version: str
+    cipher: str
+    server_name: str
+    peer_certificate: str
+
+
+Request = tuple[int, int, int, bytes, bytes, int]
+"""Connection, direction, sequence, the frame's header, its body, and where the record ends."""
+Reply = tuple[int, int, int, int, int, int, int, bytes]
+"""Action, direction, throttle_ms, connection, sequence, began_ns, ended_ns, body."""
+
+
+class Facts(TypedDict):
+    """What a handler process is told of a connection.
+
+    Attributes:
+        id: the connection's, as text.
+        tls: None: plaintext.
+        upstream: whether the listener has one.
+    """
+
+    id: str
+    listener: str
+    peer: str
+    principal: str
+    principal_type: str
+    tls: TlsFacts | None
+    upstream: bool
+
+
+class HandlerFacts(TypedDict):
+    """What a processor must know of a handler; ``directions`` are words of ``DIRECTIONS``."""
+
+    ordered_pipelining: bool
+    directions: list[str]
+
+
+class Hello(TypedDict):
+    """The first words of a handler process; ``handlers`` by listener."""
+
+    wire: int
+    slot: int
+    handlers: dict[str, HandlerFacts]
+
+
+# Processor → handler process.
+
+
+def encode_open(connection: int, facts: Facts) -> bytes:
+    """The record OPEN."""
+    text = _to_json(facts).encode()
+    return _CONNECTION_HEAD.pack(_CONNECTION_BYTES - _SIZE_BYTES + len(text), OPEN, connection) + text
+
+
+def request_head(direction: int, header_length: int, connection: int, sequence: int, enqueued_ns: int, body_length: int) -> bytes:
+    """What comes before the header and the body of a request, which follow as they are.
+
+    Raises:
+        WireError: a record cannot be so long.
+    """
+    if body_length > MAX_BODY or header_length > MAX_HEADER:
+        raise WireError(f"a frame of {header_length} + {body_length} bytes does not fit a record")
+    size = _REQUEST_BYTES - _SIZE_BYTES + header_length + body_length
+    return REQUEST_HEAD.pack(size, REQUEST, direction, header_length, connection, sequence, enqueued_ns)
+
+
+def encode_closed(connection: int) -> bytes:
+    """The record CLOSED."""
+    return _CONNECTION_HEAD.pack(_CONNECTION_BYTES - _SIZE_BYTES, CLOSED, connection)
+
+
+# Handler process → processor.
+
+
+def encode_hello(hello: Hello) -> bytes:
+    """The record HELLO."""
+    text = _to_json(hello).encode()
+    return _SIZE.pack(1 + len(text)) + bytes((HELLO,)) + text
+
+
+def reply_head(
+    action: int, direction: int, throttle_ms: int, connection: int, sequence: int, began_ns: int, ended_ns: int, body_length: int
+) -> bytes:
+    """What comes before the body of a reply, which follows as it is.
+
+    Raises:
+        WireError: a record cannot be so long.
+    """
+    if body_length > MAX_BODY:
+        raise WireError(f"a body of {body_length} bytes does not fit a record")
+    size = _REPLY_BYTES - _SIZE_BYTES + body_length
+    return REPLY_HEAD.pack(size, REPLY, action, direction, 0, throttle_ms, connection, sequence, began_ns, ended_ns)
+
+
+def encode_replies(replies: list[Reply]) -> bytes:
+    """The records REPLY of some replies, whose bodies have at most ``MAX_BODY`` bytes each."""
+    pieces: list[bytes] = []
+    writer = BytesWriter()
+    for action, direction, throttle_ms, connection, sequence, began_ns, ended_ns, body in replies:
+        rest: i64 = len(body)
+        word: i64 = REPLY << 24 | action << 16 | direction << 8
+        rest += _REPLY_BYTES - _SIZE_BYTES
+        write_i64_be(writer, rest << 32 | word)
+        write_i32_be(writer, i32(throttle_ms))
+        write_i64_be(writer, connection)
+        write_i64_be(writer, sequence)
+        write_i64_be(writer, began_ns)
+        write_i64_be(writer, ended_ns)
+        if rest < _LONG:
+            writer.write(body)
+        else:  # it is copied once, not twice
+            pieces += (writer.getvalue(), body)
+            writer = BytesWriter()
+    if not pieces:
+        return writer.getvalue()
+    pieces.append(writer.getvalue())
+    return b"".join(pieces)
+
+
+def error_text(text: str) -> bytes:
+    """A text as the body of FAILED: UTF-8, cut to ``MAX_ERROR`` bytes between characters."""
+    data = text.encode(errors="backslashreplace")
+    return data if len(data) <= MAX_ERROR else data[:MAX_ERROR].decode(errors="ignore").encode()
+
+
+# Reading.
+
+
+class RecordReader:
+    """Turns what a socket gives into whole records, however it was cut; a long one is put together once.
+
+    ::
+
+        data = reader.take(sock.recv(n))
+        position = 0
+        while (end := record_end(data, position)) >= 0:
+            ...  # the record is data[position:end]
+            position = end
+        reader.keep(data, position)
+    """
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._here = 0
+        self._needed = 0
+
+    @property
+    def pending(self) -> int:
+        """Bytes that are kept."""
+        return self._here
+
+    @property
+    def missing(self) -> int:
+        """Bytes that are at least to come before ``take`` gives anything; 0: it would at once."""
+        return max(0, self._needed - self._here)
+
+    def take(self, data: bytes) -> bytes:
+        """What was kept and the next bytes; empty while that is known to hold no whole record."""
+        if not self._pieces and len(data) >= self._needed:
+            return data
+        if data:
+            self._pieces.append(data)
+            self._here += len(data)
+        if self._here < self._needed:
+            return b""
+        if len(self._pieces) > 1:
+            data = b"".join(self._pieces)
+        elif self._pieces:
+            data = self._pieces[0]
+        self._pieces.clear()
+        self._here = 0
+        return data
+
+    def keep(self, data: bytes, position: int) -> None:
+        """Keep what was not read of what ``take`` gave, which may hold whole records still. Not to be called when that was empty."""
+        self._here = len(data) - position
+        self._needed = 1
+        if self._here:
+            self._pieces.append(data[position:] if position else data)
+            self._needed = _SIZE_BYTES
+            if self._here >= _SIZE_BYTES:
+                size: int = _SIZE.unpack_from(data, position)[0]
+                self._needed = _SIZE_BYTES + max(1, size)
+
+
+def record_end(data: bytes, position: int) -> int:
+    """Where the record that begins at a position ends; -1: it is not whole, and none of its bytes that are here is wrong.
+
+    Raises:
+        WireError: no such kind, or a size that a record of the kind cannot have.
+    """
+    here = len(data) - position
+    if here <= _SIZE_BYTES:
+        return -1
+    kind = data[position + _SIZE_BYTES]
+    size: int = _SIZE.unpack_from(data, position)[0]
+    if kind > REPLY:
+        raise WireError(f"no record is of kind {kind}")
+    if size < _LEAST[kind] or (kind == CLOSED and size != _LEAST[CLOSED]):
+        raise WireError(f"a record of kind {kind} cannot have {size} bytes")
+    return position + _SIZE_BYTES + size if here >= _SIZE_BYTES + size else -1
+
+
+def read_request(data: bytes, position: int, end: int) -> tuple[int, int, int, int, int, int]:
+    """A whole REQUEST: direction, connection, sequence, enqueued_ns, where the frame's header begins, and where its body does.
+
+    Raises:
+        WireError: no such direction, or a header longer than the record.
+    """
+    size, _, direction, header_length, connection, sequence, enqueued_ns = REQUEST_HEAD.unpack_from(data, position)
+    body: int = position + _REQUEST_BYTES + header_length
+    if body > end or direction > 1:
+        raise WireError(f"a request of {size} bytes has direction {direction} and a header of {header_length} bytes")
+    return direction, connection, sequence, enqueued_ns, position + _REQUEST_BYTES, body
+
+
+def read_requests(data: bytes, position: int) -> list[Request]:
+    """The whole REQUESTs that begin at a position, one behind the other, up to a record that is another, is not whole, or cannot be."""
+    found: list[Request] = []
+    length: i64 = len(data)
+    at: i64 = position
+    while length - at >= _REQUEST_BYTES:
+        word = read_i64_be(data, at)
+        direction = word >> 16 & 0xFF
+        header = at + _REQUEST_BYTES
+        body = header + (word & 0xFFFF)
+        end = at + _SIZE_BYTES + (word >> 32)
+        if word >> 24 & 0xFF != REQUEST or direction > 1 or body > end or end > length:
+            break
+        found.append((read_i64_be(data, at + 8), direction, read_i64_be(data, at + 16), data[header:body], data[body:end], end))
+        at = end
+    return found
+
+
+def read_closed(data: bytes, position: int) -> int:
+    """A whole CLOSED: the connection."""
+    connection: int = _CONNECTION_HEAD.unpack_from(data, position)[2]
+    return connection
+
+
+def read_open(data: bytes, position: int, end: int) -> tuple[int, Facts]:
+    """A whole OPEN: the connection, and the facts.
+
+    Raises:
+        WireError: they are no facts.
+    """
+    connection: int = _CONNECTION_HEAD.unpack_from(data, position)[2]
+    facts = _read_object(data[position + _CONNECTION_BYTES : end], "OPEN")
+    tls = facts.get("tls")
+    texts = [facts.get(name) for name in ("id", "listener", "peer", "principal", "principal_type")]
+    if not _are_texts(texts) or not (tls is None or (isinstance(tls, dict) and _are_texts(list(tls.values())))):
+        raise WireError("the facts of OPEN are not what they should be")
+    if not isinstance(facts.get("upstream"), bool):
+        raise WireError("the facts of OPEN do not say whether there is an upstream")
+    return connection, cast(Facts, facts)
+
+
+def read_reply(data: bytes, position: int, end: int) -> tuple[int, int, int, int, int, int, int, int]:
+    """A whole REPLY: action, direction, throttle_ms, connection, sequence, began_ns, ended_ns, and where its body begins, which goes to ``end``.
+
+    Raises:
+        WireError: no such action or direction, or a body where there can be none.
+    """
+    _, _, action, direction, _, throttle_ms, connection, sequence, began_ns, ended_ns = REPLY_HEAD.unpack_from(data, position)
+    body = position + _REPLY_BYTES
+    if action > FAILED or direction > 1:
+        raise WireError(f"a reply has action {action} and direction {direction}")
+    if body != end and action in (PASS, NOTHING, CLOSE):
+        raise WireError(f"a reply that says {ACTIONS[action]} has a body of {end - body} bytes")
+    return action, direction, throttle_ms, connection, sequence, began_ns, ended_ns, body
+
+
+def read_hello(data: bytes, position: int, end: int) -> Hello:
+    """A whole HELLO.
+
+    Raises:
+        WireError: it is none, or of another version.
+    """
+    hello = _read_object(data[position + _SIZE_BYTES + 1 : end], "HELLO")
+    if hello.get("wire") != WIRE:
+        raise WireError(f"the handler process speaks version {hello.get('wire')!r:.20} of the records, and this processor version {WIRE}")
+    handlers = hello.get("handlers")
+    if type(hello.get("slot")) is not int or not isinstance(handlers, dict):
+        raise WireError("HELLO has no slot, or no handlers")
+    for facts in handlers.values():
+        if not isinstance(facts, dict) or not isinstance(facts.get("ordered_pipelining"), bool) or not _are_directions(facts.get("directions")):
+            raise WireError("HELLO has a handler that is not what it should be")
+    return cast(Hello, hello)
+
+
+def _read_object(body: bytes, name: str) -> dict[str, Any]:
+    try:
+        found = json.loads(body)
+    except (RecursionError, ValueError) as error:
+        raise WireError(f"{name} is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise WireError(f"{name} is no object")
+    return found
+
+
+def _are_texts(values: list[Any]) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+def _are_directions(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(word in DIRECTIONS for word in value)

@@ -1,0 +1,103 @@
+"""What is known of a pair whose frames are handled. What happens to it is in ``handling`` and ``verdicts``; ``handler_leg`` tells them."""
+
+from collections import deque
+from typing import Final
+
+from mypy_extensions import i64
+
+from proxy.network.run import Run
+from proxy.relay.handled_connection import HandledConnection, HandledParty, Request
+from proxy.relay.handler_process import HandlerProcess
+from proxy.relay.handler_state import ResponseState
+from proxy.relay.pair import Leg, Pair, PairTimer
+from proxy.relay.request_channel import RequestChannel
+
+__all__ = ["Handled", "HandledLeg", "HeldAnswer"]
+
+
+class HeldAnswer:
+    """An answer in the upstream's place that waits for the upstream's own to what came before.
+
+    Attributes:
+        run: in the client's framing.
+        due: when so many of the upstream's answers are done with.
+        withheld: it is not for the tap.
+    """
+
+    def __init__(self, run: Run, due: i64, *, withheld: bool) -> None:
+        self.run: Final = run
+        self.due: Final[i64] = due
+        self.withheld: Final = withheld
+
+
+class HandledLeg(Leg):
+    """A leg of such a pair.
+
+    Attributes:
+        handled: what both legs share.
+        handles: its frames go to a handler; until it is known whether they do, nothing is read.
+        waits: its channel is muted until there is room, or a process.
+        backlog: frames that are here and were not handed over.
+        under_way: frames that a handler has.
+        responses: the five states, where frames are handled one at a time.
+        awaits: the leg on which the last verdict has to be out before the next frame is handled.
+        out: what is to be written to this leg's channel: each run, and whether its bytes were received from the other one.
+        times: when the reply was read that brought each of what is to be written, or is being written: so many of these are ``sending``.
+        ends: its peer's stream has ended, which is not told before all that came is done with.
+        done: frames that were received and are done with.
+        booked: bytes of the memory pool that its backlog, and what is under way and may go on, hold.
+    """
+
+    def __init__(self, pair: Pair, handled: "Handled", *, is_client: bool) -> None:
+        super().__init__(pair, is_client=is_client)
+        self.handled: Final = handled
+        self.handles: bool = True
+        self.waits: bool = False
+        self.backlog: Final[deque[Request]] = deque()
+        self.under_way: i64 = 0
+        self.responses: Final = ResponseState()
+        self.awaits: HandledLeg | None = None
+        self.out: list[tuple[Run, bool]] = []
+        self.times: Final[deque[int]] = deque()
+        self.sending: i64 = 0
+        self.ends: bool = False
+        self.done: i64 = 0
+        self.booked: i64 = 0
+
+    @property
+    def direction(self) -> i64:
+        """Of its frames, as records have it."""
+        return 0 if self.is_client else 1
+
+
+class Handled(HandledParty):
+    """What the legs share.
+
+    Attributes:
+        pair: None when it is CLOSED.
+        number: its id.
+        channel: to the handler processes.
+        process, connection: those it belongs to; None before the first frame, and when the process is gone.
+        ordered: several of its frames are handled at a time.
+        throttled: a reply asked for a time in which the client is not read; ``timer`` ends it.
+        held: answers that wait, in order.
+    """
+
+    def __init__(self, pair: Pair, channel: RequestChannel) -> None:
+        self.pair: Pair | None = pair
+        self.number: Final[i64] = pair.id
+        self.channel: Final = channel
+        self.client: HandledLeg | None = None
+        self.upstream: HandledLeg | None = None
+        self.process: HandlerProcess | None = None
+        self.connection: HandledConnection | None = None
+        self.ordered: bool = False
+        self.throttled: bool = False
+        self.timer: PairTimer | None = None
+        self.held: Final[deque[HeldAnswer]] = deque()
+
+    def leg(self, direction: i64) -> HandledLeg:
+        """The leg whose frames go in a direction."""
+        leg = self.client if direction == 0 else self.upstream
+        assert leg is not None, "both are made with the pair"
+        return leg

@@ -1,0 +1,178 @@
+"""Legs of pairs whose frames are handled: what a channel tells, passed on (``handling``, ``verdicts``); and what the request channel tells.
+
+A direction that the handler does not ask for passes as on any listener.
+"""
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from proxy.cause import Cause
+from proxy.network import mute
+from proxy.network.run import Buffer, Run
+from proxy.network.write_half import WriteHalf
+from proxy.relay import ending, handling, opening, passing, verdicts
+from proxy.relay.handled_connection import Request
+from proxy.relay.handled_pair import Handled, HandledLeg
+from proxy.relay.pair import Leg, LegMaker, Pair
+from proxy.relay.request_channel import RequestChannel
+from proxy.relay.state import PairState
+
+__all__ = ["HandlerLeg", "HandlerLegs"]
+
+PEER: Final = mute.PEER
+CLOSING: Final = PairState.CLOSING
+
+
+class HandlerLegs(LegMaker):
+    """Makes the legs of pairs whose frames go to handlers."""
+
+    def __init__(self, channel: RequestChannel) -> None:
+        self._channel: Final = channel
+
+    def make_leg(self, pair: Pair, *, is_client: bool) -> Leg:
+        if is_client:
+            handled: Handled = _Party(pair, self._channel)
+            leg = handled.client = HandlerLeg(pair, handled, is_client=True)
+        else:
+            client = pair.client
+            assert isinstance(client, HandledLeg), "it was made here"
+            leg = client.handled.upstream = HandlerLeg(pair, client.handled, is_client=False)
+        return leg
+
+
+class _Party(Handled):
+    """What the request channel tells of a connection."""
+
+    def replied(self, request: Request, direction: i64, action: i64, throttle_ms: i64, body: Buffer) -> None:
+        verdicts.replied(self, request, direction, action, throttle_ms, body)
+        if self.held and self.pair is not None:
+            verdicts.release_due(self)
+
+    def flush(self) -> None:
+        if self.pair is not None:
+            verdicts.flush(self)
+
+    def wake(self, direction: i64) -> bool:
+        return handling.wake(self.leg(direction))
+
+    def process_gone(self, detail: str) -> None:
+        handling.process_gone(self, detail)
+
+    def timed_out(self) -> None:
+        if self.pair is not None:
+            ending.end(self.pair, Cause.HANDLER_FAILED, "no handler process", "internal")
+
+    def crash(self, error: Exception) -> None:
+        if self.pair is not None:
+            ending.crash(self.pair, error, "callback")
+
+
+class HandlerLeg(HandledLeg):
+    """The sink of a channel whose frames are handled, or whose other side's are."""
+
+    def received(self, run: Run) -> None:
+        channel = self.channel
+        assert channel is not None, "a leg that is told of has a channel"
+        out = self.forward_to
+        if self.handles:
+            handling.received(self, channel, run)
+        elif out is not None and out.can_send:
+            frames = run.frames
+            if not out.send(run):
+                channel.mute(PEER)
+            verdicts.forwarded(self, frames)
+        elif self.handled.held and run.part == 0:
+            for frame in handling.split(run):
+                passing.received(self.pair, self, channel, frame)
+                verdicts.forwarded(self, 1)
+            channel.discard(run)
+        else:
+            frames = run.frames
+            passing.received(self.pair, self, channel, run)
+            verdicts.forwarded(self, frames)
+
+    def may_read(self) -> bool:
+        channel = self.channel
+        if channel is None:
+            return False
+        if not self.admits(channel):
+            return False
+        return not self.handles or handling.may_read(self, channel)
+
+    def room_for(self) -> tuple[i64, bool]:
+        return handling.room_for(self) if self.handles and self.pair.state is not CLOSING else passing.room_for(self.pair, self)
+
+    def wait_for_room(self) -> None:
+        channel = self.channel
+        if channel is not None and self.handles:
+            handling.wait_for_room(self, channel)
+        elif channel is not None:
+            passing.wait_for_room(self, channel)
+
+    def passes_to(self) -> WriteHalf | None:
+        return None if self.handles else passing.passes_to(self.pair, self)
+
+    def passed_by(self, size: i64, frames: i64) -> None:
+        passing.passed_by(self.pair, self, size, frames)
+        verdicts.forwarded(self, frames)
+
+    def ready(self) -> None:
+        opening.ready(self.pair, self)
+        if self.channel is not None and self.handled.process is not None:
+            self.channel.read_half.by_frame = self.handles and not self.handled.ordered
+
+    def sent(self) -> None:
+        if not verdicts.sent(self):
+            return
+        passing.sent(self.pair, self)
+        if self.handled.ordered:
+            handling.pump(self)
+
+    def muted(self) -> None:
+        if self.is_client:
+            self.pair.owner.pair_muted(self.pair)
+
+    def end_of_stream(self) -> None:
+        if self.pair.state is not CLOSING and handling.holds(self):
+            self.ends = True
+        else:
+            ending.end_of_stream(self.pair, self)
+
+    def write_ended(self) -> None:
+        ending.write_ended(self.pair, self)
+
+    def closed(self) -> None:
+        channel = self.channel
+        assert channel is not None, "a leg that is told of has a channel"
+        verdicts.drop_out(self)
+        if self.is_client or channel.ready_ns != 0:
+            ending.closed(self.pair, self, channel)
+        else:
+            opening.attempt_failed(self.pair, channel)
+
+    # What pairs ask.
+
+    def gates(self) -> bool:
+        return self.handles or super().gates()
+
+    def looks(self) -> bool:
+        return self.handles or super().looks()
+
+    def counts(self) -> bool:
+        return not self.handles and super().counts()
+
+    def holds(self) -> bool:
+        return handling.holds(self) or len(self.out) != 0
+
+    def held_bytes(self) -> i64:
+        return self.booked
+
+    def let_go(self) -> None:
+        if self.is_client:
+            verdicts.write_out(self.handled)
+            handling.let_go(self.handled)
+
+    def release(self) -> None:
+        self.handled.pair = None
+        super().release()

@@ -1,0 +1,409 @@
+"""The socket to one handler process: requests out, replies in, and who waits for room.
+
+- *Requests* of one poll leave in one send, at its end (``_Tick``); what the socket does not take is the channel's pending send, and what comes
+  meanwhile is kept and booked.
+- *The queue.* At most ``queue`` requests are under way: in the process, or on their way there. Who finds no room waits, and room goes to those who
+  wait in the order in which they came. A connection whose next frame was not read yet is given a *token*: its place is kept until it was asked, and
+  a poll longer, for what comes behind it must not overtake it, and who does not read must not keep the place.
+- *Replies* of one read are told one after the other, and each connection that had any is asked once to write what they brought.
+- *Connections that end* with requests under way: their replies may come late, and are dropped, or never, for a handler may be cancelled. So what they
+  have under way counts until the process's socket has taken that they are over, and no longer.
+- *The end* of the socket is the process's: every connection that belongs to it is told.
+
+The process runs the user's code, and is not trusted: a reply to what was not asked ends the socket.
+"""
+
+import abc
+from collections import deque
+from typing import Final
+
+from librt.strings import BytesWriter, read_i32_be
+from mypy_extensions import i64
+
+from proxy.cause import Cause
+from proxy.errors import InternalError
+from proxy.handler import wire
+from proxy.network.channel import Channel
+from proxy.network.channel_sink import ChannelSink
+from proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, Account
+from proxy.network.run import Buffer, Run, held
+from proxy.network.selector import Selector
+from proxy.network.timer import NEVER, Timer
+from proxy.network.write_half import WriteHalf
+from proxy.relay.handled_connection import HandledConnection, HandledParty, Handles, Load, Request
+
+__all__ = ["HandlerProcess", "ProcessOwner"]
+
+NO_LIMIT: Final = 1 << 31
+REFER_FROM: Final = 16384  # bodies from here on are not copied
+NOBODY: Final = -1
+SIZE: Final = 4  # of a record's size header
+HELLO: Final = wire.HELLO
+REPLY: Final = wire.REPLY
+
+
+class ProcessOwner(abc.ABC):
+    """Who has the handler processes."""
+
+    @abc.abstractmethod
+    def process_ready(self, process: "HandlerProcess") -> None:
+        """It has said what it handles."""
+
+    @abc.abstractmethod
+    def process_gone(self, process: "HandlerProcess") -> None:
+        """Its socket is closed."""
+
+
+class _Tick(Timer):
+    """The end of a poll."""
+
+    def __init__(self, process: "HandlerProcess") -> None:
+        super().__init__()
+        self._process: Final = process
+
+    def fire(self, now_ns: i64) -> None:
+        self._process.tick()
+
+
+class HandlerProcess(ChannelSink):
+    """One handler process.
+
+    Args:
+        owner: is told.
+        selector: where its channel lives.
+        account: of the memory pool.
+        name: ``slot.generation``.
+        queue: see the module.
+
+    Attributes:
+        channel: to it; set by whoever registers its socket.
+        handles: by listener, what it said; empty before.
+        connections: that it has, or whose replies are not in, by id.
+        active: how many of them are not over.
+        under_way: frames that it has, or will have.
+        load: what it weighs here.
+    """
+
+    def __init__(self, owner: ProcessOwner, selector: Selector, account: Account, name: str, queue: i64) -> None:
+        self.name: Final = name
+        self.channel: Channel | None = None
+        self.handles: Final[dict[str, Handles]] = {}
+        self.connections: Final[dict[int, HandledConnection]] = {}
+        self.active: i64 = 0
+        self.under_way: i64 = 0
+        self.load: Final = Load()
+        self._owner: Final = owner
+        self._selector: Final = selector
+        self._account: Final = account
+        self._queue: Final[i64] = queue
+        self._waiting: Final[dict[int, HandledParty]] = {}  # oldest first; twice the id, and the direction
+        self._turn: i64 = NOBODY  # whose it is of those who waited
+        self._tokens: Final[dict[int, i64]] = {}  # likewise, and the poll in which each was given
+        self._writer: Final = BytesWriter()
+        self._pieces: list[Buffer] = []
+        self._records: i64 = 0
+        self._lease: i64 = 0
+        self._closing: list[HandledConnection] = []  # with requests under way, and not told yet
+        self._sending: list[HandledConnection] = []  # likewise, told in the send that is pending
+        self._late: Final[deque[HandledConnection]] = deque()
+        self._tick: Final = _Tick(self)
+
+    @property
+    def is_gone(self) -> bool:
+        """Its socket is closed."""
+        return self.channel is None or not self.channel.is_open
+
+    # What connections ask.
+
+    def has_room(self, connection: i64, direction: i64, party: HandledParty) -> bool:
+        """Whether a frame of a connection may be read now; False: its party is woken when it may."""
+        key = 2 * connection + direction
+        if self._tokens.pop(key, None) is not None:
+            self._turn = key
+            self._arm()  # it may not come to a whole frame: then the place is another's
+            return True
+        if not self._waiting and self.under_way + i64(len(self._tokens)) < self._queue:
+            return True
+        self._waiting[key] = party
+        return False
+
+    def takes(self, connection: i64, direction: i64, party: HandledParty) -> bool:
+        """Likewise whether a frame that is here may be handed over: those who wait stand before it, unless it is its turn, for one frame."""
+        key = 2 * connection + direction
+        if (key == self._turn or not self._waiting) and self.under_way < self._queue:
+            self._turn = NOBODY
+            return True
+        self._waiting[key] = party
+        return False
+
+    def wait(self, connection: i64, direction: i64, party: HandledParty) -> None:
+        """A frame may not be read now, though there may be room: its party is woken when replies have come, or what waited for the socket is out."""
+        self._waiting[2 * connection + direction] = party
+
+    def leave(self, connection: i64, direction: i64) -> None:
+        """A connection waits no more; harmless when it does not."""
+        key = 2 * connection + direction
+        self._waiting.pop(key, None)
+        self._tokens.pop(key, None)
+
+    def open(self, connection: HandledConnection) -> None:
+        """A connection belongs to this process from here on; the process is told with its first frame."""
+        self.connections[int(connection.id)] = connection
+        self.active += 1
+
+    def close(self, connection: HandledConnection) -> None:
+        """A connection is over; what is under way is dropped when it comes."""
+        connection.party = None
+        self.active -= 1
+        self.leave(connection.id, 0)
+        self.leave(connection.id, 1)
+        if connection.under_way == 0:
+            self.connections.pop(int(connection.id), None)
+        else:
+            self._closing.append(connection)
+        if not self.is_gone and connection.facts is None:
+            self._write(wire.encode_closed(connection.id))
+
+    def submit(self, connection: HandledConnection, direction: i64, request: Request, run: Run) -> None:
+        """Hand a frame over. ``run``: the one frame; it stays the caller's.
+
+        Raises:
+            WireError: it does not fit a record. Nothing is handed over.
+        """
+        header, body = run.first_sizes()
+        pieces = run.pieces()
+        head = wire.request_head(direction, header, connection.id, request.sequence, request.enqueued_ns, body)
+        facts = connection.facts
+        if facts is not None:
+            connection.facts = None
+            self._write(wire.encode_open(connection.id, facts))
+        (connection.requests if direction == 0 else connection.responses).append(request)
+        self.under_way += 1
+        connection.metrics.begin()
+        self._write(head)
+        left = header + body  # a delimiter behind the body is none of it
+        for piece in pieces:
+            size = i64(len(piece))
+            self._write(piece if size <= left else piece[:left])
+            left -= size
+            if left <= 0:
+                break
+        self._records += 1
+
+    # What is written.
+
+    def _write(self, piece: Buffer) -> None:
+        size: i64 = len(piece)
+        if self.channel is not None and not self.channel.can_send:
+            self._charge(size if size < REFER_FROM else held(piece) + 2 * PIECE_OVERHEAD)
+        if size < REFER_FROM:
+            self._writer.write(piece if isinstance(piece, bytes) else bytes(piece))
+        else:
+            self._cut()
+            self._pieces.append(piece)
+        self._arm()
+
+    def _charge(self, size: i64) -> None:
+        self._account.charge(BEGUN, size)
+        self._lease += size
+
+    def _cut(self) -> None:
+        if len(self._writer) != 0:
+            self._pieces.append(self._writer.getvalue())
+            self._writer.truncate(0)
+
+    def _arm(self) -> None:
+        if self._tick.deadline_ns == NEVER:
+            self._selector.call_at(self._selector.now_ns, self._tick)
+
+    def tick(self) -> None:
+        """The end of a poll."""
+        tokens = self._tokens
+        self._turn = NOBODY
+        for key in [key for key, given in tokens.items() if given + 1 < self._selector.polls]:
+            del tokens[key]
+        self.flush()
+        self._wake()
+        if tokens:
+            self._arm()
+
+    def flush(self) -> None:
+        """Write what was handed over, unless the last write is not out."""
+        channel = self.channel
+        if channel is None or not channel.can_send:
+            return
+        self._cut()
+        pieces = self._pieces
+        if not pieces:
+            return
+        size: i64 = 0
+        for piece in pieces:
+            size += len(piece)
+        first = pieces[0]
+        if len(pieces) == 1 and isinstance(first, bytes):
+            run = Run(None, 0, first, 0, size, self._records, self._lease)
+        else:
+            run = Run(pieces, size, b"", 0, 0, self._records, self._lease)
+        self._pieces = []
+        self._records = 0
+        self._lease = 0
+        closing = self._closing
+        self._closing = []
+        if channel.send(run):
+            self._release(closing)
+        else:
+            self._sending = closing
+
+    def _release(self, closing: list[HandledConnection]) -> None:
+        """Who is over does not count any more. The last of them are remembered, for their late replies."""
+        for connection in closing:
+            connection.released = True
+            self.under_way -= connection.under_way
+            connection.metrics.forget(connection.under_way)
+            self._late.append(connection)
+        while i64(len(self._late)) > self._queue:
+            self.connections.pop(int(self._late.popleft().id), None)
+
+    def _drop(self) -> None:
+        lease = self._lease
+        self._lease = 0
+        self._pieces = []
+        self._writer.truncate(0)
+        self._account.release(BEGUN, lease)
+
+    def _wake(self) -> None:
+        """Let those who wait have what room there is."""
+        waiting, tokens = self._waiting, self._tokens
+        while waiting and self.under_way + i64(len(tokens)) < self._queue:
+            key = next(iter(waiting))
+            party = waiting.pop(key)
+            self._turn = key
+            try:
+                if party.wake(key & 1):
+                    tokens[key] = self._selector.polls
+                    self._arm()
+            except Exception as error:
+                party.crash(error)
+
+    # What its channel tells.
+
+    def ready(self) -> None:
+        pass
+
+    def received(self, run: Run) -> None:
+        channel = self.channel
+        assert channel is not None, "it was registered"
+        touched: dict[HandledParty, None] = {}
+        now_ns = self._selector.read_clock()
+        try:
+            if run.head is not None:
+                whole = b"".join([*run.head, run.data[: run.first]])
+                self._take(whole, 0, len(whole), now_ns, touched)
+            data = run.data
+            position = run.first
+            while position < run.end:
+                end = position + SIZE + i64(read_i32_be(data, position))
+                self._take(data, position, end, now_ns, touched)
+                position = end
+        except wire.WireError as error:
+            raise InternalError(f"handler process {self.name}: {error}") from error
+        finally:
+            channel.discard(run)
+            for party in touched:
+                try:
+                    party.flush()
+                except Exception as error:
+                    party.crash(error)
+        self._wake()
+
+    def _take(self, data: bytes, position: i64, end: i64, now_ns: i64, touched: dict[HandledParty, None]) -> None:
+        """One record."""
+        if wire.record_end(data, position) != end:
+            raise wire.WireError(f"a record of {end - position} bytes")
+        kind = i64(data[position + SIZE])
+        if self.handles:
+            if kind != REPLY:
+                raise wire.WireError(f"a record of kind {kind}")
+            self._take_reply(data, position, end, now_ns, touched)
+            return
+        if kind != HELLO:
+            raise wire.WireError(f"a record of kind {kind} before HELLO")
+        hello = wire.read_hello(data, position, end)
+        for listener, facts in hello["handlers"].items():
+            self.handles[listener] = Handles(facts)
+        self._owner.process_ready(self)
+
+    def _take_reply(self, data: bytes, position: i64, end: i64, now_ns: i64, touched: dict[HandledParty, None]) -> None:
+        action, direction, throttle_ms, number, sequence, began_ns, ended_ns, begin = wire.read_reply(data, position, end)
+        connection = self.connections.get(number)
+        if connection is None:  # long over
+            return
+        queue = connection.requests if direction == 0 else connection.responses
+        if not queue or queue[0].sequence != sequence:
+            raise wire.WireError(f"a reply to frame {sequence} of connection {number}, which it was not asked for")
+        request = queue.popleft()
+        if not connection.released:
+            self.under_way -= 1
+            connection.metrics.forget(1)
+        connection.metrics.replied(action, request.enqueued_ns, began_ns, ended_ns, now_ns)
+        party = connection.party
+        if party is None:
+            if connection.under_way == 0:
+                del self.connections[number]
+            return
+        touched[party] = None
+        body: Buffer = data[begin:end] if end - begin < REFER_FROM else memoryview(data)[begin:end]
+        try:
+            party.replied(request, direction, action, throttle_ms, body)
+        except Exception as error:
+            party.crash(error)
+
+    def may_read(self) -> bool:
+        return True
+
+    def room_for(self) -> tuple[i64, bool]:
+        return NO_LIMIT, True
+
+    def wait_for_room(self) -> None:
+        pass
+
+    def passes_to(self) -> WriteHalf | None:
+        return None
+
+    def passed_by(self, size: i64, frames: i64) -> None:
+        pass
+
+    def sent(self) -> None:
+        closing = self._sending
+        self._sending = []
+        self._release(closing)
+        self.flush()
+        self._wake()
+
+    def muted(self) -> None:
+        pass
+
+    def end_of_stream(self) -> None:
+        if self.channel is not None:
+            self.channel.close(Cause.PEER_CLOSED)
+
+    def write_ended(self) -> None:
+        pass
+
+    def closed(self) -> None:
+        self._selector.cancel(self._tick)
+        self._drop()
+        self._waiting.clear()
+        self._tokens.clear()
+        self._owner.process_gone(self)
+        for connection in list(self.connections.values()):
+            party = connection.party
+            if not connection.released:
+                connection.metrics.forget(connection.under_way)
+                self.under_way -= connection.under_way
+            if party is not None:
+                try:
+                    party.process_gone(f"handler process {self.name.partition('.')[0]} is gone")
+                except Exception as error:
+                    party.crash(error)
+        self.connections.clear()

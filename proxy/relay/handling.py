@@ -1,0 +1,405 @@
+"""How frames are handled: from when they are read to when a handler has them, and back to reading. ``verdicts`` says what comes of them.
+
+One at a time, unless the handler takes several (``ordered_pipelining``): exactly one frame is read, its channel is muted for ``handler``, the frame
+is handed over, and the channel is unmuted when what came of it is out: the five states of ``handler_state``. With several, whole runs are read, and
+each frame of one is handed over, up to ``MOST``; what comes of them leaves in their order.
+
+What may have to go on is kept, and its bytes stay booked, until its verdict. While memory is short one such frame is under way at a time.
+"""
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from proxy.cause import Cause
+from proxy.handler import wire
+from proxy.network import mute
+from proxy.network.channel import Channel
+from proxy.network.connection_id import format_connection_id
+from proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, Account
+from proxy.network.run import Run, held, keep
+from proxy.relay import ending, losses, passing, tapping
+from proxy.relay.handled_connection import HandledConnection, Request
+from proxy.relay.handled_pair import Handled, HandledLeg
+from proxy.relay.handler_process import HandlerProcess
+from proxy.relay.handler_state import NOT_MUTED, HandlerEvent
+from proxy.relay.pair import Pair
+from proxy.relay.state import PairState
+
+__all__ = ["book", "follow", "let_go", "may_read", "process_gone", "pump", "received", "release", "response_sent", "room_for", "split", "wake"]
+
+NO_LIMIT: Final = 1 << 31
+MOST: Final = 1000  # frames of one connection and direction that a handler has at a time
+HANDLER: Final = mute.HANDLER
+THROTTLE: Final = mute.THROTTLE
+TAP: Final = mute.TAP
+CLOSING: Final = PairState.CLOSING
+CLOSED: Final = PairState.CLOSED
+
+
+# Before a frame is read.
+
+
+def may_read(leg: HandledLeg, channel: Channel) -> bool:
+    """Whether a frame may be read; False: the leg is woken when it may. Its connection belongs to a process afterwards, if there is one."""
+    handled = leg.handled
+    process = _process(handled)
+    if process is None:
+        _wait(leg, channel)
+        if handled.process is None:
+            handled.channel.wait(handled.number, leg.direction, handled)
+        return False
+    if not leg.handles:
+        return True
+    if not process.has_room(handled.number, leg.direction, handled):
+        _wait(leg, channel)
+        return False
+    return True
+
+
+def room_for(leg: HandledLeg) -> tuple[i64, bool]:
+    """Frames go whole to a handler: as much as there is, or, while others are kept or wait for the socket, nothing."""
+    process = leg.handled.process
+    if process is None or process.channel is None or not process.channel.can_send:
+        return 0, False
+    if leg.pair.route.upstream is not None and process.load.kept != 0:
+        return 0, False
+    return NO_LIMIT, True
+
+
+def wait_for_room(leg: HandledLeg, channel: Channel) -> None:
+    """``room_for`` said that there is none: the leg is woken when frames that were kept, or waited for the socket, have gone."""
+    process = leg.handled.process
+    if process is not None:
+        _wait(leg, channel)
+        process.wait(leg.handled.number, leg.direction, leg.handled)
+
+
+def _wait(leg: HandledLeg, channel: Channel) -> None:
+    leg.waits = True
+    _mute(leg, channel)
+
+
+def _process(handled: Handled) -> HandlerProcess | None:
+    """The one that a connection belongs to, from now on if it belonged to none; None: there is none, or it is gone, which will be told."""
+    process = handled.process
+    if process is not None:
+        return None if process.is_gone else process
+    pair = handled.pair
+    assert pair is not None, "it is asked for frames to be read"
+    process = handled.channel.choose(pair.route.listener)
+    if process is not None:
+        _join(pair, handled, process)
+    return process
+
+
+def _join(pair: Pair, handled: Handled, process: HandlerProcess) -> None:
+    metrics = pair.route.handler
+    assert metrics is not None, "it has a handler"
+    handles = process.handles[pair.route.listener]
+    handled.process = process
+    handled.connection = HandledConnection(handled.number, process.load, handled, metrics, _facts(pair))
+    process.open(handled.connection)
+    handled.ordered = handles.ordered_pipelining
+    for leg, is_handled in ((handled.leg(0), handles.requests), (handled.leg(1), handles.responses)):
+        leg.handles = is_handled
+        channel = leg.channel
+        if channel is not None:
+            channel.read_half.by_frame = is_handled and not handled.ordered
+            channel.gated = leg.gates()
+            tapping.forward(pair, leg)
+
+
+def _facts(pair: Pair) -> wire.Facts:
+    client = pair.client.channel
+    assert client is not None, "it came first"
+    identity = client.identity
+    tls: wire.TlsFacts | None = None
+    if identity is not None and identity.version:
+        tls = wire.TlsFacts(version=identity.version, cipher=identity.cipher)
+        if identity.subject:
+            tls["peer_certificate"] = identity.subject
+    return wire.Facts(
+        id=format_connection_id(int(pair.id)),
+        listener=pair.route.listener,
+        peer=client.peer,
+        principal=client.principal,
+        principal_type=client.principal_type,
+        tls=tls,
+        upstream=pair.route.upstream is not None,
+    )
+
+
+# A frame that was read.
+
+
+def received(leg: HandledLeg, channel: Channel, run: Run) -> None:
+    """Whole frames of a direction that is handled."""
+    pair = leg.pair
+    if pair.state is CLOSING:
+        losses.drop(pair, leg, run.frames, run.size, run)
+        channel.discard(run)
+        return
+    now_ns = pair.owner.selector.read_clock()
+    sequence = channel.frames_received - run.frames
+    if run.frames == 1:
+        _look_and_keep(pair, leg, channel, run, sequence, now_ns)
+    else:
+        frames = split(run)
+        channel.discard(run)
+        for frame in frames:
+            _look_and_keep(pair, leg, channel, frame, sequence, now_ns)
+            sequence += 1
+    pump(leg)
+
+
+def split(run: Run) -> list[Run]:
+    """The frames of a run, one run for each, without leases. They keep no more of the run in memory than they book."""
+    framing = run.framing
+    frames: list[Run] = []
+    begin: i64 = 0
+    if run.head is not None:
+        begin = run.first
+        frames.append(Run([*run.head, keep(memoryview(run.data)[:begin])], run.head_size + begin, b"", 0, 0, 1, 0, 0, framing))
+    data = run.data
+    while begin < run.end:
+        end = begin + framing.header_size(data, begin) + framing.body_size(data, begin) + framing.tail
+        piece = keep(memoryview(data)[begin:end])
+        if isinstance(piece, bytes):
+            frames.append(Run(None, 0, piece, 0, end - begin, 1, 0, 0, framing))
+        else:
+            frames.append(Run([piece], end - begin, b"", 0, 0, 1, 0, 0, framing))
+        begin = end
+    return frames
+
+
+def _look_and_keep(pair: Pair, leg: HandledLeg, channel: Channel, run: Run, sequence: i64, now_ns: i64) -> None:
+    """Pair and tap one frame, and put it behind those that are to be handed over."""
+    pairing = pair.pairing
+    before: i64 = 0 if pairing is None else pairing.open
+    seen = run if leg.look is None or leg.tap is None else leg.look.frames(run)
+    if not passing.look_at(pair, leg, seen, now_ns):
+        channel.mute(TAP)
+        pair.owner.tap_full(leg)
+    leg.frames += 1
+    leg.bytes += run.size
+    expects = False
+    withheld = False
+    if pairing is not None:
+        expects = leg.is_client and pairing.open > before
+        withheld = len(pairing.sensitive) != 0
+    framing = run.framing
+    others = framing.other_bytes(run.prefix(framing.most_header), 0) if framing.others != 0 else b""
+    book(leg, run)
+    leg.backlog.append(Request(sequence, run, now_ns, others, expects=expects, withheld=withheld))
+    if pairing is not None:
+        passing.hold(pair, pairing, leg)
+
+
+def _account(leg: HandledLeg) -> Account:
+    channel = leg.channel
+    pool = leg.pair.owner.selector.pool
+    return pool.common if channel is None else channel.options.account or pool.common
+
+
+def book(leg: HandledLeg, run: Run) -> None:
+    """Book what a run keeps in memory that stays here for a while."""
+    needed: i64 = 0
+    for piece in run.pieces():
+        needed += held(piece) + PIECE_OVERHEAD
+    if needed > run.lease:
+        _account(leg).charge(BEGUN, needed - run.lease)
+        run.lease = needed
+    leg.booked += run.lease
+
+
+def unbook(leg: HandledLeg, run: Run) -> None:
+    """A run leaves the leg, with its lease."""
+    leg.booked -= run.lease
+
+
+def release(leg: HandledLeg, run: Run) -> None:
+    """Give up a run that the leg had booked."""
+    unbook(leg, run)
+    channel = leg.channel
+    if channel is not None:
+        channel.discard(run)
+
+
+# A frame that is handed over.
+
+
+def pump(leg: HandledLeg) -> None:
+    """Hand over what may be, and read on if nothing is left."""
+    handled = leg.handled
+    while leg.backlog and _may_hand_over(leg):
+        process = _process(handled)
+        if process is None:
+            leg.waits = True
+            if handled.process is None:
+                handled.channel.wait(handled.number, leg.direction, handled)
+            break
+        if not process.takes(handled.number, leg.direction, handled):
+            leg.waits = True
+            break
+        _hand_over(leg, process, leg.backlog.popleft())
+    follow(leg)
+
+
+def _may_hand_over(leg: HandledLeg) -> bool:
+    if leg.waits or (leg.is_client and leg.handled.throttled) or leg.pair.state is CLOSING or leg.pair.state is CLOSED:
+        return False
+    return leg.under_way < MOST if leg.handled.ordered else not leg.responses.pending
+
+
+def _hand_over(leg: HandledLeg, process: HandlerProcess, request: Request) -> None:
+    channel, connection, run = leg.channel, leg.handled.connection, request.run
+    assert channel is not None, "its frame was read"
+    assert connection is not None, "it belongs to a process"
+    assert run is not None, "it was not handed over"
+    if not leg.handled.ordered:
+        _mute(leg, channel)  # first: what follows may be asked for at once
+        leg.responses.apply(HandlerEvent.REQUEST_RECEIVED, channel.mute_causes)
+    try:
+        process.submit(connection, leg.direction, request, run)
+    except wire.WireError as error:
+        release(leg, run)
+        ending.end(leg.pair, Cause.HANDLER_FAILED, str(error), "internal")
+        return
+    leg.under_way += 1
+    if leg.pair.route.upstream is None:
+        request.run = None
+        release(leg, run)
+    else:
+        process.load.kept += 1
+
+
+# Back to reading.
+
+
+def _mute(leg: HandledLeg, channel: Channel) -> None:
+    leg.responses.apply(HandlerEvent.MUTE, channel.mute_causes)
+    channel.mute(HANDLER)
+
+
+def follow(leg: HandledLeg) -> None:
+    """Mute a leg's channel for ``handler``, or unmute it, as its frames say."""
+    channel = leg.channel
+    if channel is None or not channel.is_open or leg.pair.state is CLOSING:
+        return
+    ordered = leg.handled.ordered
+    if leg.waits or leg.backlog or (ordered and (leg.under_way >= MOST or leg.awaits is not None)):
+        _mute(leg, channel)
+    elif channel.mute_causes & HANDLER and (ordered or leg.responses.apply(HandlerEvent.UNMUTE, channel.mute_causes) is NOT_MUTED):
+        channel.unmute(HANDLER)
+    if leg.ends:
+        end_if_done(leg, channel)
+
+
+def response_sent(leg: HandledLeg) -> None:
+    """What came of a leg's frame is out, or it is known that nothing will."""
+    leg.awaits = None
+    channel = leg.channel
+    if leg.responses.pending and channel is not None:
+        leg.responses.apply(HandlerEvent.RESPONSE_SENT, channel.mute_causes)
+    if leg.pair.state is CLOSING or leg.pair.state is CLOSED:
+        return
+    if channel is not None and leg.responses.throttled and not leg.backlog:
+        channel.unmute(HANDLER)  # it stays muted, for ``throttle``
+    pump(leg)
+
+
+def end_if_done(leg: HandledLeg, channel: Channel) -> None:
+    """Tell that a leg's stream has ended, once what came before its end is done with."""
+    if leg.ends and not holds(leg):
+        leg.ends = False
+        ending.end_of_stream(leg.pair, leg)
+
+
+def holds(leg: HandledLeg) -> bool:
+    """Whether frames of a leg are not done with."""
+    return len(leg.backlog) != 0 or leg.under_way != 0 or leg.awaits is not None or (leg.is_client and len(leg.handled.held) != 0)
+
+
+def wake(leg: HandledLeg) -> bool:
+    """There is room, or a process. True: the leg will be read."""
+    leg.waits = False
+    if leg.backlog:
+        pump(leg)
+        return False
+    follow(leg)
+    channel = leg.channel
+    return channel is not None and channel.is_open and channel.mute_causes == 0
+
+
+# The end.
+
+
+def process_gone(handled: Handled, detail: str) -> None:
+    """Its process is gone: what was under way there is lost, and the connection with it; without that it goes on with another."""
+    pair = handled.pair
+    assert pair is not None, "who is CLOSED belongs to none"
+    handled.process = None
+    if handled.leg(0).under_way + handled.leg(1).under_way != 0:
+        ending.end(pair, Cause.HANDLER_FAILED, detail, "internal")
+        return
+    handled.connection = None
+    for leg in (handled.leg(0), handled.leg(1)):
+        leg.waits = False
+        pump(leg)
+
+
+def let_go(handled: Handled) -> None:
+    """The pair begins to end: nothing more is handed over, and no reply is waited for."""
+    pair, connection = handled.pair, handled.connection
+    assert pair is not None, "it is not CLOSED"
+    handled.channel.leave(handled.number)
+    if handled.timer is not None:
+        pair.owner.selector.cancel(handled.timer)
+        handled.timer.release()
+    if connection is not None:
+        handled.connection = None
+        _forget(handled.leg(0), connection)
+        _forget(handled.leg(1), connection)
+        if handled.process is not None:
+            handled.process.close(connection)
+    for answer in handled.held:
+        release(handled.leg(0), answer.run)
+    handled.held.clear()
+    handled.throttled = False
+    for leg in (handled.leg(0), handled.leg(1)):
+        _end_leg(leg)
+
+
+def _forget(leg: HandledLeg, connection: HandledConnection) -> None:
+    """Release what was kept of the frames under way."""
+    for request in connection.requests if leg.is_client else connection.responses:
+        run = request.run
+        if run is not None:
+            request.run = None
+            connection.load.kept -= 1
+            leg.dropped_bytes += request.size
+            release(leg, run)
+    leg.under_way = 0
+
+
+def _end_leg(leg: HandledLeg) -> None:
+    while leg.backlog:
+        request = leg.backlog.popleft()
+        leg.dropped_bytes += request.size
+        if request.run is not None:
+            release(leg, request.run)
+    leg.waits = False
+    leg.awaits = None
+    leg.responses.pending = False
+    leg.responses.throttled = False
+    channel = leg.channel
+    if channel is None:
+        return
+    channel.read_half.by_frame = False
+    channel.unmute(HANDLER)
+    channel.unmute(THROTTLE)
+    if leg.ends:
+        leg.ends = False
+        leg.ended = True
+        losses.tap_partial(leg.pair, leg, channel)

@@ -1,0 +1,135 @@
+"""The request channel: between the connections of a processor and the handler processes.
+
+A connection belongs to one process, because what its handler remembers of it is there: the one with the fewest connections of this processor when
+its first frame is to be read. Who finds no process waits, in the order in which it came, for as long as ``timeout`` says.
+
+Source: Kafka's RequestChannel; but nobody blocks (``handler_process``).
+"""
+
+import socket
+from typing import Final
+
+from mypy_extensions import i64
+
+from proxy.network.options import ChannelOptions
+from proxy.network.receive import ReceiveLimit
+from proxy.network.selector import Selector
+from proxy.network.stats import SideStats
+from proxy.network.timer import NEVER, Timer
+from proxy.relay.handled_connection import HandledParty
+from proxy.relay.handler_process import HandlerProcess, ProcessOwner
+
+__all__ = ["RequestChannel"]
+
+UNLIMITED: Final = -1
+CHANNEL_ID: Final = 0  # no connection has it
+
+
+class _Patience(Timer):
+    """The first of those who wait for a process has waited for too long."""
+
+    def __init__(self, owner: "RequestChannel") -> None:
+        super().__init__()
+        self._owner: Final = owner
+
+    def fire(self, now_ns: i64) -> None:
+        self._owner.end_waiting(now_ns)
+
+
+class RequestChannel(ProcessOwner):
+    """All the handler processes, as one processor has them.
+
+    Args:
+        queue: requests that may be under way in one of them.
+        timeout_ns: how long a connection waits while there is none; 0: for ever.
+
+    Attributes:
+        processes: those that have said what they handle.
+    """
+
+    def __init__(self, queue: i64, timeout_ns: i64) -> None:
+        self.processes: Final[list[HandlerProcess]] = []
+        self._queue: Final[i64] = queue
+        self._timeout_ns: Final[i64] = timeout_ns
+        self._selector: Selector | None = None
+        self._options: Final = ChannelOptions(side="upstream", limit=ReceiveLimit(UNLIMITED), stats=SideStats())
+        self._waiting: Final[dict[int, tuple[HandledParty, i64]]] = {}  # by twice the id and the direction, and until when
+        self._patience: Final = _Patience(self)
+
+    def attach(self, selector: Selector) -> None:
+        """Name the selector; before the first process."""
+        self._selector = selector
+
+    def take_over(self, sock: socket.socket, name: str) -> HandlerProcess:
+        """Begin with a handler process, by its end of a socket pair.
+
+        Args:
+            sock: belongs to the request channel from here on.
+            name: ``slot.generation``.
+
+        Raises:
+            OSError: the socket cannot be used; it stays the caller's.
+        """
+        selector = self._selector
+        assert selector is not None, "attach comes first"
+        process = HandlerProcess(self, selector, selector.pool.common, name, self._queue)
+        channel = selector.register(sock, CHANNEL_ID, self._options, process, peer=f"handler process {name}")
+        channel.read_half.is_urgent = True
+        process.channel = channel
+        return process
+
+    def choose(self, listener: str) -> HandlerProcess | None:
+        """The process that a connection is to belong to: of those that handle its listener, who has the fewest."""
+        best: HandlerProcess | None = None
+        for process in self.processes:
+            if listener in process.handles and not process.is_gone and (best is None or process.active < best.active):
+                best = process
+        return best
+
+    def wait(self, connection: i64, direction: i64, party: HandledParty) -> None:
+        """There is no process: the party is woken when there is one, or told that it took too long."""
+        selector = self._selector
+        assert selector is not None, "attach comes first"
+        key = int(2 * connection + direction)
+        if key in self._waiting:
+            return
+        until_ns = selector.now_ns + self._timeout_ns if self._timeout_ns != 0 else NEVER
+        self._waiting[key] = (party, until_ns)
+        if self._timeout_ns != 0 and self._patience.deadline_ns == NEVER:
+            selector.call_at(until_ns, self._patience)
+
+    def leave(self, connection: i64) -> None:
+        """A connection waits no more; harmless when it does not."""
+        if self._waiting:
+            self._waiting.pop(int(2 * connection), None)
+            self._waiting.pop(int(2 * connection + 1), None)
+
+    def end_waiting(self, now_ns: i64) -> None:
+        """Tell those who have waited for too long."""
+        selector = self._selector
+        assert selector is not None, "somebody waits"
+        while self._waiting:
+            key = next(iter(self._waiting))
+            party, until_ns = self._waiting[key]
+            if until_ns > now_ns:
+                selector.call_at(until_ns, self._patience)
+                return
+            del self._waiting[key]
+            try:
+                party.timed_out()
+            except Exception as error:
+                party.crash(error)
+
+    def process_ready(self, process: HandlerProcess) -> None:
+        self.processes.append(process)
+        waiting = dict(self._waiting)
+        self._waiting.clear()
+        for key, (party, _) in waiting.items():
+            try:
+                party.wake(key & 1)
+            except Exception as error:
+                party.crash(error)
+
+    def process_gone(self, process: HandlerProcess) -> None:
+        if process in self.processes:
+            self.processes.remove(process)

@@ -1,0 +1,442 @@
+"""What comes of a frame that was handled: it goes on, or another in its place, or an answer, or nothing; or the connection ends.
+
+What goes out waits on the leg that it goes to (``HandledLeg.out``) until all replies of one read are told, and then leaves in one write; or until
+the send before it is out, booked. What the socket does not take mutes the other side, as everywhere (rule 2).
+
+An answer in the upstream's place (``protocol: kafka``) waits until the upstream has answered what it was sent before. The pairing has what the
+upstream was sent: a frame that a handler keeps from it is taken out, one that it changes is put in its place.
+"""
+
+from typing import Final
+
+from librt.strings import BytesWriter
+from librt.vecs import append, vec
+from mypy_extensions import i32, i64
+
+from proxy.cause import Cause
+from proxy.handler import wire
+from proxy.network import mute
+from proxy.network.framing import Framing
+from proxy.network.run import Buffer, Run
+from proxy.relay import ending, handling, passing
+from proxy.relay.handled_connection import Request
+from proxy.relay.handled_pair import Handled, HandledLeg, HeldAnswer
+from proxy.relay.handler_state import HandlerEvent
+from proxy.relay.pair import Pair, PairTimer
+from proxy.relay.pairing import Pairing
+from proxy.relay.state import PairState
+
+__all__ = ["drop_out", "flush", "forwarded", "make_frame", "release_due", "replied", "sent", "throttle", "write_out"]
+
+PEER: Final = mute.PEER
+THROTTLE: Final = mute.THROTTLE
+TAP: Final = mute.TAP
+JOIN_BELOW: Final = 65536  # bytes that go out in one piece
+REFER_FROM: Final = 16384  # bodies from here on are not copied
+NS_PER_MS: Final = 1_000_000
+CLOSING: Final = PairState.CLOSING
+HALF_CLOSED: Final = PairState.HALF_CLOSED
+
+PASS: Final = wire.PASS
+FRAME: Final = wire.FRAME
+NOTHING: Final = wire.NOTHING
+ANSWER: Final = wire.ANSWER
+CLOSE: Final = wire.CLOSE
+FAILED: Final = wire.FAILED
+
+
+class UnfitError(Exception):
+    """What a handler answered cannot be sent; the text is for the log."""
+
+
+class _ThrottleTimer(PairTimer):
+    """The time is over in which the client is not read."""
+
+    def fire(self, now_ns: i64) -> None:
+        pair = self.pair
+        if pair is None:
+            return
+        try:
+            client = pair.client
+            assert isinstance(client, HandledLeg), "a handler asked for it"
+            _end_throttle(client)
+        except Exception as error:  # nobody else would unmute it
+            ending.crash(pair, error)
+
+
+def replied(handled: Handled, request: Request, direction: i64, action: i64, throttle_ms: i64, body: Buffer) -> None:
+    """A frame is handled: see ``HandledParty``. What goes out is written by ``flush``."""
+    leg = handled.leg(direction)
+    leg.under_way -= 1
+    leg.done += 1
+    run = request.run
+    if run is not None:
+        request.run = None
+        connection = handled.connection
+        assert connection is not None, "it replied"
+        connection.load.kept -= 1
+        handling.unbook(leg, run)  # the lease goes along
+    try:
+        if throttle_ms > 0:
+            throttle(handled, leg, throttle_ms)
+        _obey(leg, request, run, action, body)
+    except UnfitError as error:
+        if leg.pair.route.upstream is not None:
+            leg.dropped_bytes += request.size
+        ending.end(leg.pair, Cause.HANDLER_FAILED, str(error), "internal")
+    finally:
+        if run is not None and leg.channel is not None:
+            leg.channel.discard(run)  # what went on has taken its lease along
+
+
+def _obey(leg: HandledLeg, request: Request, run: Run | None, action: i64, body: Buffer) -> None:
+    has_upstream = leg.pair.route.upstream is not None
+    if action == FAILED:
+        raise UnfitError(bytes(body).decode("utf-8", "replace") or "the handler failed")
+    if action == CLOSE:
+        ending.end(leg.pair, Cause.HANDLER_CLOSED, "", "internal")
+    elif action == ANSWER:
+        if not leg.is_client:
+            raise UnfitError("the handler answered a response: only a request can be answered")
+        _answer(leg, request, body)
+    elif action == NOTHING:
+        _pair_anew(leg, request, None)
+        _done(leg)
+    elif not has_upstream or run is None:
+        raise UnfitError("the handler would pass a frame on, and the listener has no upstream")
+    elif action == PASS:
+        _pass_on(leg, run)
+    else:
+        _replace(leg, request, run, body)
+
+
+def _done(leg: HandledLeg) -> None:
+    """Nothing goes out for a frame."""
+    handling.response_sent(leg)
+
+
+def _emit(leg: HandledLeg, target: HandledLeg, run: Run, *, passes: bool) -> None:
+    """Have a run go out on ``target``, because of a frame of ``leg``."""
+    target.out.append((run, passes))
+    target.times.append(int(leg.pair.owner.selector.read_clock()))
+    leg.awaits = target
+
+
+def _other(leg: HandledLeg) -> HandledLeg:
+    return leg.handled.leg(1 - leg.direction)
+
+
+def _pass_on(leg: HandledLeg, run: Run) -> None:
+    """A frame goes on as it came, in the other side's framing."""
+    translation = leg.translation
+    sent = run
+    if translation is not None:
+        sent = passing.translate(translation, run)
+        if translation.stopped_at >= 0:
+            raise UnfitError(f"a body holds what ends a frame in {translation.target.name}, which the other side speaks")
+    if sent is not run:
+        sent.lease = run.lease
+    else:
+        sent = Run(run.head, run.head_size, run.data, run.first, run.end, run.frames, run.lease, 0, run.framing)
+    run.lease = 0
+    _emit(leg, _other(leg), sent, passes=True)
+
+
+def _replace(leg: HandledLeg, request: Request, run: Run, body: Buffer) -> None:
+    """A frame of the handler's goes on in the place of one."""
+    target = _other(leg)
+    out = target.channel
+    if out is None:
+        raise UnfitError("the other side is gone")
+    made = make_frame(run.framing, out.options.framing, body, request.others)
+    _pair_anew(leg, request, made)
+    _emit(leg, target, made, passes=False)
+
+
+def _answer(leg: HandledLeg, request: Request, body: Buffer) -> None:
+    """A frame of the handler's goes to the client."""
+    handled, pair, channel = leg.handled, leg.pair, leg.channel
+    assert channel is not None, "its frame was read"
+    framing = channel.options.framing
+    made = make_frame(framing, framing, body, request.others)
+    pairing = pair.pairing
+    if pair.route.upstream is None:
+        _send_answer(handled, made, withheld=request.withheld)
+        return
+    ahead: i64 = 0
+    if pairing is not None and not pairing.lost:
+        ahead = _place(leg, request, pairing)
+        _pair_anew(leg, request, None)
+        upstream = handled.leg(1)
+        ahead += i64(len(upstream.backlog)) + upstream.under_way
+    if ahead == 0 and not handled.held:
+        _send_answer(handled, made, withheld=request.withheld)
+        return
+    handling.book(leg, made)
+    handled.held.append(HeldAnswer(made, handled.leg(1).done + ahead, withheld=request.withheld))
+    leg.awaits = leg
+
+
+def release_due(handled: Handled) -> None:
+    """Send the answers that have waited for what the upstream has answered by now."""
+    pair = handled.pair
+    assert pair is not None, "it is not CLOSED"
+    held = handled.held
+    lost = pair.pairing is None or pair.pairing.lost
+    while held and (lost or held[0].due <= handled.leg(1).done):
+        answer = held.popleft()
+        handling.unbook(handled.leg(0), answer.run)
+        _send_answer(handled, answer.run, withheld=answer.withheld)
+
+
+def _send_answer(handled: Handled, run: Run, *, withheld: bool) -> None:
+    """Pair, tap and send an answer of the handler's."""
+    client, upstream = handled.leg(0), handled.leg(1)
+    pair = client.pair
+    now_ns = pair.owner.selector.read_clock()
+    served = pair.route.upstream is None
+    accepted = True
+    if served:
+        seen = run if upstream.look is None or upstream.tap is None else upstream.look.frames(run)
+        accepted = passing.look_at(pair, upstream, seen, now_ns)
+        upstream.frames += 1
+        upstream.bytes += run.size
+    elif upstream.tap is not None:
+        accepted = _tap_answer(pair, upstream, run, now_ns, withheld=withheld)
+    if not accepted and client.channel is not None:
+        client.channel.mute(TAP)
+        pair.owner.tap_full(client)
+    _emit(client, client, run, passes=False)
+
+
+def _tap_answer(pair: Pair, upstream: HandledLeg, run: Run, now_ns: i64, *, withheld: bool) -> bool:
+    """Record an answer that the upstream did not give; nothing is known of what it answers."""
+    tap, channel, client = upstream.tap, upstream.channel, pair.client.channel
+    if tap is None or channel is None or client is None:
+        return True
+    header, size = run.first_sizes()
+    body = b"".join(run.pieces())[header : header + size]
+    framing = channel.options.framing
+    seen = make_frame(framing, framing, body, framing.fill)
+    if upstream.look is not None:
+        seen = upstream.look.frames(seen)
+    capture_ns = now_ns + pair.owner.wall_offset_ns
+    if pair.pairing is None:
+        return tap.append(seen, upstream.frames, capture_ns)
+    unknown = vec[i32]([-1])
+    sensitive: vec[i32] | None = None
+    if withheld:
+        sensitive = append(vec[i32](), 0)
+    return tap.append(seen, upstream.frames, capture_ns, sensitive, unknown, unknown, unknown, unknown)
+
+
+# What the pairing has of it.
+
+
+def _place(leg: HandledLeg, request: Request, pairing: Pairing) -> i64:
+    """How many open requests stand before a frame that is just handled: those that came behind it, it is paired with, and it itself, are last."""
+    behind: i64 = 1 if request.expects else 0
+    connection = leg.handled.connection
+    if connection is not None:
+        for other in connection.requests:
+            behind += 1 if other.expects else 0
+    for other in leg.backlog:
+        behind += 1 if other.expects else 0
+    return max(pairing.open - behind, 0)
+
+
+def _pair_anew(leg: HandledLeg, request: Request, made: Run | None) -> None:
+    """A request goes on as another, or not at all."""
+    pair = leg.pair
+    pairing = pair.pairing
+    if pairing is None or not leg.is_client or pairing.lost:
+        return
+    place = _place(leg, request, pairing)
+    if request.expects:
+        pairing.take_out(place)
+    if made is not None:
+        pairing.put_in(place, made, pair.owner.selector.read_clock())
+    passing.let_ask(pair, pairing)  # whether the pair is done is looked at when all is out
+
+
+# What is written.
+
+
+def make_frame(source: Framing, target: Framing, body: Buffer, others: bytes) -> Run:
+    """A frame in ``target``, made from one in ``source`` whose header had these other bytes.
+
+    Raises:
+        UnfitError: the body is too long for it, or holds what ends a frame.
+    """
+    size: i64 = len(body)
+    if size > target.max_body:
+        raise UnfitError(f"the handler's frame of {size} bytes does not fit {target.name}, which has room for {target.max_body}")
+    if target.tail != 0 and bytes(body).find(target.delimiter) >= 0:
+        raise UnfitError(f"the handler's frame holds what ends one in {target.name}")
+    keeps = source is target or (target.keeps and source.others == target.others)
+    writer = BytesWriter()
+    target.write_header(writer, size, others if keeps else target.fill)
+    if size < REFER_FROM or target.tail != 0:
+        writer.write(body if isinstance(body, bytes) else bytes(body))
+        writer.write(target.delimiter)
+        data = writer.getvalue()
+        return Run(None, 0, data, 0, i64(len(data)), 1, 0, 0, target)
+    header = writer.getvalue()
+    return Run([header, body], i64(len(header)) + size, b"", 0, 0, 1, 0, 0, target)
+
+
+def flush(handled: Handled) -> None:
+    """Write what the replies of one read brought, and let go on who waited for that."""
+    for leg in (handled.leg(1), handled.leg(0)):
+        if leg.out and write(leg):
+            written(leg)
+    if handled.ordered:
+        handling.pump(handled.leg(0))
+        handling.pump(handled.leg(1))
+    _check_end(handled)
+
+
+def _check_end(handled: Handled) -> None:
+    """End a pair that waited for what is done now."""
+    pair = handled.pair
+    if pair is None:
+        return
+    if pair.state is HALF_CLOSED:
+        ending.check_done(pair)
+    elif pair.draining:
+        ending.end_if_answered(pair)
+
+
+def write_out(handled: Handled) -> None:
+    """The pair begins to end: write what can be written at once, before anything is shut."""
+    for leg in (handled.leg(1), handled.leg(0)):
+        if leg.out:
+            write(leg)
+
+
+def sent(leg: HandledLeg) -> bool:
+    """A leg's pending send is out. False: more of what was to be written is now being sent."""
+    _observe(leg)
+    if leg.out and not write(leg):
+        return False
+    written(leg)
+    _check_end(leg.handled)
+    return True
+
+
+def write(target: HandledLeg) -> bool:
+    """Write what waits for a leg's channel; False: the rest of it goes out later."""
+    channel = target.channel
+    if channel is None or not channel.is_open or channel.shutting:
+        drop_out(target)
+        return True
+    source = _other(target).channel
+    if not channel.can_send or (source is not None and source.read_half.receive.is_within_cut):
+        for run, _ in target.out:
+            if run.lease == 0:
+                handling.book(target, run)
+                handling.unbook(target, run)
+        return False
+    run = _join([run for run, _ in target.out])
+    target.out = []
+    target.sending = len(target.times)
+    if channel.send(run):
+        return True
+    if source is not None and target.pair.state is not CLOSING:
+        source.mute(PEER)
+    return False
+
+
+def _join(runs: list[Run]) -> Run:
+    """Several runs as one."""
+    if len(runs) == 1:
+        return runs[0]
+    pieces: list[Buffer] = []
+    size: i64 = 0
+    frames: i64 = 0
+    lease: i64 = 0
+    for run in runs:
+        pieces += run.pieces()
+        size += run.size
+        frames += run.frames
+        lease += run.lease
+        run.lease = 0
+    if size < JOIN_BELOW:
+        return Run(None, 0, b"".join(pieces), 0, size, frames, lease)
+    return Run(pieces, size, b"", 0, 0, frames, lease)
+
+
+def written(target: HandledLeg) -> None:
+    """All that was to be written to a leg's channel is out: who waited for it goes on."""
+    _observe(target)
+    for leg in (target, _other(target)):
+        if leg.awaits is target and not (leg is target and leg.handled.held):
+            handling.response_sent(leg)
+
+
+def _observe(target: HandledLeg) -> None:
+    metrics = target.pair.route.handler
+    if target.sending == 0 or metrics is None:
+        return
+    now_ns = target.pair.owner.selector.read_clock()
+    while target.sending > 0:
+        target.sending -= 1
+        metrics.send_time.observe(now_ns - target.times.popleft())
+
+
+def forwarded(leg: HandledLeg, frames: i64) -> None:
+    """Frames of a leg that is not handled were passed on: answers may have waited for them, and for the end of one that was cut through."""
+    leg.done += frames
+    handled, target = leg.handled, _other(leg)
+    if handled.held or target.out:
+        if not leg.is_client:
+            release_due(handled)
+        if target.out and write(target):
+            written(target)
+
+
+def drop_out(target: HandledLeg) -> None:
+    """Give up what waits for a leg's channel."""
+    channel = target.channel
+    for run, passes in target.out:
+        if passes:
+            _other(target).dropped_bytes += run.size
+        if channel is not None:
+            channel.discard(run)
+    target.out = []
+    target.times.clear()
+    target.sending = 0
+
+
+# Throttling.
+
+
+def throttle(handled: Handled, leg: HandledLeg, throttle_ms: i64) -> None:
+    """Keep the client from being read for a while, from now on; who asks again before that is over may prolong it. It ends once."""
+    pair = handled.pair
+    client = handled.leg(0)
+    channel = client.channel
+    if pair is None or channel is None or not channel.is_open:
+        return
+    selector = pair.owner.selector
+    if leg is client and not handled.ordered and not client.responses.throttled:
+        client.responses.apply(HandlerEvent.THROTTLE_STARTED, channel.mute_causes)
+    until_ns = selector.now_ns + throttle_ms * NS_PER_MS
+    timer = handled.timer
+    if timer is None:
+        timer = handled.timer = _ThrottleTimer(pair)
+    if not handled.throttled or timer.deadline_ns < until_ns:
+        selector.call_at(until_ns, timer)
+    handled.throttled = True
+    channel.mute(THROTTLE)
+
+
+def _end_throttle(client: HandledLeg) -> None:
+    channel = client.channel
+    if channel is None or not channel.is_open:
+        return
+    client.handled.throttled = False
+    if client.responses.throttled:
+        client.responses.apply(HandlerEvent.THROTTLE_ENDED, channel.mute_causes)
+    channel.unmute(THROTTLE)
+    handling.pump(client)

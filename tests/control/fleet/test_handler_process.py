@@ -1,0 +1,126 @@
+"""One handler process: how busy it was, how much memory it has, what is shown of its place."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from control.errors import StartError
+from control.fleet.child import Hiring
+from control.fleet.handler_process import KIND, HandlerPlace, HandlerProcess
+from control.fleet.reaper import Reaper
+from proxy.server.messages import BeatNotice, HandlerStartMessage
+from proxy.server.protocol import WIRE_VERSION, Message
+from tests.fakes.fleet import ECHO, HANDLER_COMMAND, MemoryLog
+
+SECOND = 10**9
+START = HandlerStartMessage(type="start", wire=WIRE_VERSION, slot=0, generation=7, node="n", handlers={"a": ECHO}, path=[], upstreams={"a": False})
+
+
+class Clock:
+    now_ns = 100 * SECOND
+
+
+def beat(busy_ns: int = 0) -> BeatNotice:
+    return BeatNotice(type="beat", handled=5, failed=1, busy_ns=busy_ns, in_handler=1, oldest_ns=2_500_000, queued=3)
+
+
+def run(scenario: Callable[[HandlerProcess, Clock], Awaitable[None]]) -> list[Message]:
+    notices: list[Message] = []
+
+    async def main() -> None:
+        reaper, clock = Reaper(), Clock()
+        hiring = Hiring(KIND, HANDLER_COMMAND, reaper, MemoryLog())
+        process = HandlerProcess(0, 7, hiring, lambda _, message: notices.append(message), lambda: clock.now_ns)
+        try:
+            async with asyncio.timeout(20):
+                await scenario(process, clock)
+        finally:
+            process.kill("test")
+            await process.ended
+            process.close()
+            reaper.close()
+
+    asyncio.run(main())
+    return notices
+
+
+def test_it_starts_with_its_handlers_and_stops() -> None:
+    async def scenario(process: HandlerProcess, clock: Clock) -> None:
+        await process.start(START)
+        assert process.handlers["a"]["description"] == "Answers every frame with itself."
+        assert (process.ready, process.heard_ns, process.beat) == (True, 100 * SECOND, None)
+        assert process.resident > 1_000_000
+        await process.stop(5)
+        assert (process.ended.result(), process.kill_reason, process.resident) == (0, "", 0)
+
+    run(scenario)
+
+
+def test_a_handler_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(process: HandlerProcess, clock: Clock) -> None:
+        with pytest.raises(StartError, match="handler process 0 could not start: listener a, handler own:h"):
+            await process.start({**START, "handlers": {"a": "own:h"}})
+        assert not process.ready
+
+    run(scenario)
+
+
+def test_it_is_busy_for_a_share_of_the_last_seconds() -> None:
+    async def scenario(process: HandlerProcess, clock: Clock) -> None:
+        assert process.busy == 0.0
+        await process.start(START)
+        shares = []
+        for second in range(1, 21):
+            clock.now_ns = (100 + second) * SECOND
+            process.note(beat(second * SECOND // 2 if second <= 10 else 5 * SECOND))
+            shares.append(round(process.busy, 2))
+        assert shares[:10] == [0.5] * 10
+        assert shares[10:] == [0.4, 0.3, 0.2, 0.1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+        assert process.heard_ns == 120 * SECOND
+
+    run(scenario)
+
+
+def test_a_beat_that_comes_before_its_first_words_are_read_is_taken() -> None:
+    async def scenario(process: HandlerProcess, clock: Clock) -> None:
+        process.note(beat())
+        assert process.busy == 0.0
+        await process.start(START)
+        process.note(beat())
+        assert process.busy == 0.0
+
+    run(scenario)
+
+
+def test_its_kill_is_harmless_once_it_has_ended() -> None:
+    async def scenario(process: HandlerProcess, clock: Clock) -> None:
+        os.kill(process.pid, signal.SIGKILL)
+        await process.ended
+        process.kill("timeout")
+        assert process.kill_reason == ""
+
+    run(scenario)
+
+
+def test_a_place_shows_what_its_process_says_and_why_the_last_one_ended() -> None:
+    place = HandlerPlace(4)
+    assert (place.status({}).pid, place.status({}).state, place.status({}).handlers) == (0, "stopped", ())
+
+    async def scenario(process: HandlerProcess, clock: Clock) -> None:
+        place.next_life()
+        assert place.status({"a": ECHO}).state == "starting"
+        await process.start(START)
+        place.process, place.state = process, "running"
+        process.note(beat())
+        found = place.status({"a": ECHO})
+        assert (found.pid, found.handled, found.failed, found.in_handler, found.queued, found.oldest_ms) == (process.pid, 5, 1, 1, 3, 2)
+        assert [item.listener for item in found.handlers] == ["a"]
+        place.ended("memory")
+        found = place.status({"a": ECHO})
+        assert (found.pid, found.state, found.last_reason, found.handled, found.handlers) == (0, "stopped", "memory", 0, ())
+        assert found.last_ended_ns >= found.started_ns > 0
+
+    run(scenario)

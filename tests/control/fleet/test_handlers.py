@@ -1,0 +1,335 @@
+"""Handler processes over fakes of them: started, joined with processors, watched, killed, started anew, ended."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from control.errors import StartError
+from control.fleet import handlers as module
+from control.fleet.handler_process import HandlerProcess
+from control.fleet.handlers import Handlers, handler_names
+from control.plane import HandlerProcessStatus, HandlerStatus
+from proxy.config.model import MIB, HandlersConfig
+from proxy.server.protocol import Request
+from tests.fakes.fleet import ECHO, Fleet, fleet, fleet_config, until
+
+HANDLED: dict[str, Any] = {"handler": ECHO, "upstream": None}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("control.fleet.place._BACKOFF_FIRST_S", 0.01)
+    monkeypatch.setattr(module, "_WATCH_INTERVAL_S", 0.02)
+
+
+def run(
+    monkeypatch: pytest.MonkeyPatch,
+    scenario: Callable[[Fleet, Handlers], Awaitable[None]],
+    mode: str = "",
+    *,
+    processors: int = 1,
+    start: bool = True,
+    **handlers: Any,
+) -> None:
+    """Run a test's coroutine beside a fleet with handler processes, which misbehave as ``mode`` says (see ``tests.fakes.handler``)."""
+    monkeypatch.setenv("FAKE_HANDLER", mode)
+
+    async def main() -> None:
+        async with fleet(processors, start=start, handlers=HandlersConfig(**handlers), **HANDLED) as made:
+            assert made.handlers is not None
+            await scenario(made, made.handlers)
+
+    asyncio.run(main())
+
+
+def status(handlers: Handlers, slot: int = 0) -> HandlerProcessStatus:
+    return handlers.status()[slot]
+
+
+def process(handlers: Handlers, slot: int = 0) -> HandlerProcess:
+    return handlers.running[slot]
+
+
+def names(handlers: Handlers) -> list[str]:
+    """What the processors are told they are joined with."""
+    return sorted(f"{item.slot}.{item.generation}" for item in handlers.running)
+
+
+async def told(made: Fleet) -> list[dict[str, Any]]:
+    """What each processor says that it was handed over."""
+    request = Request[dict[str, Any]]({"type": "handlers"}, {"handlers": dict})
+    return [await processor.request(request, 5000) for processor in made.supervisor.running]
+
+
+async def joined(made: Fleet) -> list[list[str]]:
+    """Which handler processes each processor is joined with."""
+    return [sorted(found["handlers"]) for found in await told(made)]
+
+
+async def until_joined(made: Fleet, handlers: Handlers) -> None:
+    while await joined(made) != [names(handlers)] * len(made.supervisor.running):
+        await asyncio.sleep(0.005)
+
+
+def test_a_configuration_without_handlers_names_none() -> None:
+    assert handler_names(fleet_config(1)) == {}
+    assert handler_names(fleet_config(1, **HANDLED)) == {"a": ECHO}
+
+
+def test_every_place_runs_and_says_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(made: Fleet, handlers: Handlers) -> None:
+        await until(lambda: all(item.handled == 0 and item.state == "running" for item in handlers.status()))
+        for slot, found in enumerate(made.steering.handler_processes()):
+            assert (found.slot, found.state, found.restarts, found.last_reason, found.last_ended_ns) == (slot, "running", 0, "", 0)
+            assert found.pid == process(handlers, slot).pid != os.getpid()
+            assert found.resident > MIB
+            assert found.generation > 50_000_000
+            assert found.started_ns > 1e18
+            assert found.handlers == (
+                HandlerStatus(
+                    listener="a",
+                    handler=ECHO,
+                    ordered_pipelining=True,
+                    directions=("request", "response"),
+                    description="Answers every frame with itself.",
+                ),
+            )
+        assert made.meters.snapshot()["framegate.handler.processes", ()] == 2
+        assert made.steering.health().ready
+        assert len(made.log.events("handler_ready")) == 2
+
+    run(monkeypatch, scenario, processes=2)
+
+
+def test_each_processor_is_joined_with_each_process_however_they_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(made: Fleet, handlers: Handlers) -> None:
+        await until_joined(made, handlers)
+        assert len(names(handlers)) == 2
+        before = names(handlers)
+        os.kill(process(handlers).pid, signal.SIGKILL)
+        await until(lambda: len(handlers.running) == 2 and names(handlers) != before)
+        await until_joined(made, handlers)
+        made.supervisor.running[0].kill("died")
+        await until(lambda: made.supervisor.status()[0].restarts == 1 and len(made.supervisor.running) == 2)
+        await until_joined(made, handlers)
+        await made.steering.set_processors(3)
+        await until_joined(made, handlers)
+        assert len(made.supervisor.running) == 3
+        await made.steering.set_processors(1)
+        await until_joined(made, handlers)
+        assert len(made.supervisor.running) == 1
+
+    run(monkeypatch, scenario, processors=2, processes=2)
+
+
+def test_a_processor_has_its_sockets_before_its_first_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(made: Fleet, handlers: Handlers) -> None:
+        made.supervisor.running[0].kill("died")
+        await until(lambda: not made.supervisor.running)
+        client = await made.connect()
+        assert await client.echo(b"x") == b"x"
+        assert [found["first"] for found in await told(made)] == ["@handler"]
+
+    run(monkeypatch, scenario)
+
+
+def test_one_that_dies_is_replaced_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(made: Fleet, handlers: Handlers) -> None:
+        before = status(handlers)
+        os.kill(before.pid, signal.SIGKILL)
+        await until(lambda: handlers.running and status(handlers).restarts == 1)
+        after = status(handlers)
+        assert (after.last_reason, after.generation > before.generation, after.pid != before.pid) == ("died", True, True)
+        assert after.last_ended_ns > before.started_ns
+        (row,) = made.log.events("handler_died")
+        assert (row["slot"], row["pid"], row["exit_code"], row["reason"], row["level"]) == (0, before.pid, -9, "died", "error")
+        assert [event["reason"] for event in made.events if event["event"] == "handler_died"] == ["died"]
+        assert made.meters.value("handler.restarts", "died") == 1
+
+    run(monkeypatch, scenario)
+
+
+@pytest.mark.parametrize(
+    ("mode", "limits", "reason", "said"),
+    [
+        ("hanging", {"timeout_ms": 30_000}, "timeout", "a handler is at one frame for more than 30s"),
+        ("silent", {}, "heartbeat", "it has said nothing for 0.1 s"),
+        ("hungry", {"memory": 64 * MIB}, "memory", "of memory, more than 64MiB"),
+    ],
+)
+def test_one_that_hangs_or_grows_is_killed(monkeypatch: pytest.MonkeyPatch, mode: str, limits: dict[str, int], reason: str, said: str) -> None:
+    if mode == "silent":
+        monkeypatch.setattr(module, "HEARTBEAT_LIMIT_S", 0.1)
+
+    async def scenario(made: Fleet, handlers: Handlers) -> None:
+        await until(lambda: made.log.events("handler_died"))
+        assert {row["reason"] for row in made.log.events("handler_died")} == {reason}
+        assert said in made.log.events("handler_killed")[0]["reason"]
+        await until(lambda: made.meters.value("handler.restarts", reason) >= 1)
+        assert status(handlers).last_reason == reason
+
+    run(monkeypatch, scenario, mode, **limits)
+
+
+@pytest.mark.parametrize(
+    ("mode", "limits"), [("hanging", {"timeout_ms": 0}), ("hungry", {"memory": 0}), ("", {"memory": 512 * MIB, "timeout_ms": 1})]
+)
+def test_without_a_limit_or_below_it_nothing_is_killed(monkeypatch: pytest.MonkeyPatch, mode: str, limits: dict[str, int]) -> None:
+    async def scenario(made: Fleet, handlers: Handlers) -> None:
+        looks = handlers._looks
+        await until(lambda: process(handlers).beat is not None and handlers._looks > looks + 2 * module._LOOK_AT_MEMORY)
+        assert (status(handlers).restarts, status(handlers).state) == (0, "running")
+        assert status(handlers).oldest_ms == (3_600_000 if mode == "hanging" else 0)
+
+    run(monkeypatch, scenario, mode, **limits)
+
+
+def test_a_first_start_that_fails_is_raised_with_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    for mode, said in (
+        ("fail", "handler process 0 could not start: listener a, handler proxy.handler.echo:echo: the fake has no such handler"),
+        ("exits", "handler process 0 ended with code 3 before it was ready"),
+        ("newer", "handler process 0 could not start: it speaks version .* of the link"),
+        ("unversioned", "handler process 0 could not start: it speaks no version"),
+    ):
+
+        async def scenario(made: Fleet, handlers: Handlers, said: str = said) -> None:
+            with pytest.raises(StartError, match=said) as caught:
+                await handlers.start()
+            assert caught.value.reason == "HANDLER_START_FAILED"
+            assert (status(handlers).pid, status(handlers).state) == (0, "stopped")
+            assert not made.steering.health().ready
+
+        run(monkeypatch, scenario, mode, start=False)
+
+
+def test_a_later_start_that_fails_is_a_row_and_tried_again_and_meanwhile_the_pod_is_not_ready(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FAKE_HANDLER_LIVES", str(tmp_path / "life"))
+
+    async def scenario(made: Fleet, handlers: Handlers) -> None:
+        assert made.steering.health().ready
+        process(handlers).kill("died")
+        await until(lambda: len(made.log.events("handler_start_failed")) >= 3)
+        assert "the fake has no such handler" in made.log.events("handler_start_failed")[0]["error"]
+        assert not made.steering.health().ready
+        assert handlers._places[0].backoff_s >= 0.04
+        os.environ["FAKE_HANDLER"] = ""
+        await until(lambda: made.steering.health().ready)
+
+    run(monkeypatch, scenario, "+fail")
+
+
+def test_while_one_is_left_the_pod_is_ready(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FAKE_HANDLER_LIVES", str(tmp_path / "life"))
+
+    async def scenario(made: Fleet, handlers: Handlers) -> None:
+        process(handlers).kill("died")
+        await until(lambda: made.log.events("handler_start_failed"))
+        assert made.steering.health().ready
+        assert made.meters.snapshot()["framegate.handler.processes", ()] == 1
+
+    run(monkeypatch, scenario, "+fail@0", processes=2)
+
+
+def test_what_a_handler_raised_is_a_row_and_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(made: Fleet, handlers: Handlers) -> None:
+        await until(lambda: made.log.events("handler_raised"))
+        row = made.log.events("handler_raised")[0]
+        assert (row["slot"], row["listener"], row["handler"], row["suppressed"], row["level"]) == (0, "a", ECHO, 2, "error")
+        assert (row["error"], row["traceback"], row["connection"]) == ("ValueError: no", "line 1", "0-1-1")
+        await until(lambda: any(event["event"] == "handler_raised" for event in made.events))
+
+    run(monkeypatch, scenario, "raising")
+
+
+def test_what_cannot_be_read_costs_that_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(made: Fleet, handlers: Handlers) -> None:
+        await until(lambda: made.log.events("task_failed"))
+        assert "no event dance" in made.log.events("task_failed")[0]["error"]
+        assert [(row["handler"], row["type"]) for row in made.log.events("link_unknown")] == [(0, "dance")]
+        await until(lambda: process(handlers).beat is not None)
+
+    run(monkeypatch, scenario, "babbling")
+
+
+def test_what_a_handler_started_goes_with_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(made: Fleet, handlers: Handlers) -> None:
+        await until(lambda: made.log.events("handler_output"))
+        child = int(made.log.events("handler_output")[0]["line"].removeprefix("child "))
+        os.kill(child, 0)
+        process(handlers).kill("died")
+        await until(lambda: not alive(child))
+
+    run(monkeypatch, scenario, "parent")
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and is nobody's any more waits for whoever inherited it."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def test_stop_ends_them_and_one_that_does_not_hear_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(made: Fleet, handlers: Handlers) -> None:
+        pid = status(handlers).pid
+        await handlers.stop()
+        assert (status(handlers).state, status(handlers).pid, alive(pid)) == ("stopped", 0, False)
+        with pytest.raises(StartError, match="the proxy ends"):
+            await handlers.start()
+
+    async def deaf(made: Fleet, handlers: Handlers) -> None:
+        await handlers.stop()
+        (row,) = made.log.events("handler_killed")
+        assert row["reason"] == "did not stop within 0.05 s"
+        assert made.log.events("handler_stopped")[0]["forced"]
+
+    run(monkeypatch, scenario)
+    monkeypatch.setattr("control.fleet.place._STOP_TIMEOUT_S", 0.05)
+    run(monkeypatch, deaf, "deaf")
+
+
+def test_a_stop_that_is_cancelled_waits_until_they_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(made: Fleet, handlers: Handlers) -> None:
+        stopping = asyncio.ensure_future(handlers.stop())
+        await asyncio.sleep(0.02)
+        handlers.kill_all()
+        stopping.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stopping
+        assert status(handlers).state == "stopped"
+        assert made.log.events("handler_stopped")[0]["forced"]
+
+    run(monkeypatch, scenario, "deaf")
+
+
+def test_a_start_that_is_cut_short_leaves_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(made: Fleet, handlers: Handlers) -> None:
+        starting = asyncio.ensure_future(handlers.start())
+        await until(lambda: status(handlers).pid)
+        pid = status(handlers).pid
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        handlers.kill_all()
+        await handlers.stop()
+        assert not alive(pid)
+        assert status(handlers).state == "stopped"
+
+    run(monkeypatch, scenario, "slow_start", start=False)
+
+
+def test_a_program_that_is_not_there_fails_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(made: Fleet, handlers: Handlers) -> None:
+        handlers._hiring = handlers._hiring._replace(command=("/nonexistent/handler",))
+        with pytest.raises(StartError, match=r"handler process 0 could not be started: .*No such file"):
+            await handlers.start()
+
+    run(monkeypatch, scenario, start=False)

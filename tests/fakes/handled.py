@@ -1,0 +1,200 @@
+"""Pairs whose frames are handled, and handler processes whose every reply is the test's."""
+
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+from proxy.handler import wire
+from proxy.network.channel import Channel
+from proxy.relay.handled_pair import HandledLeg
+from proxy.relay.handler_process import HandlerProcess
+from proxy.relay.pair import Pair
+from proxy.relay.request_channel import RequestChannel
+from tests.fakes.world import SECOND, World
+
+MS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request as the process read it."""
+
+    direction: int
+    connection: int
+    sequence: int
+    enqueued_ns: int
+    header: bytes
+    body: bytes
+
+
+class Process:
+    """A handler process: its end of the socket, and what it read.
+
+    Attributes:
+        opened, closed: connections that it was told of, with their facts.
+        asked: requests that ``take`` has not taken.
+        most: how many requests were under way at most, by what it has read and replied.
+    """
+
+    def __init__(self, world: "HandledWorld", name: str, **handler: Any) -> None:
+        ours, self.socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.setblocking(False)
+        self.world = world
+        self.ours: HandlerProcess = world.requests.take_over(ours, name)
+        self.opened: dict[int, wire.Facts] = {}
+        self.closed: list[int] = []
+        self.asked: list[Asked] = []
+        self.under_way = 0
+        self.most = 0
+        self.ended = False
+        self._reader = wire.RecordReader()
+        if handler.pop("ready", True):
+            self.hello(**handler)
+
+    def hello(self, *, ordered: bool = False, directions: tuple[str, ...] = ("request", "response"), listener: str = "l") -> None:
+        facts: wire.HandlerFacts = {"ordered_pipelining": ordered, "directions": list(directions)}
+        self.send(wire.encode_hello({"wire": wire.WIRE, "slot": 0, "handlers": {listener: facts}}))
+        self.world.poll()
+
+    def send(self, data: bytes) -> None:
+        left = memoryview(data)
+        for _ in range(100_000):
+            try:
+                left = left[self.socket.send(left) :]
+            except BlockingIOError:
+                self.world.selector.poll(1)
+            if not left:
+                return
+        raise AssertionError("the processor does not read")
+
+    def read(self) -> None:
+        """Take in what is here."""
+        while True:
+            try:
+                data = self.socket.recv(1 << 20)
+            except BlockingIOError:
+                return
+            if not data:
+                self.ended = True
+                return
+            data = self._reader.take(data)
+            position = 0
+            while data and (end := wire.record_end(data, position)) >= 0:
+                self._take(data, position, end)
+                position = end
+            if data:
+                self._reader.keep(data, position)
+
+    def _take(self, data: bytes, position: int, end: int) -> None:
+        kind = data[position + 4]
+        if kind == wire.OPEN:
+            connection, facts = wire.read_open(data, position, end)
+            assert connection not in self.opened
+            self.opened[connection] = facts
+        elif kind == wire.CLOSED:
+            self.closed.append(wire.read_closed(data, position))
+        else:
+            assert kind == wire.REQUEST
+            direction, connection, sequence, enqueued_ns, header, body = wire.read_request(data, position, end)
+            assert connection in self.opened, "OPEN comes first"
+            assert connection not in self.closed, "nothing comes after CLOSED"
+            self.asked.append(Asked(direction, connection, sequence, enqueued_ns, data[header:body], data[body:end]))
+            self.under_way += 1
+            self.most = max(self.most, self.under_way)
+
+    def take(self, count: int = 1) -> list[Asked]:
+        """The next requests, polling meanwhile."""
+        for _ in range(400):
+            self.read()
+            if len(self.asked) >= count:
+                break
+            self.world.selector.poll(5)
+        assert len(self.asked) >= count, f"{len(self.asked)} of {count} requests"
+        taken, self.asked = self.asked[:count], self.asked[count:]
+        return taken
+
+    def one(self) -> Asked:
+        """The next request, which is the only one that is here."""
+        (asked,) = self.take()
+        self.settle()
+        assert not self.asked, self.asked
+        return asked
+
+    def settle(self, polls: int = 4) -> None:
+        self.world.poll(polls)
+        self.read()
+
+    def record(self, asked: Asked, action: int, body: bytes = b"", throttle_ms: int = 0, *, began_ns: int = 0, ended_ns: int = 0) -> bytes:
+        head = wire.reply_head(action, asked.direction, throttle_ms, asked.connection, asked.sequence, began_ns, ended_ns, len(body))
+        return head + body
+
+    def reply(self, asked: Asked, action: int, body: bytes = b"", throttle_ms: int = 0, **times: int) -> None:
+        """Reply to a request, and poll."""
+        self.under_way -= 1
+        self.send(self.record(asked, action, body, throttle_ms, **times))
+        self.world.poll()
+
+    def die(self) -> None:
+        """The process ends."""
+        self.socket.close()
+        self.world.poll()
+
+
+class HandledWorld(World):
+    """A world whose frames go to handler processes; without an upstream they answer.
+
+    Args:
+        upstream: there is one.
+        queue, timeout_s: of the request channel.
+        others: as ``World``'s.
+
+    Attributes:
+        faults: how many errors of our own the test provokes.
+    """
+
+    def __init__(self, protocol: str = "framed", *, upstream: bool = False, queue: int = 100, timeout_s: int = 0, **others: Any) -> None:
+        self.requests = RequestChannel(queue, timeout_s * SECOND)
+        super().__init__(protocol, requests=self.requests, serves=not upstream, **others)
+        self.has_upstream = upstream
+        self.processes: list[Process] = []
+        self.faults = 0
+
+    def process(self, name: str = "0.1", **handler: Any) -> Process:
+        """A handler process that is there; arguments as ``Process.hello``'s."""
+        process = Process(self, name, **handler)
+        self.processes.append(process)
+        return process
+
+    def served(self) -> tuple[socket.socket, Pair]:
+        """A client, and its open pair, without an upstream."""
+        client, pair = self.client()
+        self.until(lambda: pair.state.value == "open")
+        return client, pair
+
+    def cell(self, name: str, *values: str) -> int:
+        """A counter or gauge of the listener."""
+        from proxy.cells import LISTENER_BLOCK
+
+        return int(self.counters.listeners["l"].counts.cells[LISTENER_BLOCK.at(f"framegate.handler.{name}", *values)])
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.socket.close()
+        super().close()
+        assert self.cell("queue.size") == 0
+        for process in self.processes:
+            assert process.ours.load.kept == 0
+            assert all(connection.party is None for connection in process.ours.connections.values())
+        assert self.selector.faults.total == self.faults, self.selector.faults.take()
+
+
+def leg_of(pair: Pair, direction: int = 0) -> HandledLeg:
+    leg = pair.client if direction == 0 else pair.upstream
+    assert isinstance(leg, HandledLeg)
+    return leg
+
+
+def channel_of(pair: Pair, direction: int = 0) -> Channel:
+    channel = leg_of(pair, direction).channel
+    assert channel is not None
+    return channel

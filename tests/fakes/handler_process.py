@@ -1,0 +1,194 @@
+"""A real handler process, and the two who speak with it: control, and processors; blocking, with a bound of seconds on every wait."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from proxy.handler import wire
+from proxy.handler.wire import RecordReader, record_end
+from proxy.server.link import Handover, LinkReader, encode, send_handover
+from proxy.server.messages import HandlerStartMessage
+from proxy.server.protocol import WIRE_VERSION, read_handler_notice, read_handler_ready
+
+PATIENCE = 20.0
+
+
+class Reply(NamedTuple):
+    action: str
+    direction: str
+    throttle_ms: int
+    connection: int
+    sequence: int
+    body: bytes
+    began_ns: int
+    ended_ns: int
+
+
+def facts(listener: str = "in", upstream: bool = False, name: str = "0-1-7") -> wire.Facts:
+    return wire.Facts(id=name, listener=listener, peer="127.0.0.1:5", principal="ANONYMOUS", principal_type="User", tls=None, upstream=upstream)
+
+
+def request(connection: int, sequence: int, body: bytes, direction: int = 0, header: bytes | None = None) -> bytes:
+    """The record of a frame, framed as int32 unless a header says otherwise."""
+    before = len(body).to_bytes(4, "big") if header is None else header
+    return wire.request_head(direction, len(before), connection, sequence, time.monotonic_ns(), len(body)) + before + body
+
+
+class Records:
+    """The processor's end of a socket to a handler process."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.socket = sock
+        self.socket.settimeout(PATIENCE)
+        self._reader = RecordReader()
+        self._found: list[bytes] = []
+
+    def send(self, *records: bytes) -> None:
+        self.socket.sendall(b"".join(records))
+
+    def open(self, connection: int, listener: str = "in", upstream: bool = False) -> None:
+        self.send(wire.encode_open(connection, facts(listener, upstream, f"0-1-{connection}")))
+
+    def request(self, connection: int, sequence: int, body: bytes, direction: int = 0) -> None:
+        self.send(request(connection, sequence, body, direction))
+
+    def record(self) -> bytes:
+        """The next one; EOFError: there is none to come."""
+        while not self._found:
+            data = self.socket.recv(65536)
+            if not data:
+                raise EOFError
+            data = self._reader.take(data)
+            position = 0
+            while data and (end := record_end(data, position)) >= 0:
+                self._found.append(data[position:end])
+                position = end
+            if data:
+                self._reader.keep(data, position)
+        return self._found.pop(0)
+
+    def hello(self) -> wire.Hello:
+        data = self.record()
+        assert data[4] == wire.HELLO
+        return wire.read_hello(data, 0, len(data))
+
+    def reply(self) -> Reply:
+        data = self.record()
+        assert data[4] == wire.REPLY
+        action, direction, throttle_ms, connection, sequence, began_ns, ended_ns, body = wire.read_reply(data, 0, len(data))
+        return Reply(wire.ACTIONS[action], wire.DIRECTIONS[direction], throttle_ms, connection, sequence, data[body:], began_ns, ended_ns)
+
+    def replies(self, count: int) -> list[Reply]:
+        return [self.reply() for _ in range(count)]
+
+    def ended(self) -> bool:
+        """Whether the handler process closed it; replies before that are passed over."""
+        try:
+            while True:
+                self.record()
+        except (EOFError, ConnectionError):
+            return True
+
+
+class HandlerProcess:
+    """One process, started as control starts it; to be used with ``with``."""
+
+    def __init__(self, *, stdout: int | None = None, stderr: int | None = None) -> None:
+        self.command, command = socket.socketpair()
+        self.handover, handover = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        arguments = ["--slot", "3", "--handover-fd", str(handover.fileno()), "--command-fd", str(command.fileno())]
+        with command, handover:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "proxy.handler", *arguments],
+                pass_fds=(handover.fileno(), command.fileno()),
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+            )
+        self.command.settimeout(PATIENCE)
+        self._reader = LinkReader()
+        self._messages: list[dict[str, Any]] = []
+        self._records: list[Records] = []
+
+    def __enter__(self) -> "HandlerProcess":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        for sock in (self.command, self.handover, *(records.socket for records in self._records)):
+            sock.close()
+        for stream in (self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
+
+    def start(self, handlers: dict[str, str], path: Sequence[Path] = ()) -> None:
+        """Say the first words."""
+        self.tell(
+            HandlerStartMessage(
+                type="start",
+                wire=WIRE_VERSION,
+                slot=3,
+                generation=1,
+                node="test",
+                handlers=handlers,
+                path=[str(folder) for folder in path],
+                upstreams=dict.fromkeys(handlers, False),
+            )
+        )
+
+    def serve(self, handlers: dict[str, str], path: Sequence[Path] = ()) -> dict[str, Any]:
+        """Start, and wait until it is ready; what it says then."""
+        self.start(handlers, path)
+        message = self.message()
+        assert message["type"] == "ready", message
+        return dict(read_handler_ready(message))
+
+    def tell(self, message: Mapping[str, Any]) -> None:
+        self.command.sendall(encode(message))
+
+    def message(self, *kinds: str) -> dict[str, Any]:
+        """The next message, of those kinds, or any; EOFError: there is none to come."""
+        for message in self._all():
+            if not kinds or message["type"] in kinds:
+                if message["type"] in ("beat", "log"):
+                    read_handler_notice(message)
+                return message
+        raise EOFError
+
+    def row(self, event: str) -> dict[str, Any]:
+        """The next row of that name."""
+        while (message := self.message("log"))["event"] != event:
+            pass
+        fields: dict[str, Any] = message["fields"]
+        return fields
+
+    def processor(self, name: str = "0.1", *, listener: str = "@handler") -> Records:
+        """Hand over a socket to a processor; its other end."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            assert send_handover(self.handover, Handover(time.monotonic_ns(), int(socket.AF_UNIX), listener, name), theirs.fileno())
+        self._records.append(Records(ours))
+        return self._records[-1]
+
+    def wait(self) -> int:
+        """Its exit code."""
+        return self.process.wait(PATIENCE)
+
+    def resident(self) -> int:
+        """Bytes."""
+        return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+    def _all(self) -> Iterator[dict[str, Any]]:
+        while True:
+            while self._messages:
+                yield self._messages.pop(0)
+            data = self.command.recv(65536)
+            if not data:
+                return
+            self._messages += self._reader.feed(data)

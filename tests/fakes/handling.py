@@ -1,0 +1,95 @@
+"""A handler process's side of a socket to one processor, in the test's own loop; and the processor's, which sees records."""
+
+import asyncio
+import functools
+import socket
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from proxy.handler import wire
+from proxy.handler.activity import Activity
+from proxy.handler.failures import Failures
+from proxy.handler.load import LoadedHandler
+from proxy.handler.processor import Processor
+from proxy.handler.wire import RecordReader, record_end
+from tests.fakes.handler_process import Reply
+
+
+def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """A test that is ``async def``, in a loop of its own, within seconds."""
+
+    @functools.wraps(test)
+    def run(*arguments: Any, **named: Any) -> None:
+        asyncio.run(asyncio.wait_for(test(*arguments, **named), 30))
+
+    return run
+
+
+class Handled:
+    """One processor of one runtime. ``now`` may be set before anything is sent."""
+
+    def __init__(self, handlers: Mapping[str, Any], now: Callable[[], int] = time.monotonic_ns) -> None:
+        self.ours, theirs = socket.socketpair()
+        self.ours.setblocking(False)
+        self.activity = Activity()
+        self.rows: list[Any] = []
+        self.errors: list[Exception] = []
+        self.ends = 0
+        loaded = {listener: LoadedHandler(f"m:{listener}", target) for listener, target in handlers.items()}
+        loop = asyncio.get_running_loop()
+        failures = Failures(self.activity, now, self.rows.append)
+        self.processor = Processor(
+            theirs, "0.1", loaded, loop, now, self.activity, failures, lambda _, error: self.errors.append(error), lambda _: self._count()
+        )
+        self._reader = RecordReader()
+        self._found: list[bytes] = []
+        self.processor.begin(wire.encode_hello(wire.Hello(wire=1, slot=0, handlers={})))
+
+    def _count(self) -> None:
+        self.ends += 1
+
+    async def __aenter__(self) -> "Handled":
+        assert (await self.record())[4] == wire.HELLO
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.processor.end()
+        self.ours.close()
+        tasks = self.processor.tasks.under_way
+        if tasks:
+            await asyncio.wait(tasks, timeout=5)
+        assert self.processor.connections == 0
+
+    async def send(self, data: bytes) -> None:
+        await asyncio.get_running_loop().sock_sendall(self.ours, data)
+
+    async def record(self) -> bytes:
+        while not self._found:
+            data = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(self.ours, 65536), 20)
+            if not data:
+                raise EOFError
+            data = self._reader.take(data)
+            position = 0
+            while data and (end := record_end(data, position)) >= 0:
+                self._found.append(data[position:end])
+                position = end
+            if data:
+                self._reader.keep(data, position)
+        return self._found.pop(0)
+
+    async def reply(self) -> Reply:
+        data = await self.record()
+        action, direction, throttle_ms, connection, sequence, began_ns, ended_ns, body = wire.read_reply(data, 0, len(data))
+        return Reply(wire.ACTIONS[action], wire.DIRECTIONS[direction], throttle_ms, connection, sequence, data[body:], began_ns, ended_ns)
+
+    async def ended(self) -> bool:
+        """Whether the socket was closed; records before that are passed over."""
+        try:
+            while True:
+                await self.record()
+        except (EOFError, ConnectionError):
+            return True
+
+    async def replies(self, count: int) -> list[Reply]:
+        return [await self.reply() for _ in range(count)]

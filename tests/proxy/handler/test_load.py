@@ -1,0 +1,180 @@
+"""From a name to a handler."""
+
+import functools
+import sys
+from pathlib import Path
+
+import pytest
+
+from proxy.handler.load import LoadedHandler, LoadError, error_line, extend_path, load
+
+SOURCE = '''
+"""A module of handlers."""
+import functools
+
+def plain(frame, context):
+    """Does it.
+
+    Well.
+    """
+
+async def slow(frame, context): ...
+
+def three(frame, context, more): ...
+
+class Plain:
+    directions = "request"
+    def handle(self, frame, context): ...
+
+class Slow:
+    ordered_pipelining = True
+    async def handle(self, frame, context): ...
+
+class Callable:
+    async def __call__(self, frame, context): ...
+
+class Outer:
+    class Inner(Plain):
+        """Within."""
+
+class NeedsMore:
+    def __init__(self, more): ...
+
+class Raises:
+    def __init__(self):
+        raise ValueError("no!")
+
+class Sideways(Plain):
+    directions = ("sideways",)
+
+class Nowhere(Plain):
+    directions = ()
+
+class Perhaps(Plain):
+    ordered_pipelining = 1
+
+class BadStart(Plain):
+    start = 5
+
+class NoHandle:
+    handle = 5
+
+made = Plain()
+partial = functools.partial(slow)
+of_c = max
+number = 5
+'''
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    (tmp_path / "handlers_of_load.py").write_text(SOURCE)
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def found(name: str) -> LoadedHandler:
+    return load(f"handlers_of_load:{name}")
+
+
+@pytest.mark.parametrize(
+    ("name", "is_async"),
+    [
+        ("plain", False),
+        ("slow", True),
+        ("Plain", False),
+        ("Slow", True),
+        ("Callable", True),
+        ("Outer.Inner", False),
+        ("made", False),
+        ("partial", True),
+    ],
+)
+def test_functions_classes_and_objects_are_handlers(folder, name, is_async):
+    handler = found(name)
+    assert (handler.name, handler.is_async) == (f"handlers_of_load:{name}", is_async)
+    result = handler.handle(b"", None)
+    if is_async:
+        result.close()
+
+
+def test_what_a_handler_says_of_itself(folder):
+    assert found("plain").facts() == {"ordered_pipelining": False, "directions": ["request", "response"]}
+    assert found("Slow").facts() == {"ordered_pipelining": True, "directions": ["request", "response"]}
+    assert found("Plain").facts() == {"ordered_pipelining": False, "directions": ["request"]}
+    assert [found(name).description for name in ("plain", "Outer.Inner", "slow")] == ["Does it.", "Within.", ""]
+
+
+def test_a_class_is_made_for_each_listener_and_an_object_is_shared(folder):
+    assert found("Plain").target is not found("Plain").target
+    assert found("made").target is found("made").target
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("handlers_of_load", "a handler is named package.module:name"),
+        ("handlers_of_load:", "a handler is named package.module:name"),
+        (":plain", "a handler is named package.module:name"),
+        ("handlers_of_load:nobody", "module 'handlers_of_load' has no attribute 'nobody'"),
+        ("handlers_of_load:Outer.nobody", "type object 'Outer' has no attribute 'nobody'"),
+        ("missing.handlers:plain", "there is no module missing on the path"),
+        ("handlers_of_load.more:plain", "there is no module handlers_of_load.more on the path"),
+        ("handlers_of_load:three", "cannot be called with a frame and a context: missing a required argument: 'more'"),
+        ("handlers_of_load:NeedsMore", "TypeError: NeedsMore.__init__() missing 1 required positional argument: 'more'"),
+        ("handlers_of_load:Raises", "ValueError: no! ("),
+        ("handlers_of_load:Sideways", "has directions ('sideways',), which are not of ('request', 'response')"),
+        ("handlers_of_load:Nowhere", "has directions ()"),
+        ("handlers_of_load:Perhaps", "has ordered_pipelining 1, which is neither True nor False"),
+        ("handlers_of_load:BadStart", "has a start that cannot be called"),
+        ("handlers_of_load:NoHandle", "is neither a function nor has it a handle to call"),
+        ("handlers_of_load:number", "is neither a function nor has it a handle to call"),
+    ],
+)
+def test_what_is_no_handler_is_told(folder, name, text):
+    with pytest.raises(LoadError) as caught:
+        load(name)
+    assert str(caught.value).startswith(name)
+    assert text in str(caught.value)
+
+
+def test_what_does_not_say_what_it_takes_is_a_handler(folder):
+    assert found("of_c").handle is max
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("import json\nimport not_there\n", "ModuleNotFoundError: No module named 'not_there' (FILE:2)"),
+        ("\n\nraise ValueError('x')\n", "ValueError: x (FILE:3)"),
+        ("import sys\nsys.exit('bye')\n", "SystemExit: bye (FILE:2)"),
+        ("def (:\n", "SyntaxError: invalid syntax"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_says_where(folder, source, text):
+    path = folder / "broken_of_load.py"
+    path.write_text(source)
+    with pytest.raises(LoadError) as caught:
+        load("broken_of_load:h")
+    assert text.replace("FILE", str(path)) in str(caught.value)
+
+
+def test_folders_are_appended_once_and_in_order(monkeypatch):
+    monkeypatch.setattr(sys, "path", ["/first"])
+    extend_path(["/b", "/a", "/first"])
+    extend_path(["/a"])
+    assert sys.path == ["/first", "/b", "/a"]
+
+
+def test_an_error_in_one_line_names_the_last_line_of_code():
+    def fails() -> None:
+        raise KeyError("x")
+
+    with pytest.raises(KeyError) as caught:
+        functools.partial(fails)()
+    line = fails.__code__.co_firstlineno + 1
+    assert error_line(caught.value) == f"KeyError: 'x' ({Path(__file__)}:{line})"
+    assert error_line(ValueError("y")) == "ValueError: y"

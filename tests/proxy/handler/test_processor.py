@@ -1,0 +1,285 @@
+"""The socket to one processor: batches, order, back-pressure, turns, and what no processor sends."""
+
+import asyncio
+import errno
+import socket
+
+import pytest
+
+from proxy.handler import Context, wire
+from proxy.handler.activity import Interrupted
+from proxy.handler.processor import HOLD_NS, TURN_NS
+from tests.fakes.handler_process import facts, request
+from tests.fakes.handling import Handled, in_loop
+
+
+def echo(frame: bytes, context: Context) -> bytes:
+    return frame
+
+
+async def slow(frame: bytes, context: Context) -> bytes:
+    await asyncio.sleep(0)
+    return frame
+
+
+class Ticking:
+    """A clock that goes on by a step at every look."""
+
+    def __init__(self, step_ns: int) -> None:
+        self.step_ns = step_ns
+        self.now_ns = 0
+
+    def __call__(self) -> int:
+        self.now_ns += self.step_ns
+        return self.now_ns
+
+
+# Records.
+
+
+@in_loop
+async def test_partial_records_at_every_split():
+    stream = wire.encode_open(1, facts()) + request(1, 0, b"first") + request(1, 1, b"") + wire.encode_closed(1) + wire.encode_open(1, facts())
+    stream += request(1, 0, b"last")
+    async with Handled({"in": echo}) as handled:
+        for cut in range(len(stream)):
+            await handled.send(stream[:cut])
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            await handled.send(stream[cut:])
+            assert [reply.body for reply in await handled.replies(3)] == [b"first", b"", b"last"]
+            await handled.send(wire.encode_closed(1))
+
+
+@in_loop
+async def test_frames_larger_than_a_read_and_than_a_socket():
+    body = bytes(range(256)) * 12_000  # 3 MB
+    async with Handled({"in": echo}) as handled:
+        sending = asyncio.create_task(handled.send(wire.encode_open(1, facts()) + request(1, 0, body) + request(1, 1, b"next")))
+        large, small = await handled.replies(2)
+        await sending
+        assert (large.body == body, small.body) == (True, b"next")
+
+
+OPEN = wire.encode_open(1, facts())
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"GET / HTTP/1.1", "no record is of kind 47"),
+        (request(2, 0, b"x"), "a request of the connection 2, which is not open"),
+        (OPEN, "the connection 1 of the listener in is open"),
+        (wire.encode_open(2, facts("out")), "there is no handler for it"),
+        (wire.encode_closed(2), "a connection that is not open is closed"),
+        (wire.encode_closed(1) + request(1, 0, b"x"), "which is not open"),
+        (request(1, 0, b"x", direction=2), "direction 2"),
+        (wire.encode_hello({"wire": 1, "slot": 0, "handlers": {}}) + bytes(40), "a processor sent a record of kind 0"),
+        (wire.reply_head(0, 0, 0, 1, 0, 0, 0, 0), "a processor sent a record of kind 4"),
+        (b"\xff\xff\xff\xff\x02" + bytes(40), "cannot have -1 bytes|a header of"),
+        (b"\x00\x00\x00\x05\x02" + bytes(40), "a header of|cannot have 5 bytes"),
+    ],
+)
+@in_loop
+async def test_what_no_processor_sends_ends_the_socket(data, text):
+    async with Handled({"in": echo}) as handled:
+        await handled.send(OPEN + request(1, 0, b"before") + data + request(1, 1, b"behind"))
+        assert await handled.ended()
+        (error,) = handled.errors
+        with pytest.raises(wire.WireError, match=text):
+            raise error
+        assert (handled.ends, handled.processor.is_open) == (1, False)
+
+
+@in_loop
+async def test_the_end_of_the_file_ends_everything_that_was_the_processors():
+    cancelled = asyncio.Event()
+
+    async def patient(frame: bytes, context: Context) -> None:
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            cancelled.set()
+
+    async with Handled({"in": patient}) as handled:
+        await handled.send(OPEN + request(1, 0, b"x") + request(1, 1, b"y"))
+        while not handled.activity.tasks:
+            await asyncio.sleep(0)
+        handled.ours.shutdown(socket.SHUT_WR)
+        await cancelled.wait()
+        while handled.activity.tasks:
+            await asyncio.sleep(0)
+        assert (handled.ends, handled.errors, handled.activity.waiting, handled.rows) == (1, [], 0, [])
+        handled.processor.end()
+        assert handled.ends == 1
+
+
+@in_loop
+async def test_a_reset_is_an_end():
+    async with Handled({"in": echo}) as handled:
+        await handled.send(OPEN + request(1, 0, b"x"))
+        while not handled.activity.handled:
+            await asyncio.sleep(0)
+        handled.ours.close()  # with a reply unread
+        while handled.processor.is_open:
+            await asyncio.sleep(0)
+        assert (handled.ends, handled.errors) == (1, [])
+
+
+@in_loop
+async def test_a_processor_that_goes_while_its_requests_are_handled():
+    async def main_of(handled: Handled) -> None:
+        await handled.send(OPEN + b"".join(request(1, index, b"x" * 1000) for index in range(60)))
+        while handled.processor.is_open:
+            await asyncio.sleep(0)
+
+    seen: list[bytes] = []
+
+    def closing(frame: bytes, context: Context) -> bytes:
+        seen.append(frame)
+        holder[0].ours.close()
+        return frame
+
+    holder: list[Handled] = []
+    async with Handled({"in": closing}, Ticking(HOLD_NS)) as handled:
+        holder.append(handled)
+        await main_of(handled)
+    assert 0 < len(seen) < 60  # nobody is there to answer
+    assert (handled.ends, handled.errors) == (1, [])
+
+
+# Connections.
+
+
+@in_loop
+async def test_thousands_of_connections_leave_nothing():
+    async with Handled({"in": echo, "slow": slow}) as handled:
+        for listener in ("in", "slow"):
+            opened = b"".join(wire.encode_open(n, facts(listener)) + request(n, 0, b"\0\1") for n in range(3000))
+            sending = asyncio.create_task(handled.send(opened))
+            assert len({reply.connection for reply in await handled.replies(3000)}) == 3000
+            await sending
+            assert handled.processor.connections == 3000
+            await handled.send(b"".join(map(wire.encode_closed, range(3000))) + OPEN + request(1, 0, b"\0\0") + wire.encode_closed(1))
+            await handled.reply()
+            while handled.processor.connections:
+                await asyncio.sleep(0)
+
+
+# Turns and back-pressure.
+
+
+@in_loop
+async def test_replies_of_a_slow_handler_leave_one_by_one():
+    sent: list[int] = []
+
+    def watching(frame: bytes, context: Context) -> bytes:
+        sent.append(len(handled.processor._out))
+        return frame
+
+    async with Handled({"in": watching}, Ticking(HOLD_NS + 1)) as handled:
+        await handled.send(OPEN + request(1, 0, b"a") + request(1, 1, b"b") + request(1, 2, b"c"))
+        await handled.replies(3)
+    assert sent == [0, 0, 0]
+
+
+@in_loop
+async def test_replies_of_a_fast_handler_leave_together():
+    waiting: list[int] = []
+
+    def watching(frame: bytes, context: Context) -> bytes:
+        waiting.append(len(handled.processor._out))
+        return frame
+
+    async with Handled({"in": watching}, Ticking(1)) as handled:
+        await handled.send(OPEN + request(1, 0, b"a") + request(1, 1, b"b") + request(1, 2, b"c"))
+        await handled.replies(3)
+    assert waiting == [0, 1, 2]
+
+
+@in_loop
+async def test_after_its_turn_a_processor_lets_others_go_first():
+    order: list[str] = []
+
+    def noting(frame: bytes, context: Context) -> bytes:
+        if not order:
+            asyncio.get_running_loop().call_soon(order.append, "other")
+        order.append(frame.decode())
+        return frame
+
+    async with Handled({"in": noting}, Ticking(TURN_NS // 3 + 1)) as handled:
+        await handled.send(OPEN)
+        while not handled.processor.connections:
+            await asyncio.sleep(0)
+        await handled.send(b"".join(request(1, index, b"%d" % index) for index in range(6)))
+        await handled.replies(6)
+        await handled.send(request(1, 6, b"6"))  # and it is read again
+        await handled.reply()
+    assert order == ["0", "1", "other", "2", "3", "4", "5", "6"]
+
+
+@in_loop
+async def test_who_takes_no_replies_is_not_read_and_goes_on_when_it_does():
+    big = bytes(100_000)
+    calls = 0
+
+    def large(frame: bytes, context: Context) -> bytes:
+        nonlocal calls
+        calls += 1
+        return big
+
+    async with Handled({"in": large}) as handled:
+        await handled.send(OPEN + b"".join(request(1, index, b"x") for index in range(500)))
+        for _ in range(200):
+            await asyncio.sleep(0)
+        stopped = calls
+        assert stopped < 50  # some were held, some are in the socket, the others were not even begun
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert calls == stopped
+        replies = await handled.replies(500)
+        assert [reply.sequence for reply in replies] == list(range(500))
+        await handled.send(request(1, 500, b"x"))
+        assert (await handled.reply()).sequence == 500
+
+
+@in_loop
+async def test_a_processor_that_goes_while_replies_wait_for_room():
+    async with Handled({"in": lambda frame, context: bytes(1_000_000)}) as handled:
+        await handled.send(OPEN + request(1, 0, b"x"))
+        while not handled.activity.handled:
+            await asyncio.sleep(0)
+        handled.ours.close()
+        while handled.processor.is_open:
+            await asyncio.sleep(0)
+        assert (handled.ends, handled.errors) == (1, [])
+
+
+@in_loop
+async def test_an_interrupted_handle_ends_the_socket_without_a_word():
+    def interrupted(frame: bytes, context: Context) -> bytes:
+        raise Interrupted
+
+    async with Handled({"in": interrupted}) as handled:
+        await handled.send(OPEN + request(1, 0, b"x"))
+        assert await handled.ended()
+        assert (handled.ends, handled.errors, handled.activity.failed, handled.activity.began_ns) == (1, [], 0, 0)
+
+
+@in_loop
+async def test_an_error_of_the_system_is_an_end():
+    async with Handled({"in": echo}) as handled:
+        real = handled.processor._socket
+
+        class Broken:
+            def recv(self, size: int) -> bytes:
+                raise OSError(errno.ENOMEM, "no memory")
+
+            def __getattr__(self, name: str) -> object:
+                return getattr(real, name)
+
+        handled.processor._socket = Broken()  # type: ignore[misc, assignment]
+        await handled.send(OPEN)
+        while handled.processor.is_open:
+            await asyncio.sleep(0)
+        assert handled.ends == 1

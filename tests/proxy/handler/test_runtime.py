@@ -1,0 +1,404 @@
+"""A real handler process: its first words, its handlers' start and stop, and how it ends whatever they do."""
+
+import itertools
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from proxy.handler import wire
+from proxy.server.protocol import WIRE_VERSION
+from tests.fakes.handler_process import HandlerProcess, Reply, facts, request
+
+FAKES = Path(__file__).resolve().parents[2] / "fakes"
+
+
+@pytest.fixture
+def process():
+    with HandlerProcess(stderr=subprocess.PIPE) as started:
+        yield started
+
+
+@pytest.fixture
+def scripted(process):
+    """A process with the scripted handler on two listeners; the handler of both is one function."""
+    process.serve({"in": "sample_handlers:scripted", "up": "sample_handlers:scripted"}, [FAKES])
+    return process
+
+
+def journal(folder: Path) -> list[str]:
+    return (folder / "journal").read_text().splitlines()
+
+
+def what(replies: list[Reply]) -> list[tuple[str, bytes]]:
+    return [(reply.action, reply.body) for reply in replies]
+
+
+def test_an_echo_from_the_first_words_to_the_last(process):
+    ready = process.serve({"in": "proxy.handler.echo:echo"})
+    handler = {"ordered_pipelining": True, "directions": ["request", "response"]}
+    assert ready["pid"] == process.process.pid
+    assert ready["handlers"] == {"in": {**handler, "description": "Answers every frame with itself."}}
+    processor = process.processor()
+    assert processor.hello() == {"wire": 1, "slot": 3, "handlers": {"in": handler}}
+    processor.open(7)
+    processor.send(*(request(7, index, b"frame %d" % index) for index in range(64)))
+    replies = processor.replies(64)
+    assert [(reply.action, reply.sequence, reply.body) for reply in replies] == [("answer", index, b"frame %d" % index) for index in range(64)]
+    assert all(before.ended_ns <= after.began_ns <= after.ended_ns for before, after in itertools.pairwise(replies))
+    while process.message("beat")["handled"] < 64:
+        pass
+    process.tell({"type": "stop"})
+    assert process.wait() == 0
+    assert processor.ended()
+
+
+def test_what_a_handler_says_of_itself(process):
+    ready = process.serve({"in": "sample_handlers:OneWay"}, [FAKES])
+    assert ready["handlers"]["in"] == {"ordered_pipelining": False, "directions": ["request"], "description": "Sees requests only."}
+
+
+# What a handler returns.
+
+
+@pytest.mark.parametrize(
+    ("frame", "without", "with_one"),
+    [
+        (b"echo x", ("answer", b"x"), ("frame", b"x")),
+        (b"bytearray x", ("answer", b"x"), ("frame", b"x")),
+        (b"view abc", ("answer", b"ac"), ("frame", b"ac")),
+        (b"echo ", ("answer", b""), ("frame", b"")),
+        (b"none", ("nothing", b""), ("pass", b"")),
+        (b"drop", ("nothing", b""), ("nothing", b"")),
+        (b"answer x", ("answer", b"x"), ("answer", b"x")),
+        (b"close", ("close", b""), ("close", b"")),
+        (b"pass", ("failed", b"ValueError: Pass on the listener in, which has no upstream: there is nowhere to go on to"), ("pass", b"")),
+        (b"replace x", ("failed", b"ValueError: Replace on the listener in, which has no upstream: there is nowhere to go on to"), ("frame", b"x")),
+        (b"number", *2 * (("failed", b"TypeError: a handler returns bytes, None or a verdict of proxy.handler, not int"),)),
+        (b"text", *2 * (("failed", b"TypeError: a frame is bytes, bytearray or memoryview, not str"),)),
+        (b"negative", *2 * (("failed", b"ValueError: throttle is in seconds, from 0 to 2147483, not -1"),)),
+        (b"coroutine", *2 * (("failed", b"TypeError: sample_handlers:scripted is not async def, and gave a coroutine"),)),
+        (b"raise x y", *2 * (("failed", b"RuntimeError: x y"),)),
+        (b"exit", *2 * (("failed", b"SystemExit: 3"),)),
+        (b"what?", *2 * (("failed", b"KeyError: b'what?'"),)),
+    ],
+)
+def test_each_answer_with_and_without_an_upstream(scripted, frame, without, with_one):
+    processor = scripted.processor()
+    processor.hello()
+    processor.open(1, "in")
+    processor.open(2, "up", upstream=True)
+    processor.send(request(1, 0, frame), request(2, 0, frame), request(1, 1, b"echo still here"))
+    assert what(processor.replies(3)) == [without, with_one, ("answer", b"still here")]
+
+
+def test_an_answer_to_an_answer_is_a_failure(scripted):
+    processor = scripted.processor()
+    processor.hello()
+    processor.open(2, "up", upstream=True)
+    processor.send(request(2, 0, b"answer x", direction=1), request(2, 1, b"replace x", direction=1))
+    failed, replaced = processor.replies(2)
+    assert (failed.action, failed.direction, replaced.action, replaced.direction) == ("failed", "response", "frame", "response")
+    assert b"Answer to an answer" in failed.body
+
+
+def test_throttles_are_milliseconds(scripted):
+    processor = scripted.processor()
+    processor.hello()
+    processor.open(2, "up", upstream=True)
+    words = (b"pass-slowly", b"drop-slowly", b"answer-slowly x", b"pass")
+    processor.send(*(request(2, index, word) for index, word in enumerate(words)))
+    assert [reply.throttle_ms for reply in processor.replies(4)] == [500, 250, 1500, 0]
+
+
+def test_a_handler_sees_whose_frame_it_is_and_each_connection_has_a_state_of_its_own(scripted):
+    processor = scripted.processor()
+    processor.hello()
+    tls: wire.TlsFacts = {"version": "TLSv1.3", "cipher": "X"}
+    processor.send(wire.encode_open(1 << 62, {**facts("up", True, "9-9-9"), "tls": tls}), request(1 << 62, 41, b"facts", 1, header=b"\x05"))
+    assert processor.reply().body.decode() == (
+        '{"connection": "9-9-9", "listener": "up", "peer": "127.0.0.1:5", "principal": "ANONYMOUS", "principal_type": "User", '
+        '"tls": {"version": "TLSv1.3", "cipher": "X"}, "direction": "response", "sequence": 41, "has_upstream": true, "header": "05"}'
+    )
+    processor.open(1)
+    processor.open(2)
+    processor.send(*(request(connection, index, b"count") for index in range(2) for connection in (1, 2)))
+    assert [reply.body for reply in processor.replies(4)] == [b"1", b"1", b"2", b"2"]
+    processor.send(wire.encode_closed(1))
+    processor.open(1)  # the number of another connection now
+    processor.request(1, 0, b"count")
+    assert processor.reply().body == b"1"
+
+
+def test_what_a_handler_raises_is_told_with_its_traceback(scripted):
+    processor = scripted.processor()
+    processor.hello()
+    processor.open(5)
+    processor.send(*(request(5, index, b"raise one") for index in range(10)))
+    assert what(processor.replies(10)) == [("failed", b"RuntimeError: one")] * 10
+    row = scripted.row("handler_raised")
+    where = row.pop("traceback")
+    assert row == {"listener": "in", "handler": "sample_handlers:scripted", "connection": "0-1-5", "error": "RuntimeError: one", "suppressed": 0}
+    assert where.splitlines()[-1] == "RuntimeError: one"
+    assert f'File "{FAKES / "sample_handlers.py"}"' in where
+    assert "proxy/handler" not in where
+    while scripted.message("beat")["failed"] < 10:
+        pass
+
+
+def test_what_a_handler_prints_is_there_at_once():
+    with HandlerProcess(stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        process.serve({"in": "sample_handlers:scripted"}, [FAKES])
+        processor = process.processor()
+        processor.open(1)
+        processor.request(1, 0, b"print hello from a handler")
+        assert process.process.stdout is not None
+        assert process.process.stdout.readline() == b"hello from a handler\n"
+
+
+def test_folders_are_appended_in_order_and_shadow_nothing(process, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+        (folder / "mine.py").write_text(f"def handle(frame, context):\n    'Of {folder.name}.'\n")
+        (folder / "json.py").write_text("raise RuntimeError('shadowed')")
+        (folder / "proxy.py").write_text("raise RuntimeError('shadowed')")
+    ready = process.serve({"in": "mine:handle"}, [first, second])
+    assert ready["handlers"]["in"]["description"] == "Of first."
+    process.processor().hello()
+
+
+# What keeps it from starting.
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("nowhere:h", "listener in, handler nowhere:h: there is no module nowhere on the path ("),
+        ("sample_handlers:Nobody", "listener in, handler sample_handlers:Nobody: module 'sample_handlers' has no attribute 'Nobody'"),
+        ("sample_handlers:FailsAtStart", "listener in, handler sample_handlers:FailsAtStart: start: ValueError: no table ("),
+        ("sample_handlers:WORDS", "listener in, handler sample_handlers:WORDS is neither a function nor has it a handle to call"),
+    ],
+)
+def test_what_does_not_start_is_told(process, name, text):
+    process.start({"in": name}, [FAKES])
+    message = process.message()
+    assert message["type"] == "failed"
+    assert message["error"].startswith(text)
+    assert process.wait() == 1
+
+
+def test_those_that_were_started_are_stopped_when_another_fails(process, tmp_path):
+    process.start({"a": "sample_handlers:Journal", "b": "sample_handlers:FailsAtStart"}, [FAKES, tmp_path])
+    assert process.message()["error"].startswith("listener b, handler sample_handlers:FailsAtStart: start: ValueError: no table")
+    assert process.wait() == 1
+    assert journal(tmp_path) == ["journal start", "journal stop"]
+
+
+def test_control_of_another_release_is_told_so(process):
+    process.tell({"type": "start", "wire": WIRE_VERSION + 1})
+    message = process.message()
+    assert message["type"] == "failed"
+    assert "they are of different releases" in message["error"]
+    assert process.wait() == 1
+
+
+def test_it_ends_when_control_goes_away_before_the_first_words(process):
+    process.command.close()
+    assert process.wait() == 0
+
+
+# Its end.
+
+
+@pytest.mark.parametrize("how", ["stop", "command socket", "SIGTERM"])
+def test_each_handler_is_started_and_stopped_once(process, tmp_path, how):
+    process.serve({"a": "sample_handlers:Journal", "b": "sample_handlers:AsyncJournal", "c": "proxy.handler.echo:echo"}, [FAKES, tmp_path])
+    if how == "stop":
+        process.tell({"type": "stop"})
+        process.tell({"type": "stop"})
+    elif how == "SIGTERM":
+        process.process.terminate()
+        process.process.terminate()
+    else:
+        process.command.close()
+    assert process.wait() == 0
+    assert journal(tmp_path)[:2] == ["journal start", "async start"]
+    assert sorted(journal(tmp_path)[2:]) == ["async stop", "journal stop"]  # side by side
+
+
+def test_a_stop_that_raises_is_told_and_keeps_no_other_from_its_own(process, tmp_path):
+    process.serve({"a": "sample_handlers:Journal", "b": "sample_handlers:FailsAtStop"}, [FAKES, tmp_path])
+    process.tell({"type": "stop"})
+    row = process.row("internal_error")
+    assert (row["place"], row["error"]) == ("stop of the handler sample_handlers:FailsAtStop", "ValueError: no end")
+    assert process.wait() == 0
+    assert journal(tmp_path)[-2:] == ["failing stop", "journal stop"]
+
+
+def test_signals_of_a_terminal_are_for_control(process):
+    process.serve({"in": "proxy.handler.echo:echo"})
+    for number in (signal.SIGINT, signal.SIGHUP):
+        process.process.send_signal(number)
+    process.processor().hello()
+    process.message("beat")
+
+
+@pytest.mark.slow  # it waits for the process, which has five seconds
+@pytest.mark.parametrize("hangs", ["handle", "async handle", "start", "stop", "stubborn"])
+def test_it_ends_within_five_seconds_whatever_hangs_and_stops_what_was_started(process, tmp_path, hangs):
+    handlers = {
+        "handle": "sample_handlers:scripted",
+        "async handle": "sample_handlers:Patient",
+        "start": "sample_handlers:HangsAtStart",
+        "stop": "sample_handlers:HangsAtStop",
+        "stubborn": "sample_handlers:Stubborn",
+    }
+    process.start({"a": "sample_handlers:AsyncJournal", "b": handlers[hangs]}, [FAKES, tmp_path])
+    if hangs == "start":
+        while not (tmp_path / "journal").exists() or len(journal(tmp_path)) < 2:
+            time.sleep(0.01)
+    else:
+        assert process.message()["type"] == "ready"
+        processor = process.processor()
+        processor.hello()
+        processor.open(1, "b")
+        if hangs != "stop":
+            processor.request(1, 0, b"block" if hangs != "handle" else b"block now")
+            while process.message("beat")["in_handler"] == 0:
+                pass
+    began = time.monotonic()
+    process.process.terminate()
+    code = process.wait()
+    assert time.monotonic() - began < 5.5
+    assert journal(tmp_path).count("async stop") == 1
+    assert code == (1 if hangs == "stubborn" else 0)  # nothing ends what takes every cancellation: it is ended from outside
+
+
+def test_an_async_start_that_hangs_is_cancelled(process, tmp_path):
+    process.start({"a": "sample_handlers:Journal", "b": "sample_handlers:HangsAtAsyncStart"}, [FAKES, tmp_path])
+    while not (tmp_path / "journal").exists() or len(journal(tmp_path)) < 2:
+        time.sleep(0.01)
+    process.process.terminate()
+    assert process.wait() == 0
+    assert journal(tmp_path) == ["journal start", "journal start", "journal stop"]
+
+
+def test_a_module_that_never_ends_its_import_is_interrupted(process, tmp_path):
+    (tmp_path / "endless.py").write_text("import time\nopen(__file__ + '.began', 'w').close()\ntime.sleep(1000)\n")
+    process.start({"a": "endless:h"}, [tmp_path])
+    while not (tmp_path / "endless.py.began").exists():
+        time.sleep(0.01)
+    process.process.terminate()
+    assert process.wait() == 0
+
+
+# What control hears.
+
+
+def test_control_hears_of_a_handle_that_never_returns(scripted):
+    processor = scripted.processor()
+    processor.hello()
+    processor.open(1)
+    processor.send(request(1, 0, b"echo x"), request(1, 1, b"block now"), *(request(1, 2 + index, b"echo x") for index in range(5)))
+    while (beat := scripted.message("beat"))["oldest_ns"] < 300_000_000:
+        pass
+    assert (beat["in_handler"], beat["queued"], beat["failed"]) == (1, 5, 0)
+    assert beat["busy_ns"] >= 300_000_000
+    later = scripted.message("beat")
+    assert later["oldest_ns"] - beat["oldest_ns"] >= 200_000_000
+
+
+def test_control_hears_of_the_oldest_of_tasks(process):
+    process.serve({"in": "sample_handlers:Patient"}, [FAKES])
+    processor = process.processor()
+    processor.open(1)
+    processor.open(2)
+    processor.send(request(1, 0, b"first"), request(1, 1, b"go"))
+    while (beat := process.message("beat"))["oldest_ns"] < 100_000_000:
+        pass
+    assert (beat["in_handler"], beat["queued"], beat["handled"]) == (1, 1, 0)
+    processor.request(2, 0, b"go")
+    while (beat := process.message("beat"))["handled"] < 3:
+        pass
+    assert (beat["in_handler"], beat["queued"], beat["oldest_ns"]) == (0, 0, 0)
+    assert process.message("beat")["busy_ns"] == beat["busy_ns"]
+
+
+# Sockets to processors.
+
+
+def test_what_no_processor_sends_is_told_and_ends_that_socket_alone(scripted):
+    good, bad = scripted.processor("0.1"), scripted.processor("1.4")
+    for processor in (good, bad):
+        processor.hello()
+        processor.open(1)
+    bad.send(b"GET / HTTP/1.1\r\n\r\n")
+    row = scripted.row("internal_error")
+    assert (row["place"], row["error"]) == ("socket to processor 1.4", "proxy.handler.wire.WireError: no record is of kind 47")
+    assert bad.ended()
+    good.request(1, 0, b"echo fine")
+    assert good.reply().body == b"fine"
+
+
+def test_a_hand_over_that_is_for_a_listener_is_refused(scripted):
+    wrong = scripted.processor(listener="in")
+    assert scripted.row("handover_failed") == {"error": "the socket to processor 0.1: it is for in"}
+    assert wrong.ended()
+    scripted.processor().hello()
+
+
+def test_a_processor_that_resets_its_socket_takes_its_connections_with_it_and_nothing_else(process):
+    process.serve({"in": "sample_handlers:Patient"}, [FAKES])
+    lost, good = process.processor("0.1"), process.processor("1.1")
+    lost.open(1)
+    lost.request(1, 0, b"never answered")
+    while process.message("beat")["in_handler"] == 0:
+        pass
+    lost.socket.close()  # with HELLO unread: a reset
+    while process.message("beat")["in_handler"]:
+        pass
+    good.open(1)
+    good.hello()
+    good.request(1, 0, b"go")
+    assert good.reply().body == b"gone"
+
+
+def test_memory_after_ten_thousand_connections_is_what_it_was(scripted):
+    processor = scripted.processor()
+    processor.hello()
+
+    def crowd(first: int) -> None:
+        numbers = range(first, first + 1000)
+        processor.send(*(wire.encode_open(number, facts()) + request(number, 0, b"count") for number in numbers))
+        assert [reply.body for reply in processor.replies(1000)] == [b"1"] * 1000
+        processor.send(*map(wire.encode_closed, numbers))
+
+    for turn in range(3):
+        crowd(turn * 1000)
+    processor.open(1 << 40)
+    processor.request(1 << 40, 0, b"count")
+    processor.reply()
+    before = scripted.resident()
+    for turn in range(3, 13):
+        crowd(turn * 1000)
+    processor.request(1 << 40, 1, b"count")
+    assert processor.reply().body == b"2"
+    assert scripted.resident() - before < 2_000_000  # a leaked context alone is 500 bytes: 5 MB
+
+
+def test_who_reads_no_replies_is_not_read(scripted):
+    processor = scripted.processor()
+    processor.hello()
+    processor.open(1)
+    processor.socket.settimeout(0.5)
+    sent = 0
+    with pytest.raises(socket.timeout):  # noqa: PT012 (which of them blocks is the system's affair)
+        for index in range(200_000):
+            data = request(1, index, b"echo " + b"x" * 100)
+            processor.send(data)
+            sent += 1
+    assert sent < 20_000

@@ -1,0 +1,288 @@
+"""Listeners with a handler, over real sockets, to a process whose every reply is the test's: whole lives of connections."""
+
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from proxy.cause import Cause
+from proxy.handler import wire
+from proxy.network import mute
+from proxy.relay import ending
+from proxy.server.pair_rows import open_row
+from tests.fakes.handled import MS, HandledWorld, channel_of, leg_of
+from tests.fakes.world import SECOND, frame, reset
+
+Make = Callable[..., HandledWorld]
+
+
+def test_a_request_is_answered(make_handled: Make) -> None:
+    """Number 159: a plain request, echoed."""
+    world = make_handled()
+    process = world.process()
+    client, pair = world.served()
+    client.sendall(frame(b"hello"))
+    asked = process.one()
+    assert (asked.direction, asked.sequence, asked.header, asked.body) == (0, 0, b"\0\0\0\x05", b"hello")
+    assert process.opened[asked.connection]["upstream"] is False
+    assert channel_of(pair).mute_causes == mute.HANDLER
+    process.reply(asked, wire.ANSWER, b"HELLO!")
+    assert world.read(client, 10) == frame(b"HELLO!")
+    assert channel_of(pair).mute_causes == 0
+    client.sendall(frame(b"again"))
+    asked = process.one()
+    assert asked.sequence == 1
+    process.reply(asked, wire.ANSWER, b"")
+    assert world.read(client, 4) == frame(b"")
+    client.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["upstream"], world.row["endpoint"]) == ("peer_closed", "", "")
+    assert (world.row["frames"], world.row["lost"]["bytes"]) == ({"request": 2, "response": 2}, 0)
+    process.settle()
+    assert process.closed == [asked.connection]
+
+
+def test_what_a_process_is_told_of_a_connection(make_handled: Make) -> None:
+    world = make_handled()
+    process = world.process()
+    client, pair = world.served()
+    world.poll()
+    process.settle()
+    assert not process.opened, "not before its first frame"
+    client.sendall(frame(b"x"))
+    asked = process.one()
+    assert process.opened[int(pair.id)] == {
+        "id": "1-1-1",
+        "listener": "l",
+        "peer": "192.0.2.1:1",
+        "principal": channel_of(pair).principal,
+        "principal_type": channel_of(pair).principal_type,
+        "tls": None,
+        "upstream": False,
+    }
+    process.reply(asked, wire.NOTHING)
+
+
+def test_a_client_that_leaves_before_its_first_byte_is_no_data(make_handled: Make) -> None:
+    world = make_handled()
+    process = world.process()
+    client, _ = world.served()
+    client.close()
+    world.until(lambda: world.rows)
+    assert world.row["cause"] == "no_data"
+    process.settle()
+    assert not process.opened
+
+
+def test_a_frame_above_the_limit_never_comes_to_a_handler(make_handled: Make) -> None:
+    """Number 160: one byte more than may be."""
+    world = make_handled(limit=100)
+    process = world.process()
+    client, _ = world.served()
+    client.sendall(frame(bytes(100)))
+    process.reply(process.one(), wire.ANSWER, b"fits")
+    assert world.read(client, 8) == frame(b"fits")
+    client.sendall(frame(bytes(101)))
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["frames"]["request"]) == ("frame_too_large", 1)
+    process.settle()
+    assert not process.asked
+
+
+def test_ten_requests_without_a_response_and_the_end(make_handled: Make) -> None:
+    """Number 161: all of them are handled, one at a time; then the connection ends."""
+    world = make_handled()
+    process = world.process()
+    client, _ = world.served()
+    client.sendall(b"".join(frame(b"%d" % number) for number in range(10)))
+    client.close()
+    for number in range(10):
+        asked = process.one()
+        assert (asked.sequence, asked.body) == (number, b"%d" % number)
+        assert not world.rows
+        process.reply(asked, wire.NOTHING)
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["lost"]["bytes"]) == ("peer_closed", 0)
+    assert world.cell("requests", "nothing") == 10
+
+
+def test_the_end_of_a_clients_stream_waits_for_what_came_before(make_handled: Make) -> None:
+    """Number 166: a client shuts its side behind whole frames and a part of one: those are answered, then it reads the end."""
+    world = make_handled()
+    process = world.process()
+    client, _ = world.served()
+    client.sendall(frame(b"one") + frame(b"two") + frame(b"part")[:6])
+    client.shutdown(socket.SHUT_WR)
+    for body in (b"ONE", b"TWO"):
+        process.reply(process.one(), wire.ANSWER, body)
+    assert world.ended(client) == frame(b"ONE") + frame(b"TWO")
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["lost"]["bytes"], world.row["frames"]["response"]) == ("peer_closed", 6, 2)
+
+
+def test_likewise_with_several_at_a_time(make_handled: Make) -> None:
+    world = make_handled()
+    process = world.process(ordered=True)
+    client, pair = world.served()
+    client.sendall(b"".join(frame(b"%d" % number) for number in range(5)))
+    client.shutdown(socket.SHUT_WR)
+    asked = process.take(5)
+    world.poll()
+    assert channel_of(pair).read_half.ended
+    assert pair.state.value == "open", "the end is not told before what came is answered"
+    for one in asked:
+        process.reply(one, wire.ANSWER, one.body * 2)
+    assert world.ended(client) == b"".join(frame(b"%d%d" % (number, number)) for number in range(5))
+    world.until(lambda: world.rows)
+    assert world.row["cause"] == "peer_closed"
+
+
+@pytest.mark.parametrize("how", ["idle", "reset", "admin"])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_late_reply_is_dropped_and_counted(make_handled: Make, how: str, ordered: bool) -> None:
+    """Numbers 164 and 165: the connection ends within a request, by its idle time, a RST, or an operator; its reply comes afterwards."""
+    world = make_handled(idle_s=5)
+    process = world.process(ordered=ordered)
+    client, pair = world.served()
+    client.sendall(frame(b"question"))
+    asked = process.one()
+    if how == "idle":
+        world.pass_time(5.1)
+        world.ended(client)
+        client.close()
+    elif how == "reset":
+        reset(client)
+    else:
+        ending.end(pair, Cause.ADMIN, "", "internal")
+        assert world.ended(client) == b""
+        client.close()
+    world.until(lambda: world.rows)
+    process.settle()
+    assert process.closed == [asked.connection]
+    assert world.cell("queue.size") == 0, "nobody waits for it any more"
+    process.reply(asked, wire.ANSWER, b"late", began_ns=1, ended_ns=2)
+    assert (world.cell("requests", "answer"), world.cell("queue.size")) == (1, 0)
+    assert (world.row["cause"], len(world.rows)) == ({"idle": "idle", "reset": "peer_reset", "admin": "admin"}[how], 1)
+    assert world.row["frames"]["response"] == 0
+    fresh, _ = world.served()
+    fresh.sendall(frame(b"next"))
+    again = process.one()
+    assert again.connection != asked.connection
+    process.reply(again, wire.ANSWER, b"for the other")
+    assert world.read(fresh, 17) == frame(b"for the other"), "nothing else was delivered"
+
+
+def test_connections_that_end_give_their_places_back_though_nobody_replies(make_handled: Make) -> None:
+    """A handler that is cancelled replies to nothing."""
+    world = make_handled(queue=2)
+    process = world.process()
+    for _ in range(7):
+        client, pair = world.served()
+        client.sendall(frame(b"question"))
+        process.one()
+        reset(client)
+        world.until(lambda pair=pair: pair.state.value == "closed")
+    process.settle()
+    assert process.ours.under_way == 0
+    assert len(process.ours.connections) <= 2, "late replies are remembered, but not for ever"
+    client, _ = world.served()
+    client.sendall(frame(b"question"))
+    process.reply(process.one(), wire.ANSWER, b"answer")
+    assert world.read(client, 10) == frame(b"answer")
+
+
+@pytest.mark.parametrize("size", [10, 550_000])
+def test_a_client_that_vanishes_while_its_answer_goes_out(make_handled: Make, size: int) -> None:
+    """Number 167: what is counted is counted, before and during the response, small and large."""
+    world = make_handled()
+    process = world.process()
+    client, pair = world.served()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.sendall(frame(b"question"))
+    asked = process.one()
+    process.reply(asked, wire.ANSWER, bytes(size))
+    reset(client)
+    world.until(lambda: world.rows)
+    assert pair.state.value == "closed"
+    assert world.cell("requests", "answer") == 1
+    assert world.cell("queue.size") == 0
+
+
+def test_the_row_shows_what_mutes_and_what_is_held(make_handled: Make) -> None:
+    world = make_handled(upstream=True)
+    process = world.process()
+    client, _, pair = world.pair()
+    client.sendall(frame(bytes(1000)))
+    asked = process.one()
+    row = open_row(pair, 0)
+    assert (row["muted"], row["frames"]["request"], row["upstream"]) == (["handler"], 1, "u")
+    assert row["leased"] >= 1004
+    process.reply(asked, wire.NOTHING)
+    assert (open_row(pair, 0)["muted"], open_row(pair, 0)["leased"]) == ([], 0)
+
+
+def test_a_drain_waits_for_what_is_under_way(make_handled: Make) -> None:
+    """And ends right behind the last answer, without waiting for quiet: it is known what is owed."""
+    world = make_handled(quiet_s=1)
+    process = world.process()
+    client, _ = world.served()
+    client.sendall(frame(b"question"))
+    asked = process.one()
+    world.relay.pairs.draining = True
+    world.drain.start(30 * SECOND)
+    world.pass_time(10)
+    assert not world.rows
+    process.reply(asked, wire.ANSWER, b"answer")
+    assert world.ended(client) == frame(b"answer")
+    client.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["lost"]["bytes"]) == ("drained", 0)
+
+
+def test_a_drain_waits_with_an_upstream_too(make_handled: Make) -> None:
+    world = make_handled(upstream=True, quiet_s=1)
+    process = world.process()
+    client, upstream, _ = world.pair()
+    client.sendall(frame(b"question"))
+    asked = process.one()
+    world.relay.pairs.draining = True
+    world.drain.start(30 * SECOND)
+    world.pass_time(5)
+    world.pass_time(5)
+    assert not world.rows
+    process.reply(asked, wire.PASS)
+    assert world.read(upstream, 12) == frame(b"question")
+    world.pass_time(1.1)
+    assert world.ended(client) == b""
+
+
+def test_a_tap_that_mutes_is_asked_before_the_handler_is(make_handled: Make) -> None:
+    world = make_handled()
+    process = world.process()
+    client, pair = world.served()
+
+    class Full:
+        mutes = True
+
+    leg = leg_of(pair)
+    assert leg.gates()
+    client.sendall(frame(b"x"))
+    process.reply(process.one(), wire.NOTHING)
+    assert channel_of(pair).gated
+
+
+def test_times_are_observed(make_handled: Make) -> None:
+    world = make_handled()
+    process = world.process()
+    client, _ = world.served()
+    client.sendall(frame(b"x"))
+    asked = process.one()
+    start = asked.enqueued_ns
+    assert start == world.clock.ns
+    world.clock.ns += 10 * MS
+    process.reply(asked, wire.ANSWER, b"y", began_ns=start + 2 * MS, ended_ns=start + 7 * MS)
+    metrics = world.route.handler
+    assert metrics is not None
+    times = (metrics.queue_time, metrics.local_time, metrics.response_queue_time, metrics.send_time)
+    assert [int(one.sum) for one in times] == [2 * MS, 5 * MS, 3 * MS, 0]
+    assert [sum(map(int, one.buckets)) for one in times] == [1, 1, 1, 1]

@@ -1,0 +1,266 @@
+"""The socket to a handler process: batches, the queue and who waits for it, memory, and a process that breaks the rules."""
+
+import socket
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from proxy.handler import wire
+from proxy.network import mute
+from tests.fakes.handled import Asked, HandledWorld, channel_of
+from tests.fakes.world import frame
+
+Make = Callable[..., HandledWorld]
+
+
+def test_the_requests_of_one_poll_leave_in_one_write(make_handled: Make) -> None:
+    world = make_handled()
+    process = world.process()
+    clients = [world.served()[0] for _ in range(20)]
+    channel = process.ours.channel
+    assert channel is not None
+    for client in clients:
+        client.sendall(frame(b"question"))
+    before = int(channel.options.stats.writes)
+    asked = process.take(20)
+    assert int(channel.options.stats.writes) - before <= 2, "the polls that read them, not the requests"
+    process.under_way = 0
+    process.send(b"".join(process.record(one, wire.ANSWER, b"answer") for one in asked))
+    for client in clients:
+        assert world.read(client, 10) == frame(b"answer")
+
+
+def test_the_replies_of_one_read_leave_in_one_write_for_each_connection(make_handled: Make) -> None:
+    world = make_handled()
+    process = world.process(ordered=True)
+    client, _ = world.served()
+    client.sendall(b"".join(frame(b"%02d" % number) for number in range(20)))
+    asked = process.take(20)
+    writes = world.counters.listeners["l"].downstream
+    before = int(writes.writes)
+    process.under_way = 0
+    process.send(b"".join(process.record(one, wire.ANSWER, one.body) for one in asked))
+    assert world.read(client, 120) == b"".join(frame(b"%02d" % number) for number in range(20))
+    assert int(writes.writes) - before == 1
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("queue", [1, 3])
+def test_the_queue_is_bounded_and_room_goes_to_who_came_first(make_handled: Make, queue: int, ordered: bool) -> None:
+    """§5.27: a full queue stops the reading of those who would fill it, and nothing else."""
+    world = make_handled(queue=queue)
+    process = world.process(ordered=ordered)
+    pairs = [world.served() for _ in range(8)]
+    for number, (client, _) in enumerate(pairs):
+        client.sendall(frame(b"%d" % number))
+        world.poll()
+    process.settle()
+    assert len(process.asked) == queue == process.ours.under_way
+    for _, pair in pairs[queue:]:
+        channel = channel_of(pair)
+        assert (channel.mute_causes, channel.frames_received) == (mute.HANDLER, 0), "it is not read"
+    order = []
+    for _ in pairs:
+        asked = process.take()[0]
+        order.append(asked.body)
+        process.reply(asked, wire.ANSWER, asked.body)
+    assert order == [b"%d" % number for number in range(8)]
+    assert process.most <= queue
+    for number, (client, _) in enumerate(pairs):
+        assert world.read(client, 5) == frame(b"%d" % number)
+
+
+def test_who_gets_room_and_sends_only_a_part_keeps_nobody_waiting(make_handled: Make) -> None:
+    world = make_handled(queue=1)
+    process = world.process()
+    first, slow, third = (world.served()[0] for _ in range(3))
+    first.sendall(frame(b"first"))
+    asked = process.one()
+    slow.sendall(frame(b"slow")[:6])
+    world.poll()
+    third.sendall(frame(b"third"))
+    world.poll()
+    process.reply(asked, wire.NOTHING)
+    asked = process.one()
+    assert asked.body == b"third"
+    slow.sendall(frame(b"slow")[6:])
+    world.poll()
+    process.reply(asked, wire.NOTHING)
+    asked = process.one()
+    assert asked.body == b"slow"
+    process.reply(asked, wire.NOTHING)
+
+
+def test_who_gets_room_and_is_muted_keeps_nobody_waiting(make_handled: Make) -> None:
+    world = make_handled(queue=1)
+    process = world.process()
+    (first, _), (second, muted), (third, _) = (world.served() for _ in range(3))
+    first.sendall(frame(b"first"))
+    asked = process.one()
+    second.sendall(frame(b"second"))
+    world.poll()
+    third.sendall(frame(b"third"))
+    world.poll()
+    channel_of(muted).mute(mute.ADMIN)
+    process.reply(asked, wire.NOTHING)
+    asked = process.one()
+    assert asked.body == b"third"
+    channel_of(muted).unmute(mute.ADMIN)
+    world.poll()
+    process.reply(asked, wire.NOTHING)
+    asked = process.one()
+    assert asked.body == b"second"
+    process.reply(asked, wire.NOTHING)
+
+
+def test_who_waits_and_leaves_keeps_nobody_waiting(make_handled: Make) -> None:
+    world = make_handled(queue=1)
+    process = world.process()
+    first, second, third = (world.served()[0] for _ in range(3))
+    first.sendall(frame(b"first"))
+    asked = process.one()
+    for client in (second, third):
+        client.sendall(frame(b"later"))
+        world.poll()
+    second.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    second.close()
+    world.until(lambda: world.rows)
+    process.reply(asked, wire.NOTHING)
+    process.reply(process.one(), wire.NOTHING)
+
+
+def test_what_waits_for_the_socket_is_booked_and_given_back(make_handled: Make) -> None:
+    """A process that does not read: what it was sent waits here, counted."""
+    world = make_handled(limit=1 << 22)
+    process = world.process()
+    clients = []
+    for _ in range(6):
+        client, _ = world.served()
+        client.setblocking(False)
+        left = memoryview(frame(bytes(1 << 20)))
+        while left:
+            try:
+                left = left[client.send(left) :]
+            except BlockingIOError:
+                world.selector.poll(1)
+        clients.append(client)
+    world.poll(20)
+    assert world.pool.used > 4 << 20
+    for _ in range(6):
+        asked = process.take()[0]
+        assert len(asked.body) == 1 << 20
+        process.reply(asked, wire.NOTHING)
+    assert world.pool.used == 0
+
+
+@pytest.mark.parametrize("size", [0, 1, 16_383, 16_384, 300_000, 1_000_000])
+def test_frames_and_answers_of_every_size(make_handled: Make, size: int) -> None:
+    world = make_handled(limit=1 << 22)
+    process = world.process()
+    client, _ = world.served()
+    client.setblocking(False)
+    body = bytes(range(256)) * (size // 256 + 1)
+    data = memoryview(frame(body[:size]))
+    while data:
+        try:
+            data = data[client.send(data) :]
+        except BlockingIOError:
+            world.selector.poll(1)
+    asked = process.take()[0]
+    assert asked.body == body[:size]
+    process.reply(asked, wire.ANSWER, asked.body[::-1])
+    assert world.read(client, size + 4) == frame(body[:size][::-1])
+    assert world.pool.used == 0
+
+
+BROKEN = {
+    "a reply that was not asked for": lambda process, asked: process.record(Asked(0, asked.connection, 5, 0, b"", b""), wire.ANSWER),
+    "a reply of the other direction": lambda process, asked: process.record(Asked(1, asked.connection, 0, 0, b"", b""), wire.ANSWER),
+    "a second HELLO": lambda process, asked: wire.encode_hello({"wire": 1, "slot": 0, "handlers": {}}),
+    "a record of the processor's": lambda process, asked: wire.encode_closed(asked.connection),
+    "no such action": lambda process, asked: b"\0\0\0\x28\x04\x09" + bytes(38),
+    "no such kind": lambda process, asked: b"\0\0\0\x28\x09" + bytes(39),
+    "a size below zero": lambda process, asked: b"\xff\xff\xff\xff",
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_process_that_breaks_the_rules_is_let_go(make_handled: Make, name: str) -> None:
+    """And the connections that had a request there; no other."""
+    world = make_handled()
+    broken, sound = world.process("0.1"), world.process("1.1")
+    victim, other = world.served()[0], world.served()[0]
+    victim.sendall(frame(b"x"))
+    asked = broken.one()
+    other.sendall(frame(b"y"))
+    fine = sound.one()
+    broken.send(BROKEN[name](broken, asked))
+    world.ended(victim)
+    victim.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["detail"]) == ("handler_failed", "handler process 0 is gone")
+    sound.reply(fine, wire.ANSWER, b"y")
+    assert world.read(other, 5) == frame(b"y")
+    assert world.selector.faults.total == (0 if name == "a size below zero" else 1), "it is our own code that broke them"
+    world.faults = world.selector.faults.total
+
+
+def test_a_first_record_that_is_no_hello(make_handled: Make) -> None:
+    world = make_handled()
+    process = world.process(ready=False)
+    world.faults = 1
+    process.send(wire.reply_head(wire.PASS, 0, 0, 1, 0, 0, 0, 0))
+    world.until(lambda: world.selector.faults.total)
+    assert "before HELLO" in world.selector.faults.take()[0].error
+
+
+STEP = st.tuples(st.integers(0, 3), st.integers(1, 4), st.booleans())
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+@given(queue=st.integers(1, 4), ordered=st.booleans(), steps=st.lists(STEP, max_size=25), cut=st.integers(1, 9))
+def test_any_order_of_requests_and_replies(queue: int, ordered: bool, steps: list[tuple[int, int, bool]], cut: int) -> None:
+    """The queue is never above its bound, each connection's answers come in order, and nothing is held in the end."""
+    world = HandledWorld(queue=queue)
+    try:
+        process = world.process(ordered=ordered)
+        clients = [world.served()[0] for _ in range(4)]
+        for client in clients:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sent = [0] * 4
+        seen = [b""] * 4
+
+        def answer() -> None:
+            for _ in range(4):
+                world.selector.poll(0)
+            process.read()
+            assert process.ours.under_way <= queue
+            if process.asked:
+                asked = process.asked.pop(0)
+                process.under_way -= 1
+                process.send(process.record(asked, wire.ANSWER, asked.body))
+
+        for number, count, replies in steps:
+            for _ in range(count):
+                data = frame(b"%d:%d" % (number, sent[number]))
+                clients[number].sendall(data[:cut])
+                world.selector.poll(0)
+                clients[number].sendall(data[cut:])
+                sent[number] += 1
+            world.selector.poll(0)
+            if replies:
+                answer()
+        for _ in range(sum(sent) + 4):
+            answer()
+        assert process.most <= queue
+        assert world.cell("requests", "answer") == sum(sent)
+        for number, client in enumerate(clients):
+            wanted = b"".join(frame(b"%d:%d" % (number, index)) for index in range(sent[number]))
+            seen[number] = world.read(client, len(wanted)) if wanted else b""
+            assert seen[number] == wanted
+        assert world.pool.used == 0
+        assert process.ours.under_way == 0
+    finally:
+        world.close()

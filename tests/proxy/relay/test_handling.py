@@ -1,0 +1,227 @@
+"""How frames are read that are handled: one at a time or several, exactly, within memory; and what the tap has of them."""
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.config.model import TapConfig, TapRule
+from proxy.handler import wire
+from proxy.network import mute
+from proxy.network.framings import FRAMINGS
+from proxy.network.memory_pool import BEGUN
+from proxy.network.run import Run
+from proxy.relay import handling
+from proxy.tap.rules import TapRules
+from proxy.tap.writer import TapWriter
+from tests.fakes.framing_model import stream
+from tests.fakes.handled import HandledWorld, channel_of
+from tests.fakes.tap_read import read_frames, read_gaps
+from tests.fakes.world import frame
+
+Make = Callable[..., HandledWorld]
+
+
+@pytest.mark.parametrize("speaks", ["int32", "varint", "int16", "lines", "lines_crlf", "grpc_message", "mysql_packet"])
+def test_exactly_one_frame_is_read_at_a_time(make_handled: Make, speaks: str) -> None:
+    """§1.9: a receive is one frame; what lies behind it stays in the kernel."""
+    world = make_handled(framing=FRAMINGS[speaks])
+    process = world.process()
+    client, pair = world.served()
+    bodies = [b"a" * size for size in (3, 200, 0, 1, 4000, 9)]
+    client.sendall(stream(speaks, bodies))
+    seen = b""
+    for number, body in enumerate(bodies):
+        asked = process.one()
+        assert asked.body == body
+        assert channel_of(pair).frames_received == number + 1
+        seen += stream(speaks, [body])
+        assert channel_of(pair).bytes_received == len(seen), "not a byte of the next one"
+        process.reply(asked, wire.NOTHING)
+
+
+def test_a_header_and_its_body_are_read_within_one_poll(make_handled: Make) -> None:
+    world = make_handled()
+    process = world.process()
+    client, _ = world.served()
+    client.sendall(frame(b"x"))
+    process.reply(process.one(), wire.NOTHING)
+    client.sendall(frame(b"question"))
+    world.selector.poll(50)
+    process.read()
+    assert [asked.body for asked in process.asked] == [b"question"]
+    process.reply(process.asked.pop(), wire.NOTHING)
+
+
+@pytest.mark.parametrize("cut", [1, 3, 4, 5, 9])
+def test_a_frame_in_parts_is_handed_over_when_it_is_whole(make_handled: Make, cut: int) -> None:
+    world = make_handled()
+    process = world.process()
+    client, _ = world.served()
+    data = frame(b"question")
+    client.sendall(data[:cut])
+    process.settle()
+    assert not process.asked
+    client.sendall(data[cut:])
+    asked = process.one()
+    assert (asked.header + asked.body, world.pool.used) == (data, 0)
+    process.reply(asked, wire.NOTHING)
+
+
+def test_several_at_a_time_have_a_bound(make_handled: Make) -> None:
+    world = make_handled(queue=100_000)
+    process = world.process(ordered=True)
+    client, pair = world.served()
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    count = handling.MOST + 500
+    client.sendall(b"".join(frame(b"%d" % number) for number in range(count)))
+    asked = process.take(handling.MOST)
+    process.settle()
+    assert not process.asked, "no more than that at a time"
+    assert channel_of(pair).mute_causes == mute.HANDLER
+    process.under_way = 0
+    process.send(b"".join(process.record(one, wire.NOTHING) for one in asked))
+    asked = process.take(500)
+    process.send(b"".join(process.record(one, wire.NOTHING) for one in asked))
+    world.poll()
+    assert (channel_of(pair).mute_causes, world.pool.used) == (0, 0)
+
+
+@given(st.sampled_from(["int32", "varint", "lines", "lines_crlf", "grpc_message"]), st.lists(st.integers(0, 40), min_size=1, max_size=6), st.data())
+def test_a_run_is_split_into_its_frames(name: str, sizes: list[int], data: st.DataObject) -> None:
+    bodies = [bytes([97 + number]) * size for number, size in enumerate(sizes)]
+    framing = FRAMINGS[name]
+    frames = [stream(name, [body]) for body in bodies]
+    whole = b"".join(frames)
+    head = data.draw(st.integers(0, len(frames[0]) - 1))
+    if head:
+        run = Run([whole[:head]], head, whole[head:], len(frames[0]) - head, len(whole) - head, len(frames), 0, 0, framing)
+    else:
+        run = Run(None, 0, whole, 0, len(whole), len(frames), 0, 0, framing)
+    split = handling.split(run)
+    assert [b"".join(one.pieces()) for one in split] == frames
+    assert [one.size for one in split] == [len(one) for one in frames]
+    assert {(int(one.frames), int(one.lease), int(one.part)) for one in split} == {(1, 0, 0)}
+    assert [int(one.first_sizes()[1]) for one in split] == sizes
+
+
+def test_while_memory_is_short_one_frame_is_kept_at_a_time(make_handled: Make) -> None:
+    """What may have to go on is held; so who would add to that waits."""
+    world = make_handled(upstream=True, pool=1 << 20, limit=1 << 16)
+    process = world.process()
+    couples = [world.pair() for _ in range(4)]
+    world.pool.common.charge(BEGUN, 1 << 20)
+    for client, _, _ in couples:
+        client.sendall(frame(bytes(10_000)))
+    bodies = []
+    for _ in couples:
+        world.poll(10)
+        process.read()
+        assert len(process.asked) == 1
+        asked = process.asked.pop()
+        bodies.append(len(asked.body))
+        process.reply(asked, wire.PASS)
+    assert bodies == [10_000] * 4
+    for _, upstream, _ in couples:
+        world.read(upstream, 10_004)
+    world.pool.common.release(BEGUN, 1 << 20)
+    assert world.pool.used == 0
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_replies_are_read_however_short_memory_is(make_handled: Make, ordered: bool) -> None:
+    """They let go of what is held."""
+    world = make_handled(upstream=True, pool=1 << 20, limit=1 << 16)
+    process = world.process(ordered=ordered)
+    client, upstream, _ = world.pair()
+    client.sendall(frame(b"x" * 5000))
+    asked = process.one()
+    world.pool.common.charge(BEGUN, 4 << 20)
+    process.reply(asked, wire.FRAME, b"y" * 9000)
+    assert world.read(upstream, 9004) == frame(b"y" * 9000)
+    world.pool.common.release(BEGUN, 4 << 20)
+    assert world.pool.used == 0
+
+
+def test_what_is_kept_when_the_connection_ends_is_given_back_and_counted(make_handled: Make) -> None:
+    world = make_handled(upstream=True)
+    process = world.process(ordered=True)
+    client, upstream, _ = world.pair()
+    client.sendall(frame(b"one") + frame(b"three"))
+    process.take(2)
+    process.die()
+    world.ended(client)
+    world.ended(upstream)
+    client.close()
+    upstream.close()
+    world.until(lambda: world.rows)
+    assert world.row["lost"]["request"] == 16
+    assert world.pool.used == 0
+
+
+@pytest.mark.parametrize("upstream", [False, True])
+@pytest.mark.parametrize("framing", ["int32", "varint"])
+def test_the_tap_has_what_came_and_what_the_handler_answered(tmp_path: Path, upstream: bool, framing: str) -> None:
+    writer = TapWriter(TapConfig(directory=str(tmp_path)), "n", "0", "b")
+    world = HandledWorld(upstream=upstream, rules=TapRules((TapRule(name="all"),), writer), writer=writer, framing=FRAMINGS[framing])
+    process = world.process()
+    if upstream:
+        client, server, _ = world.pair()
+    else:
+        client, _ = world.served()
+    bodies = [b"first", b"second"]
+    for number, body in enumerate(bodies):
+        client.sendall(stream(framing, [body]))
+        process.reply(process.one(), wire.ANSWER, b"ANSWER %d" % number)
+        wanted = stream(framing, [b"ANSWER %d" % number])
+        assert world.read(client, len(wanted)) == wanted
+    client.close()
+    if upstream:
+        world.ended(server)
+        server.close()
+    world.until(lambda: world.rows)
+    world.close()
+    assert writer.flush_and_close(1000)
+    found = sorted((str(one.direction), bytes(one.body)) for one in read_frames(str(tmp_path)))
+    assert [body for _, body in found if body in bodies] == bodies
+    assert [body for _, body in found if body not in bodies] == [b"ANSWER 0", b"ANSWER 1"]
+    assert not list(read_gaps(str(tmp_path)))
+
+
+def test_an_operators_mute_and_a_handlers_are_two_things(make_handled: Make) -> None:
+    """Numbers 28 and 30: what a response ends is the handler's mute, and no other's."""
+    world = make_handled()
+    process = world.process()
+    client, pair = world.served()
+    client.sendall(frame(b"one") + frame(b"two"))
+    asked = process.one()
+    channel = channel_of(pair)
+    assert channel.mute(mute.ADMIN)
+    process.reply(asked, wire.NOTHING)
+    assert channel.mute_causes == mute.ADMIN
+    process.settle()
+    assert not process.asked
+    channel.unmute(mute.ADMIN)
+    asked = process.one()
+    channel.mute(mute.ADMIN)
+    channel.unmute(mute.ADMIN)
+    assert channel.mute_causes == mute.HANDLER, "a response is pending"
+    process.reply(asked, wire.NOTHING)
+    assert channel.mute_causes == 0
+
+
+def test_muting_what_is_closed_changes_nothing(make_handled: Make) -> None:
+    """Number 29."""
+    world = make_handled()
+    process = world.process()
+    client, pair = world.served()
+    client.sendall(frame(b"one"))
+    process.reply(process.one(), wire.NOTHING)
+    channel = channel_of(pair)
+    client.close()
+    world.until(lambda: world.rows)
+    channel.mute(mute.HANDLER)
+    assert channel.mute_causes == 0

@@ -1,0 +1,478 @@
+"""What comes of a frame that was handled: every action, with an upstream and without; order, re-framing, Kafka's pairing, throttling."""
+
+import struct
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from proxy.handler import wire
+from proxy.network import mute
+from proxy.network.framings import FRAMINGS
+from proxy.relay import verdicts
+from proxy.relay.handler_state import HandlerState
+from tests.fakes.framing_model import stream
+from tests.fakes.handled import HandledWorld, channel_of, leg_of
+from tests.fakes.kafka_frames import answer, request
+from tests.fakes.world import SECOND, frame
+
+Make = Callable[..., HandledWorld]
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_with_an_upstream_a_frame_passes_changes_vanishes_or_is_answered(make_handled: Make, ordered: bool) -> None:
+    world = make_handled(upstream=True)
+    process = world.process(ordered=ordered)
+    client, upstream, pair = world.pair()
+    bodies = [b"passes", b"changes", b"vanishes", b"asks"]
+    client.sendall(b"".join(map(frame, bodies)))
+    for (action, body), asked_body in zip(
+        [(wire.PASS, b""), (wire.FRAME, b"changed"), (wire.NOTHING, b""), (wire.ANSWER, b"here")], bodies, strict=True
+    ):
+        asked = process.take()[0]
+        assert (asked.direction, asked.body) == (0, asked_body)
+        process.reply(asked, action, body)
+    assert world.read(upstream, 21) == frame(b"passes") + frame(b"changed")
+    assert world.read(client, 8) == frame(b"here")
+    upstream.sendall(frame(b"back") + frame(b"away"))
+    asked = process.take()[0]
+    assert (asked.direction, asked.sequence, asked.body) == (1, 0, b"back")
+    process.reply(asked, wire.FRAME, b"BACK AGAIN")
+    process.reply(process.take()[0], wire.NOTHING)
+    assert world.read(client, 14) == frame(b"BACK AGAIN")
+    assert world.pool.used == 0
+    assert (channel_of(pair).mute_causes, channel_of(pair, 1).mute_causes) == (0, 0)
+    counted = {name: world.cell("requests", name) for name in wire.ACTIONS}
+    assert counted == {"pass": 1, "frame": 2, "nothing": 2, "answer": 1, "close": 0, "failed": 0}
+
+
+@pytest.mark.parametrize("upstream", [False, True])
+def test_closing_is_the_handlers_wish_and_what_was_sent_before_arrives(make_handled: Make, upstream: bool) -> None:
+    world = make_handled(upstream=upstream)
+    process = world.process(ordered=True)
+    client = (world.pair() if upstream else world.served())[0]
+    client.sendall(frame(b"one") + frame(b"two") + frame(b"three"))
+    one, two, three = process.take(3)
+    data = process.record(one, wire.ANSWER, b"1") + process.record(two, wire.CLOSE) + process.record(three, wire.ANSWER, b"3")
+    process.send(data)
+    assert world.ended(client) == frame(b"1")
+    client.close()
+    if not upstream:
+        world.until(lambda: world.rows)
+        assert (world.row["cause"], world.row["side"]) == ("handler_closed", "internal")
+
+
+def test_a_handler_that_fails_costs_its_connection(make_handled: Make) -> None:
+    world = make_handled()
+    process = world.process()
+    client, _ = world.served()
+    other, _ = world.served()
+    client.sendall(frame(b"x"))
+    process.reply(process.one(), wire.FAILED, "ValueError: größer".encode())
+    assert world.ended(client) == b""
+    client.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["detail"]) == ("handler_failed", "ValueError: größer")
+    other.sendall(frame(b"y"))
+    process.reply(process.one(), wire.ANSWER, b"fine")
+    assert world.read(other, 8) == frame(b"fine")
+
+
+@pytest.mark.parametrize(
+    ("upstream", "direction", "action", "body", "text"),
+    [
+        (False, 0, wire.PASS, b"", "no upstream"),
+        (False, 0, wire.FRAME, b"x", "no upstream"),
+        (True, 1, wire.ANSWER, b"x", "only a request can be answered"),
+        (False, 0, wire.ANSWER, bytes(40_000), "does not fit int16"),
+    ],
+)
+def test_answers_that_do_not_fit(make_handled: Make, upstream: bool, direction: int, action: int, body: bytes, text: str) -> None:
+    world = make_handled(upstream=upstream, framing=FRAMINGS["int16"] if len(body) > 32767 else FRAMINGS["int32"])
+    process = world.process()
+    if upstream:
+        client, server, _ = world.pair()
+        server.sendall(frame(b"x"))
+    else:
+        client, _ = world.served()
+        client.sendall(b"\0\1x" if len(body) > 32767 else frame(b"x"))
+    asked = process.one()
+    assert asked.direction == direction
+    process.reply(asked, action, body)
+    world.ended(client)
+    client.close()
+    if upstream:
+        server.close()
+    world.until(lambda: world.rows)
+    assert world.row["cause"] == "handler_failed"
+    assert text in world.row["detail"]
+
+
+def test_a_body_that_holds_the_end_of_a_line_does_not_fit_lines(make_handled: Make) -> None:
+    world = make_handled(framing=FRAMINGS["lines"])
+    process = world.process()
+    client, _ = world.served()
+    client.sendall(b"one\ntwo\n")
+    asked = process.one()
+    assert (asked.header, asked.body) == (b"", b"one"), "one line, without its end"
+    process.reply(asked, wire.ANSWER, b"ONE")
+    assert world.read(client, 4) == b"ONE\n"
+    process.reply(process.one(), wire.ANSWER, b"a\nb")
+    world.ended(client)
+    client.close()
+    world.until(lambda: world.rows)
+    assert "holds what ends one in lines" in world.row["detail"]
+
+
+@pytest.mark.parametrize(("speaks", "onward"), [("int32", "varint"), ("lines", "int32"), ("mysql_packet", "int32"), ("grpc_message", "grpc_message")])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_each_side_has_its_framing(make_handled: Make, speaks: str, onward: str, ordered: bool) -> None:
+    world = make_handled(upstream=True, framing=FRAMINGS[speaks], upstream_framing=FRAMINGS[onward])
+    process = world.process(ordered=ordered)
+    client, upstream, _ = world.pair()
+    bodies = [b"a", b"bb", b"c" * 300, b"answered"]
+    client.sendall(stream(speaks, bodies))
+    for body, (action, made) in zip(bodies, [(wire.PASS, b""), (wire.FRAME, b"other"), (wire.PASS, b""), (wire.ANSWER, b"made")], strict=True):
+        asked = process.take()[0]
+        assert asked.body == body
+        process.reply(asked, action, made)
+    wanted = stream(onward, [b"a", b"other", b"c" * 300])
+    assert world.read(upstream, len(wanted)) == wanted
+    made = world.read(client, len(stream(speaks, [b"made"])))
+    if speaks != "mysql_packet":
+        assert made == stream(speaks, [b"made"])
+    upstream.sendall(stream(onward, [b"back"]))
+    process.reply(process.take()[0], wire.PASS)
+    assert world.read(client, len(stream(speaks, [b"back"]))) == stream(speaks, [b"back"])
+    assert world.pool.used == 0
+
+
+def test_the_other_bytes_of_a_header_are_those_of_the_frame_it_was_made_from(make_handled: Make) -> None:
+    world = make_handled(framing=FRAMINGS["mysql_packet"])
+    process = world.process()
+    client, _ = world.served()
+    client.sendall(b"\x02\0\0\x07hi")
+    asked = process.one()
+    assert asked.header == b"\x02\0\0\x07"
+    process.reply(asked, wire.ANSWER, b"hello")
+    assert world.read(client, 9) == b"\x05\0\0\x07hello"
+
+
+def test_a_direction_that_is_not_handled_is_relayed(make_handled: Make) -> None:
+    """Its runs are written without another look; an answer comes between whole frames of it."""
+    world = make_handled(upstream=True)
+    process = world.process(directions=("request",))
+    client, upstream, pair = world.pair()
+    client.sendall(frame(b"question"))
+    asked = process.one()
+    upstream.sendall(frame(b"unasked") + frame(b"again"))
+    assert world.read(client, 20) == frame(b"unasked") + frame(b"again")
+    assert pair.upstream.forward_to is channel_of(pair).write_half
+    process.reply(asked, wire.ANSWER, b"made")
+    assert world.read(client, 8) == frame(b"made")
+    assert not process.asked
+
+
+def test_only_responses_are_handled(make_handled: Make) -> None:
+    world = make_handled(upstream=True)
+    process = world.process(directions=("response",))
+    client, upstream, pair = world.pair()
+    client.sendall(frame(b"one") + frame(b"two"))
+    assert world.read(upstream, 14) == frame(b"one") + frame(b"two")
+    assert pair.client.forward_to is channel_of(pair, 1).write_half
+    upstream.sendall(frame(b"back"))
+    asked = process.one()
+    assert (asked.direction, asked.sequence, asked.body) == (1, 0, b"back")
+    process.reply(asked, wire.PASS)
+    assert world.read(client, 8) == frame(b"back")
+
+
+def test_what_the_upstream_does_not_take_mutes_its_source(make_handled: Make) -> None:
+    world = make_handled(upstream=True, limit=1 << 23, pool=1 << 25)
+    process = world.process()
+    client, upstream, pair = world.pair()
+    big = frame(bytes(6 << 20))
+    client.setblocking(False)
+    left = memoryview(big)
+    while left:
+        try:
+            left = left[client.send(left) :]
+        except BlockingIOError:
+            world.selector.poll(1)
+    asked = process.take()[0]
+    process.reply(asked, wire.PASS)
+    assert channel_of(pair, 1).pending_send > 0
+    assert channel_of(pair).mute_causes == mute.HANDLER | mute.PEER, "the response is pending until it is out"
+    assert leg_of(pair).responses.pending
+    assert world.read(upstream, len(big)) == big
+    world.poll()
+    assert channel_of(pair).mute_causes == 0
+    assert world.pool.used == 0
+
+
+# Kafka.
+
+
+def test_an_answer_in_the_upstreams_place_waits_for_what_is_owed(make_handled: Make) -> None:
+    world = make_handled("kafka", upstream=True)
+    process = world.process()
+    client, upstream, pair = world.pair()
+    client.sendall(request(3, 9, 1) + request(18, 3, 2) + request(3, 9, 3))
+    process.reply(process.one(), wire.PASS)
+    assert world.read(upstream, len(request(3, 9, 1))) == request(3, 9, 1)
+    process.reply(process.one(), wire.ANSWER, struct.pack(">i", 2) + b"versions")
+    assert pair.pairing is not None
+    assert (pair.pairing.open, channel_of(pair).mute_causes & mute.HANDLER) == (1, mute.HANDLER)
+    assert not process.asked, "one request at a time: it is not answered yet"
+    upstream.sendall(answer(1))
+    response = process.one()
+    assert response.direction == 1
+    process.reply(response, wire.PASS)
+    made = frame(struct.pack(">i", 2) + b"versions")
+    assert world.read(client, len(answer(1)) + len(made)) == answer(1) + made
+    process.reply(process.one(), wire.PASS)
+    assert world.read(upstream, len(request(3, 9, 3))) == request(3, 9, 3)
+    upstream.sendall(answer(3))
+    process.reply(process.one(), wire.PASS)
+    assert world.read(client, len(answer(3))) == answer(3)
+    assert (pair.pairing.open, pair.pairing.lost) == (0, False)
+
+
+def test_likewise_where_answers_are_not_handled_and_several_requests_are(make_handled: Make) -> None:
+    world = make_handled("kafka", upstream=True)
+    process = world.process(ordered=True, directions=("request",))
+    client, upstream, pair = world.pair()
+    client.sendall(b"".join(request(3, 9, number) for number in range(6)))
+    for number, asked in enumerate(process.take(6)):
+        if number % 2:
+            process.reply(asked, wire.ANSWER, struct.pack(">i", number))
+        else:
+            process.reply(asked, wire.PASS)
+    wanted = b"".join(request(3, 9, number) for number in (0, 2, 4))
+    assert world.read(upstream, len(wanted)) == wanted
+    assert pair.pairing is not None
+    assert pair.pairing.open == 3
+    upstream.sendall(b"".join(frame(struct.pack(">i", number)) for number in (0, 2, 4)))
+    seen = world.read(client, 48)
+    assert [struct.unpack(">ii", seen[at : at + 8])[1] for at in range(0, 48, 8)] == list(range(6))
+    assert (pair.pairing.open, pair.pairing.lost) == (0, False)
+
+
+def test_the_pairing_has_what_the_upstream_was_sent(make_handled: Make) -> None:
+    world = make_handled("kafka", upstream=True)
+    process = world.process(ordered=True, directions=("request",))
+    client, upstream, pair = world.pair()
+    client.sendall(b"".join(request(3, 9, number) for number in range(4)))
+    actions = [(wire.NOTHING, b""), (wire.FRAME, request(1, 13, 77)[4:]), (wire.PASS, b""), (wire.NOTHING, b"")]
+    for asked, (action, body) in zip(process.take(4), actions, strict=True):
+        process.reply(asked, action, body)
+    wanted = request(1, 13, 77) + request(3, 9, 2)
+    assert world.read(upstream, len(wanted)) == wanted
+    upstream.sendall(answer(77) + answer(2))
+    world.read(client, len(answer(77)) + len(answer(2)))
+    assert pair.pairing is not None
+    assert (pair.pairing.open, pair.pairing.lost) == (0, False)
+
+
+@pytest.mark.parametrize(("action", "body"), [(wire.ANSWER, struct.pack(">i", 1)), (wire.FRAME, request(3, 9, 8)[4:]), (wire.NOTHING, b"")])
+def test_a_drain_does_not_end_before_a_verdict_is_out(make_handled: Make, action: int, body: bytes) -> None:
+    world = make_handled("kafka", upstream=True)
+    process = world.process(directions=("request",))
+    client, upstream, _ = world.pair()
+    client.sendall(request(3, 9, 1))
+    asked = process.one()
+    world.relay.pairs.draining = True
+    world.drain.start(30 * SECOND)
+    world.pass_time(1.5)
+    process.reply(asked, action, body)
+    if action == wire.FRAME:
+        assert world.read(upstream, len(body) + 4) == frame(body)
+        upstream.sendall(answer(8))
+    assert world.ended(client) == {wire.ANSWER: frame(body), wire.FRAME: answer(8), wire.NOTHING: b""}[action]
+
+
+def test_a_kafka_client_without_an_upstream(make_handled: Make) -> None:
+    world = make_handled("kafka")
+    process = world.process()
+    client, pair = world.served()
+    client.sendall(request(18, 3, 5))
+    asked = process.one()
+    assert pair.pairing is not None
+    assert pair.pairing.open == 1
+    process.reply(asked, wire.ANSWER, struct.pack(">i", 5))
+    assert world.read(client, 8) == frame(struct.pack(">i", 5))
+    client.sendall(request(3, 9, 6))
+    process.reply(process.one(), wire.NOTHING)
+    assert (pair.pairing.open, pair.pairing.lost) == (0, False)
+    client.sendall(request(3, 9, 7))
+    process.reply(process.one(), wire.ANSWER, struct.pack(">i", 7))
+    assert (pair.pairing.open, pair.pairing.lost) == (0, False)
+
+
+# Throttling.
+
+
+def test_an_answer_with_a_throttle(make_handled: Make) -> None:
+    """Number 24: sent while throttled: still muted. StartThrottling, Send, EndThrottling."""
+    world = make_handled()
+    process = world.process()
+    client, pair = world.served()
+    client.sendall(frame(b"one") + frame(b"two"))
+    process.reply(process.one(), wire.ANSWER, b"1", throttle_ms=500)
+    assert world.read(client, 5) == frame(b"1"), "the answer is not held back"
+    channel, responses = channel_of(pair), leg_of(pair).responses
+    assert (channel.mute_causes, responses.state(channel.mute_causes)) == (mute.THROTTLE, HandlerState.THROTTLED)
+    world.pass_time(0.4)
+    process.settle()
+    assert not process.asked
+    world.pass_time(0.11)
+    asked = process.one()
+    assert asked.body == b"two"
+    assert responses.state(channel.mute_causes) is HandlerState.PENDING
+    process.reply(asked, wire.ANSWER, b"2")
+    assert (channel.mute_causes, int(world.counters.listeners["l"].downstream.mutes[mute.position(mute.THROTTLE)])) == (0, 1)
+
+
+def test_a_throttle_that_is_over_when_the_answer_is_out(make_handled: Make) -> None:
+    """Number 25: not muted afterwards."""
+    world = make_handled(limit=1 << 22)
+    process = world.process()
+    client, pair = world.served()
+    client.sendall(frame(b"one"))
+    size = 6 << 20
+    process.reply(process.one(), wire.ANSWER, bytes(size), throttle_ms=100)
+    channel, responses = channel_of(pair), leg_of(pair).responses
+    assert channel.pending_send > 0
+    assert responses.state(channel.mute_causes) is HandlerState.THROTTLED_AND_PENDING
+    world.pass_time(0.2)
+    assert responses.state(channel.mute_causes) is HandlerState.PENDING
+    world.read(client, size + 4)
+    world.poll()
+    assert responses.state(channel.mute_causes) is HandlerState.NOT_MUTED
+    client.sendall(frame(b"two"))
+    process.reply(process.one(), wire.NOTHING)
+
+
+def test_no_response_with_a_throttle(make_handled: Make) -> None:
+    """Number 26."""
+    world = make_handled()
+    process = world.process()
+    client, pair = world.served()
+    client.sendall(frame(b"one"))
+    process.reply(process.one(), wire.NOTHING, throttle_ms=500)
+    channel, responses = channel_of(pair), leg_of(pair).responses
+    assert responses.state(channel.mute_causes) is HandlerState.THROTTLED
+    world.pass_time(0.6)
+    assert responses.state(channel.mute_causes) is HandlerState.NOT_MUTED
+
+
+@pytest.mark.parametrize(("first", "second", "over"), [(500, 500, 0.5), (500, 200, 0.5), (200, 500, 0.5)])
+def test_two_throttles_for_one_request_begin_once_and_end_once(make_handled: Make, first: int, second: int, over: float) -> None:
+    """Number 27: with equal deadlines, too."""
+    world = make_handled()
+    process = world.process()
+    client, pair = world.served()
+    client.sendall(frame(b"one"))
+    asked = process.one()
+    leg = leg_of(pair)
+    verdicts.throttle(leg.handled, leg, first)
+    process.reply(asked, wire.NOTHING, throttle_ms=second)
+    channel = channel_of(pair)
+    world.pass_time(over - 0.1)
+    assert channel.mute_causes == mute.THROTTLE
+    world.pass_time(0.2)
+    assert channel.mute_causes == 0
+    assert int(world.counters.listeners["l"].downstream.mutes[mute.position(mute.THROTTLE)]) == 1
+    world.pass_time(10)
+    assert leg.responses.state(channel.mute_causes) is HandlerState.NOT_MUTED
+
+
+def test_a_throttle_that_a_response_asks_for_is_the_clients(make_handled: Make) -> None:
+    world = make_handled(upstream=True)
+    process = world.process()
+    client, upstream, pair = world.pair()
+    upstream.sendall(frame(b"slow down"))
+    process.reply(process.one(), wire.PASS, throttle_ms=300)
+    assert world.read(client, 13) == frame(b"slow down")
+    assert (channel_of(pair).mute_causes, channel_of(pair, 1).mute_causes) == (mute.THROTTLE, 0)
+    client.sendall(frame(b"later"))
+    process.settle()
+    assert not process.asked
+    world.pass_time(0.4)
+    process.reply(process.one(), wire.PASS)
+    assert world.read(upstream, 9) == frame(b"later")
+
+
+def test_a_connection_that_ends_while_it_is_throttled(make_handled: Make) -> None:
+    world = make_handled()
+    process = world.process()
+    client, _ = world.served()
+    client.sendall(frame(b"one"))
+    process.reply(process.one(), wire.NOTHING, throttle_ms=60_000)
+    client.close()
+    world.pass_time(61)
+    world.until(lambda: world.rows)
+    assert world.row["cause"] == "peer_closed"
+    world.pass_time(100)
+
+
+def test_a_bug_in_the_table_costs_one_connection(make_handled: Make) -> None:
+    """An illegal cell closes that channel; numbers 23 and 168."""
+    world = make_handled()
+    process = world.process()
+    client, pair = world.served()
+    other, _ = world.served()
+    client.sendall(frame(b"x"))
+    asked = process.one()
+    other.sendall(frame(b"y"))
+    fine = process.one()
+    leg_of(pair).responses.pending = False
+    process.under_way -= 2
+    process.send(process.record(asked, wire.NOTHING, throttle_ms=10) + process.record(fine, wire.ANSWER, b"fine"))
+    assert world.read(other, 8) == frame(b"fine"), "the second of the batch is handled"
+    world.ended(client)
+    client.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.selector.faults.total) == ("internal", 1)
+    world.faults = 1
+
+
+ACTIONS = st.sampled_from([wire.PASS, wire.FRAME, wire.NOTHING, wire.ANSWER])
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+@given(actions=st.lists(st.tuples(ACTIONS, st.integers(0, 3)), min_size=1, max_size=30), ordered=st.booleans(), batch=st.integers(1, 7))
+def test_any_answers_keep_their_order_and_nothing_is_lost(actions: list[tuple[int, int]], ordered: bool, batch: int) -> None:
+    """Frames in = frames out + dropped, in order on each side, and no lease is left."""
+    world = HandledWorld(upstream=True)
+    try:
+        process = world.process(ordered=ordered, directions=("request",))
+        client, upstream, pair = world.pair()
+        client.sendall(b"".join(frame(b"%d" % number) for number in range(len(actions))))
+        onward, back, number = b"", b"", 0
+        while number < len(actions):
+            asked = process.take()
+            process.settle(1)
+            asked += process.take(min(len(process.asked), batch - 1)) if process.asked else []
+            data = b""
+            for one in asked:
+                assert one.sequence == number
+                action, size = actions[number]
+                body = (b"%d-" % number) * (1 + 100 * size) if action in (wire.FRAME, wire.ANSWER) else b""
+                onward += frame(one.body) if action == wire.PASS else frame(body) if action == wire.FRAME else b""
+                back += frame(body) if action == wire.ANSWER else b""
+                data += process.record(one, action, body)
+                number += 1
+            process.under_way -= len(asked)
+            process.send(data)
+        assert (world.read(upstream, len(onward)) if onward else b"") == onward
+        assert (world.read(client, len(back)) if back else b"") == back
+        world.poll(1)
+        assert world.pool.used == 0
+        assert channel_of(pair).frames_received == sum(world.cell("requests", name) for name in wire.ACTIONS) == len(actions)
+        assert channel_of(pair, 1).write_half.frames_sent + channel_of(pair).write_half.frames_sent == sum(
+            action != wire.NOTHING for action, _ in actions
+        )
+    finally:
+        world.close()

@@ -1,0 +1,124 @@
+"""A real processor with a listener that has a handler, and a handler process whose every word is the test's."""
+
+import contextlib
+import dataclasses
+import socket
+import struct
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from proxy.config.model import MIB, DrainConfig, HandlersConfig, ListenerConfig, MemoryPoolConfig, ProxyConfig, UpstreamConfig
+from proxy.handler import wire
+from tests.fakes.server import ServerProcess, receive_all, receive_exactly
+
+pytestmark = pytest.mark.slow
+
+CONFIG = ProxyConfig(
+    node="n",
+    listeners=(ListenerConfig(name="plain", address="x", handler="nobody:looks", max_receive_size=MIB),),
+    memory_pool=MemoryPoolConfig(size=16 * MIB),
+    handlers=HandlersConfig(timeout_ms=500),
+    drain=DrainConfig(timeout_ms=3000, quiet_ms=100),
+)
+
+
+def frame(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+@contextlib.contextmanager
+def processor(config: ProxyConfig) -> Iterator[ServerProcess]:
+    process = ServerProcess(config)
+    try:
+        yield process
+    finally:
+        process.close()
+
+
+def hand(process: ServerProcess, name: str) -> socket.socket:
+    """Our end of a handler process that the processor was given."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with theirs:
+        assert process.give(theirs, "@handler", name)
+    ours.settimeout(5)
+    return ours
+
+
+def records(sock: socket.socket, count: int) -> list[bytes]:
+    found = []
+    for _ in range(count):
+        head = receive_exactly(sock, 4)
+        found.append(head + receive_exactly(sock, struct.unpack(">i", head)[0]))
+    return found
+
+
+def test_a_connection_is_answered_by_a_handler_process() -> None:
+    with processor(CONFIG) as process, hand(process, "0.1") as handler:
+        handler.sendall(wire.encode_hello({"wire": 1, "slot": 0, "handlers": {"plain": {"ordered_pipelining": False, "directions": ["request"]}}}))
+        client = process.connect(peer="192.0.2.7:77")
+        client.sendall(frame(b"question"))
+        opened, asked = records(handler, 2)
+        number, facts = wire.read_open(opened, 0, len(opened))
+        assert (facts["listener"], facts["peer"], facts["upstream"]) == ("plain", "192.0.2.7:77", False)
+        direction, connection, sequence, enqueued_ns, header, body = wire.read_request(asked, 0, len(asked))
+        assert (direction, connection, sequence, asked[header:body], asked[body:]) == (0, number, 0, b"\0\0\0\x08", b"question")
+        now_ns = time.monotonic_ns()
+        assert 0 <= now_ns - enqueued_ns < 5_000_000_000
+        handler.sendall(wire.reply_head(wire.ANSWER, 0, 0, number, 0, now_ns, now_ns, 6) + b"answer")
+        assert receive_exactly(client, 10) == frame(b"answer")
+        row = process.ask("list")["rows"][0]
+        assert (row["upstream"], row["endpoint"], row["frames"], row["muted"], row["state"]) == ("", "", {"request": 1, "response": 1}, [], "open")
+        client.close()
+        closed = process.notice("closed")["row"]
+        assert (closed["cause"], closed["upstream"], closed["lost"]["bytes"]) == ("peer_closed", "", 0)
+        assert wire.read_closed(records(handler, 1)[0], 0) == number
+        deadline = time.monotonic() + 5
+        while process.cells.cell("framegate.handler.requests", "plain", "answer") != 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert process.cells.cell("framegate.handler.queue.size", "plain") == 0
+
+
+def test_without_a_handler_process_a_connection_ends_in_time() -> None:
+    with processor(CONFIG) as process:
+        client = process.connect()
+        client.sendall(frame(b"question"))
+        assert receive_all(client) == b""
+        client.close()
+        closed = process.notice("closed")["row"]
+        assert (closed["cause"], closed["detail"]) == ("handler_failed", "no handler process")
+
+
+def test_a_socket_that_cannot_be_taken_over_is_logged_and_closed() -> None:
+    upstream = dataclasses.replace(CONFIG, listeners=(dataclasses.replace(CONFIG.listeners[0]),))
+    with processor(upstream) as process:
+        process.handover.send(b"%d 1 @handler 3.4" % time.monotonic_ns())
+        assert process.notice("log")["fields"]["error"] == "handler process 3.4: no descriptor to be had"
+
+
+def test_a_drain_and_the_end_leave_the_handler_process_with_the_end_of_its_socket() -> None:
+    with processor(CONFIG) as process, hand(process, "0.1") as handler:
+        handler.sendall(wire.encode_hello({"wire": 1, "slot": 0, "handlers": {"plain": {"ordered_pipelining": False, "directions": ["request"]}}}))
+        client = process.connect()
+        client.sendall(frame(b"question"))
+        records(handler, 2)
+        process.send("stop")
+        receive_all(client)
+        client.close()
+        assert process.wait() == 0
+        assert wire.read_closed(records(handler, 1)[0], 0) > 0
+        assert handler.recv(1) == b""
+
+
+def test_a_processor_without_handlers_takes_no_such_socket() -> None:
+    config = dataclasses.replace(
+        CONFIG,
+        listeners=(ListenerConfig(name="plain", address="x", upstream="u", max_receive_size=MIB),),
+        upstreams=(UpstreamConfig(name="u", endpoints=("127.0.0.1:1",)),),
+    )
+    with processor(config) as process, hand(process, "3.4") as handler:
+        assert process.notice("log")["fields"]["error"] == "handler process 3.4: no listener has a handler"
+        assert handler.recv(1) == b""
+        assert not [name for name in process.ready["modules"] if name.startswith("proxy.handler")], "not a module more"
