@@ -312,18 +312,19 @@ def test_who_was_admitted_by_one_bucket_and_waits_for_another_is_not_sent_back(b
 
 
 def test_a_token_that_comes_while_one_is_being_used_is_not_lost(bench: ReaderBench) -> None:
-    """A frame takes 30 ms to come; at 30 a second a token comes each 33."""
+    """A frame takes 40 ms to come; at 30 a second a token comes each 33: the next one is there."""
     bucket = bench.bucket(30, frames=True)
     stake = Stake(bucket, Reader([bucket]))
     frames = begun = 0
     for now_ms in range(10_000):
         bench.clock.advance_ms(1)
+        bucket.is_full(bench.clock.now)  # as somebody else's turn would, it counts the tokens meanwhile
         if not begun and bucket.admits(stake, bench.clock.now):
             begun = now_ms
-        elif begun and now_ms - begun >= 30:
+        elif begun and now_ms - begun >= 40:
             bucket.charge(stake, 1, bench.clock.now)
             frames, begun = frames + 1, 0
-    assert 298 <= frames <= 302
+    assert frames >= 235
 
 
 def test_demand_is_what_passed_and_how_many_would_share_alike(bench: ReaderBench) -> None:
