@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from control.fleet.processor import Processor
-from proxy.server.messages import DemandRow, RateCounter, RateLevel
+from proxy.server.limit_rows import DemandRow, RateCounter, RateLevel
 
 __all__ = ["Demand", "Demands", "RateKey"]
 

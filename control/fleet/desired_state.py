@@ -4,7 +4,8 @@ import dataclasses
 from typing import Final, cast
 
 from proxy.config.model import ProxyConfig, quotas_to_wire, rules_to_wire, to_wire
-from proxy.server.messages import Change, Endpoints, LimitsRow, StartMessage
+from proxy.server.limit_rows import LimitsRow
+from proxy.server.messages import Change, Endpoints, StartMessage
 from proxy.server.protocol import WIRE_VERSION
 
 __all__ = ["DesiredState", "default_part"]

@@ -12,7 +12,7 @@ from typing import Final
 from control.fleet.child import Child, ChildKind, Hiring
 from control.fleet.place import Place
 from control.plane import HandlerProcessStatus, HandlerStatus
-from proxy.server.messages import BeatNotice, HandlerFacts, HandlerStartMessage
+from proxy.server.handler_messages import BeatNotice, HandlerFacts, HandlerStartMessage
 from proxy.server.protocol import Message, MessageError, read_handler_ready
 
 __all__ = ["COMMAND", "KIND", "HandlerPlace", "HandlerProcess"]

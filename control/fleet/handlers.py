@@ -25,7 +25,7 @@ from control.logs import RowLog
 from control.meters import Meters
 from control.plane import HandlerProcessStatus, Row
 from proxy.config.model import ProxyConfig
-from proxy.server.messages import HandlerStartMessage
+from proxy.server.handler_messages import HandlerStartMessage
 from proxy.server.protocol import HANDLER_NOTICES, WIRE_VERSION, Message, read_handler_notice
 
 __all__ = ["Handlers", "handler_names"]

@@ -21,7 +21,8 @@ from control.steering.pool import Pool, counted, too_small
 from control.steering.transactions import Transaction, Transactions
 from proxy.config.limits import LimitsConfig, limits_in_force
 from proxy.config.model import MAX_RECEIVE_SIZE, ListenerConfig, ProxyConfig, forwarding_of, quotas_to_wire, whole_request
-from proxy.server.messages import Change, LimitsRow
+from proxy.server.limit_rows import LimitsRow
+from proxy.server.messages import Change
 
 __all__ = ["Limits"]
 

@@ -23,7 +23,7 @@ from control.logs import RowLog
 from control.steering.division import WHOLE, Asked, divided
 from proxy.config.limits import AddressLimits
 from proxy.config.model import ProxyConfig
-from proxy.server.messages import PartRow, RateCounter
+from proxy.server.limit_rows import PartRow, RateCounter
 from proxy.server.protocol import parts_request
 
 __all__ = ["Rates"]

@@ -16,8 +16,9 @@ from proxy.handler.activity import Activity, Interrupted
 from proxy.handler.load import LoadedHandler, LoadError, extend_path, load
 from proxy.handler.reporter import Reporter
 from proxy.handler.runtime import Runtime
+from proxy.server.handler_messages import HandlerStartMessage
 from proxy.server.link import LinkReader
-from proxy.server.messages import FailedMessage, HandlerStartMessage
+from proxy.server.messages import FailedMessage
 from proxy.server.protocol import Message, read_handler_start
 
 

@@ -18,8 +18,8 @@ from types import FrameType
 from typing import Final
 
 from proxy.handler.activity import Activity, Interrupted
+from proxy.server.handler_messages import BeatNotice
 from proxy.server.link import LinkError, LinkReader, LinkWriter
-from proxy.server.messages import BeatNotice
 
 __all__ = ["Reporter"]
 

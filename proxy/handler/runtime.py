@@ -20,8 +20,9 @@ from proxy.handler.load import LoadedHandler, error_line
 from proxy.handler.processor import Processor
 from proxy.handler.reporter import Reporter
 from proxy.handler.wire import WIRE, Hello, encode_hello
+from proxy.server.handler_messages import HandlerFacts, HandlerReadyMessage
 from proxy.server.link import LinkError, receive_handover
-from proxy.server.messages import FailedMessage, HandlerFacts, HandlerReadyMessage
+from proxy.server.messages import FailedMessage
 from proxy.server.protocol import WIRE_VERSION, event_notice
 from proxy.server.rows import HandlerRaisedRow, HandoverFailedRow, InternalErrorRow
 

@@ -26,8 +26,7 @@ Anything else, and what cannot be read, is answered with ``error {error}``; so i
 Unasked, a processor tells ``closed`` (rows: see ``closed``), ``log {level, event, fields}`` (``protocol.EVENTS``), ``drained``, and
 ``demand {demands}``: ten times a second, what is asked of the rates, where several processors share them.
 
-A handler process has the same link, and says less: it starts with ``start {wire, slot, generation, node, handlers, path, upstreams}``, answers
-``ready {wire, pid, handlers}`` or ``failed {error}``, and tells ``beat`` (four times a second) and ``log`` until it is told ``stop``.
+What a handler process is told and tells is in ``handler_messages``.
 
 Who makes a message calls its class, so that the type checker sees every key; who gets one has it judged (``protocol``). ``link`` puts it on the
 wire.
@@ -35,6 +34,7 @@ wire.
 
 from typing import Any, Literal, NotRequired, TypedDict
 
+from proxy.server.limit_rows import DemandRow, LimitsRow, PartRow
 from proxy.server.rows import (
     EndpointDownRow,
     EndpointUpRow,
@@ -50,7 +50,6 @@ from proxy.server.rows import (
 __all__ = [
     "AbortCommand",
     "AbortedReply",
-    "BeatNotice",
     "BulkCommand",
     "BulkReply",
     "Change",
@@ -59,7 +58,6 @@ __all__ = [
     "CommitCommand",
     "CommittedReply",
     "DemandNotice",
-    "DemandRow",
     "DescribeCommand",
     "DescribeReply",
     "DrainCommand",
@@ -71,26 +69,16 @@ __all__ = [
     "EvictCommand",
     "EvictReply",
     "FailedMessage",
-    "HandlerFacts",
-    "HandlerNotice",
-    "HandlerReadyMessage",
-    "HandlerStartMessage",
     "HoldersCommand",
     "HoldersReply",
-    "LimitsRow",
     "ListCommand",
     "ListReply",
     "LogNotice",
     "Notice",
-    "OverrideRow",
-    "PartRow",
     "PartsCommand",
     "PartsReply",
     "PrepareCommand",
     "PreparedReply",
-    "RateCounter",
-    "RateLevel",
-    "RateRow",
     "ReadyMessage",
     "RefusedReply",
     "Reply",
@@ -100,8 +88,6 @@ __all__ = [
     "UpstreamsReply",
 ]
 
-RateLevel = Literal["node", "listener", "address"]
-RateCounter = Literal["request_bytes", "request_frames", "response_bytes", "response_frames"]
 Endpoints = dict[str, list[list[str | int]]]
 """Addresses by upstream: ``[host, family, path]`` or ``[host, family, address, port]``."""
 
@@ -147,76 +133,7 @@ class FailedMessage(TypedDict):
     error: str
 
 
-class HandlerStartMessage(TypedDict):
-    """What a handler process starts with.
-
-    Attributes:
-        handlers: ``package.module:name`` by listener.
-        path: folders in which Python looks behind all others, absolute.
-        upstreams: by listener, whether it has one.
-    """
-
-    type: Literal["start"]
-    wire: int
-    slot: int
-    generation: int
-    node: str
-    handlers: dict[str, str]
-    path: list[str]
-    upstreams: dict[str, bool]
-
-
-class HandlerFacts(TypedDict):
-    """What a handler said of itself; ``description``: the first line of its docstring."""
-
-    ordered_pipelining: bool
-    directions: list[str]
-    description: str
-
-
-class HandlerReadyMessage(TypedDict):
-    """A handler process serves; its handlers by listener."""
-
-    type: Literal["ready"]
-    wire: int
-    pid: int
-    handlers: dict[str, HandlerFacts]
-
-
 # Changes and commands. An id is given by who sends one.
-
-
-class RateRow(TypedDict):
-    """Quotas, of ``proxy.config.limits.RateLimits``. 0 is unlimited."""
-
-    connections: int
-    connection_rate: int
-    request_bytes_rate: int
-    response_bytes_rate: int
-    request_frames_rate: int
-    response_frames_rate: int
-
-
-class OverrideRow(TypedDict):
-    """Quotas of the addresses of a network, of ``proxy.config.limits.LimitOverride``. None: as ``per_address``."""
-
-    network: str
-    access: Literal["allow", "deny"]
-    connections: int | None
-    connection_rate: int | None
-    request_bytes_rate: int | None
-    response_bytes_rate: int | None
-    request_frames_rate: int | None
-    response_frames_rate: int | None
-
-
-class LimitsRow(TypedDict):
-    """All quotas; ``proxy.config.limits`` makes (``limits_to_wire``) and reads (``limits_from_wire``) it. ``listeners``: every one, by name."""
-
-    node: RateRow
-    listeners: dict[str, RateRow]
-    per_address: RateRow
-    overrides: list[OverrideRow]
 
 
 class Change(TypedDict, total=False):
@@ -304,15 +221,6 @@ class HoldersCommand(_Asked):
 
     type: Literal["holders"]
     limit: int
-
-
-class PartRow(TypedDict):
-    """Millionths of one rate; -1: as of keys that are not named. ``name`` is empty for the node."""
-
-    level: RateLevel
-    name: str
-    counter: RateCounter
-    part: int
 
 
 class PartsCommand(_Asked):
@@ -501,35 +409,6 @@ class DrainedNotice(TypedDict):
     cut_off: int
 
 
-class BeatNotice(TypedDict):
-    """A handler process lives. It tells from a thread of its own, so that a handler that never returns is seen.
-
-    Attributes:
-        handled, failed: frames since the start, and those of them at which a handler raised.
-        busy_ns: for how long at least one frame was being handled, since the start.
-        in_handler: frames that are being handled now; the one that is longest for ``oldest_ns``, 0 when there is none.
-        queued: frames that wait for their turn.
-    """
-
-    type: Literal["beat"]
-    handled: int
-    failed: int
-    busy_ns: int
-    in_handler: int
-    oldest_ns: int
-    queued: int
-
-
-class DemandRow(TypedDict):
-    """What was asked of one rate: tokens a second that passed, and how many would share alike, in thousandths; 0: it held nobody up."""
-
-    level: RateLevel
-    name: str
-    counter: RateCounter
-    passed: int
-    users: int
-
-
 class DemandNotice(TypedDict):
     """What is in demand; what is not named is as it was."""
 
@@ -537,6 +416,5 @@ class DemandNotice(TypedDict):
     demands: list[DemandRow]
 
 
-HandlerNotice = BeatNotice | LogNotice
 Notice = ClosedNotice | LogNotice | DrainedNotice | DemandNotice
 EventRow = EndpointDownRow | EndpointUpRow | HandlerRaisedRow | HandoverFailedRow | InternalErrorRow | TapIncompleteRow | TapRuleOffRow

@@ -12,7 +12,7 @@ from proxy.relay.quotas import KeyDemand
 from proxy.relay.route import Route
 from proxy.relay.state import PairState
 from proxy.relay.upstream import Endpoint, Upstream
-from proxy.server.messages import DemandRow, RateCounter, RateLevel
+from proxy.server.limit_rows import DemandRow, RateCounter, RateLevel
 from proxy.server.rows import ClosedRow, EndpointDownRow, EndpointUpRow, HolderRow, LostRow, MuteRow, OpenRow, TlsRow, TrafficRow
 
 __all__ = ["closed_row", "demand_row", "endpoint_down_row", "endpoint_up_row", "holder_row", "open_row", "refused_row"]

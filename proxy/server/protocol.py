@@ -11,9 +11,10 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar, cast
 
+from proxy.server.handler_messages import BeatNotice, HandlerNotice, HandlerReadyMessage, HandlerStartMessage
+from proxy.server.limit_rows import PartRow
 from proxy.server.messages import (
     AbortedReply,
-    BeatNotice,
     BulkCommand,
     BulkReply,
     Change,
@@ -31,16 +32,12 @@ from proxy.server.messages import (
     EventRow,
     EvictCommand,
     EvictReply,
-    HandlerNotice,
-    HandlerReadyMessage,
-    HandlerStartMessage,
     HoldersCommand,
     HoldersReply,
     ListCommand,
     ListReply,
     LogNotice,
     Notice,
-    PartRow,
     PartsCommand,
     PartsReply,
     PrepareCommand,

@@ -37,7 +37,8 @@ from proxy.relay.handler_metrics import HandlerMetrics
 from proxy.relay.relay import Relay
 from proxy.relay.route import Route
 from proxy.relay.upstream import Endpoint, Upstream
-from proxy.server.messages import Change, LimitsRow, StartMessage
+from proxy.server.limit_rows import LimitsRow
+from proxy.server.messages import Change, StartMessage
 from proxy.server.protocol import change_fault
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter

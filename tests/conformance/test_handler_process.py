@@ -14,8 +14,8 @@ from control.fleet.handler_process import COMMAND
 from control.fleet.wiring import HANDLER
 from proxy.handler.runtime import Runtime
 from proxy.handler.wire import ANSWER, REQUEST_HEAD, Facts, RecordReader, encode_closed, encode_open, read_hello, read_reply, record_end, request_head
+from proxy.server.handler_messages import HandlerStartMessage
 from proxy.server.link import Handover, LinkReader, encode, send_handover
-from proxy.server.messages import HandlerStartMessage
 from proxy.server.protocol import WIRE_VERSION, read_handler_notice, read_handler_ready
 from tests.fakes import fleet
 from tests.fakes.conformance import Kind

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from proxy.handler import wire
 from proxy.handler.wire import RecordReader, record_end
+from proxy.server.handler_messages import HandlerStartMessage
 from proxy.server.link import Handover, LinkReader, encode, send_handover
-from proxy.server.messages import HandlerStartMessage
 from proxy.server.protocol import WIRE_VERSION, read_handler_notice, read_handler_ready
 
 PATIENCE = 20.0

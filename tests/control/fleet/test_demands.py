@@ -3,7 +3,7 @@
 from typing import Any
 
 from control.fleet.demands import Demand, Demands, RateKey
-from proxy.server.messages import DemandRow
+from proxy.server.limit_rows import DemandRow
 
 
 def row(name: str, passed: int, users: int) -> DemandRow:

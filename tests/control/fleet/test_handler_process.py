@@ -11,7 +11,7 @@ from control.errors import StartError
 from control.fleet.child import Hiring
 from control.fleet.handler_process import KIND, HandlerPlace, HandlerProcess
 from control.fleet.reaper import Reaper
-from proxy.server.messages import BeatNotice, HandlerStartMessage
+from proxy.server.handler_messages import BeatNotice, HandlerStartMessage
 from proxy.server.protocol import WIRE_VERSION, Message
 from tests.fakes.fleet import ECHO, HANDLER_COMMAND, MemoryLog
 

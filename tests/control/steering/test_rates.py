@@ -15,7 +15,7 @@ from control.meters import Meters
 from control.steering.rates import Rates
 from proxy.config.limits import LimitOverride, LimitsConfig, RateLimits
 from proxy.relay.bucket import WHOLE, Bucket
-from proxy.server.messages import DemandRow
+from proxy.server.limit_rows import DemandRow
 from tests.fakes.fleet import MemoryLog, fleet, fleet_config, until
 from tests.fakes.readers import Reader, ReaderBench
 

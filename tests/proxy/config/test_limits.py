@@ -16,7 +16,7 @@ from proxy.config.limits import (
     limits_to_wire,
     parse_network,
 )
-from proxy.server.messages import LimitsRow, OverrideRow, RateRow
+from proxy.server.limit_rows import LimitsRow, OverrideRow, RateRow
 from proxy.server.shape import shape_of
 
 SIX = {"connections", "connection_rate", "request_bytes_rate", "response_bytes_rate", "request_frames_rate", "response_frames_rate"}

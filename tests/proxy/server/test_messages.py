@@ -24,7 +24,7 @@ def test_each_message_can_be_judged_and_has_a_word_of_its_own_kind(declared: Any
 
 
 def test_no_two_commands_and_no_two_notices_have_one_word() -> None:
-    for union in (messages.Command, messages.Notice, messages.HandlerNotice):
+    for union in (messages.Command, messages.Notice):
         found = [word for each in typing.get_args(union) for word in words(each)]
         assert len(set(found)) == len(found)
 
@@ -38,13 +38,3 @@ def test_the_modules_table_names_each_command_and_what_it_takes(declared: Any) -
         (line,) = (line for line in messages.__doc__.splitlines() if line.startswith("    ") and f" {word} " in f"{line} ")
         for key in declared.__annotations__.keys() - {"type", "id"}:
             assert key in line or (declared is messages.StartMessage and "…" in line)
-
-
-@pytest.mark.parametrize(
-    "declared", [messages.HandlerStartMessage, messages.HandlerReadyMessage, messages.BeatNotice], ids=lambda each: each.__name__
-)
-def test_the_modules_text_names_what_a_handler_process_hears_and_says(declared: Any) -> None:
-    assert messages.__doc__ is not None
-    text = messages.__doc__.partition("A handler process has the same link")[2]
-    assert all(f"``{word}" in text for word in words(declared))
-    assert declared is messages.BeatNotice or all(key in text for key in declared.__annotations__.keys() - {"type"})

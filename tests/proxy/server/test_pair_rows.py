@@ -9,7 +9,7 @@ from proxy.relay import ending
 from proxy.relay.counters import UpstreamCounters
 from proxy.relay.quotas import KeyDemand
 from proxy.relay.upstream import Endpoint, Upstream
-from proxy.server.messages import DemandRow
+from proxy.server.limit_rows import DemandRow
 from proxy.server.pair_rows import closed_row, demand_row, endpoint_down_row, endpoint_up_row, holder_row, open_row, refused_row
 from proxy.server.rows import ClosedRow, EndpointDownRow, EndpointUpRow, HolderRow, OpenRow
 from proxy.server.shape import shape_of

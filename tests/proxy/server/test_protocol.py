@@ -7,20 +7,9 @@ from typing import Any
 import pytest
 
 from proxy.server import messages, rows
-from proxy.server.messages import (
-    BeatNotice,
-    BulkCommand,
-    Change,
-    DemandNotice,
-    DemandRow,
-    DrainedNotice,
-    HandlerFacts,
-    HandlerReadyMessage,
-    HandlerStartMessage,
-    LogNotice,
-    ReadyMessage,
-    StartMessage,
-)
+from proxy.server.handler_messages import BeatNotice, HandlerFacts, HandlerReadyMessage, HandlerStartMessage
+from proxy.server.limit_rows import DemandRow
+from proxy.server.messages import BulkCommand, Change, DemandNotice, DrainedNotice, LogNotice, ReadyMessage, StartMessage
 from proxy.server.protocol import (
     EVENTS,
     HANDLER_NOTICES,
