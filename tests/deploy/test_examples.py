@@ -16,6 +16,7 @@ from control.configuration.schema import file_key, range_text
 from control.demo import certificates
 from proxy.config import model
 from proxy.config.key import Key, field_types, keys
+from proxy.handler import Answer, Context
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "deploy" / "examples"
 MANUAL = EXAMPLES / "framegate.yaml"
@@ -202,10 +203,22 @@ def test_what_the_readme_shows_loads(installed: Callable[[Path], Path], tmp_path
     readme = (EXAMPLES.parents[1] / "README.md").read_text()
     blocks = [block for block in re.findall(r"```yaml\n(.*?)```", readme, re.DOTALL) if "listeners:" in block]
     assert blocks
+    for name, code in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", readme, re.DOTALL):  # the handlers that they name
+        (installed(MANUAL).parent / name).write_text(code)
     for block in blocks:
         path = tmp_path / "readme.yaml"
         path.write_text(re.sub(r"\b(tls\.(?:crt|key))", r"/var/run/framegate/tls/\1", block))
         load(installed(path))
+
+
+def test_the_handler_that_the_readme_shows_does_what_is_said_of_it() -> None:
+    readme = (EXAMPLES.parents[1] / "README.md").read_text()
+    (code,) = re.findall(r"```python\n# shout\.py\n(.*?)```", readme, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    context, frame = Context(), b"a" * 5_000
+    answer = frame.upper()
+    assert [names["shout"](frame, context) for _ in range(3)] == [Answer(answer), Answer(answer), Answer(answer, throttle=0.5)]
 
 
 def test_the_configuration_of_the_overlay_loads(installed: Callable[[Path], Path]) -> None:
