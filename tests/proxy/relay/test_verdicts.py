@@ -13,6 +13,7 @@ from proxy.network.framings import FRAMINGS
 from proxy.network.leak_finding import LeakFindingPool
 from proxy.relay import verdicts
 from proxy.relay.handler_state import HandlerState
+from proxy.relay.throttle import QUOTA
 from tests.fakes.framing_model import stream
 from tests.fakes.handled import HandledWorld, channel_of, leg_of
 from tests.fakes.kafka_frames import answer, request
@@ -511,3 +512,22 @@ def test_who_holds_what_is_known_at_every_moment(make_handled: Make, monkeypatch
     process.settle()
     assert pool.found == []
     assert pool.used == 0
+
+
+def test_a_quota_and_a_handler_may_throttle_at_the_same_time(make_handled: Make) -> None:
+    """The channel is read when neither has a reason."""
+    world = make_handled()
+    process = world.process()
+    client, pair = world.served()
+    client.sendall(frame(b"one"))
+    process.reply(process.one(), wire.NOTHING, throttle_ms=500)
+    leg, channel = leg_of(pair), channel_of(pair)
+    assert leg.throttle is not None
+    leg.throttle.hold(QUOTA)
+    world.pass_time(0.6)
+    assert channel.mute_causes == mute.THROTTLE
+    client.sendall(frame(b"two"))
+    process.settle()
+    assert not process.asked
+    leg.throttle.let_go(QUOTA)
+    process.reply(process.one(), wire.NOTHING)
