@@ -29,9 +29,9 @@ class Cause(enum.StrEnum):
     DRAINED = "drained"
     DRAIN_TIMEOUT = "drain_timeout"
     HANDLER_FAILED = "handler_failed"  # it raised, its process is gone, or none was there in time
-    HANDLER_CLOSED = "handler_closed"  # it asked for it
     PROCESSOR_DIED = "processor_died"
     INTERNAL = "internal"  # our bug; it closes this connection only
+    HANDLER_CLOSED = "handler_closed"  # a handler asked for it
 
 
 ORDERLY_CAUSES: Final = frozenset({Cause.PEER_CLOSED, Cause.NO_DATA, Cause.IDLE, Cause.ADMIN, Cause.DRAINED})

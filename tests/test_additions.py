@@ -155,8 +155,8 @@ def test_a_field_of_which_nothing_is_said_does_not_pass(copy: Path) -> None:
 
 
 CAUSE = {
-    "proxy/cause.py": ('    INTERNAL = "internal"  # our bug; it closes this connection only\n', '    ADDED = "added"\n'),
-    PROTO: ("  CAUSE_INTERNAL = 22;\n", "  // Added.\n  CAUSE_ADDED = 23;\n"),
+    "proxy/cause.py": ('    HANDLER_CLOSED = "handler_closed"  # a handler asked for it\n', '    ADDED = "added"\n'),
+    PROTO: ("  CAUSE_HANDLER_CLOSED = 23;\n", "  // Added.\n  CAUSE_ADDED = 24;\n"),
 }
 CLOSED = """
 from control.service.convert import cause_name, channel_message

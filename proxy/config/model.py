@@ -330,7 +330,7 @@ class HandlersConfig:
         30_000
     )
     memory: Annotated[int, Key("what a process may hold, resident; one that grows beyond is killed and started anew; 0 never", "bytes", (0, TIB))] = 0
-    path: Annotated[tuple[str, ...], Key("folders in which Python looks for handlers, before all others", "path")] = (".",)
+    path: Annotated[tuple[str, ...], Key("folders in which Python looks for handlers, behind all others", "path")] = (".",)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

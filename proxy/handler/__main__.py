@@ -2,12 +2,11 @@
 
 It waits for the ``start`` message, imports and starts the handlers, says ``ready`` (or ``failed``), and serves until it is told to end.
 
-What it prints, and what the user's code does, goes to stderr, as it is: stdout is what framegate's commands answer on.
+What the user's code prints, control reads: a line is there when it is whole.
 """
 
 import asyncio
 import io
-import os
 import signal
 import socket
 import sys
@@ -41,8 +40,8 @@ def _read_start(command: socket.socket, reader: LinkReader) -> Message | None:
     return messages[0]
 
 
-def _print_to_stderr() -> None:
-    os.dup2(2, 1)
+def _print_lines() -> None:
+    """Of a pipe, Python would keep lines until it has a few KiB."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
 
@@ -71,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run a handler process; the exit code is 0 unless it could not start, or an error of its own ended it."""
     for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to everybody; control answers for all
         signal.signal(number, signal.SIG_IGN)
-    _print_to_stderr()
+    _print_lines()
     options = _arguments(arguments)
     command = socket.socket(fileno=options["--command-fd"])
     handover = socket.socket(fileno=options["--handover-fd"])

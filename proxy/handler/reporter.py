@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from types import FrameType
-from typing import Final, cast
+from typing import Final
 
 from proxy.handler.activity import Activity, Interrupted
 from proxy.server.link import LinkError, LinkReader, LinkWriter
@@ -159,7 +159,18 @@ class Reporter:
 
     def _beat(self, now_ns: int) -> None:
         if self._beats:
-            self._rows.append(cast(BeatNotice, {"type": "beat", **self._activity.beat(now_ns)._asdict()}))
+            said = self._activity.beat(now_ns)
+            self._rows.append(
+                BeatNotice(
+                    type="beat",
+                    handled=said.handled,
+                    failed=said.failed,
+                    busy_ns=said.busy_ns,
+                    in_handler=said.in_handler,
+                    oldest_ns=said.oldest_ns,
+                    queued=said.queued,
+                )
+            )
 
     def _write(self) -> None:
         """Write what was told; rows that control does not take are lost, first words are not."""

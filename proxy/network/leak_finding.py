@@ -7,6 +7,9 @@ What it finds is counted as a fault of the place ``pool``, with who held the byt
 - A run whose lease nobody gave back: its finalizer does.
 - Who holds bytes for a connection when it is closed: they are given back then.
 
+A lease on its way is booked for its account, whoever has it: runs are joined and replaced, and their leases with them. Only the run that the receive
+made knows whether it gave its own back.
+
 A dict entry for each holder and a call for each run with a lease: traffic in small frames that come whole costs nothing more, large ones little.
 """
 
@@ -80,7 +83,7 @@ class LeakFindingPool(MemoryPool):
 
     def name(self, holder: object) -> str:
         """Who that is, in words."""
-        if holder is None:
+        if isinstance(holder, Account):
             return "somebody"
         label = self._labels.get(id(holder))
         kind = type(holder).__name__
@@ -88,6 +91,7 @@ class LeakFindingPool(MemoryPool):
 
     def take_in(self, account: "LeakFindingAccount", kind: i64, size: i64, holder: object) -> None:
         """Write down what somebody holds."""
+        holder = bearer(account, holder)
         key = (id(holder), int(kind))
         book = self._books.get(key)
         if book is None:
@@ -96,8 +100,15 @@ class LeakFindingPool(MemoryPool):
             self.tell(f"{self.name(holder)} books {size} bytes ({KINDS[kind]}) at a second account")
         book.held += size
 
-    def take_out(self, kind: i64, size: i64, holder: object) -> "LeakFindingAccount | None":
+    def take_out(self, account: "LeakFindingAccount", kind: i64, size: i64, holder: object) -> "LeakFindingAccount | None":
         """Strike out what somebody gives back; whose account it was booked at, or None when it does not hold so much, which is told."""
+        if isinstance(holder, LentRun):
+            if holder.given:
+                self.tell(f"a run of {holder.lender} gives back {size} bytes of its lease again")
+                return None
+            holder.given = True
+            account = holder.account
+        holder = bearer(account, holder)
         key = (id(holder), int(kind))
         book = self._books.get(key)
         held: i64 = 0 if book is None else book.held
@@ -126,7 +137,7 @@ class LeakFindingAccount(Account):
         if size == 0:
             super().release(kind, 0, holder)
             return
-        owner = holder.owner_of(size) if isinstance(holder, LentRun) else self.leaks.take_out(kind, size, holder)
+        owner = self.leaks.take_out(self, kind, size, holder)
         if owner is None:
             return
         if owner is not self:
@@ -134,7 +145,7 @@ class LeakFindingAccount(Account):
         owner.give_back(kind, size)
 
     def hand_over(self, size: i64, giver: object = None, taker: object = None) -> None:
-        owner = giver.owner_of(size) if isinstance(giver, LentRun) else self.leaks.take_out(BEGUN, size, giver)
+        owner = self.leaks.take_out(self, BEGUN, size, giver)
         if owner is None:  # the taker needs it all the same
             super().charge(BEGUN, size, None)
         elif owner is not self:
@@ -146,7 +157,7 @@ class LeakFindingAccount(Account):
 
     def put_right(self, kind: i64, size: i64, holder: object) -> None:
         """Give back what a holder has forgotten."""
-        self.leaks.take_out(kind, size, holder)
+        self.leaks.take_out(self, kind, size, holder)
         self.give_back(kind, size)
 
     def give_back(self, kind: i64, size: i64) -> None:
@@ -167,44 +178,42 @@ class LeakFindingAccount(Account):
         framing: Framing,
     ) -> Run:
         """A run that takes over what a receive holds."""
-        self.leaks.take_out(BEGUN, lease, receive)
+        self.leaks.take_out(self, BEGUN, lease, receive)
+        self.leaks.take_in(self, BEGUN, lease, None)
         return LentRun(self, self.leaks.name(receive), Run(head, head_size, data, first, end, frames, lease, part, framing))
 
 
 class LentRun(Run):
-    """A run whose lease must be given back, once, before it is gone.
+    """A run whose lease must be given back, once, before it is gone; or taken over, which leaves it with none.
 
     Args:
         account: at which the lease is booked.
         lender: whose it was, in words.
         like: the run that it is.
+
+    Attributes:
+        given: it was given back, or to a send.
     """
 
     def __init__(self, account: LeakFindingAccount, lender: str, like: Run) -> None:
         super().__init__(like.head, like.head_size, like.data, like.first, like.end, like.frames, like.lease, like.part, like.framing)
-        self._account: Final = account
-        self._lender: Final = lender
-        self._owed: i64 = like.lease
+        self.account: Final = account
+        self.lender: Final = lender
+        self.given: bool = False
 
     def give_lease(self, run: Run) -> Run:
         run.lease = self.lease
         self.lease = 0
-        self._owed = 0
-        return LentRun(self._account, self._lender, run)
-
-    def owner_of(self, size: i64) -> LeakFindingAccount | None:
-        """Strike out the lease that is given back; at which account it was booked, or None when it was given back before, which is told."""
-        if size != self._owed:
-            self._account.leaks.tell(
-                f"a run of {self._lender} gives back {size} bytes of its lease, and has {self._owed}: twice, or what is another's"
-            )
-            return None
-        self._owed = 0
-        return self._account
+        return LentRun(self.account, self.lender, run)
 
     def __del__(self) -> None:
-        if self._owed != 0:
-            self._account.leaks.tell(f"a run of {self._lender} is gone with its lease of {self._owed} bytes: {self.frames} frames, {self.size} bytes")
-            owed = self._owed
-            self._owed = 0
-            self._account.give_back(BEGUN, owed)
+        lease = self.lease
+        if lease != 0 and not self.given:
+            leaks = self.account.leaks
+            leaks.tell(f"a run of {self.lender} is gone with its lease of {lease} bytes: {self.frames} frames, {self.size} bytes")
+            self.account.put_right(BEGUN, lease, None)
+
+
+def bearer(account: LeakFindingAccount, holder: object) -> object:
+    """Who a booking is written down for: a run, or nobody, stands for all leases of the account that are on their way."""
+    return account if holder is None or isinstance(holder, Run) else holder

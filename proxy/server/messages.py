@@ -152,7 +152,7 @@ class HandlerStartMessage(TypedDict):
 
     Attributes:
         handlers: ``package.module:name`` by listener.
-        path: folders in which Python looks before all others, absolute.
+        path: folders in which Python looks behind all others, absolute.
         upstreams: by listener, whether it has one.
     """
 

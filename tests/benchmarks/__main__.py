@@ -34,6 +34,7 @@ import pipeline_lossless
 import pipeline_packing
 import pipeline_rates
 import pressure
+import quotas
 import reframing
 import report
 import scale
@@ -62,6 +63,7 @@ PARTS: dict[str, Callable[[Stage], dict[str, object]]] = {
     "features": features.run,
     "reframing": reframing.run,
     "handlers": handlers.run,
+    "quotas": quotas.run,
     "scale": scale.run,
     "control": steering.run,
     "start": starting.run,

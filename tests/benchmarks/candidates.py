@@ -276,6 +276,8 @@ class Framegate(Candidate):
     processors = 1
     most_connections = 0
     upstream_framing = "int32"
+    rates: tuple[tuple[str, int], ...] = ()
+    """Of the node, of the listener, and of the address that all clients have."""
     group: Group | None = None
     ports: dict[str, int]
 
@@ -304,6 +306,8 @@ class Framegate(Candidate):
         listener["protocol"] = self.protocol
         if self.most_connections:
             listener["limits"] = {"connections": self.most_connections}
+        if self.rates:
+            listener["limits"] = dict(self.rates)
         if self.load.downstream_tls:
             listener["tls"] = {"certificate": str(certificate.certificate), "key": str(certificate.key), "min_version": "1.3"}
         upstream: dict[str, object] = {"name": "echo", "endpoints": [f"127.0.0.1:{self.place.upstream(self.load)}"]}
@@ -319,6 +323,8 @@ class Framegate(Candidate):
             "upstreams": [upstream],
             "telemetry": {"prometheus": {"address": "127.0.0.1:0"}},
         }
+        if self.rates:
+            configuration["limits"] = {**dict(self.rates), "per_address": dict(self.rates)}
         if self.tap_rules:
             directory = self.place.tap_directory / self.name
             shutil.rmtree(directory, ignore_errors=True)

@@ -44,6 +44,39 @@ class FramegateSmallPool(Framegate):
     limit = "1100KiB"
 
 
+class FramegateUnreached(Framegate):
+    """Every rate is set, at each level, and none is reached."""
+
+    name = "framegate-unreached"
+    rates = (
+        ("request_bytes_rate", 1 << 40),
+        ("response_bytes_rate", 1 << 40),
+        ("request_frames_rate", 1_000_000_000),
+        ("response_frames_rate", 1_000_000_000),
+    )
+
+
+class FramegateLimited(Framegate):
+    """A rate of bytes from clients that the closed loop is held up by."""
+
+    name = "framegate-limited"
+    rates = (("request_bytes_rate", 10_000_000),)
+
+
+class FramegateLimitedTwo(FramegateLimited):
+    """The same in two processors, which share it."""
+
+    name = "framegate-limited-two"
+    processors = 2
+
+
+class FramegateLimitedFrames(Framegate):
+    """A rate of frames from clients likewise."""
+
+    name = "framegate-limited-frames"
+    rates = (("request_frames_rate", 20_000),)
+
+
 class FramegateHostages(Framegate):
     """A pool of 64 MiB, in front of which a thousand clients hold what they can."""
 
@@ -133,6 +166,7 @@ class FramegateHandler(Framegate):
 FRAMEGATES = (
     *(Framegate, FramegateIdleRule, FramegateTap, FramegateTapMute, FramegateKafka, FramegateSmallPool, FramegateTwo, FramegateSteered),
     *(FramegateHostages, FramegateHostagesSmall, FramegateCircle, FramegateRoom, FramegateSlowReaders, FramegateSized),
+    *(FramegateUnreached, FramegateLimited, FramegateLimitedTwo, FramegateLimitedFrames),
     *(FramegateVarint, FramegateHandler),
 )
 SERVERS = (AsyncioStreams, AsyncioProtocol, UvloopStreams, UvloopProtocol)

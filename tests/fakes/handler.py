@@ -11,7 +11,7 @@ silent          tells nothing once it is ready
 hungry          takes 64 MiB once it is ready
 deaf            does not hear stop, nor the end of its link
 raising         says that a handler raised
-babbling        tells what nobody knows, and a beat without numbers
+babbling        tells what nobody knows, and a row of which nobody knows
 parent          has a child of its own, which sleeps for a minute
 older, newer    says that it speaks another version of the link
 unversioned     says no version of it
@@ -43,7 +43,7 @@ from proxy.handler.wire import (
     reply_head,
 )
 from proxy.server.link import LinkReader, encode, receive_handover
-from proxy.server.messages import BeatNotice, FailedMessage, HandlerReadyMessage
+from proxy.server.messages import BeatNotice, FailedMessage, HandlerReadyMessage, LogNotice
 from proxy.server.messages import HandlerFacts as FactsOfStart
 from proxy.server.protocol import WIRE_VERSION, event_notice, read_handler_start
 from proxy.server.rows import HandlerRaisedRow
@@ -135,7 +135,7 @@ class FakeHandlerProcess:
             self.send(event_notice("handler_raised", row))
         elif self.mode == "babbling":
             self.send({"type": "dance"})
-            self.send({"type": "beat"})
+            self.send(LogNotice(type="log", level="info", event="dance", fields={}))
         elif self.mode == "parent":
             child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
             print(f"child {child.pid}", flush=True)

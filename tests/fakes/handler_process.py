@@ -5,13 +5,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from proxy.handler import wire
 from proxy.handler.wire import RecordReader, record_end
 from proxy.server.link import Handover, LinkReader, encode, send_handover
+from proxy.server.messages import HandlerStartMessage
 from proxy.server.protocol import WIRE_VERSION, read_handler_notice, read_handler_ready
 
 PATIENCE = 20.0
@@ -129,16 +130,16 @@ class HandlerProcess:
     def start(self, handlers: dict[str, str], path: Sequence[Path] = ()) -> None:
         """Say the first words."""
         self.tell(
-            {
-                "type": "start",
-                "wire": WIRE_VERSION,
-                "slot": 3,
-                "generation": 1,
-                "node": "test",
-                "handlers": handlers,
-                "path": [str(folder) for folder in path],
-                "upstreams": dict.fromkeys(handlers, False),
-            }
+            HandlerStartMessage(
+                type="start",
+                wire=WIRE_VERSION,
+                slot=3,
+                generation=1,
+                node="test",
+                handlers=handlers,
+                path=[str(folder) for folder in path],
+                upstreams=dict.fromkeys(handlers, False),
+            )
         )
 
     def serve(self, handlers: dict[str, str], path: Sequence[Path] = ()) -> dict[str, Any]:
@@ -148,7 +149,7 @@ class HandlerProcess:
         assert message["type"] == "ready", message
         return dict(read_handler_ready(message))
 
-    def tell(self, message: dict[str, Any]) -> None:
+    def tell(self, message: Mapping[str, Any]) -> None:
         self.command.sendall(encode(message))
 
     def message(self, *kinds: str) -> dict[str, Any]:

@@ -111,6 +111,9 @@ class Journal:
         self.write("stop")
 
 
+shared = Journal()
+
+
 class AsyncJournal(Journal):
     name = "async"
 

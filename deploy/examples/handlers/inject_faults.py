@@ -3,9 +3,10 @@
 ``inject_faults.yaml`` beside this file is a framegate configuration with it; ``listeners[].handler: inject_faults:faults`` is all it takes. The
 listener has an upstream; frames that no fault meets go on as they came.
 
-The faults are in a file, JSON or YAML: ``$FRAMEGATE_FAULTS``, or ``faults.yaml`` in the folder of this file. It is looked at once a second while
-frames come, and read anew when it is another (time of change, inode or size): faults are switched on and off while framegate runs. Without a file
-there are no faults. A file that cannot be used changes nothing: the rules before stay in force, and a line on stderr says what is wrong with it.
+The faults are in a file, JSON or YAML: ``$FRAMEGATE_FAULTS`` (a variable that framegate passes on when ``FRAMEGATE_HANDLER_ENV`` names it), or
+``faults.yaml`` in the folder of this file. It is looked at once a second while frames come, and read anew when it is another (time of change, inode
+or size): faults are switched on and off while framegate runs. Without a file there are no faults. A file that cannot be used changes nothing: the
+rules before stay in force, and a line on stderr, which is a row ``handler_output`` of framegate's log, says what is wrong with it.
 
 ::
 
@@ -97,7 +98,7 @@ class Rule:
     fault: str
     seconds: float = 0.0
     keep: int = 0
-    bytes: int = 1
+    count: int = 1
     share: float = 1.0
     seed: int = 0
     ttl: float | None = None
@@ -126,7 +127,7 @@ class Rule:
         """Other values at so many places, each place once; a frame that is shorter is corrupted as a whole."""
         places: set[int] = set()
         turn = 1
-        while len(places) < min(self.bytes, len(frame)):
+        while len(places) < min(self.count, len(frame)):
             places.add(int.from_bytes(self.dice(context, turn)[:8], "big") % len(frame))
             turn += 1
         data = bytearray(frame)
@@ -247,7 +248,8 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
 
 
 def _yaml(text: bytes) -> object:
-    from ruamel.yaml import YAML, YAMLError  # framegate brings it along
+    from ruamel.yaml import YAML  # framegate brings it along
+    from ruamel.yaml.error import YAMLError
 
     try:
         return YAML(typ="safe", pure=True).load(text)
@@ -269,6 +271,7 @@ def _rule(item: object, place: str, faults: list[str]) -> Rule | None:
         match = _take(taken.pop("match", {}), f"{place}.match", _MATCH, faults)
         size = _take(match.pop("size", {}), f"{place}.match.size", _SIZE, faults)
         if len(faults) == before:
+            taken["count"] = taken.pop("bytes", 1)
             return Rule(**taken, match=Match(**match, least=size.get("min", 0), most=size.get("max")))
     return None
 
@@ -290,10 +293,10 @@ def _take(item: object, place: str, known: dict[str, Callable[[Any], Any]], faul
     return taken
 
 
-def _number(least: float, most: float, kind: type = float) -> Callable[[Any], Any]:
+def _number(least: float, most: float, *, whole: bool = False) -> Callable[[Any], Any]:
     def take(value: Any) -> Any:
-        if isinstance(value, bool) or not isinstance(value, (int, kind)) or not least <= value <= most:
-            raise ValueError(f"is to be {'a whole number' if kind is int else 'a number'} from {least:g} to {most:g}, not {value!r:.50}")
+        if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not least <= value <= most:
+            raise ValueError(f"is to be {'a whole number' if whole else 'a number'} from {least:g} to {most:g}, not {value!r:.50}")
         return value
 
     return take
@@ -328,7 +331,7 @@ def _regex(value: Any) -> re.Pattern[bytes]:
         raise ValueError(f"{value!r:.50} is no regular expression: {error}") from error
 
 
-_SIZE: dict[str, Callable[[Any], Any]] = {"min": _number(0, 2**31, int), "max": _number(0, 2**31, int)}
+_SIZE: dict[str, Callable[[Any], Any]] = {"min": _number(0, 2**31, whole=True), "max": _number(0, 2**31, whole=True)}
 _MATCH: dict[str, Callable[[Any], Any]] = {
     "listeners": _list(_word()),
     "directions": _list(_word("request", "response")),
@@ -342,10 +345,10 @@ _RULE: dict[str, Callable[[Any], Any]] = {
     "name": _word(),
     "fault": _word(*FAULTS),
     "seconds": _number(0, 3600),
-    "keep": _number(0, 2**31, int),
-    "bytes": _number(1, 1_000_000, int),
+    "keep": _number(0, 2**31, whole=True),
+    "bytes": _number(1, 1_000_000, whole=True),
     "share": _number(0, 1),
-    "seed": _number(-(2**63), 2**63, int),
+    "seed": _number(-(2**63), 2**63, whole=True),
     "ttl": _number(0, 10**9),
     "match": _object,
 }

@@ -1,4 +1,4 @@
-"""A request logger: one line of JSON per frame on stderr, in which fields of JSON bodies are masked. To be copied and changed.
+"""A request logger: one line of JSON per frame, in which fields of JSON bodies are masked. To be copied and changed.
 
 ``mask_field.yaml`` beside this file is a framegate configuration with it; ``listeners[].handler: mask_field:requests`` is all it takes.
 
@@ -6,6 +6,8 @@ A line holds when and where a frame came from, its sequence on its connection, i
 every value of a field that is to be masked, whatever its type. A field is a name, which is masked wherever it occurs (``password``), or a path from
 the top (``user.card.number``; ``*`` is any key, and lists are passed through: ``users.name`` masks the name of every user). Names are compared
 without regard to case.
+
+Lines go to stderr, which framegate makes rows of its own log of, ``handler_output``, and cuts after 4 KiB; ``log`` may send them elsewhere.
 
 Of a body that is not JSON, or longer than ``most`` bytes, only the length is logged: what cannot be read cannot be masked either.
 

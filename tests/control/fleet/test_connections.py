@@ -10,6 +10,21 @@ from tests.fakes.fleet import Fleet, open_channels, run, until
 from tests.fakes.rows import closed_row
 
 
+def test_each_connection_has_one_closed_row_with_the_id_it_was_listed_under() -> None:
+    """Number 177."""
+
+    async def scenario(made: Fleet) -> None:
+        ids = await open_channels(made, 3)
+        await made.steering.close_channels(ids[:1])
+        made.supervisor.running[0].kill("died")
+        await until(lambda: len([row for row in made.events if row["event"] == "closed"]) >= 3)
+        await until(lambda: made.supervisor.status()[0].state == "running" and made.supervisor.status()[0].restarts == 1)
+        assert sorted(row["id"] for row in made.events if row["event"] == "closed") == ids
+        assert made.acceptor.listeners["a"].open == 0
+
+    run(scenario, 1)
+
+
 def test_a_row_that_overtakes_the_booking_of_its_connection_leaves_nothing_open() -> None:
     async def scenario(made: Fleet) -> None:
         processor = made.supervisor.running[0]

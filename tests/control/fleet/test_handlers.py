@@ -252,7 +252,7 @@ def test_what_a_handler_raised_is_a_row_and_an_event(monkeypatch: pytest.MonkeyP
 def test_what_cannot_be_read_costs_that_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(made: Fleet, handlers: Handlers) -> None:
         await until(lambda: made.log.events("task_failed"))
-        assert "beat.handled is missing" in made.log.events("task_failed")[0]["error"]
+        assert "no event dance" in made.log.events("task_failed")[0]["error"]
         assert [(row["handler"], row["type"]) for row in made.log.events("link_unknown")] == [(0, "dance")]
         await until(lambda: process(handlers).beat is not None)
 

@@ -204,7 +204,7 @@ def test_at_the_nodes_limit_others_wait_without_being_refused_and_the_protected_
     assert made.meters.value("connection.rejected", "a", "address_connections") == 0
     (row,) = [row for row in made.log.events("accept_waits") if row["count"] == 1][:1]
     assert (row["listener"], row["reason"], row["key"]) == ("a", "node_connections", "limits.connections")
-    assert made.acceptor.listeners["a"].handed == 5
+    made.until(lambda: made.acceptor.listeners["a"].handed == 5)
 
 
 def test_a_listener_at_its_limit_holds_up_no_other(gate: Make) -> None:
@@ -219,7 +219,7 @@ def test_a_listener_at_its_limit_holds_up_no_other(gate: Make) -> None:
     for _ in range(2):
         made.end(next(index for index, (handover, _) in enumerate(made.served) if handover.listener == "b"))
         made.until(lambda: made.has(1, "b"))
-    assert made.acceptor.listeners["b"].handed == 3
+    made.until(lambda: made.acceptor.listeners["b"].handed == 3)
 
 
 def test_a_rate_lets_one_in_whenever_its_time_has_come(gate: Make) -> None:
@@ -348,7 +348,7 @@ def test_a_client_that_gave_up_while_it_waited_costs_nothing(gate: Make) -> None
     for served in range(4):
         made.end()
         made.until(lambda: made.has(1))
-        assert made.listenings["a"].handed == served + 2
+        made.until(lambda served=served: made.listenings["a"].handed == served + 2)  # type: ignore[misc]
 
 
 def test_ipv4_is_ipv4_on_an_ipv6_socket_and_ipv6_is_counted_by_its_64(gate: Make) -> None:
@@ -403,4 +403,5 @@ def test_nobody_waits_for_ever_and_listeners_take_turns_under_a_limit_that_moves
         assert len(made.served) <= 20
     assert sorted(order) == ["a"] * 300 + ["b"] * 300 + ["c"] * 300
     assert {listener: order[:60].count(listener) >= 12 for listener in "abc"} == dict.fromkeys("abc", True)
-    assert made.acceptor._admission._quotas.open() in (0, 1), "the last is given back when the thread looks"
+    made.settled()
+    assert made.acceptor._admission._quotas.open() == 0

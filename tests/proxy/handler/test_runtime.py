@@ -149,15 +149,14 @@ def test_what_a_handler_raises_is_told_with_its_traceback(scripted):
         pass
 
 
-def test_what_a_handler_prints_goes_to_stderr_at_once(tmp_path):
-    with (tmp_path / "out").open("wb") as out, HandlerProcess(stdout=out.fileno(), stderr=subprocess.PIPE) as process:
+def test_what_a_handler_prints_is_there_at_once():
+    with HandlerProcess(stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         process.serve({"in": "sample_handlers:scripted"}, [FAKES])
         processor = process.processor()
         processor.open(1)
         processor.request(1, 0, b"print hello from a handler")
-        assert process.process.stderr is not None
-        assert process.process.stderr.readline() == b"hello from a handler\n"
-    assert (tmp_path / "out").read_bytes() == b""
+        assert process.process.stdout is not None
+        assert process.process.stdout.readline() == b"hello from a handler\n"
 
 
 def test_folders_are_appended_in_order_and_shadow_nothing(process, tmp_path):
@@ -229,6 +228,13 @@ def test_each_handler_is_started_and_stopped_once(process, tmp_path, how):
     assert process.wait() == 0
     assert journal(tmp_path)[:2] == ["journal start", "async start"]
     assert sorted(journal(tmp_path)[2:]) == ["async stop", "journal stop"]  # side by side
+
+
+def test_an_object_that_two_listeners_name_is_started_and_stopped_once(process, tmp_path):
+    process.serve({"a": "sample_handlers:shared", "b": "sample_handlers:shared"}, [FAKES, tmp_path])
+    process.tell({"type": "stop"})
+    assert process.wait() == 0
+    assert journal(tmp_path) == ["journal start", "journal stop"]
 
 
 def test_a_stop_that_raises_is_told_and_keeps_no_other_from_its_own(process, tmp_path):

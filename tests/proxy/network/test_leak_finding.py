@@ -5,6 +5,7 @@ import gc
 import pytest
 
 from proxy.cause import Cause
+from proxy.network.channel import Channel
 from proxy.network.leak_finding import LeakFindingAccount, LeakFindingPool, LentRun
 from proxy.network.memory_pool import BEGUN, PENDING, PIECE_OVERHEAD, TLS
 from proxy.network.receive import Receive, ReceiveLimit
@@ -80,7 +81,7 @@ def test_a_lease_that_is_given_back_twice(desk: Desk) -> None:
     release(desk.account, run)
     run.lease = BOOKED
     release(desk.account, run)
-    assert desk.found() == f"a run of Receive of channel 7 gives back {BOOKED} bytes of its lease, and has 0: twice, or what is another's"
+    assert desk.found() == f"a run of Receive of channel 7 gives back {BOOKED} bytes of its lease again"
 
 
 def test_a_lease_that_is_sent_and_given_back(desk: Desk) -> None:
@@ -91,7 +92,37 @@ def test_a_lease_that_is_sent_and_given_back(desk: Desk) -> None:
     release(desk.account, run)  # the lease was not set to 0
     assert desk.pool.used == desk.pool.pending == held
     desk.send.finish()
-    assert "twice" in desk.found()
+    assert "again" in desk.found()
+
+
+def test_a_lease_that_another_run_takes_over_unseen(desk: Desk) -> None:
+    """As runs are joined: whoever has it then gives it back, once."""
+    run = desk.lent()
+    joined = Run(None, 0, b"joined", 0, 6, 1, int(run.lease))
+    run.lease = 0
+    del run
+    gc.collect()
+    assert desk.pool.found == []
+    release(desk.account, joined)
+    assert (desk.pool.found, desk.pool.used) == ([], 0)
+    joined.lease = BOOKED
+    release(desk.account, joined)
+    assert desk.found() == f"somebody gives back {BOOKED} bytes (begun), and has 0: twice, or what is another's"
+
+
+def test_a_lease_that_has_grown(desk: Desk) -> None:
+    """As a frame's that waits for a handler: it is given back whole, or told whole."""
+    run = desk.lent()
+    desk.account.charge(BEGUN, 30)
+    run.lease += 30
+    release(desk.account, run)
+    assert (desk.pool.found, desk.pool.used) == ([], 0)
+    run = desk.lent()
+    desk.account.charge(BEGUN, 30)
+    run.lease += 30
+    del run
+    gc.collect()
+    assert f"its lease of {BOOKED + 30} bytes" in desk.found()
 
 
 def test_bytes_of_a_holder_that_are_given_back_twice(desk: Desk) -> None:
@@ -169,20 +200,21 @@ def test_a_fault_of_the_pool_is_told_where_faults_are() -> None:
     with net_bench(kind="leak_finding") as bench:
         bench.faults = 1
         channel, peer = bench.ready_pair()
-        forgotten: list[int] = []
+        received, dropped = bench.listener.received, []
 
-        def forget(_: object, run: Run) -> None:
-            if not forgotten:
-                forgotten.append(int(run.lease))
-                run.lease = 0  # what has no lease is not given back
+        def receive(channel: Channel, run: Run) -> None:
+            if dropped:
+                received(channel, run)
+            else:
+                dropped.append(run.size)
 
-        bench.listener.on_run = forget
+        bench.listener.received = receive  # type: ignore[method-assign]
         for _ in range(2):
             peer.send(frame(20)[:10])
             bench.poll()
             peer.send(frame(20)[10:])
             bench.poll()
-        assert bench.listener.frames[channel] == 2
+        assert (bench.listener.frames[channel], channel.frames_received) == (1, 2)
         (fault,) = bench.selector.faults.take()
         assert (fault.place, fault.times) == ("pool", 1)
         assert fault.error == f"a run of Receive of downstream channel 1 is gone with its lease of {BOOKED} bytes: 1 frames, 24 bytes"

@@ -294,6 +294,39 @@ def test_two_buckets_do_not_send_anybody_to_and_fro(bench: ReaderBench) -> None:
     assert all(reader.bytes >= 0.9 * min(had) for reader in few)
 
 
+def test_who_was_admitted_by_one_bucket_and_waits_for_another_is_not_sent_back(bench: ReaderBench) -> None:
+    """Else two buckets, each used up by others while the other one lets in, could do so again and again."""
+    listener, node = bench.bucket(1_000), bench.bucket(1_000)
+    other = Reader([listener])
+    node.charge(Reader([node]).stakes[0], 100, bench.clock.now)
+    reader = Reader([listener, node], [10])
+    assert reader.read(bench.clock.now) == 0
+    assert node.waiting == 1
+    listener.charge(other.stakes[0], 10_000, bench.clock.now)
+    bench.clock.advance_ms(100)
+    bench.selector.poll(0)
+    assert not reader.waits
+    assert reader.read(bench.clock.now) == 10
+    reader.frames.append(10)
+    assert reader.read(bench.clock.now) == 0, "for one read"
+
+
+def test_a_token_that_comes_while_one_is_being_used_is_not_lost(bench: ReaderBench) -> None:
+    """A frame takes 40 ms to come; at 30 a second a token comes each 33: the next one is there."""
+    bucket = bench.bucket(30, frames=True)
+    stake = Stake(bucket, Reader([bucket]))
+    frames = begun = 0
+    for now_ms in range(10_000):
+        bench.clock.advance_ms(1)
+        bucket.is_full(bench.clock.now)  # as somebody else's turn would, it counts the tokens meanwhile
+        if not begun and bucket.admits(stake, bench.clock.now):
+            begun = now_ms
+        elif begun and now_ms - begun >= 40:
+            bucket.charge(stake, 1, bench.clock.now)
+            frames, begun = frames + 1, 0
+    assert frames >= 235
+
+
 def test_demand_is_what_passed_and_how_many_would_share_alike(bench: ReaderBench) -> None:
     bucket = bench.bucket(1_000_000)
     for _ in range(3):

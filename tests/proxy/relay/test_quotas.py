@@ -85,6 +85,15 @@ def test_to_join_twice_changes_nothing_and_to_leave_twice_neither(net):
     assert (throttle.meter, quotas.address_count) == (None, 0)
 
 
+def test_what_was_read_is_paid_for_when_a_connection_leaves(net):
+    quotas = Quotas(net.selector, LoopCounters())
+    quotas.set_limits(limits(node=BYTES))
+    throttle = join(net, quotas)
+    throttle.channel.read_half.bytes_received += 30_000  # in the read that ends it
+    quotas.leave(throttle)
+    assert quotas.node.buckets[0].passed == 30_000
+
+
 def test_a_rate_that_is_taken_away_frees_who_waits_before_it_follows(net):
     quotas = Quotas(net.selector, LoopCounters())
     quotas.set_limits(limits(node=RateLimits(request_bytes_rate=10)))
