@@ -25,10 +25,10 @@ run-kafka:  ## the same in front of a real Apache Kafka broker
 PYTEST := python -m pytest -n 2 --dist loadfile
 
 test:  ## the tests, over the built wheel (compiled) in its own environment
-	@$(setup) test --with java --wish compiler,maven,openssl -- $(PYTEST) $(ARGS)
+	@$(setup) test --with java --wish compiler,maven,mariadb,openssl -- $(PYTEST) $(ARGS)
 
 test-pure:  ## the same tests, over the source, interpreted
-	@$(setup) pure --with java --wish maven,openssl -- $(PYTEST) $(ARGS)
+	@$(setup) pure --with java --wish maven,mariadb,openssl -- $(PYTEST) $(ARGS)
 
 lint:  ## ruff, mypy strict, import contracts
 	@$(setup) pure -- ruff check .

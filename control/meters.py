@@ -50,11 +50,12 @@ class Meters:
         """Let the counters of accept start at 0, so that a rate can be seen from the first one on."""
         for listener in listeners:
             self._values.setdefault(("accept.blocked.time", (listener,)), 0)
-            for reason in _reasons():
-                self._values.setdefault(("connection.rejected", (listener, reason)), 0)
+            for name in ("connection.rejected", "accept.limited.time"):
+                for reason in _reasons(name):
+                    self._values.setdefault((name, (listener, reason)), 0)
 
 
-def _reasons() -> tuple[str, ...]:
-    metric = next(metric for metric in METRICS if metric.name == "framegate.connection.rejected")
-    assert metric.keys == (LISTENER, REASON), "the rejected connections are counted by listener and reason"
+def _reasons(name: str) -> tuple[str, ...]:
+    metric = next(metric for metric in METRICS if metric.name == f"framegate.{name}")
+    assert metric.keys == (LISTENER, REASON), "what happens at accept is counted by listener and reason"
     return metric.attributes[1][1]

@@ -220,7 +220,7 @@ class Proxy:
             listening = Listening(listener)
             self._on_stop(listening.close)
             listeners.append(listening)
-        acceptor = Acceptor(listeners, self._meters, self._log, self._guard)
+        acceptor = Acceptor(listeners, self._meters, self._log, self._guard, config.limits)
         self._on_stop(acceptor.close)
         self._on_stop(acceptor.stop)
         return acceptor

@@ -1,6 +1,6 @@
 """Sets up what a task of the Makefile needs, then runs the task in it.
 
-``python3 deploy/environment.py KIND [--with java] [--wish compiler,openssl,maven,peers] [-- COMMAND …]``
+``python3 deploy/environment.py KIND [--with java] [--wish compiler,openssl,maven,mariadb,peers] [-- COMMAND …]``
 
 =======  ===============  ================================================================================================
 kind     where            what
@@ -54,6 +54,7 @@ KINDS: dict[str, tuple[str, str]] = {
 }
 OLDEST_PYTHON = (3, 11)
 OLDEST_JAVA = 17
+SBIN = "/usr/sbin"  # where servers are, and few people's path leads
 OPENSSL_HEADER = "/usr/include/openssl/ssl.h"
 PLAIN_EVERY_S = 10
 GRACE_S = 10
@@ -100,6 +101,14 @@ def has_maven() -> bool:
     return shutil.which("mvn") is not None
 
 
+def has_mariadb() -> bool:
+    """Whether a MariaDB server is here, its command line, and its library for Perl."""
+    path = os.pathsep.join((os.environ.get("PATH", os.defpath), SBIN))
+    if not all(shutil.which(name, path=path) for name in ("mariadbd", "mariadb", "perl")):
+        return False
+    return subprocess.run(["perl", "-MDBD::MariaDB", "-e", "1"], stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+
 def has_openssl() -> bool:
     """Whether OpenSSL's headers are here; the bench's load generator, which is written in C, is built with them."""
     return os.path.exists(OPENSSL_HEADER)
@@ -143,6 +152,13 @@ NEEDS = {
             "the hot path runs as plain Python, and slower",
         ),
         Need("maven", "Maven", has_maven, ["maven"], "tests with a real Kafka broker are skipped"),
+        Need(
+            "mariadb",
+            "MariaDB with its clients",
+            has_mariadb,
+            ["mariadb-server-core", "mariadb-client-core", "libdbd-mariadb-perl"],
+            "tests with a real MariaDB are skipped",
+        ),
         Need(
             "openssl",
             "OpenSSL with its headers",

@@ -1,6 +1,7 @@
-"""``framegate limits``: get and set maxReceiveSize."""
+"""``framegate limits``: get and set maxReceiveSize and quotas."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
 
@@ -9,29 +10,56 @@ from control.cli.options import admin_options, example
 
 if TYPE_CHECKING:
     from control.gen.framegate.control.v1 import limit_service_pb2 as pb2
+    from control.gen.framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
 
 __all__ = ["limits"]
 
+F = TypeVar("F", bound=Callable[..., object])
 
-@click.group(epilog=example("framegate limits set --listener kafka --max-receive-size 1MiB"))
+_COUNT: Final = click.IntRange(min=0)
+_QUOTAS: Final = {
+    "connections": ("max_connection_count", _COUNT, "Connections open at once."),
+    "connection_rate": ("connections_per_second", _COUNT, "Connections accepted per second."),
+    "request_bytes_rate": ("request_bytes_per_second", SIZE, "Bytes of frames from clients per second, as 10MiB."),
+    "response_bytes_rate": ("response_bytes_per_second", SIZE, "Bytes of frames to clients per second, as 10MiB."),
+    "request_frames_rate": ("request_frames_per_second", _COUNT, "Frames from clients per second."),
+    "response_frames_rate": ("response_frames_per_second", _COUNT, "Frames to clients per second."),
+}
+"""By the name in the configuration: the field of the API, what an option takes, its help."""
+
+
+def _quota_options(function: F) -> F:
+    for name, (_, kind, text) in reversed(_QUOTAS.items()):
+        function = click.option(f"--{name.replace('_', '-')}", name, type=kind, help=f"{text} 0 is unlimited.")(function)
+    return function
+
+
+@click.group(epilog=example("framegate limits set --listener kafka --max-receive-size 1MiB", "framegate limits set --node --connections 10000"))
 def limits() -> None:
-    """The largest frames that clients may send."""
+    """The largest frames that clients may send, and how many connections, bytes and frames."""
 
 
-@limits.command(epilog=example("framegate limits get"))
+@limits.command(epilog=example("framegate limits get", "framegate limits get --node"))
 @click.option("--listener", help="Only this listener.")
+@click.option("--node", is_flag=True, help="Those of the node, of client addresses and of networks instead.")
 @admin_options
-def get(listener: str | None, address: str, output: str) -> None:
-    """Show maxReceiveSize of each listener."""
+def get(listener: str | None, node: bool, address: str, output: str) -> None:
+    """Show what is in force of each listener, or of the node; 0 (in tables -) is unlimited."""
     from control.cli.client import CALL_TIMEOUT_S, PAGE_SIZE, calling, pages
     from control.gen.framegate.control.v1 import limit_service_pb2 as pb2
     from control.gen.framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
+
+    if node and listener is not None:
+        raise click.UsageError("--listener and --node say two things")
 
     def ask(token: str) -> pb2.ListLimitsResponse:
         return stub.ListLimits(pb2.ListLimitsRequest(page_size=PAGE_SIZE, page_token=token), timeout=CALL_TIMEOUT_S)
 
     with calling(address) as channel:
         stub = LimitServiceStub(channel)
+        if node:
+            _print_node(_node(stub), output)
+            return
         if listener is not None:
             found = [stub.GetLimit(pb2.GetLimitRequest(listener=listener), timeout=CALL_TIMEOUT_S).limit]
         else:
@@ -39,24 +67,137 @@ def get(listener: str | None, address: str, output: str) -> None:
     _print(found, output)
 
 
-@limits.command("set", short_help="Change maxReceiveSize.", epilog=example("framegate limits set --listener kafka --max-receive-size 1MiB"))
-@click.option("--listener", required=True, help="Whose clients.")
-@click.option("--max-receive-size", type=SIZE, required=True, help="The largest frame body, as 1MiB.")
+@limits.command(
+    "set",
+    short_help="Change maxReceiveSize or quotas.",
+    epilog=example(
+        "framegate limits set --listener kafka --max-receive-size 1MiB --connections 5000",
+        "framegate limits set --per-address --connections 100 --connection-rate 20",
+        "framegate limits set --network 10.0.0.0/8 --connections 0",
+        "framegate limits set --network 192.0.2.0/24 --access deny",
+        "framegate limits set --network 192.0.2.0/24 --remove",
+    ),
+)
+@click.option("--listener", help="Of this listener.")
+@click.option("--node", is_flag=True, help="Of all listeners together.")
+@click.option("--per-address", is_flag=True, help="Of each client address.")
+@click.option("--network", help="Of each client address of a network (CIDR) instead; what was not said of it is as for others.")
+@click.option("--max-receive-size", type=SIZE, help="The largest frame body that the listener's clients may send, as 1MiB.")
+@_quota_options
+@click.option("--access", type=click.Choice(["allow", "deny"]), help="Whether the network's addresses may connect.")
+@click.option("--remove", is_flag=True, help="The network's addresses are as others again.")
 @admin_options
-def set_(listener: str, max_receive_size: int, address: str, output: str) -> None:
-    """Change maxReceiveSize, in every processor or in none; returns when it is in force."""
-    from control.cli.client import CALL_TIMEOUT_S, calling, metadata
-    from control.gen.framegate.control.v1 import limit_service_pb2 as pb2
+def set_(
+    listener: str | None,
+    node: bool,
+    per_address: bool,
+    network: str | None,
+    max_receive_size: int | None,
+    access: str | None,
+    remove: bool,
+    address: str,
+    output: str,
+    **given: int | None,
+) -> None:
+    """Change what is named and nothing else, in every processor or in none; returns when it is in force."""
+    from control.cli.client import calling
     from control.gen.framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
+
+    quotas = {_QUOTAS[name][0]: value for name, value in given.items() if value is not None}
+    if sum((listener is not None, node, per_address, network is not None)) != 1:
+        raise click.UsageError("name one of --listener, --node, --per-address and --network")
+    if max_receive_size is not None and listener is None:
+        raise click.UsageError("--max-receive-size is of a listener")
+    if (access is not None or remove) and network is None:
+        raise click.UsageError("--access and --remove are of a network")
+    if remove and (access is not None or quotas):
+        raise click.UsageError("--remove leaves nothing to say")
+    if not (quotas or max_receive_size is not None or access is not None or remove):
+        raise click.UsageError("name what is to change")
+    _judge_size(max_receive_size)
+    with calling(address, change=True) as channel:
+        stub = LimitServiceStub(channel)
+        if listener is not None:
+            _print([_set_listener(stub, listener, max_receive_size, quotas)], output)
+        else:
+            _print_node(_set_node(stub, per_address, network, quotas, access, remove), output)
+
+
+def _judge_size(size: int | None) -> None:
     from proxy.config.model import MAX_RECEIVE_SIZE
 
-    if not MAX_RECEIVE_SIZE.takes(max_receive_size):
-        text = f"must be {MAX_RECEIVE_SIZE.least} to {MAX_RECEIVE_SIZE.most} bytes, not {max_receive_size}"
+    if size is not None and not MAX_RECEIVE_SIZE.takes(size):
+        text = f"must be {MAX_RECEIVE_SIZE.least} to {MAX_RECEIVE_SIZE.most} bytes, not {size}"
         raise click.BadParameter(text, param_hint="--max-receive-size")
-    limit = pb2.Limit(listener=listener, max_receive_size_bytes=max_receive_size)
-    with calling(address, change=True) as channel:
-        answer = LimitServiceStub(channel).UpdateLimit(pb2.UpdateLimitRequest(limit=limit), timeout=CALL_TIMEOUT_S, metadata=metadata())
-    _print([answer.limit], output)
+
+
+def _set_listener(stub: "LimitServiceStub", listener: str, max_receive_size: int | None, quotas: dict[str, int]) -> "pb2.Limit":
+    from control.cli.client import CALL_TIMEOUT_S, metadata
+    from control.gen.framegate.control.v1 import limit_service_pb2 as pb2
+
+    limit = pb2.Limit(listener=listener, max_receive_size_bytes=max_receive_size, **quotas)
+    return stub.UpdateLimit(pb2.UpdateLimitRequest(limit=limit), timeout=CALL_TIMEOUT_S, metadata=metadata()).limit
+
+
+def _node(stub: "LimitServiceStub") -> "pb2.NodeLimits":
+    from control.cli.client import CALL_TIMEOUT_S
+    from control.gen.framegate.control.v1 import limit_service_pb2 as pb2
+
+    return stub.GetNodeLimits(pb2.GetNodeLimitsRequest(), timeout=CALL_TIMEOUT_S).node_limits
+
+
+def _set_node(
+    stub: "LimitServiceStub", per_address: bool, network: str | None, quotas: dict[str, int], access: str | None, remove: bool
+) -> "pb2.NodeLimits":
+    from control.cli.client import CALL_TIMEOUT_S, metadata
+    from control.gen.framegate.control.v1 import limit_service_pb2 as pb2
+
+    if network is not None:
+        now = _node(stub)
+        wanted = pb2.NodeLimits(overrides=_overrides(list(now.overrides), network, quotas, access, remove), etag=now.etag)
+    elif per_address:
+        wanted = pb2.NodeLimits(per_address=pb2.AddressLimits(**quotas))
+    else:
+        wanted = pb2.NodeLimits(**cast(dict[str, Any], quotas))
+    request = pb2.UpdateNodeLimitsRequest(node_limits=wanted)
+    if network is not None:
+        request.update_mask.paths.append("overrides")
+    return stub.UpdateNodeLimits(request, timeout=CALL_TIMEOUT_S, metadata=metadata()).node_limits
+
+
+def _overrides(
+    overrides: "list[pb2.LimitOverride]", network: str, quotas: dict[str, int], access: str | None, remove: bool
+) -> "list[pb2.LimitOverride]":
+    """All overrides, with that of a network as it is to be."""
+    from control.gen.framegate.control.v1 import limit_service_pb2 as pb2
+
+    found = next((item for item in overrides if item.network == network), None)
+    if remove:
+        if found is None:
+            raise click.BadParameter(f"{network} has no override; there are: {', '.join(item.network for item in overrides) or 'none'}")
+        return [item for item in overrides if item is not found]
+    if found is None:
+        found = pb2.LimitOverride(network=network)
+        overrides.append(found)
+    found.limits.MergeFrom(pb2.AddressLimits(**quotas))
+    if access is not None:
+        found.access = pb2.NETWORK_ACCESS_DENY if access == "deny" else pb2.NETWORK_ACCESS_ALLOW
+    return overrides
+
+
+_COLUMNS: Final = ("CONNECTIONS", "CONNECTIONS/S", "REQUEST BYTES/S", "RESPONSE BYTES/S", "REQUEST FRAMES/S", "RESPONSE FRAMES/S")
+
+
+def _cells(message: Any, unsaid: str = "-") -> list[str]:
+    """The quotas of a message; ``unsaid``: what stands where one is not set."""
+    from control.cli.output import size_text
+
+    cells = []
+    for field, kind, _ in _QUOTAS.values():
+        value = getattr(message, field)
+        shown = size_text(value) if kind is SIZE else str(value)
+        cells.append((shown if value else "-") if message.HasField(field) else unsaid)
+    return cells
 
 
 def _print(found: "list[pb2.Limit]", output: str) -> None:
@@ -65,5 +206,23 @@ def _print(found: "list[pb2.Limit]", output: str) -> None:
     if output == "json":
         print_json([as_dict(limit) for limit in found])
         return
-    rows = ((limit.listener, size_text(limit.max_receive_size_bytes), limit.max_receive_size_bytes) for limit in found)
-    print_table(("LISTENER", "MAX RECEIVE SIZE", "BYTES"), rows)
+    rows = ((limit.listener, size_text(limit.max_receive_size_bytes), limit.max_receive_size_bytes, *_cells(limit)) for limit in found)
+    print_table(("LISTENER", "MAX RECEIVE SIZE", "BYTES", *_COLUMNS), rows)
+
+
+def _print_node(found: "pb2.NodeLimits", output: str) -> None:
+    from control.cli.output import as_dict, print_json, print_table
+    from control.gen.framegate.control.v1 import limit_service_pb2 as pb2
+
+    if output == "json":
+        print_json(as_dict(found))
+        return
+    rows = [("node", "", *_cells(found)), ("each address", "", *_cells(found.per_address))]
+    for item in found.overrides:
+        denied = item.access == pb2.NETWORK_ACCESS_DENY
+        rows.append((f"each of {item.network}", "deny" if denied else "allow", *_cells(item.limits, "as others")))
+    print_table(("OF", "ACCESS", *_COLUMNS), rows)
+    if found.protected_listener:
+        from control.cli.output import print_line
+
+        print_line(f"{found.protected_listener} is protected: its connections do not wait for the node's")

@@ -113,11 +113,27 @@ def memory_need(config: ProxyConfig, processors: int) -> MemoryNeed:
         "memory pool": int(config.memory_pool.size * PIECES),
         "a frame beyond it in each processor": int(beyond * PIECES),
         "tap queues": config.tap.queue_size * processors if config.tap else 0,
-        "connections": sum(listener.max_connections * _connection(config, listener) for listener in config.listeners),
+        "connections": _connections(config),
     }
-    return MemoryNeed(
-        tuple((name, size) for name, size in parts.items() if size), tuple(item.name for item in config.listeners if not item.max_connections)
-    )
+    uncounted = (item.name for item in config.listeners if not item.limits.connections and not _shares(config, item))
+    return MemoryNeed(tuple((name, size) for name, size in parts.items() if size), tuple(uncounted))
+
+
+def _shares(config: ProxyConfig, listener: ListenerConfig) -> bool:
+    """Whether the node's limit bounds a listener's connections."""
+    return config.limits.connections > 0 and listener.name != config.limits.protected_listener
+
+
+def _connections(config: ProxyConfig) -> int:
+    """Bytes that connections need: as many as each listener takes, within what the node takes, the dearest first."""
+    left, total = config.limits.connections, 0
+    for listener in sorted(config.listeners, key=lambda item: _connection(config, item), reverse=True):
+        most = listener.limits.connections
+        if _shares(config, listener):
+            most = min(most or left, left)
+            left -= most
+        total += most * _connection(config, listener)
+    return total
 
 
 def _connection(config: ProxyConfig, listener: ListenerConfig) -> int:
@@ -133,7 +149,7 @@ def memory_warning(config: ProxyConfig, processors: int, limit: int | None) -> s
     if need.total <= usable:
         return None
     parts = ", ".join(f"{name} {_rounded(size)}" for name, size in need.parts)
-    besides = f"; connections of {', '.join(need.uncounted)} are not counted, for max_connections is not set" if need.uncounted else ""
+    besides = f"; connections of {', '.join(need.uncounted)} are not counted, for limits.connections is not set" if need.uncounted else ""
     return (
         f"does not fit into the container's {format_size(limit)}: {_rounded(need.total)} may be needed, and {format_size(usable)} can be used "
         f"({100 - _USABLE * 100:.0f} % are left to the kernel's buffers): {parts}{besides}"

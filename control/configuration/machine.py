@@ -33,7 +33,7 @@ __all__ = ["apply_machine"]
 Bound = list[tuple[Path, Address]]
 _ADMIN: Final = ("admin", "address")
 _EXTRAS: Final = {"otlp": "opentelemetry.exporter.otlp.proto.grpc", "prometheus": "prometheus_client"}
-_SOMAXCONN: Final = "/proc/sys/net/core/somaxconn"
+_KERNEL: Final = "/proc/sys/net/core"
 
 
 def apply_machine(document: Document, values: dict[str, Any], config: ProxyConfig | None, bound: Bound, *, in_use: bool) -> None:
@@ -55,6 +55,7 @@ def apply_machine(document: Document, values: dict[str, Any], config: ProxyConfi
     if config is not None and not document.faults:
         _memory(document, config)
         _backlogs(document, config)
+        _buffers(document, config)
         if config.tap is not None:
             _budget(document, config.tap)
 
@@ -132,14 +133,36 @@ def _is_installed(module: str) -> bool:
 
 
 def _backlogs(document: Document, config: ProxyConfig) -> None:
-    try:
-        with open(_SOMAXCONN, encoding="ascii") as file:
-            most = int(file.read())
-    except (OSError, ValueError):
+    most = _kernel_limit("somaxconn")
+    if most is None:
         return
     for index, listener in enumerate(config.listeners):
         if listener.backlog > most:
             document.warn(("listeners", index, "backlog"), f"is cut to {most} by the kernel (net.core.somaxconn)", listener.backlog)
+
+
+def _buffers(document: Document, config: ProxyConfig) -> None:
+    """Socket buffers that the kernel makes smaller than it was told."""
+    sides = [("listeners", [item.socket for item in config.listeners]), ("upstreams", [item.socket for item in config.upstreams])]
+    for name, limit in (("receive_buffer", "rmem_max"), ("send_buffer", "wmem_max")):
+        most = _kernel_limit(limit)
+        if most is None:
+            continue
+        for section, sockets in sides:
+            for index, item in enumerate(sockets):
+                asked: int = getattr(item, name)
+                if asked > most:
+                    path: Path = (section, index, "socket", name)
+                    document.warn(path, f"is cut to {format_size(most)} by the kernel (net.core.{limit})", format_size(asked))
+
+
+def _kernel_limit(name: str) -> int | None:
+    """A number of the kernel's network settings; None where it does not tell, as for a network namespace that has none of its own."""
+    try:
+        with open(os.path.join(_KERNEL, name), encoding="ascii") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return None
 
 
 def _memory(document: Document, config: ProxyConfig) -> None:

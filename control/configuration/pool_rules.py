@@ -71,13 +71,15 @@ def _whole_answers(document: Document, listeners: list[tuple[Path, Values]], ups
 def share_rules(document: Document, pool: object, listeners: list[tuple[Path, Values]]) -> None:
     """What listeners are guaranteed of the pool can be kept, and leaves something to those that are guaranteed nothing."""
     shares = pool.get("shares") if isinstance(pool, dict) else None
-    if not isinstance(shares, dict):
+    if not isinstance(pool, dict) or not isinstance(shares, dict):
         return
     base: Path = ("memory_pool", "shares")
     names = [str(item.get("name")) for _, item in listeners]
     for name in shares:
         if name not in names:
             document.add((*base, name), f"is not the name of a listener; there are: {', '.join(names) or 'none'}")
+    if shares and pool.get("kind") == "unbounded":
+        document.warn(base, "has no effect: with kind unbounded nobody waits for memory")
     if not all(isinstance(percent, int) for percent in shares.values()):
         return
     total = sum(shares.values())

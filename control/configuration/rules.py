@@ -11,13 +11,16 @@ from control.configuration.document import Document, Path, key_of
 from control.configuration.files import authority_fault, identity_fault, readable_fault, validity_warning
 from control.configuration.framing_rules import framing_rules
 from control.configuration.handler_rules import handler_rules
+from control.configuration.limit_rules import limit_rules
 from control.configuration.pool_rules import pool_rules, share_rules
 from control.configuration.tap_rules import tap_rules
+from control.configuration.units import format_duration_ms
 from control.configuration.values import Values, default_of, given, names_below, unique_names
 from proxy.config.address import Address, parse_address
 from proxy.config.model import (
     AdminConfig,
     ListenerConfig,
+    ListenerTimeouts,
     ListenerTls,
 )
 
@@ -40,12 +43,14 @@ def apply_rules(document: Document, values: Values) -> list[tuple[Path, Address]
     _endpoints(document, upstreams, bound)
     for path, listener in listeners:
         _listener_tls(document, (*path, "tls"), listener.get("tls"))
+        _listener_timeouts(document, (*path, "timeouts"), listener.get("timeouts") or {})
     for path, upstream in upstreams:
         _upstream_tls(document, (*path, "tls"), upstream.get("tls"))
     framing_rules(document, listeners, upstreams)
     handler_rules(document, values, listeners)
     pool_rules(document, values, listeners, upstreams)
     share_rules(document, values.get("memory_pool"), listeners)
+    limit_rules(document, values.get("limits"), listeners)
     tap_rules(
         document,
         values.get("tap"),
@@ -91,6 +96,17 @@ def _known_upstreams(document: Document, listeners: list[tuple[Path, Values]], u
     for path, upstream in upstreams:
         if isinstance(upstream.get("name"), str) and upstream["name"] not in used:
             document.warn((*path, "name"), "has no effect: no listener names this upstream")
+
+
+def _listener_timeouts(document: Document, path: Path, timeouts: Values) -> None:
+    """The answer to who is refused comes within the time that it has to say who it is."""
+    delay = given(timeouts, ListenerTimeouts, "failed_authentication_ms", document, path)
+    handshake = given(timeouts, ListenerTimeouts, "handshake_ms", document, path)
+    if isinstance(delay, int) and isinstance(handshake, int) and delay > handshake:
+        shown = format_duration_ms(handshake)
+        document.add(
+            (*path, "failed_authentication"), f"is longer than handshake, {shown}, which ends the connection first", format_duration_ms(delay)
+        )
 
 
 def _parsed(document: Document, path: Path, value: object, *, port_zero: bool, unix: bool) -> Address | None:

@@ -3,6 +3,7 @@
     supervisor       which processors run: start, watch, restart, change, drain, end
     desired_state    what every processor must agree on, and how it is told
     two_phases       a change in every processor or in none
+    demands          what is asked of the rates in each processor
     connections      which processor has which, and the closed row of each
     casualties       the closed rows of connections that ended with their processor
     slot             one place for a processor, and what outlives those that come and go in it

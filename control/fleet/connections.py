@@ -70,13 +70,13 @@ class Connections:
     def closed(self, processor: Processor, line: str) -> None:
         """A processor reports one closed, with its row (``proxy.server.closed.encode_closed``)."""
         accepted_ns, text, row = decode_closed(line)
-        self._acceptor.listeners[row["listener"]].closed += 1
+        self._acceptor.gave_back(row["listener"], row["peer"])
         processor.unbook(accepted_ns)
         self._events.publish({"event": "closed", **row}, line=text)
 
     def _lost(self, processor: Processor, given: Given) -> None:
         name = given.handover.listener
-        self._acceptor.listeners[name].closed += 1
+        self._acceptor.gave_back(name, given.handover.peer)
         upstream = next(item.upstream for item in self._desired.config.listeners if item.name == name)
         row = casualty_row(processor, given, upstream or "")
         printed: Row = {**row, "id": format_connection_id(row["id"])}

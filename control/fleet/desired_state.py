@@ -1,12 +1,21 @@
 """What every processor must agree on, and what it is told of it: all at its start, then changes."""
 
 import dataclasses
+from typing import Final, cast
 
-from proxy.config.model import ProxyConfig, rules_to_wire, to_wire
-from proxy.server.messages import Change, Endpoints, StartMessage
+from proxy.config.model import ProxyConfig, quotas_to_wire, rules_to_wire, to_wire
+from proxy.server.messages import Change, Endpoints, LimitsRow, StartMessage
 from proxy.server.protocol import WIRE_VERSION
 
-__all__ = ["DesiredState"]
+__all__ = ["DesiredState", "default_part"]
+
+WHOLE: Final = 1_000_000
+FLOOR: Final = 10_000
+
+
+def default_part(count: int) -> int:
+    """Millionths of each rate that a processor has of what it was told nothing of, where there are ``count``: all of it where it is alone."""
+    return WHOLE if count <= 1 else FLOOR // count
 
 
 @dataclasses.dataclass(slots=True)
@@ -30,7 +39,8 @@ class DesiredState:
     def whole(self, slot: int) -> Change:
         """All of it as one change for one slot."""
         limits = {listener.name: listener.max_receive_size for listener in self.config.listeners}
-        change = Change(max_receive_size=limits, share=self.shares[slot], endpoints=self.endpoints)
+        quotas = cast(LimitsRow, quotas_to_wire(self.config))
+        change = Change(max_receive_size=limits, limits=quotas, share=self.shares[slot], endpoints=self.endpoints)
         if self.config.tap is not None:
             change["tap_rules"] = rules_to_wire(self.config.tap.rules)
         return change
@@ -45,6 +55,7 @@ class DesiredState:
             generation=generation,
             boot_id=boot_id,
             share=self.shares[slot],
+            part=default_part(len(self.shares)),
             endpoints=self.endpoints,
             files=self.tls_files,
         )

@@ -19,6 +19,7 @@ from control.events import Bus
 from control.fleet.casualties import FORCED, end_cause
 from control.fleet.child import Hiring
 from control.fleet.connections import Connections
+from control.fleet.demands import Demands
 from control.fleet.desired_state import DesiredState
 from control.fleet.place import Succession
 from control.fleet.processor import COMMAND, KIND, Processor
@@ -56,6 +57,7 @@ class Supervisor:
 
     Attributes:
         connections: the books of who has which.
+        demands: what is asked of the rates.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class Supervisor:
         self._layout = CellLayout.of(desired.config)
         self._phases = TwoPhases(log)
         self.connections = Connections(acceptor, desired, events)
+        self.demands = Demands()
         self._generations: dict[int, int] = {}
         self._cells: tuple[tuple[int, CellReader], ...] = ()
         self._ending = False
@@ -100,6 +103,11 @@ class Supervisor:
     def running(self) -> list[Processor]:
         """Processors that answer, by slot."""
         return [slot.processor for slot in self._ordered() if slot.processor is not None and slot.state in ("running", "draining")]
+
+    @property
+    def alive(self) -> list[Processor]:
+        """All that were started and have not ended, by slot."""
+        return [slot.processor for slot in self._ordered() if slot.processor is not None]
 
     @property
     def cells(self) -> list[tuple[int, CellReader]]:
@@ -234,6 +242,7 @@ class Supervisor:
         self._update_targets()
         processor.close()
         casualties = self.connections.forget(processor)
+        self.demands.forget(processor)
         if slot.drained is not None and not slot.drained.done():
             slot.drained.set_result(0)
         self._on_end(slot, slot.cells.end(end_cause(processor)))
@@ -272,6 +281,8 @@ class Supervisor:
             fields = {"slot": processor.slot, **notice["fields"]}
             row = {"event": notice["event"], "generation": processor.generation, **fields}
             self._events.publish(row, level=notice["level"], line=fields)
+        elif notice["type"] == "demand":
+            self.demands.hear(processor, notice["demands"])
         else:
             slot = self.slots[processor.slot]
             if slot.drained is not None and not slot.drained.done():

@@ -2,8 +2,9 @@
 
 An accepted connection goes to the processors in turn, one message with its descriptor each. A processor whose queue is full is passed over;
 when all are full (or none runs) the acceptor waits with that one connection in its hand, meters the time, and the kernel's backlog holds the
-rest. Whatever goes wrong with one connection costs that connection: the thread goes on, and liveness sees when it does not. Counts have one
-writer each: ``handed`` this thread, ``closed`` the event loop; a listener's open connections are their difference.
+rest. Which connections quotas let in is ``admission``'s: a listener that has to wait is not asked for any, and the others go on. Whatever goes wrong
+with one connection costs that connection: the thread goes on, and liveness sees when it does not. Counts have one writer each: ``handed`` this
+thread, ``closed`` the event loop; a listener's open connections are their difference.
 """
 
 import collections
@@ -15,16 +16,20 @@ import socket
 import stat
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from control.errors import StartError
 from control.guard import Guard, Job
+from control.intake.admission import Admission
+from control.intake.quotas import ConnectionQuotas
 from control.logs import RowLog
 from control.meters import Meters
 from proxy.cells import ACCEPT_ERRORS
 from proxy.config.address import Address, format_peer, format_sockaddr, parse_address
-from proxy.config.model import ListenerConfig
+from proxy.config.limits import UNLIMITED_NODE, LimitsConfig, LimitsInForce, client_key, limits_in_force
+from proxy.config.model import ListenerConfig, SocketConfig
+from proxy.network.socket_options import set_socket_options
 from proxy.server.link import Handover, send_handover
 
 __all__ = ["Acceptor", "Handed", "Listening", "Target"]
@@ -87,7 +92,7 @@ class Listening:
     def __init__(self, config: ListenerConfig) -> None:
         self.config = config
         self._parsed = parse_address(config.address, port_zero=True)
-        self.sock = _bind(config.name, self._parsed)
+        self.sock = _bind(config.name, self._parsed, config.socket)
         self.family = int(self.sock.family)
         self.address = format_sockaddr(self.family, self.sock.getsockname())
         self.accepting = False
@@ -124,7 +129,7 @@ def _bind_error(name: str, address: str, error: OSError) -> StartError:
     )
 
 
-def _bind(name: str, address: Address) -> socket.socket:
+def _bind(name: str, address: Address, options: SocketConfig) -> socket.socket:
     if address.kind == "unix":
         return _bind_unix(name, address)
     try:
@@ -135,6 +140,7 @@ def _bind(name: str, address: Address) -> socket.socket:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # of what is accepted, too: once here instead of for each connection
+        set_socket_options(sock, options)  # likewise
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         sock.setblocking(False)
@@ -187,13 +193,25 @@ class Acceptor:
 
     Args:
         listeners: bound, not yet listening.
-        meters: gets ``connection.rejected``, ``accept.errors`` and ``accept.blocked.time``.
-        log: gets a row for each refused connection and for accept errors.
+        meters: gets ``connection.rejected``, ``accept.errors`` and ``accept.blocked.time``, and what ``Admission`` says.
+        log: gets rows for refused connections and for accept errors.
         guard: sees the thread.
+        limits: of the node and of addresses at first; those of listeners are in their configurations.
+        clock: of quotas; monotonic, in ns.
     """
 
-    def __init__(self, listeners: Sequence[Listening], meters: Meters, log: RowLog, guard: Guard) -> None:
+    def __init__(
+        self,
+        listeners: Sequence[Listening],
+        meters: Meters,
+        log: RowLog,
+        guard: Guard,
+        limits: LimitsConfig = UNLIMITED_NODE,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         self.listeners = {item.config.name: item for item in listeners}
+        quotas = ConnectionQuotas(limits_in_force(limits, {item.config.name: item.config.limits for item in listeners}), limits.protected_listener)
+        self._admission = Admission(quotas, meters, log, clock)
         self.handed: collections.deque[Handed] = collections.deque()
         self._meters = meters
         self._log = log
@@ -224,6 +242,17 @@ class Acceptor:
         self._targets = tuple(targets)
         self._notify()
 
+    def set_limits(self, limits: LimitsInForce) -> None:
+        """Put other quotas in force, for the next connection on; those that wait are asked again. Event loop only."""
+        self._admission.set_limits(limits)
+        self._notify()
+
+    def gave_back(self, listener: str, peer: str) -> None:
+        """A connection that was handed over has ended. Event loop only."""
+        self.listeners[listener].closed += 1
+        if self._admission.ended(listener, peer):
+            self._notify()
+
     def stop(self) -> None:
         """Close the listeners and end the thread; a connection in its hand is closed. Event loop only; returns within 100 ms or so."""
         self._stopping = True
@@ -237,6 +266,7 @@ class Acceptor:
 
     def close(self) -> None:
         """Give descriptors back, after ``stop``."""
+        self._admission.close()
         self._epoll.close()
         os.close(self._wake)
 
@@ -256,15 +286,25 @@ class Acceptor:
                 job.beat()
 
     def _accept_ready(self, job: Job) -> None:
-        for descriptor, _ in self._epoll.poll(_BEAT_S):
+        self._admission.settle(job.failed)  # who ends from now on while a listener waits wakes us
+        while not self._stopping and (name := self._admission.resume()) is not None:
+            self._epoll.modify(self.listeners[name].sock.fileno(), select.EPOLLIN)
+            self._try_accept(job, self.listeners[name], 1)
+        ready = self._epoll.poll(self._admission.rest_s(_BEAT_S))
+        self._admission.settle(job.failed)
+        for descriptor, _ in ready:
             if descriptor == self._wake:
                 self._clear_wake()
             elif not self._stopping:
-                try:
-                    self._accept_some(self._by_fd[descriptor])
-                except Exception as error:  # our bug: it costs the connection at hand
-                    job.failed(error)
-                    self._pause()
+                listening = self._by_fd[descriptor]
+                self._try_accept(job, listening, self._admission.at_once(listening.config.name, _ACCEPTS_PER_EVENT))
+
+    def _try_accept(self, job: Job, listening: Listening, most: int) -> None:
+        try:
+            self._accept_some(listening, most)
+        except Exception as error:  # our bug: it costs the connection at hand
+            job.failed(error)
+            self._pause()
 
     def _pause(self) -> None:
         """Wait a little, less when there is news: what fails each time fills neither the log nor the processor."""
@@ -277,8 +317,12 @@ class Acceptor:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake)
 
-    def _accept_some(self, listening: Listening) -> None:
-        for _ in range(_ACCEPTS_PER_EVENT):
+    def _accept_some(self, listening: Listening, most: int) -> None:
+        name = listening.config.name
+        if self._admission.waits(name):
+            self._epoll.modify(listening.sock.fileno(), 0)
+            return
+        for _ in range(most):
             try:
                 connection, sockaddr = listening.sock.accept()
             except (BlockingIOError, InterruptedError):
@@ -289,11 +333,11 @@ class Acceptor:
                 return
             with connection:
                 peer = format_peer(listening.family, sockaddr)
-                limit = listening.config.max_connections
-                if limit and listening.open >= limit:
-                    self._reject(listening, peer, "max_connections")
-                elif not self._hand_over(listening, connection, peer):
-                    self._reject(listening, peer, "draining")
+                key = client_key(peer)
+                if self._admission.refuses(name, connection, peer, key):
+                    continue
+                if not self._hand_over(listening, connection, peer, key):
+                    self._reject(listening, peer)
                     return
 
     def _accept_failed(self, listening: Listening, error: OSError) -> bool:
@@ -314,18 +358,19 @@ class Acceptor:
             self._complained_ns = now
             self._log.write(event, level="error", listener=listener, error=error.strerror or str(error))
 
-    def _reject(self, listening: Listening, peer: str, reason: str) -> None:
+    def _reject(self, listening: Listening, peer: str) -> None:
         name = listening.config.name
-        self._meters.add("connection.rejected", name, reason)
-        self._log.write("rejected", level="warning", listener=name, peer=peer, cause="limit" if reason == "max_connections" else "drained")
+        self._meters.add("connection.rejected", name, "draining")
+        self._log.write("rejected", level="warning", listener=name, peer=peer, reason="draining", cause="drained")
 
-    def _hand_over(self, listening: Listening, connection: socket.socket, peer: str) -> bool:
+    def _hand_over(self, listening: Listening, connection: socket.socket, peer: str, key: str) -> bool:
         self._accepted_ns = max(time.monotonic_ns(), self._accepted_ns + 1)
         handover = Handover(self._accepted_ns, listening.family, listening.config.name, peer)
         while not self._stopping:
             token, error = self._offer(handover, connection.fileno())
             if token:
                 listening.handed += 1
+                self._admission.take(handover.listener, key)
                 self.handed.append(Handed(token, handover))
                 return True
             self._wait_for_room(handover.listener, error)
@@ -363,6 +408,7 @@ class Acceptor:
             self._pause()
         if self._job is not None:
             self._job.beat()
+            self._admission.settle(self._job.failed)
         self._meters.add("accept.blocked.time", listener, amount=time.monotonic() - began)
 
     def _wait_for_queue(self) -> None:

@@ -21,6 +21,7 @@ from control.plane.status import (
     Holder,
     Limit,
     ListenerStatus,
+    NodeLimits,
     Outcome,
     PoolStatus,
     ProcessorStatus,
@@ -112,12 +113,33 @@ class ControlPlane(abc.ABC):
         """The limits in force of one or of every listener. Raises NotFoundError."""
 
     @abc.abstractmethod
-    async def set_limit(self, listener: str, max_receive_size: int) -> Limit:
-        """Change maxReceiveSize for every header scanned from now on.
+    async def set_limit(self, listener: str, max_receive_size: int | None = None, quotas: Mapping[str, int] | None = None) -> Limit:
+        """Change maxReceiveSize, for every header scanned from now on, and quotas of a listener.
+
+        Args:
+            max_receive_size: None: it stays.
+            quotas: new values by the name of ``RateLimits``' field; None: they stay.
 
         Raises:
-            NotFoundError: no such listener. InvalidArgumentError: outside ``MAX_RECEIVE_SIZE``. FailedPreconditionError: above a processor's share of
-            the pool. AbortedError: a processor refused; none has it. UnavailableError: it is decided, but not confirmed everywhere.
+            NotFoundError: no such listener. InvalidArgumentError: nothing to change, or out of range. FailedPreconditionError: above a processor's
+            share of the pool. AbortedError: a processor refused; none has it. UnavailableError: it is decided, but not confirmed everywhere.
+        """
+
+    @abc.abstractmethod
+    async def get_node_limits(self) -> NodeLimits:
+        """The quotas in force of the node, of addresses and of networks."""
+
+    @abc.abstractmethod
+    async def set_node_limits(self, changes: Mapping[str, Any], etag: str = "") -> NodeLimits:
+        """Change quotas of the node, of addresses and of networks, for the next connection and the next frames.
+
+        Args:
+            changes: new values by the name of ``LimitsConfig``'s field: of ``per_address`` a mapping of those that change, of ``overrides`` all.
+            etag: the change is for the quotas as they were when they had this one; empty: for whatever they are.
+
+        Raises:
+            InvalidArgumentError: nothing to change, out of range, ``protected_listener``, or networks that cannot be. EtagError: they are others.
+            AbortedError, UnavailableError: as of ``set_limit``.
         """
 
     @abc.abstractmethod

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 from control.events import Row
+from proxy.config.limits import UNLIMITED, LimitsConfig, RateLimits
 from proxy.config.model import Forwarding, TapRule
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Holder",
     "Limit",
     "ListenerStatus",
+    "NodeLimits",
     "Outcome",
     "PoolShare",
     "PoolStatus",
@@ -146,10 +148,19 @@ class ProcessorStatus:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """The largest frame body, in bytes, that clients of a listener may send."""
+    """The largest frame body, in bytes, that clients of a listener may send, and the listener's quotas."""
 
     listener: str
     max_receive_size: int
+    quotas: RateLimits = UNLIMITED
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLimits:
+    """The quotas of the node, of addresses and of networks. ``etag`` stands for them as they are."""
+
+    quotas: LimitsConfig
+    etag: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

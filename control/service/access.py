@@ -42,7 +42,13 @@ _SERVICES: Final = {
         "CloseChannels": _CHANGE,
     },
     "HandlerService": {"ListHandlers": _LOOK},
-    "LimitService": {"ListLimits": _LOOK, "GetLimit": _LOOK, "UpdateLimit": _CHANGE},
+    "LimitService": {
+        "ListLimits": _LOOK,
+        "GetLimit": _LOOK,
+        "UpdateLimit": _CHANGE,
+        "GetNodeLimits": _LOOK,
+        "UpdateNodeLimits": _CHANGE,
+    },
     "ListenerService": {"ListListeners": _LOOK, "GetListener": _LOOK},
     "PoolService": {
         "GetMemoryPool": _LOOK,

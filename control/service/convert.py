@@ -11,11 +11,10 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from control.gen.framegate.control.v1 import channel_service_pb2 as channel_pb2
 from control.gen.framegate.control.v1 import handler_service_pb2 as handler_pb2
-from control.gen.framegate.control.v1 import limit_service_pb2 as limit_pb2
 from control.gen.framegate.control.v1 import listener_service_pb2 as listener_pb2
 from control.gen.framegate.control.v1 import pool_service_pb2 as pool_pb2
 from control.gen.framegate.control.v1 import upstream_service_pb2 as upstream_pb2
-from control.plane import HandlerProcessStatus, Holder, Limit, ListenerStatus, PoolStatus, ProcessorStatus, UpstreamStatus
+from control.plane import HandlerProcessStatus, Holder, ListenerStatus, PoolStatus, ProcessorStatus, UpstreamStatus
 from proxy.network.connection_id import format_connection_id, parse_connection_id, slot_of
 from proxy.server.rows import ChannelRow, ClosedRow, OpenRow
 
@@ -28,7 +27,6 @@ __all__ = [
     "fill_channel",
     "handler_process_message",
     "holder_message",
-    "limit_message",
     "listener_message",
     "memory_pool_message",
     "processor_message",
@@ -173,11 +171,6 @@ def handler_process_message(status: HandlerProcessStatus) -> handler_pb2.Handler
             for item in status.handlers
         ],
     )
-
-
-def limit_message(limit: Limit) -> limit_pb2.Limit:
-    """The limits of a listener."""
-    return limit_pb2.Limit(listener=limit.listener, max_receive_size_bytes=limit.max_receive_size)
 
 
 def listener_message(status: ListenerStatus) -> listener_pb2.Listener:

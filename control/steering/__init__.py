@@ -7,6 +7,8 @@
     upstreams     how they are, and new addresses for every processor
     pool          the memory pool's size and shares, and the number of processors
     balance       which shares move to whom
+    rates         the rates of quotas, divided among the processors as they are asked for
+    division      how one of them is divided
     taps          the tap's rules
     drain         no more connections, and an orderly end of those that are open
     transactions  changes that end decided, whoever waits for them

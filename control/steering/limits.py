@@ -1,26 +1,41 @@
-"""The largest frame that a listener's clients may send, changed while traffic flows."""
+"""The largest frame that a listener's clients may send, and quotas, changed while traffic flows.
+
+A change goes to every processor in the two phases of every change; the acceptor has it when it is decided.
+"""
 
 import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final, cast
 
-from control.errors import InvalidArgumentError, Violation
+from control.configuration.limit_rules import limit_faults, quota_faults
+from control.errors import EtagError, InvalidArgumentError, Violation
 from control.fleet.desired_state import DesiredState
 from control.fleet.supervisor import Supervisor
+from control.intake.acceptor import Acceptor
 from control.meters import Meters
-from control.plane import Limit
+from control.plane import Limit, NodeLimits
 from control.steering.listeners import find_listener
 from control.steering.pool import Pool, counted, too_small
 from control.steering.transactions import Transaction, Transactions
-from proxy.config.model import MAX_RECEIVE_SIZE, ProxyConfig, forwarding_of, whole_request
-from proxy.server.messages import Change
+from proxy.config.limits import LimitsConfig, limits_in_force
+from proxy.config.model import MAX_RECEIVE_SIZE, ListenerConfig, ProxyConfig, forwarding_of, quotas_to_wire, whole_request
+from proxy.server.messages import Change, LimitsRow
 
 __all__ = ["Limits"]
 
+_NODE: Final = "node limits"
+_FIXED: Final = "protected_listener"
+_CHANGEABLE: Final = tuple(field.name for field in dataclasses.fields(LimitsConfig) if field.name != _FIXED)
+
 
 class Limits:
-    """Shows and changes them; none may be above a processor's share of the pool."""
+    """Shows and changes them; no largest frame may be above a processor's share of the pool."""
 
-    def __init__(self, supervisor: Supervisor, transactions: Transactions, meters: Meters, pool: Pool) -> None:
+    def __init__(self, supervisor: Supervisor, acceptor: Acceptor, transactions: Transactions, meters: Meters, pool: Pool) -> None:
         self._supervisor = supervisor
+        self._acceptor = acceptor
         self._transactions = transactions
         self._meters = meters
         self._pool = pool
@@ -32,30 +47,104 @@ class Limits:
     def get(self, listener: str | None = None) -> list[Limit]:
         """See ``ControlPlane.get_limits``."""
         listeners = self._config.listeners if listener is None else (find_listener(self._config, listener),)
-        return [Limit(listener=item.name, max_receive_size=item.max_receive_size) for item in listeners]
+        return [_limit(item) for item in listeners]
 
-    async def change(self, listener: str, max_receive_size: int) -> Limit:
+    def get_node(self) -> NodeLimits:
+        """See ``ControlPlane.get_node_limits``."""
+        return NodeLimits(quotas=self._config.limits, etag=_etag(self._config.limits))
+
+    async def change(self, listener: str, max_receive_size: int | None, quotas: Mapping[str, int]) -> Limit:
         """See ``ControlPlane.set_limit``."""
-        return await self._transactions.run(f"limit of {listener}", lambda transaction: self._set(listener, max_receive_size, transaction))
+        return await self._transactions.run(f"limit of {listener}", lambda transaction: self._set(listener, max_receive_size, quotas, transaction))
 
-    async def _set(self, listener: str, max_receive_size: int, transaction: Transaction) -> Limit:
+    async def change_node(self, changes: Mapping[str, Any], etag: str) -> NodeLimits:
+        """See ``ControlPlane.set_node_limits``."""
+        return await self._transactions.run(_NODE, lambda transaction: self._set_node(changes, etag, transaction))
+
+    async def _set(self, listener: str, max_receive_size: int | None, quotas: Mapping[str, int], transaction: Transaction) -> Limit:
         with counted(self._meters):
             find_listener(self._config, listener)
-            if not MAX_RECEIVE_SIZE.takes(max_receive_size):
-                ends = f"{MAX_RECEIVE_SIZE.least} to {MAX_RECEIVE_SIZE.most}"
-                raise InvalidArgumentError([Violation("max_receive_size", f"must be from {ends} bytes, not {max_receive_size}")])
+            if max_receive_size is None and not quotas:
+                raise InvalidArgumentError([Violation("limit", "changes nothing")])
+            _judge(max_receive_size, quotas)
+
+            def changed(config: ProxyConfig) -> ProxyConfig:
+                before = find_listener(config, listener)
+                size = before.max_receive_size if max_receive_size is None else max_receive_size
+                after = dataclasses.replace(before, max_receive_size=size, limits=dataclasses.replace(before.limits, **quotas))
+                return dataclasses.replace(config, listeners=tuple(after if item is before else item for item in config.listeners))
 
             def check() -> None:
+                if max_receive_size is None:
+                    return
                 whole = whole_request(max_receive_size, forwarding_of(find_listener(self._config, listener)).requests)
                 if whole > self._pool.least_share():
                     raise too_small(self._pool.least_share(), whole)
 
-            def commit(desired: DesiredState) -> None:
-                listeners = tuple(
-                    dataclasses.replace(item, max_receive_size=max_receive_size) if item.name == listener else item
-                    for item in desired.config.listeners
-                )
-                desired.config = dataclasses.replace(desired.config, listeners=listeners)
+            sizes = {} if max_receive_size is None else {listener: max_receive_size}
+            await self._make(changed, check, sizes, bool(quotas), transaction)
+            return _limit(find_listener(self._config, listener))
 
-            await self._supervisor.change(lambda slot: Change(max_receive_size={listener: max_receive_size}), commit, check, transaction.decide)
-            return Limit(listener=listener, max_receive_size=max_receive_size)
+    async def _set_node(self, changes: Mapping[str, Any], etag: str, transaction: Transaction) -> NodeLimits:
+        with counted(self._meters):
+            unknown = [name for name in changes if name not in _CHANGEABLE]
+            if unknown or not changes:
+                text = f"has {unknown[0]}, which cannot be changed" if unknown else f"sets none of {', '.join(_CHANGEABLE)}"
+                raise InvalidArgumentError([Violation("node_limits", text)])
+
+            def changed(config: ProxyConfig) -> ProxyConfig:
+                values = dict(changes)
+                if "per_address" in values:
+                    values["per_address"] = dataclasses.replace(config.limits.per_address, **values["per_address"])
+                return dataclasses.replace(config, limits=dataclasses.replace(config.limits, **values))
+
+            def check() -> None:
+                if etag and etag != _etag(self._config.limits):
+                    raise EtagError(_NODE, self._config.node)
+                faults = limit_faults(changed(self._config).limits, [item.name for item in self._config.listeners])
+                if faults:
+                    raise InvalidArgumentError([Violation(*fault) for fault in faults])
+
+            _judge(None, changes.get("per_address", {}))
+            await self._make(changed, check, {}, True, transaction)
+            return self.get_node()
+
+    async def _make(
+        self, changed: Callable[[ProxyConfig], ProxyConfig], check: Callable[[], None], sizes: dict[str, int], quotas: bool, transaction: Transaction
+    ) -> None:
+        """Make a change of the configuration; ``changed`` is asked of the one that is in force when it is this change's turn."""
+
+        def build(slot: int) -> Change:
+            del slot
+            change = Change()
+            if sizes:
+                change["max_receive_size"] = sizes
+            if quotas:
+                change["limits"] = cast(LimitsRow, quotas_to_wire(changed(self._config)))
+            return change
+
+        def commit(desired: DesiredState) -> None:
+            desired.config = config = changed(desired.config)
+            if quotas:
+                self._acceptor.set_limits(limits_in_force(config.limits, {item.name: item.limits for item in config.listeners}))
+
+        await self._supervisor.change(build, commit, check, transaction.decide)
+
+
+def _limit(listener: ListenerConfig) -> Limit:
+    return Limit(listener=listener.name, max_receive_size=listener.max_receive_size, quotas=listener.limits)
+
+
+def _judge(max_receive_size: int | None, quotas: Mapping[str, int]) -> None:
+    """Raises InvalidArgumentError."""
+    violations = [Violation(*fault) for fault in quota_faults(quotas)]
+    if max_receive_size is not None and not MAX_RECEIVE_SIZE.takes(max_receive_size):
+        ends = f"{MAX_RECEIVE_SIZE.least} to {MAX_RECEIVE_SIZE.most}"
+        violations.append(Violation("max_receive_size", f"must be from {ends} bytes, not {max_receive_size}"))
+    if violations:
+        raise InvalidArgumentError(violations)
+
+
+def _etag(limits: LimitsConfig) -> str:
+    text = json.dumps(dataclasses.asdict(limits), sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

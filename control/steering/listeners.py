@@ -46,7 +46,7 @@ class Listeners:
             framing=config.framing,
             tls=config.tls is not None,
             max_receive_size=config.max_receive_size,
-            max_connections=config.max_connections,
+            max_connections=config.limits.connections,
             connections=listening.open,
             accepting=listening.accepting,
             forwarding=forwarding_of(config),

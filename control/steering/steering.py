@@ -24,6 +24,7 @@ from control.plane import (
     Holder,
     Limit,
     ListenerStatus,
+    NodeLimits,
     Outcome,
     PoolStatus,
     ProcessorStatus,
@@ -33,9 +34,11 @@ from control.plane import (
 )
 from control.steering.channels import Channels
 from control.steering.drain import Drain
+from control.steering.eviction import Eviction
 from control.steering.limits import Limits
 from control.steering.listeners import Listeners
 from control.steering.pool import Pool
+from control.steering.rates import Rates
 from control.steering.taps import MAX_RULES, STOPPED_EVENT, Rules, Taps
 from control.steering.transactions import Transactions
 from control.steering.upstreams import Upstreams
@@ -84,10 +87,12 @@ class Steering(ControlPlane):
         self._handlers = handlers
         self._transactions = Transactions(log)
         self.pool = Pool(supervisor, self._transactions, meters, log, guard)
+        self._rates = Rates(supervisor, guard, log)
         self.upstreams = Upstreams(supervisor, resolver, log)
         self._listeners = Listeners(supervisor, acceptor)
         self._channels = Channels(supervisor, self._transactions)
-        self._limits = Limits(supervisor, self._transactions, meters, self.pool)
+        self._limits = Limits(supervisor, acceptor, self._transactions, meters, self.pool)
+        self._eviction = Eviction(supervisor, acceptor, log, guard)
         self._taps = Taps(supervisor, self._transactions, meters, tapped)
         self._drain = Drain(supervisor, acceptor, self._listeners, self.pool, self._transactions, log)
         self._tap_events = events.subscribe((STOPPED_EVENT,), max_events=MAX_RULES * MAX_PROCESSORS)
@@ -103,7 +108,9 @@ class Steering(ControlPlane):
         self._ticker.cancel()
         self._following.cancel()
         self._tap_events.close()
+        self._eviction.close()
         self.pool.close()
+        self._rates.close()
         self._transactions.close()
 
     def set_serving(self) -> None:
@@ -189,8 +196,14 @@ class Steering(ControlPlane):
     async def get_limits(self, listener: str | None = None) -> list[Limit]:
         return self._limits.get(listener)
 
-    async def set_limit(self, listener: str, max_receive_size: int) -> Limit:
-        return await self._limits.change(listener, max_receive_size)
+    async def set_limit(self, listener: str, max_receive_size: int | None = None, quotas: Mapping[str, int] | None = None) -> Limit:
+        return await self._limits.change(listener, max_receive_size, quotas or {})
+
+    async def get_node_limits(self) -> NodeLimits:
+        return self._limits.get_node()
+
+    async def set_node_limits(self, changes: Mapping[str, Any], etag: str = "") -> NodeLimits:
+        return await self._limits.change_node(changes, etag)
 
     async def get_pool(self) -> PoolStatus:
         return self.pool.status()

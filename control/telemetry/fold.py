@@ -15,9 +15,15 @@ PER_WORKER: Final = frozenset({"framegate.event_loop.time", "framegate.event_loo
 ``retired``, so that a sum over all never goes back.
 """
 LARGEST: Final = frozenset(
-    {"framegate.frame.size.limit", "framegate.draining", "framegate.upstream.endpoint.count", "framegate.upstream.endpoint.down"}
+    {
+        "framegate.frame.size.limit",
+        "framegate.memory_pool.usage.max",
+        "framegate.draining",
+        "framegate.upstream.endpoint.count",
+        "framegate.upstream.endpoint.down",
+    }
 )
-"""Gauges of what is the same in every processor, or nearly: the largest stands for all."""
+"""Gauges of what is the same in every processor, or nearly, or is a maximum: the largest stands for all."""
 
 _CONTROL: Final = {metric.name: metric for metric in METRICS if metric.source == "control"}
 _Points = dict[Attributes, float]

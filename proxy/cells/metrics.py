@@ -38,6 +38,8 @@ __all__ = [
     "POOL",
     "PREFIX",
     "QUEUE",
+    "RATE_LEVEL",
+    "RATE_LEVELS",
     "REASON",
     "REJECT_REASONS",
     "SIDE",
@@ -82,6 +84,8 @@ QUEUE: Final = "framegate.queue"
 TASK: Final = "framegate.task"
 ACTION: Final = "framegate.handler.action"
 
+RATE_LEVEL: Final = "framegate.rate.level"
+
 SIDES: Final = ("downstream", "upstream")
 DIRECTIONS: Final = ("receive", "transmit")
 REJECT_REASONS: Final = ("frame_too_large", "negative_size", "incomplete")
@@ -92,7 +96,9 @@ TAP_DROP_REASONS: Final = ("queue_full", "disk_full", "disk_error", "sampled", "
 TAP_DIRECTIONS: Final = ("request", "response")
 HANDLER_ACTIONS: Final = ("pass", "frame", "nothing", "answer", "close", "failed")
 """What a handler may have done with a frame, in the order of the link's numbers (``proxy.handler.wire``)."""
-FAULT_PLACES: Final = ("channel", "callback", "timer", "descriptor", "command", "loop", "tap")
+RATE_LEVELS: Final = ("node", "listener", "address")
+"""Whose rates there are. Addresses have no series of their own: there are too many."""
+FAULT_PLACES: Final = ("channel", "callback", "timer", "descriptor", "command", "loop", "tap", "pool")
 """Where an error of our own was caught; see ``proxy.network.faults``."""
 UPSTREAM_STATES: Final = ("connecting", "used")
 TLS_ERRORS: Final = ("", "tls_failed", "handshake_timeout", "other")
@@ -103,6 +109,8 @@ TASKS: Final = (
     "handlers",
     "loop",
     "shares",
+    "evictions",
+    "rates",
     "endpoints",
     "tap_keeper",
     "rows",
@@ -201,11 +209,19 @@ METRICS: Final = (
     _metric("frame.cut_short", "counter", "{frame}", "Frames that passed in pieces and were never completed.", _LISTENER, _SIDE),
     _metric("frame.lost.io", "counter", "By", "Bytes received that could not be forwarded when a pair ended.", _LISTENER, _SIDE),
     _metric("frame.size.limit", "gauge", "By", "The largest frame body a client may send now.", _LISTENER),
+    _metric("throttle.time", "counter", "s", "Time that rates, or a handler's answers, held channels muted.", _SIDE, _LISTENER),
+    _metric("rate.io.limit", "gauge", "By/s", "Bytes a second that a listener may take, headers counted; 0 is unlimited.", _LISTENER, _TAP_DIRECTION),
+    _metric("rate.frame.limit", "gauge", "{frame}/s", "Frames a second that a listener may take; 0 is unlimited.", _LISTENER, _TAP_DIRECTION),
+    _metric("rate.node.io.limit", "gauge", "By/s", "Bytes a second that all listeners may take; 0 is unlimited.", _TAP_DIRECTION),
+    _metric("rate.node.frame.limit", "gauge", "{frame}/s", "Frames a second that all listeners may take; 0 is unlimited.", _TAP_DIRECTION),
+    _metric("rate.throttled", "gauge", "{rate}", "Rates that hold somebody up now.", (RATE_LEVEL, RATE_LEVELS)),
     _metric("memory_pool.limit", "gauge", "By", "The share of the memory pool.", (POOL, ("frames",))),
     _metric("memory_pool.usage", "gauge", "By", "Bytes booked now, by what they are.", (POOL, ("frames",)), (MEMORY_KIND, MEMORY_KINDS)),
     _metric("memory_pool.waiting", "gauge", "{turn}", "Turns that frames wait for now.", (POOL, ("frames",))),
     _metric("memory_pool.evicted", "counter", "{connection}", "Connections closed for what they held while others waited.", (POOL, ("frames",))),
-    _metric("memory_pool.depleted.time", "counter", "s", "Time with nothing available.", (POOL, ("frames",))),
+    _metric("memory_pool.usage.max", "gauge", "By", "The most that was booked at once since a processor started.", (POOL, ("frames",))),
+    _metric("memory_pool.depleted.time", "counter", "s", "Time in which somebody waited for memory.", (POOL, ("frames",))),
+    _metric("memory_pool.depleted.count", "counter", "{spell}", "Times that memory ran out and was there again.", (POOL, ("frames",))),
     _metric("memory_pool.refused", "counter", "{turn}", "Turns of large frames that were not given at once.", (POOL, ("frames",))),
     _metric("memory_pool.wait.time", "counter", "s", "Time that turns were waited for.", (POOL, ("frames",))),
     _metric("channel.muted", "gauge", "{channel}", "Channels that are not read now, by cause.", (MUTE_CAUSE, MUTE_CAUSES)),
@@ -253,7 +269,21 @@ METRICS: Final = (
     _metric("processor.errors", "counter", "{error}", "Errors of our own that cost one connection, timer or command at most.", (PLACE, FAULT_PLACES)),
     _metric("draining", "gauge", "1", "1 while the processor drains."),
     _control(
-        "connection.rejected", "counter", "{connection}", "Connections refused at accept.", _LISTENER, (REASON, ("max_connections", "draining"))
+        "connection.rejected",
+        "counter",
+        "{connection}",
+        "Connections refused at accept.",
+        _LISTENER,
+        (REASON, ("address_denied", "address_connections", "address_connection_rate", "draining")),
+    ),
+    _control("connection.parked", "gauge", "{connection}", "Connections refused for their address's rate that are not closed yet."),
+    _control(
+        "accept.limited.time",
+        "counter",
+        "s",
+        "Time connections waited to be accepted because of a limit.",
+        _LISTENER,
+        (REASON, ("node_connections", "node_connection_rate", "listener_connections", "listener_connection_rate")),
     ),
     _control("accept.blocked.time", "counter", "s", "Time an acceptor waited because no processor took its connection.", _LISTENER),
     _control("accept.errors", "counter", "{error}", "Connections that could not be accepted.", _LISTENER, (ERROR_TYPE, ACCEPT_ERRORS)),

@@ -11,6 +11,7 @@ import dataclasses
 from typing import Annotated, Any, Final, Literal
 
 from proxy.config.key import Key, model_from_wire
+from proxy.config.limits import UNLIMITED, UNLIMITED_NODE, LimitsConfig, RateLimits, limits_to_wire
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -37,6 +38,7 @@ BeforeData = Literal["close", "wait"]
 Direction = Literal["request", "response"]
 Forward = Literal["whole", "cut_through"]
 Framing = Literal["int32", "uint32_le", "int16", "varint", "int32_inclusive", "grpc_message", "mysql_packet", "header", "lines", "lines_crlf"]
+PoolKind = Literal["bounded", "unbounded", "leak_finding"]
 ByteOrder = Literal["big", "little"]
 Counted = Literal["body", "rest", "frame"]
 OtherBytes = Literal["keep", "set"]
@@ -48,10 +50,38 @@ class ListenerTimeouts:
 
     handshake_ms: Annotated[int, Key("from accept to a READY channel, TLS and authentication together", "ms", (100, 10 * _MINUTE))] = 10_000
     idle_ms: Annotated[int, Key("without a byte in either direction; 0 never expires", "ms", (0, 30 * _DAY))] = 600_000
+    failed_authentication_ms: Annotated[
+        int,
+        Key(
+            "from the refusal of who a client says it is to the answer and the end, which come together; within ``handshake``; 0 answers at once",
+            "ms",
+            (0, 10 * _MINUTE),
+        ),
+    ] = 100
     stall_ms: Annotated[int, Key("the window over which a frame begun or a pending send must move at least ``min_rate``", "ms", (_SECOND, _HOUR))] = (
         30_000
     )
     half_close_ms: Annotated[int, Key("how long one direction may outlive the other without a byte passing", "ms", (0, _HOUR))] = 30_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class KeepAlive:
+    """TCP's question whether a silent peer is still there. Times are whole seconds, rounded up."""
+
+    idle_ms: Annotated[int, Key("without a byte from the peer before it is asked", "ms", (_SECOND, 32_767 * _SECOND))] = 60_000
+    interval_ms: Annotated[int, Key("between two questions", "ms", (_SECOND, 32_767 * _SECOND))] = 10_000
+    probes: Annotated[int, Key("so many without an answer end the connection (``peer_reset``)", range=(1, 127))] = 6
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SocketConfig:
+    """What the kernel is told of one side's sockets."""
+
+    receive_buffer: Annotated[
+        int, Key("what the kernel keeps of what was not read; 0 leaves it to the kernel, which then lets it grow", "bytes", (0, GIB))
+    ] = 0
+    send_buffer: Annotated[int, Key("what the kernel takes of what was not sent; 0 likewise", "bytes", (0, GIB))] = 0
+    keep_alive: Annotated[KeepAlive | None, Key("none: a peer that is gone without a word is found by ``timeouts`` only")] = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,8 +149,9 @@ class ListenerConfig:
     framing: Annotated[Framing, Key("what clients speak: how each frame says how long it is; upstreams may speak another (re-framing)")] = "int32"
     header: Annotated[HeaderConfig | None, Key("of ``framing: header``, which needs it; of no other")] = None
     max_receive_size: Annotated[int, MAX_RECEIVE_SIZE] = 100 * MIB
-    max_connections: Annotated[int, Key("connections open at once; 0 is unlimited", range=(0, 10_000_000))] = 0
+    limits: Annotated[RateLimits, Key("how many connections, and how much traffic each second, it takes")] = UNLIMITED
     backlog: Annotated[int, Key("of the listening socket", range=(1, 65_535))] = 1024
+    socket: Annotated[SocketConfig, Key("of the listening socket, and those of clients")] = SocketConfig()
     forwarding: Annotated[Forwarding, Key("how large frames pass")] = Forwarding()
     timeouts: Annotated[ListenerTimeouts, Key("how long connections may take")] = ListenerTimeouts()
     half_close_before_data: Annotated[
@@ -177,6 +208,7 @@ class UpstreamConfig:
     header: Annotated[HeaderConfig | None, Key("of ``framing: header``; likewise")] = None
     max_receive_size: Annotated[int, Key("the largest answer body", "bytes", (1, MAX_INT32))] = MAX_INT32
     timeouts: Annotated[UpstreamTimeouts, Key("how long attempts may take")] = UpstreamTimeouts()
+    socket: Annotated[SocketConfig, Key("of the sockets towards it")] = SocketConfig()
     tls: Annotated[UpstreamTls | None, Key("none means plaintext")] = None
 
 
@@ -215,8 +247,8 @@ class TapRule:
     hash: Annotated[
         tuple[str, ...],
         Key(
-            "ranges of body bytes that are stored as their 16 bytes of BLAKE2b, repeated or cut to the range's length, under ``full``. No byte is in "
-            "two ranges of a rule"
+            "ranges of body bytes that are stored as their 16 bytes of BLAKE2b, repeated or cut to the range's length, under ``full``; of a range "
+            "that ``max_frame_bytes`` cuts, what is kept is hashed. No byte is in two ranges of a rule"
         ),
     ] = ()
     sample_connections: Annotated[float, Key("of connections recorded, by a hash of the id", "share", (0.0, 1.0))] = 1.0
@@ -268,6 +300,13 @@ class TapConfig:
 class MemoryPoolConfig:
     """What traffic may hold in memory. Each processor's part is at least the largest frame that passes whole."""
 
+    kind: Annotated[
+        PoolKind,
+        Key(
+            "``bounded`` keeps what is held within ``size``, and one frame; ``unbounded`` counts, and lets nobody wait; ``leak_finding`` is bounded, "
+            "knows who holds what, and notes a fault of the place ``pool`` for what is given back twice or not at all, for tests and debugging"
+        ),
+    ] = "bounded"
     size: Annotated[int, Key("what all processors together may retain", "bytes", (64 * KIB, 1024 * TIB), live=True)] = 256 * MIB
     shares: Annotated[
         dict[str, int],
@@ -367,6 +406,7 @@ class ProxyConfig:
     health: Annotated[HealthConfig | None, Key("for probes; none: there is none")] = None
     memory_pool: Annotated[MemoryPoolConfig, Key("what traffic may hold")] = MemoryPoolConfig()
     handlers: Annotated[HandlersConfig, Key("the processes in which handlers run")] = HandlersConfig()
+    limits: Annotated[LimitsConfig, Key("how many connections, and how much traffic each second, all take, and each address")] = UNLIMITED_NODE
     tap: Annotated[TapConfig | None, Key("the record of what passed; none: there is none")] = None
     telemetry: Annotated[TelemetryConfig, Key("where metrics go")] = TelemetryConfig()
     drain: Annotated[DrainConfig, Key("how connections end")] = DrainConfig()
@@ -407,6 +447,11 @@ def to_wire(config: ProxyConfig) -> dict[str, Any]:
 def from_wire(row: dict[str, Any]) -> ProxyConfig:
     """The inverse of ``to_wire``; the values were validated by the sender, so a wrong shape raises TypeError."""
     return model_from_wire(ProxyConfig, row)
+
+
+def quotas_to_wire(config: ProxyConfig) -> dict[str, Any]:
+    """All quotas of a configuration as JSON-ready values; ``proxy.config.limits.limits_from_wire`` reads them."""
+    return limits_to_wire(config.limits, {item.name: item.limits for item in config.listeners})
 
 
 def rules_to_wire(rules: tuple[TapRule, ...]) -> list[dict[str, Any]]:

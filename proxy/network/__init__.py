@@ -21,6 +21,7 @@ channel                  one connection: its life, its mutes, what it waits for
 read_half, write_half    what it reads and writes with; channel_callbacks: what they ask of it
 watchdog, verdict        what takes too long; from what went wrong to the one cause
 selector, timer          all connections of a thread; the only place that waits
+read_size                how much is asked for in one read
 channel_sink             what a channel tells, and whom
 fd_handler, epoll        who handles the events of a descriptor; their bits
 event_loop               what channels need of the selector, and it of them

@@ -19,12 +19,27 @@ from proxy.network.event_loop import EventLoop
 from proxy.network.frame_exchange import FrameExchange
 from proxy.network.memory_pool import Account
 from proxy.network.options import ChannelOptions
+from proxy.network.refusals import Refused
 from proxy.network.socket_buffers import A_WHILE_NS
 from proxy.network.timer import NEVER, CallbackTimer
 from proxy.network.transport import DONE, WANT_READ, Transport
 from proxy.network.verdict import raise_error_of
 
 __all__ = ["Authentication"]
+
+
+class _Delay(Refused):
+    """What one that was refused waits for."""
+
+    def __init__(self, authentication: "Authentication") -> None:
+        self._authentication: Authentication | None = authentication
+
+    def answer_now(self) -> None:
+        if self._authentication is not None:
+            self._authentication.answer_now()
+
+    def release(self) -> None:
+        self._authentication = None
 
 
 class Authentication(Waker):
@@ -61,6 +76,7 @@ class Authentication(Waker):
         self._wake_ns: i64 = NEVER
         self._answer_ns: i64 = NEVER
         self._answered: bool = False
+        self._delay: _Delay | None = None
         self._timer: Final = CallbackTimer(self._on_time)
 
     # What an authenticator calls.
@@ -101,6 +117,11 @@ class Authentication(Waker):
             authenticator.close()
         except Exception as error:  # nothing may keep a channel from closing
             self._loop.faults.note("callback", error)
+
+    def answer_now(self) -> None:
+        """The delay of a refusal is over."""
+        self._answer_ns = self._loop.now_ns
+        self.wake()
 
     # The steps: what is to be waited for then; anything once the channel is READY or closed.
 
@@ -157,6 +178,9 @@ class Authentication(Waker):
         self.refusal = error
         self._wake_ns = NEVER
         self._answer_ns = self._loop.now_ns + self._options.failed_authentication_delay_ns
+        if self._answer_ns > self._loop.now_ns:
+            delay = self._delay = _Delay(self)
+            self._loop.refusals.add(delay)
         self._arm(self._answer_ns)
         return self._step_refusal()
 
@@ -186,6 +210,9 @@ class Authentication(Waker):
         del self.authenticator  # it holds this one, as who wakes it
         self._channel = None
         self._loop.cancel(self._timer)
+        if self._delay is not None:
+            self._loop.refusals.remove(self._delay)
+            self._delay.release()
         self._timer.release()
         self.frames.close()
         return authenticator

@@ -99,8 +99,20 @@ class Careful:
         if receive.staged != 0:
             return receive.missing()  # the rest of a header
         if not self._transport.is_plain:
-            return LITTLE if room >= LITTLE or drained else WAIT_FOR_ROOM
+            return receive.that_become(LITTLE) if room >= LITTLE or drained else WAIT_FOR_ROOM
         return self._plan_new(room, readable=readable)
+
+    def _whole(self, data: bytes, room: i64) -> tuple[i64, i64, i64]:
+        """The whole frames at the beginning of ``data`` for which there is room: how many, where they end, and a fault behind them."""
+        receive = self._receive
+        framing = receive.framing
+        frames, end, _, fault = framing.scan(data if i64(len(data)) <= room else data[:room], 0, receive.limit, self._sizes)
+        if frames <= 1 or end + frames * receive.growth <= room:
+            return frames, end, fault
+        fewer, end, _, _ = framing.scan(data[: receive.that_become(room)], 0, receive.limit, self._sizes)
+        if fewer == 0:
+            return 1, framing.header_size(data, 0) + framing.body_size(data, 0) + framing.tail, OK
+        return fewer, end, OK
 
     def _plan_new(self, room: i64, *, readable: bool) -> i64:
         framing = self._receive.framing
@@ -109,7 +121,7 @@ class Careful:
         header = framing.header_size(data, 0)
         if header < 0:
             return max(length, 1)  # a header in parts, or the end
-        frames, end, _, fault = framing.scan(data if length <= room else data[:room], 0, self._receive.limit, self._sizes)
+        frames, end, fault = self._whole(data, room)
         if frames != 0:
             return end
         size = header + framing.body_size(data, 0)
@@ -131,7 +143,7 @@ class Careful:
         receive = self._receive
         if receive.staged == 0:
             data = self._transport.peek(PIECE)
-            frames, end, _, fault = receive.framing.scan(data if i64(len(data)) <= room else data[:room], 0, receive.limit, self._sizes)
+            frames, end, fault = self._whole(data, room)
             if frames != 0 or fault != OK or len(data) == 0:
                 return max(end, 1)
         verdict = self._ask(receive.longest() - receive.staged)

@@ -171,7 +171,7 @@ class Channel(ChannelCallbacks):
         """Give up a run that is not sent on: its lease goes back. Harmless when somebody has taken it over."""
         lease = run.lease
         run.lease = 0
-        self._account.release(BEGUN, lease)
+        self._account.release(BEGUN, lease, run)
 
     def mute(self, cause: i64) -> bool:
         """Add one cause (a bit of ``mute``); True when the mute is in force. Harmless when the cause is set, or the channel closed."""

@@ -5,6 +5,7 @@ import abc
 from mypy_extensions import i64, mypyc_attr
 
 from proxy.network.pipe import Pipe
+from proxy.network.read_size import MAX_READ
 from proxy.network.run import Run
 
 __all__ = ["ChannelSink", "PipeTarget"]
@@ -45,6 +46,13 @@ class ChannelSink(abc.ABC):
     @abc.abstractmethod
     def may_read(self) -> bool:
         """Asked before each read of a channel that is ``gated``. False: it is not read, and the sink has muted it."""
+
+    def read_limit(self) -> i64:
+        """Asked then: how many bytes that read may have at most; 0: no more than one frame. A frame begun, or cut through, is not held to it."""
+        return MAX_READ
+
+    def was_read(self) -> None:  # noqa: B027 - who gates nothing has nothing to be told
+        """Told after such a read, whatever came of it; the channel may be closed by now."""
 
     @abc.abstractmethod
     def room_for(self) -> tuple[i64, bool]:

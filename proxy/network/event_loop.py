@@ -8,6 +8,7 @@ from proxy.network.faults import Faults
 from proxy.network.fd_handler import FdHandler
 from proxy.network.memory_pool import MemoryPool
 from proxy.network.pipe import Pipe
+from proxy.network.refusals import Refusals
 from proxy.network.timer import Timer
 
 __all__ = ["EventLoop", "PolledChannel"]
@@ -53,12 +54,15 @@ class EventLoop(abc.ABC):
         now_ns: the clock as it was when the wait of this poll ended.
         pool: of memory.
         faults: what raised.
+        refusals: who was refused and waits for the answer.
     """
 
     def __init__(self, pool: MemoryPool, now_ns: i64) -> None:
         self.pool: MemoryPool = pool
         self.now_ns: i64 = now_ns
         self.faults: Faults = Faults()
+        pool.faults = self.faults
+        self.refusals: Refusals = Refusals()
 
     @abc.abstractmethod
     def call_at(self, deadline_ns: i64, timer: Timer) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from librt.strings import BytesWriter, write_i32_le
+from librt.strings import BytesWriter, read_i32_be, read_i32_le, write_i32_be, write_i32_le
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64, u8
 
@@ -51,6 +51,12 @@ class FixedHeaderFraming(Framing):
         self._step: Final[i64] = 1 if not little else -1
 
     def body_size(self, data: bytes, start: i64) -> i64:
+        if self.width == 4:
+            at = start + self.offset
+            size = i64(read_i32_be(data, at)) if not self.little else i64(read_i32_le(data, at))
+            if size < 0 and not self.signed:
+                size += 0x100000000
+            return size - self.extra
         position = start + self._first
         step = self._step
         value = i64(data[position])
@@ -105,6 +111,10 @@ class FixedHeaderFraming(Framing):
         if self.others == 0:
             return b""
         behind = start + self.offset + self.width
+        if self.offset == 0:
+            return data[behind : start + self.header]
+        if self.offset == self.others:
+            return data[start : start + self.offset]
         return data[start : start + self.offset] + data[behind : start + self.header]
 
     def write_header(self, writer: BytesWriter, size: i64, others: bytes) -> None:
@@ -113,6 +123,17 @@ class FixedHeaderFraming(Framing):
         while index < self.offset:
             writer.append(u8(others[index]))
             index += 1
+        if self.width == 4 and self.little:
+            write_i32_le(writer, i32(value))
+        elif self.width == 4:
+            write_i32_be(writer, i32(value))
+        else:
+            self._write_integer(writer, value)
+        while index < self.others:
+            writer.append(u8(others[index]))
+            index += 1
+
+    def _write_integer(self, writer: BytesWriter, value: i64) -> None:
         shift = 8 * (self.width - 1) if not self.little else 0
         step: i64 = -8 if not self.little else 8
         left = self.width
@@ -120,6 +141,3 @@ class FixedHeaderFraming(Framing):
             writer.append(u8((value >> shift) & 0xFF))
             shift += step
             left -= 1
-        while index < self.others:
-            writer.append(u8(others[index]))
-            index += 1

@@ -46,6 +46,8 @@ class FrameExchange:
         self._size: i64 = -1  # of its body, once the header is whole
         self._booked: i64 = 0  # for it
         self._send: Final = Send(account)
+        if account.pool.finds_leaks:
+            account.pool.watch("an authentication", self, self._send)
 
     @property
     def booked(self) -> i64:
@@ -119,6 +121,9 @@ class FrameExchange:
         """Give back what is booked. Harmless twice."""
         self._drop()
         self._send.finish()
+        pool = self._account.pool
+        if pool.finds_leaks:
+            pool.settle(self)
 
     def _must_wait(self, missing: i64) -> bool:
         short = not self.reads_out and self._account.is_short(answers=self._is_upstream)
@@ -136,7 +141,7 @@ class FrameExchange:
                 return False
             booked = length if self._staged else length + PIECE_OVERHEAD
             self._staged += data
-            self._account.charge(BEGUN, booked)
+            self._account.charge(BEGUN, booked, self)
             self._booked += booked
             missing -= length
         return True
@@ -158,4 +163,4 @@ class FrameExchange:
         self._booked = 0
         self._size = -1
         self._staged = bytearray()
-        self._account.release(BEGUN, booked)
+        self._account.release(BEGUN, booked, self)

@@ -88,6 +88,7 @@ class Framing(ABC):
         max_body: the largest body that a header can announce.
         delimiter: what ends a frame that has no header: how long it is, is known when it is whole. Empty for frames with headers.
         tail: its bytes.
+        least_frame: bytes of the shortest frame, which has no body.
         others: bytes of a header that do not say how long the frame is.
         fill: what they are in headers made here.
         keeps: they are what they were in the header that came, where that has as many.
@@ -111,6 +112,7 @@ class Framing(ABC):
         self.max_body: Final[i64] = max_body
         self.delimiter: Final = delimiter
         self.tail: Final[i64] = len(delimiter)
+        self.least_frame: Final[i64] = len(delimiter) if delimiter else least_header
         self.others: Final[i64] = others
         self.keeps: Final = keeps
         self.fill: Final = fill if len(fill) == others else bytes(int(others))

@@ -4,6 +4,8 @@ Bytes are booked when they are here, by kind: of frames begun, of pending sends,
 read asks first whether memory is *short*, and is then careful (``careful``): it reads nothing that would have to be held, but for large frames that
 pass whole, which take turns (``turns``).
 
+Who charges or releases says who holds the bytes: only the kind of pool asks that finds leaks (``leak_finding``); ``pool_kinds`` lists the kinds.
+
 An ``Account`` is what one listener holds. It may be guaranteed a part of the pool: what it does not use of that counts as used for the others.
 
 What is booked is what is kept in memory for somebody, and an overhead for each piece. A piece may be a view of a read of up to 256 KiB that was
@@ -16,6 +18,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from proxy.network.faults import Faults
 from proxy.network.turns import ONE_READ, Budget
 
 __all__ = ["BEGUN", "PENDING", "PIECE_OVERHEAD", "TLS", "Account", "MemoryPool", "with_overhead"]
@@ -40,10 +43,13 @@ class MemoryPool(Budget):
     Attributes:
         size: the budget in bytes; see ``resize``.
         used: bytes booked now; the sum of ``begun``, ``pending`` and ``tls``.
+        most_used: the most that it ever was.
         requests, answers: the turns of large frames that pass whole.
-        line: while so much is held, or promised, memory is short for requests; for answers while ``size`` is.
+        line, answer_line: while so much is held, or promised, memory is short for requests, and for answers.
         common: the account of whoever has none of its own.
         evicted: channels closed because they moved too slowly for what they held while others waited.
+        faults: where a kind of pool that finds errors tells them; set by the selector.
+        finds_leaks: who opens and closes a channel is to call ``watch`` and ``settle``.
     """
 
     def __init__(self, size: i64, now_ns: Callable[[], int]) -> None:
@@ -51,12 +57,16 @@ class MemoryPool(Budget):
             raise ValueError(f"a pool of {size} bytes")
         super().__init__(size, now_ns)
         self.line: i64 = 0
+        self.answer_line: i64 = 0
+        self.most_used: i64 = 0
+        self.faults: Faults | None = None
+        self.finds_leaks: bool = False
         self.begun: i64 = 0
         self.pending: i64 = 0
         self.tls: i64 = 0
         self.evicted: i64 = 0
         self._accounts: Final[list[Account]] = []
-        self.common: Final = Account(self, 0)
+        self.common: Final = self.new_account(0)
         self._set_lines()
 
     @property
@@ -68,10 +78,6 @@ class MemoryPool(Budget):
     def wait_ns(self) -> i64:
         """How long turns that were given in the end were waited for, in sum."""
         return self.requests.wait_ns + self.answers.wait_ns
-
-    def depleted_total_ns(self) -> i64:
-        """For how long somebody waited."""
-        return self.requests.depleted_total_ns() + self.answers.depleted_total_ns()
 
     @property
     def bound(self) -> i64:
@@ -89,10 +95,20 @@ class MemoryPool(Budget):
         """
         if not 0 <= percent <= 100 - sum(account.percent for account in self._accounts):
             raise ValueError(f"a share of {percent} %")
-        account = Account(self, percent)
+        account = self.new_account(percent)
         self._accounts.append(account)
         account.set_guaranteed()
         return account
+
+    def new_account(self, percent: int) -> "Account":
+        """An account of this kind of pool, not yet in its list."""
+        return Account(self, percent)
+
+    def watch(self, label: str, receive: object, *others: object) -> None:
+        """Those who hold bytes for one connection, and what it is called; see ``finds_leaks``."""
+
+    def settle(self, receive: object) -> None:
+        """The connection is closed, and holds nothing; see ``finds_leaks``."""
 
     def resize(self, size: i64) -> None:
         """Change the budget. Growing wakes who waits; shrinking takes nothing back, but memory is short until enough was given back.
@@ -114,6 +130,7 @@ class MemoryPool(Budget):
     def _set_lines(self) -> None:
         self.spare = max(self.size // SPARE_PART, min(ONE_READ, self.size // 2))
         self.line = self.size - self.spare
+        self.answer_line = self.size
         for account in self._accounts:
             account.set_guaranteed()
         self.changed()
@@ -150,10 +167,10 @@ class Account:
         held = pool.used + pool.promised
         if pool.unspent != 0:
             held += pool.unspent - self._unspent
-        return held >= (pool.size if answers else pool.line)
+        return held >= (pool.answer_line if answers else pool.line)
 
-    def charge(self, kind: i64, size: i64) -> None:
-        """Book ``size`` bytes that are in hand, of a kind."""
+    def charge(self, kind: i64, size: i64, holder: object = None) -> None:
+        """Book ``size`` bytes that are in hand, of a kind, for ``holder``."""
         assert size >= 0, "a charge is not negative"
         self._add(size)
         pool = self.pool
@@ -166,8 +183,8 @@ class Account:
             pool.tls += size
             pool.sends += size
 
-    def release(self, kind: i64, size: i64) -> None:
-        """Give back ``size`` bytes of a kind, and wake who waits for them."""
+    def release(self, kind: i64, size: i64, holder: object = None) -> None:
+        """Give back ``size`` bytes of a kind that ``holder`` has, and wake who waits for them."""
         assert 0 <= size <= self.used, "what is given back was booked before"
         pool = self.pool
         if kind == BEGUN:
@@ -182,8 +199,8 @@ class Account:
         if pool.requests.waiting + pool.answers.waiting != 0:
             pool.changed()
 
-    def hand_over(self, size: i64) -> None:
-        """What was booked for a frame begun is now booked for a pending send."""
+    def hand_over(self, size: i64, giver: object = None, taker: object = None) -> None:
+        """What was booked for a frame begun, for ``giver``, is now booked for a pending send, for ``taker``."""
         pool = self.pool
         pool.begun -= size
         pool.pending += size
@@ -198,3 +215,5 @@ class Account:
         else:
             self.used += size
         pool.used += size
+        if pool.used > pool.most_used:
+            pool.most_used = pool.used

@@ -42,7 +42,7 @@ __all__ = [
 
 MEMORY: Final = 1  # a large frame that passes whole waits for its turn
 PEER: Final = 2  # the other side of the pair has a pending send, or is not ready
-THROTTLE: Final = 4  # a rate, or a handler that asked for a while
+THROTTLE: Final = 4  # a rate that is used up, or a handler that asked for a while (``proxy.relay.throttle``)
 HANDLER: Final = 8  # a handler has the frame, or there is no room for it
 TAP: Final = 16  # the tap is full, and its rule says on_full: mute
 ADMIN: Final = 32  # an operator

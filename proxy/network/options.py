@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
+from proxy.config.model import SocketConfig
 from proxy.errors import Side
 from proxy.network.authenticator import AuthenticatorFactory, CertificateAuthenticators
 from proxy.network.framing import Framing
@@ -52,6 +53,7 @@ class ChannelOptions:
         onward: what the other side speaks, when it is another: frames that it cannot carry are refused.
         authenticators: makes what finds out who the peer is, after the handshake.
         failed_authentication_delay_ns: from a refusal to its answer, and the close; part of ``handshake_timeout_ns``.
+        socket: what the kernel is told of a socket; None: nothing. A TCP socket that was accepted has it of its listening socket.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class ChannelOptions:
         first_piece: i64 = 0,
         framing: Framing = INT32,
         onward: Framing | None = None,
+        socket: SocketConfig | None = None,
     ) -> None:
         self.side: Final[Side] = side
         self.limit: Final = limit
@@ -88,3 +91,4 @@ class ChannelOptions:
         self.onward: Final = onward
         self.authenticators: AuthenticatorFactory = CertificateAuthenticators() if authenticators is None else authenticators
         self.failed_authentication_delay_ns = failed_authentication_delay_ns
+        self.socket: Final = socket

@@ -15,6 +15,7 @@ from proxy.network.memory_pool import Account
 from proxy.network.mute import MuteState
 from proxy.network.mute_set import MuteSet
 from proxy.network.options import ChannelOptions
+from proxy.network.read_size import FIRST_READ, MAX_READ, MIN_READ, adapted
 from proxy.network.receive import Receive
 from proxy.network.run import Run
 from proxy.network.timer import CallbackTimer
@@ -22,11 +23,9 @@ from proxy.network.transport import Transport
 from proxy.network.turns import TurnOwner
 from proxy.network.verdict import refusal
 
-__all__ = ["MAX_READ", "MIN_READ", "ReadHalf"]
+__all__ = ["ReadHalf"]
 
-MIN_READ: Final = 448  # with the head of a ``bytes`` still a small block of the interpreter's own, which costs a tenth of what malloc takes
-MAX_READ: Final = 262144  # 64 KiB frames cost 0.92 (plain) and 0.96 (TLS) of what they do with 131072, in one run beside HAProxy
-FIRST_READ: Final = 8 * MIN_READ
+MAX_GROWN: Final = 8 * MAX_READ  # what a read may be on the other side
 
 MUTING: Final = MuteState.MUTING
 
@@ -161,8 +160,8 @@ class ReadHalf:
             return
         elif self.receive.has_part:
             self._pass_part()
-        elif not self._channel.gated or self._sink.may_read():
-            self._read_some(0)
+        else:
+            self.on_readable(0)
 
     def on_turn(self) -> None:
         """The large frame begun may go on. Called from within a release, of anybody: changes interest, nothing else."""
@@ -194,6 +193,8 @@ class ReadHalf:
     def release(self) -> None:
         """Let go of the channel, whose end was told."""
         self.care = None
+        if self._loop.pool.finds_leaks:
+            self._loop.pool.settle(self.receive)
         del self._channel
         del self._sink
 
@@ -209,8 +210,21 @@ class ReadHalf:
         """The socket has bytes, or an end, or an error."""
         if (self._mutes.causes != 0 or self.ended) and not self.may_read():
             self._channel.on_unwanted(events)
-        elif not self._channel.gated or self._sink.may_read():
+        elif self._channel.gated:
+            self._read_gated(events)
+        else:
             self._read_some(events)
+
+    def _read_gated(self, events: i64) -> None:
+        """As ``_read_some``, no more than the sink lets, which is told of it."""
+        if self._sink.may_read():
+            suits = self._read_size
+            most = self._sink.read_limit() or max(self._within_frame(), 1)
+            self._read_size = min(suits, most)
+            self._read_some(events)
+            if most < suits:
+                self._read_size = suits
+            self._sink.was_read()
 
     def _read_some(self, events: i64) -> None:
         """Read what suits the traffic; only what belongs to the frame begun when muting, or if it is cut through; with care while memory is short."""
@@ -352,7 +366,8 @@ class ReadHalf:
         if length == 0:
             self._end_stream()
             return
-        self._adapt_read_size(size, length)
+        suits = adapted(self._read_size, size, length)
+        self._read_size = suits if suits <= self._read_size else min(suits, self.receive.that_become(MAX_GROWN))
         self._channel.last_active_ns = self._loop.now_ns
         self.bytes_received += length
         stats = self._stats
@@ -370,13 +385,6 @@ class ReadHalf:
         unusual = receive.staged != 0 or receive.cut or receive.fault != framing.OK or self._mutes.causes != 0
         if unusual or self._channel.shutting or transport.pending_write != 0 or transport.has_buffered():
             self._settle()
-
-    def _adapt_read_size(self, size: i64, length: i64) -> None:
-        """Ask for more when reads fill, for less when they stay nearly empty: a large buffer for few bytes costs more than reading them."""
-        if length > size - (size >> 2):
-            self._read_size = min(max(size << 2, self._read_size), MAX_READ)
-        elif length < size >> 2 and size == self._read_size:
-            self._read_size = max(size >> 1, MIN_READ)
 
     def _deliver(self, run: Run) -> None:
         try:

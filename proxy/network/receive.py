@@ -15,6 +15,7 @@ from mypy_extensions import i64
 
 from proxy.network.framing import FRAME_TOO_LARGE, NOT_OURS, OK, Framing, foreign_protocol, judge, size_bucket
 from proxy.network.int32 import INT32
+from proxy.network.leak_finding import LeakFindingAccount
 from proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, Account
 from proxy.network.run import PART, PART_FIRST, PART_LAST, Buffer, Run, held
 from proxy.network.stats import SideStats
@@ -43,6 +44,7 @@ class Receive:
 
     Attributes:
         framing: tells the frames apart.
+        growth: bytes that a short frame has more on the other side, whose headers are longer.
         can_cut: frames may be cut through; not where one is known to be whole, or made so, by what lies behind it.
         staged: bytes that are kept of the frame begun, its header counted; 0 between frames.
         size: bytes of the frame begun, header counted; -1 while its header is not whole.
@@ -66,9 +68,11 @@ class Receive:
         onward: Framing | None = None,
     ) -> None:
         self.framing: Final = framing
+        self.growth: Final[i64] = 0 if onward is None else max(onward.least_frame - framing.least_frame, 0)
         self.can_cut: Final[bool] = framing.tail == 0 and (onward is None or onward.tail == 0)
         self._max_body: Final[i64] = framing.max_body if onward is None else onward.max_body
         self._account: Final = account
+        self._leaks: Final = account if isinstance(account, LeakFindingAccount) else None
         self._limit: Final = limit
         self._stats: Final = stats
         self._cut_from: Final[i64] = cut_from if self.can_cut else NEVER_CUT
@@ -122,6 +126,13 @@ class Receive:
         if self.size < 0:
             return self._lacks
         return self.size - self.passed - self.staged
+
+    def that_become(self, size: i64) -> i64:
+        """Bytes whose frames are at most ``size`` bytes on the other side, however short each is."""
+        if self.growth == 0:
+            return size
+        least = self.framing.least_frame
+        return size * least // (least + self.growth)
 
     def longest(self) -> i64:
         """Bytes of the frame begun, or that it may have at most."""
@@ -183,9 +194,8 @@ class Receive:
         """The first piece of a frame that is cut through, from what is staged of it; None while that is too little."""
         if not self.has_part:
             return None
-        pieces = self._pieces
         size = self.staged
-        run = Run(pieces, size, b"", 0, 0, 0, self._booked, PART | PART_FIRST, self.framing)
+        run = self._run(size, b"", 0, 0, 0, PART | PART_FIRST)
         self._hand_out(size)
         return run
 
@@ -198,7 +208,7 @@ class Receive:
         lost = self.staged
         booked = self._booked
         self._reset()  # before the release, which may call back
-        self._account.release(BEGUN, booked)
+        self._account.release(BEGUN, booked, self)
         return lost
 
     def _feed_begun(self, data: bytes) -> Run | None:
@@ -215,7 +225,7 @@ class Receive:
             return self.take_part() if self.cut else None
         self._stats.frame_sizes[size_bucket(self._body)] += 1
         frames, end, rest, fault = self.framing.scan(data, first, self.limit, self._stats.frame_sizes)
-        run = Run(self._pieces, self.staged, data, first if self.staged else 0, end, frames + 1, self._booked, 0, self.framing)
+        run = self._run(self.staged, data, first if self.staged else 0, end, frames + 1, 0)
         self._reset()
         if rest != 0 or fault != OK:
             self._leave_rest(data, end, rest, fault)
@@ -237,11 +247,18 @@ class Receive:
             if not self.abandoned:
                 frames = 1
                 self._stats.frame_sizes[size_bucket(self._body)] += 1
-        run = Run(self._pieces, self.staged, data, length, length, frames, self._booked, part, self.framing)
+        run = self._run(self.staged, data, length, length, frames, part)
         self._hand_out(self.staged + length)
         if is_last:
             self._reset()
         return run
+
+    def _run(self, head_size: i64, data: bytes, first: i64, end: i64, frames: i64, part: i64) -> Run:
+        """What is staged, and what of ``data`` belongs to it, with what is booked for it as the lease."""
+        leaks = self._leaks
+        if leaks is not None and self._booked != 0:
+            return leaks.lend(self, self._pieces, head_size, data, first, end, frames, self._booked, part, self.framing)
+        return Run(self._pieces, head_size, data, first, end, frames, self._booked, part, self.framing)
 
     def pass_by(self, size: i64) -> i64:
         """Count ``size`` bytes of a frame that is cut through, whose first piece is out, that were passed on without coming here.
@@ -285,15 +302,7 @@ class Receive:
                 self.fault = NOT_OURS
                 self.refused_bytes = length
                 return False
-        body = framing.body_size(header, 0)
-        self.fault = judge(body, self.limit)
-        if self.fault != OK:
-            self.faulty_size = body
-            self.refused_bytes = length
-            return False
-        self._body = body
-        self.size = header_size + body
-        return True
+        return self._take_size(framing.body_size(header, 0), header_size, length)
 
     def _find_end(self, data: bytes, length: i64) -> bool:
         """As ``_take_header``, for frames that end with a delimiter: it is looked for in ``data``, and where ``data`` begins."""
@@ -307,27 +316,36 @@ class Receive:
         if body < 0:
             if self.staged + length >= limit + tail:
                 self.fault = FRAME_TOO_LARGE
-                self.faulty_size = self.staged + length
+                self.faulty_size = self.staged + self._line_so_far(data, 0)
                 self.refused_bytes = length
                 return False
             self._stage(data)
             return False
         self._first = False
-        self.fault = judge(body, limit)
+        return self._take_size(body, tail, length)
+
+    def _take_size(self, body: i64, around: i64, length: i64) -> bool:
+        """The frame begun has so many bytes of body, and of what is around it; False when it is not good."""
+        self.fault = judge(body, self.limit)
         if self.fault != OK:
             self.faulty_size = body
             self.refused_bytes = length
             return False
         self._body = body
-        self.size = body + tail
+        self.size = around + body
         return True
+
+    def _line_so_far(self, data: bytes, start: i64) -> i64:
+        """Bytes behind ``start`` of a line whose end is not here, without what may be the beginning of that."""
+        length = i64(len(data)) - start
+        return length - 1 if self.framing.tail == 2 and data[-1] == self.framing.delimiter[0] else length
 
     def _leave_rest(self, data: bytes, end: i64, rest: i64, fault: i64) -> None:
         """Stage what follows the last whole frame of ``data``, or note what is wrong with it."""
         if fault != OK:
             self.fault = fault
             size = self.framing.body_size(data, end)
-            self.faulty_size = size if size >= 0 or fault != FRAME_TOO_LARGE else len(data) - end
+            self.faulty_size = size if size >= 0 or fault != FRAME_TOO_LARGE else self._line_so_far(data, end)
             self.refused_bytes = len(data) - end
             return
         length: i64 = len(data)
@@ -353,7 +371,7 @@ class Receive:
             pieces.append(piece)
         self.staged += size
         booking = overhead + held(piece)  # a view keeps all of the read in memory
-        self._account.charge(BEGUN, booking)
+        self._account.charge(BEGUN, booking, self)
         self._booked += booking
 
     def _reset(self) -> None:

@@ -64,6 +64,12 @@ class Run:
         self.part: Final[i64] = part
         self.framing: Final = framing
 
+    def give_lease(self, run: "Run") -> "Run":
+        """Have another run carry the lease from here on; it, or its like, is to be used."""
+        run.lease = self.lease
+        self.lease = 0
+        return run
+
     def tail(self) -> Buffer:
         """The run's part of ``data``: the object itself when the run ends where it does."""
         if self.end == len(self.data):

@@ -41,6 +41,7 @@ from proxy.network.memory_pool import MemoryPool
 from proxy.network.options import ChannelOptions
 from proxy.network.pipe import Pipe
 from proxy.network.plaintext import PlaintextTransport
+from proxy.network.socket_options import set_socket_options
 from proxy.network.timer import NEVER, Timer, TimerHeap
 from proxy.network.transport import Transport
 from proxy.network.turnover import Turnover
@@ -111,6 +112,8 @@ class Selector(EventLoop):
         from a later part of this poll or from the next one.
         """
         sock.setblocking(False)
+        if options.socket is not None and sock.family == socket.AF_UNIX:
+            set_socket_options(sock, options.socket)
         self.register_budget -= 1
         return self.adopt(sock, self._transport(sock, options), channel_id, options, sink, peer=peer)
 
@@ -132,6 +135,8 @@ class Selector(EventLoop):
         try:
             if family != socket.AF_UNIX:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if options.socket is not None:
+                set_socket_options(sock, options.socket)
             code = sock.connect_ex(address)  # type: ignore[arg-type]
             if code == errno.EINPROGRESS:  # on the same host it is done by now, and asking costs less than an event
                 code = sock.connect_ex(address)  # type: ignore[arg-type]
@@ -157,6 +162,8 @@ class Selector(EventLoop):
     ) -> Channel:
         """Make a channel of a non-blocking socket and a transport of the caller's. The socket belongs to the selector from here on."""
         channel = Channel(self, sock, transport, channel_id, options, sink, peer, connecting=connecting)
+        if self.pool.finds_leaks:
+            self.pool.watch(f"{options.side} channel {channel_id}", channel.read_half.receive, channel.write_half.pending, transport)
         self._channels.add(channel)
         self.channel_count += 1
         channel.start(Watchdog(self, channel))

@@ -39,7 +39,7 @@ class Send:
         self.booked: i64 = 0
         self.number: i64 = 0
 
-    def begin(self, pieces: list[Buffer], taken: i64, frames: i64, lease: i64) -> None:
+    def begin(self, pieces: list[Buffer], taken: i64, frames: i64, lease: i64, giver: object = None) -> None:
         """Keep what a first write left.
 
         Args:
@@ -47,6 +47,7 @@ class Send:
             taken: its bytes that are written already.
             frames: its frames.
             lease: bytes booked for the run as a frame begun; they become the send's.
+            giver: who has the lease: the run.
         """
         assert not self.active, "one pending send at a time"
         self.active = True
@@ -59,14 +60,14 @@ class Send:
         for piece in pieces:
             self.remaining += len(piece)
         if lease != 0:
-            self._account.hand_over(lease)
+            self._account.hand_over(lease, giver, self)
         self._drop(taken)
         needed: i64 = 0
         for index in range(self._next, i64(len(pieces))):
             piece = pieces[index] = keep(pieces[index])
             needed += held(piece) + PIECE_OVERHEAD
         if needed > lease:
-            self._account.charge(PENDING, needed - lease)
+            self._account.charge(PENDING, needed - lease, self)
             self.booked = needed
         else:
             self._give_back(lease - needed)
@@ -114,4 +115,4 @@ class Send:
 
     def _give_back(self, size: i64) -> None:
         self.booked -= size
-        self._account.release(PENDING, size)
+        self._account.release(PENDING, size, self)

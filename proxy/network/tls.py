@@ -333,7 +333,7 @@ class TlsTransport(Transport):
         self.pending_write = 0
         if not self._push(waiting):  # what still waits is booked instead of what waited before
             return False
-        self._account.release(TLS, self.booked)
+        self._account.release(TLS, self.booked, self)
         self.booked = 0
         return True
 
@@ -388,8 +388,8 @@ class TlsTransport(Transport):
         for piece in pieces:
             size += len(piece)
             booked += held(piece) + PIECE_OVERHEAD
-        self._account.charge(TLS, booked)
-        self._account.release(TLS, self.booked)
+        self._account.charge(TLS, booked, self)
+        self._account.release(TLS, self.booked, self)
         self.booked = booked
         self._waiting = pieces
         self.pending_write = size
@@ -432,7 +432,7 @@ class TlsTransport(Transport):
                 self._send(self._notify(self._object))
             except OSError:
                 self.clean_end = False  # the peer is gone: there is nobody to tell
-        self._account.release(TLS, self.booked)
+        self._account.release(TLS, self.booked, self)
         self.booked = 0
         self._waiting = []
         self._held = b""

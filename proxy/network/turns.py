@@ -103,18 +103,12 @@ class Turns:
         self._budget: Final = budget
         self._queue: Final[deque[Turn]] = deque()
         self._now_ns: Final = now_ns
-        self._depleted_ns: i64 = 0
-        self._depleted_since: i64 = 0
         self._waking: bool = False
 
     @property
     def first_since_ns(self) -> i64:
         """Since when the first of those who wait has waited; -1: nobody does."""
         return self._queue[0].since_ns if self._queue else -1
-
-    def depleted_total_ns(self) -> i64:
-        """For how long somebody waited."""
-        return self._depleted_ns + (self._now_ns() - self._depleted_since if self._queue else 0)
 
     def ask(self, turn: Turn, missing: i64) -> bool:
         """See ``Turn.ask``."""
@@ -123,8 +117,6 @@ class Turns:
         turn.missing = missing
         turn.is_waiting = True
         turn.since_ns = self._now_ns()
-        if self.waiting == 0:
-            self._depleted_since = turn.since_ns
         self.free_reserve()
         self._queue.append(turn)
         self.waiting += 1
@@ -132,6 +124,7 @@ class Turns:
             self._let_in(turn)
             return True
         self.refused += 1
+        self._budget.begin_dry_spell(turn.since_ns)
         return False
 
     def leave(self, turn: Turn) -> None:
@@ -227,8 +220,8 @@ class Turns:
         turn.is_waiting = False
         self._queue.remove(turn)
         self.waiting -= 1
-        if self.waiting == 0:
-            self._depleted_ns += self._now_ns() - self._depleted_since
+        if self._budget.waiting == 0:
+            self._budget.end_dry_spell()
 
 
 class Budget:
@@ -242,6 +235,7 @@ class Budget:
         spare: bytes of the pool that are kept for answers, and for what a read passes the line by.
         unspent: bytes that listeners are guaranteed and do not hold.
         trusted: bytes that are read, without a turn, for whole frames that seem to be there; what is not there of them is held.
+        dry_spells: how often memory ran dry and was there again: from the first who is refused to when nobody waits any more.
     """
 
     def __init__(self, size: i64, now_ns: Callable[[], int]) -> None:
@@ -252,6 +246,10 @@ class Budget:
         self.spare: i64 = 0
         self.unspent: i64 = 0
         self.trusted: i64 = 0
+        self.dry_spells: i64 = 0
+        self._dry_ns: i64 = 0
+        self._dry_since: i64 = -1
+        self._now_ns: Final = now_ns
         self.requests: Final = Turns(self, now_ns)
         self.answers: Final = Turns(self, now_ns)
 
@@ -259,6 +257,22 @@ class Budget:
     def waiting(self) -> i64:
         """How many large frames wait for their turn."""
         return self.requests.waiting + self.answers.waiting
+
+    def depleted_total_ns(self) -> i64:
+        """For how long somebody waited, the spell that lasts included."""
+        return self._dry_ns + (self._now_ns() - self._dry_since if self._dry_since >= 0 else 0)
+
+    def begin_dry_spell(self, now_ns: i64) -> None:
+        """Somebody was refused; harmless while others wait already."""
+        if self._dry_since < 0:
+            self._dry_since = now_ns
+
+    def end_dry_spell(self) -> None:
+        """Nobody waits; harmless when nobody did."""
+        if self._dry_since >= 0:
+            self._dry_ns += self._now_ns() - self._dry_since
+            self._dry_since = -1
+            self.dry_spells += 1
 
     def fits(self, missing: i64) -> bool:
         """Whether so many bytes fit into the pool beside what is held, promised and guaranteed."""

@@ -142,7 +142,7 @@ class WriteHalf(PipeTarget):
             self.frames_sent += run.frames
             stats.frames_sent += run.frames
             return True
-        self.pending.begin(run.pieces(), taken, run.frames, run.lease)
+        self.pending.begin(run.pieces(), taken, run.frames, run.lease, run)
         run.lease = 0
         self._channel.sync_interest()
         return False

@@ -12,6 +12,10 @@ ending      rules 5 and 7: half-close, the last second, the row
 losses      what was received and is not passed on
 pairing     which answer belongs to which request, for ``protocol: kafka``
 upstream    its endpoints: which is tried next, which is left out
+limiting    which quotas hold for a pair, from READY to its end
+quotas      the rates of the node, of listeners and of client addresses
+bucket      one rate, and whose turn it is
+throttle    who keeps a channel muted for ``throttle``; what a channel pays
 route       one listener and the upstream behind it: what its pairs share
 drain       how all pairs end in good order
 watcher     the interface of who is told about pairs

@@ -14,7 +14,7 @@ from proxy.cells import CAUSES, LISTENER_BLOCK, PROCESSOR_BLOCK, SIDE_BLOCK, UPS
 from proxy.network import mute
 from proxy.network.channel import Channel
 from proxy.network.state import ChannelState
-from proxy.relay import losses, state
+from proxy.relay import limiting, losses, state
 from proxy.relay.counters import ERROR_INDEX, tls_error
 from proxy.relay.pair import Leg, Pair, PairTimer
 from proxy.relay.state import PairEvent, PairState
@@ -195,6 +195,7 @@ def _linger(pair: Pair, leg: Leg) -> None:
         _close_leg(pair, leg)
         return
     _shut(leg)
+    limiting.release(pair, leg, channel)
     channel.gated = False  # what comes now does not go into the log
     channel.unmute(PEER)
     channel.unmute(TAP)
@@ -256,6 +257,7 @@ def _arm(pair: Pair, delay_ns: i64) -> None:
 def closed(pair: Pair, leg: Leg, channel: Channel) -> None:
     """A channel is closed, for whatever reason; an upstream's that was never READY is ``opening.attempt_failed``."""
     leg.gone = True
+    limiting.release(pair, leg, channel)
     losses.drop_rest(pair, leg, channel)
     if not leg.ended:
         losses.tap_partial(pair, leg, channel)

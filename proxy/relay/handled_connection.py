@@ -18,7 +18,8 @@ class Request:
 
     Attributes:
         sequence: its number in its direction.
-        run: the frame, where it may have to go on; it holds a lease.
+        run: the frame, where it may have to go on; None: it was handed over for good.
+        booked: bytes of the memory pool that its leg has booked for it.
         enqueued_ns: when it was whole.
         size: its bytes.
         others: of its header, the bytes that do not say how long it is.
@@ -29,6 +30,7 @@ class Request:
     def __init__(self, sequence: i64, run: Run, enqueued_ns: i64, others: bytes, *, expects: bool, withheld: bool) -> None:
         self.sequence: Final[i64] = sequence
         self.run: Run | None = run
+        self.booked: i64 = 0
         self.enqueued_ns: Final[i64] = enqueued_ns
         self.size: Final[i64] = run.size
         self.others: Final = others

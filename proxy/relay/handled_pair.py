@@ -12,7 +12,24 @@ from proxy.relay.handler_state import ResponseState
 from proxy.relay.pair import Leg, Pair, PairTimer
 from proxy.relay.request_channel import RequestChannel
 
-__all__ = ["Handled", "HandledLeg", "HeldAnswer"]
+__all__ = ["Handled", "HandledLeg", "HeldAnswer", "Outgoing"]
+
+
+class Outgoing:
+    """A run that is to be written.
+
+    Attributes:
+        run: without a lease.
+        owner: whose frame it came of, which has booked it.
+        booked: so many bytes; 0: none yet.
+        passes: its bytes were received from the other side.
+    """
+
+    def __init__(self, run: Run, owner: "HandledLeg", booked: i64, *, passes: bool) -> None:
+        self.run: Final = run
+        self.owner: Final = owner
+        self.booked: i64 = booked
+        self.passes: Final = passes
 
 
 class HeldAnswer:
@@ -21,12 +38,14 @@ class HeldAnswer:
     Attributes:
         run: in the client's framing.
         due: when so many of the upstream's answers are done with.
+        booked: bytes of the memory pool that the client's leg has booked for it.
         withheld: it is not for the tap.
     """
 
-    def __init__(self, run: Run, due: i64, *, withheld: bool) -> None:
+    def __init__(self, run: Run, due: i64, booked: i64, *, withheld: bool) -> None:
         self.run: Final = run
         self.due: Final[i64] = due
+        self.booked: Final[i64] = booked
         self.withheld: Final = withheld
 
 
@@ -41,11 +60,11 @@ class HandledLeg(Leg):
         under_way: frames that a handler has.
         responses: the five states, where frames are handled one at a time.
         awaits: the leg on which the last verdict has to be out before the next frame is handled.
-        out: what is to be written to this leg's channel: each run, and whether its bytes were received from the other one.
+        out: what is to be written to this leg's channel.
         times: when the reply was read that brought each of what is to be written, or is being written: so many of these are ``sending``.
         ends: its peer's stream has ended, which is not told before all that came is done with.
         done: frames that were received and are done with.
-        booked: bytes of the memory pool that its backlog, and what is under way and may go on, hold.
+        booked: bytes of the memory pool that it holds: of its backlog, of what is under way and may go on, and of what came of that and is not out.
     """
 
     def __init__(self, pair: Pair, handled: "Handled", *, is_client: bool) -> None:
@@ -57,7 +76,7 @@ class HandledLeg(Leg):
         self.under_way: i64 = 0
         self.responses: Final = ResponseState()
         self.awaits: HandledLeg | None = None
-        self.out: list[tuple[Run, bool]] = []
+        self.out: list[Outgoing] = []
         self.times: Final[deque[int]] = deque()
         self.sending: i64 = 0
         self.ends: bool = False

@@ -21,7 +21,6 @@ from proxy.relay.state import PairState
 __all__ = ["HandlerLeg", "HandlerLegs"]
 
 PEER: Final = mute.PEER
-TAP: Final = mute.TAP
 CLOSING: Final = PairState.CLOSING
 
 
@@ -97,9 +96,7 @@ class HandlerLeg(HandledLeg):
         channel = self.channel
         if channel is None:
             return False
-        if self.tap is not None and not self.tap.may_read():
-            channel.mute(TAP)
-            self.pair.owner.tap_full(self)
+        if not self.admits(channel):
             return False
         return not self.handles or handling.may_read(self, channel)
 

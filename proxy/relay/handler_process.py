@@ -102,7 +102,7 @@ class HandlerProcess(ChannelSink):
         self._writer: Final = BytesWriter()
         self._pieces: list[Buffer] = []
         self._records: i64 = 0
-        self._lease: i64 = 0
+        self._booked: i64 = 0
         self._closing: list[HandledConnection] = []  # with requests under way, and not told yet
         self._sending: list[HandledConnection] = []  # likewise, told in the send that is pending
         self._late: Final[deque[HandledConnection]] = deque()
@@ -204,8 +204,8 @@ class HandlerProcess(ChannelSink):
         self._arm()
 
     def _charge(self, size: i64) -> None:
-        self._account.charge(BEGUN, size)
-        self._lease += size
+        self._account.charge(BEGUN, size, self)
+        self._booked += size
 
     def _cut(self) -> None:
         if len(self._writer) != 0:
@@ -241,18 +241,20 @@ class HandlerProcess(ChannelSink):
             size += len(piece)
         first = pieces[0]
         if len(pieces) == 1 and isinstance(first, bytes):
-            run = Run(None, 0, first, 0, size, self._records, self._lease)
+            run = Run(None, 0, first, 0, size, self._records, 0)
         else:
-            run = Run(pieces, size, b"", 0, 0, self._records, self._lease)
+            run = Run(pieces, size, b"", 0, 0, self._records, 0)
+        booked = self._booked
         self._pieces = []
         self._records = 0
-        self._lease = 0
+        self._booked = 0
         closing = self._closing
         self._closing = []
         if channel.send(run):
             self._release(closing)
         else:
             self._sending = closing
+        self._account.release(BEGUN, booked, self)  # not before: what is not out is booked there by now
 
     def _release(self, closing: list[HandledConnection]) -> None:
         """Who is over does not count any more. The last of them are remembered, for their late replies."""
@@ -265,11 +267,11 @@ class HandlerProcess(ChannelSink):
             self.connections.pop(int(self._late.popleft().id), None)
 
     def _drop(self) -> None:
-        lease = self._lease
-        self._lease = 0
+        booked = self._booked
+        self._booked = 0
         self._pieces = []
         self._writer.truncate(0)
-        self._account.release(BEGUN, lease)
+        self._account.release(BEGUN, booked, self)
 
     def _wake(self) -> None:
         """Let those who wait have what room there is."""

@@ -25,13 +25,13 @@ from proxy.relay.handler_process import HandlerProcess
 from proxy.relay.handler_state import NOT_MUTED, HandlerEvent
 from proxy.relay.pair import Pair
 from proxy.relay.state import PairState
+from proxy.relay.throttle import REPLY
 
 __all__ = ["book", "follow", "let_go", "may_read", "process_gone", "pump", "received", "release", "response_sent", "room_for", "split", "wake"]
 
 NO_LIMIT: Final = 1 << 31
 MOST: Final = 1000  # frames of one connection and direction that a handler has at a time
 HANDLER: Final = mute.HANDLER
-THROTTLE: Final = mute.THROTTLE
 TAP: Final = mute.TAP
 CLOSING: Final = PairState.CLOSING
 CLOSED: Final = PairState.CLOSED
@@ -190,8 +190,9 @@ def _look_and_keep(pair: Pair, leg: HandledLeg, channel: Channel, run: Run, sequ
         withheld = len(pairing.sensitive) != 0
     framing = run.framing
     others = framing.other_bytes(run.prefix(framing.most_header), 0) if framing.others != 0 else b""
-    book(leg, run)
-    leg.backlog.append(Request(sequence, run, now_ns, others, expects=expects, withheld=withheld))
+    request = Request(sequence, run, now_ns, others, expects=expects, withheld=withheld)
+    request.booked = book(leg, run)
+    leg.backlog.append(request)
     if pairing is not None:
         passing.hold(pair, pairing, leg)
 
@@ -202,28 +203,22 @@ def _account(leg: HandledLeg) -> Account:
     return pool.common if channel is None else channel.options.account or pool.common
 
 
-def book(leg: HandledLeg, run: Run) -> None:
-    """Book what a run keeps in memory that stays here for a while."""
+def book(leg: HandledLeg, run: Run) -> i64:
+    """Book what a run keeps in memory that stays here for a while, in the place of its lease; how many bytes."""
     needed: i64 = 0
     for piece in run.pieces():
         needed += held(piece) + PIECE_OVERHEAD
-    if needed > run.lease:
-        _account(leg).charge(BEGUN, needed - run.lease)
-        run.lease = needed
-    leg.booked += run.lease
+    _account(leg).charge(BEGUN, needed, leg)
+    leg.booked += needed
+    if run.lease != 0 and leg.channel is not None:
+        leg.channel.discard(run)
+    return needed
 
 
-def unbook(leg: HandledLeg, run: Run) -> None:
-    """A run leaves the leg, with its lease."""
-    leg.booked -= run.lease
-
-
-def release(leg: HandledLeg, run: Run) -> None:
-    """Give up a run that the leg had booked."""
-    unbook(leg, run)
-    channel = leg.channel
-    if channel is not None:
-        channel.discard(run)
+def release(leg: HandledLeg, size: i64) -> None:
+    """Give back what ``book`` booked."""
+    leg.booked -= size
+    _account(leg).release(BEGUN, size, leg)
 
 
 # A frame that is handed over.
@@ -263,13 +258,13 @@ def _hand_over(leg: HandledLeg, process: HandlerProcess, request: Request) -> No
     try:
         process.submit(connection, leg.direction, request, run)
     except wire.WireError as error:
-        release(leg, run)
+        release(leg, request.booked)
         ending.end(leg.pair, Cause.HANDLER_FAILED, str(error), "internal")
         return
     leg.under_way += 1
     if leg.pair.route.upstream is None:
         request.run = None
-        release(leg, run)
+        release(leg, request.booked)
     else:
         process.load.kept += 1
 
@@ -364,7 +359,7 @@ def let_go(handled: Handled) -> None:
         if handled.process is not None:
             handled.process.close(connection)
     for answer in handled.held:
-        release(handled.leg(0), answer.run)
+        release(handled.leg(0), answer.booked)
     handled.held.clear()
     handled.throttled = False
     for leg in (handled.leg(0), handled.leg(1)):
@@ -374,12 +369,11 @@ def let_go(handled: Handled) -> None:
 def _forget(leg: HandledLeg, connection: HandledConnection) -> None:
     """Release what was kept of the frames under way."""
     for request in connection.requests if leg.is_client else connection.responses:
-        run = request.run
-        if run is not None:
+        if request.run is not None:
             request.run = None
             connection.load.kept -= 1
             leg.dropped_bytes += request.size
-            release(leg, run)
+            release(leg, request.booked)
     leg.under_way = 0
 
 
@@ -387,8 +381,7 @@ def _end_leg(leg: HandledLeg) -> None:
     while leg.backlog:
         request = leg.backlog.popleft()
         leg.dropped_bytes += request.size
-        if request.run is not None:
-            release(leg, request.run)
+        release(leg, request.booked)
     leg.waits = False
     leg.awaits = None
     leg.responses.pending = False
@@ -398,7 +391,8 @@ def _end_leg(leg: HandledLeg) -> None:
         return
     channel.read_half.by_frame = False
     channel.unmute(HANDLER)
-    channel.unmute(THROTTLE)
+    if leg.throttle is not None:
+        leg.throttle.let_go(REPLY)
     if leg.ends:
         leg.ends = False
         leg.ended = True

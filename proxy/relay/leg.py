@@ -17,7 +17,6 @@ from proxy.relay.pair import Leg
 __all__ = ["RelayLeg"]
 
 PEER: Final = mute.PEER
-TAP: Final = mute.TAP
 
 
 class RelayLeg(Leg):
@@ -34,12 +33,7 @@ class RelayLeg(Leg):
             passing.received(self.pair, self, channel, run)
 
     def may_read(self) -> bool:
-        if self.tap is None or self.tap.may_read():
-            return True
-        if self.channel is not None:
-            self.channel.mute(TAP)
-        self.pair.owner.tap_full(self)
-        return False
+        return self.channel is not None and self.admits(self.channel)
 
     def room_for(self) -> tuple[i64, bool]:
         return passing.room_for(self.pair, self)

@@ -14,7 +14,7 @@ from proxy.cells import LISTENER_BLOCK, PROCESSOR_BLOCK
 from proxy.network import mute
 from proxy.network.channel import Channel
 from proxy.network.translation import Translation
-from proxy.relay import ending, state, tapping
+from proxy.relay import ending, limiting, state, tapping
 from proxy.relay.counters import tls_error
 from proxy.relay.ending import ACTIVE, HANDSHAKING_CLIENTS, USED
 from proxy.relay.pair import Leg, Pair
@@ -74,6 +74,7 @@ def _client_ready(pair: Pair, channel: Channel) -> None:
         return
     pair.state = state.next_state(pair.state, PairEvent.CLIENT_READY)
     tapping.match(pair, pair.client, channel, DIRECTION_REQUEST)
+    limiting.limit(pair, pair.client, channel)
     channel.mute(PEER)
     if pair.owner.draining:
         ending.end(pair, Cause.DRAINED, "", "internal")
@@ -166,10 +167,11 @@ def _upstream_ready(pair: Pair, channel: Channel) -> None:
         pair.owner.loop.upstream_handshakes[0].observe(channel.ready_ns - channel.connected_ns)
     pair.route.counters.upstream_counts.cells[ACTIVE] += 1
     if client.options.framing is not channel.options.framing:
-        pair.client.translation = Translation(client.options.framing, channel.options.framing)
-        pair.upstream.translation = Translation(channel.options.framing, client.options.framing)
+        pair.client.translation = Translation(client.options.framing, channel.options.framing, pair.owner.scratch)
+        pair.upstream.translation = Translation(channel.options.framing, client.options.framing, pair.owner.scratch)
     pair.state = state.next_state(pair.state, PairEvent.UPSTREAM_READY)
     tapping.match(pair, pair.upstream, channel, DIRECTION_RESPONSE)
+    limiting.limit(pair, pair.upstream, channel)
     if pair.route.kafka:
         pair.pairing = Pairing(pair.route.counters.pairing)
         tapping.share_facts(pair)

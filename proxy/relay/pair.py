@@ -32,14 +32,17 @@ from proxy.cause import Cause
 from proxy.network import mute
 from proxy.network.channel import Channel
 from proxy.network.channel_sink import ChannelSink
+from proxy.network.read_size import MAX_READ
 from proxy.network.selector import Selector
 from proxy.network.timer import Timer
-from proxy.network.translation import Translation
+from proxy.network.translation import Scratch, Translation
 from proxy.network.write_half import WriteHalf
 from proxy.relay.counters import LoopCounters
 from proxy.relay.pairing import Pairing
+from proxy.relay.quotas import Quotas
 from proxy.relay.route import Route
 from proxy.relay.state import PairState
+from proxy.relay.throttle import Throttle
 from proxy.relay.upstream import Attempt, Endpoint, Tried
 from proxy.tap.frame_tap import FrameTap
 
@@ -47,6 +50,7 @@ __all__ = ["Leg", "LegMaker", "Pair", "PairOwner", "PairTimer"]
 
 ADMIN: Final = mute.ADMIN
 DRAIN: Final = mute.DRAIN
+TAP: Final = mute.TAP
 HANDSHAKING: Final = PairState.HANDSHAKING
 
 
@@ -56,15 +60,18 @@ class PairOwner(abc.ABC):
 
     Attributes:
         loop: counters of the processor.
+        scratch: what translations write into.
         wall_offset_ns: what the selector's clock lacks to the time of day.
         draining: no new pairs.
     """
 
     def __init__(self, loop: LoopCounters) -> None:
         self.loop: Final = loop
+        self.scratch: Final = Scratch()
         self.wall_offset_ns: i64 = 0
         self.draining: bool = False
         self._selector: Selector | None = None
+        self._quotas: Quotas | None = None
 
     @property
     def selector(self) -> Selector:
@@ -72,9 +79,16 @@ class PairOwner(abc.ABC):
         assert self._selector is not None, "attach comes before the first connection"
         return self._selector
 
+    @property
+    def quotas(self) -> Quotas:
+        """How much may pass, of whom; without limits until some are set."""
+        assert self._quotas is not None, "attach comes before the first connection"
+        return self._quotas
+
     def attach(self, selector: Selector) -> None:
         """Name the selector."""
         self._selector = selector
+        self._quotas = Quotas(selector, self.loop)
 
     @abc.abstractmethod
     def make_leg(self, pair: "Pair", *, is_client: bool) -> "Leg":
@@ -119,6 +133,7 @@ class Leg(ChannelSink):
         drops_frame: no piece of that frame was passed on, and none will be.
         translation: to what the other channel speaks, when that is another framing.
         look: to int32, for who looks into frames of another framing.
+        throttle: why its channel is throttled; None: nothing ever asked for that.
     """
 
     __deletable__ = ("pair",)
@@ -141,6 +156,7 @@ class Leg(ChannelSink):
         self.drops_frame: bool = False
         self.translation: Translation | None = None
         self.look: Translation | None = None
+        self.throttle: Throttle | None = None
 
     @property
     def other(self) -> "Leg":
@@ -149,7 +165,26 @@ class Leg(ChannelSink):
 
     def gates(self) -> bool:
         """Whether it is asked before its channel is read."""
-        return self.tap is not None and self.tap.mutes
+        throttle = self.throttle
+        return (self.tap is not None and self.tap.mutes) or (throttle is not None and throttle.meter is not None)
+
+    def admits(self, channel: Channel) -> bool:
+        """Whether neither the tap's log nor a quota keeps its channel from being read now; who does has muted it."""
+        if self.tap is not None and not self.tap.may_read():
+            channel.mute(TAP)
+            self.pair.owner.tap_full(self)
+            return False
+        meter = None if self.throttle is None else self.throttle.meter
+        return meter is None or meter.may_read()
+
+    def read_limit(self) -> i64:
+        meter = None if self.throttle is None else self.throttle.meter
+        return MAX_READ if meter is None else meter.read_limit()
+
+    def was_read(self) -> None:
+        meter = None if self.throttle is None else self.throttle.meter
+        if meter is not None:
+            meter.was_read()
 
     def looks(self) -> bool:
         """Whether somebody looks into its frames."""

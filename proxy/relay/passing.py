@@ -50,9 +50,7 @@ def received(pair: Pair, leg: Leg, channel: Channel, run: Run) -> None:
         return
     rest = run
     if translated.frames != 0:
-        good = run.first_frames(translated.frames)
-        good.lease = run.lease
-        run.lease = 0
+        good = run.give_lease(run.first_frames(translated.frames))
         _pass_on(pair, leg, channel, out, good, translated)
         losses.drop(pair, leg, rest.frames - good.frames, rest.size - good.size, None)
     else:
@@ -76,9 +74,8 @@ def _pass_on(pair: Pair, leg: Leg, channel: Channel, out: WriteHalf, run: Run, s
     if not accepted:
         channel.mute(TAP)
         pair.owner.tap_full(leg)
-    if sent is not run:
-        sent.lease = run.lease
-        run.lease = 0
+    if run.lease != 0 and sent is not run:
+        sent = run.give_lease(sent)
     if not out.send(sent):
         channel.mute(PEER)
     if pair.pairing is not None:

@@ -31,6 +31,8 @@ WRITES: Final = SIDE_BLOCK.at("framegate.write.count")
 TOO_LARGE: Final = SIDE_BLOCK.at("framegate.frame.rejected", "frame_too_large")
 NEGATIVE: Final = SIDE_BLOCK.at("framegate.frame.rejected", "negative_size")
 INCOMPLETE: Final = SIDE_BLOCK.at("framegate.frame.rejected", "incomplete")
+THROTTLE_TIME: Final = SIDE_BLOCK.at("framegate.throttle.time")
+THROTTLE: Final = MUTE_CAUSES.index("throttle")
 CUT_SHORT: Final = SIDE_BLOCK.at("framegate.frame.cut_short")
 SIZES: Final = SIDE_BLOCK.at("framegate.frame.size")
 
@@ -52,6 +54,8 @@ POOL_TLS: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.usage", "frames", "t
 POOL_WAITING: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.waiting", "frames")
 POOL_EVICTED: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.evicted", "frames")
 POOL_DEPLETED: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.depleted.time", "frames")
+POOL_MOST_USED: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.usage.max", "frames")
+POOL_DRY_SPELLS: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.depleted.count", "frames")
 POOL_REFUSED: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.refused", "frames")
 POOL_WAIT: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.wait.time", "frames")
 
@@ -189,6 +193,7 @@ class Publisher:
         cells[NEGATIVE] = stats.refused_negative
         cells[INCOMPLETE] = stats.refused_incomplete
         cells[CUT_SHORT] = stats.cut_short
+        cells[THROTTLE_TIME] = stats.mute_ns[THROTTLE]
         for cause in range(i64(len(MUTE_CAUSES))):
             processor[MUTED + cause] += stats.muted[cause]
             processor[MUTES + cause] += stats.mutes[cause]
@@ -203,6 +208,8 @@ class Publisher:
         cells[POOL_WAITING] = pool.waiting
         cells[POOL_EVICTED] = pool.evicted
         cells[POOL_DEPLETED] = pool.depleted_total_ns()
+        cells[POOL_MOST_USED] = pool.most_used
+        cells[POOL_DRY_SPELLS] = pool.dry_spells
         cells[POOL_REFUSED] = pool.refused
         cells[POOL_WAIT] = pool.wait_ns
 

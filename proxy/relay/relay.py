@@ -8,7 +8,7 @@ from mypy_extensions import i64
 from proxy.cause import Cause
 from proxy.network import mute
 from proxy.network.connection_id import ConnectionIds
-from proxy.relay import ending, opening, tapping
+from proxy.relay import ending, limiting, opening, tapping
 from proxy.relay.counters import Counters
 from proxy.relay.ending import CLOSED_BY
 from proxy.relay.leg import RelayLeg
@@ -165,6 +165,13 @@ class Relay:
             tapping.retap(pair)
         except Exception as error:  # the others are to follow
             ending.crash(pair, error, "tap")
+
+    def follow_limits(self, pair: Pair) -> None:
+        """Have the limits in force hold for an open pair."""
+        try:
+            limiting.follow(pair)
+        except Exception as error:  # the others are to follow
+            ending.crash(pair, error, "command")
 
     def refuse(self, route: Route, cause: Cause) -> i64:
         """Count a connection that never became a pair; its id."""

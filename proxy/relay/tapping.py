@@ -28,15 +28,15 @@ CLOSED: Final = PairState.CLOSED
 def match(pair: Pair, leg: Leg, channel: Channel, direction: int) -> None:
     """Ask whether a leg is tapped. ``channel``: whose framing its frames are in."""
     leg.tap = pair.owner.match(pair, direction)
-    _look_by_int32(leg, channel)
+    _look_by_int32(pair, leg, channel)
     if channel is leg.channel:
         channel.gated = leg.gates()
 
 
-def _look_by_int32(leg: Leg, channel: Channel) -> None:
+def _look_by_int32(pair: Pair, leg: Leg, channel: Channel) -> None:
     """The record has frames in one framing, whatever they were on the wire."""
     if leg.tap is not None and leg.look is None and channel.options.framing is not INT32:
-        leg.look = Translation(channel.options.framing, INT32, joins=True)
+        leg.look = Translation(channel.options.framing, INT32, pair.owner.scratch, joins=True)
 
 
 def retap(pair: Pair) -> None:
@@ -65,7 +65,7 @@ def _set_tap(pair: Pair, leg: Leg, channel: Channel, tap: FrameTap | None) -> No
         leg.frames = channel.frames_received
         leg.bytes = channel.bytes_received - channel.staged
     leg.tap = tap
-    _look_by_int32(leg, channel)
+    _look_by_int32(pair, leg, channel)
     leg.next_tap = None
     leg.changes_tap = False
     share_facts(pair)

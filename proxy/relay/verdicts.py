@@ -20,16 +20,16 @@ from proxy.network.framing import Framing
 from proxy.network.run import Buffer, Run
 from proxy.relay import ending, handling, passing
 from proxy.relay.handled_connection import Request
-from proxy.relay.handled_pair import Handled, HandledLeg, HeldAnswer
+from proxy.relay.handled_pair import Handled, HandledLeg, HeldAnswer, Outgoing
 from proxy.relay.handler_state import HandlerEvent
 from proxy.relay.pair import Pair, PairTimer
 from proxy.relay.pairing import Pairing
 from proxy.relay.state import PairState
+from proxy.relay.throttle import REPLY, Throttle
 
 __all__ = ["drop_out", "flush", "forwarded", "make_frame", "release_due", "replied", "sent", "throttle", "write_out"]
 
 PEER: Final = mute.PEER
-THROTTLE: Final = mute.THROTTLE
 TAP: Final = mute.TAP
 JOIN_BELOW: Final = 65536  # bytes that go out in one piece
 REFER_FROM: Final = 16384  # bodies from here on are not copied
@@ -75,21 +75,22 @@ def replied(handled: Handled, request: Request, direction: i64, action: i64, thr
         connection = handled.connection
         assert connection is not None, "it replied"
         connection.load.kept -= 1
-        handling.unbook(leg, run)  # the lease goes along
+    goes_on = False
     try:
         if throttle_ms > 0:
             throttle(handled, leg, throttle_ms)
-        _obey(leg, request, run, action, body)
+        goes_on = _obey(leg, request, run, action, body)
     except UnfitError as error:
         if leg.pair.route.upstream is not None:
             leg.dropped_bytes += request.size
         ending.end(leg.pair, Cause.HANDLER_FAILED, str(error), "internal")
     finally:
-        if run is not None and leg.channel is not None:
-            leg.channel.discard(run)  # what went on has taken its lease along
+        if run is not None and not goes_on:
+            handling.release(leg, request.booked)
 
 
-def _obey(leg: HandledLeg, request: Request, run: Run | None, action: i64, body: Buffer) -> None:
+def _obey(leg: HandledLeg, request: Request, run: Run | None, action: i64, body: Buffer) -> bool:
+    """Do what a reply says; whether what is booked for the frame goes along."""
     has_upstream = leg.pair.route.upstream is not None
     if action == FAILED:
         raise UnfitError(bytes(body).decode("utf-8", "replace") or "the handler failed")
@@ -105,9 +106,11 @@ def _obey(leg: HandledLeg, request: Request, run: Run | None, action: i64, body:
     elif not has_upstream or run is None:
         raise UnfitError("the handler would pass a frame on, and the listener has no upstream")
     elif action == PASS:
-        _pass_on(leg, run)
+        _pass_on(leg, request, run)
+        return True
     else:
         _replace(leg, request, run, body)
+    return False
 
 
 def _done(leg: HandledLeg) -> None:
@@ -115,9 +118,9 @@ def _done(leg: HandledLeg) -> None:
     handling.response_sent(leg)
 
 
-def _emit(leg: HandledLeg, target: HandledLeg, run: Run, *, passes: bool) -> None:
-    """Have a run go out on ``target``, because of a frame of ``leg``."""
-    target.out.append((run, passes))
+def _emit(leg: HandledLeg, target: HandledLeg, run: Run, booked: i64, *, passes: bool) -> None:
+    """Have a run go out on ``target``, because of a frame of ``leg``, which has booked so much for it."""
+    target.out.append(Outgoing(run, leg, booked, passes=passes))
     target.times.append(int(leg.pair.owner.selector.read_clock()))
     leg.awaits = target
 
@@ -126,7 +129,7 @@ def _other(leg: HandledLeg) -> HandledLeg:
     return leg.handled.leg(1 - leg.direction)
 
 
-def _pass_on(leg: HandledLeg, run: Run) -> None:
+def _pass_on(leg: HandledLeg, request: Request, run: Run) -> None:
     """A frame goes on as it came, in the other side's framing."""
     translation = leg.translation
     sent = run
@@ -134,12 +137,7 @@ def _pass_on(leg: HandledLeg, run: Run) -> None:
         sent = passing.translate(translation, run)
         if translation.stopped_at >= 0:
             raise UnfitError(f"a body holds what ends a frame in {translation.target.name}, which the other side speaks")
-    if sent is not run:
-        sent.lease = run.lease
-    else:
-        sent = Run(run.head, run.head_size, run.data, run.first, run.end, run.frames, run.lease, 0, run.framing)
-    run.lease = 0
-    _emit(leg, _other(leg), sent, passes=True)
+    _emit(leg, _other(leg), sent, request.booked, passes=True)
 
 
 def _replace(leg: HandledLeg, request: Request, run: Run, body: Buffer) -> None:
@@ -150,7 +148,7 @@ def _replace(leg: HandledLeg, request: Request, run: Run, body: Buffer) -> None:
         raise UnfitError("the other side is gone")
     made = make_frame(run.framing, out.options.framing, body, request.others)
     _pair_anew(leg, request, made)
-    _emit(leg, target, made, passes=False)
+    _emit(leg, target, made, 0, passes=False)
 
 
 def _answer(leg: HandledLeg, request: Request, body: Buffer) -> None:
@@ -161,7 +159,7 @@ def _answer(leg: HandledLeg, request: Request, body: Buffer) -> None:
     made = make_frame(framing, framing, body, request.others)
     pairing = pair.pairing
     if pair.route.upstream is None:
-        _send_answer(handled, made, withheld=request.withheld)
+        _send_answer(handled, made, 0, withheld=request.withheld)
         return
     ahead: i64 = 0
     if pairing is not None and not pairing.lost:
@@ -170,10 +168,9 @@ def _answer(leg: HandledLeg, request: Request, body: Buffer) -> None:
         upstream = handled.leg(1)
         ahead += i64(len(upstream.backlog)) + upstream.under_way
     if ahead == 0 and not handled.held:
-        _send_answer(handled, made, withheld=request.withheld)
+        _send_answer(handled, made, 0, withheld=request.withheld)
         return
-    handling.book(leg, made)
-    handled.held.append(HeldAnswer(made, handled.leg(1).done + ahead, withheld=request.withheld))
+    handled.held.append(HeldAnswer(made, handled.leg(1).done + ahead, handling.book(leg, made), withheld=request.withheld))
     leg.awaits = leg
 
 
@@ -185,11 +182,10 @@ def release_due(handled: Handled) -> None:
     lost = pair.pairing is None or pair.pairing.lost
     while held and (lost or held[0].due <= handled.leg(1).done):
         answer = held.popleft()
-        handling.unbook(handled.leg(0), answer.run)
-        _send_answer(handled, answer.run, withheld=answer.withheld)
+        _send_answer(handled, answer.run, answer.booked, withheld=answer.withheld)
 
 
-def _send_answer(handled: Handled, run: Run, *, withheld: bool) -> None:
+def _send_answer(handled: Handled, run: Run, booked: i64, *, withheld: bool) -> None:
     """Pair, tap and send an answer of the handler's."""
     client, upstream = handled.leg(0), handled.leg(1)
     pair = client.pair
@@ -206,7 +202,7 @@ def _send_answer(handled: Handled, run: Run, *, withheld: bool) -> None:
     if not accepted and client.channel is not None:
         client.channel.mute(TAP)
         pair.owner.tap_full(client)
-    _emit(client, client, run, passes=False)
+    _emit(client, client, run, booked, passes=False)
 
 
 def _tap_answer(pair: Pair, upstream: HandledLeg, run: Run, now_ns: i64, *, withheld: bool) -> bool:
@@ -332,15 +328,17 @@ def write(target: HandledLeg) -> bool:
         return True
     source = _other(target).channel
     if not channel.can_send or (source is not None and source.read_half.receive.is_within_cut):
-        for run, _ in target.out:
-            if run.lease == 0:
-                handling.book(target, run)
-                handling.unbook(target, run)
+        for item in target.out:
+            if item.booked == 0:
+                item.booked = handling.book(item.owner, item.run)
         return False
-    run = _join([run for run, _ in target.out])
+    out = target.out
     target.out = []
     target.sending = len(target.times)
-    if channel.send(run):
+    is_out = channel.send(_join([item.run for item in out]))
+    for item in out:  # not before: what is not out is booked there by now
+        handling.release(item.owner, item.booked)
+    if is_out:
         return True
     if source is not None and target.pair.state is not CLOSING:
         source.mute(PEER)
@@ -354,16 +352,13 @@ def _join(runs: list[Run]) -> Run:
     pieces: list[Buffer] = []
     size: i64 = 0
     frames: i64 = 0
-    lease: i64 = 0
     for run in runs:
         pieces += run.pieces()
         size += run.size
         frames += run.frames
-        lease += run.lease
-        run.lease = 0
     if size < JOIN_BELOW:
-        return Run(None, 0, b"".join(pieces), 0, size, frames, lease)
-    return Run(pieces, size, b"", 0, 0, frames, lease)
+        return Run(None, 0, b"".join(pieces), 0, size, frames, 0)
+    return Run(pieces, size, b"", 0, 0, frames, 0)
 
 
 def written(target: HandledLeg) -> None:
@@ -397,12 +392,10 @@ def forwarded(leg: HandledLeg, frames: i64) -> None:
 
 def drop_out(target: HandledLeg) -> None:
     """Give up what waits for a leg's channel."""
-    channel = target.channel
-    for run, passes in target.out:
-        if passes:
-            _other(target).dropped_bytes += run.size
-        if channel is not None:
-            channel.discard(run)
+    for item in target.out:
+        if item.passes:
+            item.owner.dropped_bytes += item.run.size
+        handling.release(item.owner, item.booked)
     target.out = []
     target.times.clear()
     target.sending = 0
@@ -428,7 +421,9 @@ def throttle(handled: Handled, leg: HandledLeg, throttle_ms: i64) -> None:
     if not handled.throttled or timer.deadline_ns < until_ns:
         selector.call_at(until_ns, timer)
     handled.throttled = True
-    channel.mute(THROTTLE)
+    if client.throttle is None:
+        client.throttle = Throttle(channel)
+    client.throttle.hold(REPLY)
 
 
 def _end_throttle(client: HandledLeg) -> None:
@@ -438,5 +433,6 @@ def _end_throttle(client: HandledLeg) -> None:
     client.handled.throttled = False
     if client.responses.throttled:
         client.responses.apply(HandlerEvent.THROTTLE_ENDED, channel.mute_causes)
-    channel.unmute(THROTTLE)
+    if client.throttle is not None:
+        client.throttle.let_go(REPLY)
     handling.pump(client)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from proxy.cells import CellLayout, CellWriter
 from proxy.clock import MonotonicClock
 from proxy.network.connection_id import ConnectionIds
-from proxy.network.memory_pool import MemoryPool
+from proxy.network.pool_kinds import make_pool
 from proxy.network.selector import Selector
 from proxy.relay.drain import Drain
 from proxy.relay.pair import LegMaker
@@ -84,7 +84,7 @@ def _handler_legs(settings: Settings) -> LegMaker | None:
 
 def _build(message: StartMessage, slot: int, cells_fd: int, sockets: tuple[socket.socket, socket.socket, socket.socket], reader: LinkReader) -> Loop:
     clock = MonotonicClock()
-    pool = MemoryPool(message["share"], clock.now_ns)
+    pool = make_pool(message["config"]["memory_pool"]["kind"], message["share"], clock.now_ns)
     settings = Settings(message, pool)
     config = settings.config
     cells = CellWriter(cells_fd, CellLayout.of(config))

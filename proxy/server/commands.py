@@ -11,7 +11,7 @@ from proxy.network import mute
 from proxy.relay import ending
 from proxy.relay.pair import Pair
 from proxy.relay.relay import Relay
-from proxy.server.jobs import BulkJob, FollowJob, HoldersJob, Job, ListJob
+from proxy.server.jobs import BulkJob, EvictJob, FollowJob, HoldersJob, Job, ListJob
 from proxy.server.messages import (
     AbortCommand,
     AbortedReply,
@@ -23,8 +23,11 @@ from proxy.server.messages import (
     DrainCommand,
     DrainReply,
     ErrorReply,
+    EvictCommand,
     HoldersCommand,
     ListCommand,
+    PartsCommand,
+    PartsReply,
     PrepareCommand,
     PreparedReply,
     RefusedReply,
@@ -72,8 +75,10 @@ class Commands:
             "mute": self._mute,
             "unmute": self._unmute,
             "close": self._close,
+            "evict": self._evict,
             "upstreams": self._upstreams,
             "holders": self._holders,
+            "parts": self._set_parts,
             "drain": self._begin_drain,
             "stop": self._begin_stop,
         }
@@ -157,13 +162,17 @@ class Commands:
             self._reply(PreparedReply(type="prepared", id=message["id"]))
 
     def _commit(self, message: CommitCommand) -> None:
-        rules = self._pairs.rules
+        rules, limits = self._pairs.rules, self._pairs.quotas.limits
         if not self._settings.commit(message["id"]):
             self._refuse(message["id"], "that change is not prepared")
-        elif self._pairs.rules is rules:
+            return
+        retaps, limited = self._pairs.rules is not rules, self._pairs.quotas.limits is not limits
+        if not retaps and not limited:
             self._reply(CommittedReply(type="committed", id=message["id"]))
         else:
-            self._jobs.appendleft(FollowJob(message, self._relay))  # before lists and the like: who changes something holds up the next change
+            self._jobs.appendleft(
+                FollowJob(message, self._relay, rules=retaps, limits=limited)
+            )  # before lists and the like: who changes something holds up the next change
 
     def _abort(self, message: AbortCommand) -> None:
         self._settings.abort(message["id"])
@@ -205,6 +214,9 @@ class Commands:
 
         self._jobs.append(BulkJob(message, self._pairs.open, act))
 
+    def _evict(self, message: EvictCommand) -> None:
+        self._jobs.append(EvictJob(message, self._pairs.open))
+
     def _upstreams(self, message: UpstreamsCommand) -> None:
         endpoints = [(upstream, endpoint) for upstream in self._settings.upstreams.values() for endpoint in upstream.endpoints]
         rows = [endpoint_down_row(upstream, endpoint) for upstream, endpoint in endpoints if endpoint.down]
@@ -212,6 +224,11 @@ class Commands:
 
     def _holders(self, message: HoldersCommand) -> None:
         self._jobs.append(HoldersJob(message, self._pairs.open, int(self._pairs.wall_offset_ns)))
+
+    def _set_parts(self, message: PartsCommand) -> None:
+        parts = [(row["level"], row["name"], row["counter"], row["part"]) for row in message["parts"]]
+        self._pairs.quotas.set_parts(message["default"], parts)
+        self._reply(PartsReply(type="result", id=message["id"]))
 
     def _begin_drain(self, message: DrainCommand) -> None:
         self._drain(message["timeout_ms"])

@@ -19,13 +19,14 @@ from proxy.cause import Cause
 from proxy.network.fd_handler import FdHandler
 from proxy.network.selector import Selector
 from proxy.relay.pair import Pair
+from proxy.relay.quotas import DemandWatcher, KeyDemand
 from proxy.relay.relay import Relay
 from proxy.relay.route import Route
 from proxy.server.closed import encode_closed
 from proxy.server.commands import Commands
 from proxy.server.link import Handover, LinkError, LinkReader, LinkWriter, receive_handover
-from proxy.server.messages import ClosedNotice, EventRow
-from proxy.server.pair_rows import closed_row, refused_row
+from proxy.server.messages import ClosedNotice, DemandNotice, EventRow
+from proxy.server.pair_rows import closed_row, demand_row, refused_row
 from proxy.server.protocol import event_notice
 from proxy.server.rows import ClosedRow, HandoverFailedRow
 from proxy.server.settings import Settings
@@ -60,6 +61,16 @@ class _HandoverSocket(FdHandler):
 
     def on_event(self, events: i64) -> None:
         self._link.on_handover()
+
+
+class _Demands(DemandWatcher):
+    """Control divides the rates."""
+
+    def __init__(self, link: "ControlLink") -> None:
+        self._link: Final = link
+
+    def demanded(self, demands: list[KeyDemand]) -> None:
+        self._link.demanded(demands)
 
 
 class ControlLink:
@@ -110,6 +121,7 @@ class ControlLink:
         self._handing: bool = False
         self._takes_over: bool = True
         self._finishing: bool = False
+        relay.pairs.quotas.watcher = _Demands(self)
 
     # What is told.
 
@@ -154,6 +166,11 @@ class ControlLink:
             self._end()
             return
         self.watch()
+
+    def demanded(self, demands: list[KeyDemand]) -> None:
+        """Tell what is in demand, unless the link is behind: it is told again soon."""
+        if self.writer.pending == 0:
+            self.reply(DemandNotice(type="demand", demands=[demand_row(each) for each in demands]))
 
     def pair_closed(self, pair: Pair) -> None:
         """A pair is over: its row goes out with the next counts."""

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from proxy.cause import Cause
 from proxy.cells import MEMORY_KINDS
 from proxy.network import mute
 from proxy.network.channel import Channel
@@ -21,6 +22,8 @@ from proxy.server.messages import (
     CommitCommand,
     CommittedReply,
     ErrorReply,
+    EvictCommand,
+    EvictReply,
     HoldersCommand,
     HoldersReply,
     ListCommand,
@@ -30,11 +33,12 @@ from proxy.server.messages import (
 from proxy.server.pair_rows import holder_row, open_row
 from proxy.server.rows import HolderRow, OpenRow
 
-__all__ = ["BulkJob", "FollowJob", "HoldersJob", "Job", "ListJob"]
+__all__ = ["BulkJob", "EvictJob", "FollowJob", "HoldersJob", "Job", "ListJob"]
 
 STEP: Final = 8  # pairs between two looks at the clock
 MAX_ROWS: Final = 10_000
 MAX_HOLDERS: Final = 100
+MAX_EVICTED: Final = 10_000
 
 
 class Job(abc.ABC):
@@ -216,11 +220,71 @@ class BulkJob(Job):
         return self.result()
 
 
-class FollowJob(Job):
-    """Have each pair that was open when a change was committed follow the tap's rules."""
+class EvictJob(Job):
+    """Close the pairs of which no byte passed for longest: all are looked at, then those are closed that still are so idle."""
 
-    def __init__(self, message: CommitCommand, relay: Relay) -> None:
+    def __init__(self, message: EvictCommand, pairs: dict[int, Pair]) -> None:
         super().__init__(message["id"])
+        self._count = message["count"]
+        if not 1 <= self._count <= MAX_EVICTED:
+            raise ValueError(f"{self._count} pairs to be closed")
+        self._spared = message["spared"]
+        self._pairs = pairs
+        self._ids: deque[int] | None = None
+        self._idlest: list[tuple[int, int]] = []  # a heap of -last_ns and -id: the least idle is first, of two the younger pair
+        self._victims: deque[tuple[int, int]] | None = None
+        self._affected: list[int] = []
+
+    def step(self) -> bool:
+        ids = self._ids
+        if ids is None:
+            ids = self._ids = deque(self._pairs)
+        for _ in range(STEP):
+            if ids:
+                self._look(ids.popleft())
+            elif self._victims is None:
+                self._victims = deque(sorted(self._idlest, reverse=True))
+            elif self._victims:
+                last_ns, number = self._victims.popleft()
+                self._close(-number, -last_ns)
+            else:
+                return True
+        return False
+
+    def _look(self, number: int) -> None:
+        pair = self._pairs.get(number)
+        if pair is None or pair.route.listener == self._spared or _has_ended(pair):
+            return
+        entry = (-_last_active_ns(pair), -number)
+        if len(self._idlest) < self._count:
+            heapq.heappush(self._idlest, entry)
+        elif entry > self._idlest[0]:
+            heapq.heapreplace(self._idlest, entry)
+
+    def _close(self, number: int, last_ns: int) -> None:
+        pair = self._pairs.get(number)
+        if pair is None or _has_ended(pair) or _last_active_ns(pair) != last_ns:
+            return
+        try:
+            ending.end(pair, Cause.LIMIT, "the idlest, for more connections are open than the node may have", "internal")
+        except Exception as error:  # what became of the pair is not known: it ends
+            ending.crash(pair, error, "command")
+        self._affected.append(number)
+
+    def result(self) -> Reply:
+        return EvictReply(type="result", id=self.id, affected=self._affected)
+
+    def cut(self) -> Reply:
+        return self.result()  # all pairs end
+
+
+class FollowJob(Job):
+    """Have each pair that was open when a change was committed follow the tap's rules, the limits, or both."""
+
+    def __init__(self, message: CommitCommand, relay: Relay, *, rules: bool, limits: bool) -> None:
+        super().__init__(message["id"])
+        self._rules = rules
+        self._limits = limits
         self._relay = relay
         self._ids = deque(relay.pairs.open)
 
@@ -229,8 +293,10 @@ class FollowJob(Job):
             if not self._ids:
                 return True
             pair = self._relay.pairs.open.get(self._ids.popleft())
-            if pair is not None:
+            if pair is not None and self._rules:
                 self._relay.follow(pair)
+            if pair is not None and self._limits:
+                self._relay.follow_limits(pair)
         return False
 
     def result(self) -> Reply:
@@ -238,6 +304,15 @@ class FollowJob(Job):
 
     def cut(self) -> Reply:
         return self.result()  # the pairs that have not followed end
+
+
+def _last_active_ns(pair: Pair) -> int:
+    """When a byte passed last, on either side, or the client came."""
+    last_ns = 0
+    for leg in (pair.client, pair.upstream):
+        if leg.channel is not None:
+            last_ns = max(last_ns, int(leg.channel.last_active_ns))
+    return last_ns
 
 
 def _has_ended(pair: Pair) -> bool:

@@ -10,8 +10,10 @@
     describe {connection}                     result {row|null}
     mute | unmute | close {connections | listener, reason}
                                               result {affected, missing, undone}   mute: when no further header will be read
+    evict {count, spared: listener|null}      result {affected}              the longest idle pairs are closed (cause limit)
     upstreams                                 result {rows}                  of endpoints that are left out
     holders {limit}                           result {rows}                  who holds most of the memory pool, most first
+    parts {default, parts}                    result {}                      of the rates: see ``proxy.relay.quotas``; what is not named stays
     drain {timeout_ms}                        result {} at once; later the notice drained {open, cut_off}
     stop                                      no answer: flush and exit
 
@@ -21,7 +23,8 @@ that. Where ``listener`` chose them, those whose turn did not come are undone.
 
 Anything else, and what cannot be read, is answered with ``error {error}``; so is a list that the end of the processor cut short.
 
-Unasked, a processor tells ``closed`` (rows: see ``closed``), ``log {level, event, fields}`` (``protocol.EVENTS``) and ``drained``.
+Unasked, a processor tells ``closed`` (rows: see ``closed``), ``log {level, event, fields}`` (``protocol.EVENTS``), ``drained``, and
+``demand {demands}``: ten times a second, what is asked of the rates, where several processors share them.
 
 A handler process has the same link, and says less: it starts with ``start {wire, slot, generation, node, handlers, path, upstreams}``, answers
 ``ready {wire, pid, handlers}`` or ``failed {error}``, and tells ``beat`` (four times a second) and ``log`` until it is told ``stop``.
@@ -55,6 +58,8 @@ __all__ = [
     "Command",
     "CommitCommand",
     "CommittedReply",
+    "DemandNotice",
+    "DemandRow",
     "DescribeCommand",
     "DescribeReply",
     "DrainCommand",
@@ -63,6 +68,8 @@ __all__ = [
     "Endpoints",
     "ErrorReply",
     "EventRow",
+    "EvictCommand",
+    "EvictReply",
     "FailedMessage",
     "HandlerFacts",
     "HandlerNotice",
@@ -70,12 +77,20 @@ __all__ = [
     "HandlerStartMessage",
     "HoldersCommand",
     "HoldersReply",
+    "LimitsRow",
     "ListCommand",
     "ListReply",
     "LogNotice",
     "Notice",
+    "OverrideRow",
+    "PartRow",
+    "PartsCommand",
+    "PartsReply",
     "PrepareCommand",
     "PreparedReply",
+    "RateCounter",
+    "RateLevel",
+    "RateRow",
     "ReadyMessage",
     "RefusedReply",
     "Reply",
@@ -85,6 +100,8 @@ __all__ = [
     "UpstreamsReply",
 ]
 
+RateLevel = Literal["node", "listener", "address"]
+RateCounter = Literal["request_bytes", "request_frames", "response_bytes", "response_frames"]
 Endpoints = dict[str, list[list[str | int]]]
 """Addresses by upstream: ``[host, family, path]`` or ``[host, family, address, port]``."""
 
@@ -98,6 +115,7 @@ class StartMessage(TypedDict):
     Attributes:
         config: of ``proxy.config.model.to_wire``.
         share: bytes of the memory pool.
+        part: millionths of each rate, until ``parts`` says otherwise; without it all of it.
         files: certificates, keys and authorities by path, as latin-1; without it they are read from the disk.
     """
 
@@ -109,6 +127,7 @@ class StartMessage(TypedDict):
     boot_id: str
     share: int
     endpoints: Endpoints
+    part: NotRequired[int]
     files: NotRequired[dict[str, str]]
 
 
@@ -167,16 +186,51 @@ class HandlerReadyMessage(TypedDict):
 # Changes and commands. An id is given by who sends one.
 
 
+class RateRow(TypedDict):
+    """Quotas, of ``proxy.config.limits.RateLimits``. 0 is unlimited."""
+
+    connections: int
+    connection_rate: int
+    request_bytes_rate: int
+    response_bytes_rate: int
+    request_frames_rate: int
+    response_frames_rate: int
+
+
+class OverrideRow(TypedDict):
+    """Quotas of the addresses of a network, of ``proxy.config.limits.LimitOverride``. None: as ``per_address``."""
+
+    network: str
+    access: Literal["allow", "deny"]
+    connections: int | None
+    connection_rate: int | None
+    request_bytes_rate: int | None
+    response_bytes_rate: int | None
+    request_frames_rate: int | None
+    response_frames_rate: int | None
+
+
+class LimitsRow(TypedDict):
+    """All quotas; ``proxy.config.limits`` makes (``limits_to_wire``) and reads (``limits_from_wire``) it. ``listeners``: every one, by name."""
+
+    node: RateRow
+    listeners: dict[str, RateRow]
+    per_address: RateRow
+    overrides: list[OverrideRow]
+
+
 class Change(TypedDict, total=False):
     """What may change while a processor runs; what is not named stays.
 
     Attributes:
         max_receive_size: bytes by listener.
+        limits: all quotas, in place of all that were.
         share: bytes of the memory pool.
         tap_rules: all of them, of ``proxy.config.model.rules_to_wire``; ``tap_rule`` names the one that was changed, which is on again.
     """
 
     max_receive_size: dict[str, int]
+    limits: LimitsRow
     share: int
     endpoints: Endpoints
     tap_rules: list[dict[str, Any]]
@@ -231,6 +285,14 @@ class BulkCommand(_Asked):
     reason: NotRequired[str]
 
 
+class EvictCommand(_Asked):
+    """Close up to ``count`` pairs, those first of which no byte passed for longest, but none of the listener ``spared``."""
+
+    type: Literal["evict"]
+    count: int
+    spared: str | None
+
+
 class UpstreamsCommand(_Asked):
     """Which endpoints are left out."""
 
@@ -242,6 +304,23 @@ class HoldersCommand(_Asked):
 
     type: Literal["holders"]
     limit: int
+
+
+class PartRow(TypedDict):
+    """Millionths of one rate; -1: as of keys that are not named. ``name`` is empty for the node."""
+
+    level: RateLevel
+    name: str
+    counter: RateCounter
+    part: int
+
+
+class PartsCommand(_Asked):
+    """Which part of each rate this processor has."""
+
+    type: Literal["parts"]
+    default: int
+    parts: list[PartRow]
 
 
 class DrainCommand(_Asked):
@@ -264,8 +343,10 @@ Command = (
     | ListCommand
     | DescribeCommand
     | BulkCommand
+    | EvictCommand
     | UpstreamsCommand
     | HoldersCommand
+    | PartsCommand
     | DrainCommand
     | StopCommand
 )
@@ -338,6 +419,14 @@ class BulkReply(TypedDict):
     undone: list[int]
 
 
+class EvictReply(TypedDict):
+    """Ids of pairs whose end has begun."""
+
+    type: Literal["result"]
+    id: int
+    affected: list[int]
+
+
 class UpstreamsReply(TypedDict):
     """Endpoints that are left out."""
 
@@ -352,6 +441,13 @@ class HoldersReply(TypedDict):
     type: Literal["result"]
     id: int
     rows: list[HolderRow]
+
+
+class PartsReply(TypedDict):
+    """It has these parts."""
+
+    type: Literal["result"]
+    id: int
 
 
 class DrainReply(TypedDict):
@@ -370,8 +466,10 @@ Reply = (
     | ListReply
     | DescribeReply
     | BulkReply
+    | EvictReply
     | UpstreamsReply
     | HoldersReply
+    | PartsReply
     | DrainReply
 )
 
@@ -422,6 +520,23 @@ class BeatNotice(TypedDict):
     queued: int
 
 
+class DemandRow(TypedDict):
+    """What was asked of one rate: tokens a second that passed, and how many would share alike, in thousandths; 0: it held nobody up."""
+
+    level: RateLevel
+    name: str
+    counter: RateCounter
+    passed: int
+    users: int
+
+
+class DemandNotice(TypedDict):
+    """What is in demand; what is not named is as it was."""
+
+    type: Literal["demand"]
+    demands: list[DemandRow]
+
+
 HandlerNotice = BeatNotice | LogNotice
-Notice = ClosedNotice | LogNotice | DrainedNotice
+Notice = ClosedNotice | LogNotice | DrainedNotice | DemandNotice
 EventRow = EndpointDownRow | EndpointUpRow | HandlerRaisedRow | HandoverFailedRow | InternalErrorRow | TapIncompleteRow | TapRuleOffRow

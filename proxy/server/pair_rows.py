@@ -1,6 +1,6 @@
 """Pairs and endpoints as rows (``rows``). Times are nanoseconds of the time of day."""
 
-from typing import Final
+from typing import Final, cast
 
 from mypy_extensions import i64
 
@@ -8,12 +8,14 @@ from proxy.cause import Cause
 from proxy.network import mute
 from proxy.network.channel import Channel
 from proxy.relay.pair import Pair
+from proxy.relay.quotas import KeyDemand
 from proxy.relay.route import Route
 from proxy.relay.state import PairState
 from proxy.relay.upstream import Endpoint, Upstream
+from proxy.server.messages import DemandRow, RateCounter, RateLevel
 from proxy.server.rows import ClosedRow, EndpointDownRow, EndpointUpRow, HolderRow, LostRow, MuteRow, OpenRow, TlsRow, TrafficRow
 
-__all__ = ["closed_row", "endpoint_down_row", "endpoint_up_row", "holder_row", "open_row", "refused_row"]
+__all__ = ["closed_row", "demand_row", "endpoint_down_row", "endpoint_up_row", "holder_row", "open_row", "refused_row"]
 
 NS_PER_MS: Final = 1_000_000
 
@@ -50,6 +52,12 @@ def _state(pair: Pair) -> str:
     if pair.draining and (pair.state is PairState.OPEN or pair.state is PairState.HALF_CLOSED):
         return "draining"
     return pair.state.value
+
+
+def demand_row(demand: KeyDemand) -> DemandRow:
+    """What was asked of one rate."""
+    level, counter = cast(RateLevel, demand.level), cast(RateCounter, demand.counter)
+    return DemandRow(level=level, name=demand.name, counter=counter, passed=int(demand.passed), users=int(demand.users))
 
 
 def open_row(pair: Pair, wall_offset_ns: i64) -> OpenRow:

@@ -21,6 +21,7 @@ from proxy.server.messages import (
     Command,
     CommitCommand,
     CommittedReply,
+    DemandNotice,
     DescribeCommand,
     DescribeReply,
     DrainCommand,
@@ -28,6 +29,8 @@ from proxy.server.messages import (
     DrainReply,
     ErrorReply,
     EventRow,
+    EvictCommand,
+    EvictReply,
     HandlerNotice,
     HandlerReadyMessage,
     HandlerStartMessage,
@@ -37,6 +40,9 @@ from proxy.server.messages import (
     ListReply,
     LogNotice,
     Notice,
+    PartRow,
+    PartsCommand,
+    PartsReply,
     PrepareCommand,
     PreparedReply,
     ReadyMessage,
@@ -71,8 +77,10 @@ __all__ = [
     "describe_request",
     "drain_request",
     "event_notice",
+    "evict_request",
     "holders_request",
     "list_request",
+    "parts_request",
     "prepare_request",
     "read_command",
     "read_handler_notice",
@@ -84,7 +92,7 @@ __all__ = [
     "upstreams_request",
 ]
 
-WIRE_VERSION: Final = 1
+WIRE_VERSION: Final = 2
 """Of ``messages`` and ``rows``: one more with every release that changes one of them."""
 
 Message = dict[str, Any]
@@ -131,7 +139,7 @@ def _by_type(*declared: Any) -> dict[str, Any]:
     return {word: each for each in declared for word in typing.get_args(each.__annotations__["type"])}
 
 
-NOTICES: Final = _by_type(ClosedNotice, LogNotice, DrainedNotice)
+NOTICES: Final = _by_type(ClosedNotice, LogNotice, DrainedNotice, DemandNotice)
 HANDLER_NOTICES: Final = _by_type(BeatNotice, LogNotice)
 """Of a handler process."""
 _COMMANDS: Final = _by_type(*typing.get_args(Command))
@@ -144,8 +152,10 @@ REPLIES: Final = {
     "mute": _by_type(BulkReply),
     "unmute": _by_type(BulkReply),
     "close": _by_type(BulkReply),
+    "evict": _by_type(EvictReply),
     "upstreams": _by_type(UpstreamsReply),
     "holders": _by_type(HoldersReply),
+    "parts": _by_type(PartsReply),
     "drain": _by_type(DrainReply),
 }
 """What may answer a command, besides an error: what is declared, by type. Of ``stop`` there is no answer."""
@@ -301,6 +311,11 @@ def bulk_request(command: BulkCommand) -> Request[BulkReply]:
     return Request(command, REPLIES[command["type"]])
 
 
+def evict_request(count: int, spared: str | None) -> Request[EvictReply]:
+    """Ask for the end of the longest idle pairs."""
+    return Request(EvictCommand(type="evict", count=count, spared=spared), REPLIES["evict"])
+
+
 def upstreams_request() -> Request[UpstreamsReply]:
     """Ask for the endpoints that are left out."""
     return Request(UpstreamsCommand(type="upstreams"), REPLIES["upstreams"])
@@ -309,6 +324,11 @@ def upstreams_request() -> Request[UpstreamsReply]:
 def holders_request(limit: int) -> Request[HoldersReply]:
     """Ask who holds most."""
     return Request(HoldersCommand(type="holders", limit=limit), REPLIES["holders"])
+
+
+def parts_request(default: int, parts: list[PartRow]) -> Request[PartsReply]:
+    """Ask a processor to keep to its parts of the rates."""
+    return Request(PartsCommand(type="parts", default=default, parts=parts), REPLIES["parts"])
 
 
 def drain_request(timeout_ms: int) -> Request[DrainReply]:

@@ -1,13 +1,14 @@
 """What the ``start`` message becomes: routes with their limits, TLS contexts and endpoints, and the changes that may be made to them.
 
 A change is prepared (judged against what is in force now), then committed or aborted; one at a time. Everything it may name exists from the
-start: limits, the pool's share, endpoints, the tap.
+start: limits, the pool's share, endpoints, quotas, the tap.
 """
 
 import socket
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from proxy.config.address import parse_address
+from proxy.config.limits import LimitsInForce, limits_from_wire
 from proxy.config.model import (
     CUT_ABOVE,
     MAX_RECEIVE_SIZE,
@@ -15,10 +16,12 @@ from proxy.config.model import (
     HeaderConfig,
     ListenerConfig,
     ProxyConfig,
+    SocketConfig,
     UpstreamConfig,
     forwarding_of,
     from_wire,
     largest_whole,
+    quotas_to_wire,
     rule_from_wire,
     whole_request,
 )
@@ -28,12 +31,13 @@ from proxy.network.framings import framing_of
 from proxy.network.memory_pool import MemoryPool
 from proxy.network.options import ChannelOptions, TlsSettings
 from proxy.network.receive import NEVER_CUT, ReceiveLimit
+from proxy.relay.bucket import WHOLE
 from proxy.relay.counters import Counters
 from proxy.relay.handler_metrics import HandlerMetrics
 from proxy.relay.relay import Relay
 from proxy.relay.route import Route
 from proxy.relay.upstream import Endpoint, Upstream
-from proxy.server.messages import Change, StartMessage
+from proxy.server.messages import Change, LimitsRow, StartMessage
 from proxy.server.protocol import change_fault
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter
@@ -56,6 +60,7 @@ class _Prepared(NamedTuple):
     change: Change
     endpoints: dict[str, list[Endpoint]]
     rules: TapRules | None
+    limits: LimitsInForce | None
 
 
 class ChangeError(Exception):
@@ -114,14 +119,18 @@ class Settings:
         self._prepared: _Prepared | None = None
         self._relay: Relay | None = None
         self._tap: TapWriter | None = None
+        self._part: Final = message.get("part", WHOLE)
         self._set_largest()
 
     def attach(self, relay: Relay, tap: TapWriter | None) -> None:
-        """Name those whose rules may change, and the log of what they record; without a log rules cannot change."""
+        """Name those whose rules and quotas may change, and the log of what they record; without a log rules cannot change."""
         self._relay = relay
         self._tap = tap
         if self.requests is not None:
             self.requests.attach(relay.pairs.selector)
+        relay.pairs.quotas.show_in(self.counters)
+        relay.pairs.quotas.set_parts(self._part, [])
+        relay.pairs.quotas.set_limits(limits_from_wire(quotas_to_wire(self.config)))
 
     def _route(self, listener: ListenerConfig) -> Route:
         counters = self.counters.listeners[listener.name]
@@ -142,6 +151,7 @@ class Settings:
             limit=ReceiveLimit(listener.max_receive_size),
             stats=counters.downstream,
             handshake_timeout_ns=times.handshake_ms * NS_PER_MS,
+            failed_authentication_delay_ns=times.failed_authentication_ms * NS_PER_MS,
             idle_ns=times.idle_ms * NS_PER_MS,
             stall_ns=times.stall_ms * NS_PER_MS,
             min_rate=listener.min_rate,
@@ -151,6 +161,7 @@ class Settings:
             first_piece=0 if listener.protocol == "framed" else KAFKA_HEAD,
             framing=speaks,
             onward=onward if onward is not speaks else None,
+            socket=_socket(listener.socket),
         )
         return Route(
             listener=listener.name,
@@ -182,6 +193,7 @@ class Settings:
                 cut_from=_cut_from(forwarding_of(listener).responses),
                 framing=speaks,
                 onward=onward if onward is not speaks else None,
+                socket=_socket(upstream.socket),
             )
             for name in names
         }
@@ -231,7 +243,18 @@ class Settings:
         except ConfigError as error:
             raise ChangeError(str(error)) from error
         rules = self._rules(change["tap_rules"]) if "tap_rules" in change else None
-        self._prepared = _Prepared(change_id, change, fresh, rules)
+        self._prepared = _Prepared(change_id, change, fresh, rules, self._quotas(change["limits"]) if "limits" in change else None)
+
+    def _quotas(self, row: LimitsRow) -> LimitsInForce:
+        """Quotas, ready to be asked."""
+        try:
+            limits = limits_from_wire(row)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ChangeError(f"limits that cannot be: {error}") from error
+        unknown = set(limits.listeners) - set(self.limits)
+        if unknown:
+            raise ChangeError(f"no listener {', '.join(sorted(unknown))}")
+        return limits
 
     def _rules(self, rows: list[dict[str, Any]]) -> TapRules:
         """The tap's rules, ready to be asked."""
@@ -257,7 +280,9 @@ class Settings:
             raise ChangeError(f"the share of {share} bytes is below the max_receive_size of an upstream whose answers pass whole, {answer}")
 
     def commit(self, change_id: int) -> bool:
-        """Put the prepared change in force; False when it is not that one. Of tap rules: for new pairs; the caller has the others follow."""
+        """Put the prepared change in force; False when it is not that one. Of tap rules, and of rates that
+        hold for whom none did: for new pairs; the caller has the others follow.
+        """
         prepared = self._prepared
         if prepared is None or prepared.number != change_id:
             return False
@@ -274,12 +299,18 @@ class Settings:
             if self._relay.pairs.rules is not None:
                 prepared.rules.inherit(self._relay.pairs.rules, change.get("tap_rule", ""))
             self._relay.put_rules(prepared.rules)
+        if prepared.limits is not None and self._relay is not None:
+            self._relay.pairs.quotas.set_limits(prepared.limits)
         return True
 
     def abort(self, change_id: int) -> None:
         """Forget the prepared change; harmless when it is another."""
         if self._prepared is not None and self._prepared.number == change_id:
             self._prepared = None
+
+
+def _socket(config: SocketConfig) -> SocketConfig | None:
+    return None if config == SocketConfig() else config
 
 
 def _request_channel(config: ProxyConfig) -> "RequestChannel | None":

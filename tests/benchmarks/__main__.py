@@ -24,6 +24,7 @@ import cpu
 import features
 import figures
 import guard
+import handlers
 import handshakes
 import hostages
 import memory
@@ -33,18 +34,21 @@ import pipeline_lossless
 import pipeline_packing
 import pipeline_rates
 import pressure
+import quotas
+import reframing
 import report
 import scale
 import sizing
 import starting
 import steering
-from candidates import CANDIDATES, Place, UnavailableError
+from candidates import Place, UnavailableError
 from connections import Opener
 from measure import Generator
 from processes import Process
 from rich.console import Console
 from shapes import SHAPES, chosen
 from stage import Stage
+from variants import CANDIDATES
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "bench"
 DEFAULT_CANDIDATES = "c-relay,haproxy,nginx,envoy,framegate"
@@ -57,6 +61,9 @@ PARTS: dict[str, Callable[[Stage], dict[str, object]]] = {
     "pressure": pressure.run,
     "sizing": sizing.run,
     "features": features.run,
+    "reframing": reframing.run,
+    "handlers": handlers.run,
+    "quotas": quotas.run,
     "scale": scale.run,
     "control": steering.run,
     "start": starting.run,

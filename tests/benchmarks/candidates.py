@@ -19,7 +19,7 @@ from processes import Process, free_port, wait_for_port
 from shapes import Load
 from tapcost import BUDGET, SEGMENT_SIZE
 
-__all__ = ["CANDIDATES", "MANY_CONNECTIONS", "Candidate", "Framegate", "FramegateSized", "FramegateTap", "Place", "UnavailableError"]
+__all__ = ["MANY_CONNECTIONS", "CRelay", "Candidate", "Envoy", "Framegate", "HaProxy", "Nginx", "Place", "UnavailableError"]
 
 HARD_LIMIT = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 MANY_CONNECTIONS = min(20_000, (HARD_LIMIT - 1_000) // 2)
@@ -275,6 +275,9 @@ class Framegate(Candidate):
     limit = "100MiB"
     processors = 1
     most_connections = 0
+    upstream_framing = "int32"
+    rates: tuple[tuple[str, int], ...] = ()
+    """Of the node, of the listener, and of the address that all clients have."""
     group: Group | None = None
     ports: dict[str, int]
 
@@ -300,10 +303,15 @@ class Framegate(Candidate):
         certificate = self.place.certificate
         address = f"127.0.0.1:{self.wanted_port}"
         listener: dict[str, object] = {"name": "bench", "address": address, "upstream": "echo", "max_receive_size": self.limit}
-        listener |= {"protocol": self.protocol, "max_connections": self.most_connections}
+        listener["protocol"] = self.protocol
+        if self.most_connections:
+            listener["limits"] = {"connections": self.most_connections}
+        if self.rates:
+            listener["limits"] = dict(self.rates)
         if self.load.downstream_tls:
             listener["tls"] = {"certificate": str(certificate.certificate), "key": str(certificate.key), "min_version": "1.3"}
         upstream: dict[str, object] = {"name": "echo", "endpoints": [f"127.0.0.1:{self.place.upstream(self.load)}"]}
+        upstream["framing"] = self.upstream_framing
         if self.load.upstream_tls:
             upstream["tls"] = {"ca": str(certificate.certificate), "server_name": "localhost", "min_version": "1.3"}
         configuration: dict[str, object] = {
@@ -315,6 +323,8 @@ class Framegate(Candidate):
             "upstreams": [upstream],
             "telemetry": {"prometheus": {"address": "127.0.0.1:0"}},
         }
+        if self.rates:
+            configuration["limits"] = {**dict(self.rates), "per_address": dict(self.rates)}
         if self.tap_rules:
             directory = self.place.tap_directory / self.name
             shutil.rmtree(directory, ignore_errors=True)
@@ -346,110 +356,3 @@ class Framegate(Candidate):
 
     def frames(self) -> int | None:
         return int(self.metric("framegate_frame_count", 'framegate_side="downstream"', 'network_io_direction="receive"'))
-
-
-class FramegateIdleRule(Framegate):
-    """With a tap whose only rule matches nothing: must cost nothing."""
-
-    name = "framegate-idle-rule"
-    tap_rules = ({"name": "nobody", "networks": ["192.0.2.0/24"], "capture": "full"},)
-
-
-class FramegateTap(Framegate):
-    """With every frame of both directions captured in full; frames that come faster than the log is written are dropped, as by default."""
-
-    name = "framegate-tap"
-    tap_rules = ({"name": "all", "capture": "full"},)
-
-
-class FramegateTapMute(FramegateTap):
-    """The same, but traffic waits for the log: nothing is dropped."""
-
-    name = "framegate-tap-mute"
-    tap_rules = ({"name": "all", "capture": "full", "on_full": "mute"},)
-
-
-class FramegateKafka(Framegate):
-    """`protocol: kafka`: requests are paired with their answers."""
-
-    name = "framegate-kafka"
-    protocol = "kafka"
-
-
-class FramegateSmallPool(Framegate):
-    """A pool of 2 MiB under 8 MiB of frames in flight that span many reads: channels are muted for memory all the time."""
-
-    name = "framegate-small-pool"
-    pool = "2MiB"
-    limit = "1100KiB"
-
-
-class FramegateHostages(Framegate):
-    """A pool of 64 MiB, in front of which a thousand clients hold what they can."""
-
-    name = "framegate-64m"
-    pool = "64MiB"
-    limit = "60MiB"
-
-
-class FramegateHostagesSmall(Framegate):
-    """The same with a pool of 4 MiB, the smallest that promises are made for."""
-
-    name = "framegate-4m"
-    pool = "4MiB"
-    limit = "3MiB"
-
-
-class FramegateCircle(Framegate):
-    """A pool of 32 MiB under requests of 16 MB and answers as large, which must not wait for each other."""
-
-    name = "framegate-32m"
-    pool = "32MiB"
-    limit = "16MiB"
-
-
-class FramegateRoom(FramegateCircle):
-    """The same with more room than all of them together need."""
-
-    name = "framegate-1g"
-    pool = "1GiB"
-
-
-class FramegateSlowReaders(Framegate):
-    """A pool of 32 MiB under answers of 200 MB that are read slowly, and frames of 1 MB beside them."""
-
-    name = "framegate-slow"
-    pool = "32MiB"
-    limit = "2MiB"
-
-
-class FramegateSized(FramegateTap):
-    """What deploy/sizing.md computes the memory of: a bounded number of TLS connections, a tap, a pool."""
-
-    name = "framegate-sized"
-    pool = "64MiB"
-    limit = "16MiB"
-    most_connections = 3_000
-    announced = 16 << 20
-    """The limit, as a number."""
-
-
-class FramegateTwo(Framegate):
-    """Two processors."""
-
-    name = "framegate-two"
-    processors = 2
-
-
-class FramegateSteered(Framegate):
-    """With a second listener, whose channels are steered while the first one's are measured."""
-
-    name = "framegate-steered"
-    more_listeners = ("idle",)
-
-
-FRAMEGATES = (
-    *(Framegate, FramegateIdleRule, FramegateTap, FramegateTapMute, FramegateKafka, FramegateSmallPool, FramegateTwo, FramegateSteered),
-    *(FramegateHostages, FramegateHostagesSmall, FramegateCircle, FramegateRoom, FramegateSlowReaders, FramegateSized),
-)
-CANDIDATES: dict[str, type[Candidate]] = {candidate.name: candidate for candidate in (CRelay, HaProxy, Nginx, Envoy, *FRAMEGATES)}

@@ -9,11 +9,12 @@ from dataclasses import asdict
 
 import report
 import steered
-from candidates import Candidate, FramegateSteered, FramegateTap
+from candidates import Candidate
 from measure import Round
 from shapes import SHAPES, Load
 from stage import Stage, in_turn, short, spread
 from tapcost import BUDGET, floor_ns_per_byte
+from variants import FramegateSteered, FramegateTap
 
 __all__ = ["run"]
 

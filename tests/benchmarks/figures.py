@@ -1,4 +1,4 @@
-"""The figures that framegate's promises about memory are judged by: what every part found, in one table, beside the best peer."""
+"""The figures that framegate's promises are judged by: what every part found, in one table, beside the best peer."""
 
 from __future__ import annotations
 

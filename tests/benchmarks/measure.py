@@ -6,9 +6,10 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from candidates import Candidate, Framegate, FramegateTap
+from candidates import Candidate, Framegate
 from driver import VoidRoundError, event, started
 from shapes import Load
+from variants import FramegateTap
 
 __all__ = ["Generator", "Round", "compare_counters"]
 

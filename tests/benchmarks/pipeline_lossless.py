@@ -6,12 +6,13 @@ import statistics
 from dataclasses import asdict
 
 import tapcost
-from candidates import Candidate, FramegateTap
+from candidates import Candidate
 from driver import VoidRoundError
 from figures import Figure, add
 from measure import Round
 from shapes import SHAPES, Load
 from stage import Stage
+from variants import FramegateTap
 
 __all__ = ["run"]
 

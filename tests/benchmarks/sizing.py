@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 
 import figures
-from candidates import FramegateSized
 from cgroup import Group, NoGroupError, limited
 from driver import VoidRoundError
 from fetching import Ask, answering, asking
@@ -15,6 +14,7 @@ from hostages import HOSTAGES, SEGMENT, held
 from peak import watched
 from shapes import Load, Shape
 from stage import Stage
+from variants import FramegateSized
 
 from control.configuration.capacity import memory_need, memory_warning
 from control.configuration.load import validate

@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import native
-from candidates import CANDIDATES, MANY_CONNECTIONS, Candidate, Place, UnavailableError
+from candidates import MANY_CONNECTIONS, Candidate, Place, UnavailableError
 from connections import Opener
 from measure import Generator
 from rich.console import Console
 from rich.table import Table
 from shapes import Load
+from variants import CANDIDATES
 
 __all__ = ["MOST_CONNECTIONS", "PEERS", "Stage", "in_turn", "ratio_to_best", "short", "spread"]
 

@@ -7,10 +7,11 @@ import statistics
 import time
 from dataclasses import asdict, dataclass
 
-from candidates import CANDIDATES, UnavailableError
+from candidates import UnavailableError
 from processes import Process, free_port
 from shapes import SHAPES, Load
 from stage import Stage
+from variants import CANDIDATES
 
 __all__ = ["run"]
 

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 
-from candidates import FramegateSteered
 from connections import Churn
 from measure import Generator, Round
 from shapes import Load, Shape
 from stage import MOST_CONNECTIONS, Stage
 from steered import Control, control
+from variants import FramegateSteered
 
 __all__ = ["run"]
 

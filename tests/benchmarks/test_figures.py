@@ -1,15 +1,19 @@
-"""What the figures about memory make of what was measured: met, missed, or failed, and beside whom."""
+"""What the figures make of what was measured: met, missed, or failed, and beside whom."""
 
 import io
 
 import figures
+import handlers
 import hostages
 import pressure
 import pytest
+import reframing
 import sizing
 from fetching import Fetched
 from figures import Figure
+from measure import Round
 from rich.console import Console
+from shapes import SHAPES, Load
 
 from control.configuration.capacity import memory_warning
 from control.configuration.load import validate
@@ -116,9 +120,30 @@ def test_a_container_is_judged_by_who_was_killed_and_by_what_it_held(run: sizing
 
 
 def test_a_container_is_the_smallest_that_check_does_not_warn_about() -> None:
-    listener = {"name": "a", "address": "127.0.0.1:0", "upstream": "u", "max_receive_size": "1MiB", "max_connections": 1}
+    listener = {"name": "a", "address": "127.0.0.1:0", "upstream": "u", "max_receive_size": "1MiB", "limits": {"connections": 1}}
     upstream = {"name": "u", "endpoints": ["127.0.0.1:1"]}
     config = validate({"node": "n", "memory_pool": {"size": "64MiB"}, "listeners": [listener], "upstreams": [upstream]})
     limit = sizing.container(config, 1)
     assert memory_warning(config, 1, limit) is None
     assert memory_warning(config, 1, limit - MIB) is not None
+
+
+def rounds_of(**values: float) -> list[Round]:
+    """By candidate: what a frame cost in µs, at a core always busy."""
+    return [Round(name.replace("_", "-"), "plain", "100x64", 0, 0.0, int(1e6 / cost), 1.0, cost, 1.0, 1.0, 2.0, 3.0) for name, cost in values.items()]
+
+
+@pytest.mark.parametrize(("cost", "met"), [(1.6, True), (1.61, False)])
+def test_reframing_is_judged_beside_the_same_framing(cost: float, met: bool) -> None:
+    (figure,) = reframing._judged(Load(SHAPES[1]), rounds_of(framegate=1.0, framegate_varint=cost), 1.6)
+    assert (figure.value, figure.met) == (cost, met)
+    assert reframing._judged(Load(SHAPES[0]), [], None) == []
+
+
+@pytest.mark.parametrize(("mine", "met"), [(2.0, True), (2.5, False), (4.0, False)])
+def test_a_handler_is_judged_by_the_faster_of_the_plain_servers(mine: float, met: bool) -> None:
+    (figure,) = handlers._judged(Load(SHAPES[1]), rounds_of(asyncio=4.0, uvloop=2.0, uvloop_protocol=0.5, framegate_handler=mine))
+    assert figure.met == met
+    assert figure.value == pytest.approx(mine)
+    assert figure.best is not None
+    assert figure.best[0] == "uvloop"

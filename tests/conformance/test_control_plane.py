@@ -16,6 +16,7 @@ from control.events import Event
 from control.fleet.processor import COMMAND
 from control.plane import ControlPlane
 from control.steering.steering import Steering
+from proxy.config.limits import LimitOverride, LimitsConfig, RateLimits
 from proxy.config.model import MIB, Forwarding, TapConfig, TapRule
 from tests.fakes.conformance import Kind
 from tests.fakes.fleet import Fleet, fleet_config
@@ -182,6 +183,15 @@ REFUSALS: list[tuple[str, Callable[[ControlPlane], Awaitable[Any]], type[Control
     ("limit of nothing", lambda plane: plane.set_limit("a", 0), InvalidArgumentError),
     ("limit above the header's", lambda plane: plane.set_limit("a", 2**31), InvalidArgumentError),
     ("limit above the share", lambda plane: plane.set_limit("a", 6 * MIB + 1), FailedPreconditionError),
+    ("limit of no change", lambda plane: plane.set_limit("a"), InvalidArgumentError),
+    ("quota out of range", lambda plane: plane.set_limit("a", quotas={"connections": -1}), InvalidArgumentError),
+    ("quota that is none", lambda plane: plane.set_limit("a", quotas={"colour": 1}), InvalidArgumentError),
+    ("quotas of the node without a change", lambda plane: plane.set_node_limits({}), InvalidArgumentError),
+    ("quota of the node out of range", lambda plane: plane.set_node_limits({"connections": -1}), InvalidArgumentError),
+    ("quota of addresses out of range", lambda plane: plane.set_node_limits({"per_address": {"connections": -1}}), InvalidArgumentError),
+    ("quotas of no network", lambda plane: plane.set_node_limits({"overrides": (LimitOverride(network="x"),)}), InvalidArgumentError),
+    ("another protected listener", lambda plane: plane.set_node_limits({"protected_listener": "a"}), InvalidArgumentError),
+    ("quotas that are others", lambda plane: plane.set_node_limits({"connections": 1}, "beef"), EtagError),
     ("nobody of those who hold most", lambda plane: plane.top_holders(0), InvalidArgumentError),
     ("too many of those who hold most", lambda plane: plane.top_holders(101), InvalidArgumentError),
     ("pool of nothing", lambda plane: plane.set_pool_size(0), InvalidArgumentError),
@@ -269,6 +279,14 @@ def test_limits_and_pool_are_what_they_were_set_to(stage: Stage) -> None:
         assert (pool.size, [item.share for item in pool.shares]) == (9 * MIB + 1, [9 * MIB // 2 + 1, 9 * MIB // 2])
         assert (await plane.set_pool_size(12 * MIB)) == await plane.get_pool()
         assert (await plane.set_limit("a", MIB)).max_receive_size == MIB
+        assert (await plane.set_limit("a", quotas={"request_bytes_rate": 5})).quotas == RateLimits(request_bytes_rate=5)
+        assert (await plane.set_limit("a", MIB, {"request_bytes_rate": 0})).quotas == RateLimits()
+        overrides = (LimitOverride(network="192.0.2.0/24", access="deny"),)
+        node = await plane.set_node_limits({"request_frames_rate": 4, "per_address": {"connections": 9}, "overrides": overrides})
+        assert node.quotas == LimitsConfig(request_frames_rate=4, per_address=RateLimits(connections=9), overrides=overrides)
+        assert node == await plane.get_node_limits()
+        back = {"request_frames_rate": 0, "per_address": {"connections": 0}, "overrides": ()}
+        assert (await plane.set_node_limits(back, node.etag)).quotas == LimitsConfig()
 
     stage.run(body)
 

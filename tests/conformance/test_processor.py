@@ -277,6 +277,8 @@ def test_tap_rules_are_judged_kept_and_put_in_force(kind: str, upstream: Scripte
         {"type": "mute", "connections": "all"},
         {"type": "upstreams", "colour": "red"},
         *({"type": "holders", "limit": limit} for limit in (0, 101)),
+        *({"type": "evict", "count": count, "spared": None} for count in (0, 10_001)),
+        {"type": "evict", "count": 5},
     ],
 )
 def test_what_is_no_command_is_an_error_and_the_next_is_answered(processor: Processor, message: Row) -> None:
@@ -301,6 +303,17 @@ def test_connections_are_listed_page_by_page_under_ids_that_count_the_hand_overs
     assert processor.ask(type="list", after=0, limit=5, listener="none")["rows"] == []
     assert processor.ask(type="describe", connection=seen[1]["id"])["row"]["peer"] == "client-2"
     assert processor.ask(type="describe", connection=5)["row"] is None
+
+
+def test_the_idlest_are_closed_unless_their_listener_is_spared(processor: Processor) -> None:
+    clients = [processor.connect() for _ in range(3)]
+    assert processor.ask(type="evict", count=2, spared="a")["affected"] == []
+    assert [format_connection_id(number) for number in processor.ask(type="evict", count=2, spared="b")["affected"]] == ["3-7-1", "3-7-2"]
+    processor.until(lambda: len(processor.closed) == 2)
+    assert [(row["peer"], row["cause"]) for row in processor.closed] == [("client-1", "limit"), ("client-2", "limit")]
+    clients[2].sendall(frame(b"still"))
+    assert clients[2].recv(100) == frame(b"still")
+    assert len(processor.ask(type="evict", count=9, spared=None)["affected"]) == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -10,8 +10,10 @@ from proxy.network.channel import Channel
 from proxy.network.channel_sink import ChannelSink, PipeTarget
 from proxy.network.memory_pool import MemoryPool
 from proxy.network.mute import PEER
+from proxy.relay.bucket import Bucket
 from proxy.relay.leg import RelayLeg
 from tests.fakes.conformance import Kind
+from tests.fakes.limited import MeteredSink, metered
 from tests.fakes.network import RecorderSink, frame, net_bench
 from tests.fakes.world import World
 
@@ -48,7 +50,15 @@ def leg(*, client: bool) -> Callable[[], Iterator[Given]]:
     return made
 
 
+def metered_sink() -> Iterator[Given]:
+    with net_bench() as bench:
+        meter, peer = metered(bench, [Bucket(bench.selector, 1_000_000_000, 1_000_000, frames=False)])
+        sink, channel = meter.channel.sink, meter.channel
+        yield Given(sink, channel, peer.sendall, bench.poll_until, lambda: bench.listener.words(channel).count("closed"), bench.pool)
+
+
 KINDS: Final = {
+    "recorder under a quota": Kind(MeteredSink, metered_sink),
     "recorder": Kind(RecorderSink, recorder),
     "leg of the client": Kind(RelayLeg, leg(client=True)),
     "leg of the upstream": Kind(RelayLeg, leg(client=False)),

@@ -21,7 +21,7 @@ def test_counters_are_shown_under_full_names_without_empty_attributes() -> None:
 def test_a_listeners_counters_are_there_from_the_start() -> None:
     meters = Meters()
     meters.prepare(["a"])
-    rejected = ("framegate.connection.rejected", (("framegate.listener", "a"), ("framegate.reason", "max_connections")))
+    rejected = ("framegate.connection.rejected", (("framegate.listener", "a"), ("framegate.reason", "address_connections")))
     assert meters.snapshot()[rejected] == 0
 
 

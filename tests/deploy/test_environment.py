@@ -15,6 +15,8 @@ from types import ModuleType
 
 import pytest
 
+from tests.fakes import mariadb
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -146,6 +148,22 @@ def test_without_a_compiler_it_warns_once_and_goes_on(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("framegate: warning: a C compiler with the headers of this Python is missing")
     assert line.endswith("; until then the hot path runs as plain Python, and slower")
+
+
+def test_what_is_installed_for_mariadb_is_what_its_tests_miss(environment: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    names = ("mariadbd", "mariadb", "perl")
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin")
+    monkeypatch.setattr(environment, "SBIN", f"{tmp_path}/sbin")
+    monkeypatch.setattr(mariadb, "SBIN", f"{tmp_path}/sbin")
+    assert environment.NEEDS["mariadb"].packages == mariadb.missing_packages()
+    for name in names:
+        assert not environment.has_mariadb()
+        program(tmp_path / ("sbin" if name == "mariadbd" else "bin"), name, "exit 0")
+    assert environment.has_mariadb()
+    assert mariadb.missing_packages() == []
+    program(tmp_path / "bin", "perl", "exit 2")
+    assert not environment.has_mariadb()
+    assert mariadb.missing_packages() == ["libdbd-mariadb-perl"]
 
 
 def test_root_installs_what_is_missing(environment: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from ruamel.yaml import YAML
 from control.configuration import capacity
 from control.configuration.capacity import memory_need, memory_warning
 from control.configuration.load import validate
+from proxy.config.limits import RateLimits
 from proxy.config.model import (
     KIB,
     MIB,
@@ -60,7 +61,7 @@ def config_of(row: list[str]) -> ProxyConfig:
         address="127.0.0.1:0",
         upstream="u",
         max_receive_size=int(bytes_of(frame)),
-        max_connections=int(bytes_of(connections)),
+        limits=RateLimits(connections=int(bytes_of(connections))),
         tls=ListenerTls(certificate="c", key="k") if int(sides) else None,
     )
     return ProxyConfig(
@@ -88,5 +89,5 @@ def test_the_example_of_the_deployment_fits_its_container_with_3000_connections(
     document = YAML(typ="safe").load(DEPLOY / "kustomize/example/framegate.yaml")
     del document["listeners"][0]["tls"]  # its files are in the pod only
     config = validate(document)
-    listener = dataclasses.replace(config.listeners[0], tls=ListenerTls(certificate="c", key="k"), max_connections=3_000)
+    listener = dataclasses.replace(config.listeners[0], tls=ListenerTls(certificate="c", key="k"), limits=RateLimits(connections=3_000))
     assert memory_warning(dataclasses.replace(config, listeners=(listener,)), 1, int(limit[1]) * MIB) is None

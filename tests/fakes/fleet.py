@@ -5,7 +5,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from control.meters import Meters
 from control.steering.pool import equal_shares
 from control.steering.steering import Steering
 from control.steering.taps import Rules
+from proxy.config.limits import UNLIMITED_NODE, LimitsConfig
 from proxy.config.model import MIB, HandlersConfig, ListenerConfig, MemoryPoolConfig, ProxyConfig, TapConfig, UpstreamConfig
 from proxy.server.protocol import Request
 
@@ -63,13 +64,23 @@ class MemoryLog(RowLog):
         return [row for row in self.rows if row["event"] == event]
 
 
-def fleet_config(processors: int, tap: TapConfig | None = None, handlers: HandlersConfig | None = None, **listener: Any) -> ProxyConfig:
+def fleet_config(
+    processors: int,
+    tap: TapConfig | None = None,
+    handlers: HandlersConfig | None = None,
+    node_limits: LimitsConfig = UNLIMITED_NODE,
+    others: Sequence[str] = (),
+    **listener: Any,
+) -> ProxyConfig:
+    """Listener a and others like it before upstream u."""
+    given = {"address": "127.0.0.1:0", "upstream": "u", "max_receive_size": MIB, **listener}
     return ProxyConfig(
         node="test",
         processors=processors,
-        listeners=(ListenerConfig(**{"name": "a", "address": "127.0.0.1:0", "upstream": "u", "max_receive_size": MIB, **listener}),),
+        listeners=tuple(ListenerConfig(**{"name": name, **given}) for name in ("a", *others)),
         upstreams=(UpstreamConfig(name="u", endpoints=("127.0.0.1:1",)),),
         memory_pool=MemoryPoolConfig(size=12 * MIB),
+        limits=node_limits,
         tap=tap,
         handlers=handlers or HandlersConfig(),
     )
@@ -106,7 +117,8 @@ class Fleet:
         self.meters = Meters()
         self.guard = Guard(self.log, self.meters)
         self.ends: list[tuple[int, Life]] = []
-        self.acceptor = Acceptor([Listening(listener) for listener in config.listeners], self.meters, self.log, self.guard)
+        listenings = [Listening(listener) for listener in config.listeners]
+        self.acceptor = Acceptor(listenings, self.meters, self.log, self.guard, config.limits)
         self.reaper = Reaper()
         self.failures: list[Exception] = []
         events = Bus((self.log,), on_failure=self.failures.append)

@@ -14,7 +14,6 @@ from proxy.cells import CellLayout, CellReader, CellWriter, create
 from proxy.clock import MonotonicClock
 from proxy.config.model import MIB, ListenerConfig, ProxyConfig, TapConfig, TapRule, UpstreamConfig, to_wire
 from proxy.network.connection_id import ConnectionIds
-from proxy.network.memory_pool import MemoryPool
 from proxy.network.selector import Selector
 from proxy.network.timer import Timer
 from proxy.relay.drain import Drain
@@ -28,6 +27,7 @@ from proxy.server.settings import Settings
 from proxy.tap.rules import TapRules
 from proxy.tap.segment import SegmentFiles
 from proxy.tap.writer import TapWriter
+from tests.fakes.pools import pool_of
 
 Message = dict[str, Any]
 
@@ -76,7 +76,7 @@ class LoopBench:
         self.cells = CellReader(self._cells_fd, layout)
         writer = cell_writer(self._cells_fd, layout)
         clock = MonotonicClock()
-        self.pool = MemoryPool(16 * MIB, clock.now_ns)
+        self.pool = pool_of(16 * MIB, clock.now_ns)
         settings = Settings({"config": to_wire(config)}, self.pool)
         self.tap = None if tap_config is None else TapWriter(tap_config, "n", "0", "b", files)
         if self.tap is not None:

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from proxy.network.authenticator import AuthenticatorFactory
 from proxy.network.channel import Channel
 from proxy.network.channel_sink import ChannelSink
-from proxy.network.memory_pool import MemoryPool
 from proxy.network.mute import PEER
 from proxy.network.options import ChannelOptions, TlsSettings
+from proxy.network.pool_kinds import make_pool
+from proxy.network.read_size import MAX_READ
 from proxy.network.receive import NEVER_CUT, ReceiveLimit
 from proxy.network.run import Run
 from proxy.network.selector import Selector
@@ -19,6 +20,7 @@ from proxy.network.stats import SideStats
 from proxy.network.transport import Transport
 from proxy.network.write_half import WriteHalf
 from tests.fakes.clock import SECOND, FakeClock
+from tests.fakes.pools import KIND, found_in
 
 
 def frame(size: int, fill: bytes = b"x") -> bytes:
@@ -46,6 +48,7 @@ class Recorder:
         on: what to do additionally, by word.
         on_run: likewise, with each run.
         gate: answers for ``may_read``.
+        most: answer for ``read_limit``; what was read meanwhile is in ``reads``, by ``was_read``.
         room: answers for ``room_for``.
         passes: answers for ``passes_to``.
     """
@@ -57,6 +60,8 @@ class Recorder:
         self.on: dict[str, Callable[[Channel], None]] = {}
         self.on_run: Callable[[Channel, Run], None] | None = None
         self.gate: Callable[[Channel], bool] | None = None
+        self.most = MAX_READ
+        self.reads: list[int] = []
         self.room: tuple[int, bool] = (1 << 31, True)
         self.passes: dict[Channel, Channel] = {}
 
@@ -81,6 +86,9 @@ class Recorder:
 
     def may_read(self, channel: Channel) -> bool:
         return self.gate is None or self.gate(channel)
+
+    def was_read(self, channel: Channel) -> None:
+        self.reads.append(int(channel.bytes_received))
 
     def room_for(self, channel: Channel) -> tuple[int, bool]:
         return self.room
@@ -132,6 +140,12 @@ class RecorderSink(ChannelSink):
     def may_read(self) -> bool:
         return self._recorder.may_read(self.channel)
 
+    def read_limit(self) -> int:
+        return self._recorder.most
+
+    def was_read(self) -> None:
+        self._recorder.was_read(self.channel)
+
     def room_for(self) -> tuple[int, bool]:
         return self._recorder.room_for(self.channel)
 
@@ -166,16 +180,18 @@ class NetBench:
 
     Attributes:
         faults: how many errors of our own the test provokes.
+        leaks: what a pool that finds leaks is to find of them.
     """
 
-    def __init__(self, *, pool: int = 1 << 20) -> None:
+    def __init__(self, *, pool: int = 1 << 20, kind: str = KIND) -> None:
         self.clock = FakeClock()
-        self.pool = MemoryPool(pool, self.clock.now_ns)
+        self.pool = make_pool(kind, pool, self.clock.now_ns)
         self.listener = Recorder()
         self.selector = Selector(self.clock, self.pool)
         self.limit = ReceiveLimit(-1)
         self.stats = SideStats()
         self.faults = 0
+        self.leaks: list[str] = []
         self._peers: list[socket.socket] = []
 
     def options(
@@ -230,6 +246,10 @@ class NetBench:
         channel = self.register(ours, len(self._peers), options or self.options())
         return channel, peer
 
+    def keep(self, peer: socket.socket) -> None:
+        """Close a peer at the end, too."""
+        self._peers.append(peer)
+
     def ready_pair(self, options: ChannelOptions | None = None, *, tcp: bool = False) -> tuple[Channel, socket.socket]:
         channel, peer = self.pair(options, tcp=tcp)
         self.poll()
@@ -261,6 +281,7 @@ class NetBench:
         self.selector.close()
         for peer in self._peers:
             peer.close()
+        assert found_in(self.pool) == self.leaks
         assert self.pool.used == 0
         assert self.pool.waiting == 0
         assert self.selector.channel_count == 0
@@ -271,9 +292,9 @@ class NetBench:
 
 
 @contextlib.contextmanager
-def net_bench(*, pool: int = 1 << 20) -> Iterator[NetBench]:
+def net_bench(*, pool: int = 1 << 20, kind: str = KIND) -> Iterator[NetBench]:
     """A bench that is finished at the end, whatever the test left."""
-    bench = NetBench(pool=pool)
+    bench = NetBench(pool=pool, kind=kind)
     try:
         yield bench
     finally:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from control.configuration.limit_rules import limit_faults, quota_faults
 from control.configuration.tap_rule import tap_rule_faults
 from control.errors import (
     AbortedError,
@@ -34,6 +35,7 @@ from control.plane import (
     Holder,
     Limit,
     ListenerStatus,
+    NodeLimits,
     Outcome,
     PoolShare,
     PoolStatus,
@@ -46,6 +48,7 @@ from control.plane import (
 )
 from control.steering.pool import equal_shares, too_small
 from proxy.cells import CellLayout, CellReader, CellWriter, create
+from proxy.config.limits import RateLimits
 from proxy.config.model import (
     MAX_PROCESSORS,
     MAX_RECEIVE_SIZE,
@@ -77,7 +80,7 @@ def fake_config(admin: str, health: str | None = "127.0.0.1:0", tap: TapConfig |
         node="edge-1",
         listeners=(
             ListenerConfig(name="kafka", address="127.0.0.1:0", upstream="brokers", protocol="kafka"),
-            ListenerConfig(name="plain", address="127.0.0.1:0", upstream="brokers", max_connections=10),
+            ListenerConfig(name="plain", address="127.0.0.1:0", upstream="brokers", limits=RateLimits(connections=10)),
         ),
         upstreams=(UpstreamConfig(name="brokers", endpoints=("broker:9092",)),),
         processors=2,
@@ -148,6 +151,8 @@ class FakePlane(ControlPlane):
         self.rows: dict[int, OpenRow] = {}
         self.holders: list[Holder] = []
         self.limits = {listener.name: listener.max_receive_size for listener in config.listeners}
+        self.quotas = {listener.name: listener.limits for listener in config.listeners}
+        self.node_quotas = config.limits
         self.pool = config.memory_pool.size
         self.processors = config.processors
         self.tap_rules = [] if config.tap is None else list(config.tap.rules)
@@ -284,7 +289,10 @@ class FakePlane(ControlPlane):
 
     async def get_limits(self, listener: str | None = None) -> list[Limit]:
         self._listener(listener)
-        return [Limit(listener=name, max_receive_size=size) for name, size in self.limits.items() if listener in (None, name)]
+        return [self._limit(name) for name in self.limits if listener in (None, name)]
+
+    def _limit(self, listener: str) -> Limit:
+        return Limit(listener=listener, max_receive_size=self.limits[listener], quotas=self.quotas[listener])
 
     @staticmethod
     def _check_share(size: int, count: int, largest: int) -> None:
@@ -295,15 +303,44 @@ class FakePlane(ControlPlane):
         whole = [whole_request(self.limits[item.name], forwarding_of(item).requests) for item in self._config.listeners]
         return max(*whole, largest_whole(self._config)[1])
 
-    async def set_limit(self, listener: str, max_receive_size: int) -> Limit:
+    async def set_limit(self, listener: str, max_receive_size: int | None = None, quotas: Mapping[str, int] | None = None) -> Limit:
         self._fail()
         self._listener(listener)
-        if not MAX_RECEIVE_SIZE.takes(max_receive_size):
+        size = self.limits[listener] if max_receive_size is None else max_receive_size
+        self._judge_quotas(quotas or {})
+        if not MAX_RECEIVE_SIZE.takes(size) or (max_receive_size is None and not quotas):
             raise InvalidArgumentError([Violation("max_receive_size", f"must be from {MAX_RECEIVE_SIZE.least} to {MAX_RECEIVE_SIZE.most} bytes")])
         forward = next(forwarding_of(item).requests for item in self._config.listeners if item.name == listener)
-        self._check_share(self.pool, self.processors, whole_request(max_receive_size, forward))
-        self.limits[listener] = max_receive_size
-        return Limit(listener=listener, max_receive_size=max_receive_size)
+        self._check_share(self.pool, self.processors, whole_request(size, forward))
+        self.limits[listener] = size
+        self.quotas[listener] = dataclasses.replace(self.quotas[listener], **(quotas or {}))
+        return self._limit(listener)
+
+    @staticmethod
+    def _judge_quotas(quotas: Mapping[str, int]) -> None:
+        faults = quota_faults(quotas)
+        if faults:
+            raise InvalidArgumentError([Violation(*fault) for fault in faults])
+
+    async def get_node_limits(self) -> NodeLimits:
+        return NodeLimits(quotas=self.node_quotas, etag=f"etag-{hash(self.node_quotas)}")
+
+    async def set_node_limits(self, changes: Mapping[str, Any], etag: str = "") -> NodeLimits:
+        self._fail()
+        if etag and etag != (await self.get_node_limits()).etag:
+            raise EtagError("node limits", self._config.node)
+        if not changes or "protected_listener" in changes:
+            raise InvalidArgumentError([Violation("node_limits", "cannot be changed so")])
+        self._judge_quotas(changes.get("per_address", {}))
+        values = dict(changes)
+        if "per_address" in values:
+            values["per_address"] = dataclasses.replace(self.node_quotas.per_address, **values["per_address"])
+        quotas = dataclasses.replace(self.node_quotas, **values)
+        faults = limit_faults(quotas, [item.name for item in self._config.listeners])
+        if faults:
+            raise InvalidArgumentError([Violation(*fault) for fault in faults])
+        self.node_quotas = quotas
+        return await self.get_node_limits()
 
     async def get_pool(self) -> PoolStatus:
         shares = tuple(
@@ -421,7 +458,7 @@ class FakePlane(ControlPlane):
                 framing=listener.framing,
                 tls=listener.tls is not None,
                 max_receive_size=self.limits[listener.name],
-                max_connections=listener.max_connections,
+                max_connections=listener.limits.connections,
                 connections=sum(row["listener"] == listener.name for row in self.rows.values()),
                 accepting=self.accepting,
                 forwarding=forwarding_of(listener),

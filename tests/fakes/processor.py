@@ -33,7 +33,7 @@ from array import array
 from typing import Any
 
 from proxy.cells import CellLayout, CellWriter, State
-from proxy.config.model import MAX_RECEIVE_SIZE, forwarding_of, from_wire, largest_whole, rule_from_wire, whole_request
+from proxy.config.model import MAX_RECEIVE_SIZE, forwarding_of, from_wire, largest_whole, quotas_to_wire, rule_from_wire, whole_request
 from proxy.network.connection_id import ConnectionIds
 from proxy.server.closed import encode_closed
 from proxy.server.link import Handover, LinkReader, encode, receive_handover
@@ -48,9 +48,11 @@ from proxy.server.messages import (
     DrainedNotice,
     DrainReply,
     ErrorReply,
+    EvictReply,
     FailedMessage,
     HoldersReply,
     ListReply,
+    PartsReply,
     PreparedReply,
     ReadyMessage,
     RefusedReply,
@@ -127,6 +129,7 @@ class FakeProcessor:
         self.config = config
         self.facts = {
             "max_receive_size": {item.name: item.max_receive_size for item in config.listeners},
+            "limits": quotas_to_wire(config),
             "share": message["share"],
             "endpoints": message["endpoints"],
         }
@@ -303,9 +306,24 @@ class FakeProcessor:
                 self.close(descriptor, "admin")
         self.send(BulkReply(type="result", id=message["id"], affected=affected, missing=missing, undone=undone))
 
+    def on_evict(self, message: dict[str, Any]) -> None:
+        """The oldest are the idlest."""
+        if not 1 <= message["count"] <= 10_000:
+            raise ValueError(f"{message['count']} pairs to be closed")
+        if self.mode == "deaf":
+            return
+        idlest = sorted(number for _, number, item in self.connections.values() if item.listener != message["spared"])[: message["count"]]
+        for descriptor, (_, number, _) in list(self.connections.items()):
+            if number in idlest:
+                self.close(descriptor, "limit")
+        self.send(EvictReply(type="result", id=message["id"], affected=idlest))
+
     def on_upstreams(self, message: dict[str, Any]) -> None:
         row = EndpointDownRow(upstream="u", endpoint="127.0.0.1:1", failures=1, reason="refused", detail=f"says {self.slot}", backoff_ms=1000)
         self.send(UpstreamsReply(type="result", id=message["id"], rows=[row] if self.mode == "down" else []))
+
+    def on_parts(self, message: dict[str, Any]) -> None:
+        self.send(PartsReply(type="result", id=message["id"]))
 
     def on_holders(self, message: dict[str, Any]) -> None:
         if self.mode == "leaving":

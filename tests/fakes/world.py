@@ -9,7 +9,6 @@ from proxy.clock import Clock
 from proxy.network.connection_id import ConnectionIds
 from proxy.network.framing import Framing
 from proxy.network.int32 import INT32
-from proxy.network.memory_pool import MemoryPool
 from proxy.network.options import ChannelOptions, TlsSettings
 from proxy.network.receive import ReceiveLimit
 from proxy.network.selector import Selector
@@ -27,6 +26,7 @@ from proxy.relay.upstream import CONNECTING, Endpoint, Upstream
 from proxy.relay.watcher import PairWatcher
 from proxy.server.pair_rows import closed_row, endpoint_down_row, endpoint_up_row
 from proxy.server.rows import ClosedRow, EndpointDownRow, EndpointUpRow
+from tests.fakes.pools import found_in, pool_of
 
 SECOND = 1_000_000_000
 SMALL = 256 * 1024  # the largest frame, header counted, that is never cut through
@@ -128,7 +128,7 @@ class World:
     ) -> None:
         self.clock = HandClock()
         self.told = Told()
-        self.pool = MemoryPool(pool, self.clock.now_ns)
+        self.pool = pool_of(pool, self.clock.now_ns)
         self.largest = (0 if cut_requests else limit + 4, 0 if cut_answers else answer_limit + 4)
         self.pool.set_largest(*self.largest)
         self.counters = Counters(["l"], ["u"])
@@ -194,19 +194,19 @@ class World:
         assert len(self.rows) == 1, self.rows
         return self.rows[0]
 
-    def client(self) -> tuple[socket.socket, Pair]:
+    def client(self, peer: str = "192.0.2.1:1") -> tuple[socket.socket, Pair]:
         """A client, and the pair that begins with it; the upstream is not connected yet."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             client = socket.create_connection(listener.getsockname())
             accepted, _ = listener.accept()
         client.settimeout(2)
         self.sockets.append(client)
-        pair = self.relay.take_over(accepted, self.route, "192.0.2.1:1", self.clock.ns)
+        pair = self.relay.take_over(accepted, self.route, peer, self.clock.ns)
         return client, pair
 
-    def pair(self) -> tuple[socket.socket, socket.socket, Pair]:
+    def pair(self, peer: str = "192.0.2.1:1") -> tuple[socket.socket, socket.socket, Pair]:
         """A client, its upstream's socket, and the open pair."""
-        client, pair = self.client()
+        client, pair = self.client(peer)
         self.until(lambda: pair.state.value == "open")
         upstream, _ = self.server.accept()
         upstream.settimeout(2)
@@ -295,6 +295,7 @@ class World:
         self.selector.close()
         for sock in self.sockets:
             sock.close()
+        assert found_in(self.pool) == []
         assert self.pool.used == 0, "memory was not given back"
         assert not self.relay.pairs.open, "a pair is left"
         for counters in self.counters.listeners.values():

@@ -12,6 +12,7 @@ from tests.fakes.framegate import Framegate, Witness
 
 @pytest.mark.slow
 def test_a_second_instance_is_refused_and_the_first_goes_on(tmp_path: Path, plain: dict[str, Any]) -> None:
+    """Number 173: a listener that cannot be bound fails the start as a whole."""
     tap = {"directory": str(tmp_path / "tap"), "rules": [{"name": "all"}]}
     admin = {"address": f"unix:{tmp_path}/admin.sock"}
     with Framegate(tmp_path / "first", {**plain, "admin": admin, "tap": tap}) as first, Witness(first, "plain") as witness:

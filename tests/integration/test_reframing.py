@@ -69,6 +69,41 @@ def test_protobufs_delimited_messages_reach_an_int32_server_and_come_back(tmp_pa
     assert verify(str(tmp_path / "tap")).complete
 
 
+def test_protobufs_client_and_protobufs_server_with_int32_between_two_proxies(tmp_path: Path) -> None:
+    sent = messages(60)
+
+    def serve(sock: Any) -> None:
+        """Reads and writes with Protobuf's own functions."""
+        with sock.makefile("rwb") as stream:
+            while (message := proto.parse_length_prefixed(struct_pb2.Struct, stream)) is not None:
+                message.update({"seen": True})
+                proto.serialize_length_prefixed(message, stream)
+                stream.flush()
+
+    upstream = ScriptedUpstream(serve)
+    try:
+        with Framegate(tmp_path / "back", config_of(upstream, {}, framing="varint")) as back:
+            between = config_of(upstream, {"framing": "varint"})
+            between["upstreams"][0]["endpoints"] = ["{}:{}".format(*back.address("events"))]
+            with (
+                Framegate(tmp_path / "front", between) as front,
+                front.connect("events") as client,
+                client.makefile("rwb") as stream,
+            ):
+                for message in sent:
+                    proto.serialize_length_prefixed(message, stream)
+                stream.flush()
+                for message in sent:
+                    answer = proto.parse_length_prefixed(struct_pb2.Struct, stream)
+                    assert answer is not None
+                    assert dict(answer.items()) == {**dict(message.items()), "seen": True}
+                client.shutdown(socket.SHUT_WR)
+                assert stream.read() == b"", "the end goes through both"
+            assert front.wait_row(lambda row: row["event"] == "closed")["frames"] == {"request": 60, "response": 60}
+    finally:
+        upstream.close()
+
+
 def only(directory: Path) -> str:
     (stream,) = (path.name for path in directory.iterdir() if path.is_dir())
     return stream

@@ -36,7 +36,7 @@ def test_one_whole_framegate(tmp_path: Path, plain: dict[str, Any]) -> None:
         base,
         {**base, "name": "six", "address": "[::]:0"},
         {**base, "name": "local", "address": "unix:data.sock"},
-        {**base, "name": "one", "max_connections": 1},
+        {**base, "name": "one", "limits": {"connections": 1}},
     ]
     with Framegate(tmp_path, {**plain, "processors": 2, "listeners": listeners, "health": {"address": "127.0.0.1:0"}}) as proxy:
         assert set(proxy.serving["listeners"]) == {"plain", "six", "local", "one"}
@@ -92,15 +92,15 @@ def check_connection_limit(proxy: Framegate) -> None:
         peer = "{}:{}".format(*first.getsockname()[:2])
         first.sendall(frame(b"first"))
         assert read_frame(first) == b"first"
-        with proxy.connect("one") as second:
-            assert second.recv(1) == b""
-        rejected = proxy.wait_row(lambda row: row["event"] == "rejected")
-        assert (rejected["listener"], rejected["cause"]) == ("one", "limit")
-        assert proxy.metric("framegate_connection_rejected_total", framegate_listener="one", framegate_reason="max_connections") == 1
+        second = proxy.connect("one")
+        second.sendall(frame(b"second"))
+        waits = proxy.wait_row(lambda row: row["event"] == "accept_waits")
+        assert (waits["listener"], waits["key"]) == ("one", "listeners[one].limits.connections")
     proxy.closed_row(peer)
-    with proxy.connect("one") as third:
-        third.sendall(frame(b"third"))
-        assert read_frame(third) == b"third"
+    with second:
+        assert read_frame(second) == b"second"
+    limited = {"framegate_listener": "one", "framegate_reason": "listener_connections"}
+    assert proxy.metric("framegate_accept_limited_time_seconds_total", **limited) > 0
 
 
 @pytest.mark.slow

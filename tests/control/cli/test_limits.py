@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from control.service.quotas import QUOTA_FIELDS
+from proxy.config.limits import LimitOverride, LimitsConfig, RateLimits
 from tests.fakes.cli import Cli, served
 from tests.fakes.plane import FakePlane
 
@@ -15,9 +17,10 @@ def cli() -> Iterator[Cli]:
 
 
 def test_get_shows_all_or_one(cli: Cli) -> None:
+    unlimited = dict.fromkeys(QUOTA_FIELDS, 0)
     assert cli.json("limits", "get") == [
-        {"listener": "kafka", "max_receive_size_bytes": 104857600},
-        {"listener": "plain", "max_receive_size_bytes": 104857600},
+        {"listener": "kafka", "max_receive_size_bytes": 104857600, **unlimited},
+        {"listener": "plain", "max_receive_size_bytes": 104857600, **unlimited, "max_connection_count": 10},
     ]
     assert "100 MiB" in cli("limits", "get", "--listener", "plain").stdout
 
@@ -42,3 +45,59 @@ def test_sizes_out_of_range_are_wrong_usage(cli: Cli, size: str, code: int) -> N
 
 def test_an_unknown_listener_exits_with_3(cli: Cli) -> None:
     assert cli("limits", "get", "--listener", "nobody").exit_code == 3
+
+
+def test_quotas_of_a_listener_are_set_with_units_and_shown(cli: Cli) -> None:
+    result = cli("limits", "set", "--listener", "kafka", "--connections", "5", "--request-bytes-rate", "1MiB", "--response-frames-rate", "9")
+    assert result.exit_code == 0
+    assert cli.plane.quotas["kafka"] == RateLimits(connections=5, request_bytes_rate=1 << 20, response_frames_rate=9)
+    assert result.stdout.splitlines()[1].split() == ["kafka", "100", "MiB", "104857600", "5", "-", "1", "MiB", "-", "-", "9"]
+
+
+def test_quotas_of_the_node_and_of_addresses_are_set_and_shown(cli: Cli) -> None:
+    assert cli("limits", "set", "--node", "--connections", "100").exit_code == 0
+    assert cli("limits", "set", "--per-address", "--connection-rate", "20").exit_code == 0
+    assert cli("limits", "set", "--per-address", "--connections", "3").exit_code == 0
+    assert cli.plane.node_quotas == LimitsConfig(connections=100, per_address=RateLimits(connections=3, connection_rate=20))
+    shown = cli.json("limits", "get", "--node")
+    assert (shown["max_connection_count"], shown["per_address"]["connections_per_second"], shown["overrides"]) == (100, 20, [])
+
+
+def test_an_override_is_added_changed_and_removed_beside_others(cli: Cli) -> None:
+    for words in (
+        ("10.0.0.0/8", "--connections", "7"),
+        ("192.0.2.0/24", "--access", "deny"),
+        ("10.0.0.0/8", "--response-bytes-rate", "2KiB"),
+    ):
+        assert cli("limits", "set", "--network", *words).exit_code == 0
+    ten = LimitOverride(network="10.0.0.0/8", connections=7, response_bytes_rate=2048)
+    assert cli.plane.node_quotas.overrides == (ten, LimitOverride(network="192.0.2.0/24", access="deny"))
+    shown = cli("limits", "get", "--node").stdout
+    assert "each of 192.0.2.0/24" in shown
+    assert "as others" in shown
+    assert cli("limits", "set", "--network", "192.0.2.0/24", "--remove").exit_code == 0
+    assert cli.plane.node_quotas.overrides == (ten,)
+    assert cli("limits", "set", "--network", "10.0.0.0/8", "--remove").exit_code == 0
+    assert cli.plane.node_quotas == LimitsConfig()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("set", "--connections", "5"),
+        ("set", "--node", "--listener", "kafka", "--connections", "5"),
+        ("set", "--node"),
+        ("set", "--node", "--max-receive-size", "1MiB"),
+        ("set", "--node", "--access", "deny"),
+        ("set", "--listener", "kafka", "--remove"),
+        ("set", "--network", "10.0.0.0/8", "--remove", "--connections", "5"),
+        ("set", "--network", "10.0.0.0/8", "--remove"),
+        ("set", "--network", "10.0.0.1/8", "--connections", "5"),
+        ("set", "--node", "--connections", "-1"),
+        ("set", "--node", "--connections", "10000001"),
+        ("get", "--node", "--listener", "kafka"),
+    ],
+)
+def test_what_says_nothing_or_two_things_is_wrong_usage(cli: Cli, words: tuple[str, ...]) -> None:
+    assert cli("limits", *words).exit_code == 2
+    assert (cli.plane.node_quotas, cli.plane.quotas["kafka"]) == (LimitsConfig(), RateLimits())

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from control.configuration.capacity import cpu_limit, memory_limit, memory_need, memory_usage, memory_warning, processor_count
+from proxy.config.limits import LimitsConfig, RateLimits
 from proxy.config.model import (
     GIB,
     KIB,
@@ -81,7 +82,7 @@ def config(pool: int, tap: TapConfig | None = None, upstream_tls: UpstreamTls | 
 
 
 def test_what_is_needed_is_the_sum_of_its_parts() -> None:
-    need = memory_need(config(256 * MIB, TapConfig(directory="t"), max_connections=1024), 2)
+    need = memory_need(config(256 * MIB, TapConfig(directory="t"), limits=RateLimits(connections=1024)), 2)
     assert dict(need.parts) == {
         "processes": (64 + 2 * 25) * MIB,
         "memory pool": 320 * MIB,
@@ -112,7 +113,7 @@ def test_the_frame_beyond_the_pool_is_the_largest_that_passes_whole(requests: An
 def test_each_side_that_speaks_tls_makes_a_connection_dearer() -> None:
     tls = ListenerTls(certificate="c", key="k")
     for kind, kib in (({}, 12), ({"tls": tls}, 51), ({"tls": tls, "upstream_tls": UpstreamTls()}, 90)):
-        assert dict(memory_need(config(MIB, max_connections=1000, **kind), 1).parts)["connections"] == 1000 * kib * KIB
+        assert dict(memory_need(config(MIB, limits=RateLimits(connections=1000), **kind), 1).parts)["connections"] == 1000 * kib * KIB
 
 
 def test_a_configuration_that_does_not_fit_the_container_is_warned_about_with_its_parts() -> None:
@@ -120,14 +121,43 @@ def test_a_configuration_that_does_not_fit_the_container_is_warned_about_with_it
     assert memory_warning(config(256 * MIB), 2, 1024 * MIB) is None
     assert memory_warning(config(256 * MIB), 2, 512 * MIB) == (
         "does not fit into the container's 512MiB: 685MiB may be needed, and 435MiB can be used (15 % are left to the kernel's buffers): "
-        "processes 114MiB, memory pool 320MiB, a frame beyond it in each processor 251MiB; connections of a are not counted, for max_connections "
-        "is not set"
+        "processes 114MiB, memory pool 320MiB, a frame beyond it in each processor 251MiB; connections of a are not counted, for "
+        "limits.connections is not set"
     )
 
 
 def test_connections_alone_may_be_too_many() -> None:
-    assert memory_warning(config(64 * MIB, max_receive_size=MIB, max_connections=10_000), 1, GIB) is None
-    warning = memory_warning(config(64 * MIB, max_receive_size=MIB, max_connections=10_000, tls=ListenerTls(certificate="c", key="k")), 1, 512 * MIB)
+    assert memory_warning(config(64 * MIB, max_receive_size=MIB, limits=RateLimits(connections=10_000)), 1, GIB) is None
+    warning = memory_warning(
+        config(64 * MIB, max_receive_size=MIB, limits=RateLimits(connections=10_000), tls=ListenerTls(certificate="c", key="k")), 1, 512 * MIB
+    )
     assert warning is not None
     assert "connections 499MiB" in warning
     assert "not counted" not in warning
+
+
+@pytest.mark.parametrize(
+    ("node", "protected", "own", "connections", "uncounted"),
+    [
+        (0, None, (0, 0), 0, ("a", "b")),
+        (100, None, (0, 0), 100 * 51, ()),
+        (100, None, (30, 0), 30 * 51 + 70 * 12, ()),
+        (100, None, (30, 20), 30 * 51 + 20 * 12, ()),
+        (100, None, (0, 20), 100 * 51, ()),
+        (100, "b", (0, 0), 100 * 51, ("b",)),
+        (100, "b", (0, 20), 100 * 51 + 20 * 12, ()),
+        (100, "a", (20, 0), 20 * 51 + 100 * 12, ()),
+    ],
+)
+def test_the_nodes_limit_bounds_all_connections_but_those_of_the_protected_listener(
+    node: int, protected: str | None, own: tuple[int, int], connections: int, uncounted: tuple[str, ...]
+) -> None:
+    tls = ListenerTls(certificate="c", key="k")
+    base = config(MIB)
+    listeners = tuple(
+        dataclasses.replace(base.listeners[0], name=name, limits=RateLimits(connections=most), tls=tls if name == "a" else None)
+        for name, most in zip("ab", own, strict=True)
+    )
+    limits = LimitsConfig(connections=node, protected_listener=protected)
+    need = memory_need(dataclasses.replace(base, listeners=listeners, limits=limits), 1)
+    assert (dict(need.parts).get("connections", 0), need.uncounted) == (connections * KIB, uncounted)

@@ -12,8 +12,10 @@ import pytest
 
 from control.configuration.fault import ConfigurationError
 from control.configuration.load import examine, load
+from control.configuration.units import format_size
 from control.tap.directory_lock import DirectoryLock
-from proxy.config.model import GIB, MIB
+from proxy.config.model import GIB, MIB, SocketConfig
+from proxy.network.socket_options import set_socket_options
 from proxy.tap.record import LOCK_NAME, WRITERS_NAME
 from tests.fakes.privileges import unprivileged
 
@@ -215,6 +217,30 @@ def test_a_backlog_beyond_what_the_kernel_allows_is_a_warning(folder: pathlib.Pa
         assert warnings(write(folder, listeners=listener(backlog=most + 1))) == [("listeners[0].backlog", str(most + 1), reason)]
 
 
+@pytest.mark.parametrize(("key", "limit"), [("receive_buffer", "rmem_max"), ("send_buffer", "wmem_max")])
+def test_a_socket_buffer_beyond_what_the_kernel_allows_is_a_warning(
+    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, key: str, limit: str
+) -> None:
+    """And true of a socket: the kernel takes what it allows, twice, for its own overhead, and says nothing."""
+    most = int(pathlib.Path(f"/proc/sys/net/core/{limit}").read_text())
+
+    def check(size: int) -> list[tuple[str, str, str]]:
+        upstreams = [{**SMALL["upstreams"][0], "socket": {key: size}}]
+        return warnings(write(folder, listeners=listener(socket={key: size}), upstreams=upstreams))
+
+    assert check(most) == check(0) == []
+    if most < GIB:
+        reason = f"is cut to {format_size(most)} by the kernel (net.core.{limit})"
+        shown = format_size(most + 1)
+        assert check(most + 1) == [(f"listeners[0].socket.{key}", shown, reason), (f"upstreams[0].socket.{key}", shown, reason)]
+        with socket.socket() as sock:
+            set_socket_options(sock, SocketConfig(**{key: most + 1}))
+            option = socket.SO_RCVBUF if key == "receive_buffer" else socket.SO_SNDBUF
+            assert sock.getsockopt(socket.SOL_SOCKET, option) == 2 * most
+    monkeypatch.setattr("control.configuration.machine._KERNEL", str(folder))  # a namespace of its own has no such limits to show
+    assert check(GIB) == []
+
+
 def test_a_pool_beyond_the_container_is_a_warning(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("control.configuration.machine.memory_limit", lambda: 64 * MIB)
     ((key, value, reason),) = warnings(write(folder))
@@ -222,7 +248,7 @@ def test_a_pool_beyond_the_container_is_a_warning(folder: pathlib.Path, monkeypa
     assert reason == (
         "does not fit into the container's 64MiB: 92MiB may be needed, and 54MiB can be used (15 % are left to the kernel's buffers): "
         "processes 89MiB, memory pool 2MiB, a frame beyond it in each processor 2MiB; connections of a are not counted, for "
-        "max_connections is not set"
+        "limits.connections is not set"
     )
 
 

@@ -68,6 +68,16 @@ def test_zero_processors_never_make_the_default_pool_too_small(data: dict[str, A
     assert faults(put(data, "processors", 0)) == []
 
 
+def test_a_share_of_a_pool_without_bounds_has_no_effect(data: dict[str, Any], tmp_path: pathlib.Path) -> None:
+    data["tap"]["budget"] = "128MiB"
+    data["memory_pool"].update(shares={"kafka": 50}, kind="leak_finding")
+    assert warnings(data, tmp_path) == []
+    data["memory_pool"]["kind"] = "unbounded"
+    assert warnings(data, tmp_path) == [("memory_pool.shares", "has no effect: with kind unbounded nobody waits for memory")]
+    ((key, reason),) = faults(put(data, "memory_pool.kind", "endless"))
+    assert (key, "'bounded', 'unbounded' or 'leak_finding'" in reason) == ("memory_pool.kind", True), reason
+
+
 def test_a_share_of_the_only_listener_has_no_effect(data: dict[str, Any], tmp_path: pathlib.Path) -> None:
     data["tap"]["budget"] = "128MiB"
     data["memory_pool"]["shares"] = {"kafka": 50}

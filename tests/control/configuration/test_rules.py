@@ -30,6 +30,8 @@ def test_a_whole_configuration_has_no_fault(data: dict[str, Any]) -> None:
         ("admin.address", "127.0.0.1:1", "admin.address", "must be unix:PATH"),
         ("admin.address", f"unix:/{'x' * 108}", "admin.address", "109 bytes"),
         ("health.address", "unix:/tmp/health", "health.address", "Unix socket cannot"),
+        ("listeners.1.timeouts", {"failed_authentication": "11s"}, "listeners[1].timeouts.failed_authentication", "is longer than handshake, 10s"),
+        ("listeners.1.timeouts", {"failed_authentication": "11m"}, "listeners[1].timeouts.failed_authentication", "must be from 0"),
         ("listeners.0.tls.client_ca", ..., "listeners[0].tls.client_auth", "needs client_ca"),
         ("listeners.0.tls.client_ca", "/none", "listeners[0].tls.client_ca", "cannot be read"),
         ("listeners.0.tls.certificate", "/none", "listeners[0].tls.certificate", "cannot be read"),
@@ -57,6 +59,12 @@ def test_a_whole_configuration_has_no_fault(data: dict[str, Any]) -> None:
 def test_a_broken_rule_is_named_at_its_key(data: dict[str, Any], path: str, value: object, key: str, part: str) -> None:
     found = faults(put(data, path, value))
     assert [item for item, reason in found if part in reason] == [key], found
+
+
+def test_a_delay_as_long_as_the_handshake_is_taken(data: dict[str, Any]) -> None:
+    """So the shortest time for the handshake goes with the delay that nobody set."""
+    assert faults(put(data, "listeners.1.timeouts", {"handshake": "100ms"})) == []
+    assert faults(put(data, "listeners.1.timeouts", {"failed_authentication": "10s"})) == []
 
 
 def test_the_key_of_another_certificate_is_named(data: dict[str, Any], made: Certificates) -> None:

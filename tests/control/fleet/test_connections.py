@@ -3,10 +3,26 @@
 import socket
 
 from control.intake.acceptor import Handed
+from proxy.config.limits import LimitsConfig, RateLimits
 from proxy.server.closed import encode_closed
 from proxy.server.link import Handover
 from tests.fakes.fleet import Fleet, open_channels, run, until
 from tests.fakes.rows import closed_row
+
+
+def test_each_connection_has_one_closed_row_with_the_id_it_was_listed_under() -> None:
+    """Number 177."""
+
+    async def scenario(made: Fleet) -> None:
+        ids = await open_channels(made, 3)
+        await made.steering.close_channels(ids[:1])
+        made.supervisor.running[0].kill("died")
+        await until(lambda: len([row for row in made.events if row["event"] == "closed"]) >= 3)
+        await until(lambda: made.supervisor.status()[0].state == "running" and made.supervisor.status()[0].restarts == 1)
+        assert sorted(row["id"] for row in made.events if row["event"] == "closed") == ids
+        assert made.acceptor.listeners["a"].open == 0
+
+    run(scenario, 1)
 
 
 def test_a_row_that_overtakes_the_booking_of_its_connection_leaves_nothing_open() -> None:
@@ -56,3 +72,28 @@ def test_a_processor_that_ended_twice_in_its_slot_is_known_no_more() -> None:
         assert [row["connections"] for row in made.log.events("processor_died")] == [2, 0]
 
     run(scenario, 1)
+
+
+def test_whoever_ends_gives_its_place_back_with_its_processor_too() -> None:
+    limits = LimitsConfig(connections=3, per_address=RateLimits(connections=2))
+
+    async def scenario(made: Fleet) -> None:
+        quotas = made.acceptor._admission._quotas
+        first, second = await made.connect(), await made.connect()
+        assert [await client.echo(b"x") for client in (first, second)] == [b"x", b"x"]
+        third = await made.connect()
+        assert await third.reader.read(1) == b"", "an address may have two"
+        await first.close()
+        await until(lambda: made.acceptor.listeners["a"].open == 1)
+        again = await made.connect()
+        assert await again.echo(b"x") == b"x"
+        for processor in made.supervisor.running:
+            processor.kill("died")
+        await until(lambda: all(slot.state == "running" and slot.restarts == 1 for slot in made.supervisor.status()))
+        assert made.acceptor.listeners["a"].open == 0
+        for _ in range(2):
+            assert await (await made.connect()).echo(b"x") == b"x"
+        await until(lambda: (quotas.open(), quotas.of_address("127.0.0.1")) == (2, 2))
+        assert made.log.events("task_failed") == []
+
+    run(scenario, 2, node_limits=limits)

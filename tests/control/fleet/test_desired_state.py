@@ -2,7 +2,8 @@
 
 import dataclasses
 
-from control.fleet.desired_state import DesiredState
+from control.fleet.desired_state import DesiredState, default_part
+from proxy.config.limits import UNLIMITED
 from proxy.config.model import MIB, TapConfig, TapRule, rules_to_wire, to_wire
 from proxy.server.protocol import WIRE_VERSION
 from tests.fakes.fleet import fleet_config
@@ -24,16 +25,27 @@ def test_a_processor_starts_with_all_there_is_and_the_share_of_its_slot() -> Non
         "generation": 5,
         "boot_id": "boot",
         "share": 5 * MIB,
+        "part": 5_000,
         "endpoints": ENDPOINTS,
         "files": {"tls.key": "secret"},
     }
 
 
 def test_all_that_can_change_is_one_change() -> None:
-    assert state().whole(0) == {"max_receive_size": {"a": MIB}, "share": 7 * MIB, "endpoints": ENDPOINTS}
+    limits = {
+        "node": dataclasses.asdict(UNLIMITED),
+        "listeners": {"a": dataclasses.asdict(UNLIMITED)},
+        "per_address": dataclasses.asdict(UNLIMITED),
+        "overrides": [],
+    }
+    assert state().whole(0) == {"max_receive_size": {"a": MIB}, "limits": limits, "share": 7 * MIB, "endpoints": ENDPOINTS}
     rules = (TapRule(name="all"),)
     assert state(TapConfig(directory="tap", rules=rules)).whole(1)["tap_rules"] == rules_to_wire(rules)
 
 
 def test_keys_are_not_shown() -> None:
     assert "secret" not in repr(dataclasses.replace(state()))
+
+
+def test_who_is_alone_has_all_of_each_rate_and_others_a_hundredth_together() -> None:
+    assert [default_part(count) for count in (0, 1, 2, 5)] == [1_000_000, 1_000_000, 5_000, 2_000]

@@ -112,6 +112,7 @@ def test_a_dead_or_full_processor_is_passed_over(rig: Rig) -> None:
 
 
 def test_when_every_queue_is_full_the_acceptor_waits_and_meters_the_time(rig: Rig) -> None:
+    """Number 171: the bound is the hand-over socket's."""
     for ours, _ in rig.pairs:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     for _ in range(40):
@@ -141,21 +142,8 @@ def test_without_any_processor_a_connection_waits_for_one(rig: Rig) -> None:
     rig.take(0)
 
 
-def test_a_connection_above_the_limit_is_refused_counted_and_logged() -> None:
-    rig = Rig(listening(max_connections=1))
-    rig.acceptor.start()
-    rig.connect()
-    rig.take(0)
-    assert rig.connect().recv(1) == b""
-    assert rig.meters.value("connection.rejected", "a", "max_connections") == 1
-    assert [row["cause"] for row in rig.log.events("rejected")] == ["limit"]
-    rig.listening.closed += 1
-    rig.connect()
-    rig.take(1)
-    rig.close()
-
-
 def test_stop_refuses_clients_and_ends_the_thread_even_while_it_waits(rig: Rig) -> None:
+    """Numbers 172 and 178."""
     rig.acceptor.set_targets([])
     waiting = rig.connect()
     rig.until(lambda: rig.meters.value("accept.blocked.time", "a") > 0)
@@ -234,6 +222,7 @@ def test_a_unix_client_may_be_bound_to_any_name(tmp_path: Path) -> None:
 
 
 def test_an_exception_costs_the_connection_at_hand_and_is_logged_and_counted(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Number 176."""
     sound = module.send_handover
 
     def broken(sock: socket.socket, handover: Any, descriptor: int) -> bool:
@@ -249,6 +238,43 @@ def test_an_exception_costs_the_connection_at_hand_and_is_logged_and_counted(rig
     assert (row["task"], row["error"]) == ("acceptor", "ValueError('our bug')")
     assert rig.meters.value("task.failures", "acceptor") == 1
     assert rig.listening.open == 1
+    quotas = rig.acceptor._admission._quotas
+    assert (quotas.open(), quotas.of_address("127.0.0.1")) == (1, 1)
+
+
+def test_before_the_start_the_address_is_there_and_nobody_is_let_in() -> None:
+    """Number 174: a fixed port as well as one that the kernel chose."""
+    first = Rig(listening())
+    with pytest.raises(ConnectionRefusedError):
+        first.connect()
+    address = first.listening.address
+    first.close()
+    fixed = Rig(listening(address))
+    with pytest.raises(ConnectionRefusedError):
+        fixed.connect()
+    fixed.acceptor.start()
+    fixed.connect()
+    fixed.take(0)
+    fixed.close()
+
+
+def test_as_many_as_the_backlog_connect_before_one_is_accepted() -> None:
+    """Number 175."""
+    bound = listening(backlog=128)
+    bound.listen()
+    host, _, port = bound.address.rpartition(":")
+    clients = [socket.create_connection((host, int(port)), timeout=5) for _ in range(128)]
+    for client in clients:
+        client.close()
+    bound.close()
+
+
+def test_a_stop_before_the_start_closes_what_is_bound() -> None:
+    """Number 172."""
+    rig = Rig(listening())
+    rig.acceptor.stop()
+    assert rig.listening.sock.fileno() == -1
+    rig.close()
 
 
 def test_a_thread_that_no_longer_moves_stands_until_it_is_stopped(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

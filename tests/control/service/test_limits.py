@@ -6,6 +6,8 @@ from google.protobuf.field_mask_pb2 import FieldMask
 
 from control.gen.framegate.control.v1 import limit_service_pb2 as pb2
 from control.gen.framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
+from control.service.quotas import QUOTA_FIELDS
+from proxy.config.limits import LimitOverride, LimitsConfig, RateLimits
 from tests.fakes.serving import Serving, run
 
 
@@ -31,8 +33,12 @@ def test_limits_are_listed_got_and_updated() -> None:
 @pytest.mark.parametrize("paths", [(), ("max_receive_size_bytes",), ("*",)])
 def test_the_mask_may_be_absent_a_path_or_a_star(paths: tuple[str, ...]) -> None:
     async def body(at: Serving) -> None:
-        await LimitServiceStub(at.channel).UpdateLimit(update("plain", 1, *paths))
+        request = update("plain", 1, *paths)
+        for number, name in enumerate(QUOTA_FIELDS if "*" in paths else ()):
+            setattr(request.limit, name, number)
+        await LimitServiceStub(at.channel).UpdateLimit(request)
         assert at.plane.limits["plain"] == 1
+        assert at.plane.quotas["plain"].response_frames_rate == (5 if "*" in paths else 0)
 
     run(body)
 
@@ -45,6 +51,7 @@ def test_the_mask_may_be_absent_a_path_or_a_star(paths: tuple[str, ...]) -> None
         (update("plain", None), grpc.StatusCode.INVALID_ARGUMENT),
         (update("plain", None, "max_receive_size_bytes"), grpc.StatusCode.INVALID_ARGUMENT),
         (update("plain", 5, "colour"), grpc.StatusCode.INVALID_ARGUMENT),
+        (update("plain", 5, "*"), grpc.StatusCode.INVALID_ARGUMENT),
         (update("", 5), grpc.StatusCode.INVALID_ARGUMENT),
         (update("nobody", 5), grpc.StatusCode.NOT_FOUND),
     ],
@@ -65,5 +72,97 @@ def test_the_largest_int32_is_in_range() -> None:
         at.plane.pool = 2 * 2**31
         await LimitServiceStub(at.channel).UpdateLimit(update("plain", 2**31 - 1))
         assert at.plane.limits["plain"] == 2**31 - 1
+
+    run(body)
+
+
+def test_quotas_of_a_listener_change_alone_and_are_audited() -> None:
+    async def body(at: Serving) -> None:
+        stub = LimitServiceStub(at.channel)
+        limit = pb2.Limit(listener="plain", max_connection_count=5, request_bytes_per_second=1 << 40)
+        updated = await stub.UpdateLimit(pb2.UpdateLimitRequest(limit=limit))
+        assert at.plane.quotas["plain"] == RateLimits(connections=5, request_bytes_rate=1 << 40)
+        assert (updated.limit.max_connection_count, updated.limit.max_receive_size_bytes) == (5, 100 * 1024 * 1024)
+        zero = pb2.Limit(listener="plain", max_connection_count=0)
+        await stub.UpdateLimit(pb2.UpdateLimitRequest(limit=zero, update_mask=FieldMask(paths=["max_connection_count"])))
+        assert at.plane.quotas["plain"] == RateLimits(request_bytes_rate=1 << 40)
+        first, second = at.plane.audits
+        assert (first["before"], first["after"]) == (
+            {"max_connection_count": 10, "request_bytes_per_second": 0},
+            {"max_connection_count": 5, "request_bytes_per_second": 1 << 40},
+        )
+        assert (second["before"], second["after"]) == ({"max_connection_count": 5}, {"max_connection_count": 0})
+
+    run(body)
+
+
+def test_the_nodes_quotas_are_got_and_updated() -> None:
+    async def body(at: Serving) -> None:
+        stub = LimitServiceStub(at.channel)
+        before = (await stub.GetNodeLimits(pb2.GetNodeLimitsRequest())).node_limits
+        assert (before.max_connection_count, list(before.overrides), before.protected_listener) == (0, [], "")
+        wanted = pb2.NodeLimits(
+            connections_per_second=7,
+            per_address=pb2.AddressLimits(max_connection_count=3),
+            overrides=[
+                pb2.LimitOverride(network="10.0.0.0/8", limits=pb2.AddressLimits(max_connection_count=0)),
+                pb2.LimitOverride(network="::/0", access=pb2.NETWORK_ACCESS_DENY),
+            ],
+            etag=before.etag,
+        )
+        after = (await stub.UpdateNodeLimits(pb2.UpdateNodeLimitsRequest(node_limits=wanted))).node_limits
+        assert at.plane.node_quotas == LimitsConfig(
+            connection_rate=7,
+            per_address=RateLimits(connections=3),
+            overrides=(LimitOverride(network="10.0.0.0/8", connections=0), LimitOverride(network="::/0", access="deny")),
+        )
+        assert after == (await stub.GetNodeLimits(pb2.GetNodeLimitsRequest())).node_limits
+        assert after.overrides[0].limits.HasField("max_connection_count")
+        assert not after.overrides[0].limits.HasField("connections_per_second")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.UpdateNodeLimits(pb2.UpdateNodeLimitsRequest(node_limits=wanted))
+        assert caught.value.code() is grpc.StatusCode.ABORTED, "the etag is of what was"
+        none = pb2.UpdateNodeLimitsRequest(node_limits=pb2.NodeLimits(), update_mask=FieldMask(paths=["overrides"]))
+        assert list((await stub.UpdateNodeLimits(none)).node_limits.overrides) == []
+        per_address = pb2.NodeLimits(per_address=pb2.AddressLimits(connections_per_second=9))
+        await stub.UpdateNodeLimits(pb2.UpdateNodeLimitsRequest(node_limits=per_address))
+        assert at.plane.node_quotas == LimitsConfig(connection_rate=7, per_address=RateLimits(connections=3, connection_rate=9))
+        assert at.plane.audits[0]["after"]["overrides"][1] == {"network": "::/0", "access": "NETWORK_ACCESS_DENY", "limits": {}}
+
+    run(body)
+
+
+def node(*paths: str, **fields: object) -> pb2.UpdateNodeLimitsRequest:
+    return pb2.UpdateNodeLimitsRequest(node_limits=pb2.NodeLimits(**fields), update_mask=FieldMask(paths=paths))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (node(), "node_limits"),
+        (node(etag="x"), "node_limits"),
+        (node(protected_listener="kafka"), "node_limits"),
+        (node("protected_listener", protected_listener="kafka"), "update_mask"),
+        (node("max_connection_count"), "node_limits.max_connection_count"),
+        (node(max_connection_count=-1), "node_limits.max_connection_count"),
+        (node(request_bytes_per_second=(1 << 40) + 1), "node_limits.request_bytes_per_second"),
+        (node(per_address=pb2.AddressLimits(request_frames_per_second=-1)), "node_limits.per_address.request_frames_per_second"),
+        (node(overrides=[pb2.LimitOverride(network="10.0.0.1/8")]), "overrides[0].network"),
+        (node(overrides=[pb2.LimitOverride()]), "overrides[0].network"),
+        (node(overrides=[pb2.LimitOverride(network="10.0.0.0/8")] * 2), "overrides[1].network"),
+        (
+            node(overrides=[pb2.LimitOverride(network="10.0.0.0/8", limits=pb2.AddressLimits(connections_per_second=-1))]),
+            "node_limits.overrides[0].limits.connections_per_second",
+        ),
+    ],
+)
+def test_a_bad_update_of_the_nodes_quotas_changes_nothing_and_names_the_field(request_: pb2.UpdateNodeLimitsRequest, field: str) -> None:
+    async def body(at: Serving) -> None:
+        before = at.plane.node_quotas
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await LimitServiceStub(at.channel).UpdateNodeLimits(request_)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert f"{field}: " in str(caught.value.details())
+        assert at.plane.node_quotas == before
 
     run(body)

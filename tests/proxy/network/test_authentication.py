@@ -11,6 +11,7 @@ from proxy.cause import Cause
 from proxy.network.authentication import Authentication
 from proxy.network.channel import Channel
 from proxy.network.epoll import UNREGISTERED
+from proxy.network.refusals import MAX_WAITING
 from proxy.network.run import Run
 from proxy.network.state import ChannelState
 from tests.fakes.authenticator import (
@@ -312,6 +313,37 @@ def test_a_refusal_without_an_answer_waits_too(net: NetBench) -> None:
     settle(net)
     assert channel.close_cause is Cause.AUTH_FAILED
     assert read_all(peer) == b""
+
+
+def test_so_many_refusals_wait_and_one_more_has_the_oldest_answered_at_once(net: NetBench) -> None:
+    """Each that waits costs a descriptor: a flood must not take them all, and nobody is let off the delay but by those behind it."""
+    answer = Refuse("no", answer=b"no")
+    begun = [begin(net, answer, delay_ms=100, tcp=False) for _ in range(MAX_WAITING)]
+    settle(net)
+    assert all(channel.state is AUTHENTICATING for channel, _, _ in begun)
+    begun[1][0].close(Cause.ADMIN)  # leaves its place
+    net.clock.advance_ms(50)
+    later = [begin(net, answer, delay_ms=100, tcp=False) for _ in range(3)]
+    settle(net)
+    assert len(net.selector.refusals) == MAX_WAITING
+    assert [channel.is_open or channel.close_cause is None for channel, _, _ in begun[:4]] == [False, False, False, True]
+    for channel, peer, _ in (begun[0], begun[2]):
+        assert (channel.close_cause, read_all(peer)) == (Cause.AUTH_FAILED, framed(b"no"))
+    assert begun[1][0].close_cause is Cause.AUTH_FAILED, "which came first"
+    net.clock.advance_ms(50)
+    net.poll(30)
+    assert all(channel.close_cause is Cause.AUTH_FAILED for channel, _, _ in begun)
+    assert [channel.state for channel, _, _ in later] == [AUTHENTICATING] * 3
+    assert len(net.selector.refusals) == 3
+    net.clock.advance_ms(50)
+    net.poll(4)
+    assert len(net.selector.refusals) == 0
+
+
+def test_without_a_delay_nobody_takes_a_place(net: NetBench) -> None:
+    channel, _, _ = begin(net, Say(b"a" * 8_000_000), Refuse("no"), delay_ms=0)
+    settle(net)
+    assert (channel.state, len(net.selector.refusals)) == (AUTHENTICATING, 0)
 
 
 def test_a_refusal_whose_answer_is_not_read_ends_with_the_time_for_the_handshake(net: NetBench) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import select
 import socket
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -23,12 +24,17 @@ from proxy.network.careful import (
     WAIT_FOR_TURN,
     Careful,
 )
+from proxy.network.fixed_header import FixedHeaderFraming
+from proxy.network.framing import Framing
+from proxy.network.int32 import INT32
+from proxy.network.lines import LINES
 from proxy.network.memory_pool import BEGUN, PENDING, PIECE_OVERHEAD, MemoryPool
 from proxy.network.plaintext import PlaintextTransport
 from proxy.network.receive import NEVER_CUT, Receive, ReceiveLimit
 from proxy.network.run import Run
 from proxy.network.stats import SideStats
 from proxy.network.turns import PORTION
+from proxy.network.varint import VARINT
 from tests.fakes.clock import FakeClock
 from tests.fakes.network import frame, tcp_pair
 from tests.fakes.turns import Owner
@@ -41,14 +47,16 @@ SHORT = POOL - 100_000  # held by somebody: memory is short, and the reserve is 
 class Desk:
     """One ``Careful`` over a plaintext socket, and its peer."""
 
-    def __init__(self, *, tcp: bool = True, cut_from: int = NEVER_CUT, used: int = SHORT) -> None:
+    def __init__(
+        self, *, tcp: bool = True, cut_from: int = NEVER_CUT, used: int = SHORT, framing: Framing = INT32, onward: Framing | None = None
+    ) -> None:
         self.sock, self.peer = tcp_pair() if tcp else socket.socketpair()
         self.sock.setblocking(False)
         self.pool = MemoryPool(POOL, FakeClock().now_ns)
         self.pool.set_largest(4 << 20, 0)
         self.pool.common.charge(PENDING, used)
         self.transport = PlaintextTransport(self.sock)
-        self.receive = Receive(self.pool.common, ReceiveLimit(-1), SideStats(), cut_from)
+        self.receive = Receive(self.pool.common, ReceiveLimit(-1), SideStats(), cut_from, 0, framing, onward)
         self.care = Careful(self.sock, self.transport, self.receive, self.pool.requests, Owner())
         self.runs: list[Run] = []
 
@@ -87,8 +95,8 @@ class Desk:
 def make() -> Iterator[Callable[..., Desk]]:
     with contextlib.ExitStack() as stack:
 
-        def build(**options: int) -> Desk:
-            desk = Desk(**options)  # type: ignore[arg-type]
+        def build(**options: Any) -> Desk:
+            desk = Desk(**options)
             stack.callback(desk.close)
             return desk
 
@@ -112,6 +120,25 @@ def test_no_more_frames_are_read_than_there_is_room_for(make, room, size):
     desk = make()
     desk.send(frame(100) * 4)
     assert desk.plan_read(room) == size
+
+
+@pytest.mark.parametrize(
+    ("onward", "room", "size"),
+    [(64, 0, WAIT_FOR_ROOM), (64, 63, 1), (64, 64, 1), (64, 640, 10), (64, 703, 10), (64, 64_000, 1000), (64, NO_LIMIT, 1000), (1, 1000, 1000)],
+)
+@pytest.mark.parametrize(("framing", "empty"), [(VARINT, b"\0"), (LINES, b"\n")])
+def test_room_is_for_what_frames_become(make, framing, empty, onward, room, size):
+    desk = make(framing=framing, onward=FixedHeaderFraming("header", header=onward, width=1))
+    desk.send(empty * 1000)
+    assert desk.plan_read(room) == size
+
+
+@pytest.mark.parametrize(("room", "size"), [(101, 101), (150, 101), (163, 101), (164, 101), (165, 101), (100 + 11 * 64, 111)])
+def test_a_frame_that_has_room_passes_though_short_ones_behind_it_have_not(make, room, size):
+    desk = make(framing=VARINT, onward=FixedHeaderFraming("header", header=64))
+    desk.send(b"\x64" + bytes(100) + bytes(1000))
+    assert desk.plan_read(room) <= size
+    assert desk.plan_read(room) >= 101
 
 
 @pytest.mark.parametrize("body", [0, 1, 12, 1000, PIECE - 5, PIECE - 4, PIECE - 3, SMALL - 5, SMALL - 4])

@@ -10,7 +10,7 @@ from proxy.errors import InternalError, ProxyError
 from proxy.network import mute
 from proxy.network.channel import Channel
 from proxy.network.memory_pool import PIECE_OVERHEAD
-from proxy.network.read_half import MAX_READ, MIN_READ
+from proxy.network.read_size import MAX_READ, MIN_READ
 from proxy.network.run import Run
 from proxy.network.state import ChannelState
 from tests.fakes.network import NetBench, frame, reset, trace_of

@@ -15,13 +15,14 @@ def fault(framing: FixedHeaderFraming, data: bytes, limit: int) -> int:
 
 @pytest.mark.parametrize("little", [False, True])
 @pytest.mark.parametrize("width", range(1, 9))
-@pytest.mark.parametrize("offset", [0, 3])
-def test_the_integer_is_found_and_written(width: int, offset: int, little: bool) -> None:
-    framing = FixedHeaderFraming("header", header=offset + width + 2, offset=offset, width=width, little=little, fill=bytes(range(1, offset + 3)))
+@pytest.mark.parametrize(("offset", "behind"), [(0, 2), (3, 2), (3, 0), (0, 0)])
+def test_the_integer_is_found_and_written(width: int, offset: int, behind: int, little: bool) -> None:
+    others = bytes(range(1, offset + behind + 1))
+    framing = FixedHeaderFraming("header", header=offset + width + behind, offset=offset, width=width, little=little, fill=others)
     for size in {0, 1, 200, min((1 << 8 * width) - 1, 0x7FFFFFFF)}:
         header = framing.header_of(size)
         assert header[offset : offset + width] == size.to_bytes(width, "little" if little else "big")
-        assert header[:offset] + header[offset + width :] == bytes(range(1, offset + 3)) == framing.other_bytes(b"x" + header, 1)
+        assert header[:offset] + header[offset + width :] == others == framing.other_bytes(b"x" + header + b"y", 1)
         assert (framing.header_size(header, 0), framing.body_size(header, 0)) == (len(header), size)
     assert framing.max_body == min((1 << 8 * width) - 1, 0x7FFFFFFF)
 
@@ -44,6 +45,17 @@ def test_a_signed_size_may_be_negative(name: str) -> None:
     assert fault(framing, b"\x80" + bytes(width - 1), -1) == NEGATIVE_SIZE
     assert fault(framing, b"\xff" * width, -1) == NEGATIVE_SIZE
     assert fault(framing, b"\x7f" + b"\xff" * (width - 1), -1) == OK
+
+
+@pytest.mark.parametrize("little", [False, True])
+@pytest.mark.parametrize("value", [0x7FFFFFFF, 0x80000000, 0xFFFFFFFF])
+def test_four_bytes_are_signed_or_not(value: int, little: bool) -> None:
+    header = b"x" + value.to_bytes(4, "little" if little else "big")
+    for extra in (0, 5):
+        unsigned = FixedHeaderFraming("header", header=5, offset=1, little=little, extra=extra)
+        signed = FixedHeaderFraming("header", header=5, offset=1, little=little, extra=extra, signed=True)
+        assert unsigned.body_size(b"z" + header, 1) == value - extra
+        assert signed.body_size(b"z" + header, 1) == value - extra - (1 << 32 if value > 0x7FFFFFFF else 0)
 
 
 @pytest.mark.parametrize("data", [b"\xff" * 8, b"\x80" + bytes(7), b"\0\0\0\1" + bytes(4)])

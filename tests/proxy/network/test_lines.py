@@ -61,3 +61,14 @@ def test_of_a_line_begun_nobody_knows_more_than_one_byte() -> None:
     assert (reader.missing(), reader.longest()) == (1, 102)
     reader.feed(b"abc")
     assert (reader.missing(), reader.size, reader.staged, reader.can_cut) == (1, -1, 3, False)
+
+
+@pytest.mark.parametrize(("framing", "size"), [(LINES, 12), (LINES_CRLF, 11)])
+def test_the_size_that_is_told_of_a_line_that_is_too_long_is_that_of_its_body(framing: LineFraming, size: int) -> None:
+    """What may be the first byte of its end is none of the body."""
+    data = b"x" * 11 + b"\r"
+    for reads in ((data,), (data[:4], data[4:]), (b"ab" + framing.delimiter + data,)):
+        reader = receive(framing, 10)
+        for read in reads:
+            reader.feed(read)
+        assert (reader.fault, reader.faulty_size) == (FRAME_TOO_LARGE, size)

@@ -263,6 +263,40 @@ def test_the_waits_of_both_directions_are_one_figure(clock: FakeClock) -> None:
     for turns in (pool.requests, pool.answers):
         assert not Turn(turns, Owner(), MIB).ask(MIB)
         clock.advance_ms(3)
-    assert (pool.refused, pool.waiting, pool.depleted_total_ns(), pool.wait_ns) == (2, 2, 9 * MS, 0)
+    assert (pool.refused, pool.waiting, pool.depleted_total_ns(), pool.wait_ns) == (2, 2, 6 * MS, 0)
     pool.common.release(PENDING, 32 * MIB)
     assert (pool.waiting, pool.wait_ns) == (0, 9 * MS)
+
+
+def test_a_dry_spell_is_one_however_many_wait_in_it_and_ends_with_the_last(clock: FakeClock) -> None:
+    """Time without memory is not counted once for each who waits: its share of the time is one at most; and who gives up ends it, too."""
+    pool = MemoryPool(16 * MIB, clock.now_ns)
+    dry_ms = 0
+    for spells, gives_up in enumerate((False, True)):
+        pool.common.charge(PENDING, 32 * MIB)
+        turns = [Turn(turns, Owner(), MIB) for turns in (pool.requests, pool.answers, pool.requests)]
+        clock.advance_ms(50)
+        for turn in turns:
+            assert not turn.ask(MIB)
+            clock.advance_ms(3)
+        dry_ms += 9
+        assert (pool.dry_spells, pool.depleted_total_ns()) == (spells, dry_ms * MS)
+        if not gives_up:
+            pool.common.release(PENDING, 32 * MIB)
+        for turn in turns:
+            turn.leave()
+            clock.advance_ms(2)
+        dry_ms += 4 if gives_up else 0  # two of them waited longer
+        assert (pool.dry_spells, pool.depleted_total_ns(), pool.most_used) == (spells + 1, dry_ms * MS, 32 * MIB)
+        if gives_up:
+            pool.common.release(PENDING, 32 * MIB)
+    assert Turn(pool.requests, Owner(), MIB).ask(MIB)
+    assert pool.dry_spells == 2
+
+
+def test_the_most_that_was_used_stays() -> None:
+    pool = make()
+    for size in (5, 3, 6):
+        pool.common.charge(BEGUN, size)
+        pool.common.release(BEGUN, size)
+    assert (pool.used, pool.most_used) == (0, 6)

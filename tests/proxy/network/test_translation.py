@@ -15,12 +15,13 @@ from proxy.network.memory_pool import BEGUN, MemoryPool
 from proxy.network.receive import NEVER_CUT, Receive, ReceiveLimit
 from proxy.network.run import PART, PART_FIRST, Run
 from proxy.network.stats import SideStats
-from proxy.network.translation import REFER_FROM, WRITE_FROM, Translation
+from proxy.network.translation import KEPT, REFER_FROM, WRITE_FROM, Scratch, Translation
 from tests.fakes.clock import FakeClock
 from tests.fakes.framing_model import MODELS, stream
 
 PAIRS = list(itertools.product(MODELS, repeat=2))
 LARGE = [WRITE_FROM - 1, WRITE_FROM, WRITE_FROM + 1, REFER_FROM - 1, REFER_FROM, REFER_FROM + 1, 32_767]
+SCRATCH = Scratch()  # one for all, as in a processor
 body = st.binary(max_size=40) | st.integers(0, 600).map(bytes) | st.sampled_from(LARGE).map(lambda size: b"ab" * (size // 2) + b"c" * (size % 2))
 
 
@@ -36,7 +37,7 @@ class Line:
     def __init__(self, source: str, target: str, cut_from: int = NEVER_CUT, limit: int = 1 << 20) -> None:
         self.pool = MemoryPool(1 << 24, FakeClock().now_ns)
         self.receive = Receive(self.pool.common, ReceiveLimit(limit), SideStats(), cut_from, 0, FRAMINGS[source], FRAMINGS[target])
-        self.translation = Translation(FRAMINGS[source], FRAMINGS[target])
+        self.translation = Translation(FRAMINGS[source], FRAMINGS[target], SCRATCH)
         self.out = b""
         self.frames = 0
 
@@ -89,7 +90,7 @@ def test_what_does_not_fit_the_other_side_is_refused_by_its_header(target: str) 
 @pytest.mark.parametrize(("target", "bad"), [("lines", b"a\nb"), ("lines", b"\n"), ("lines_crlf", b"a\r\nb")])
 @pytest.mark.parametrize("split", [0, 3, 5])
 def test_a_body_that_holds_the_end_of_a_line_stops_there(target: str, bad: bytes, split: int) -> None:
-    translation = Translation(INT32, FRAMINGS[target])
+    translation = Translation(INT32, FRAMINGS[target], SCRATCH)
     for before in ([], [b"one", b"two"]):
         data = stream("int32", [*before, bad, b"three"])
         first = len(MODELS["int32"]((before or [bad])[0]))
@@ -99,6 +100,63 @@ def test_a_body_that_holds_the_end_of_a_line_stops_there(target: str, bad: bytes
         assert (translation.stopped_at, other.frames) == (len(before), len(before))
     assert translation.frames(Run(None, 0, data[: first * 2], 0, 2 * first, 2, 0)).frames == 2
     assert translation.stopped_at == -1
+
+
+@pytest.mark.parametrize("target", ["lines", "lines_crlf"])
+def test_what_ends_a_line_may_be_in_a_header(target: str) -> None:
+    bodies = [b"x" * 10, b"y" * 0x0D0A, b"z" * 2570]
+    translation = Translation(INT32, FRAMINGS[target], SCRATCH)
+    for bad in ([], [b"a" + FRAMINGS[target].delimiter]):
+        data = stream("int32", [*bodies, *bad])
+        other = translation.frames(Run(None, 0, data, 0, len(data), 3 + len(bad), 0))
+        assert b"".join(other.pieces()) == stream(target, bodies)
+        assert translation.stopped_at == (3 if bad else -1)
+
+
+@pytest.mark.parametrize(("target", "at", "good"), [("lines", 2 * REFER_FROM, False), ("lines_crlf", 2 * REFER_FROM, False), ("lines", 0, True)])
+def test_what_ends_a_line_is_found_in_a_large_body_in_pieces(target: str, at: int, good: bool) -> None:
+    delimiter = FRAMINGS[target].delimiter
+    body = bytearray(b"\r" * 3 * REFER_FROM)
+    if not good:
+        body[at - 1 : at - 1 + len(delimiter)] = delimiter  # of two bytes: one in each piece
+    data = stream("int32", [bytes(body)])
+    head: list[bytes | memoryview] = [data[:9], memoryview(data)[9 : 4 + at], data[4 + at : -5]]
+    if not at:
+        head = [data[:9], data[9:-5]]
+    other = Translation(INT32, FRAMINGS[target], SCRATCH).frames(Run(head, len(data) - 5, data[-5:], 5, 5, 1, 0))
+    assert b"".join(other.pieces()) == (bytes(body) + delimiter if good else b"")
+
+
+@pytest.mark.parametrize(("source", "target"), [("lines", "int32"), ("int32", "lines"), ("lines_crlf", "varint"), ("varint", "grpc_message")])
+@pytest.mark.parametrize("joins", [False, True])
+def test_a_large_body_that_came_in_pieces_is_not_copied(source: str, target: str, joins: bool) -> None:
+    data = stream(source, [b"x" * 5 * REFER_FROM])
+    cuts = [0, 1, 2 * REFER_FROM, 4 * REFER_FROM]
+    head = [data[begin:end] for begin, end in itertools.pairwise(cuts)]
+    last = data[cuts[-1] :]
+    run = Run([*head], cuts[-1], last, len(last), len(last), 1, 0, 0, FRAMINGS[source])
+    other = Translation(FRAMINGS[source], FRAMINGS[target], SCRATCH, joins=joins).frames(run)
+    pieces = other.pieces()
+    assert b"".join(pieces) == stream(target, [b"x" * 5 * REFER_FROM])
+    if joins:
+        assert len(pieces) == 1
+    else:
+        kept = [piece.obj if isinstance(piece, memoryview) else piece for piece in pieces]
+        assert any(piece is head[1] for piece in kept)
+        assert any(piece is head[2] for piece in kept)
+
+
+def test_what_translations_write_into_is_empty_for_each_and_never_stays_large() -> None:
+    scratch = Scratch()
+    writer = scratch.writer
+    translation = Translation(INT32, FRAMINGS["varint"], scratch)
+    writer.write(b"left by one that failed")
+    few = stream("int32", [b"a", b"b"])
+    assert translation.frames(Run(None, 0, few, 0, len(few), 2, 0)).data == stream("varint", [b"a", b"b"])
+    assert scratch.writer is writer
+    many = stream("int32", [bytes(1000)] * (KEPT // 1000 + 1))
+    assert translation.frames(Run(None, 0, many, 0, len(many), KEPT // 1000 + 1, 0)).size > KEPT
+    assert scratch.writer is not writer, "a buffer does not shrink"
 
 
 @pytest.mark.parametrize("body", [b"\r", b"a\n", b"\ra\rb\r"])
@@ -114,16 +172,16 @@ def test_other_bytes_of_a_header_are_kept_set_or_dropped() -> None:
     packets = b"".join(bytes([len(body), 0, 0, number]) + body for number, body in enumerate((b"one", b"", b"three")))
     run = Run(None, 0, packets, 0, len(packets), 3, 0, 0, mysql)
     for target, flags in ((grpc, (0, 1, 2)), (FixedHeaderFraming("header", header=5, offset=1, keeps=False), (0, 0, 0))):
-        out = b"".join(Translation(mysql, target).frames(run).pieces())
+        out = b"".join(Translation(mysql, target, SCRATCH).frames(run).pieces())
         assert out == b"".join(struct.pack(">Bi", flag, len(body)) + body for flag, body in zip(flags, (b"one", b"", b"three"), strict=True))
     filled = FixedHeaderFraming("header", header=6, offset=2, width=2, fill=b"\x01\x02\x03\x04")
-    assert b"".join(Translation(mysql, filled).frames(run).pieces())[:9] == b"\x01\x02\x00\x03\x03\x04one"
-    assert b"".join(Translation(mysql, INT32).frames(run).pieces()) == stream("int32", [b"one", b"", b"three"])
+    assert b"".join(Translation(mysql, filled, SCRATCH).frames(run).pieces())[:9] == b"\x01\x02\x00\x03\x03\x04one"
+    assert b"".join(Translation(mysql, INT32, SCRATCH).frames(run).pieces()) == stream("int32", [b"one", b"", b"three"])
 
 
 def test_who_looks_into_frames_gets_them_whole_with_the_other_bytes_in_front() -> None:
     mysql = FRAMINGS["mysql_packet"]
-    look = Translation(mysql, INT32, joins=True)
+    look = Translation(mysql, INT32, SCRATCH, joins=True)
     large = b"x" * 70_000
     packets = b"".join(len(body).to_bytes(3, "little") + bytes([number]) + body for number, body in enumerate((b"one", large, b"")))
     run = Run([packets[:2]], 2, packets[2:], 5, len(packets) - 2, 3, 0, 0, mysql)
@@ -141,4 +199,4 @@ def test_copies_do_not_look_behind_the_run(spare: int) -> None:
     for size in range(30):
         data = stream("int32", [bytes(range(size))]) + b"z" * spare
         run = Run(None, 0, data, 0, len(data) - spare, 1, 0)
-        assert b"".join(Translation(INT32, FRAMINGS["varint"]).frames(run).pieces()) == stream("varint", [bytes(range(size))])
+        assert b"".join(Translation(INT32, FRAMINGS["varint"], SCRATCH).frames(run).pieces()) == stream("varint", [bytes(range(size))])

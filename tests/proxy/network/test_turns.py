@@ -314,16 +314,16 @@ def test_waits_are_counted_and_measured(bench):
     turns = bench.pool.requests
     holder, first, second = bench.turn(), bench.turn(), bench.turn()
     bench.ask(holder, 4)
-    assert (turns.first_since_ns, turns.depleted_total_ns()) == (-1, 0)
+    assert (turns.first_since_ns, bench.pool.depleted_total_ns(), bench.pool.dry_spells) == (-1, 0, 0)
     bench.ask(first, 4)
     since = bench.clock.now
     bench.clock.advance_ms(3)
     bench.ask(second, 4)
     bench.clock.advance_ms(1)
-    assert (turns.first_since_ns, turns.depleted_total_ns()) == (since, 4 * MS)
+    assert (turns.first_since_ns, bench.pool.depleted_total_ns(), bench.pool.dry_spells) == (since, 4 * MS, 0)
     holder.leave()
     assert (turns.waits, turns.wait_ns) == (1, 4 * MS)
     assert turns.first_since_ns == since + 3 * MS
     second.leave()
     bench.clock.advance_ms(9)
-    assert (turns.first_since_ns, turns.depleted_total_ns(), turns.waits, turns.refused) == (-1, 4 * MS, 1, 2)
+    assert (turns.first_since_ns, bench.pool.depleted_total_ns(), bench.pool.dry_spells, turns.waits, turns.refused) == (-1, 4 * MS, 1, 1, 2)

@@ -12,7 +12,7 @@ from proxy.config.model import TapConfig, TapRule
 from proxy.handler import wire
 from proxy.network import mute
 from proxy.network.framings import FRAMINGS
-from proxy.network.memory_pool import BEGUN
+from proxy.network.memory_pool import BEGUN, PENDING
 from proxy.network.run import Run
 from proxy.relay import handling
 from proxy.tap.rules import TapRules
@@ -139,10 +139,10 @@ def test_replies_are_read_however_short_memory_is(make_handled: Make, ordered: b
     client, upstream, _ = world.pair()
     client.sendall(frame(b"x" * 5000))
     asked = process.one()
-    world.pool.common.charge(BEGUN, 4 << 20)
-    process.reply(asked, wire.FRAME, b"y" * 9000)
-    assert world.read(upstream, 9004) == frame(b"y" * 9000)
-    world.pool.common.release(BEGUN, 4 << 20)
+    world.pool.common.charge(PENDING, 4 << 20)
+    process.reply(asked, wire.FRAME, b"y" * 600_000)
+    assert world.read(upstream, 600_004) == frame(b"y" * 600_000)
+    world.pool.common.release(PENDING, 4 << 20)
     assert world.pool.used == 0
 
 

@@ -2,8 +2,10 @@
 
 import contextlib
 import itertools
+import os
 import random
 import socket
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,12 @@ import pytest
 
 from proxy.config.model import HeaderConfig, TapConfig, TapRule
 from proxy.network import mute
+from proxy.network.channel import Channel
+from proxy.network.fixed_header import FixedHeaderFraming
+from proxy.network.framing import Framing
 from proxy.network.framings import FRAMINGS, framing_of
 from proxy.network.memory_pool import BEGUN
+from proxy.network.read_half import MAX_GROWN
 from proxy.relay.pair import Pair
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter
@@ -57,6 +63,7 @@ def exchange(world: World, source: socket.socket, sink: socket.socket, data: byt
             seen += piece
             idle = 0
         except BlockingIOError:
+            world.clock.ns += 1_000_000  # for sockets that are looked at now and then
             world.selector.poll(1)
     assert seen == wanted
     sink.settimeout(2)
@@ -135,6 +142,65 @@ def test_a_run_that_the_other_side_does_not_take_at_once_waits_in_its_framing(ma
         world.selector.poll(0)
     exchange(world, client, upstream, data[sent:], stream(onward, bodies))
     assert world.pool.used == 0
+
+
+LONG = FixedHeaderFraming("header", header=64)  # an empty frame of a varint is 64 times as much there
+
+
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize(("speaks", "onward"), [("varint", LONG), ("lines", LONG), ("varint", FRAMINGS["int32"])])
+def test_short_frames_that_grow_hold_no_more_than_others(make: Make, tls_world: TlsWorld, speaks: str, onward: Framing, tls: bool) -> None:
+    world = make(pool=512 * 1024, framing=FRAMINGS[speaks], upstream_framing=onward, client_tls=tls_world.server_settings() if tls else None)
+    world.server.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 4096)
+    world.server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
+    joined = [tls_pair(world, tls_world) if tls else world.pair() for _ in range(4)]
+    held = 480 * 1024
+    world.pool.common.charge(BEGUN, held)
+    assert world.pool.common.is_short(answers=False)
+    empty = {"varint": b"\0", "lines": b"\n"}[speaks]
+    count = 12_000
+    most = 0
+    for client, _, pair in joined:
+        assert pair.upstream.channel is not None
+        shrink(pair.upstream.channel)
+        client.sendall(empty * count)
+    for _ in range(100):
+        world.selector.poll(1)
+        most = max(most, int(world.pool.used) - held)
+    assert most <= len(joined) * 20_000, "over TLS what one record becomes, 16 KiB at most, for each; else next to nothing"
+    world.pool.common.release(BEGUN, held)
+    for client, upstream, _ in joined:
+        exchange(world, client, upstream, b"", onward.header_of(0) * count)
+    assert world.pool.used == 0
+
+
+def shrink(channel: Channel) -> None:
+    """Let a channel's socket take little at a time."""
+    with socket.socket(fileno=os.dup(channel.fd)) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16384)
+
+
+def test_a_connection_keeps_nothing_of_what_it_had_re_framed(make: Make) -> None:
+    world = make(pool=1 << 25, **sides("int32", "varint"))
+    bodies = [text(100)] * 3000
+    joined = [world.pair() for _ in range(12)]
+    kept = []
+    tracemalloc.start()
+    try:
+        for client, upstream, _ in joined:
+            exchange(world, client, upstream, stream("int32", bodies), stream("varint", bodies))
+            kept.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert kept[-1] - kept[1] < len(joined) * 20_000, "100 KB and more for each, if each had a buffer of its own"
+
+
+def test_a_read_is_smaller_where_what_becomes_of_it_is_much_more(make: Make) -> None:
+    world = make(pool=1 << 25, framing=FRAMINGS["varint"], upstream_framing=LONG)
+    client, upstream, pair = world.pair()
+    exchange(world, client, upstream, bytes(120_000), LONG.header_of(0) * 120_000)
+    assert pair.client.channel is not None
+    assert pair.client.channel.read_half._read_size <= MAX_GROWN // LONG.least_frame
 
 
 @others

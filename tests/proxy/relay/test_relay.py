@@ -11,7 +11,7 @@ from proxy.cause import Cause
 from proxy.config.model import TapConfig, TapRule
 from proxy.network import mute
 from proxy.network.connection_id import format_connection_id
-from proxy.network.read_half import MAX_READ
+from proxy.network.read_size import MAX_READ
 from proxy.relay import ending
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter

@@ -3,9 +3,11 @@
 import pytest
 
 from proxy.cause import Cause
+from proxy.config.limits import RateLimits
 from proxy.config.model import TapConfig
 from proxy.server.jobs import Job
 from proxy.tap.writer import TapWriter
+from tests.fakes.limited import limits
 from tests.fakes.steered import Steered
 
 
@@ -101,3 +103,13 @@ def test_a_change_without_rules_is_committed_at_once(tapped):
     tapped.commands.handle({"type": "commit", "id": 3})
     assert [answer["type"] for answer in tapped.answers] == ["prepared", "committed"]
     assert not tapped.commands.busy
+
+
+def test_parts_of_rates_hold_at_once(steered):
+    row = {"level": "node", "name": "", "counter": "response_bytes", "part": 70}
+    assert steered.ask("parts", default=900, parts=[row]) == {"type": "result"}
+    quotas = steered.world.relay.pairs.quotas
+    quotas.set_limits(limits(node=RateLimits(request_bytes_rate=5, response_bytes_rate=5)))
+    assert [None if bucket is None else int(bucket.part) for bucket in quotas.node.buckets] == [900, None, 70, None]
+    assert steered.ask("parts", default=900, parts=[{**row, "counter": "dances"}])["type"] == "error"
+    steered.world.selector.faults.take()

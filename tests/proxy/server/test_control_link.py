@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from proxy.cells import CellWriter, State
+from proxy.relay.quotas import KeyDemand
 from proxy.server.control_link import LINK_CLOSE_MS
 from proxy.server.rows import HandoverFailedRow
 from proxy.tap.rule_use import WINDOW_NS, RuleUse
@@ -119,3 +120,17 @@ def test_a_link_that_is_gone_leaves_the_counts(tmp_path: Path, first: tuple[dict
         assert bench.cells.cell("framegate.connection.closed", "plain", "drained") == 1
         assert bench.cells.cell("framegate.tap.flushed") == 1
         assert bench.cells.state == State.STOPPED
+
+
+def test_what_is_in_demand_is_told_where_rates_are_shared_and_not_to_a_link_that_is_behind() -> None:
+    with LoopBench() as bench:
+        quotas = bench.relay.pairs.quotas
+        watcher = quotas.watcher
+        assert watcher is not None
+        watcher.demanded([KeyDemand("node", "", "request_bytes", 5, 0)])
+        bench.loop.link.writer.queue({"type": "drained", "open": 0, "cut_off": 0})
+        watcher.demanded([KeyDemand("node", "", "request_bytes", 6, 0)])
+        bench.when(lambda: True, lambda: bench.send(STOP))
+        assert bench.loop.run([])
+        bench.end()
+        assert [row["demands"][0]["passed"] for row in bench.of("demand")] == [5]

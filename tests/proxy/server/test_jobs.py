@@ -3,6 +3,7 @@
 import pytest
 
 from proxy.cause import Cause
+from proxy.config.limits import LimitsConfig, RateLimits, limits_to_wire
 from proxy.config.model import TapConfig, TapRule, rules_to_wire
 from proxy.network import mute
 from proxy.relay import ending
@@ -314,3 +315,80 @@ def test_the_end_of_the_processor_answers_a_commit_whose_pairs_have_not_all_foll
     tapped.commands.work(0, lambda: 1)
     tapped.commands.end()
     assert tapped.answers == [{"type": "committed", "id": 2}]
+
+
+def idle_since(pair, now_ns):
+    """As if no byte had passed since then."""
+    for leg in (pair.client, pair.upstream):
+        if leg.channel is not None:
+            leg.channel.last_active_ns = now_ns
+
+
+def test_the_idlest_are_closed_and_of_two_that_are_as_idle_the_older(steered):
+    """Number 194, on a processor's side."""
+    pairs = [steered.world.client()[1] for _ in range(30)]
+    for number, pair in enumerate(pairs):
+        idle_since(pair, 1_000 + number // 2)
+    idle_since(pairs[29], 7)
+    assert steered.ask("evict", count=4, spared=None) == {"type": "result", "affected": [pairs[index].id for index in (29, 0, 1, 2)]}
+    ended = [pair for pair in pairs if pair.cause is not None]
+    assert ended == [*pairs[:3], pairs[29]]
+    assert {(pair.cause, pair.side) for pair in ended} == {(Cause.LIMIT, "internal")}
+    assert steered.ask("evict", count=100, spared=None)["affected"] == [pair.id for pair in pairs[3:29]], "those that end are asked no more"
+
+
+def test_a_pair_is_as_idle_as_the_less_idle_of_its_sides(steered):
+    pairs = [steered.world.pair()[2] for _ in range(2)]
+    for pair, (client_ns, upstream_ns) in zip(pairs, ((1, 9), (8, 2)), strict=True):
+        pair.client.channel.last_active_ns = client_ns
+        pair.upstream.channel.last_active_ns = upstream_ns
+    assert steered.ask("evict", count=1, spared=None)["affected"] == [pairs[1].id]
+
+
+def test_a_spared_listener_is_spared(steered):
+    pair = steered.world.client()[1]
+    assert steered.ask("evict", count=5, spared="l")["affected"] == []
+    assert pair.cause is None
+    assert steered.ask("evict", count=5, spared="other")["affected"] == [pair.id]
+
+
+def test_who_moved_since_it_was_looked_at_or_is_gone_is_not_closed(steered):
+    pairs = [steered.world.client()[1] for _ in range(8)]
+    for pair in pairs:
+        idle_since(pair, 5)
+    steered.commands.handle({"type": "evict", "id": 1, "count": 3, "spared": None})
+    steered.commands.work(0, lambda: 1)  # all are looked at
+    idle_since(pairs[1], 6)
+    ending.end(pairs[2], Cause.ADMIN, "", "internal")
+    steered.work()
+    assert steered.answers.pop() == {"type": "result", "id": 1, "affected": [pairs[0].id]}
+    assert [pair.cause for pair in pairs] == [Cause.LIMIT, None, Cause.ADMIN] + [None] * 5
+
+
+@pytest.mark.parametrize("count", [0, -1, 10_001])
+def test_no_pairs_or_too_many_are_an_error(steered, count):
+    steered.world.client()
+    assert steered.ask("evict", count=count, spared=None)["type"] == "error"
+
+
+def test_evictions_that_the_end_cuts_short_say_what_was_done(steered):
+    for _ in range(20):
+        steered.world.client()
+    steered.commands.handle({"type": "evict", "id": 1, "count": 3, "spared": None})
+    steered.commands.work(0, lambda: 1)
+    steered.commands.end()
+    assert steered.answers.pop() == {"type": "result", "id": 1, "affected": []}
+
+
+def test_open_pairs_follow_the_limits_in_slices_and_the_commit_is_answered_after_the_last(steered):
+    pairs = [steered.world.pair()[2] for _ in range(20)]
+    row = limits_to_wire(LimitsConfig(request_bytes_rate=1000), {"l": RateLimits()})
+    steered.ask("prepare", change={"limits": row})
+    steered.commands.handle({"type": "commit", "id": 7})
+    assert gated(pairs) == [False] * 20
+    steered.commands.work(0, lambda: 1)
+    assert (gated(pairs), steered.answers) == ([True] * 8 + [False] * 12, [])
+    ending.end(pairs.pop(15), Cause.ADMIN, "", "internal")
+    steered.work()
+    assert (gated(pairs), steered.answers) == ([True] * 19, [{"type": "committed", "id": 7}])
+    assert not any(pair.upstream.channel.gated for pair in pairs)

@@ -120,6 +120,41 @@ def test_frames_come_back_and_the_row_and_the_cells_say_so(config, launch):
     assert process.cells.cell("framegate.connection.active", "downstream", "plain") == 0
 
 
+@pytest.mark.parametrize("kind", ["bounded", "unbounded", "leak_finding"])
+def test_the_pool_is_of_the_kind_that_is_configured(config, launch, kind):
+    """Three frames of 600 KiB are begun and not finished; the pool is of 1 MiB. Only one that is unbounded holds all of them."""
+    process = launch(dataclasses.replace(config, memory_pool=MemoryPoolConfig(size=MIB, kind=kind)))
+    begun = [process.connect() for _ in range(3)]
+    data = frame(bytes(700_000))
+    for client in begun:
+        client.setblocking(False)
+    left = [memoryview(data)[:600_000] for _ in begun]
+
+    def send() -> None:
+        for index, client in enumerate(begun):
+            with contextlib.suppress(BlockingIOError):
+                left[index] = left[index][client.send(left[index]) :] if left[index] else left[index]
+
+    def value(name: str, *words: str) -> int:
+        send()
+        return process.cells.cell(f"framegate.memory_pool.{name}", "frames", *words)
+
+    if kind == "unbounded":
+        until(lambda: value("usage", "begun") >= 1_800_000)
+        assert (value("waiting"), value("depleted.count"), value("depleted.time")) == (0, 0, 0)
+    else:
+        until(lambda: value("waiting") != 0)
+        assert value("usage", "begun") < 1_800_000
+    for index, client in enumerate(begun):
+        client.setblocking(True)
+        client.sendall(bytes(left[index]) + data[600_000:])
+        client.close()
+    until(lambda: value("usage", "begun") == value("waiting") == 0)
+    assert value("usage.max") >= 600_000
+    assert (value("depleted.count") == 0) is (kind == "unbounded")
+    assert (process.cells.cell("framegate.processor.errors", "pool"), process.cells.cell("framegate.processor.errors", "channel")) == (0, 0)
+
+
 def test_cells_are_published_soon(config, launch):
     process = launch(config)
     client = process.connect()

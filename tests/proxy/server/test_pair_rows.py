@@ -7,8 +7,10 @@ from proxy.cause import Cause
 from proxy.network import mute
 from proxy.relay import ending
 from proxy.relay.counters import UpstreamCounters
+from proxy.relay.quotas import KeyDemand
 from proxy.relay.upstream import Endpoint, Upstream
-from proxy.server.pair_rows import closed_row, endpoint_down_row, endpoint_up_row, holder_row, open_row, refused_row
+from proxy.server.messages import DemandRow
+from proxy.server.pair_rows import closed_row, demand_row, endpoint_down_row, endpoint_up_row, holder_row, open_row, refused_row
 from proxy.server.rows import ClosedRow, EndpointDownRow, EndpointUpRow, HolderRow, OpenRow
 from proxy.server.shape import shape_of
 from tests.fakes.world import World, frame
@@ -105,3 +107,9 @@ def test_a_connection_that_never_became_a_pair_has_the_row_of_one_from_which_not
     assert (row["opened_ns"], row["closed_ns"]) == (5, 9)
     assert {*row["frames"].values(), *row["bytes"].values(), *row["lost"].values()} == {0}
     world.close()
+
+
+def test_a_demands_row_names_the_rate():
+    row = demand_row(KeyDemand("listener", "l", "request_frames", 5, 1500))
+    assert row == {"level": "listener", "name": "l", "counter": "request_frames", "passed": 5, "users": 1500}
+    assert shape_of(DemandRow).fault(row) == ""

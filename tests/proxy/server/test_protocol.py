@@ -11,6 +11,8 @@ from proxy.server.messages import (
     BeatNotice,
     BulkCommand,
     Change,
+    DemandNotice,
+    DemandRow,
     DrainedNotice,
     HandlerFacts,
     HandlerReadyMessage,
@@ -32,6 +34,7 @@ from proxy.server.protocol import (
     describe_request,
     drain_request,
     event_notice,
+    evict_request,
     holders_request,
     list_request,
     prepare_request,
@@ -67,6 +70,7 @@ REQUESTS: list[Request[Any]] = [
     *(bulk_request(BulkCommand(**{**BULK, "type": word})) for word in ("mute", "unmute", "close")),
     upstreams_request(),
     holders_request(5),
+    evict_request(7, None),
     drain_request(5),
 ]
 
@@ -175,6 +179,7 @@ def test_events_are_told_by_the_names_and_levels_of_the_table() -> None:
         ({"type": "log", "level": "error", "event": "tap_incomplete", "fields": {}}, "tap_incomplete.error is missing"),
         ({"type": "log", "level": "error", "event": "tap_incomplete", "fields": {"error": 5}}, "tap_incomplete.error must be str, not int"),
         ({"type": "drained", "open": 0}, "drained.cut_off is missing"),
+        ({"type": "demand", "demands": [{"level": "moon"}]}, "demand.demands\\[0\\].level must be node or listener or address"),
         ({"type": "closed", "rows": "all"}, "closed.rows must be a list, not str"),
     ],
 )
@@ -187,4 +192,6 @@ def test_notices_are_taken() -> None:
     notice = DrainedNotice(type="drained", open=0, cut_off=1)
     assert read_notice(sent(notice)) == notice
     assert read_notice({"type": "closed", "rows": ["5 7 {}"]})["type"] == "closed"
-    assert set(NOTICES) == {"closed", "drained", "log"}
+    assert set(NOTICES) == {"closed", "demand", "drained", "log"}
+    row = DemandRow(level="node", name="", counter="request_bytes", passed=5, users=0)
+    assert read_notice(sent(DemandNotice(type="demand", demands=[row])))["type"] == "demand"

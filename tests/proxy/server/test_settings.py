@@ -7,13 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from proxy.config.limits import LimitOverride, LimitsConfig, RateLimits, limits_to_wire
 from proxy.config.model import (
     MIB,
     Forwarding,
+    KeepAlive,
     ListenerConfig,
+    ListenerTimeouts,
     ListenerTls,
     MemoryPoolConfig,
     ProxyConfig,
+    SocketConfig,
     TapConfig,
     TapRule,
     UpstreamConfig,
@@ -62,6 +66,18 @@ def test_routes_follow_the_configuration():
     options = route.upstream_options[route.upstream.endpoints[0].server_name]
     assert (options.limit.value, options.handshake_timeout_ns, options.tls) == (7, 3_000_000, None)
     assert settings.routes["b"].kafka
+
+
+def test_sockets_and_refusals_follow_the_configuration():
+    told = SocketConfig(receive_buffer=5, keep_alive=KeepAlive())
+    listener = dataclasses.replace(CONFIG.listeners[0], socket=told, timeouts=ListenerTimeouts(failed_authentication_ms=7))
+    upstream = dataclasses.replace(CONFIG.upstreams[1], socket=SocketConfig(send_buffer=6))
+    settings = settings_of(dataclasses.replace(CONFIG, listeners=(listener, CONFIG.listeners[1]), upstreams=(CONFIG.upstreams[0], upstream)))
+    first, second = settings.routes["a"], settings.routes["b"]
+    assert (first.options.socket, first.upstream_options[""].socket) == (told, None)
+    assert (second.options.socket, second.upstream_options[""].socket) == (None, SocketConfig(send_buffer=6))
+    assert (first.options.failed_authentication_delay_ns, second.options.failed_authentication_delay_ns) == (7_000_000, 100_000_000)
+    assert first.upstream_options[""].failed_authentication_delay_ns == 0
 
 
 def test_listeners_of_one_upstream_share_its_endpoints():
@@ -290,3 +306,60 @@ def test_a_rule_that_turned_itself_off_stays_so_until_it_is_meant_by_a_change(ta
     tapped.change(b)
     tapped.change(a, b, changed="a")
     assert tapped.in_force == ["a", "b"]
+
+
+class Limited:
+    """Settings with the relay of a processor."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        rates = RateLimits(request_bytes_rate=70)
+        listeners = (dataclasses.replace(CONFIG.listeners[0], limits=rates), *CONFIG.listeners[1:])
+        self.settings = settings_of(dataclasses.replace(CONFIG, listeners=listeners))
+        self.settings.attach(self.world.relay, None)
+        self.quotas = self.world.relay.pairs.quotas
+
+
+@pytest.fixture
+def limited():
+    made = Limited()
+    yield made
+    made.world.close()
+
+
+def row_of(**listeners):
+    return limits_to_wire(LimitsConfig(response_frames_rate=9), listeners)
+
+
+def test_quotas_are_in_force_from_the_start(limited):
+    assert limited.quotas.limits.listeners["a"] == RateLimits(request_bytes_rate=70)
+    assert limited.quotas.active
+
+
+def test_quotas_are_in_force_after_commit_and_not_before(limited):
+    limited.settings.prepare(1, {"limits": row_of(a=RateLimits(connections=1))})
+    assert limited.quotas.limits.node == RateLimits()
+    limited.settings.abort(1)
+    assert not limited.settings.commit(1)
+    limited.settings.prepare(2, {"limits": row_of(a=RateLimits(connections=1))})
+    assert limited.settings.commit(2)
+    assert limited.quotas.limits.node == RateLimits(response_frames_rate=9)
+    assert limited.quotas.limits.listeners == {"a": RateLimits(connections=1)}
+    assert limited.quotas.node.buckets[3].rate == 9
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (row_of(nobody=RateLimits()), "no listener nobody"),
+        ({**row_of(), "overrides": [dataclasses.asdict(LimitOverride(network="10.0.0.1/8"))]}, "limits that cannot be: .*host bits"),
+        ({**row_of(), "node": {}}, "cannot be read: change.limits.node"),
+        ({**row_of(), "more": 1}, "cannot be read: change.limits.more is not known"),
+    ],
+)
+def test_quotas_that_cannot_be_are_refused_in_words_and_those_before_stay(limited, row, reason):
+    before = limited.quotas.limits
+    with pytest.raises(ChangeError, match=reason):
+        limited.settings.prepare(1, {"limits": row, "max_receive_size": {"a": 5}})
+    assert not limited.settings.commit(1)
+    assert limited.quotas.limits is before

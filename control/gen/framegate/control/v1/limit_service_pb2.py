@@ -25,27 +25,43 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mask__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n4control/gen/framegate/control/v1/limit_service.proto\x12\x14\x66ramegate.control.v1\x1a google/protobuf/field_mask.proto\"Y\n\x05Limit\x12\x10\n\x08listener\x18\x01 \x01(\t\x12#\n\x16max_receive_size_bytes\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x19\n\x17_max_receive_size_bytes\":\n\x11ListLimitsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"Z\n\x12ListLimitsResponse\x12+\n\x06limits\x18\x01 \x03(\x0b\x32\x1b.framegate.control.v1.Limit\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"#\n\x0fGetLimitRequest\x12\x10\n\x08listener\x18\x01 \x01(\t\">\n\x10GetLimitResponse\x12*\n\x05limit\x18\x01 \x01(\x0b\x32\x1b.framegate.control.v1.Limit\"q\n\x12UpdateLimitRequest\x12*\n\x05limit\x18\x01 \x01(\x0b\x32\x1b.framegate.control.v1.Limit\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\"A\n\x13UpdateLimitResponse\x12*\n\x05limit\x18\x01 \x01(\x0b\x32\x1b.framegate.control.v1.Limit2\xae\x02\n\x0cLimitService\x12_\n\nListLimits\x12\'.framegate.control.v1.ListLimitsRequest\x1a(.framegate.control.v1.ListLimitsResponse\x12Y\n\x08GetLimit\x12%.framegate.control.v1.GetLimitRequest\x1a&.framegate.control.v1.GetLimitResponse\x12\x62\n\x0bUpdateLimit\x12(.framegate.control.v1.UpdateLimitRequest\x1a).framegate.control.v1.UpdateLimitResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n4control/gen/framegate/control/v1/limit_service.proto\x12\x14\x66ramegate.control.v1\x1a google/protobuf/field_mask.proto\"\xed\x03\n\x05Limit\x12\x10\n\x08listener\x18\x01 \x01(\t\x12#\n\x16max_receive_size_bytes\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12!\n\x14max_connection_count\x18\x03 \x01(\x03H\x01\x88\x01\x01\x12#\n\x16\x63onnections_per_second\x18\x04 \x01(\x03H\x02\x88\x01\x01\x12%\n\x18request_bytes_per_second\x18\x05 \x01(\x03H\x03\x88\x01\x01\x12&\n\x19response_bytes_per_second\x18\x06 \x01(\x03H\x04\x88\x01\x01\x12&\n\x19request_frames_per_second\x18\x07 \x01(\x03H\x05\x88\x01\x01\x12\'\n\x1aresponse_frames_per_second\x18\x08 \x01(\x03H\x06\x88\x01\x01\x42\x19\n\x17_max_receive_size_bytesB\x17\n\x15_max_connection_countB\x19\n\x17_connections_per_secondB\x1b\n\x19_request_bytes_per_secondB\x1c\n\x1a_response_bytes_per_secondB\x1c\n\x1a_request_frames_per_secondB\x1d\n\x1b_response_frames_per_second\"\xa3\x03\n\rAddressLimits\x12!\n\x14max_connection_count\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12#\n\x16\x63onnections_per_second\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12%\n\x18request_bytes_per_second\x18\x03 \x01(\x03H\x02\x88\x01\x01\x12&\n\x19response_bytes_per_second\x18\x04 \x01(\x03H\x03\x88\x01\x01\x12&\n\x19request_frames_per_second\x18\x05 \x01(\x03H\x04\x88\x01\x01\x12\'\n\x1aresponse_frames_per_second\x18\x06 \x01(\x03H\x05\x88\x01\x01\x42\x17\n\x15_max_connection_countB\x19\n\x17_connections_per_secondB\x1b\n\x19_request_bytes_per_secondB\x1c\n\x1a_response_bytes_per_secondB\x1c\n\x1a_request_frames_per_secondB\x1d\n\x1b_response_frames_per_second\"\x8a\x01\n\rLimitOverride\x12\x0f\n\x07network\x18\x01 \x01(\t\x12\x33\n\x06\x61\x63\x63\x65ss\x18\x02 \x01(\x0e\x32#.framegate.control.v1.NetworkAccess\x12\x33\n\x06limits\x18\x03 \x01(\x0b\x32#.framegate.control.v1.AddressLimits\"\xbc\x04\n\nNodeLimits\x12!\n\x14max_connection_count\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12#\n\x16\x63onnections_per_second\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12%\n\x18request_bytes_per_second\x18\x03 \x01(\x03H\x02\x88\x01\x01\x12&\n\x19response_bytes_per_second\x18\x04 \x01(\x03H\x03\x88\x01\x01\x12&\n\x19request_frames_per_second\x18\x05 \x01(\x03H\x04\x88\x01\x01\x12\'\n\x1aresponse_frames_per_second\x18\x06 \x01(\x03H\x05\x88\x01\x01\x12\x38\n\x0bper_address\x18\x07 \x01(\x0b\x32#.framegate.control.v1.AddressLimits\x12\x36\n\toverrides\x18\x08 \x03(\x0b\x32#.framegate.control.v1.LimitOverride\x12\x1a\n\x12protected_listener\x18\t \x01(\t\x12\x0c\n\x04\x65tag\x18\n \x01(\tB\x17\n\x15_max_connection_countB\x19\n\x17_connections_per_secondB\x1b\n\x19_request_bytes_per_secondB\x1c\n\x1a_response_bytes_per_secondB\x1c\n\x1a_request_frames_per_secondB\x1d\n\x1b_response_frames_per_second\":\n\x11ListLimitsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"Z\n\x12ListLimitsResponse\x12+\n\x06limits\x18\x01 \x03(\x0b\x32\x1b.framegate.control.v1.Limit\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"#\n\x0fGetLimitRequest\x12\x10\n\x08listener\x18\x01 \x01(\t\">\n\x10GetLimitResponse\x12*\n\x05limit\x18\x01 \x01(\x0b\x32\x1b.framegate.control.v1.Limit\"q\n\x12UpdateLimitRequest\x12*\n\x05limit\x18\x01 \x01(\x0b\x32\x1b.framegate.control.v1.Limit\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\"A\n\x13UpdateLimitResponse\x12*\n\x05limit\x18\x01 \x01(\x0b\x32\x1b.framegate.control.v1.Limit\"\x16\n\x14GetNodeLimitsRequest\"N\n\x15GetNodeLimitsResponse\x12\x35\n\x0bnode_limits\x18\x01 \x01(\x0b\x32 .framegate.control.v1.NodeLimits\"\x81\x01\n\x17UpdateNodeLimitsRequest\x12\x35\n\x0bnode_limits\x18\x01 \x01(\x0b\x32 .framegate.control.v1.NodeLimits\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\"Q\n\x18UpdateNodeLimitsResponse\x12\x35\n\x0bnode_limits\x18\x01 \x01(\x0b\x32 .framegate.control.v1.NodeLimits*b\n\rNetworkAccess\x12\x1e\n\x1aNETWORK_ACCESS_UNSPECIFIED\x10\x00\x12\x18\n\x14NETWORK_ACCESS_ALLOW\x10\x01\x12\x17\n\x13NETWORK_ACCESS_DENY\x10\x02\x32\x8b\x04\n\x0cLimitService\x12_\n\nListLimits\x12\'.framegate.control.v1.ListLimitsRequest\x1a(.framegate.control.v1.ListLimitsResponse\x12Y\n\x08GetLimit\x12%.framegate.control.v1.GetLimitRequest\x1a&.framegate.control.v1.GetLimitResponse\x12\x62\n\x0bUpdateLimit\x12(.framegate.control.v1.UpdateLimitRequest\x1a).framegate.control.v1.UpdateLimitResponse\x12h\n\rGetNodeLimits\x12*.framegate.control.v1.GetNodeLimitsRequest\x1a+.framegate.control.v1.GetNodeLimitsResponse\x12q\n\x10UpdateNodeLimits\x12-.framegate.control.v1.UpdateNodeLimitsRequest\x1a..framegate.control.v1.UpdateNodeLimitsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'control.gen.framegate.control.v1.limit_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_LIMIT']._serialized_start=112
-  _globals['_LIMIT']._serialized_end=201
-  _globals['_LISTLIMITSREQUEST']._serialized_start=203
-  _globals['_LISTLIMITSREQUEST']._serialized_end=261
-  _globals['_LISTLIMITSRESPONSE']._serialized_start=263
-  _globals['_LISTLIMITSRESPONSE']._serialized_end=353
-  _globals['_GETLIMITREQUEST']._serialized_start=355
-  _globals['_GETLIMITREQUEST']._serialized_end=390
-  _globals['_GETLIMITRESPONSE']._serialized_start=392
-  _globals['_GETLIMITRESPONSE']._serialized_end=454
-  _globals['_UPDATELIMITREQUEST']._serialized_start=456
-  _globals['_UPDATELIMITREQUEST']._serialized_end=569
-  _globals['_UPDATELIMITRESPONSE']._serialized_start=571
-  _globals['_UPDATELIMITRESPONSE']._serialized_end=636
-  _globals['_LIMITSERVICE']._serialized_start=639
-  _globals['_LIMITSERVICE']._serialized_end=941
+  _globals['_NETWORKACCESS']._serialized_start=2500
+  _globals['_NETWORKACCESS']._serialized_end=2598
+  _globals['_LIMIT']._serialized_start=113
+  _globals['_LIMIT']._serialized_end=606
+  _globals['_ADDRESSLIMITS']._serialized_start=609
+  _globals['_ADDRESSLIMITS']._serialized_end=1028
+  _globals['_LIMITOVERRIDE']._serialized_start=1031
+  _globals['_LIMITOVERRIDE']._serialized_end=1169
+  _globals['_NODELIMITS']._serialized_start=1172
+  _globals['_NODELIMITS']._serialized_end=1744
+  _globals['_LISTLIMITSREQUEST']._serialized_start=1746
+  _globals['_LISTLIMITSREQUEST']._serialized_end=1804
+  _globals['_LISTLIMITSRESPONSE']._serialized_start=1806
+  _globals['_LISTLIMITSRESPONSE']._serialized_end=1896
+  _globals['_GETLIMITREQUEST']._serialized_start=1898
+  _globals['_GETLIMITREQUEST']._serialized_end=1933
+  _globals['_GETLIMITRESPONSE']._serialized_start=1935
+  _globals['_GETLIMITRESPONSE']._serialized_end=1997
+  _globals['_UPDATELIMITREQUEST']._serialized_start=1999
+  _globals['_UPDATELIMITREQUEST']._serialized_end=2112
+  _globals['_UPDATELIMITRESPONSE']._serialized_start=2114
+  _globals['_UPDATELIMITRESPONSE']._serialized_end=2179
+  _globals['_GETNODELIMITSREQUEST']._serialized_start=2181
+  _globals['_GETNODELIMITSREQUEST']._serialized_end=2203
+  _globals['_GETNODELIMITSRESPONSE']._serialized_start=2205
+  _globals['_GETNODELIMITSRESPONSE']._serialized_end=2283
+  _globals['_UPDATENODELIMITSREQUEST']._serialized_start=2286
+  _globals['_UPDATENODELIMITSREQUEST']._serialized_end=2415
+  _globals['_UPDATENODELIMITSRESPONSE']._serialized_start=2417
+  _globals['_UPDATENODELIMITSRESPONSE']._serialized_end=2498
+  _globals['_LIMITSERVICE']._serialized_start=2601
+  _globals['_LIMITSERVICE']._serialized_end=3124
 # @@protoc_insertion_point(module_scope)

@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -19,33 +20,288 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _NetworkAccess:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _NetworkAccessEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_NetworkAccess.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    NETWORK_ACCESS_UNSPECIFIED: _NetworkAccess.ValueType  # 0
+    """Not said: allowed."""
+    NETWORK_ACCESS_ALLOW: _NetworkAccess.ValueType  # 1
+    """They may."""
+    NETWORK_ACCESS_DENY: _NetworkAccess.ValueType  # 2
+    """Their connections are closed as soon as they are accepted."""
+
+class NetworkAccess(_NetworkAccess, metaclass=_NetworkAccessEnumTypeWrapper):
+    """Whether a network's addresses may connect at all."""
+
+NETWORK_ACCESS_UNSPECIFIED: NetworkAccess.ValueType  # 0
+"""Not said: allowed."""
+NETWORK_ACCESS_ALLOW: NetworkAccess.ValueType  # 1
+"""They may."""
+NETWORK_ACCESS_DENY: NetworkAccess.ValueType  # 2
+"""Their connections are closed as soon as they are accepted."""
+Global___NetworkAccess: _TypeAlias = NetworkAccess  # noqa: Y015
+
 @_typing.final
 class Limit(_message.Message):
-    """What a listener's clients may send."""
+    """What a listener's clients may send. Of each quota, 0 is unlimited; beside a listener's own, those of the node and of addresses hold."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     LISTENER_FIELD_NUMBER: _builtins.int
     MAX_RECEIVE_SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    MAX_CONNECTION_COUNT_FIELD_NUMBER: _builtins.int
+    CONNECTIONS_PER_SECOND_FIELD_NUMBER: _builtins.int
+    REQUEST_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    RESPONSE_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    REQUEST_FRAMES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    RESPONSE_FRAMES_PER_SECOND_FIELD_NUMBER: _builtins.int
     listener: _builtins.str
     """The name of the listener."""
     max_receive_size_bytes: _builtins.int
     """The largest frame body in bytes, header not counted; 1 to 2147483647. A larger one closes its connection with `frame_too_large`."""
+    max_connection_count: _builtins.int
+    """Connections open at once; 0 to 10000000. Further ones wait."""
+    connections_per_second: _builtins.int
+    """Connections accepted per second; 0 to 1000000. Further ones wait."""
+    request_bytes_per_second: _builtins.int
+    """Bytes of frames from clients, per second; 0 to 1 TiB."""
+    response_bytes_per_second: _builtins.int
+    """Bytes of frames to clients, per second; 0 to 1 TiB."""
+    request_frames_per_second: _builtins.int
+    """Frames from clients per second; 0 to 1000000000."""
+    response_frames_per_second: _builtins.int
+    """Frames to clients per second; 0 to 1000000000."""
     def __init__(
         self,
         *,
         listener: _builtins.str = ...,
         max_receive_size_bytes: _builtins.int | None = ...,
+        max_connection_count: _builtins.int | None = ...,
+        connections_per_second: _builtins.int | None = ...,
+        request_bytes_per_second: _builtins.int | None = ...,
+        response_bytes_per_second: _builtins.int | None = ...,
+        request_frames_per_second: _builtins.int | None = ...,
+        response_frames_per_second: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_receive_size_bytes", b"_max_receive_size_bytes", "max_receive_size_bytes", b"max_receive_size_bytes"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_connections_per_second", b"_connections_per_second", "_max_connection_count", b"_max_connection_count", "_max_receive_size_bytes", b"_max_receive_size_bytes", "_request_bytes_per_second", b"_request_bytes_per_second", "_request_frames_per_second", b"_request_frames_per_second", "_response_bytes_per_second", b"_response_bytes_per_second", "_response_frames_per_second", b"_response_frames_per_second", "connections_per_second", b"connections_per_second", "max_connection_count", b"max_connection_count", "max_receive_size_bytes", b"max_receive_size_bytes", "request_bytes_per_second", b"request_bytes_per_second", "request_frames_per_second", b"request_frames_per_second", "response_bytes_per_second", b"response_bytes_per_second", "response_frames_per_second", b"response_frames_per_second"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_receive_size_bytes", b"_max_receive_size_bytes", "listener", b"listener", "max_receive_size_bytes", b"max_receive_size_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_connections_per_second", b"_connections_per_second", "_max_connection_count", b"_max_connection_count", "_max_receive_size_bytes", b"_max_receive_size_bytes", "_request_bytes_per_second", b"_request_bytes_per_second", "_request_frames_per_second", b"_request_frames_per_second", "_response_bytes_per_second", b"_response_bytes_per_second", "_response_frames_per_second", b"_response_frames_per_second", "connections_per_second", b"connections_per_second", "listener", b"listener", "max_connection_count", b"max_connection_count", "max_receive_size_bytes", b"max_receive_size_bytes", "request_bytes_per_second", b"request_bytes_per_second", "request_frames_per_second", b"request_frames_per_second", "response_bytes_per_second", b"response_bytes_per_second", "response_frames_per_second", b"response_frames_per_second"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__connections_per_second: _TypeAlias = _typing.Literal["connections_per_second"]  # noqa: Y015
+    _WhichOneofArgType__connections_per_second: _TypeAlias = _typing.Literal["_connections_per_second", b"_connections_per_second"]  # noqa: Y015
+    _WhichOneofReturnType__max_connection_count: _TypeAlias = _typing.Literal["max_connection_count"]  # noqa: Y015
+    _WhichOneofArgType__max_connection_count: _TypeAlias = _typing.Literal["_max_connection_count", b"_max_connection_count"]  # noqa: Y015
     _WhichOneofReturnType__max_receive_size_bytes: _TypeAlias = _typing.Literal["max_receive_size_bytes"]  # noqa: Y015
     _WhichOneofArgType__max_receive_size_bytes: _TypeAlias = _typing.Literal["_max_receive_size_bytes", b"_max_receive_size_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__request_bytes_per_second: _TypeAlias = _typing.Literal["request_bytes_per_second"]  # noqa: Y015
+    _WhichOneofArgType__request_bytes_per_second: _TypeAlias = _typing.Literal["_request_bytes_per_second", b"_request_bytes_per_second"]  # noqa: Y015
+    _WhichOneofReturnType__request_frames_per_second: _TypeAlias = _typing.Literal["request_frames_per_second"]  # noqa: Y015
+    _WhichOneofArgType__request_frames_per_second: _TypeAlias = _typing.Literal["_request_frames_per_second", b"_request_frames_per_second"]  # noqa: Y015
+    _WhichOneofReturnType__response_bytes_per_second: _TypeAlias = _typing.Literal["response_bytes_per_second"]  # noqa: Y015
+    _WhichOneofArgType__response_bytes_per_second: _TypeAlias = _typing.Literal["_response_bytes_per_second", b"_response_bytes_per_second"]  # noqa: Y015
+    _WhichOneofReturnType__response_frames_per_second: _TypeAlias = _typing.Literal["response_frames_per_second"]  # noqa: Y015
+    _WhichOneofArgType__response_frames_per_second: _TypeAlias = _typing.Literal["_response_frames_per_second", b"_response_frames_per_second"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__connections_per_second) -> _WhichOneofReturnType__connections_per_second | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_connection_count) -> _WhichOneofReturnType__max_connection_count | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_receive_size_bytes) -> _WhichOneofReturnType__max_receive_size_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__request_bytes_per_second) -> _WhichOneofReturnType__request_bytes_per_second | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__request_frames_per_second) -> _WhichOneofReturnType__request_frames_per_second | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__response_bytes_per_second) -> _WhichOneofReturnType__response_bytes_per_second | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__response_frames_per_second) -> _WhichOneofReturnType__response_frames_per_second | None: ...
 
 Global___Limit: _TypeAlias = Limit  # noqa: Y015
+
+@_typing.final
+class AddressLimits(_message.Message):
+    """Quotas of each client address: of IPv4 the address, of IPv6 its /64. Of each quota, 0 is unlimited."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MAX_CONNECTION_COUNT_FIELD_NUMBER: _builtins.int
+    CONNECTIONS_PER_SECOND_FIELD_NUMBER: _builtins.int
+    REQUEST_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    RESPONSE_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    REQUEST_FRAMES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    RESPONSE_FRAMES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    max_connection_count: _builtins.int
+    """Connections open at once, of all listeners; 0 to 10000000. Further ones are closed."""
+    connections_per_second: _builtins.int
+    """Connections accepted per second; 0 to 1000000. Further ones are closed after a delay."""
+    request_bytes_per_second: _builtins.int
+    """Bytes of frames from it, per second; 0 to 1 TiB."""
+    response_bytes_per_second: _builtins.int
+    """Bytes of frames to it, per second; 0 to 1 TiB."""
+    request_frames_per_second: _builtins.int
+    """Frames from it per second; 0 to 1000000000."""
+    response_frames_per_second: _builtins.int
+    """Frames to it per second; 0 to 1000000000."""
+    def __init__(
+        self,
+        *,
+        max_connection_count: _builtins.int | None = ...,
+        connections_per_second: _builtins.int | None = ...,
+        request_bytes_per_second: _builtins.int | None = ...,
+        response_bytes_per_second: _builtins.int | None = ...,
+        request_frames_per_second: _builtins.int | None = ...,
+        response_frames_per_second: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_connections_per_second", b"_connections_per_second", "_max_connection_count", b"_max_connection_count", "_request_bytes_per_second", b"_request_bytes_per_second", "_request_frames_per_second", b"_request_frames_per_second", "_response_bytes_per_second", b"_response_bytes_per_second", "_response_frames_per_second", b"_response_frames_per_second", "connections_per_second", b"connections_per_second", "max_connection_count", b"max_connection_count", "request_bytes_per_second", b"request_bytes_per_second", "request_frames_per_second", b"request_frames_per_second", "response_bytes_per_second", b"response_bytes_per_second", "response_frames_per_second", b"response_frames_per_second"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_connections_per_second", b"_connections_per_second", "_max_connection_count", b"_max_connection_count", "_request_bytes_per_second", b"_request_bytes_per_second", "_request_frames_per_second", b"_request_frames_per_second", "_response_bytes_per_second", b"_response_bytes_per_second", "_response_frames_per_second", b"_response_frames_per_second", "connections_per_second", b"connections_per_second", "max_connection_count", b"max_connection_count", "request_bytes_per_second", b"request_bytes_per_second", "request_frames_per_second", b"request_frames_per_second", "response_bytes_per_second", b"response_bytes_per_second", "response_frames_per_second", b"response_frames_per_second"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__connections_per_second: _TypeAlias = _typing.Literal["connections_per_second"]  # noqa: Y015
+    _WhichOneofArgType__connections_per_second: _TypeAlias = _typing.Literal["_connections_per_second", b"_connections_per_second"]  # noqa: Y015
+    _WhichOneofReturnType__max_connection_count: _TypeAlias = _typing.Literal["max_connection_count"]  # noqa: Y015
+    _WhichOneofArgType__max_connection_count: _TypeAlias = _typing.Literal["_max_connection_count", b"_max_connection_count"]  # noqa: Y015
+    _WhichOneofReturnType__request_bytes_per_second: _TypeAlias = _typing.Literal["request_bytes_per_second"]  # noqa: Y015
+    _WhichOneofArgType__request_bytes_per_second: _TypeAlias = _typing.Literal["_request_bytes_per_second", b"_request_bytes_per_second"]  # noqa: Y015
+    _WhichOneofReturnType__request_frames_per_second: _TypeAlias = _typing.Literal["request_frames_per_second"]  # noqa: Y015
+    _WhichOneofArgType__request_frames_per_second: _TypeAlias = _typing.Literal["_request_frames_per_second", b"_request_frames_per_second"]  # noqa: Y015
+    _WhichOneofReturnType__response_bytes_per_second: _TypeAlias = _typing.Literal["response_bytes_per_second"]  # noqa: Y015
+    _WhichOneofArgType__response_bytes_per_second: _TypeAlias = _typing.Literal["_response_bytes_per_second", b"_response_bytes_per_second"]  # noqa: Y015
+    _WhichOneofReturnType__response_frames_per_second: _TypeAlias = _typing.Literal["response_frames_per_second"]  # noqa: Y015
+    _WhichOneofArgType__response_frames_per_second: _TypeAlias = _typing.Literal["_response_frames_per_second", b"_response_frames_per_second"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__connections_per_second) -> _WhichOneofReturnType__connections_per_second | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_connection_count) -> _WhichOneofReturnType__max_connection_count | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__request_bytes_per_second) -> _WhichOneofReturnType__request_bytes_per_second | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__request_frames_per_second) -> _WhichOneofReturnType__request_frames_per_second | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__response_bytes_per_second) -> _WhichOneofReturnType__response_bytes_per_second | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__response_frames_per_second) -> _WhichOneofReturnType__response_frames_per_second | None: ...
+
+Global___AddressLimits: _TypeAlias = AddressLimits  # noqa: Y015
+
+@_typing.final
+class LimitOverride(_message.Message):
+    """What each client address of a network may, where that is not what others may. The most specific network of an address decides."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NETWORK_FIELD_NUMBER: _builtins.int
+    ACCESS_FIELD_NUMBER: _builtins.int
+    LIMITS_FIELD_NUMBER: _builtins.int
+    network: _builtins.str
+    """CIDR, without bits behind the prefix; of IPv6 at most a /64. Required."""
+    access: Global___NetworkAccess.ValueType
+    """Whether they may connect."""
+    @_builtins.property
+    def limits(self) -> Global___AddressLimits:
+        """What each of them may; what is not set is as for other addresses."""
+
+    def __init__(
+        self,
+        *,
+        network: _builtins.str = ...,
+        access: Global___NetworkAccess.ValueType = ...,
+        limits: Global___AddressLimits | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["access", b"access", "limits", b"limits", "network", b"network"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LimitOverride: _TypeAlias = LimitOverride  # noqa: Y015
+
+@_typing.final
+class NodeLimits(_message.Message):
+    """The quotas of all listeners together, of client addresses and of networks. There is one. Of each quota, 0 is unlimited."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MAX_CONNECTION_COUNT_FIELD_NUMBER: _builtins.int
+    CONNECTIONS_PER_SECOND_FIELD_NUMBER: _builtins.int
+    REQUEST_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    RESPONSE_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    REQUEST_FRAMES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    RESPONSE_FRAMES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    PER_ADDRESS_FIELD_NUMBER: _builtins.int
+    OVERRIDES_FIELD_NUMBER: _builtins.int
+    PROTECTED_LISTENER_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
+    max_connection_count: _builtins.int
+    """Connections open at once; 0 to 10000000. Further ones wait; when there are more, the idlest are closed."""
+    connections_per_second: _builtins.int
+    """Connections accepted per second; 0 to 1000000. Further ones wait."""
+    request_bytes_per_second: _builtins.int
+    """Bytes of frames from clients, per second; 0 to 1 TiB."""
+    response_bytes_per_second: _builtins.int
+    """Bytes of frames to clients, per second; 0 to 1 TiB."""
+    request_frames_per_second: _builtins.int
+    """Frames from clients per second; 0 to 1000000000."""
+    response_frames_per_second: _builtins.int
+    """Frames to clients per second; 0 to 1000000000."""
+    protected_listener: _builtins.str
+    """The listener whose connections never wait for `max_connection_count` and `connections_per_second`; empty: there is none. Output only."""
+    etag: _builtins.str
+    """Stands for all of this as it is. In an update: the change is for what has it; empty: for whatever there is."""
+    @_builtins.property
+    def per_address(self) -> Global___AddressLimits:
+        """Of each client address that no override is for. In an update, those that are set change."""
+
+    @_builtins.property
+    def overrides(self) -> _containers.RepeatedCompositeFieldContainer[Global___LimitOverride]:
+        """Of networks; at most 1,000. An update names all of them."""
+
+    def __init__(
+        self,
+        *,
+        max_connection_count: _builtins.int | None = ...,
+        connections_per_second: _builtins.int | None = ...,
+        request_bytes_per_second: _builtins.int | None = ...,
+        response_bytes_per_second: _builtins.int | None = ...,
+        request_frames_per_second: _builtins.int | None = ...,
+        response_frames_per_second: _builtins.int | None = ...,
+        per_address: Global___AddressLimits | None = ...,
+        overrides: _abc.Iterable[Global___LimitOverride] | None = ...,
+        protected_listener: _builtins.str = ...,
+        etag: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_connections_per_second", b"_connections_per_second", "_max_connection_count", b"_max_connection_count", "_request_bytes_per_second", b"_request_bytes_per_second", "_request_frames_per_second", b"_request_frames_per_second", "_response_bytes_per_second", b"_response_bytes_per_second", "_response_frames_per_second", b"_response_frames_per_second", "connections_per_second", b"connections_per_second", "max_connection_count", b"max_connection_count", "per_address", b"per_address", "request_bytes_per_second", b"request_bytes_per_second", "request_frames_per_second", b"request_frames_per_second", "response_bytes_per_second", b"response_bytes_per_second", "response_frames_per_second", b"response_frames_per_second"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_connections_per_second", b"_connections_per_second", "_max_connection_count", b"_max_connection_count", "_request_bytes_per_second", b"_request_bytes_per_second", "_request_frames_per_second", b"_request_frames_per_second", "_response_bytes_per_second", b"_response_bytes_per_second", "_response_frames_per_second", b"_response_frames_per_second", "connections_per_second", b"connections_per_second", "etag", b"etag", "max_connection_count", b"max_connection_count", "overrides", b"overrides", "per_address", b"per_address", "protected_listener", b"protected_listener", "request_bytes_per_second", b"request_bytes_per_second", "request_frames_per_second", b"request_frames_per_second", "response_bytes_per_second", b"response_bytes_per_second", "response_frames_per_second", b"response_frames_per_second"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__connections_per_second: _TypeAlias = _typing.Literal["connections_per_second"]  # noqa: Y015
+    _WhichOneofArgType__connections_per_second: _TypeAlias = _typing.Literal["_connections_per_second", b"_connections_per_second"]  # noqa: Y015
+    _WhichOneofReturnType__max_connection_count: _TypeAlias = _typing.Literal["max_connection_count"]  # noqa: Y015
+    _WhichOneofArgType__max_connection_count: _TypeAlias = _typing.Literal["_max_connection_count", b"_max_connection_count"]  # noqa: Y015
+    _WhichOneofReturnType__request_bytes_per_second: _TypeAlias = _typing.Literal["request_bytes_per_second"]  # noqa: Y015
+    _WhichOneofArgType__request_bytes_per_second: _TypeAlias = _typing.Literal["_request_bytes_per_second", b"_request_bytes_per_second"]  # noqa: Y015
+    _WhichOneofReturnType__request_frames_per_second: _TypeAlias = _typing.Literal["request_frames_per_second"]  # noqa: Y015
+    _WhichOneofArgType__request_frames_per_second: _TypeAlias = _typing.Literal["_request_frames_per_second", b"_request_frames_per_second"]  # noqa: Y015
+    _WhichOneofReturnType__response_bytes_per_second: _TypeAlias = _typing.Literal["response_bytes_per_second"]  # noqa: Y015
+    _WhichOneofArgType__response_bytes_per_second: _TypeAlias = _typing.Literal["_response_bytes_per_second", b"_response_bytes_per_second"]  # noqa: Y015
+    _WhichOneofReturnType__response_frames_per_second: _TypeAlias = _typing.Literal["response_frames_per_second"]  # noqa: Y015
+    _WhichOneofArgType__response_frames_per_second: _TypeAlias = _typing.Literal["_response_frames_per_second", b"_response_frames_per_second"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__connections_per_second) -> _WhichOneofReturnType__connections_per_second | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_connection_count) -> _WhichOneofReturnType__max_connection_count | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__request_bytes_per_second) -> _WhichOneofReturnType__request_bytes_per_second | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__request_frames_per_second) -> _WhichOneofReturnType__request_frames_per_second | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__response_bytes_per_second) -> _WhichOneofReturnType__response_bytes_per_second | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__response_frames_per_second) -> _WhichOneofReturnType__response_frames_per_second | None: ...
+
+Global___NodeLimits: _TypeAlias = NodeLimits  # noqa: Y015
 
 @_typing.final
 class ListLimitsRequest(_message.Message):
@@ -161,7 +417,7 @@ class UpdateLimitRequest(_message.Message):
 
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
-        """Which fields to change: `max_receive_size_bytes`, or `*`. Absent or empty: those that are set."""
+        """Which fields to change, or `*` for all. Absent or empty: those that are set."""
 
     def __init__(
         self,
@@ -200,3 +456,100 @@ class UpdateLimitResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___UpdateLimitResponse: _TypeAlias = UpdateLimitResponse  # noqa: Y015
+
+@_typing.final
+class GetNodeLimitsRequest(_message.Message):
+    """Request of GetNodeLimits."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetNodeLimitsRequest: _TypeAlias = GetNodeLimitsRequest  # noqa: Y015
+
+@_typing.final
+class GetNodeLimitsResponse(_message.Message):
+    """Response of GetNodeLimits."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_LIMITS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def node_limits(self) -> Global___NodeLimits:
+        """The quotas in force."""
+
+    def __init__(
+        self,
+        *,
+        node_limits: Global___NodeLimits | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["node_limits", b"node_limits"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_limits", b"node_limits"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetNodeLimitsResponse: _TypeAlias = GetNodeLimitsResponse  # noqa: Y015
+
+@_typing.final
+class UpdateNodeLimitsRequest(_message.Message):
+    """Request of UpdateNodeLimits."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_LIMITS_FIELD_NUMBER: _builtins.int
+    UPDATE_MASK_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def node_limits(self) -> Global___NodeLimits:
+        """The new values. Required."""
+
+    @_builtins.property
+    def update_mask(self) -> _field_mask_pb2.FieldMask:
+        """Which fields to change: those of a NodeLimits but `protected_listener` and `etag`, or `*` for all of these. Absent or empty: those that are set,
+        of `overrides` when there is one at least.
+        """
+
+    def __init__(
+        self,
+        *,
+        node_limits: Global___NodeLimits | None = ...,
+        update_mask: _field_mask_pb2.FieldMask | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["node_limits", b"node_limits", "update_mask", b"update_mask"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_limits", b"node_limits", "update_mask", b"update_mask"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateNodeLimitsRequest: _TypeAlias = UpdateNodeLimitsRequest  # noqa: Y015
+
+@_typing.final
+class UpdateNodeLimitsResponse(_message.Message):
+    """Response of UpdateNodeLimits."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_LIMITS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def node_limits(self) -> Global___NodeLimits:
+        """The quotas now in force."""
+
+    def __init__(
+        self,
+        *,
+        node_limits: Global___NodeLimits | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["node_limits", b"node_limits"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_limits", b"node_limits"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateNodeLimitsResponse: _TypeAlias = UpdateNodeLimitsResponse  # noqa: Y015

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class LimitServiceStub:
-    """Shows and changes what a listener's clients may send.
+    """Shows and changes what clients may send, and how much traffic, of a listener, of all of them, and of each client address.
     """
 
     def __init__(self, channel):
@@ -50,10 +50,20 @@ class LimitServiceStub:
                 request_serializer=control_dot_gen_dot_framegate_dot_control_dot_v1_dot_limit__service__pb2.UpdateLimitRequest.SerializeToString,
                 response_deserializer=control_dot_gen_dot_framegate_dot_control_dot_v1_dot_limit__service__pb2.UpdateLimitResponse.FromString,
                 _registered_method=True)
+        self.GetNodeLimits = channel.unary_unary(
+                '/framegate.control.v1.LimitService/GetNodeLimits',
+                request_serializer=control_dot_gen_dot_framegate_dot_control_dot_v1_dot_limit__service__pb2.GetNodeLimitsRequest.SerializeToString,
+                response_deserializer=control_dot_gen_dot_framegate_dot_control_dot_v1_dot_limit__service__pb2.GetNodeLimitsResponse.FromString,
+                _registered_method=True)
+        self.UpdateNodeLimits = channel.unary_unary(
+                '/framegate.control.v1.LimitService/UpdateNodeLimits',
+                request_serializer=control_dot_gen_dot_framegate_dot_control_dot_v1_dot_limit__service__pb2.UpdateNodeLimitsRequest.SerializeToString,
+                response_deserializer=control_dot_gen_dot_framegate_dot_control_dot_v1_dot_limit__service__pb2.UpdateNodeLimitsResponse.FromString,
+                _registered_method=True)
 
 
 class LimitServiceServicer:
-    """Shows and changes what a listener's clients may send.
+    """Shows and changes what clients may send, and how much traffic, of a listener, of all of them, and of each client address.
     """
 
     def ListLimits(self, request, context):
@@ -86,6 +96,26 @@ class LimitServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetNodeLimits(self, request, context):
+        """Gets the quotas of the node, of client addresses and of networks.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateNodeLimits(self, request, context):
+        """Updates quotas of the node, of client addresses and of networks, in every processor or in none.
+
+        They hold for the next connection and the next frames; connections that wait are asked again. When more connections are open than the node now
+        takes, the idlest are closed, but for those of the protected listener.
+        Failures: INVALID_ARGUMENT for a value out of range, a network that cannot be used or is there twice, or an unknown path of the mask, ABORTED
+        with the reason ETAG_MISMATCH, or when a processor refused or did not answer (none has the change; try again), UNAVAILABLE with the reason
+        CHANGE_PENDING.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_LimitServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -104,6 +134,16 @@ def add_LimitServiceServicer_to_server(servicer, server):
                     request_deserializer=control_dot_gen_dot_framegate_dot_control_dot_v1_dot_limit__service__pb2.UpdateLimitRequest.FromString,
                     response_serializer=control_dot_gen_dot_framegate_dot_control_dot_v1_dot_limit__service__pb2.UpdateLimitResponse.SerializeToString,
             ),
+            'GetNodeLimits': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetNodeLimits,
+                    request_deserializer=control_dot_gen_dot_framegate_dot_control_dot_v1_dot_limit__service__pb2.GetNodeLimitsRequest.FromString,
+                    response_serializer=control_dot_gen_dot_framegate_dot_control_dot_v1_dot_limit__service__pb2.GetNodeLimitsResponse.SerializeToString,
+            ),
+            'UpdateNodeLimits': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateNodeLimits,
+                    request_deserializer=control_dot_gen_dot_framegate_dot_control_dot_v1_dot_limit__service__pb2.UpdateNodeLimitsRequest.FromString,
+                    response_serializer=control_dot_gen_dot_framegate_dot_control_dot_v1_dot_limit__service__pb2.UpdateNodeLimitsResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'framegate.control.v1.LimitService', rpc_method_handlers)
@@ -113,7 +153,7 @@ def add_LimitServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class LimitService:
-    """Shows and changes what a listener's clients may send.
+    """Shows and changes what clients may send, and how much traffic, of a listener, of all of them, and of each client address.
     """
 
     @staticmethod
@@ -187,6 +227,60 @@ class LimitService:
             '/framegate.control.v1.LimitService/UpdateLimit',
             control_dot_gen_dot_framegate_dot_control_dot_v1_dot_limit__service__pb2.UpdateLimitRequest.SerializeToString,
             control_dot_gen_dot_framegate_dot_control_dot_v1_dot_limit__service__pb2.UpdateLimitResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetNodeLimits(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/framegate.control.v1.LimitService/GetNodeLimits',
+            control_dot_gen_dot_framegate_dot_control_dot_v1_dot_limit__service__pb2.GetNodeLimitsRequest.SerializeToString,
+            control_dot_gen_dot_framegate_dot_control_dot_v1_dot_limit__service__pb2.GetNodeLimitsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateNodeLimits(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/framegate.control.v1.LimitService/UpdateNodeLimits',
+            control_dot_gen_dot_framegate_dot_control_dot_v1_dot_limit__service__pb2.UpdateNodeLimitsRequest.SerializeToString,
+            control_dot_gen_dot_framegate_dot_control_dot_v1_dot_limit__service__pb2.UpdateNodeLimitsResponse.FromString,
             options,
             channel_credentials,
             insecure,

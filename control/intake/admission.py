@@ -1,0 +1,148 @@
+"""Who may come in: connection quotas (``quotas``) as the acceptor holds them: which listeners wait, what becomes of who is refused, what is told.
+
+A listener that has to wait is not asked for connections; others go on. The one that has waited longest is first to go on, with one connection, when
+there is room for one. All of it belongs to the acceptor's thread but what says otherwise.
+"""
+
+import collections
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from control.intake.parked import Parked
+from control.intake.quotas import ConnectionQuotas, Refusal, Wait
+from control.logs import RowLog
+from control.meters import Meters
+from proxy.config.limits import LimitsInForce, client_key
+
+__all__ = ["Admission"]
+
+_ROWS_NS: Final = 1_000_000_000
+"""Between two rows about the same listener and reason; all of it is counted."""
+
+
+class _Waiting:
+    """One listener that waits."""
+
+    __slots__ = ("since_ns", "wait")
+
+    def __init__(self, wait: Wait, since_ns: int) -> None:
+        self.wait = wait
+        self.since_ns = since_ns
+
+
+class Admission:
+    """Holds connections against quotas.
+
+    Args:
+        quotas: belong to the acceptor's thread, too.
+        meters: gets ``connection.rejected``, ``connection.parked`` and ``accept.limited.time``.
+        log: gets ``rejected`` and ``accept_waits``, each listener and reason once a second at most.
+        clock: monotonic, in ns.
+
+    Attributes:
+        parked: those that are closed later.
+    """
+
+    def __init__(self, quotas: ConnectionQuotas, meters: Meters, log: RowLog, clock: Callable[[], int]) -> None:
+        self.parked: Final = Parked()
+        self._quotas: Final = quotas
+        self._meters: Final = meters
+        self._log: Final = log
+        self._clock: Final = clock
+        self._waiting: Final[dict[str, _Waiting]] = {}
+        self._ended: Final[collections.deque[tuple[str, str]]] = collections.deque()
+        self._told: Final[dict[tuple[str, str], tuple[int, int]]] = {}  # by listener and reason: when, and how many since then
+        meters.gauge("connection.parked", lambda: len(self.parked))
+
+    def set_limits(self, limits: LimitsInForce) -> None:
+        """Put others in force, for the next connection on. Any thread; the acceptor's is to be woken."""
+        self._quotas.limits = limits
+
+    def ended(self, listener: str, peer: str) -> bool:
+        """A connection that was taken has ended; whether the acceptor's thread is to be woken for it. Event loop only."""
+        self._ended.append((listener, client_key(peer)))
+        return bool(self._waiting)
+
+    def settle(self, failed: Callable[[Exception], None]) -> None:
+        """Give back what has ended since the last time, and close those whose time has come. ``failed`` is told of our bugs."""
+        now_ns = self._clock()
+        self.parked.close_due(now_ns)
+        while self._ended:
+            try:
+                self._quotas.give_back(*self._ended.popleft(), now_ns)
+            except KeyError as error:
+                failed(error)
+        for name, waiting in self._waiting.items():
+            self._meter(name, waiting, now_ns)
+
+    def rest_s(self, most_s: float) -> float:
+        """How long there is nothing to do unless somebody wakes us, at most so long."""
+        times = [waiting.wait.until_ns for waiting in self._waiting.values() if waiting.wait.until_ns]
+        if self.parked.next_ns is not None:
+            times.append(self.parked.next_ns)
+        return min(most_s, max(0, min(times) - self._clock()) / 1e9) if times else most_s
+
+    def waits(self, listener: str) -> bool:
+        """Whether a listener, which has a connection for us, has to wait; then it is in ``resume`` when it need not any more."""
+        now_ns = self._clock()
+        wait = self._quotas.wait(listener, now_ns)
+        if wait is not None:
+            self._waiting[listener] = _Waiting(wait, now_ns)
+            self._tell("accept_waits", listener, wait.reason, key=wait.key)
+        return wait is not None
+
+    def resume(self) -> str | None:
+        """The listener that waited longest of those that need not wait any more; it does not wait from now on."""
+        now_ns = self._clock()
+        for name, waiting in self._waiting.items():
+            wait = self._quotas.wait(name, now_ns)
+            if wait is None:
+                self._meter(name, waiting, now_ns)
+                del self._waiting[name]
+                return name
+            self._meter(name, waiting, now_ns)
+            waiting.wait = wait
+        return None
+
+    def at_once(self, listener: str, most: int) -> int:
+        """How many connections of a listener may be accepted before it is asked again whether it has to wait, and others have their turn."""
+        return 1 if self._quotas.limited(listener) else most
+
+    def refuses(self, listener: str, connection: socket.socket, peer: str, key: str) -> bool:
+        """Whether a connection's address, by its ``client_key``, may not have it; then it is closed, now or later."""
+        now_ns = self._clock()
+        refusal = self._quotas.judge(key, now_ns)
+        if refusal is None:
+            return False
+        self._refused(listener, peer, refusal)
+        if refusal.delay_ns and self.parked.add(connection.fileno(), now_ns + refusal.delay_ns):
+            connection.detach()
+        else:
+            connection.close()
+        return True
+
+    def take(self, listener: str, key: str) -> None:
+        """A processor has a connection of an address."""
+        self._quotas.take(listener, key, self._clock())
+
+    def close(self) -> None:
+        """Close what is parked."""
+        self.parked.close()
+
+    def _refused(self, listener: str, peer: str, refusal: Refusal) -> None:
+        self._meters.add("connection.rejected", listener, refusal.reason)
+        self._tell("rejected", listener, refusal.reason, key=refusal.key, peer=peer, cause="limit")
+
+    def _meter(self, listener: str, waiting: _Waiting, now_ns: int) -> None:
+        self._meters.add("accept.limited.time", listener, waiting.wait.reason, amount=(now_ns - waiting.since_ns) / 1e9)
+        waiting.since_ns = now_ns
+
+    def _tell(self, event: str, listener: str, reason: str, **fields: str) -> None:
+        now_ns = self._clock()
+        told_ns, count = self._told.get((listener, reason), (-_ROWS_NS, 0))
+        if now_ns - told_ns < _ROWS_NS:
+            self._told[listener, reason] = (told_ns, count + 1)
+            return
+        self._told[listener, reason] = (now_ns, 0)
+        self._log.write(event, level="warning", listener=listener, reason=reason, **fields, count=count + 1)

@@ -1,0 +1,204 @@
+"""Quotas: how many connections, and how much traffic each second, the node takes, each listener, and each client address.
+
+The same six keys (``RateLimits``) hold for the node, for a listener and for an address. An address is one of IPv4, or the /64 of one of IPv6, which
+is what one client is given (``client_key``); who connects to a Unix socket has none. What an address may is ``per_address``, with the keys replaced
+that the most specific override for it gives (``AddressLimits``). Control holds connections against them, processors bytes and frames; both get
+them as ``LimitsInForce``.
+"""
+
+import dataclasses
+import ipaddress
+import socket
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+from proxy.config.key import Key, model_from_wire
+
+__all__ = [
+    "ANY_ADDRESS",
+    "UNLIMITED",
+    "UNLIMITED_NODE",
+    "AddressLimit",
+    "AddressLimits",
+    "LimitOverride",
+    "LimitsConfig",
+    "LimitsInForce",
+    "RateLimits",
+    "client_key",
+    "limits_from_wire",
+    "limits_in_force",
+    "limits_to_wire",
+    "parse_network",
+]
+
+Access = Literal["allow", "deny"]
+CONNECTIONS: Final = Key("open at once; 0 is unlimited", range=(0, 10_000_000), live=True)
+CONNECTION_RATE: Final = Key("connections accepted per second; 0 is unlimited", range=(0, 1_000_000), live=True)
+REQUEST_BYTES: Final = Key("of frames from clients; 0 is unlimited", "bytes/s", (0, 1024**4), live=True)
+RESPONSE_BYTES: Final = Key("of frames to clients; 0 is unlimited", "bytes/s", (0, 1024**4), live=True)
+REQUEST_FRAMES: Final = Key("frames from clients per second; 0 is unlimited", range=(0, 1_000_000_000), live=True)
+RESPONSE_FRAMES: Final = Key("frames to clients per second; 0 is unlimited", range=(0, 1_000_000_000), live=True)
+_GIVEN: Final = "of each address in the network; left out: as ``per_address``"
+_IPV6_PREFIX: Final = 64
+_MAPPED: Final = bytes(10) + b"\xff\xff"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RateLimits:
+    """What the node, a listener or a client address may take. 0 is unlimited, of each."""
+
+    connections: Annotated[int, CONNECTIONS] = 0
+    connection_rate: Annotated[int, CONNECTION_RATE] = 0
+    request_bytes_rate: Annotated[int, REQUEST_BYTES] = 0
+    response_bytes_rate: Annotated[int, RESPONSE_BYTES] = 0
+    request_frames_rate: Annotated[int, REQUEST_FRAMES] = 0
+    response_frames_rate: Annotated[int, RESPONSE_FRAMES] = 0
+
+
+UNLIMITED: Final = RateLimits()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LimitOverride:
+    """What each client address of a network may take, where it is not what others may. The most specific network of an address decides alone."""
+
+    network: Annotated[str, Key("CIDR; of IPv6 at most a /64, which is what counts as one address; unique")]
+    access: Annotated[Access, Key("``deny`` closes its connections as soon as they are accepted, and the other keys have no effect")] = "allow"
+    connections: Annotated[int | None, CONNECTIONS._replace(meaning=_GIVEN, live=False)] = None
+    connection_rate: Annotated[int | None, CONNECTION_RATE._replace(meaning=_GIVEN, live=False)] = None
+    request_bytes_rate: Annotated[int | None, REQUEST_BYTES._replace(meaning=_GIVEN, live=False)] = None
+    response_bytes_rate: Annotated[int | None, RESPONSE_BYTES._replace(meaning=_GIVEN, live=False)] = None
+    request_frames_rate: Annotated[int | None, REQUEST_FRAMES._replace(meaning=_GIVEN, live=False)] = None
+    response_frames_rate: Annotated[int | None, RESPONSE_FRAMES._replace(meaning=_GIVEN, live=False)] = None
+
+    def over(self, limits: RateLimits) -> RateLimits:
+        """The limits with those replaced that it gives."""
+        given = {name: value for name in _NAMES if (value := getattr(self, name)) is not None}
+        return dataclasses.replace(limits, **given)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsConfig(RateLimits):
+    """Of the whole node; those of a listener are its own."""
+
+    protected_listener: Annotated[
+        str | None,
+        Key(
+            "the name of one whose connections never wait for the node's ``connections`` and ``connection_rate``; the idlest connections of the "
+            "others make room. Its own limits hold, and those of addresses"
+        ),
+    ] = None
+    per_address: Annotated[RateLimits, Key("of each client address")] = UNLIMITED
+    overrides: Annotated[tuple[LimitOverride, ...], Key("of the addresses in some networks; the most specific network decides", live=True)] = ()
+
+
+UNLIMITED_NODE: Final = LimitsConfig()
+_NAMES: Final = tuple(field.name for field in dataclasses.fields(RateLimits))
+ANY_ADDRESS: Final = ""
+"""The network of who has no override."""
+_NO_ADDRESS: Final = ""
+"""The key of a Unix socket's client."""
+
+
+def client_key(peer: str) -> str:
+    """What counts as one client address, of ``host:port`` or ``[v6]:port`` as ``format_peer`` gives it: an IPv4 address (also one written as IPv6),
+    or the /64 of an IPv6 one. Empty when it has none, as a Unix socket's client.
+    """
+    if peer.startswith("unix:"):
+        return _NO_ADDRESS
+    host = peer.rpartition(":")[0]
+    if not host.startswith("["):
+        return host
+    packed = socket.inet_pton(socket.AF_INET6, host[1:-1].partition("%")[0])
+    if packed.startswith(_MAPPED):
+        return socket.inet_ntop(socket.AF_INET, packed[12:])
+    return f"{socket.inet_ntop(socket.AF_INET6, packed[:8] + bytes(8))}/{_IPV6_PREFIX}"
+
+
+def parse_network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    """The network of an override. Raises ValueError with a sentence that says what would be right."""
+    network = ipaddress.ip_network(text)
+    if network.version == 6 and network.prefixlen > _IPV6_PREFIX:
+        raise ValueError(f"{text} is part of a /{_IPV6_PREFIX}, and of IPv6 the whole of that counts as one address")
+    return network
+
+
+class AddressLimit(NamedTuple):
+    """What one address may, and which override says so (``ANY_ADDRESS``: none)."""
+
+    limits: RateLimits
+    network: str = ANY_ADDRESS
+    denied: bool = False
+
+
+class AddressLimits:
+    """What each client address may. Not to be changed: a change of the configuration makes another.
+
+    Args:
+        per_address: of those without an override.
+        overrides: their networks were validated, and no two are the same.
+    """
+
+    def __init__(self, per_address: RateLimits, overrides: Iterable[LimitOverride] = ()) -> None:
+        self._others: Final = AddressLimit(per_address)
+        self._networks: Final[dict[tuple[int, int, int], AddressLimit]] = {}
+        for override in overrides:
+            network = parse_network(override.network)
+            limit = AddressLimit(override.over(per_address), str(network), override.access == "deny")
+            self._networks[network.version, network.prefixlen, int(network.network_address) >> (network.max_prefixlen - network.prefixlen)] = limit
+        self._lengths: Final = {version: sorted({length for of, length, _ in self._networks if of == version}, reverse=True) for version in (4, 6)}
+
+    @property
+    def kinds(self) -> list[RateLimits]:
+        """All that some address may have: of those without an override, and of each network."""
+        return [self._others.limits, *(limit.limits for limit in self._networks.values())]
+
+    def of(self, key: str) -> AddressLimit:
+        """What the address with a key of ``client_key``'s may. Who has none is not limited."""
+        if not self._networks or key == _NO_ADDRESS:
+            return self._others if key != _NO_ADDRESS else _UNLIMITED
+        if ":" in key:
+            version, bits, packed = 6, 128, socket.inet_pton(socket.AF_INET6, key.partition("/")[0])
+        else:
+            version, bits, packed = 4, 32, socket.inet_pton(socket.AF_INET, key)
+        number = int.from_bytes(packed, "big")
+        for length in self._lengths[version]:
+            found = self._networks.get((version, length, number >> (bits - length)))
+            if found is not None:
+                return found
+        return self._others
+
+
+_UNLIMITED: Final = AddressLimit(UNLIMITED)
+
+
+class LimitsInForce(NamedTuple):
+    """Of the node (without ``connections`` and ``connection_rate`` for the protected listener), of each listener by name, and of addresses."""
+
+    node: RateLimits
+    listeners: dict[str, RateLimits]
+    addresses: AddressLimits
+
+
+def limits_in_force(limits: LimitsConfig, listeners: Mapping[str, RateLimits]) -> LimitsInForce:
+    """All quotas, ready to be asked; ``listeners``: of every one, by name."""
+    return LimitsInForce(limits, dict(listeners), AddressLimits(limits.per_address, limits.overrides))
+
+
+def limits_to_wire(limits: LimitsConfig, listeners: Mapping[str, RateLimits]) -> dict[str, Any]:
+    """All quotas as JSON-ready values, for ``Change.limits``: ``{"node": {…}, "listeners": {name: {…}}, "per_address": {…}, "overrides": [{…}]}``."""
+    return {
+        "node": {name: getattr(limits, name) for name in _NAMES},
+        "listeners": {name: dataclasses.asdict(item) for name, item in listeners.items()},
+        "per_address": dataclasses.asdict(limits.per_address),
+        "overrides": [dataclasses.asdict(item) for item in limits.overrides],
+    }
+
+
+def limits_from_wire(row: Mapping[str, Any]) -> LimitsInForce:
+    """The inverse, ready to be asked; the values were validated by the sender, so a wrong shape raises TypeError or ValueError."""
+    return LimitsInForce(
+        node=model_from_wire(RateLimits, row["node"]),
+        listeners={name: model_from_wire(RateLimits, item) for name, item in row["listeners"].items()},
+        addresses=AddressLimits(model_from_wire(RateLimits, row["per_address"]), [model_from_wire(LimitOverride, item) for item in row["overrides"]]),
+    )

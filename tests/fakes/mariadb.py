@@ -1,0 +1,132 @@
+"""A real MariaDB server, and its own clients: the command line, and the library, by Perl's DBI, which prepares statements on the server."""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from control.demo.processes import ending_with_us
+
+__all__ = ["LARGEST", "PASSWORD", "USER", "MariaDB", "missing_packages", "perl", "sql"]
+
+USER = "app"
+PASSWORD = "a-secret-of-the-tests"
+LARGEST = 64 << 20
+"""Bytes of the largest message that server and clients take, of as many packets as it needs."""
+
+SBIN = "/usr/sbin"  # where Debian has servers, and few people's path leads
+SMALL = ("--innodb-buffer-pool-size=8M", "--innodb-log-file-size=4M", "--innodb-flush-log-at-trx-commit=0")
+SETUP = f"CREATE DATABASE peers;\nCREATE USER {USER}@localhost IDENTIFIED BY '{PASSWORD}';\nGRANT ALL ON peers.* TO {USER}@localhost;\n"
+START_S = 30.0
+
+
+def server_program() -> str | None:
+    """The server's, if it is here."""
+    return shutil.which("mariadbd", path=os.pathsep.join((os.environ.get("PATH", os.defpath), SBIN)))
+
+
+def missing_packages() -> list[str]:
+    """What a test with MariaDB needs and this machine does not have, by the names of Debian's packages."""
+    missing = [] if server_program() else ["mariadb-server-core"]
+    missing += [] if shutil.which("mariadb") else ["mariadb-client-core"]
+    driver = ["perl", "-MDBD::MariaDB", "-e", "1"]
+    has_driver = shutil.which("perl") and subprocess.run(driver, stderr=subprocess.DEVNULL, check=False).returncode == 0
+    return missing + ([] if has_driver else ["libdbd-mariadb-perl"])
+
+
+class MariaDB:
+    """A server with a database ``peers`` and one user. It listens on a file only: who reaches it by a port came through a proxy.
+
+    Attributes:
+        address: as an endpoint of an upstream.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._socket = folder / "server.sock"
+        self.address = f"unix:{self._socket}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "setup.sql").write_text(SETUP)
+        common = ["--no-defaults", f"--datadir={self.folder / 'data'}", *SMALL, *(["--user=root"] if os.geteuid() == 0 else [])]
+        install = ["mariadb-install-db", *common, "--auth-root-authentication-method=normal", "--skip-test-db"]
+        done = subprocess.run(install, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        server = server_program()
+        assert server is not None, "look at missing_packages first"
+        files = [f"--socket={self._socket}", f"--pid-file={self.folder / 'server.pid'}", f"--init-file={self.folder / 'setup.sql'}"]
+        with (self.folder / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                ending_with_us([server, *common, *files, "--skip-networking", f"--max-allowed-packet={LARGEST}"]),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def _wait_until_ready(self) -> None:
+        """It listens when it has done what ``setup.sql`` says."""
+        assert self._process is not None
+        deadline = time.monotonic() + START_S
+        while True:
+            with socket.socket(socket.AF_UNIX) as sock, contextlib.suppress(OSError):
+                sock.connect(str(self._socket))
+                return
+            alive = self._process.poll() is None and time.monotonic() < deadline
+            assert alive, (self.folder / "server.log").read_text()
+            time.sleep(0.02)
+
+    def _stop(self) -> None:
+        assert self._process is not None
+        self._process.terminate()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stop()
+
+
+def sql(
+    address: tuple[str, int], statements: str, *options: str, password: str = PASSWORD, timeout: float = 30.0
+) -> "subprocess.CompletedProcess[bytes]":
+    """MariaDB's command line at a port: rows on standard output, a line for each, values between tabs, nothing escaped, no names.
+
+    Args:
+        address: of the proxy.
+        statements: what it reads.
+        options: more of its own.
+        password: of the user.
+        timeout: seconds it may take.
+    """
+    command = ["mariadb", "--no-defaults", "--protocol=tcp", f"--host={address[0]}", f"--port={address[1]}", f"--user={USER}", "--database=peers"]
+    command += ["--skip-ssl", f"--max-allowed-packet={LARGEST}", "--batch", "--raw", "--skip-column-names", *options]
+    return subprocess.run(
+        command, input=statements.encode(), capture_output=True, timeout=timeout, check=False, env={**os.environ, "MYSQL_PWD": password}
+    )
+
+
+def perl(address: tuple[str, int], script: str, *arguments: str, timeout: float = 30.0) -> str:
+    """What a script prints that finds ``$db`` connected, with statements prepared by the server and errors that end it."""
+    source = f"DBI:MariaDB:database=peers;host={address[0]};port={address[1]};mariadb_ssl=0;mariadb_max_allowed_packet={LARGEST}"
+    connect = "use strict; use warnings; use DBI; my ($source, $user, $password) = splice @ARGV, 0, 3;"
+    connect += " my $db = DBI->connect($source, $user, $password, {RaiseError => 1, PrintError => 0, mariadb_server_prepare => 1});\n"
+    command = ["perl", "-e", connect + script, source, USER, PASSWORD, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

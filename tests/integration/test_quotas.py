@@ -1,0 +1,117 @@
+"""Connection quotas of a whole framegate: real processors, limits changed under load. Numbers are those of the reference's list."""
+
+import contextlib
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.framegate import Framegate, Witness
+from tests.fakes.upstream import frame, read_frame
+
+REFUSED = "framegate_connection_rejected_total"
+
+
+def listeners(base: dict[str, Any], /, **limits: dict[str, Any]) -> list[dict[str, Any]]:
+    """Listeners like the plain one, with these names and limits."""
+    return [{**base["listeners"][0], "name": name, "limits": given} for name, given in limits.items()]
+
+
+def echoes(sock: socket.socket, body: bytes = b"x") -> bool:
+    """Whether a frame comes back before the connection ends."""
+    try:
+        sock.sendall(frame(body))
+        return read_frame(sock) == body
+    except (ConnectionError, EOFError, AssertionError):
+        return False
+
+
+def opened(proxy: Framegate, listener: str, count: int) -> list[socket.socket]:
+    """So many connections that work."""
+    made = [proxy.connect(listener) for _ in range(count)]
+    assert all(echoes(sock) for sock in made)
+    return made
+
+
+def closed_by(sock: socket.socket) -> None:
+    """Wait until the other side has ended it."""
+    with contextlib.suppress(ConnectionResetError):
+        assert sock.recv(1) == b""
+
+
+@pytest.mark.slow
+def test_limits_under_load_are_raised_lowered_and_removed(tmp_path: Path, plain: dict[str, Any]) -> None:
+    """Numbers 182, 185 and 192: while frames pass on another connection."""
+    config = {**plain, "processors": 2, "limits": {"per_address": {"connections": 6}}, "listeners": listeners(plain, plain={}, other={})}
+    with Framegate(tmp_path, config) as proxy, contextlib.ExitStack() as close, Witness(proxy, "other") as witness:
+        first = [close.enter_context(sock) for sock in opened(proxy, "plain", 5)]
+        closed_by(close.enter_context(proxy.connect("plain")))
+        assert proxy.metric(REFUSED, framegate_listener="plain", framegate_reason="address_connections") == 1
+        assert proxy.cli("limits", "set", "--network", "127.0.0.0/8", "--connections", "7").returncode == 0
+        opened_now = close.enter_context(opened(proxy, "plain", 1)[0])
+        assert proxy.cli("limits", "set", "--network", "127.0.0.0/8", "--remove").returncode == 0
+        closed_by(close.enter_context(proxy.connect("plain")))
+        assert proxy.cli("limits", "set", "--per-address", "--connections", "0").returncode == 0
+        assert proxy.cli("limits", "set", "--listener", "plain", "--connections", "6").returncode == 0
+        waits = close.enter_context(proxy.connect("plain"))
+        waits.sendall(frame(b"late"))
+        row = proxy.wait_row(lambda row: row["event"] == "accept_waits")
+        assert row["key"] == "listeners[plain].limits.connections"
+        peer = "{}:{}".format(*opened_now.getsockname())
+        opened_now.close()
+        assert read_frame(waits) == b"late"
+        proxy.closed_row(peer)
+        assert all(echoes(sock) for sock in (*first, waits))
+        witness.stop()
+
+
+@pytest.mark.slow
+def test_a_storm_on_the_protected_listener_closes_the_idlest_of_the_other(tmp_path: Path, plain: dict[str, Any]) -> None:
+    """Numbers 186 and 194."""
+    limits = {"connections": 8, "protected_listener": "brokers"}
+    config = {**plain, "limits": limits, "listeners": listeners(plain, clients={}, brokers={})}
+    with Framegate(tmp_path, config) as proxy, contextlib.ExitStack() as close:
+        clients = [close.enter_context(sock) for sock in opened(proxy, "clients", 8)]
+        for sock in (clients[5], clients[2], clients[7]):  # who moved last; the others are idle since they came
+            time.sleep(0.005)
+            assert echoes(sock)
+        waits = close.enter_context(proxy.connect("clients"))
+        waits.sendall(frame(b"late"))
+        brokers = [close.enter_context(sock) for sock in opened(proxy, "brokers", 5)]
+        for sock in (clients[0], clients[1], clients[3], clients[4], clients[6]):
+            row = proxy.closed_row(sock)
+            assert (row["cause"], row["listener"], row["side"]) == ("limit", "clients", "internal")
+        assert all(echoes(sock) for sock in (clients[5], clients[2], clients[7], *brokers))
+        waits.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            waits.recv(1)
+        waits.settimeout(10)
+        brokers[0].close()
+        assert read_frame(waits) == b"late"
+        assert proxy.metric("framegate_connection_closed_total", framegate_cause="limit") == 5
+
+
+@pytest.mark.slow
+def test_rates_settle_and_who_comes_too_often_is_closed_after_a_delay(tmp_path: Path, plain: dict[str, Any]) -> None:
+    """Numbers 188 and 190, in real time: three seconds, for a rate is one of time."""
+    config = {**plain, "listeners": listeners(plain, plain={"connection_rate": 20})}
+    with Framegate(tmp_path, config) as proxy, contextlib.ExitStack() as close:
+        began = time.monotonic()
+        storm = [close.enter_context(proxy.connect("plain")) for _ in range(60)]
+        for sock in storm:
+            sock.sendall(frame(b"y"))
+        assert all(read_frame(sock) == b"y" for sock in storm)
+        assert time.monotonic() - began >= 1.9, "20 at once, and 40 more at 20 a second"
+        assert proxy.metric("framegate_accept_limited_time_seconds_total", framegate_reason="listener_connection_rate") > 1
+        assert proxy.cli("limits", "set", "--listener", "plain", "--connection-rate", "0").returncode == 0
+        assert proxy.cli("limits", "set", "--per-address", "--connection-rate", "1").returncode == 0
+        began = time.monotonic()
+        assert echoes(close.enter_context(proxy.connect("plain")))
+        refused = close.enter_context(proxy.connect("plain"))
+        closed_by(refused)
+        assert time.monotonic() - began >= 1, "which is when its address might have come again"
+        assert proxy.metric(REFUSED, framegate_reason="address_connection_rate") == 1
+        assert proxy.metric("framegate_connection_parked") == 0
+        assert proxy.stop() == 0

@@ -1,0 +1,242 @@
+"""The pool that finds leaks: each error on purpose, and what is told of it; afterwards the count is right again."""
+
+import gc
+
+import pytest
+
+from proxy.cause import Cause
+from proxy.network.channel import Channel
+from proxy.network.leak_finding import LeakFindingAccount, LeakFindingPool, LentRun
+from proxy.network.memory_pool import BEGUN, PENDING, PIECE_OVERHEAD, TLS
+from proxy.network.receive import Receive, ReceiveLimit
+from proxy.network.run import Run
+from proxy.network.send import Send
+from proxy.network.stats import SideStats
+from tests.fakes.clock import FakeClock
+from tests.fakes.network import frame, net_bench
+
+BOOKED = 10 + PIECE_OVERHEAD
+
+
+class Desk:
+    """A pool with two listeners, and one receive and one send of the first, called ``channel 7``."""
+
+    def __init__(self) -> None:
+        self.pool = LeakFindingPool(1 << 20, FakeClock().now_ns)
+        self.account, self.other = self.pool.account(0), self.pool.account(0)
+        self.receive = Receive(self.account, ReceiveLimit(-1), SideStats())
+        self.send = Send(self.account)
+        self.pool.watch("channel 7", self.receive, self.send)
+
+    def lent(self) -> Run:
+        """A run with a lease, of a frame that came in two reads."""
+        assert self.receive.feed(frame(20)[:10]) is None
+        run = self.receive.feed(frame(20)[10:])
+        assert run is not None
+        assert run.lease == self.pool.used == BOOKED
+        return run
+
+    def found(self) -> str:
+        """The only thing that was found; nothing is booked now."""
+        (text,) = self.pool.found
+        assert (self.pool.count, self.pool.used, self.pool.begun, self.pool.pending, self.pool.tls) == (1, 0, 0, 0, 0)
+        assert (self.account.used, self.other.used) == (0, 0)
+        return text
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def release(account: object, run: Run) -> None:
+    """As ``Channel.discard``."""
+    assert isinstance(account, LeakFindingAccount)
+    lease, run.lease = run.lease, 0
+    account.release(BEGUN, int(lease), run)
+
+
+def test_who_gives_everything_back_is_not_told_of(desk: Desk) -> None:
+    run = desk.lent()
+    assert isinstance(run, LentRun)
+    assert b"".join(run.pieces()) == frame(20)
+    release(desk.account, run)
+    run = desk.lent()
+    desk.send.begin(run.pieces(), 3, 1, int(run.lease), run)
+    run.lease = 0
+    del run
+    assert (desk.pool.begun, desk.pool.pending) == (0, desk.send.booked)
+    desk.send.advance(21)
+    desk.send.finish()
+    desk.send.finish()
+    desk.receive.feed(frame(20)[:10])
+    assert desk.receive.drop() == 10
+    assert desk.receive.drop() == 0
+    desk.pool.settle(desk.receive)
+    assert (desk.pool.found, desk.pool.used) == ([], 0)
+
+
+def test_a_lease_that_is_given_back_twice(desk: Desk) -> None:
+    run = desk.lent()
+    release(desk.account, run)
+    run.lease = BOOKED
+    release(desk.account, run)
+    assert desk.found() == f"a run of Receive of channel 7 gives back {BOOKED} bytes of its lease again"
+
+
+def test_a_lease_that_is_sent_and_given_back(desk: Desk) -> None:
+    """The pending send has it; what it holds is not touched."""
+    run = desk.lent()
+    desk.send.begin(run.pieces(), 0, 1, int(run.lease), run)
+    held = int(desk.send.booked)
+    release(desk.account, run)  # the lease was not set to 0
+    assert desk.pool.used == desk.pool.pending == held
+    desk.send.finish()
+    assert "again" in desk.found()
+
+
+def test_a_lease_that_another_run_takes_over_unseen(desk: Desk) -> None:
+    """As runs are joined: whoever has it then gives it back, once."""
+    run = desk.lent()
+    joined = Run(None, 0, b"joined", 0, 6, 1, int(run.lease))
+    run.lease = 0
+    del run
+    gc.collect()
+    assert desk.pool.found == []
+    release(desk.account, joined)
+    assert (desk.pool.found, desk.pool.used) == ([], 0)
+    joined.lease = BOOKED
+    release(desk.account, joined)
+    assert desk.found() == f"somebody gives back {BOOKED} bytes (begun), and has 0: twice, or what is another's"
+
+
+def test_a_lease_that_has_grown(desk: Desk) -> None:
+    """As a frame's that waits for a handler: it is given back whole, or told whole."""
+    run = desk.lent()
+    desk.account.charge(BEGUN, 30)
+    run.lease += 30
+    release(desk.account, run)
+    assert (desk.pool.found, desk.pool.used) == ([], 0)
+    run = desk.lent()
+    desk.account.charge(BEGUN, 30)
+    run.lease += 30
+    del run
+    gc.collect()
+    assert f"its lease of {BOOKED + 30} bytes" in desk.found()
+
+
+def test_bytes_of_a_holder_that_are_given_back_twice(desk: Desk) -> None:
+    desk.account.charge(TLS, 5, desk.send)
+    desk.account.charge(TLS, 7, desk.receive)
+    desk.account.release(TLS, 5, desk.send)
+    desk.account.release(TLS, 5, desk.send)
+    assert desk.pool.tls == 7
+    desk.account.release(TLS, 7, desk.receive)
+    assert desk.found() == "Send of channel 7 gives back 5 bytes (tls), and has 0: twice, or what is another's"
+
+
+def test_bytes_that_are_given_back_as_another_kind(desk: Desk) -> None:
+    desk.account.charge(TLS, 5, desk.send)
+    desk.account.release(PENDING, 5, desk.send)
+    desk.account.release(TLS, 5, desk.send)
+    assert desk.found() == "Send of channel 7 gives back 5 bytes (pending), and has 0: twice, or what is another's"
+
+
+def test_a_lease_that_goes_to_another_listeners_account(desk: Desk) -> None:
+    release(desk.other, desk.lent())
+    assert desk.found() == f"LentRun gives back {BOOKED} bytes (begun) to another account than it has them of"
+
+
+def test_a_lease_that_another_listener_sends(desk: Desk) -> None:
+    run = desk.lent()
+    theirs = Send(desk.other)
+    theirs.begin(run.pieces(), 0, 1, int(run.lease), run)
+    run.lease = 0
+    assert (desk.account.used, desk.other.used) == (0, theirs.booked)
+    theirs.finish()
+    assert "of another account" in desk.found()
+
+
+def test_a_holder_that_books_at_two_accounts(desk: Desk) -> None:
+    desk.account.charge(PENDING, 5, desk.send)
+    desk.other.charge(PENDING, 5, desk.send)
+    assert desk.pool.found == ["Send of channel 7 books 5 bytes (pending) at a second account"]
+
+
+def test_a_run_that_is_dropped_with_its_lease(desk: Desk) -> None:
+    run = desk.lent()
+    del run
+    gc.collect()
+    assert desk.found() == f"a run of Receive of channel 7 is gone with its lease of {BOOKED} bytes: 1 frames, 24 bytes"
+
+
+def test_a_run_that_is_dropped_when_another_has_its_lease(desk: Desk) -> None:
+    """As a run that is re-framed: the one that is sent has it."""
+    run = desk.lent()
+    sent = run.give_lease(Run(None, 0, b"again", 0, 5, 1, 0))
+    assert (sent.data, sent.lease, run.lease) == (b"again", BOOKED, 0)
+    del run
+    assert desk.pool.found == []
+    del sent
+    gc.collect()
+    assert "is gone with its lease" in desk.found()
+
+
+def test_a_channel_that_keeps_something_when_it_is_closed(desk: Desk) -> None:
+    desk.receive.feed(frame(20)[:10])
+    desk.pool.settle(desk.receive)
+    assert desk.found() == f"Receive of channel 7 has {BOOKED} bytes (begun) when it is closed"
+    desk.pool.settle(desk.receive)  # it is closed once, and asked for it no more
+
+
+def test_no_more_than_a_hundred_texts_are_kept(desk: Desk) -> None:
+    for _ in range(105):
+        desk.account.release(PENDING, 1, desk.send)
+    assert (desk.pool.count, len(desk.pool.found)) == (105, 100)
+
+
+def test_a_fault_of_the_pool_is_told_where_faults_are() -> None:
+    """Over sockets: a listener that forgets a run of a frame that came in two reads. Traffic goes on."""
+    with net_bench(kind="leak_finding") as bench:
+        bench.faults = 1
+        channel, peer = bench.ready_pair()
+        received, dropped = bench.listener.received, []
+
+        def receive(channel: Channel, run: Run) -> None:
+            if dropped:
+                received(channel, run)
+            else:
+                dropped.append(run.size)
+
+        bench.listener.received = receive  # type: ignore[method-assign]
+        for _ in range(2):
+            peer.send(frame(20)[:10])
+            bench.poll()
+            peer.send(frame(20)[10:])
+            bench.poll()
+        assert (bench.listener.frames[channel], channel.frames_received) == (1, 2)
+        (fault,) = bench.selector.faults.take()
+        assert (fault.place, fault.times) == ("pool", 1)
+        assert fault.error == f"a run of Receive of downstream channel 1 is gone with its lease of {BOOKED} bytes: 1 frames, 24 bytes"
+        assert bench.pool.used == 0
+        bench.leaks = [fault.error]
+
+
+def test_a_connection_is_looked_at_when_it_is_closed() -> None:
+    with net_bench(kind="leak_finding") as bench:
+        channel, peer = bench.ready_pair()
+        bench.pool.common.charge(TLS, 5, channel.read_half.receive)
+        peer.close()
+        bench.poll_until(lambda: "end_of_stream" in bench.listener.words())
+        assert bench.pool.used == 5
+        channel.close(Cause.ADMIN)
+        bench.poll()
+        (fault,) = bench.selector.faults.take()
+        assert fault[:3] == ("pool", 1, "Receive of downstream channel 1 has 5 bytes (tls) when it is closed")
+        assert bench.pool.used == 0
+        bench.leaks, bench.faults = [fault.error], 1
+
+
+def test_a_run_is_lent_only_where_something_is_booked(desk: Desk) -> None:
+    desk.receive.feed(frame(1))
+    assert type(desk.receive.feed(frame(3) + frame(5))) is Run

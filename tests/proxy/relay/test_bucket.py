@@ -1,0 +1,412 @@
+"""proxy.relay.bucket: a rate that is kept to within 5 % over a second, shared fairly, starving nobody and wasting nothing."""
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.relay.bucket import WHOLE, Bucket, Stake
+from tests.fakes.readers import Reader, ReaderBench
+
+SECOND = 1_000_000_000
+
+
+@pytest.fixture
+def bench() -> Iterator[ReaderBench]:
+    made = ReaderBench()
+    yield made
+    made.close()
+
+
+def amount(reader: Reader, *, frames: bool) -> int:
+    return reader.whole if frames else reader.bytes
+
+
+def course(bench: ReaderBench, bucket: Bucket, seconds: int, *, step_ms: float = 2, most: int = 8) -> list[int]:
+    """What had passed after each step."""
+    passed = [int(bucket.passed)]
+    for _ in range(int(seconds * 1000 / step_ms)):
+        bench.run(step_ms / 1000, step_ms=step_ms, most=most)
+        passed.append(int(bucket.passed))
+    return passed
+
+
+def seconds_of(passed: list[int], step_ms: float = 2) -> list[int]:
+    """What each second had, wherever it begins."""
+    steps = int(1000 / step_ms)
+    return [after - before for before, after in zip(passed, passed[steps:], strict=False)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 50])
+@pytest.mark.parametrize("rate", [1_000, 33_333, 1_000_000, 47_000_000, 1_000_000_000])
+def test_every_second_of_bytes_is_within_5_percent(bench: ReaderBench, rate: int, count: int) -> None:
+    bucket = bench.bucket(rate)
+    size = max(4, rate // 1000)
+    for _ in range(count):
+        bench.add(bucket, more=lambda: size)
+    seconds = seconds_of(course(bench, bucket, 3, most=8 if rate < SECOND else 40))
+    assert 0.95 * rate <= min(seconds)
+    assert max(seconds) <= 1.05 * rate
+
+
+@pytest.mark.parametrize("count", [1, 2, 10])
+@pytest.mark.parametrize("rate", [1, 3, 20, 333, 10_000, 200_000])
+def test_every_second_of_frames_is_within_5_percent_and_a_frame(bench: ReaderBench, rate: int, count: int) -> None:
+    bucket = bench.bucket(rate, frames=True)
+    for _ in range(count):
+        bench.add(bucket, more=lambda: 4)
+    seconds = seconds_of(course(bench, bucket, 2, most=16))
+    assert min(0.95 * rate, rate - 1) <= min(seconds)
+    assert max(seconds) <= max(1.05 * rate, rate + 1)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.5, 1.0, 10.0])
+def test_a_frame_passes_however_large_and_is_paid_for_afterwards(bench: ReaderBench, share: float) -> None:
+    rate = 100_000
+    bucket = bench.bucket(rate)
+    size = int(rate * share)
+    bench.add(bucket, more=lambda: size)
+    bench.add(bucket, more=lambda: size)
+    passed = course(bench, bucket, 45 if share == 10.0 else 8)
+    assert max(seconds_of(passed)) <= 1.05 * rate + 2 * size, "no more than the frames that were begun"
+    periods = [second for first, second in itertools.pairwise(passed) if second - first >= size // 2]
+    assert len(periods) >= 3, "nobody is shut out"
+    lasted = len(passed) * 0.002
+    assert passed[-1] <= rate * (lasted + 0.05) + 2 * size
+    assert passed[-1] >= rate * lasted * 0.95 - size
+
+
+def test_a_million_frames_a_second_are_kept_to(bench: ReaderBench) -> None:
+    bucket = bench.bucket(1_000_000, frames=True)
+    reader = bench.add(bucket)
+    for _ in range(1000):  # a read has so many frames; which they are does not matter here
+        bench.selector.poll(0)
+        if bucket.admits(reader.stakes[0], bench.clock.now):
+            bucket.charge(reader.stakes[0], 2_500, bench.clock.now)
+        elif reader.stakes[0].ticket == 0:
+            reader.waits = True
+            bucket.wait(reader.stakes[0], bench.clock.now)
+        bench.clock.advance_ms(1)
+    assert 950_000 <= bucket.passed <= 1_050_000
+
+
+@pytest.mark.parametrize("count", [2, 5, 50])
+def test_those_that_are_always_busy_get_the_same_whatever_their_frames(bench: ReaderBench, count: int) -> None:
+    bucket = bench.bucket(1_000_000)
+    sizes = itertools.cycle([4, 104, 5_000, 64_000])
+    readers = [bench.add(bucket, more=lambda size=size: size) for size, _ in zip(sizes, range(count), strict=False)]
+    quiet = [bench.add(bucket) for _ in range(count)]
+    for turn in range(2 * count):
+        bench.run(0.1, step_ms=10)
+        quiet[turn % count].frames.append(1000)
+    start = [reader.bytes for reader in readers]
+    for turn in range(6 * count):
+        bench.run(0.1, step_ms=10)
+        quiet[turn % count].frames.append(1000)
+    had = [reader.bytes - before for reader, before in zip(readers, start, strict=True)]
+    if max(had) / min(had) > 1.1:
+        assert max(had) - min(had) <= 64_000 + 2 * bucket.quantum, "but for a frame, and two reads"
+    assert sum(had) ** 2 / (count * sum(one * one for one in had)) > 0.99, "Jain's index"
+    assert all(reader.bytes >= 7_000 for reader in quiet), "who wants little gets it"
+
+
+def test_the_rate_of_who_wants_nothing_is_used_by_the_others(bench: ReaderBench) -> None:
+    bucket = bench.bucket(1_000_000)
+    idle = [bench.add(bucket, frames=[100]) for _ in range(9)]
+    busy = bench.add(bucket, more=lambda: 500)
+    bench.run(2)
+    assert busy.bytes >= 1.9 * 1_000_000
+    assert [reader.bytes for reader in idle] == [100] * 9
+
+
+def test_small_requests_of_many_use_up_the_rate(bench: ReaderBench) -> None:
+    """Each turn takes much less than a read may: turns follow each other at once, not one a millisecond."""
+    bucket = bench.bucket(2_000_000)
+    readers = [bench.add(bucket) for _ in range(50)]
+    passed = 0
+    for _ in range(2_000):
+        for reader in readers:
+            if not reader.frames:
+                reader.frames.append(100)  # 50 x 100 bytes a millisecond: 5 MB/s are asked for
+        before = int(bucket.passed)
+        bench.run(0.001, step_ms=1, most=20)
+        passed += int(bucket.passed) - before
+    assert passed >= 0.95 * 4_000_000
+    turns = [reader.whole for reader in readers]
+    assert max(turns) <= 1.1 * min(turns)
+
+
+def test_who_was_away_has_saved_nothing_up(bench: ReaderBench) -> None:
+    bucket = bench.bucket(1_000_000)
+    first, second = bench.add(bucket, more=lambda: 500), bench.add(bucket)
+    bench.run(5)
+    second.more = lambda: 500
+    before = (first.bytes, second.bytes)
+    bench.run(2)
+    had = first.bytes - before[0], second.bytes - before[1]
+    assert abs(had[0] - had[1]) <= 40_000
+
+
+def test_who_used_much_while_nobody_else_wanted_it_owes_nothing(bench: ReaderBench) -> None:
+    bucket = bench.bucket(1_000_000)
+    first = bench.add(bucket, more=lambda: 500)
+    bench.run(10)
+    second = bench.add(bucket, more=lambda: 500)
+    before = first.bytes
+    bench.run(1)
+    assert abs(first.bytes - before - second.bytes) <= 40_000
+
+
+def test_after_a_rest_no_more_than_the_burst_is_there(bench: ReaderBench) -> None:
+    bucket = bench.bucket(1_000_000)
+    reader = bench.add(bucket, more=lambda: 100)
+    bench.run(1)
+    reader.more = None
+    bench.run(3600, step_ms=60_000)
+    reader.more = lambda: 100
+    before = reader.bytes
+    bench.events(1000)
+    assert 20_000 <= reader.bytes - before <= 20_000 + bucket.quantum
+
+
+def test_a_clock_that_jumps_gives_the_burst_and_no_more(bench: ReaderBench) -> None:
+    bucket = bench.bucket(1_000)
+    reader = bench.add(bucket, more=lambda: 10)
+    bench.run(1)
+    before = reader.bytes
+    bench.clock.now += 10**18
+    bench.run(1, step_ms=1)
+    assert 950 <= reader.bytes - before <= 1_050 + bucket.quantum
+
+
+@pytest.mark.parametrize("rate", [1, 7, 1_000, 1_000_003, 1 << 40])
+@pytest.mark.parametrize("part", [1_000, 333_333, WHOLE])
+def test_no_token_is_lost_or_made_by_counting(bench: ReaderBench, rate: int, part: int) -> None:
+    bucket = bench.bucket(rate, part)
+    stake = Stake(bucket, bench.add(bucket))
+    start = bench.clock.now
+    bucket.charge(stake, 20 * rate, start)
+    for step_ns in itertools.islice(itertools.cycle([1_000, 1_234_567, 999_999, 77_000_000]), 800):
+        bench.clock.now += step_ns
+        bucket.admits(stake, bench.clock.now)
+        bucket.is_full(bench.clock.now)
+    earned = int(bucket.level) - max(rate * part // 50 // WHOLE, 1) + 20 * rate
+    expected = rate * part * (bench.clock.now - start) / (WHOLE * SECOND)
+    assert abs(earned - expected) <= 1 + 0.001 * expected
+
+
+def test_a_huge_debt_is_paid_at_the_highest_rate_too(bench: ReaderBench) -> None:
+    bucket = bench.bucket(1 << 40)
+    stake = Stake(bucket, bench.add(bucket))
+    bucket.charge(stake, 3600 << 40, bench.clock.now)
+    bench.clock.now += 3600 * SECOND
+    assert not bucket.is_full(bench.clock.now) or bucket.level > 0
+    assert abs(int(bucket.level)) <= (3600 << 40) // 1000
+    bench.clock.now += 30 * SECOND
+    assert bucket.is_full(bench.clock.now)
+
+
+def test_a_rate_that_changes_holds_at_once(bench: ReaderBench) -> None:
+    bucket = bench.bucket(100_000)
+    reader = bench.add(bucket, more=lambda: 50)
+    bench.run(1)
+    for rate in (1_000_000, 10_000, 500_000):
+        bucket.set_rate(rate, WHOLE)
+        before = reader.bytes
+        bench.run(1)
+        assert 0.95 * rate - bucket.quantum <= reader.bytes - before <= 1.05 * rate
+    bucket.set_rate(500_000, WHOLE // 10)
+    before = reader.bytes
+    bench.run(1)
+    assert 0.95 * 50_000 <= reader.bytes - before <= 1.05 * 50_000
+
+
+def test_a_rate_that_is_taken_away_lets_everybody_in(bench: ReaderBench) -> None:
+    bucket = bench.bucket(10)
+    readers = [bench.add(bucket, frames=[100]) for _ in range(9)]
+    bench.run(0.01)
+    assert bucket.waiting > 0
+    bucket.set_rate(0, WHOLE)
+    bench.events(3)
+    assert [reader.bytes for reader in readers] == [100] * 9
+    assert bucket.waiting == 0
+
+
+def test_without_a_part_nobody_is_let_in_until_there_is_one(bench: ReaderBench) -> None:
+    bucket = bench.bucket(1_000_000, 0)
+    reader = bench.add(bucket, more=lambda: 500)
+    bench.run(5)
+    assert reader.bytes <= 500, "a first read, which owes"
+    bucket.set_rate(1_000_000, WHOLE)
+    before = reader.bytes
+    bench.run(1)
+    assert reader.bytes - before >= 950_000
+
+
+def test_who_leaves_while_it_waits_is_not_waited_for(bench: ReaderBench) -> None:
+    bucket = bench.bucket(100_000)
+    readers = [bench.add(bucket, more=lambda: 500) for _ in range(5)]
+    bench.run(1)
+    for reader in readers[:4]:
+        reader.leave(bench.clock.now)
+    assert bucket.waiting <= 1
+    before = readers[4].bytes
+    bench.run(1)
+    assert readers[4].bytes - before >= 95_000
+
+
+def test_the_queue_does_not_grow_with_those_that_leave(bench: ReaderBench) -> None:
+    bucket = bench.bucket(1, 0)
+    first = Reader([bucket])
+    bucket.charge(first.stakes[0], 10, bench.clock.now)
+    for _ in range(10_000):
+        reader = Reader([bucket], [10])
+        reader.read(bench.clock.now)
+        assert reader.waits
+        reader.leave(bench.clock.now)
+    assert bucket.waiting == 0
+    assert len(bucket._queue) < 200
+
+
+def test_who_is_let_in_and_never_reads_holds_nobody_up(bench: ReaderBench) -> None:
+    bucket = bench.bucket(1_000_000)
+    stuck = [bench.add(bucket, more=lambda: 500) for _ in range(20)]
+    busy = bench.add(bucket, more=lambda: 500)
+    bench.run(0.1)
+    bench.readers = [busy]  # the others wait for their other side
+    before = busy.bytes
+    bench.run(2)
+    assert busy.bytes - before >= 0.95 * 2_000_000 - 21 * bucket.quantum
+    assert all(reader.turns <= 3 for reader in stuck)
+
+
+def test_two_buckets_do_not_send_anybody_to_and_fro(bench: ReaderBench) -> None:
+    node, listener = bench.bucket(1_000_000), bench.bucket(1_000_000)
+    readers = [bench.add(listener, node, more=lambda: 500) for _ in range(10)]
+    other = bench.bucket(400_000)
+    few = [bench.add(other, node, more=lambda: 500) for _ in range(2)]
+    bench.run(5)
+    assert 0.95 * 5_000_000 <= node.passed <= 1.05 * 5_000_000
+    had = [reader.bytes for reader in readers]
+    assert max(had) <= 1.1 * min(had) + 2 * node.quantum
+    assert all(reader.bytes >= 0.9 * min(had) for reader in few)
+
+
+def test_who_was_admitted_by_one_bucket_and_waits_for_another_is_not_sent_back(bench: ReaderBench) -> None:
+    """Else two buckets, each used up by others while the other one lets in, could do so again and again."""
+    listener, node = bench.bucket(1_000), bench.bucket(1_000)
+    other = Reader([listener])
+    node.charge(Reader([node]).stakes[0], 100, bench.clock.now)
+    reader = Reader([listener, node], [10])
+    assert reader.read(bench.clock.now) == 0
+    assert node.waiting == 1
+    listener.charge(other.stakes[0], 10_000, bench.clock.now)
+    bench.clock.advance_ms(100)
+    bench.selector.poll(0)
+    assert not reader.waits
+    assert reader.read(bench.clock.now) == 10
+    reader.frames.append(10)
+    assert reader.read(bench.clock.now) == 0, "for one read"
+
+
+def test_a_token_that_comes_while_one_is_being_used_is_not_lost(bench: ReaderBench) -> None:
+    """A frame takes 40 ms to come; at 30 a second a token comes each 33: the next one is there."""
+    bucket = bench.bucket(30, frames=True)
+    stake = Stake(bucket, Reader([bucket]))
+    frames = begun = 0
+    for now_ms in range(10_000):
+        bench.clock.advance_ms(1)
+        bucket.is_full(bench.clock.now)  # as somebody else's turn would, it counts the tokens meanwhile
+        if not begun and bucket.admits(stake, bench.clock.now):
+            begun = now_ms
+        elif begun and now_ms - begun >= 40:
+            bucket.charge(stake, 1, bench.clock.now)
+            frames, begun = frames + 1, 0
+    assert frames >= 235
+
+
+def test_demand_is_what_passed_and_how_many_would_share_alike(bench: ReaderBench) -> None:
+    bucket = bench.bucket(1_000_000)
+    for _ in range(3):
+        bench.add(bucket, more=lambda: 500)
+    small = bench.add(bucket)
+    bucket.demand(bench.clock.now)
+    for _ in range(1000):
+        small.frames.append(100)  # 0.1 of 1 MB/s; the others 0.3 each
+        bench.run(0.001, step_ms=1)
+    demand = bucket.demand(bench.clock.now)
+    assert abs(demand.passed - 1_000_000) < 50_000
+    assert 3_100 <= demand.users <= 3_600, "who wants a third of what the others get counts for a third"
+    for reader in bench.readers:
+        reader.leave(bench.clock.now)
+    small.frames.append(1000)
+    bench.run(0.1)
+    demand = bucket.demand(bench.clock.now)
+    assert (demand.passed, demand.users) == (10_000, 0)
+
+
+def test_the_demand_of_many_at_a_low_rate_is_how_many_wait(bench: ReaderBench) -> None:
+    bucket = bench.bucket(1_000)
+    for _ in range(30):
+        bench.add(bucket, more=lambda: 500)
+    bench.run(1)
+    bucket.demand(bench.clock.now)
+    bench.run(0.1)
+    assert 27_000 <= bucket.demand(bench.clock.now).users <= 30_000
+
+
+class Flood:
+    """New connections without end, each with one read."""
+
+    def __init__(self, bench: ReaderBench, bucket: Bucket, each: int) -> None:
+        self._bench = bench
+        self._bucket = bucket
+        self._each = each
+
+    def step(self) -> None:
+        for reader in [reader for reader in self._bench.readers if not reader.frames and reader.more is None and not reader.waits]:
+            reader.leave(self._bench.clock.now)
+            self._bench.readers.remove(reader)
+        for _ in range(self._each):
+            self._bench.add(self._bucket, frames=[1000])
+        self._bench.run(0.01, step_ms=10)
+
+
+def test_newcomers_without_end_do_not_shut_out_who_had_more(bench: ReaderBench) -> None:
+    bucket = bench.bucket(100_000)
+    large = bench.add(bucket, frames=[50_000], more=lambda: 1000)
+    flood = Flood(bench, bucket, 1)  # as much as the rate
+    for _ in range(1500):
+        flood.step()
+    before = large.bytes
+    for _ in range(1500):
+        flood.step()
+    assert large.bytes > before
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    rate=st.sampled_from([50, 3_000, 400_000]),
+    frames=st.booleans(),
+    demands=st.lists(st.tuples(st.integers(4, 20_000), st.integers(0, 30)), min_size=1, max_size=6),
+    steps=st.lists(st.integers(1, 2_000), min_size=5, max_size=20),
+)
+def test_nobody_starves(rate: int, frames: bool, demands: list[tuple[int, int]], steps: list[int]) -> None:
+    """However much the others want, at whatever times: who has something to read has read it once the rate was enough for all that was asked."""
+    bench = ReaderBench()
+    try:
+        bucket = bench.bucket(rate, frames=frames)
+        for size, count in demands:
+            bench.add(bucket, frames=[size] * count)
+        for step_ms in steps:
+            bench.run(step_ms / 1000, step_ms=step_ms)
+        asked = sum(count if frames else size * count for size, count in demands)
+        reads = asked // int(bucket.quantum) + sum(count for _, count in demands) + len(demands)
+        for _ in range(int(1000 * (asked / rate)) // 100 + 2 * reads + 50):
+            bench.run(0.1, step_ms=100, most=2)
+        assert [len(reader.frames) for reader in bench.readers] == [0] * len(demands)
+        assert bucket.waiting == 0
+    finally:
+        bench.close()

@@ -1,0 +1,315 @@
+"""proxy.relay.limiting: quotas on pairs of real sockets, on a clock of the test's: each direction, whatever way the bytes go, and at the end."""
+
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from proxy.cause import Cause
+from proxy.config.limits import UNLIMITED, LimitOverride, RateLimits
+from proxy.network import mute
+from proxy.network.lines import LINES
+from proxy.relay import ending
+from proxy.relay.throttle import REPLY, Throttle
+from tests.fakes.limited import Limited, limits
+from tests.fakes.world import World, frame
+
+Make = Callable[..., World]
+REQUESTS = RateLimits(request_bytes_rate=1_000_000)
+ANSWERS = RateLimits(response_bytes_rate=1_000_000)
+
+
+def buckets_of(leg) -> list[tuple[int, bool]]:
+    """The rates that hold for a leg, and whether each is of frames."""
+    if leg.throttle is None or leg.throttle.meter is None:
+        return []
+    return [(int(stake.bucket.rate), stake.bucket.frames) for stake in leg.throttle.meter.stakes]
+
+
+def test_without_a_quota_a_pair_is_not_gated_and_holds_nothing(make: Make) -> None:
+    world = make()
+    _, _, pair = world.pair()
+    assert (pair.client.throttle, pair.upstream.throttle) == (None, None)
+    assert not pair.client.channel.gated
+    assert not pair.upstream.channel.gated
+
+
+@pytest.mark.parametrize("level", ["node", "listener", "address"])
+@pytest.mark.parametrize("answers", [False, True])
+def test_bytes_of_each_direction_are_kept_to_at_each_level(make: Make, level: str, answers: bool) -> None:
+    limited = Limited(make())
+    limited.put(limits(**{level: ANSWERS if answers else REQUESTS}))
+    limited.talk(1000, answers=answers)
+    for _ in range(2):
+        assert 950_000 <= limited.run(1) <= 1_050_000
+    back = limited.talk(1000, answers=not answers)
+    limited.run(0.05)
+    assert back.received > 1_000_000, "the other direction is free"
+
+
+@pytest.mark.parametrize(("body", "rate"), [(0, 200), (0, 50_000), (100, 1), (100, 20), (2_000, 700), (50_000, 30)])
+def test_frames_are_kept_to(make: Make, body: int, rate: int) -> None:
+    limited = Limited(make())
+    limited.put(limits(listener=RateLimits(request_frames_rate=rate)))
+    talker = limited.talk(body)
+    seen = []
+    for _ in range(3):
+        before = int(talker.pair.client.channel.frames_received)
+        limited.run(1)
+        seen.append(int(talker.pair.client.channel.frames_received) - before)
+    assert max(seen) <= max(1.05 * rate, rate + 1)
+    assert sum(seen) >= 0.95 * 3 * rate - 1
+
+
+@pytest.mark.parametrize(
+    "options", [{"cut_requests": True}, {"protocol": "kafka"}, {"framing": LINES, "upstream_framing": LINES}], ids=["cut", "kafka", "lines"]
+)
+def test_whatever_way_the_bytes_go_they_are_paid_for(make: Make, options: dict[str, object]) -> None:
+    limited = Limited(make(**options))
+    limited.put(limits(node=REQUESTS))
+    message = b"x" * 999 + b"\n" if "framing" in options else b""
+    body = 300_000 if "cut_requests" in options else 1000
+    if options.get("protocol") == "kafka":
+        message = frame(b"\0\3\0\0" + b"\0\0\0\1" + b"\xff\xff" + b"x" * 990)
+    talker = limited.talk(body, message=message)
+    total = limited.run(6)
+    assert 0.95 * 6_000_000 - 2 * body <= total <= 1.05 * 6_000_000 + 2 * body
+    meter = talker.pair.client.throttle.meter
+    assert meter.stakes[0].bucket.passed == talker.pair.client.channel.bytes_received
+
+
+def test_while_memory_is_short_quotas_hold(make: Make) -> None:
+    world = make(pool=1 << 21)
+    limited = Limited(world)
+    limited.put(limits(node=REQUESTS))
+    limited.talk(1000)
+    held = world.pool.common
+    held.charge(0, 1 << 22)
+    try:
+        total = limited.run(2)
+    finally:
+        held.release(0, 1 << 22)
+    assert 0.5 * 2_000_000 <= total <= 1.05 * 2_000_000, "reading with care takes its time, too"
+
+
+def test_connections_of_one_key_share_alike_and_who_is_idle_leaves_its_part(make: Make) -> None:
+    limited = Limited(make())
+    limited.put(limits(address=REQUESTS))
+    for _ in range(5):
+        limited.talk(100).sends = False
+    talkers = [limited.talk(size, peer=f"192.0.2.1:{size}") for size in (100, 5_000, 60_000)]
+    limited.run(1)
+    before = [talker.received for talker in talkers]
+    limited.run(6)
+    had = [talker.received - start for talker, start in zip(talkers, before, strict=True)]
+    assert max(had) <= 1.1 * min(had)
+    assert sum(had) >= 0.95 * 6_000_000
+
+
+def test_each_address_has_its_own_and_an_override_decides(make: Make) -> None:
+    limited = Limited(make())
+    overrides = (LimitOverride(network="10.0.0.0/8", request_bytes_rate=200_000), LimitOverride(network="10.9.0.0/16", request_bytes_rate=0))
+    limited.put(limits(address=RateLimits(request_bytes_rate=100_000), overrides=overrides))
+    plain = [limited.talk(500, peer=peer) for peer in ("192.0.2.1:1", "192.0.2.2:1", "[2001:db8:0:1::7]:5")]
+    same = limited.talk(500, peer="[2001:db8:0:1::8]:5")
+    ten = limited.talk(500, peer="10.1.2.3:4")
+    free = limited.talk(500, peer="10.9.2.3:4")
+    unix = limited.talk(500, peer="unix:")
+    limited.run(0.01)
+    assert min(free.received, unix.received) > 1_000_000
+    free.sends = unix.sends = False
+    limited.run(0.1)
+    before = [talker.received for talker in limited.talkers]
+    limited.run(1)
+    had = {id(talker): talker.received - start for talker, start in zip(limited.talkers, before, strict=True)}
+    for talker in plain[:2]:
+        assert 95_000 <= had[id(talker)] <= 105_000
+    assert 95_000 <= had[id(plain[2])] + had[id(same)] <= 105_000, "a /64 is one address"
+    assert 190_000 <= had[id(ten)] <= 210_000
+
+
+def test_the_narrowest_of_several_quotas_holds(make: Make) -> None:
+    limited = Limited(make())
+    limited.put(
+        limits(
+            node=RateLimits(request_bytes_rate=900_000), listener=RateLimits(request_bytes_rate=500_000), address=RateLimits(request_frames_rate=100)
+        )
+    )
+    few, many = limited.talk(400, peer="192.0.2.1:1"), limited.talk(8_000, peer="192.0.2.2:1")
+    limited.run(1)
+    before = few.received, many.received
+    limited.run(4)
+    assert 0.5 * 400 * 404 <= few.received - before[0] <= 1.05 * 400 * 404, "100 frames/s; each may wait for one of the other's"
+    assert 0.95 * 2_000_000 <= few.received - before[0] + many.received - before[1] <= 1.05 * 2_000_000
+
+
+# Changes.
+
+
+def test_a_change_holds_for_open_pairs_at_once(make: Make) -> None:
+    limited = Limited(make())
+    talker = limited.talk(1000)
+    limited.run(0.02)
+    assert talker.received > 1_000_000
+    limited.put(limits(node=REQUESTS))
+    limited.run(0.1)
+    assert 950_000 <= limited.run(1) <= 1_050_000
+    limited.put(limits(node=RateLimits(request_bytes_rate=3_000_000)))
+    assert 2_850_000 <= limited.run(1) <= 3_150_000
+    limited.put(limits(node=RateLimits(request_bytes_rate=100_000)))
+    assert limited.run(1) <= 110_000
+    limited.put(
+        limits(address=RateLimits(request_bytes_rate=100_000), overrides=(LimitOverride(network="192.0.2.0/24", request_bytes_rate=500_000),))
+    )
+    limited.run(0.1)
+    assert 475_000 <= limited.run(1) <= 525_000
+    limited.put(limits())
+    before = talker.received
+    limited.run(0.02)
+    assert talker.received - before > 1_000_000
+    channel = talker.pair.client.channel
+    assert (channel.gated, channel.mute_causes & mute.THROTTLE, buckets_of(talker.pair.client)) == (False, 0, [])
+
+
+def test_buckets_that_stay_stay_with_what_is_owed(make: Make) -> None:
+    limited = Limited(make())
+    limited.put(limits(node=REQUESTS))
+    talker = limited.talk(900_000)
+    limited.run(0.01)
+    meter = talker.pair.client.throttle.meter
+    assert meter.stakes[0].bucket.level < -800_000
+    limited.put(limits(node=RateLimits(request_bytes_rate=1_000_001)))
+    assert talker.pair.client.throttle.meter is meter
+    assert meter.stakes[0].bucket.level < -800_000
+    limited.put(limits(node=REQUESTS, listener=RateLimits(request_frames_rate=5)))
+    assert buckets_of(talker.pair.client) == [(5, True), (1_000_000, False)]
+
+
+def test_a_tap_that_mutes_and_a_quota_keep_the_gate_for_each_other(make: Make) -> None:
+    limited = Limited(make())
+    limited.put(limits(node=REQUESTS))
+    talker = limited.talk(10)
+    limited.world.relay.retap(None)
+    assert talker.pair.client.channel.gated
+    limited.put(limits())
+    assert not talker.pair.client.channel.gated
+
+
+# The end.
+
+
+def test_what_was_read_is_paid_for_by_connections_that_end(make: Make) -> None:
+    world = make()
+    limited = Limited(world)
+    limited.put(limits(node=RateLimits(request_bytes_rate=10_000_000)))
+    for number in range(20):
+        client, upstream, _ = world.pair()
+        client.sendall(frame(b"x" * 996))
+        assert world.read(upstream, 1000) == frame(b"x" * 996)
+        client.close()
+        upstream.close()
+        world.until(lambda count=number + 1: len(world.rows) == count)
+    assert world.relay.pairs.quotas.node.buckets[0].passed == 20_000
+
+
+@pytest.mark.parametrize("who", ["client", "upstream", "admin"])
+def test_a_throttled_pair_ends_as_any_other(make: Make, who: str) -> None:
+    world = make()
+    limited = Limited(world)
+    limited.put(limits(listener=REQUESTS, address=RateLimits(request_bytes_rate=50_000)))
+    talker = limited.talk(30_000)
+    other = limited.talk(30_000)
+    limited.run(0.3)
+    assert talker.pair.client.channel.mute_causes & mute.THROTTLE
+    if who == "admin":
+        ending.end(talker.pair, Cause.ADMIN, "", "internal")
+    else:
+        sock = talker.source if who == "client" else talker.sink
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        sock.close()
+    limited.talkers.remove(talker)
+    world.pass_time(3)
+    world.until(lambda: talker.pair.state.value in ("closing", "closed"))
+    world.pass_time(1.1)
+    world.until(lambda: len(world.rows) == 1)
+    assert talker.pair.client.throttle.meter is None
+    before = other.received
+    limited.run(2)
+    assert other.received - before >= 60_000, "its place in the queue is free"
+
+
+def test_a_client_that_half_closes_behind_a_quota_is_read_to_its_end(make: Make) -> None:
+    world = make()
+    limited = Limited(world)
+    limited.put(limits(listener=RateLimits(request_bytes_rate=10_000)))
+    client, upstream, _ = world.pair()
+    client.sendall(frame(b"x" * 996) * 30)
+    client.shutdown(socket.SHUT_WR)
+    upstream.setblocking(False)
+    data = b""
+    for _ in range(400):
+        world.selector.poll(0)
+        world.clock.ns += 10_000_000
+        try:
+            piece = upstream.recv(1 << 16)
+        except BlockingIOError:
+            continue
+        if not piece:
+            break
+        data += piece
+    assert data == frame(b"x" * 996) * 30
+
+
+def test_the_end_of_a_handlers_throttling_leaves_a_quotas_alone(make: Make) -> None:
+    limited = Limited(make())
+    limited.put(limits(listener=RateLimits(request_bytes_rate=10_000)))
+    talker = limited.talk(5_000)
+    limited.run(0.3)
+    throttle = talker.pair.client.throttle
+    throttle.hold(REPLY)
+    before = talker.received
+    limited.run(3)
+    assert talker.received - before <= 5_004, "the quota would have let more pass"
+    throttle.let_go(REPLY)
+    assert limited.run(2) >= 15_000
+
+
+def test_a_throttle_that_a_handler_made_is_used_by_the_quota(make: Make) -> None:
+    limited = Limited(make())
+    talker = limited.talk(5_000)
+    made = talker.pair.client.throttle = Throttle(talker.pair.client.channel)
+    made.hold(REPLY)
+    limited.put(limits(listener=RateLimits(request_bytes_rate=10_000)))
+    assert talker.pair.client.throttle is made
+    limited.put(limits())
+    assert made.holders == REPLY
+    made.let_go(REPLY)
+    ending.end(talker.pair, Cause.ADMIN, "", "internal")
+
+
+def test_an_address_has_buckets_while_it_has_connections_and_until_it_owes_nothing(make: Make) -> None:
+    world = make()
+    limited = Limited(world)
+    quotas = world.relay.pairs.quotas
+    limited.put(limits(address=RateLimits(request_bytes_rate=10_000, response_frames_rate=5)))
+    for number in range(3):
+        client, upstream, pair = world.pair(f"192.0.2.{number}:1")
+        assert [len(buckets_of(pair.client)), len(buckets_of(pair.upstream))] == [1, 1]
+        assert quotas.address_count == number + 1
+    client.sendall(frame(b"x" * 19_996))
+    assert world.read(upstream, 20_000)
+    ending.end(pair, Cause.ADMIN, "", "internal")
+    client.close()
+    upstream.close()
+    world.until(lambda: len(world.rows) == 1)
+    assert quotas.address_count == 3, "it owes"
+    _, _, pair = world.pair("192.0.2.2:9")
+    assert pair.client.throttle.meter.stakes[0].bucket.level < -10_000, "who comes again has not paid by that"
+    ending.end(pair, Cause.ADMIN, "", "internal")
+    world.pass_time(1.1)
+    assert len(world.rows) == 2
+    assert quotas.address_count == 3
+    world.pass_time(1)
+    world.pass_time(0.2)
+    assert quotas.address_count == 2
+    assert UNLIMITED.connections == 0
