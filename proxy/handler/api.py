@@ -13,7 +13,7 @@ A handler is a function, or a class with ``handle`` and, if it likes, ``start`` 
         async def handle(self, frame: bytes, context: Context) -> Answer:
             context.state["count"] = context.state.get("count", 0) + 1
             return Answer(b"%d" % context.state["count"], throttle=0.5)
-        def stop(self) -> None: ...               # once, when the process ends in good order; four seconds are all it has
+        def stop(self) -> None: ...               # once, when the process ends in good order; it has two seconds
 
 ``listeners[].handler: module:name`` names it. What ``handle`` returns:
 

@@ -16,7 +16,8 @@ from control.configuration.schema import file_key, range_text
 from control.demo import certificates
 from proxy.config import model
 from proxy.config.key import Key, field_types, keys
-from proxy.handler import Answer, Context
+from proxy.handler import Answer
+from proxy.handler.load import load as load_handler
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "deploy" / "examples"
 MANUAL = EXAMPLES / "framegate.yaml"
@@ -203,22 +204,25 @@ def test_what_the_readme_shows_loads(installed: Callable[[Path], Path], tmp_path
     readme = (EXAMPLES.parents[1] / "README.md").read_text()
     blocks = [block for block in re.findall(r"```yaml\n(.*?)```", readme, re.DOTALL) if "listeners:" in block]
     assert blocks
-    for name, code in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", readme, re.DOTALL):  # the handlers that they name
-        (installed(MANUAL).parent / name).write_text(code)
+    modules = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", readme, re.DOTALL)
     for block in blocks:
         path = tmp_path / "readme.yaml"
         path.write_text(re.sub(r"\b(tls\.(?:crt|key))", r"/var/run/framegate/tls/\1", block))
-        load(installed(path))
+        copied = installed(path)
+        for name, text in modules:
+            (copied.parent / name).write_text(text)
+        load(copied)
 
 
-def test_the_handler_that_the_readme_shows_does_what_is_said_of_it() -> None:
+def test_the_handler_that_the_readme_shows_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     readme = (EXAMPLES.parents[1] / "README.md").read_text()
-    (code,) = re.findall(r"```python\n# shout\.py\n(.*?)```", readme, re.DOTALL)
-    names: dict[str, Any] = {}
-    exec(code, names)
-    context, frame = Context(), b"a" * 5_000
-    answer = frame.upper()
-    assert [names["shout"](frame, context) for _ in range(3)] == [Answer(answer), Answer(answer), Answer(answer, throttle=0.5)]
+    ((name, text),) = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", readme, re.DOTALL)
+    (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = load_handler("shout:shout")
+    context = types.SimpleNamespace(state={})
+    assert found.handle(b"hello", context) == Answer(b"HELLO", throttle=0)
+    assert found.handle(b"x" * 10_000, context) == Answer(b"X" * 10_000, throttle=0.5)
 
 
 def test_the_configuration_of_the_overlay_loads(installed: Callable[[Path], Path]) -> None:

@@ -2,7 +2,9 @@
 
 import asyncio
 import errno
+import gc
 import socket
+import weakref
 
 import pytest
 
@@ -164,6 +166,37 @@ async def test_thousands_of_connections_leave_nothing():
             await handled.reply()
             while handled.processor.connections:
                 await asyncio.sleep(0)
+
+
+class Token:
+    """Something that a handler keeps."""
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+@in_loop
+async def test_what_a_connection_keeps_goes_with_it_and_with_the_processor(kind):
+    kept: list[weakref.ref[Token]] = []
+
+    def keep(frame: bytes, context: Context) -> bytes:
+        token = context.state["token"] = Token()
+        kept.append(weakref.ref(token))
+        return frame
+
+    async def keep_later(frame: bytes, context: Context) -> bytes:
+        await asyncio.sleep(0)
+        return keep(frame, context)
+
+    async with Handled({"in": keep if kind == "plain" else keep_later}) as handled:
+        await handled.send(OPEN + request(1, 0, b"x") + wire.encode_open(2, facts()) + request(2, 0, b"y"))
+        await handled.replies(2)
+        assert [token() is None for token in kept] == [False, False]
+        await handled.send(wire.encode_closed(1) + request(2, 1, b"z"))
+        await handled.reply()
+        gc.collect()
+        assert [token() is None for token in kept] == [True, True, False]  # the third is in the place of the second
+    del handled
+    gc.collect()
+    assert [token() is None for token in kept] == [True, True, True]
 
 
 # Turns and back-pressure.

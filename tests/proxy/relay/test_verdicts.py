@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 from proxy.handler import wire
 from proxy.network import mute
 from proxy.network.framings import FRAMINGS
+from proxy.network.leak_finding import LeakFindingPool
 from proxy.relay import verdicts
 from proxy.relay.handler_state import HandlerState
+from proxy.relay.throttle import QUOTA
 from tests.fakes.framing_model import stream
 from tests.fakes.handled import HandledWorld, channel_of, leg_of
 from tests.fakes.kafka_frames import answer, request
-from tests.fakes.world import SECOND, frame
+from tests.fakes.world import SECOND, frame, reset
 
 Make = Callable[..., HandledWorld]
 
@@ -476,3 +478,56 @@ def test_any_answers_keep_their_order_and_nothing_is_lost(actions: list[tuple[in
         )
     finally:
         world.close()
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_who_holds_what_is_known_at_every_moment(make_handled: Make, monkeypatch: pytest.MonkeyPatch, ordered: bool) -> None:
+    """A pool that looks after its holders finds nothing to put right: what is kept, waits, is dropped at the end, or is here in parts."""
+    monkeypatch.setattr("tests.fakes.world.pool_of", LeakFindingPool)
+    world = make_handled(upstream=True, limit=1 << 23, pool=1 << 25)
+    pool = world.pool
+    assert isinstance(pool, LeakFindingPool)
+    process = world.process(ordered=ordered)
+    client, upstream, _ = world.pair()
+    client.setblocking(False)
+    left = memoryview(frame(b"small") + frame(bytes(3 << 20)) + frame(b"kept until the end") + frame(b"and never handed over"))
+    while left:
+        try:
+            left = left[client.send(left) :]
+        except BlockingIOError:
+            world.selector.poll(1)
+            process.read()
+    process.reply(process.take()[0], wire.PASS)
+    process.reply(process.take()[0], wire.FRAME, bytes(5 << 20))
+    if ordered:
+        process.reply(process.take()[0], wire.PASS)
+        process.take()
+    world.poll()
+    assert pool.used > 0
+    reset(upstream)
+    world.poll()
+    world.pass_time(2)
+    client.close()
+    world.until(lambda: world.rows)
+    process.settle()
+    assert pool.found == []
+    assert pool.used == 0
+
+
+def test_a_quota_and_a_handler_may_throttle_at_the_same_time(make_handled: Make) -> None:
+    """The channel is read when neither has a reason."""
+    world = make_handled()
+    process = world.process()
+    client, pair = world.served()
+    client.sendall(frame(b"one"))
+    process.reply(process.one(), wire.NOTHING, throttle_ms=500)
+    leg, channel = leg_of(pair), channel_of(pair)
+    assert leg.throttle is not None
+    leg.throttle.hold(QUOTA)
+    world.pass_time(0.6)
+    assert channel.mute_causes == mute.THROTTLE
+    client.sendall(frame(b"two"))
+    process.settle()
+    assert not process.asked
+    leg.throttle.let_go(QUOTA)
+    process.reply(process.one(), wire.NOTHING)
