@@ -152,7 +152,6 @@ class Bucket(Timer):
         if self.rate != 0:
             self._earn(now_ns)
         self._then_ns = now_ns
-        self._rest = 0
         self.rate = rate
         self.part = part
         if rate == 0:
