@@ -64,6 +64,7 @@ class Rates:
         self._log = log
         self._held: dict[Processor, _Held] = {}
         self._weights: dict[tuple[Processor, RateKey], int] = {}  # how many shared it when it held somebody up last
+        self._settled: tuple[object, ...] = ()  # who there is, where nothing is in demand and nobody has to be told anything
         self._addresses: tuple[ProxyConfig, AddressLimits] | None = None  # of the configuration that was asked last
         self._task = asyncio.create_task(guard.job("rates", STANDS_S).keep_going(self._step))
 
@@ -81,6 +82,11 @@ class Rates:
         count = len(supervisor.desired.shares)
         self._held = {each: self._held.get(each) or _Held(default_part(count)) for each in supervisor.alive}
         running = supervisor.running
+        state = (*self._held, count, *running)
+        calm = not any(supervisor.demands.of(each) for each in running)
+        if calm and state == self._settled:
+            return
+        self._settled = state if calm else ()
         default = default_part(max(len(self._held), count))
         wanted: dict[Processor, dict[RateKey, int]] = {each: {} for each in running}
         if default < WHOLE and running:
@@ -153,6 +159,7 @@ class Rates:
 
     async def _tell(self, processor: Processor, default: int, rows: dict[RateKey, int]) -> bool:
         """Have a processor keep to other parts; False: it has not said that it does."""
+        self._settled = ()
         parts = [PartRow(level=key.level, name=key.name, counter=key.counter, part=part) for key, part in rows.items()]
         try:
             await processor.request(parts_request(default, parts), ANSWER_MS)

@@ -19,7 +19,7 @@ import heapq
 from typing import Final
 
 from librt.vecs import vec
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
 from proxy.network.event_loop import EventLoop
 from proxy.network.timer import NEVER, Timer
@@ -47,6 +47,7 @@ LET_IN: Final = 2  # may read once although others wait
 KEPT: Final = 3  # was let through here, and waits for another bucket: may read whatever comes
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Waiter(abc.ABC):
     """Who waits for a token."""
 
@@ -152,7 +153,6 @@ class Bucket(Timer):
         if self.rate != 0:
             self._earn(now_ns)
         self._then_ns = now_ns
-        self._rest = 0
         self.rate = rate
         self.part = part
         if rate == 0:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from librt.vecs import vec
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
 from proxy.cells import LISTENER_BLOCK, PROCESSOR_BLOCK, RATE_LEVELS, TAP_DIRECTIONS
 from proxy.config.limits import UNLIMITED, AddressLimits, LimitsInForce, RateLimits, client_key
@@ -92,6 +92,7 @@ class KeyDemand:
         self.users: Final[i64] = users
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class DemandWatcher(abc.ABC):
     """Who divides the rates."""
 

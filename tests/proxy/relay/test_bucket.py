@@ -223,6 +223,15 @@ def test_a_rate_that_changes_holds_at_once(bench: ReaderBench) -> None:
     assert 0.95 * 50_000 <= reader.bytes - before <= 1.05 * 50_000
 
 
+def test_parts_that_change_all_the_time_lose_nothing(bench: ReaderBench) -> None:
+    bucket = bench.bucket(7, frames=True)
+    reader = bench.add(bucket, more=lambda: 10)
+    for turn in range(200):
+        bucket.set_rate(7, WHOLE - turn % 2)
+        bench.run(0.1, step_ms=10)
+    assert 139 <= reader.whole <= 142
+
+
 def test_a_rate_that_is_taken_away_lets_everybody_in(bench: ReaderBench) -> None:
     bucket = bench.bucket(10)
     readers = [bench.add(bucket, frames=[100]) for _ in range(9)]

@@ -5,8 +5,11 @@ import itertools
 import pytest
 
 from proxy.network import mute
-from proxy.relay.throttle import QUOTA, REPLY, Throttle
-from tests.fakes.network import frame, net_bench
+from proxy.network.run import Run
+from proxy.relay.bucket import WHOLE, Bucket
+from proxy.relay.throttle import QUOTA, REPLY, Meter, Throttle
+from tests.fakes.limited import MeteredSink
+from tests.fakes.network import frame, net_bench, tcp_pair
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations([QUOTA, REPLY])))
@@ -67,3 +70,26 @@ def test_a_closed_channel_may_be_let_go():
         bench.selector.close_channels()
         throttle.let_go(QUOTA)
         assert throttle.holders == 0
+
+
+def test_over_tls_what_the_transport_holds_waits_for_its_turn_too(tls_world):
+    with net_bench() as net:
+        ours, peer = tcp_pair()
+        sink = MeteredSink(net.listener)
+        server = sink.channel = net.selector.register(ours, 1, net.options(tls=tls_world.server_settings()), sink)
+        client = net.register(peer, 2, net.options(side="upstream", tls=tls_world.client_settings()))
+        net.poll_until(lambda: server.is_open and client.is_open)
+        throttle = Throttle(server)
+        throttle.meter = sink.meter = Meter(throttle, net.selector, [Bucket(net.selector, 10_000, WHOLE, frames=False)])
+        server.gated = True
+        data = frame(996) * 60
+        client.send(Run(None, 0, data, 0, len(data), 60, 0))
+        seen = []
+        for _ in range(7 * 50):
+            net.poll(4)
+            seen.append(int(server.bytes_received))
+            net.clock.advance_ms(20)
+        assert max(after - before for before, after in zip(seen, seen[50:], strict=False)) <= 1.05 * 10_000 + 1000
+        assert server.frames_received == 60
+        assert net.listener.data[server] == data
+        assert seen[3 * 50] <= 1.05 * 30_000 + 1000
