@@ -17,6 +17,8 @@ def limit(pair: Pair, leg: Leg, channel: Channel) -> None:
     if client is None or (not quotas.active and leg.throttle is None):
         return
     leg.throttle = quotas.join(leg.throttle, channel, pair.route.listener, client.peer, requests=leg.is_client)
+    if pair.route.upstream is None:
+        leg.throttle = quotas.join(leg.throttle, channel, pair.route.listener, client.peer, requests=False, answers=True)
     channel.gated = leg.gates()
 
 

@@ -166,7 +166,8 @@ class Leg(ChannelSink):
     def gates(self) -> bool:
         """Whether it is asked before its channel is read."""
         throttle = self.throttle
-        return (self.tap is not None and self.tap.mutes) or (throttle is not None and throttle.meter is not None)
+        limited = throttle is not None and (throttle.meter is not None or throttle.answers is not None)
+        return limited or (self.tap is not None and self.tap.mutes)
 
     def admits(self, channel: Channel) -> bool:
         """Whether neither the tap's log nor a quota keeps its channel from being read now; who does has muted it."""
@@ -174,12 +175,17 @@ class Leg(ChannelSink):
             channel.mute(TAP)
             self.pair.owner.tap_full(self)
             return False
-        meter = None if self.throttle is None else self.throttle.meter
-        return meter is None or meter.may_read()
+        throttle = self.throttle
+        if throttle is None or (throttle.answers is not None and not throttle.answers.may_read()):
+            return throttle is None
+        return throttle.meter is None or throttle.meter.may_read()
 
     def read_limit(self) -> i64:
-        meter = None if self.throttle is None else self.throttle.meter
-        return MAX_READ if meter is None else meter.read_limit()
+        throttle = self.throttle
+        if throttle is None:
+            return MAX_READ
+        most = MAX_READ if throttle.meter is None else throttle.meter.read_limit()
+        return most if throttle.answers is None else min(most, throttle.answers.read_limit())
 
     def was_read(self) -> None:
         meter = None if self.throttle is None else self.throttle.meter

@@ -203,7 +203,9 @@ class Quotas:
 
     # Whom they hold for.
 
-    def join(self, throttle: Throttle | None, channel: Channel, listener: str, peer: str, *, requests: bool) -> Throttle | None:
+    def join(
+        self, throttle: Throttle | None, channel: Channel, listener: str, peer: str, *, requests: bool, answers: bool = False
+    ) -> Throttle | None:
         """Have the quotas in force hold for a channel, in place of those that did.
 
         Args:
@@ -211,6 +213,7 @@ class Quotas:
             listener: of its pair.
             peer: the client of its pair.
             requests: it is the client's, else the upstream's, which is charged with the answers.
+            answers: it is the client's, and charged with the answers that it is sent: there is no upstream.
 
         Returns:
             The channel's throttle; None while it needs none.
@@ -221,11 +224,11 @@ class Quotas:
         for quota in (address, self._listeners.get(listener), self.node):
             if quota is not None:
                 buckets += [bucket for bucket in quota.buckets[first : first + DIRECTION] if bucket is not None]
-        before = None if throttle is None else throttle.meter
+        before = None if throttle is None else throttle.answers if answers else throttle.meter
         if before is not None and [stake.bucket for stake in before.stakes] == buckets:
             return throttle
         if throttle is not None:
-            self.leave(throttle)
+            self._part_with(throttle, answers=answers)
         if buckets:
             if throttle is None:
                 throttle = Throttle(channel)
@@ -235,7 +238,11 @@ class Quotas:
                 address.users += 1
                 self._addresses[name] = address
                 self._gone.pop(name, None)
-            throttle.meter = Meter(throttle, self._loop, buckets, name)
+            meter = Meter(throttle, self._loop, buckets, name, answers=answers)
+            if answers:
+                throttle.answers = meter
+            else:
+                throttle.meter = meter
         return throttle
 
     def _address(self, peer: str) -> Quota | None:
@@ -255,10 +262,17 @@ class Quotas:
 
     def leave(self, throttle: Throttle) -> None:
         """No quota holds for a channel any more; what it read is paid for. Harmless when that is so."""
-        meter = throttle.meter
+        self._part_with(throttle, answers=False)
+        self._part_with(throttle, answers=True)
+
+    def _part_with(self, throttle: Throttle, *, answers: bool) -> None:
+        meter = throttle.answers if answers else throttle.meter
         if meter is None:
             return
-        throttle.meter = None
+        if answers:
+            throttle.answers = None
+        else:
+            throttle.meter = None
         meter.leave()
         if not meter.address:
             return

@@ -4,6 +4,8 @@ The mute set knows each cause once. Several may want a channel throttled at the 
 for a pause. Each is a *holder*, a bit; the channel is muted from the first holder's ``hold`` to the last one's ``let_go``, in whatever order.
 A channel's ``Throttle`` is made when the first needs it (``Leg.throttle``), so that one that nobody throttles holds nothing.
 
+A client whose listener has no upstream is read for what it sends and, in effect, for what is answered: it has a meter for both.
+
 A channel under quotas is gated. Before each read its ``Meter`` asks the buckets; where one says no, the channel is throttled and waits there. After
 each read the buckets are paid: so much as the channel's own counts grew, whatever way the bytes went.
 """
@@ -18,10 +20,11 @@ from proxy.network.event_loop import EventLoop
 from proxy.network.read_size import MAX_READ
 from proxy.relay.bucket import Bucket, Stake, Waiter
 
-__all__ = ["QUOTA", "REPLY", "Meter", "Throttle"]
+__all__ = ["ANSWERS", "QUOTA", "REPLY", "Meter", "Throttle"]
 
-QUOTA: Final = 1  # a rate of ``limits``
+QUOTA: Final = 1  # a rate of ``limits``, of what it reads
 REPLY: Final = 2  # the answer of a handler
+ANSWERS: Final = 4  # a rate of ``limits``, of what its listener's handler answers
 THROTTLE: Final = mute.THROTTLE
 
 
@@ -31,12 +34,14 @@ class Throttle:
     Attributes:
         channel: that is muted.
         meter: its quotas; None while none applies.
+        answers: those of what is sent to it, where no upstream's channel is read for that; likewise.
         holders: those that hold it now.
     """
 
     def __init__(self, channel: Channel) -> None:
         self.channel: Final = channel
         self.meter: Meter | None = None
+        self.answers: Meter | None = None
         self.holders: i64 = 0
 
     def hold(self, holder: i64) -> bool:
@@ -60,6 +65,7 @@ class Meter(Waiter):
         loop: for the time.
         buckets: at least one; those that fewest share first.
         address: whose buckets are among them; empty: no address's are.
+        answers: what was sent to the channel is paid for, before it is read again.
 
     Attributes:
         channel: whose they are.
@@ -67,14 +73,15 @@ class Meter(Waiter):
         stakes: in the buckets.
     """
 
-    def __init__(self, throttle: Throttle, loop: EventLoop, buckets: list[Bucket], address: str = "") -> None:
+    def __init__(self, throttle: Throttle, loop: EventLoop, buckets: list[Bucket], address: str = "", *, answers: bool = False) -> None:
         self.address: Final = address
+        self._answers: Final[bool] = answers
         self.stakes: list[Stake] = [Stake(bucket, self) for bucket in buckets]
         self._throttle: Final = throttle
         self.channel: Final = throttle.channel
         self._loop: Final = loop
-        self._bytes: i64 = throttle.channel.bytes_received
-        self._frames: i64 = throttle.channel.frames_received
+        self._bytes: i64 = throttle.channel.write_half.bytes_sent if answers else throttle.channel.bytes_received
+        self._frames: i64 = throttle.channel.write_half.frames_sent if answers else throttle.channel.frames_received
         self._limit: i64 = MAX_READ
         self._run: i64 = 0  # bytes since the last whole frame
         self._frame_size: i64 = 0  # of the frames that came last, on average; 0: not known
@@ -84,13 +91,17 @@ class Meter(Waiter):
         """See ``ChannelSink.may_read``."""
         if self._waits is not None:  # it is not read but for the frame begun
             return True
+        if self._answers:
+            self.was_read()
         now_ns = self._loop.now_ns
         most: i64 = MAX_READ
         for stake in self.stakes:
             bucket = stake.bucket
             if not bucket.admits(stake, now_ns):
                 return self._wait(stake, now_ns)
-            if bucket.quantum < most:
+            if self._answers:
+                most = min(most, self._asked_by(bucket))
+            elif bucket.quantum < most:
                 most = min(most, bucket.quantum if not bucket.frames else self._bytes_of(min(bucket.level, bucket.quantum)))
         self._limit = most
         return True
@@ -102,10 +113,10 @@ class Meter(Waiter):
     def was_read(self) -> None:
         """See ``ChannelSink.was_read``."""
         channel = self.channel
-        size = channel.bytes_received - self._bytes
+        size = (channel.write_half.bytes_sent if self._answers else channel.bytes_received) - self._bytes
         if size == 0:
             return
-        frames = channel.frames_received - self._frames
+        frames = (channel.write_half.frames_sent if self._answers else channel.frames_received) - self._frames
         self._bytes += size
         self._frames += frames
         self._run += size
@@ -122,7 +133,7 @@ class Meter(Waiter):
     def let_in(self) -> None:
         self._waits = None
         try:
-            self._throttle.let_go(QUOTA)
+            self._throttle.let_go(ANSWERS if self._answers else QUOTA)
         except Exception as error:  # others wait, too
             self.channel.crash(error)
 
@@ -134,7 +145,7 @@ class Meter(Waiter):
         for stake in stakes:
             stake.bucket.leave(stake, self._loop.now_ns)
         self._waits = None
-        self._throttle.let_go(QUOTA)
+        self._throttle.let_go(ANSWERS if self._answers else QUOTA)
 
     def _wait(self, stake: Stake, now_ns: i64) -> bool:
         """Wait for a bucket; True: the frame begun may be read meanwhile."""
@@ -144,7 +155,15 @@ class Meter(Waiter):
             before.bucket.keep(before)
         stake.bucket.wait(stake, now_ns)
         self._waits = stake
-        return not self._throttle.hold(QUOTA)
+        return not self._throttle.hold(ANSWERS if self._answers else QUOTA)
+
+    def _asked_by(self, bucket: Bucket) -> i64:
+        """How many bytes of requests get no more answers than the bucket gives at a time, by those that came so far; 0: one request."""
+        channel = self.channel
+        sent = channel.write_half.frames_sent if bucket.frames else channel.write_half.bytes_sent
+        if bucket.quantum >= MAX_READ or sent == 0:
+            return MAX_READ if bucket.quantum >= MAX_READ else 0
+        return min(bucket.level, bucket.quantum) * channel.bytes_received // sent
 
     def _bytes_of(self, frames: i64) -> i64:
         """How many bytes so many frames have, by those that came last; 0, which is one frame, where that cannot be said."""

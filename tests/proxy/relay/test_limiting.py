@@ -1,5 +1,6 @@
 """proxy.relay.limiting: quotas on pairs of real sockets, on a clock of the test's: each direction, whatever way the bytes go, and at the end."""
 
+import contextlib
 import socket
 from collections.abc import Callable
 
@@ -7,12 +8,14 @@ import pytest
 
 from proxy.cause import Cause
 from proxy.config.limits import UNLIMITED, LimitOverride, RateLimits
+from proxy.handler import wire
 from proxy.network import mute
 from proxy.network.lines import LINES
 from proxy.relay import ending
 from proxy.relay.throttle import REPLY, Throttle
+from tests.fakes.handled import MS, HandledWorld, channel_of
 from tests.fakes.limited import Limited, limits
-from tests.fakes.world import World, frame
+from tests.fakes.world import SECOND, World, frame
 
 Make = Callable[..., World]
 REQUESTS = RateLimits(request_bytes_rate=1_000_000)
@@ -313,3 +316,58 @@ def test_an_address_has_buckets_while_it_has_connections_and_until_it_owes_nothi
     world.pass_time(0.2)
     assert quotas.address_count == 2
     assert UNLIMITED.connections == 0
+
+
+@pytest.mark.parametrize("level", ["node", "listener", "address"])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_what_a_handler_answers_without_an_upstream_is_paid_for(make_handled: Callable[..., HandledWorld], level: str, ordered: bool) -> None:
+    """No upstream's channel is read for it: the client is not read until its answers are paid for."""
+    world = make_handled()
+    process = world.process(ordered=ordered)
+    client, pair = world.served()
+    world.relay.pairs.quotas.set_limits(limits(**{level: RateLimits(response_bytes_rate=100_000)}))
+    world.relay.follow_limits(pair)
+    client.setblocking(False)
+    answered = 0
+    for second in range(1, 4):
+        until = world.clock.ns + SECOND
+        while world.clock.ns < until:
+            with contextlib.suppress(BlockingIOError):
+                client.sendall(frame(b"?"))
+            world.clock.ns += 2 * MS
+            process.settle(2)
+            for asked in process.asked:
+                process.reply(asked, wire.ANSWER, bytes(996))
+            process.asked.clear()
+            with contextlib.suppress(BlockingIOError):
+                while data := client.recv(1 << 20):
+                    answered += len(data)
+        assert 0.9 * 100_000 * second <= answered <= 1.05 * 100_000 * second + 1000
+    world.relay.pairs.quotas.set_limits(limits())
+    world.relay.follow_limits(pair)
+    assert pair.client.throttle.answers is None
+    assert channel_of(pair).mute_causes & mute.THROTTLE == 0
+
+
+def test_what_a_handler_answers_beside_requests_that_are_limited(make_handled: Callable[..., HandledWorld]) -> None:
+    """Two meters on one channel: each lets go of its own."""
+    world = make_handled()
+    process = world.process()
+    client, pair = world.served()
+    both = RateLimits(request_frames_rate=1, response_frames_rate=1)
+    world.relay.pairs.quotas.set_limits(limits(listener=both))
+    world.relay.follow_limits(pair)
+    client.sendall(frame(b"1") + frame(b"2") + frame(b"3"))
+    seen = []
+    for _ in range(8):
+        process.settle()
+        seen.append(len(process.asked))
+        for asked in process.asked:
+            process.reply(asked, wire.ANSWER, b"x")
+        process.asked.clear()
+        world.pass_time(0.5)
+    assert sum(seen) == 3
+    assert max(seen) == 1
+    ending.end(pair, Cause.ADMIN, "", "internal")
+    world.poll(3)
+    assert world.relay.pairs.quotas.node.waiting == 0
