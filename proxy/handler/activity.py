@@ -22,7 +22,7 @@ class Begun(Protocol):
 
 
 class Beat(NamedTuple):
-    """What control is told; see ``BeatNotice`` of ``proxy.server.messages``."""
+    """What control is told; see ``BeatNotice`` of ``proxy.server.handler_messages``."""
 
     handled: int
     failed: int

@@ -43,9 +43,9 @@ from proxy.handler.wire import (
     reply_head,
 )
 from proxy.server.handler_messages import BeatNotice, HandlerReadyMessage
+from proxy.server.handler_messages import HandlerFacts as FactsOfStart
 from proxy.server.link import LinkReader, encode, receive_handover
 from proxy.server.messages import FailedMessage, LogNotice
-from proxy.server.messages import HandlerFacts as FactsOfStart
 from proxy.server.protocol import WIRE_VERSION, event_notice, read_handler_start
 from proxy.server.rows import HandlerRaisedRow
 
