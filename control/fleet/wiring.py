@@ -10,12 +10,10 @@ import time
 from typing import Final
 
 from control.fleet.child import Child
-from proxy.server.link import Handover, send_handover
+from proxy.server.link import HANDLER_PROCESS, Handover, send_handover
 
-__all__ = ["HANDLER", "Wiring"]
+__all__ = ["Wiring"]
 
-HANDLER: Final = "@handler"
-"""Stands where a listener's name does, which cannot have an ``@``: the descriptor leads to a handler process, or to a processor."""
 _AGAIN_S: Final = 0.05
 
 
@@ -37,7 +35,7 @@ class _Wire:
                 self._ends = [(child, peer, end) for (child, peer), end in zip(self._sides, made, strict=True)]
             while self._ends:
                 child, peer, end = self._ends[0]
-                handover = Handover(time.monotonic_ns(), int(socket.AF_UNIX), HANDLER, f"{peer.slot}.{peer.generation}")
+                handover = Handover(time.monotonic_ns(), int(socket.AF_UNIX), HANDLER_PROCESS, f"{peer.slot}.{peer.generation}")
                 if not send_handover(child.handover, handover, end.fileno()):
                     return False
                 end.close()

@@ -21,15 +21,13 @@ from proxy.handler.processor import Processor
 from proxy.handler.reporter import Reporter
 from proxy.handler.wire import WIRE, Hello, encode_hello
 from proxy.server.handler_messages import HandlerFacts, HandlerReadyMessage
-from proxy.server.link import LinkError, receive_handover
+from proxy.server.link import HANDLER_PROCESS, LinkError, receive_handover
 from proxy.server.messages import FailedMessage
 from proxy.server.protocol import WIRE_VERSION, event_notice
 from proxy.server.rows import HandlerRaisedRow, HandoverFailedRow, InternalErrorRow
 
 __all__ = ["Runtime"]
 
-LISTENER: Final = "@handler"
-"""What a hand-over names instead of a listener."""
 CANCEL_SECONDS: Final = 1.0
 """How long cancelled handles have to end."""
 STOP_SECONDS: Final = 3.0
@@ -156,7 +154,7 @@ class Runtime:
             if received is None:
                 return
             handover, descriptor = received
-            if descriptor < 0 or handover.listener != LISTENER:
+            if descriptor < 0 or handover.listener != HANDLER_PROCESS:
                 if descriptor >= 0:
                     os.close(descriptor)
                 lost = "its descriptor was lost" if descriptor < 0 else f"it is for {handover.listener}"

@@ -24,7 +24,7 @@ from proxy.relay.relay import Relay
 from proxy.relay.route import Route
 from proxy.server.closed import encode_closed
 from proxy.server.commands import Commands
-from proxy.server.link import Handover, LinkError, LinkReader, LinkWriter, receive_handover
+from proxy.server.link import HANDLER_PROCESS, Handover, LinkError, LinkReader, LinkWriter, receive_handover
 from proxy.server.messages import ClosedNotice, DemandNotice, EventRow
 from proxy.server.pair_rows import closed_row, demand_row, refused_row
 from proxy.server.protocol import event_notice
@@ -38,7 +38,6 @@ MAX_REPLY_BYTES: Final = 1 << 20
 MAX_JOBS: Final = 64
 MAX_ROWS: Final = 128  # closed rows in one message
 LINK_CLOSE_MS: Final = 1_000
-HANDLER_PROCESS: Final = "@handler"  # stands where a connection has its listener, in which there can be no ``@``
 READABLE: Final = select.EPOLLIN
 WRITABLE: Final = select.EPOLLOUT
 

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 __all__ = [
+    "HANDLER_PROCESS",
     "MAX_FRAME",
     "Handover",
     "LinkError",
@@ -150,6 +151,10 @@ class LinkWriter:
                 return False
             del self._buffer[:count]
         return True
+
+
+HANDLER_PROCESS: Final = "@handler"
+"""Stands where a hand-over has the listener, in whose names there is no ``@``: the socket is one between a processor and a handler process."""
 
 
 class Handover(NamedTuple):

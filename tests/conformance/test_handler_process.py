@@ -11,11 +11,10 @@ from typing import Any, Final
 import pytest
 
 from control.fleet.handler_process import COMMAND
-from control.fleet.wiring import HANDLER
 from proxy.handler.runtime import Runtime
 from proxy.handler.wire import ANSWER, REQUEST_HEAD, Facts, RecordReader, encode_closed, encode_open, read_hello, read_reply, record_end, request_head
 from proxy.server.handler_messages import HandlerStartMessage
-from proxy.server.link import Handover, LinkReader, encode, send_handover
+from proxy.server.link import HANDLER_PROCESS, Handover, LinkReader, encode, send_handover
 from proxy.server.protocol import WIRE_VERSION, read_handler_notice, read_handler_ready
 from tests.fakes import fleet
 from tests.fakes.conformance import Kind
@@ -116,7 +115,7 @@ class Process:
     def join(self, peer: str = "0.9") -> Wired:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
-            assert send_handover(self.handover, Handover(time.monotonic_ns(), int(socket.AF_UNIX), HANDLER, peer), theirs.fileno())
+            assert send_handover(self.handover, Handover(time.monotonic_ns(), int(socket.AF_UNIX), HANDLER_PROCESS, peer), theirs.fileno())
         self.wired.append(Wired(ours))
         return self.wired[-1]
 

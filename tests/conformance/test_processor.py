@@ -13,13 +13,12 @@ from typing import Any, Final
 import pytest
 
 from control.fleet.processor import COMMAND
-from control.fleet.wiring import HANDLER
 from proxy.cells import CellLayout, CellReader, create
 from proxy.config.model import MIB, ProxyConfig, TapConfig, TapRule, rules_to_wire, to_wire
 from proxy.handler.wire import WIRE, HandlerFacts, Hello, encode_hello
 from proxy.network.connection_id import format_connection_id
 from proxy.server.closed import decode_closed
-from proxy.server.link import Handover, LinkReader, encode, send_handover
+from proxy.server.link import HANDLER_PROCESS, Handover, LinkReader, encode, send_handover
 from proxy.server.loop import Loop
 from proxy.server.messages import StartMessage
 from proxy.server.protocol import REPLIES, WIRE_VERSION, Request, read_notice, read_ready
@@ -413,7 +412,7 @@ def test_a_socket_to_a_handler_process_is_no_connection_and_ends_with_either_of_
             ours.settimeout(10)
             with theirs:
                 assert send_handover(
-                    processor.handover, Handover(time.monotonic_ns(), int(socket.AF_UNIX), HANDLER, f"0.{generation}"), theirs.fileno()
+                    processor.handover, Handover(time.monotonic_ns(), int(socket.AF_UNIX), HANDLER_PROCESS, f"0.{generation}"), theirs.fileno()
                 )
             facts = HandlerFacts(ordered_pipelining=True, directions=["request", "response"])
             ours.sendall(encode_hello(Hello(wire=WIRE, slot=0, handlers={"a": facts})))

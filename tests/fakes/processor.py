@@ -36,7 +36,7 @@ from proxy.cells import CellLayout, CellWriter, State
 from proxy.config.model import MAX_RECEIVE_SIZE, forwarding_of, from_wire, largest_whole, quotas_to_wire, rule_from_wire, whole_request
 from proxy.network.connection_id import ConnectionIds
 from proxy.server.closed import encode_closed
-from proxy.server.link import Handover, LinkReader, encode, receive_handover
+from proxy.server.link import HANDLER_PROCESS, Handover, LinkReader, encode, receive_handover
 from proxy.server.messages import (
     AbortedReply,
     BulkCommand,
@@ -375,7 +375,7 @@ class FakeProcessor:
         assert descriptor >= 0, "a hand-over brings its connection"
         connection = socket.socket(fileno=descriptor)
         self.first = self.first or handover.listener
-        if handover.listener == "@handler":
+        if handover.listener == HANDLER_PROCESS:
             self.handlers[handover.peer] = connection
             self.selector.register(connection, selectors.EVENT_READ, lambda: self.hear(handover.peer))
             return
