@@ -16,7 +16,8 @@ __all__ = ["limits"]
 
 F = TypeVar("F", bound=Callable[..., object])
 
-_COUNT: Final = click.IntRange(min=0)
+_MOST: Final = 2**63 - 1  # as the API can say it; what it takes is less, and it says so
+_COUNT: Final = click.IntRange(min=0, max=_MOST)
 _QUOTAS: Final = {
     "connections": ("max_connection_count", _COUNT, "Connections open at once."),
     "connection_rate": ("connections_per_second", _COUNT, "Connections accepted per second."),
@@ -104,6 +105,9 @@ def set_(
     from control.gen.framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
 
     quotas = {_QUOTAS[name][0]: value for name, value in given.items() if value is not None}
+    if max((max_receive_size or 0, *quotas.values())) > _MOST:
+        raise click.UsageError(f"a size is at most {_MOST} bytes")
+    network = None if network is None else _canonical(network)
     if sum((listener is not None, node, per_address, network is not None)) != 1:
         raise click.UsageError("name one of --listener, --node, --per-address and --network")
     if max_receive_size is not None and listener is None:
@@ -121,6 +125,16 @@ def set_(
             _print([_set_listener(stub, listener, max_receive_size, quotas)], output)
         else:
             _print_node(_set_node(stub, per_address, network, quotas, access, remove), output)
+
+
+def _canonical(network: str) -> str:
+    """A network as it is written in overrides."""
+    import ipaddress
+
+    try:
+        return str(ipaddress.ip_network(network))
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--network") from error
 
 
 def _judge_size(size: int | None) -> None:

@@ -7,7 +7,7 @@ there is room for one. All of it belongs to the acceptor's thread but what says 
 import collections
 import socket
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from control.intake.parked import Parked
 from control.intake.quotas import ConnectionQuotas, Refusal, Wait
@@ -31,6 +31,15 @@ class _Waiting:
         self.since_ns = since_ns
 
 
+class _Told(NamedTuple):
+    """The last row about a listener and reason: when it was, and what has come since then and is untold."""
+
+    at_ns: int
+    event: str
+    fields: dict[str, str]
+    untold: int
+
+
 class Admission:
     """Holds connections against quotas.
 
@@ -52,7 +61,7 @@ class Admission:
         self._clock: Final = clock
         self._waiting: Final[dict[str, _Waiting]] = {}
         self._ended: Final[collections.deque[tuple[str, str]]] = collections.deque()
-        self._told: Final[dict[tuple[str, str], tuple[int, int]]] = {}  # by listener and reason: when, and how many since then
+        self._told: Final[dict[tuple[str, str], _Told]] = {}  # by listener and reason
         meters.gauge("connection.parked", lambda: len(self.parked))
 
     def set_limits(self, limits: LimitsInForce) -> None:
@@ -68,6 +77,7 @@ class Admission:
         """Give back what has ended since the last time, and close those whose time has come. ``failed`` is told of our bugs."""
         now_ns = self._clock()
         self.parked.close_due(now_ns)
+        self._tell_rest(now_ns)
         while self._ended:
             try:
                 self._quotas.give_back(*self._ended.popleft(), now_ns)
@@ -127,8 +137,9 @@ class Admission:
         self._quotas.take(listener, key, self._clock())
 
     def close(self) -> None:
-        """Close what is parked."""
+        """Close what is parked, and tell what is untold."""
         self.parked.close()
+        self._tell_rest(self._clock() + _ROWS_NS)
 
     def _refused(self, listener: str, peer: str, refusal: Refusal) -> None:
         self._meters.add("connection.rejected", listener, refusal.reason)
@@ -140,9 +151,18 @@ class Admission:
 
     def _tell(self, event: str, listener: str, reason: str, **fields: str) -> None:
         now_ns = self._clock()
-        told_ns, count = self._told.get((listener, reason), (-_ROWS_NS, 0))
-        if now_ns - told_ns < _ROWS_NS:
-            self._told[listener, reason] = (told_ns, count + 1)
-            return
-        self._told[listener, reason] = (now_ns, 0)
-        self._log.write(event, level="warning", listener=listener, reason=reason, **fields, count=count + 1)
+        last = self._told.get((listener, reason))
+        if last is not None and now_ns - last.at_ns < _ROWS_NS:
+            self._told[listener, reason] = last._replace(event=event, fields=fields, untold=last.untold + 1)
+        else:
+            self._write(listener, reason, _Told(now_ns, event, fields, 1 if last is None else last.untold + 1))
+
+    def _tell_rest(self, now_ns: int) -> None:
+        """The rows that were held back, and whose second is over: nobody may come any more who would bring them along."""
+        for (listener, reason), last in self._told.items():
+            if last.untold and now_ns - last.at_ns >= _ROWS_NS:
+                self._write(listener, reason, last._replace(at_ns=now_ns))
+
+    def _write(self, listener: str, reason: str, told: _Told) -> None:
+        self._told[listener, reason] = told._replace(untold=0)
+        self._log.write(told.event, level="warning", listener=listener, reason=reason, **told.fields, count=told.untold)

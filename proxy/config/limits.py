@@ -120,6 +120,8 @@ def parse_network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
     network = ipaddress.ip_network(text)
     if network.version == 6 and network.prefixlen > _IPV6_PREFIX:
         raise ValueError(f"{text} is part of a /{_IPV6_PREFIX}, and of IPv6 the whole of that counts as one address")
+    if str(network) != text:
+        raise ValueError(f"{text} is written {network}")
     return network
 
 

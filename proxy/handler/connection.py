@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from proxy.handler.api import Answer, Context, Pass, Replace, Verdict
 from proxy.handler.load import LoadedHandler
-from proxy.handler.wire import ANSWER, FRAME, MAX_BODY, NOTHING, PASS, Facts
+from proxy.handler.wire import ANSWER, CLOSE, FRAME, MAX_BODY, MAX_THROTTLE_MS, NOTHING, PASS, Facts
 
 if TYPE_CHECKING:
     from proxy.handler.tasks import Request
@@ -64,13 +64,27 @@ class Connection:
                 )
             if isinstance(result, Answer) and direction:
                 raise ValueError("Answer to an answer: what goes on to the client in its place is Replace")
-            return result.action, result.throttle_ms, _fitting(result.frame)
+            return _verdict(result)
         if isinstance(result, bytes | bytearray | memoryview):
             return self.bytes_action, 0, _fitting(bytes(result))
         if inspect.iscoroutine(result):
             result.close()
             raise TypeError(f"{self.handler.name} is not async def, and gave a coroutine")
         raise TypeError(f"a handler returns bytes, None or a verdict of proxy.handler, not {type(result).__name__}")
+
+
+def _verdict(result: Verdict) -> tuple[int, int, bytes]:
+    """What a verdict says; a handler may have put anything into it."""
+    action, throttle_ms, frame = result.action, result.throttle_ms, result.frame
+    if type(action) is not int or not PASS <= action <= CLOSE:
+        raise ValueError(f"{type(result).__name__} has the action {action!r:.40}, which is none")
+    if type(throttle_ms) is not int or not 0 <= throttle_ms <= MAX_THROTTLE_MS:
+        raise ValueError(f"{type(result).__name__} has the throttle_ms {throttle_ms!r:.40}, which is not from 0 to {MAX_THROTTLE_MS}")
+    if type(frame) is not bytes:
+        raise TypeError(f"{type(result).__name__} has a frame that is {type(frame).__name__}, not bytes")
+    if frame and action in (PASS, NOTHING, CLOSE):
+        raise ValueError(f"{type(result).__name__} has a frame of {len(frame)} bytes, and sends none")
+    return action, throttle_ms, _fitting(frame)
 
 
 def _fitting(body: bytes) -> bytes:

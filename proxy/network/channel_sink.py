@@ -54,6 +54,10 @@ class ChannelSink(abc.ABC):
     def was_read(self) -> None:  # noqa: B027 - who gates nothing has nothing to be told
         """Told after such a read, whatever came of it; the channel may be closed by now."""
 
+    def holds_up(self) -> bool:
+        """Asked of a channel without a byte for too long: whether it is we who keep its traffic back, and it is not to be closed for that."""
+        return False
+
     @abc.abstractmethod
     def room_for(self) -> tuple[i64, bool]:
         """Asked before each read while memory is short: how many bytes what is read may have, so that nothing of it must be held, and whether nothing

@@ -84,7 +84,10 @@ class Watchdog(ChannelWatch):
         next_ns: i64 = NEVER
         if options.idle_ns > 0:
             next_ns = channel.last_active_ns + options.idle_ns
-            if now_ns >= next_ns:
+            if now_ns >= next_ns and channel.sink.holds_up():
+                channel.last_active_ns = now_ns
+                next_ns = now_ns + options.idle_ns
+            elif now_ns >= next_ns:
                 channel.close(Cause.IDLE, f"no byte for {options.idle_ns // NS_PER_MS} ms")
                 return
         if options.stall_ns > 0 and options.min_rate > 0:

@@ -175,4 +175,8 @@ class HandlerLeg(HandledLeg):
 
     def release(self) -> None:
         self.handled.pair = None
+        if self.is_client:  # two that hold each other would stay until the garbage collector finds them
+            self.handled.client = None
+        else:
+            self.handled.upstream = None
         super().release()

@@ -88,6 +88,7 @@ def _serve(pair: Pair, channel: Channel) -> None:
     pair.upstream.ended = True
     tapping.match(pair, pair.client, channel, DIRECTION_REQUEST)
     tapping.match(pair, pair.upstream, channel, DIRECTION_RESPONSE)
+    limiting.limit(pair, pair.client, channel)
     if pair.route.kafka:
         pair.pairing = Pairing(pair.route.counters.pairing)
         tapping.share_facts(pair)

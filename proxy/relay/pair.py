@@ -192,6 +192,10 @@ class Leg(ChannelSink):
         if meter is not None:
             meter.was_read()
 
+    def holds_up(self) -> bool:
+        mine, others = self.throttle, self.other.throttle
+        return (mine is not None and mine.holders != 0) or (others is not None and others.holders != 0)
+
     def looks(self) -> bool:
         """Whether somebody looks into its frames."""
         return self.tap is not None or self.translation is not None or self.pair.pairing is not None

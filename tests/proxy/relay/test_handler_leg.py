@@ -1,5 +1,6 @@
 """Listeners with a handler, over real sockets, to a process whose every reply is the test's: whole lives of connections."""
 
+import gc
 import socket
 from collections.abc import Callable
 
@@ -9,6 +10,7 @@ from proxy.cause import Cause
 from proxy.handler import wire
 from proxy.network import mute
 from proxy.relay import ending
+from proxy.relay.handled_pair import Handled, HandledLeg
 from proxy.server.pair_rows import open_row
 from tests.fakes.handled import MS, HandledWorld, channel_of, leg_of
 from tests.fakes.world import SECOND, frame, reset
@@ -286,3 +288,25 @@ def test_times_are_observed(make_handled: Make) -> None:
     times = (metrics.queue_time, metrics.local_time, metrics.response_queue_time, metrics.send_time)
     assert [int(one.sum) for one in times] == [2 * MS, 5 * MS, 3 * MS, 0]
     assert [sum(map(int, one.buckets)) for one in times] == [1, 1, 1, 1]
+
+
+def test_what_is_over_leaves_nothing_for_the_garbage_collector(make_handled: Make) -> None:
+    """Many that end together would otherwise stay until a full collection, which is rare."""
+    world = make_handled()
+    process = world.process()
+    gc.collect()
+    gc.disable()
+    try:
+        clients = [world.served()[0] for _ in range(5)]
+        for client in clients:
+            client.sendall(frame(b"x"))
+            process.reply(process.take()[0], wire.ANSWER, b"y")
+            assert world.read(client, 5) == frame(b"y")
+            client.close()
+        world.until(lambda: len(world.rows) == 5)
+        world.poll(3)
+        process.settle()
+        assert not world.relay.pairs.open
+        assert not [item for item in gc.get_objects() if isinstance(item, HandledLeg | Handled)]
+    finally:
+        gc.enable()

@@ -324,9 +324,8 @@ def test_what_a_handler_answers_without_an_upstream_is_paid_for(make_handled: Ca
     """No upstream's channel is read for it: the client is not read until its answers are paid for."""
     world = make_handled()
     process = world.process(ordered=ordered)
-    client, pair = world.served()
     world.relay.pairs.quotas.set_limits(limits(**{level: RateLimits(response_bytes_rate=100_000)}))
-    world.relay.follow_limits(pair)
+    client, pair = world.served()
     client.setblocking(False)
     answered = 0
     for second in range(1, 4):
@@ -371,3 +370,18 @@ def test_what_a_handler_answers_beside_requests_that_are_limited(make_handled: C
     ending.end(pair, Cause.ADMIN, "", "internal")
     world.poll(3)
     assert world.relay.pairs.quotas.node.waiting == 0
+
+
+def test_a_client_that_we_keep_back_is_not_idle(make: Make) -> None:
+    """Neither while its own requests are paid for, nor while it waits for an answer that is."""
+    for answers in (False, True):
+        world = make(idle_s=3)
+        limited = Limited(world)
+        limited.put(limits(listener=RateLimits(request_bytes_rate=1000, response_bytes_rate=1000)))
+        talker = limited.talk(9_000, answers=answers)
+        limited.run(8)
+        talker.sends = False
+        assert talker.pair.cause is None
+        assert talker.received >= 9_004
+        limited.run(40)
+        assert talker.pair.cause is Cause.IDLE, "and once nothing is owed, it is"
