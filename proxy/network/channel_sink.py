@@ -55,7 +55,7 @@ class ChannelSink(abc.ABC):
         """Told after such a read, whatever came of it; the channel may be closed by now."""
 
     def holds_up(self) -> bool:
-        """Asked of a channel without a byte for too long: whether it is we who keep its traffic back, and it is not to be closed for that."""
+        """Asked of a channel without a byte for too long: whether it is we who kept its traffic back, and it is not to be closed for that."""
         return False
 
     @abc.abstractmethod

@@ -193,8 +193,12 @@ class Leg(ChannelSink):
             meter.was_read()
 
     def holds_up(self) -> bool:
-        mine, others = self.throttle, self.other.throttle
-        return (mine is not None and mine.holders != 0) or (others is not None and others.holders != 0)
+        other = self.other
+        held = self.throttle is not None and self.throttle.was_held()
+        if other.throttle is None:
+            return held
+        slow = self.channel is not None and other.channel is not None and other.channel.last_active_ns > self.channel.last_active_ns
+        return other.throttle.was_held() or slow or held  # slow: what is on its way here is read bit by bit
 
     def looks(self) -> bool:
         """Whether somebody looks into its frames."""

@@ -36,6 +36,7 @@ class Throttle:
         meter: its quotas; None while none applies.
         answers: those of what is sent to it, where no upstream's channel is read for that; likewise.
         holders: those that hold it now.
+        held: somebody has held it since ``was_held`` was asked.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -43,10 +44,18 @@ class Throttle:
         self.meter: Meter | None = None
         self.answers: Meter | None = None
         self.holders: i64 = 0
+        self.held: bool = False
+
+    def was_held(self) -> bool:
+        """Whether anybody holds it, or has since this was asked last."""
+        held = self.held
+        self.held = self.holders != 0
+        return held
 
     def hold(self, holder: i64) -> bool:
         """Throttle for ``holder``; True when the mute is in force. Harmless when it holds already."""
         self.holders |= holder
+        self.held = True
         return self.channel.mute(THROTTLE)
 
     def let_go(self, holder: i64) -> None:

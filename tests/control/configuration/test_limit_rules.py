@@ -51,9 +51,11 @@ def test_networks_that_cannot_be_used_are_all_named() -> None:
         {"network": "10.0.0.1/8"},
         {"network": "2001:db8::/96"},
         {"network": "10.0.0.0/8"},
-        {"network": "10.0.0.0/255.0.0.0"},
+        {"network": "10.0.0.0/8", "access": "deny"},
         {"connections": 5},
         "10.0.0.0/9",
+        {"network": "11.0.0.0/255.0.0.0"},
+        {"network": "192.0.2.7"},
     ]
     found = dict(faults({"overrides": overrides}))
     assert found == {
@@ -62,6 +64,8 @@ def test_networks_that_cannot_be_used_are_all_named() -> None:
         "limits.overrides[3].network": "is already the network of limits.overrides[2] (line 0)",
         "limits.overrides[4].network": "is required",
         "limits.overrides[5]": "must be a mapping of keys to values",
+        "limits.overrides[6].network": "cannot be used: 11.0.0.0/255.0.0.0 is written 11.0.0.0/8",
+        "limits.overrides[7].network": "cannot be used: 192.0.2.7 is written 192.0.2.7/32",
     }
 
 

@@ -379,9 +379,11 @@ def test_a_client_that_we_keep_back_is_not_idle(make: Make) -> None:
         limited = Limited(world)
         limited.put(limits(listener=RateLimits(request_bytes_rate=1000, response_bytes_rate=1000)))
         talker = limited.talk(9_000, answers=answers)
-        limited.run(8)
         talker.sends = False
-        assert talker.pair.cause is None
-        assert talker.received >= 9_004
-        limited.run(40)
+        talker.source.send(talker.message * 2)
+        limited.run(8)
+        assert (talker.pair.cause, talker.received) == (None, 9_004)
+        limited.run(12)
+        assert talker.received == 18_008
+        limited.run(30, step_ms=50)
         assert talker.pair.cause is Cause.IDLE, "and once nothing is owed, it is"
