@@ -35,7 +35,6 @@ _TITLE: Final = "framegate-users"
 _VERSION: Final = "1"
 _DECOY: Final = "decoy="
 _DECOY_SIZE: Final = 32
-_MODE: Final = 0o600
 _MAX_FILE: Final = 64 << 20
 _SAFE: Final = "!$&'()*+,;:@./-_~"
 
@@ -202,10 +201,11 @@ def changing(path: str | Path) -> Iterator[UsersFile]:
 
 
 def _replace(target: Path, text: str, before: os.stat_result | None) -> None:
-    number, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    number, temporary = tempfile.mkstemp(  # mode 0600
+        prefix=f".{target.name}.", dir=target.parent
+    )
     try:
         with open(number, "w", encoding="utf-8") as file:
-            os.fchmod(number, _MODE)
             if before is not None and (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
                 os.fchown(number, before.st_uid, before.st_gid)  # root changes what the service must read
             file.write(text)

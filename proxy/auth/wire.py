@@ -44,9 +44,6 @@ class Reader:
         self.position += size
         return self._data[start : self.position]
 
-    def boolean(self, what: str) -> bool:
-        return self.raw(1, what) != b"\0"
-
     def int16(self, what: str) -> int:
         return int.from_bytes(self.raw(2, what), "big", signed=True)
 
@@ -119,9 +116,6 @@ class Writer:
     def message(self) -> bytes:
         """What was written."""
         return b"".join(self._parts)
-
-    def raw(self, data: bytes) -> None:
-        self._parts.append(data)
 
     def int16(self, value: int) -> None:
         self._parts.append(struct.pack(">h", value))

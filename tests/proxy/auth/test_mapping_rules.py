@@ -108,6 +108,8 @@ def test_no_rule_matches_nothing_and_no_match_is_told() -> None:
         ("RULE:CN=(.*)/$1/U", "CN=straße", "STRASSE"),
         ("RULE:N=a/b/,DEFAULT", "CN=a", "CN=a"),
         ("RULE:CN=a|CN=ab/b/", "CN=ab", "b"),
+        ("RULE:CN=admin/admin/,DEFAULT", "CN=admin2", "CN=admin2"),
+        ("RULE:CN=admin/admin/,DEFAULT", "CN=admin\n", "CN=admin\n"),
     ],
 )
 def test_a_replacement_is_expanded_once_for_the_whole_name(rule: str, name: str, principal: str) -> None:

@@ -107,6 +107,12 @@ def test_what_the_source_knows_of_our_own_requests_does_not_count(desk: Desk) ->
     assert talk(desk).say(versions(3)) == [versions_answer(3, ApiRange(1, 4, 17), ApiRange(3, 0, 12))]
 
 
+def test_without_knowing_what_will_be_understood_nothing_is_said(desk: Desk) -> None:
+    desk.answer = lambda question: q.Unavailable("the link is down")
+    error = talk(desk).refused(versions(3))
+    assert (error.answer, str(error)) == (b"", "cannot be checked: the link is down")
+
+
 # What is refused.
 
 

@@ -85,8 +85,3 @@ def test_tagged_fields_are_passed_over_in_order_only() -> None:
 def test_nothing_may_be_behind_the_end() -> None:
     with pytest.raises(MalformedError, match="2 bytes behind x"):
         Reader(b"ab").end("x")
-
-
-@pytest.mark.parametrize("value", [b"\0", b"\1"])
-def test_booleans(value: bytes) -> None:
-    assert Reader(value).boolean("x") is (value == b"\1")
