@@ -61,6 +61,7 @@ __all__ = ["MECHANISMS", "SaslServerAuthenticator", "SaslServerAuthenticators", 
 
 MECHANISMS: Final = (PLAIN, *HASHES, OAUTHBEARER)
 _NS_PER_MS: Final = 1_000_000
+_MAX_LIFETIME_MS: Final = 1 << 40  # 35 years: no sum overflows
 _ENDED: Final = 1  # on the selector's clock: long ago
 
 
@@ -276,7 +277,7 @@ class SaslServerAuthenticator(Authenticator):
         assert waker is not None, "started before it is stepped"
         bounds = [bound for bound in (mechanism.lifetime_ms, self._settings.max_session_ms or None) if bound is not None]
         if bounds:
-            lifetime = min(bounds)
+            lifetime = min(*bounds, _MAX_LIFETIME_MS)
             self.lifetime_ms = max(lifetime, 0)
             self.expires_ns = max(waker.now_ns() + lifetime * _NS_PER_MS, _ENDED)
         self._move(ServerEvent.PROVED)

@@ -288,6 +288,7 @@ def test_who_goes_away_is_not_waited_for(desk: Desk, frames: int) -> None:
         (0, 0, 0, 0),
         (-7, 5000, 0, -7),
         (-10_000_000, 0, 0, -1_000_000),
+        (1 << 62, 0, 1 << 40, 1 << 40),
     ],
 )
 @pytest.mark.parametrize("version", [0, 1, 2])
