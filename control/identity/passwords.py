@@ -13,7 +13,7 @@ from proxy.auth.scram import HASHES, MAX_ITERATIONS, MIN_ITERATIONS
 __all__ = ["DEFAULT_ITERATIONS", "SALT_SIZE", "format_credential", "is_password_of", "keys_of", "new_credentials", "parse_credential"]
 
 DEFAULT_ITERATIONS: Final = 8192
-"""2.5 ms for SHA-256 (OpenSSL 3.0, one core); what is guessed from a stolen file costs as much."""
+"""About 3.5 ms for SHA-256 and 8 ms for SHA-512 (one core, OpenSSL 3.0): a check of PLAIN costs that, and so does a guess from a stolen file."""
 SALT_SIZE: Final = 16
 _MIN_SALT, _MAX_SALT = 8, 1024
 _FIELDS: Final = ("salt", "stored_key", "server_key", "iterations")

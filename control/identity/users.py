@@ -1,7 +1,7 @@
 """Who the users are, and what is said of those who are none.
 
 Of a user that there is not, a salt is told that is always the same for a name, and a count of iterations that is that of most users; and a password
-is hashed before it is refused. Neither answer nor time tells who is there.
+is hashed before it is refused. Neither answer nor time tells who is there, as long as all have an entry for SCRAM-SHA-256, as ours do.
 """
 
 import collections
@@ -15,7 +15,7 @@ from proxy.auth.scram import HASHES, SCRAM_SHA_256, SCRAM_SHA_512
 
 __all__ = ["Users"]
 
-_FOR_PLAIN: Final = (SCRAM_SHA_512, SCRAM_SHA_256)  # whichever a user has, the stronger one first
+_FOR_PLAIN: Final = (SCRAM_SHA_256, SCRAM_SHA_512)  # whichever a user has, the cheaper one first: who steals the file tries that, too
 
 
 class Users:

@@ -11,17 +11,18 @@ from tests.fakes.sasl_frames import stored
 FILE = UsersFile()
 FILE.add("user", {mechanism: stored(mechanism) for mechanism in HASHES})
 FILE.add("half", {SCRAM_SHA_256: stored(SCRAM_SHA_256)})
+FILE.add("other half", {SCRAM_SHA_512: stored(SCRAM_SHA_512)})
 FILE.add("strong", new_credentials("pencil", iterations=16384))
 FILE.add("usual", {mechanism: stored(mechanism, "other") for mechanism in HASHES})
 
 
 def test_plain_is_checked_against_what_scram_stores() -> None:
     users = Users(FILE)
-    for name in ("user", "half", "strong"):
+    for name in ("user", "half", "other half", "strong"):
         assert users.check(CheckPassword(name, "pencil")) == Accepted(name)
         assert users.check(CheckPassword(name, "wrong")) == Refused("wrong password")
     assert users.check(CheckPassword("nobody", "pencil")) == Refused("no such user")
-    assert len(users) == 4
+    assert len(users) == 5
 
 
 def test_what_is_stored_is_given_for_its_mechanism() -> None:
@@ -59,4 +60,4 @@ def test_a_password_is_hashed_as_often_for_who_is_not_there(monkeypatch) -> None
     users = Users(FILE)
     for name, password in (("user", "pencil"), ("user", "wrong"), ("nobody", "pencil")):
         users.check(CheckPassword(name, password))
-    assert hashed == [(SCRAM_SHA_512, 4096)] * 3
+    assert hashed == [(SCRAM_SHA_256, 4096)] * 3
