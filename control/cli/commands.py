@@ -18,6 +18,7 @@ from control.cli.proxies import drain, status
 from control.cli.tap import tap
 from control.cli.taps import taps
 from control.cli.upstreams import upstreams
+from control.cli.users import users
 
 __all__ = ["main"]
 
@@ -74,5 +75,5 @@ def completion(shell: str) -> None:
     click.echo(kind(main, {}, "framegate", "_FRAMEGATE_COMPLETE").source())
 
 
-for _command in (check, serve, demo, pipeline, channels, handlers, limits, pool, listeners, upstreams, taps, tap, status, drain, completion):
+for _command in (check, serve, demo, pipeline, channels, handlers, limits, pool, listeners, upstreams, taps, tap, users, status, drain, completion):
     main.add_command(_command)

@@ -6,6 +6,13 @@ from typing import Final
 
 import pytest
 
+from proxy.auth.certificates import MappedAuthenticators
+from proxy.auth.client import FIRST_CORRELATION_ID, SaslClientAuthenticator, SaslClientAuthenticators, SaslClientSettings
+from proxy.auth.mapping_rules import MappingRules
+from proxy.auth.messages import ApiRange
+from proxy.auth.questions import Accepted, CheckPassword, CheckToken, CredentialSource, Inquiry, KnownApis, Refused, SupportedApis, WantCredential
+from proxy.auth.scram import SCRAM_SHA_256
+from proxy.auth.server import SaslServerAuthenticator, SaslServerAuthenticators, SaslServerSettings
 from proxy.errors import AuthenticationError
 from proxy.network.authenticator import (
     ANONYMOUS,
@@ -24,6 +31,22 @@ from proxy.network.timer import NEVER
 from proxy.network.transport import DONE, WANT_READ, WANT_WRITE, Identity
 from tests.fakes.authenticator import Await, Expect, Say, ScriptedAuthenticator, ScriptedAuthenticators
 from tests.fakes.clock import FakeClock
+from tests.fakes.sasl_frames import (
+    PASSWORD,
+    USER_NAME,
+    Exchange,
+    answered,
+    handshake,
+    handshake_answer,
+    keys,
+    plain_token,
+    scram_exchange,
+    stored,
+    token,
+    token_answer,
+    versions,
+    versions_answer,
+)
 from tests.fakes.transport import memory_transports
 
 
@@ -57,6 +80,7 @@ class Kind:
         bad: frames that are refused; None: nobody is.
         principal: who it is then.
         happen: makes happen what is waited for.
+        bound: bytes of a frame, at most.
     """
 
     factory: AuthenticatorFactory
@@ -66,6 +90,7 @@ class Kind:
     answers: tuple[bytes, ...] = ()
     bad: tuple[bytes, ...] | None = None
     happen: Callable[[Authenticator], None] = lambda one: None
+    bound: int = 8
 
 
 def tell(one: Authenticator) -> None:
@@ -74,8 +99,70 @@ def tell(one: Authenticator) -> None:
         one.tell()
 
 
+class Asked(CredentialSource):
+    """Keeps what it is asked until it is told to answer."""
+
+    def __init__(self) -> None:
+        self.open: list[Inquiry] = []
+        self.forgotten: list[Inquiry] = []
+
+    def ask(self, inquiry: Inquiry) -> None:
+        self.open.append(inquiry)
+
+    def forget(self, inquiry: Inquiry) -> None:
+        self.forgotten.append(inquiry)
+
+    def answer(self, one: Authenticator) -> None:
+        for inquiry in self.open:
+            question = inquiry.question
+            if isinstance(question, SupportedApis):
+                inquiry.settle(KnownApis((ApiRange(0, 3, 11),)))
+            elif isinstance(question, WantCredential):
+                inquiry.settle(stored(question.mechanism))
+            elif isinstance(question, CheckPassword | CheckToken):
+                good = question.password == PASSWORD if isinstance(question, CheckPassword) else question.token == "good"
+                inquiry.settle(Accepted(USER_NAME) if good else Refused("no"))
+            else:
+                inquiry.settle(keys(question))
+        self.open.clear()
+
+
+def sasl_server(mechanism: str, exchange: Exchange, lie: tuple[bytes, ...]) -> Kind:
+    """A client that asks for versions and takes one mechanism; ``lie`` is what it proves itself with in vain."""
+    asked = Asked()
+    settings = SaslServerSettings((mechanism,), max_frame=500)
+    factory = SaslServerAuthenticators(settings, asked, exchange.server_nonce)
+    begins = (versions(3), handshake(mechanism))
+    good = (*begins, *(token(part) for part in exchange.client))
+    answers = (versions_answer(3, ApiRange(0, 3, 11)), handshake_answer(mechanism), *(token_answer(part) for part in exchange.server))
+    bad = (*begins, *(token(part) for part in lie))
+    return Kind(factory, Identity(), USER_NAME, good, answers, bad, asked.answer, 500)
+
+
+def sasl_client(mechanism: str, exchange: Exchange, lie: tuple[bytes, ...]) -> Kind:
+    """A broker that knows SaslAuthenticate; ``lie`` is what it says in vain."""
+    asked = Asked()
+    settings = SaslClientSettings(mechanism, USER_NAME, "a", client_id="c", max_frame=500)
+    factory = SaslClientAuthenticators(settings, asked, nonce=exchange.client_nonce)
+    first = FIRST_CORRELATION_ID
+    begins = (answered(versions_answer(0, ApiRange(17, 0, 1), ApiRange(36, 0, 2)), first), answered(handshake_answer(mechanism), first + 1))
+    good = (*begins, *(answered(token_answer(part), first + 2 + index) for index, part in enumerate(exchange.server)))
+    sent = (versions(0, first), handshake(mechanism, first + 1), *(token(part, first + 2 + index) for index, part in enumerate(exchange.client)))
+    bad = (*begins, *(answered(token_answer(part), first + 2 + index) for index, part in enumerate(lie)))
+    return Kind(factory, Identity(subject="CN=broker"), "CN=broker", good, sent, bad, asked.answer, 500)
+
+
+PLAIN_EXCHANGE = Exchange((plain_token(),), (b"",))
+SCRAM_EXCHANGE = scram_exchange(SCRAM_SHA_256)
+BEARER_EXCHANGE = Exchange((b"n,,\x01auth=Bearer good\x01\x01",), (b"",))
+
 INTERFACE: Final = Authenticator, AuthenticatorFactory
 PROVES: Final = (
+    MappedAuthenticators,
+    SaslServerAuthenticator,
+    SaslServerAuthenticators,
+    SaslClientAuthenticator,
+    SaslClientAuthenticators,
     AnonymousAuthenticators,
     HandshakeAuthenticator,
     CertificateAuthenticators,
@@ -86,6 +173,13 @@ KINDS: dict[str, Callable[[], Kind]] = {
     "anonymous": lambda: Kind(AnonymousAuthenticators(), Identity(subject="CN=a"), ANONYMOUS),
     "certificate": lambda: Kind(CertificateAuthenticators(), Identity(subject="CN=a"), "CN=a"),
     "certificate, without one": lambda: Kind(CertificateAuthenticators(), Identity(), ANONYMOUS),
+    "mapped certificate": lambda: Kind(MappedAuthenticators(MappingRules("RULE:CN=(.*)/$1/")), Identity(subject="CN=a"), "a"),
+    "mapped certificate, without one": lambda: Kind(MappedAuthenticators(MappingRules()), Identity(), ANONYMOUS),
+    "PLAIN server": lambda: sasl_server("PLAIN", PLAIN_EXCHANGE, (plain_token("wrong"),)),
+    "PLAIN client": lambda: sasl_client("PLAIN", PLAIN_EXCHANGE, (b"what else?",)),
+    "SCRAM server": lambda: sasl_server(SCRAM_SHA_256, SCRAM_EXCHANGE, (SCRAM_EXCHANGE.client[0], SCRAM_EXCHANGE.client[1][:-8] + b"AAAAAAA=")),
+    "SCRAM client": lambda: sasl_client(SCRAM_SHA_256, SCRAM_EXCHANGE, (SCRAM_EXCHANGE.server[0], b"v=AAAA")),
+    "OAUTHBEARER server": lambda: sasl_server("OAUTHBEARER", BEARER_EXCHANGE, (b"n,,\x01auth=Bearer bad\x01\x01", b"\x01")),
     "scripted server": lambda: Kind(
         ScriptedAuthenticators(Expect(b"hello"), Say(b"prove it"), Expect(b"proof"), Await(), Say(b"welcome"), max_size=8),
         Identity(),
@@ -248,10 +342,11 @@ def test_the_bound_of_a_frame_is_its_own(stage: Callable[..., Stage]) -> None:
     if not one.kind.good:
         assert one.run() == DONE
         return
-    one.peer.write(framed((b"123456789",)))
-    with pytest.raises(AuthenticationError, match="frame of 9 bytes"):
+    size = one.kind.bound + 1
+    one.peer.write(framed((b"1" * size,)))
+    with pytest.raises(AuthenticationError, match=f"frame of {size} bytes"):
         one.run()
-    assert len(one.ours.inbound) == 9
+    assert len(one.ours.inbound) == size
 
 
 def test_the_end_of_the_stream_is_waited_behind_for_ever(stage: Callable[..., Stage]) -> None:

@@ -1,0 +1,74 @@
+"""Answers to all that authenticators ask. What fails is ``Unavailable``: what went wrong inside is in no answer of ours to a peer."""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from control.identity.passwords import keys_of
+from control.identity.secrets import SecretError, Secrets
+from control.identity.tokens import Tokens
+from control.identity.users import Users
+from proxy.auth.messages import ApiRange
+from proxy.auth.questions import (
+    Answer,
+    CheckPassword,
+    CheckToken,
+    KnownApis,
+    Question,
+    ScramKeys,
+    Secret,
+    SupportedApis,
+    Unavailable,
+    WantCredential,
+    WantScramKeys,
+    WantSecret,
+)
+
+__all__ = ["Answers"]
+
+
+class Answers:
+    """Who answers for one listener, or for the upstreams. Each may be asked in a thread of its own: nothing here changes."""
+
+    def __init__(
+        self,
+        *,
+        users: Users | None = None,
+        tokens: Tokens | None = None,
+        secrets: Secrets | None = None,
+        apis: Callable[[], tuple[ApiRange, ...]] = tuple,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._users: Final = users
+        self._tokens: Final = tokens
+        self._secrets: Final = secrets or Secrets({})
+        self._apis: Final = apis
+        self._now_s: Final = now_s
+
+    def answer(self, question: Question) -> Answer:
+        """Answer a question. May take milliseconds and read files; does not raise."""
+        try:
+            return self._answer(question)
+        except SecretError as error:
+            return Unavailable(str(error))
+        except Exception as error:  # whatever it is, its words may hold what was asked
+            return Unavailable(f"{type(error).__name__} where {type(question).__name__} was to be answered")
+
+    def _answer(self, question: Question) -> Answer:
+        if isinstance(question, SupportedApis):
+            return KnownApis(self._apis())
+        if isinstance(question, WantSecret):
+            return Secret(self._secrets.read(question.credential))
+        if isinstance(question, WantScramKeys):
+            return self._scram_keys(question)
+        if isinstance(question, CheckToken):
+            return Unavailable("no tokens are taken") if self._tokens is None else self._tokens.check(question.token, self._now_s())
+        if self._users is None:
+            return Unavailable("there is no file of users")
+        return self._ask_users(self._users, question)
+
+    def _ask_users(self, users: Users, question: WantCredential | CheckPassword) -> Answer:
+        return users.credential(question) if isinstance(question, WantCredential) else users.check(question)
+
+    def _scram_keys(self, question: WantScramKeys) -> ScramKeys:
+        return keys_of(question.mechanism, self._secrets.read(question.credential), question.salt, question.iterations)

@@ -1,0 +1,13 @@
+"""Who is there: what implements ``proxy.network.authenticator``.
+
+    mapping_rules       Kafka's ``ssl.principal.mapping.rules``
+    certificate_names   the names beside its subject that a certificate has
+    certificates        the factory of principals from certificates
+    wire, messages      Kafka's protocol, as far as authentication needs it
+    questions           what has to be asked of the control process, and the answers
+    mechanism           what a SASL mechanism is: ``plain``, ``scram`` (its messages: ``scram_messages``), ``oauthbearer``
+    server              the exchange with a client; ``server_state`` is its table
+    client              the exchange with an upstream
+
+It runs in a processor: the standard library only, no hashing of passwords, no files. Those are ``control.identity``'s.
+"""

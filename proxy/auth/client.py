@@ -1,0 +1,296 @@
+"""Kafka's SASL exchange with an upstream, from the client's side: which versions, the handshake, tokens until both are content.
+
+A broker that knows no SaslAuthenticate (before Kafka 1.0) is spoken to in bare tokens; one that refuses these just closes. Versions are the lesser of
+what it and we know. What it says of an error is in the log, never longer than a line.
+"""
+
+import enum
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from mypy_extensions import i64
+
+from proxy.auth.mechanism import Ask, ClientMechanism, Next, RefusalError, Reply
+from proxy.auth.messages import (
+    API_VERSIONS,
+    ILLEGAL_SASL_STATE,
+    NONE,
+    SASL_AUTHENTICATE,
+    SASL_AUTHENTICATION_FAILED,
+    SASL_HANDSHAKE,
+    SUPPORTED,
+    UNSUPPORTED_SASL_MECHANISM,
+    ApiRange,
+    ApiVersionsAnswer,
+    ApiVersionsRequest,
+    HandshakeAnswer,
+    HandshakeRequest,
+    RequestHeader,
+    TokenAnswer,
+    TokenRequest,
+    answer_reader,
+    request_writer,
+)
+from proxy.auth.oauthbearer import OAUTHBEARER, OAuthBearerClient
+from proxy.auth.plain import PlainClient
+from proxy.auth.questions import CredentialSource, Inquiry
+from proxy.auth.scram import HASHES, ScramClient, new_nonce
+from proxy.errors import AuthenticationError
+from proxy.network.authenticator import ANONYMOUS, WAIT, Authenticator, AuthenticatorFactory, Waker
+from proxy.network.frame_exchange import MAX_FRAME, FrameExchange
+from proxy.network.timer import NEVER
+from proxy.network.transport import DONE, WANT_READ, WANT_WRITE, Identity
+
+__all__ = ["FIRST_CORRELATION_ID", "SaslClientAuthenticator", "SaslClientAuthenticators", "SaslClientSettings"]
+
+FIRST_CORRELATION_ID: Final = 0x7FFFFFF8  # of Kafka's eight for SASL, which no other request has
+_IDS: Final = 8
+_MAX_WORDS: Final = 200
+_MAX_LIFETIME_MS: Final = 1 << 40  # 35 years: no sum overflows, and who lives longer lives for ever
+_NS_PER_MS: Final = 1_000_000
+_RENEWED_AT: Final = (0.85, 0.95)  # of a lifetime: not all at once
+
+
+@dataclass(frozen=True, slots=True)
+class SaslClientSettings:
+    """What we are to an upstream.
+
+    Attributes:
+        mechanism: to prove it with.
+        user: whom; for OAUTHBEARER whom to be where the token alone does not say so, else empty.
+        credential: what to ask for to prove it.
+        client_id: in the headers of our requests.
+        max_frame: bytes of an answer.
+    """
+
+    mechanism: str
+    user: str
+    credential: str
+    client_id: str = "framegate"
+    max_frame: int = MAX_FRAME
+
+
+class _State(enum.Enum):
+    """Which answer is waited for."""
+
+    BEGIN = "nothing sent"
+    VERSIONS = "ApiVersions"
+    HANDSHAKE = "SaslHandshake"
+    TOKEN = "SaslAuthenticate"
+
+
+class SaslClientAuthenticator(Authenticator):
+    """One connection's. Its ``principal`` is the upstream's, as its certificate says.
+
+    Attributes:
+        ranges: what the upstream understands.
+        renew_ns: when to authenticate again, or NEVER.
+    """
+
+    def __init__(
+        self, settings: SaslClientSettings, source: CredentialSource, peer: str, *, nonce: Callable[[], str] = new_nonce, chance: random.Random
+    ) -> None:
+        super().__init__()
+        self.ranges: tuple[ApiRange, ...] = ()
+        self.renew_ns: i64 = NEVER
+        self._settings: Final = settings
+        self._source: Final = source
+        self._peer: Final = peer
+        self._nonce: Final = nonce
+        self._chance: Final = chance
+        self._state: _State = _State.BEGIN
+        self._versions: dict[int, int] = {}  # by key; of SaslAuthenticate none: bare tokens
+        self._requests: int = 0
+        self._request: RequestHeader = RequestHeader(0, 0, 0)  # that is not answered
+        self._frames: FrameExchange | None = None
+        self._waker: Waker | None = None
+        self._mechanism: ClientMechanism | None = None
+        self._inquiry: Inquiry | None = None
+
+    def start(self, frames: FrameExchange, waker: Waker) -> None:
+        frames.max_size = self._settings.max_frame
+        self._frames, self._waker = frames, waker
+
+    def step(self) -> i64:
+        frames = self._frames
+        assert frames is not None, "started before it is stepped"
+        if frames.is_sending:
+            return WANT_WRITE
+        if self.complete:
+            return DONE
+        try:
+            if self._inquiry is not None:
+                return self._on_settled(frames, self._inquiry)
+            if self._state is _State.BEGIN:
+                return self._ask_versions(frames)
+            body = frames.receive()
+            return WANT_READ if body is None else self._on_frame(frames, body)
+        except RefusalError as error:
+            raise AuthenticationError(f"{self._settings.mechanism}: {error}") from None
+
+    def close(self) -> None:
+        inquiry, self._inquiry = self._inquiry, None
+        if inquiry is not None:
+            inquiry.cancel()
+            self._source.forget(inquiry)
+        self._frames = self._waker = self._mechanism = None
+
+    # Requests.
+
+    def _header(self, key: int, version: int) -> RequestHeader:
+        number = FIRST_CORRELATION_ID + self._requests % _IDS
+        self._requests += 1
+        self._request = RequestHeader(key, version, number, self._settings.client_id)
+        return self._request
+
+    def _ask_versions(self, frames: FrameExchange) -> i64:
+        self._state = _State.VERSIONS
+        writer = request_writer(self._header(API_VERSIONS, 0))
+        ApiVersionsRequest().write(writer, 0)
+        return self._send(frames, writer.message())
+
+    def _ask_handshake(self, frames: FrameExchange) -> i64:
+        self._state = _State.HANDSHAKE
+        version = self._versions[SASL_HANDSHAKE]
+        writer = request_writer(self._header(SASL_HANDSHAKE, version))
+        HandshakeRequest(self._settings.mechanism).write(writer)
+        return self._send(frames, writer.message())
+
+    def _send_token(self, frames: FrameExchange, token: bytes) -> i64:
+        version = self._versions.get(SASL_AUTHENTICATE)
+        if version is None:
+            return self._send(frames, token)
+        writer = request_writer(self._header(SASL_AUTHENTICATE, version))
+        TokenRequest(token).write(writer, version)
+        return self._send(frames, writer.message())
+
+    def _send(self, frames: FrameExchange, body: bytes) -> i64:
+        return WANT_READ if frames.send(body) else WANT_WRITE
+
+    # Answers.
+
+    def _on_frame(self, frames: FrameExchange, body: bytes) -> i64:
+        if self._state is _State.VERSIONS:
+            self._on_versions(body)
+            return self._ask_handshake(frames)
+        if self._state is _State.HANDSHAKE:
+            self._on_handshake(body)
+            return self._begin(frames)
+        return self._on_token(frames, body)
+
+    def _on_versions(self, body: bytes) -> None:
+        answer = ApiVersionsAnswer.read(answer_reader(body, self._request), 0)
+        if answer.error != NONE:
+            raise AuthenticationError(f"ApiVersions is answered with error {answer.error}")
+        self.ranges = answer.ranges
+        offered = {item.key: item for item in answer.ranges}
+        for key in (SASL_HANDSHAKE, SASL_AUTHENTICATE):
+            known = SUPPORTED[key]
+            if key in offered and offered[key].least <= known.most:
+                self._versions[key] = min(offered[key].most, known.most)
+        if SASL_HANDSHAKE not in self._versions:
+            raise AuthenticationError("the upstream knows no SaslHandshake: it wants no SASL here")
+        if SASL_AUTHENTICATE not in self._versions:
+            self._versions[SASL_HANDSHAKE] = 0
+        elif self._versions[SASL_HANDSHAKE] == 0:
+            del self._versions[SASL_AUTHENTICATE]
+
+    def _on_handshake(self, body: bytes) -> None:
+        answer = HandshakeAnswer.read(answer_reader(body, self._request))
+        name = self._settings.mechanism
+        if answer.error == UNSUPPORTED_SASL_MECHANISM:
+            raise AuthenticationError(f"{name} is not enabled; enabled are {_printable(', '.join(answer.mechanisms))}")
+        if answer.error == ILLEGAL_SASL_STATE:
+            raise AuthenticationError("SaslHandshake is not expected: is there SASL at this address?")
+        if answer.error != NONE:
+            raise AuthenticationError(f"SaslHandshake is answered with error {answer.error}")
+
+    def _begin(self, frames: FrameExchange) -> i64:
+        self._state = _State.TOKEN
+        mechanism = self._mechanism = self._make()
+        return self._do(frames, mechanism.begin())
+
+    def _make(self) -> ClientMechanism:
+        settings = self._settings
+        if settings.mechanism in HASHES:
+            return ScramClient(settings.mechanism, settings.user, settings.credential, self._nonce)
+        if settings.mechanism == OAUTHBEARER:
+            return OAuthBearerClient(settings.credential, authorization=settings.user)
+        return PlainClient(settings.user, settings.credential)
+
+    def _on_token(self, frames: FrameExchange, body: bytes) -> i64:
+        mechanism = self._mechanism
+        assert mechanism is not None, "made with the handshake's answer"
+        answer = TokenAnswer(NONE, token=body)
+        if SASL_AUTHENTICATE in self._versions:
+            answer = TokenAnswer.read(answer_reader(body, self._request), self._request.version)
+        if answer.error != NONE:
+            words = _printable(answer.message or "no reason")
+            raise AuthenticationError(words if answer.error == SASL_AUTHENTICATION_FAILED else f"error {answer.error}: {words}")
+        step = mechanism.evaluate(answer.token)
+        if not mechanism.complete:
+            assert step is not None, "who is not complete has something to say"
+            return self._do(frames, step)
+        self._end(answer.lifetime_ms)
+        return DONE
+
+    def _end(self, lifetime_ms: int) -> None:
+        waker = self._waker
+        assert waker is not None, "started before it is stepped"
+        if 0 < lifetime_ms < _MAX_LIFETIME_MS:
+            now = waker.now_ns()
+            self.expires_ns = now + lifetime_ms * _NS_PER_MS
+            self.renew_ns = now + int(lifetime_ms * _NS_PER_MS * self._chance.uniform(*_RENEWED_AT))
+        self.principal = self._peer
+        self.complete = True
+
+    # The mechanism.
+
+    def _do(self, frames: FrameExchange, step: Next) -> i64:
+        if isinstance(step, Reply):
+            return self._send_token(frames, step.token)
+        return self._ask(frames, step)
+
+    def _ask(self, frames: FrameExchange, step: Ask) -> i64:
+        waker = self._waker
+        assert waker is not None, "started before it is stepped"
+        inquiry = self._inquiry = Inquiry(step.question, waker)
+        self._source.ask(inquiry)
+        return self._on_settled(frames, inquiry)
+
+    def _on_settled(self, frames: FrameExchange, inquiry: Inquiry) -> i64:
+        answer = inquiry.answer
+        if answer is None:
+            return WAIT
+        self._inquiry = None
+        mechanism = self._mechanism
+        assert mechanism is not None, "who else asks"
+        return self._do(frames, mechanism.resume(answer))
+
+
+class SaslClientAuthenticators(AuthenticatorFactory):
+    """Those of the connections to one upstream, with one identity."""
+
+    def __init__(
+        self,
+        settings: SaslClientSettings,
+        source: CredentialSource,
+        *,
+        nonce: Callable[[], str] = new_nonce,
+        chance: random.Random | None = None,
+    ) -> None:
+        self._settings: Final = settings
+        self._source: Final = source
+        self._nonce: Final = nonce
+        self._chance: Final = chance or random.Random()
+
+    def make(self, identity: Identity) -> SaslClientAuthenticator:
+        peer = identity.subject or ANONYMOUS
+        return SaslClientAuthenticator(self._settings, self._source, peer, nonce=self._nonce, chance=self._chance)
+
+
+def _printable(text: str) -> str:
+    """Somebody else's words as part of a line of ours."""
+    return "".join(character if character.isprintable() else "?" for character in text[:_MAX_WORDS])

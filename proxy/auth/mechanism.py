@@ -1,0 +1,125 @@
+"""A SASL mechanism: what is said next, of what was said. No I/O and no time; what has to be looked up is a question whose answer comes later."""
+
+import abc
+import re
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from proxy.auth.questions import Answer, Question, Unavailable
+from proxy.errors import AuthenticationError, InternalError
+
+__all__ = ["Ask", "ClientMechanism", "Mechanism", "Next", "RefusalError", "Reply", "ServerMechanism", "escape_name", "expect", "unescape_name"]
+
+A = TypeVar("A")
+_ESCAPED: Final = re.compile(r"(?:[^=,\0]|=2C|=3D)+")
+
+
+class RefusalError(AuthenticationError):
+    """The mechanism's end without success.
+
+    Attributes:
+        told: what the peer is told, when it may know more than that it failed; else empty.
+    """
+
+    def __init__(self, reason: str, *, told: str = "") -> None:
+        super().__init__(reason)
+        self.told: Final = told
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Send this to the peer."""
+
+    token: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask this, and ``resume`` with the answer."""
+
+    question: Question
+
+
+Next = Reply | Ask
+
+
+class Mechanism(abc.ABC):
+    """One exchange, from the view of one of its sides.
+
+    Attributes:
+        complete: nothing more is expected of the peer; a last ``Reply`` still has to be sent.
+    """
+
+    def __init__(self) -> None:
+        self.complete: bool = False
+
+    @abc.abstractmethod
+    def evaluate(self, token: bytes) -> Next | None:
+        """What the peer said.
+
+        Returns:
+            What to do then; None: nothing, which is for a client that is complete.
+
+        Raises:
+            RefusalError: it cannot be.
+        """
+
+    def resume(self, answer: Answer) -> Next:
+        """What was asked for.
+
+        Raises:
+            RefusalError: it is a refusal, or ``Unavailable``.
+        """
+        raise InternalError(f"{type(self).__name__} has asked for nothing")
+
+
+class ServerMechanism(Mechanism):
+    """The side that wants to know who the other one is.
+
+    Attributes:
+        principal: who it is, once ``complete``.
+        lifetime_ms: for how long, from when that was answered; None: for ever.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.principal: str = ""
+        self.lifetime_ms: int | None = None
+
+
+class ClientMechanism(Mechanism):
+    """The side that shows who it is."""
+
+    @abc.abstractmethod
+    def begin(self) -> Next:
+        """The first message."""
+
+
+def expect(kind: type[A], answer: Answer) -> A:
+    """The answer, which must be of a kind.
+
+    Raises:
+        RefusalError: there is none.
+        InternalError: it is of another kind.
+    """
+    if isinstance(answer, kind):
+        return answer
+    if isinstance(answer, Unavailable):
+        raise RefusalError(f"cannot be checked: {answer.reason}")
+    raise InternalError(f"a {type(answer).__name__} where a {kind.__name__} was asked for")
+
+
+def escape_name(name: str) -> str:
+    """A name as RFC 5801 writes it in a message: without commas and equal signs."""
+    return name.replace("=", "=3D").replace(",", "=2C")
+
+
+def unescape_name(text: str) -> str:
+    """The name that such a text is.
+
+    Raises:
+        RefusalError: it is none.
+    """
+    if not _ESCAPED.fullmatch(text):
+        raise RefusalError("a name that is empty, or has a comma, an equal sign or a NUL that is not escaped")
+    return text.replace("=2C", ",").replace("=3D", "=")

@@ -1,0 +1,307 @@
+"""What Kafka's protocol has for authentication: ApiVersions, SaslHandshake and SaslAuthenticate, requests and answers, read and written.
+
+Headers: a request has ``key, version, correlation id, client id``, and tagged fields from its first flexible version on; an answer has its
+correlation id, and tagged fields likewise, but for ApiVersions, whose answer must be understood by who does not know which version it has.
+Source: Kafka's message definitions; byte for byte what kafka-python writes.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from proxy.auth.wire import MalformedError, Reader, Writer
+
+__all__ = [
+    "API_VERSIONS",
+    "ILLEGAL_SASL_STATE",
+    "INVALID_REQUEST",
+    "NONE",
+    "SASL_AUTHENTICATE",
+    "SASL_AUTHENTICATION_FAILED",
+    "SASL_HANDSHAKE",
+    "SUPPORTED",
+    "UNSUPPORTED_SASL_MECHANISM",
+    "UNSUPPORTED_VERSION",
+    "ApiRange",
+    "ApiVersionsAnswer",
+    "ApiVersionsRequest",
+    "HandshakeAnswer",
+    "HandshakeRequest",
+    "RequestHeader",
+    "TokenAnswer",
+    "TokenRequest",
+    "answer_reader",
+    "answer_writer",
+    "read_request_header",
+    "request_writer",
+]
+
+SASL_HANDSHAKE: Final = 17
+API_VERSIONS: Final = 18
+SASL_AUTHENTICATE: Final = 36
+
+NONE: Final = 0
+UNSUPPORTED_SASL_MECHANISM: Final = 33
+ILLEGAL_SASL_STATE: Final = 34
+UNSUPPORTED_VERSION: Final = 35
+INVALID_REQUEST: Final = 42
+SASL_AUTHENTICATION_FAILED: Final = 58
+
+_FLEXIBLE: Final = {API_VERSIONS: 3, SASL_AUTHENTICATE: 2}  # the first version; the others have none
+_SOFTWARE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
+_RANGE_SIZE: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class ApiRange:
+    """The versions of a request, by its key, that somebody understands."""
+
+    key: int
+    least: int
+    most: int
+
+
+SUPPORTED: Final = {item.key: item for item in (ApiRange(SASL_HANDSHAKE, 0, 1), ApiRange(API_VERSIONS, 0, 4), ApiRange(SASL_AUTHENTICATE, 0, 2))}
+"""What these modules understand."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHeader:
+    """The header of a request; without ``client_id`` when the version is not one of ours, whose header may be another one."""
+
+    key: int
+    version: int
+    correlation_id: int
+    client_id: str | None = None
+
+    @property
+    def is_supported(self) -> bool:
+        """Whether the rest of the request can be read."""
+        known = SUPPORTED.get(self.key)
+        return known is not None and known.least <= self.version <= known.most
+
+
+def _is_flexible(key: int, version: int) -> bool:
+    first = _FLEXIBLE.get(key)
+    return first is not None and version >= first
+
+
+def read_request_header(reader: Reader) -> RequestHeader:
+    """Read as much of a header as can be understood: of a request that is none of the three, only its first 8 bytes.
+
+    Raises:
+        MalformedError: it is none.
+    """
+    key, version, correlation_id = reader.int16("api key"), reader.int16("api version"), reader.int32("correlation id")
+    header = RequestHeader(key, version, correlation_id)
+    if not header.is_supported:
+        return header
+    client_id = reader.nullable_string("client id")
+    if _is_flexible(key, version):
+        reader.tags("tagged fields of the header")
+    return RequestHeader(key, version, correlation_id, client_id)
+
+
+def request_writer(header: RequestHeader) -> Writer:
+    """A writer that has written the header of a request."""
+    writer = Writer()
+    writer.int16(header.key)
+    writer.int16(header.version)
+    writer.int32(header.correlation_id)
+    writer.string(header.client_id)
+    if _is_flexible(header.key, header.version):
+        writer.no_tags()
+    return writer
+
+
+def answer_writer(header: RequestHeader) -> Writer:
+    """A writer that has written the header of the answer to a request."""
+    writer = Writer()
+    writer.int32(header.correlation_id)
+    if header.key != API_VERSIONS and _is_flexible(header.key, header.version):
+        writer.no_tags()
+    return writer
+
+
+def answer_reader(body: bytes, header: RequestHeader) -> Reader:
+    """A reader that has read the header of the answer to a request.
+
+    Raises:
+        MalformedError: it is none, or that of another request.
+    """
+    reader = Reader(body)
+    found = reader.int32("correlation id")
+    if found != header.correlation_id:
+        raise MalformedError(f"correlation id {found} where {header.correlation_id} was asked")
+    if header.key != API_VERSIONS and _is_flexible(header.key, header.version):
+        reader.tags("tagged fields of the header")
+    return reader
+
+
+@dataclass(frozen=True, slots=True)
+class ApiVersionsRequest:
+    """Which requests do you understand? With who asks, from version 3 on."""
+
+    software_name: str = ""
+    software_version: str = ""
+
+    def is_valid(self, version: int) -> bool:
+        """Whether name and version are what KIP-511 allows."""
+        return version < 3 or all(_SOFTWARE.fullmatch(text) for text in (self.software_name, self.software_version))
+
+    @classmethod
+    def read(cls, reader: Reader, version: int) -> "ApiVersionsRequest":
+        name = number = ""
+        if version >= 3:
+            name, number = reader.string("client software name", compact=True), reader.string("client software version", compact=True)
+            reader.tags("tagged fields")
+        reader.end("ApiVersions")
+        return cls(name, number)
+
+    def write(self, writer: Writer, version: int) -> None:
+        if version >= 3:
+            writer.string(self.software_name, compact=True)
+            writer.string(self.software_version, compact=True)
+            writer.no_tags()
+
+
+@dataclass(frozen=True, slots=True)
+class ApiVersionsAnswer:
+    """The requests that are understood."""
+
+    error: int
+    ranges: tuple[ApiRange, ...] = ()
+
+    @classmethod
+    def read(cls, reader: Reader, version: int) -> "ApiVersionsAnswer":
+        compact = version >= 3
+        error = reader.int16("error code")
+
+        def read_range() -> ApiRange:
+            found = ApiRange(reader.int16("api key"), reader.int16("least version"), reader.int16("greatest version"))
+            if compact:
+                reader.tags("tagged fields")
+            return found
+
+        ranges = reader.array("ApiVersions", read_range, _RANGE_SIZE, compact=compact)
+        if version >= 1:
+            reader.int32("throttle time")
+        if compact:
+            reader.tags("tagged fields")
+        reader.end("ApiVersions")
+        return cls(error, tuple(ranges))
+
+    def write(self, writer: Writer, version: int) -> None:
+        compact = version >= 3
+        writer.int16(self.error)
+        writer.count(len(self.ranges), compact=compact)
+        for item in self.ranges:
+            writer.int16(item.key)
+            writer.int16(item.least)
+            writer.int16(item.most)
+            if compact:
+                writer.no_tags()
+        if version >= 1:
+            writer.int32(0)
+        if compact:
+            writer.no_tags()
+
+
+@dataclass(frozen=True, slots=True)
+class HandshakeRequest:
+    """The mechanism that the client wants. Version 0: its tokens follow as bare frames; 1: as SaslAuthenticate."""
+
+    mechanism: str
+
+    @classmethod
+    def read(cls, reader: Reader) -> "HandshakeRequest":
+        mechanism = reader.string("mechanism")
+        reader.end("SaslHandshake")
+        return cls(mechanism)
+
+    def write(self, writer: Writer) -> None:
+        writer.string(self.mechanism)
+
+
+@dataclass(frozen=True, slots=True)
+class HandshakeAnswer:
+    """Whether it may, and the mechanisms that one may."""
+
+    error: int
+    mechanisms: tuple[str, ...]
+
+    @classmethod
+    def read(cls, reader: Reader) -> "HandshakeAnswer":
+        error = reader.int16("error code")
+        mechanisms = reader.array("mechanisms", lambda: reader.string("mechanism"), 2)
+        reader.end("SaslHandshake")
+        return cls(error, tuple(mechanisms))
+
+    def write(self, writer: Writer) -> None:
+        writer.int16(self.error)
+        writer.count(len(self.mechanisms))
+        for mechanism in self.mechanisms:
+            writer.string(mechanism)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRequest:
+    """SaslAuthenticate: the mechanism's next message from the client."""
+
+    token: bytes
+
+    def __repr__(self) -> str:
+        return f"TokenRequest({len(self.token)} bytes)"
+
+    @classmethod
+    def read(cls, reader: Reader, version: int) -> "TokenRequest":
+        compact = version >= 2
+        token = reader.data("token", compact=compact)
+        if compact:
+            reader.tags("tagged fields")
+        reader.end("SaslAuthenticate")
+        return cls(token)
+
+    def write(self, writer: Writer, version: int) -> None:
+        writer.data(self.token, compact=version >= 2)
+        if version >= 2:
+            writer.no_tags()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenAnswer:
+    """SaslAuthenticate: the mechanism's next message from the server, or why there is none.
+
+    Attributes:
+        error: NONE, or what is wrong; ``message`` says so in words.
+        lifetime_ms: for how long the last answer is good (KIP-368); 0: for ever, or it is not the last. From version 1 on.
+    """
+
+    error: int
+    message: str | None = None
+    token: bytes = b""
+    lifetime_ms: int = 0
+
+    def __repr__(self) -> str:
+        return f"TokenAnswer({self.error}, {self.message!r}, {len(self.token)} bytes, {self.lifetime_ms} ms)"
+
+    @classmethod
+    def read(cls, reader: Reader, version: int) -> "TokenAnswer":
+        compact = version >= 2
+        error, message = reader.int16("error code"), reader.nullable_string("error message", compact=compact)
+        token = reader.data("token", compact=compact)
+        lifetime = reader.int64("session lifetime") if version >= 1 else 0
+        if compact:
+            reader.tags("tagged fields")
+        reader.end("SaslAuthenticate")
+        return cls(error, message, token, lifetime)
+
+    def write(self, writer: Writer, version: int) -> None:
+        compact = version >= 2
+        writer.int16(self.error)
+        writer.string(self.message, compact=compact)
+        writer.data(self.token, compact=compact)
+        if version >= 1:
+            writer.int64(self.lifetime_ms)
+        if compact:
+            writer.no_tags()

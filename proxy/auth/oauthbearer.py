@@ -1,0 +1,129 @@
+r"""OAUTHBEARER (RFC 7628): a token, and names that go with it.
+
+``n,[a=authzid],\x01auth=Bearer TOKEN\x01[key=value\x01…]\x01``. What a server does not accept it answers with a JSON object, and with an error only
+when the client has confirmed that with ``\x01``; so does Kafka's.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from proxy.auth.mechanism import Ask, ClientMechanism, Next, RefusalError, Reply, ServerMechanism, escape_name, expect, unescape_name
+from proxy.auth.questions import Accepted, Answer, CheckToken, Refused, Secret, WantSecret
+
+__all__ = ["OAUTHBEARER", "OAuthBearerClient", "OAuthBearerServer"]
+
+OAUTHBEARER: Final = "OAUTHBEARER"
+
+_CONFIRMATION: Final = b"\x01"
+_KEY: Final = re.compile(r"[A-Za-z]+")
+_VALUE: Final = re.compile(r"[\x21-\x7e \t\r\n]+")
+_AUTH: Final = re.compile(r"([A-Za-z0-9_]+) +([A-Za-z0-9._~+/-]+=*)")
+
+
+class OAuthBearerServer(ServerMechanism):
+    """Takes the token out of the first message. Extensions are read and mean nothing.
+
+    Why a token is not good is in the log; its owner is told that it is not, in the form of the RFC.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._authorization: str = ""
+        self._refused: Refused | None = None
+
+    def evaluate(self, token: bytes) -> Next:
+        if self._refused is not None:
+            raise RefusalError(self._refused.reason, told=_status(self._refused))
+        self._authorization, text = _read(token)
+        return Ask(CheckToken(text))
+
+    def resume(self, answer: Answer) -> Next:
+        if isinstance(answer, Refused):
+            self._refused = answer
+            return Reply(_status(answer).encode())
+        accepted = expect(Accepted, answer)
+        if self._authorization not in ("", accepted.principal):
+            raise RefusalError(
+                f"the client wants to be {self._authorization!r} with the token of {accepted.principal!r}",
+                told="Authentication failed: Client requested an authorization id that is different from the token's principal name",
+            )
+        self.principal, self.lifetime_ms, self.complete = accepted.principal, accepted.lifetime_ms, True
+        return Reply(b"")
+
+
+class OAuthBearerClient(ClientMechanism):
+    """Asks for the token when it is needed."""
+
+    def __init__(self, credential: str, *, authorization: str = "", extensions: Mapping[str, str] | None = None) -> None:
+        """Args:
+            credential: what to ask for.
+            authorization: whom to be, where that is not who the token says.
+            extensions: what goes with the token.
+
+        Raises:
+            ValueError: an extension cannot be said.
+        """
+        super().__init__()
+        for key, value in (extensions or {}).items():
+            if key == "auth" or not _KEY.fullmatch(key) or not _VALUE.fullmatch(value):
+                raise ValueError(f"no extension of OAUTHBEARER: {key!r}")
+        self._credential: Final = credential
+        self._header: Final = f"n,{f'a={escape_name(authorization)}' if authorization else ''},"
+        self._extensions: Final = "".join(f"{key}={value}\x01" for key, value in (extensions or {}).items())
+
+    def begin(self) -> Next:
+        return Ask(WantSecret(self._credential))
+
+    def resume(self, answer: Answer) -> Next:
+        token = expect(Secret, answer).text
+        if not _AUTH.fullmatch(f"Bearer {token}"):
+            raise RefusalError("the token has characters that none has")
+        return Reply(f"{self._header}\x01auth=Bearer {token}\x01{self._extensions}\x01".encode())
+
+    def evaluate(self, token: bytes) -> Next | None:
+        if token:  # why not; its words come again with the error
+            return Reply(_CONFIRMATION)
+        self.complete = True
+        return None
+
+
+def _status(refused: Refused) -> str:
+    """What the owner of a token is told (RFC 7628, 3.2.2)."""
+    if refused.scope:
+        return json.dumps({"status": "insufficient_scope", "scope": refused.scope})
+    return json.dumps({"status": "invalid_token"})
+
+
+def _read(message: bytes) -> tuple[str, str]:
+    """The authorization id, or nothing, and the token of a client's first message."""
+    try:
+        text = message.decode()
+    except UnicodeDecodeError:
+        raise RefusalError("the message is not UTF-8") from None
+    header, *pairs = text.split("\x01")
+    flag, _, authorization = header.partition(",")
+    if flag != "n" or not authorization.endswith(","):
+        raise RefusalError("the message does not begin with n,[a=name],")
+    authorization = authorization[:-1]
+    if authorization and not authorization.startswith("a="):
+        raise RefusalError("the message does not begin with n,[a=name],")
+    if pairs[-2:] != ["", ""]:
+        raise RefusalError("the message does not end as it must")
+    return unescape_name(authorization[2:]) if authorization else "", _token_of(pairs[:-2])
+
+
+def _token_of(pairs: list[str]) -> str:
+    values: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not _KEY.fullmatch(key) or not _VALUE.fullmatch(value) or key in values:
+            raise RefusalError("a pair that is none, or comes twice")
+        values[key] = value
+    match = _AUTH.fullmatch(values.get("auth", ""))
+    if match is None:
+        raise RefusalError("the message has no auth=Bearer TOKEN")
+    if match[1].lower() != "bearer":
+        raise RefusalError(f"the scheme {match[1]!r} is not Bearer")
+    return match[2]

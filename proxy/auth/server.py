@@ -1,0 +1,320 @@
+"""Kafka's SASL exchange with a client: ApiVersions, SaslHandshake, SaslAuthenticate, and nothing else.
+
+Strict from the first frame on: what is none of the three is refused by its header (Kafka 4; the frames of before Kafka 0.10 are not known). A client
+may ask for versions once; if that cannot be answered it may try again. A mechanism that is not enabled is answered with those that are, and is the
+end. What a refused client is told goes with the error, for the channel to send after the delay; it says no more than Kafka's does: a mechanism's own
+words where they tell nothing about users, else that the credentials are invalid.
+
+How long the answer is good (KIP-368) is the lesser of the credential's lifetime and the listener's; it runs out for clients that are not told, too.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from mypy_extensions import i64
+
+from proxy.auth.mechanism import Ask, Next, RefusalError, Reply, ServerMechanism, expect
+from proxy.auth.messages import (
+    API_VERSIONS,
+    INVALID_REQUEST,
+    NONE,
+    SASL_AUTHENTICATE,
+    SASL_AUTHENTICATION_FAILED,
+    SASL_HANDSHAKE,
+    SUPPORTED,
+    UNSUPPORTED_SASL_MECHANISM,
+    UNSUPPORTED_VERSION,
+    ApiRange,
+    ApiVersionsAnswer,
+    ApiVersionsRequest,
+    HandshakeAnswer,
+    HandshakeRequest,
+    RequestHeader,
+    TokenAnswer,
+    TokenRequest,
+    answer_writer,
+    read_request_header,
+)
+from proxy.auth.oauthbearer import OAUTHBEARER, OAuthBearerServer
+from proxy.auth.plain import PLAIN, PlainServer
+from proxy.auth.questions import CredentialSource, Inquiry, KnownApis, SupportedApis
+from proxy.auth.scram import HASHES, ScramServer, new_nonce
+from proxy.auth.server_state import (
+    AUTHENTICATE,
+    COMPLETE,
+    INITIAL,
+    OTHER_MECHANISM,
+    RAW,
+    REAUTHENTICATE,
+    ServerEvent,
+    ServerState,
+    next_state,
+)
+from proxy.auth.wire import MalformedError, Reader
+from proxy.errors import AuthenticationError
+from proxy.network.authenticator import WAIT, Authenticator, AuthenticatorFactory, Waker
+from proxy.network.frame_exchange import MAX_FRAME, FrameExchange
+from proxy.network.transport import DONE, WANT_READ, WANT_WRITE, Identity
+
+__all__ = ["MECHANISMS", "SaslServerAuthenticator", "SaslServerAuthenticators", "SaslServerSettings", "Session"]
+
+MECHANISMS: Final = (PLAIN, *HASHES, OAUTHBEARER)
+_NS_PER_MS: Final = 1_000_000
+_MAX_LIFETIME_MS: Final = 1 << 40  # 35 years: no sum overflows
+_ENDED: Final = 1  # on the selector's clock: long ago
+
+
+@dataclass(frozen=True, slots=True)
+class SaslServerSettings:
+    """How one listener wants its clients to authenticate.
+
+    Attributes:
+        mechanisms: that are enabled, as they are listed to who asks for another one.
+        max_session_ms: after so long they have to do it again (Kafka's ``connections.max.reauth.ms``); 0: never.
+        max_frame: bytes of a frame before they are known (Kafka's ``sasl.server.max.receive.size``).
+    """
+
+    mechanisms: tuple[str, ...]
+    max_session_ms: int = 0
+    max_frame: int = MAX_FRAME
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Who a client has been, which it must be again, by the same mechanism."""
+
+    principal: str
+    mechanism: str
+
+
+class SaslServerAuthenticator(Authenticator):
+    """One client's.
+
+    Attributes:
+        mechanism_name: that the client chose; empty before.
+        software: name and version of the client, if it said them.
+        lifetime_ms: that the client was told; 0: for ever.
+        can_reauthenticate: the client understands how long the answer is good.
+    """
+
+    def __init__(
+        self,
+        settings: SaslServerSettings,
+        source: CredentialSource,
+        *,
+        session: Session | None = None,
+        nonce: Callable[[], str] = new_nonce,
+    ) -> None:
+        super().__init__()
+        self.mechanism_name: str = ""
+        self.software: tuple[str, str] = ("", "")
+        self.lifetime_ms: int = 0
+        self.can_reauthenticate: bool = False
+        self._settings: Final = settings
+        self._source: Final = source
+        self._session: Final = session
+        self._nonce: Final = nonce
+        self._state: ServerState = INITIAL if session is None else REAUTHENTICATE
+        self._frames: FrameExchange | None = None
+        self._waker: Waker | None = None
+        self._request: RequestHeader = RequestHeader(0, 0, 0)  # that is being answered
+        self._mechanism: ServerMechanism | None = None
+        self._inquiry: Inquiry | None = None
+
+    def start(self, frames: FrameExchange, waker: Waker) -> None:
+        frames.max_size = self._settings.max_frame
+        self._frames, self._waker = frames, waker
+
+    def step(self) -> i64:
+        frames = self._frames
+        assert frames is not None, "started before it is stepped"
+        if frames.is_sending:
+            return WANT_WRITE
+        if self.complete:
+            return DONE
+        if self._inquiry is not None:
+            return self._on_answer(frames, self._inquiry)
+        body = frames.receive()
+        if body is None:
+            return WANT_READ
+        try:
+            return self._on_frame(frames, body)
+        except MalformedError as error:
+            raise AuthenticationError(f"{error}, in state {self._state.value}") from None
+
+    def close(self) -> None:
+        inquiry, self._inquiry = self._inquiry, None
+        if inquiry is not None:
+            inquiry.cancel()
+            self._source.forget(inquiry)
+        self._frames = self._waker = self._mechanism = None
+
+    # Frames.
+
+    def _on_frame(self, frames: FrameExchange, body: bytes) -> i64:
+        if self._state is OTHER_MECHANISM:
+            raise self._refusal("the mechanism is not the one that the connection was made with", "")
+        if self._state is RAW:
+            return self._on_token(frames, body)
+        reader = Reader(body)
+        header = self._request = read_request_header(reader)
+        if self._state is AUTHENTICATE:
+            return self._on_authenticate(frames, header, reader)
+        if header.key == API_VERSIONS:
+            return self._on_versions(frames, header, reader)
+        if header.key == SASL_HANDSHAKE:
+            return self._on_handshake(frames, header, reader)
+        hint = "; is this a Kafka client that authenticates with SASL?" if self._state is INITIAL else ""
+        raise AuthenticationError(f"a request of type {header.key} where SaslHandshake belongs{hint}")
+
+    def _on_versions(self, frames: FrameExchange, header: RequestHeader, reader: Reader) -> i64:
+        if self._state is not INITIAL:
+            raise AuthenticationError(f"ApiVersions a second time, in state {self._state.value}")
+        if not header.is_supported:
+            self._move(ServerEvent.BAD_VERSIONS)
+            return self._send_versions(frames, 0, ApiVersionsAnswer(UNSUPPORTED_VERSION, (SUPPORTED[API_VERSIONS],)))
+        request = ApiVersionsRequest.read(reader, header.version)
+        if not request.is_valid(header.version):
+            self._move(ServerEvent.BAD_VERSIONS)
+            return self._send_versions(frames, header.version, ApiVersionsAnswer(INVALID_REQUEST))
+        self.software = (request.software_name, request.software_version)
+        return self._do(frames, Ask(SupportedApis()))
+
+    def _send_versions(self, frames: FrameExchange, version: int, answer: ApiVersionsAnswer) -> i64:
+        writer = answer_writer(self._request)
+        answer.write(writer, version)
+        return self._send(frames, writer.message())
+
+    def _on_handshake(self, frames: FrameExchange, header: RequestHeader, reader: Reader) -> i64:
+        if not header.is_supported:
+            raise AuthenticationError(f"version {header.version} of SaslHandshake")
+        name = HandshakeRequest.read(reader).mechanism
+        if name not in self._settings.mechanisms:
+            raise AuthenticationError(f"Unsupported SASL mechanism {name[:100]!r}", answer=self._handshake_answer(UNSUPPORTED_SASL_MECHANISM))
+        if self._session is not None and name != self._session.mechanism:
+            self._move(ServerEvent.MECHANISM_CHANGED)
+        else:
+            self._move(ServerEvent.HANDSHAKE_FRAMED if header.version else ServerEvent.HANDSHAKE_RAW)
+            self._mechanism = self._make(name)
+        self.mechanism_name = name
+        return self._send(frames, self._handshake_answer(NONE))
+
+    def _handshake_answer(self, error: int) -> bytes:
+        writer = answer_writer(self._request)
+        HandshakeAnswer(error, self._settings.mechanisms).write(writer)
+        return writer.message()
+
+    def _make(self, name: str) -> ServerMechanism:
+        if name in HASHES:
+            return ScramServer(name, self._nonce)
+        return PlainServer() if name == PLAIN else OAuthBearerServer()
+
+    def _on_authenticate(self, frames: FrameExchange, header: RequestHeader, reader: Reader) -> i64:
+        if header.key != SASL_AUTHENTICATE:
+            raise AuthenticationError(f"a request of type {header.key} where SaslAuthenticate belongs")
+        if not header.is_supported:
+            raise AuthenticationError(f"version {header.version} of SaslAuthenticate")
+        self.can_reauthenticate = self.can_reauthenticate or header.version > 0
+        return self._on_token(frames, TokenRequest.read(reader, header.version).token)
+
+    # The mechanism.
+
+    def _on_token(self, frames: FrameExchange, token: bytes) -> i64:
+        mechanism = self._mechanism
+        assert mechanism is not None, "made with the handshake"
+        try:
+            return self._do(frames, mechanism.evaluate(token))
+        except RefusalError as error:
+            raise self._refusal(str(error), error.told) from None
+
+    def _on_answer(self, frames: FrameExchange, inquiry: Inquiry) -> i64:
+        answer = inquiry.answer
+        if answer is None:
+            return WAIT
+        self._inquiry = None
+        mechanism = self._mechanism
+        try:
+            if mechanism is None:
+                return self._on_apis(frames, expect(KnownApis, answer).ranges)
+            return self._do(frames, mechanism.resume(answer))
+        except RefusalError as error:
+            raise self._refusal(str(error), error.told) from None
+
+    def _on_apis(self, frames: FrameExchange, ranges: tuple[ApiRange, ...]) -> i64:
+        """What will be understood, and of the three that we answer ourselves what we understand."""
+        merged = {item.key: item for item in ranges} | SUPPORTED
+        self._move(ServerEvent.VERSIONS)
+        answer = ApiVersionsAnswer(NONE, tuple(merged[key] for key in sorted(merged)))
+        return self._send_versions(frames, self._request.version, answer)
+
+    def _do(self, frames: FrameExchange, step: Next | None) -> i64:
+        if isinstance(step, Ask):
+            return self._ask(frames, step)
+        assert isinstance(step, Reply), "a server always says something"
+        mechanism = self._mechanism
+        assert mechanism is not None, "who else replies"
+        if not mechanism.complete:
+            self._move(ServerEvent.TOKEN)
+            return self._send(frames, self._token_answer(TokenAnswer(NONE, token=step.token)))
+        if self._session is not None and mechanism.principal != self._session.principal:
+            raise self._refusal(
+                f"the client was {self._session.principal!r} and is {mechanism.principal!r} now",
+                "Cannot change principals during re-authentication",
+            )
+        self._end(mechanism)
+        return self._send(frames, self._token_answer(TokenAnswer(NONE, token=step.token, lifetime_ms=self.lifetime_ms)))
+
+    def _ask(self, frames: FrameExchange, step: Ask) -> i64:
+        waker = self._waker
+        assert waker is not None, "started before it is stepped"
+        inquiry = self._inquiry = Inquiry(step.question, waker)
+        self._source.ask(inquiry)
+        return self._on_answer(frames, inquiry)
+
+    def _end(self, mechanism: ServerMechanism) -> None:
+        waker = self._waker
+        assert waker is not None, "started before it is stepped"
+        bounds = [bound for bound in (mechanism.lifetime_ms, self._settings.max_session_ms or None) if bound is not None]
+        if bounds:
+            lifetime = min(*bounds, _MAX_LIFETIME_MS)
+            self.lifetime_ms = max(lifetime, 0)
+            self.expires_ns = max(waker.now_ns() + lifetime * _NS_PER_MS, _ENDED)
+        self._move(ServerEvent.PROVED)
+        self.principal = mechanism.principal
+        self.complete = self._state is COMPLETE
+
+    def _token_answer(self, answer: TokenAnswer) -> bytes:
+        if self._request.key != SASL_AUTHENTICATE:  # it speaks in bare tokens
+            return answer.token
+        writer = answer_writer(self._request)
+        answer.write(writer, self._request.version)
+        return writer.message()
+
+    def _refusal(self, reason: str, told: str) -> AuthenticationError:
+        """The end, with what the client is told, if it speaks in requests; a bare token has no place for it."""
+        again = "re-authentication" if self._session is not None else "authentication"
+        message = told or f"Authentication failed during {again} due to invalid credentials with SASL mechanism {self.mechanism_name}"
+        answer = self._token_answer(TokenAnswer(SASL_AUTHENTICATION_FAILED, message))
+        return AuthenticationError(f"{self.mechanism_name}: {reason}" if self.mechanism_name else reason, answer=answer)
+
+    def _send(self, frames: FrameExchange, body: bytes) -> i64:
+        sent = frames.send(body)
+        if self.complete:
+            return DONE
+        return WANT_READ if sent else WANT_WRITE
+
+    def _move(self, event: ServerEvent) -> None:
+        self._state = next_state(self._state, event)
+
+
+class SaslServerAuthenticators(AuthenticatorFactory):
+    """Those of one listener's clients."""
+
+    def __init__(self, settings: SaslServerSettings, source: CredentialSource, nonce: Callable[[], str] = new_nonce) -> None:
+        self._settings: Final = settings
+        self._source: Final = source
+        self._nonce: Final = nonce
+
+    def make(self, identity: Identity) -> SaslServerAuthenticator:
+        return SaslServerAuthenticator(self._settings, self._source, nonce=self._nonce)

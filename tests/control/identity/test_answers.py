@@ -1,0 +1,62 @@
+"""control.identity.answers: every question has an answer, and what goes wrong is in none."""
+
+from pathlib import Path
+
+import pytest
+
+from control.identity.answers import Answers
+from control.identity.secrets import Secrets
+from control.identity.users import Users
+from control.identity.users_file import UsersFile
+from proxy.auth import questions as q
+from proxy.auth.messages import ApiRange
+from proxy.auth.scram import HASHES, SCRAM_SHA_256
+from tests.control.identity.conftest import NOW, Signer
+from tests.fakes.sasl_frames import ITERATIONS, PASSWORD, SALT, keys, stored
+
+EVERY = (
+    q.SupportedApis(),
+    q.WantCredential(SCRAM_SHA_256, "user"),
+    q.CheckPassword("user", PASSWORD),
+    q.CheckToken("canary"),
+    q.WantSecret("a"),
+    q.WantScramKeys("a", SCRAM_SHA_256, SALT, ITERATIONS),
+)
+
+
+def users() -> Users:
+    file = UsersFile()
+    file.add("user", {mechanism: stored(mechanism) for mechanism in HASHES})
+    return Users(file)
+
+
+def test_each_question_is_answered(tmp_path: Path, signer: Signer) -> None:
+    (tmp_path / "secret").write_text(PASSWORD)
+    ranges = (ApiRange(0, 3, 11),)
+    answers = Answers(users=users(), tokens=signer.tokens(), secrets=Secrets({"a": str(tmp_path / "secret")}), apis=lambda: ranges, now_s=lambda: NOW)
+    found = [answers.answer(question) for question in EVERY]
+    expected = [
+        q.KnownApis(ranges),
+        stored(SCRAM_SHA_256),
+        q.Accepted("user"),
+        q.Refused("token: not a signed token"),
+        q.Secret(PASSWORD),
+        keys(EVERY[-1]),
+    ]
+    assert found == expected
+    assert answers.answer(q.CheckToken(signer.token())) == q.Accepted("alice", 90_000)
+
+
+@pytest.mark.parametrize("question", EVERY[1:], ids=lambda question: type(question).__name__)
+def test_what_is_not_configured_is_unavailable(question: q.Question) -> None:
+    assert isinstance(Answers().answer(question), q.Unavailable)
+    assert Answers().answer(EVERY[0]) == q.KnownApis(())
+
+
+def test_what_goes_wrong_inside_stays_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(Users):
+        def check(self, question: q.CheckPassword) -> q.Accepted:
+            raise RuntimeError(f"the password is {question.password}")
+
+    answer = Answers(users=Broken(UsersFile())).answer(q.CheckPassword("user", "canary"))
+    assert answer == q.Unavailable("RuntimeError where CheckPassword was to be answered")

@@ -1,0 +1,286 @@
+"""proxy.auth.client: the exchange with an upstream; and with our own server, over real sockets and channels."""
+
+import random
+import struct
+
+import pytest
+
+from proxy.auth import questions as q
+from proxy.auth.client import FIRST_CORRELATION_ID, SaslClientAuthenticator, SaslClientAuthenticators, SaslClientSettings
+from proxy.auth.messages import ApiRange
+from proxy.auth.scram import SCRAM_SHA_256, SCRAM_SHA_512
+from proxy.auth.server import SaslServerAuthenticators, SaslServerSettings
+from proxy.cause import Cause
+from proxy.network.authenticator import ANONYMOUS, WAIT
+from proxy.network.run import Run
+from proxy.network.state import ChannelState
+from proxy.network.timer import NEVER
+from proxy.network.transport import DONE, Identity
+from tests.fakes.clock import MS, SECOND
+from tests.fakes.network import NetBench, frame, tcp_pair
+from tests.fakes.sasl_frames import (
+    CLIENT_NONCE,
+    answered,
+    handshake,
+    handshake_answer,
+    plain_token,
+    scram_exchange,
+    token,
+    token_answer,
+    versions,
+    versions_answer,
+)
+from tests.fakes.tls import TlsWorld
+from tests.proxy.auth.conftest import Desk, Talk
+
+ID = FIRST_CORRELATION_ID
+KNOWN = (ApiRange(17, 0, 1), ApiRange(36, 0, 2))
+
+
+def client(desk: Desk, mechanism: str = "PLAIN", *, chance: random.Random | None = None) -> SaslClientAuthenticator:
+    settings = SaslClientSettings(mechanism, "" if mechanism == "OAUTHBEARER" else "user", "token" if mechanism == "OAUTHBEARER" else "a", "c")
+    return SaslClientAuthenticators(settings, desk, nonce=lambda: CLIENT_NONCE, chance=chance).make(Identity())
+
+
+def offered(*ranges: ApiRange, error: int = 0) -> bytes:
+    return answered(versions_answer(0, *ranges, error=error), ID)
+
+
+def begun(desk: Desk, mechanism: str = "PLAIN", *ranges: ApiRange, chance: random.Random | None = None) -> Talk:
+    """One whose mechanism has begun."""
+    one = Talk(client(desk, mechanism, chance=chance))
+    assert one.say() == [versions(0, ID)]
+    version = min(item.most for item in ranges or KNOWN if item.key == 17)
+    bare = not any(item.key == 36 for item in ranges or KNOWN)
+    assert one.say(offered(*(ranges or KNOWN))) == [handshake(mechanism, ID + 1, 0 if bare else min(version, 1))]
+    return one
+
+
+def accept(one: Talk, mechanism: str = "PLAIN") -> list[bytes]:
+    return one.say(answered(handshake_answer(mechanism), ID + 1))
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_plain(desk: Desk, version: int) -> None:
+    one = begun(desk, "PLAIN", ApiRange(17, 0, 1), ApiRange(36, 0, version))
+    assert accept(one) == [token(plain_token(), ID + 2, version)]
+    assert not one.one.complete
+    assert one.say(answered(token_answer(version=version), ID + 2)) == []
+    assert (one.code, one.one.principal, one.one.expires_ns) == (DONE, ANONYMOUS, NEVER)
+    assert one.one.ranges == (ApiRange(17, 0, 1), ApiRange(36, 0, version))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("mechanism", [SCRAM_SHA_256, SCRAM_SHA_512])
+@pytest.mark.parametrize("bare", [False, True])
+def test_scram(desk: Desk, mechanism: str, bare: bool) -> None:
+    exchange = scram_exchange(mechanism)
+    one = begun(desk, mechanism, ApiRange(17, 0, 1), *(() if bare else (ApiRange(36, 0, 2),)))
+    assert accept(one, mechanism) == [exchange.client[0] if bare else token(exchange.client[0], ID + 2)]
+    first, final = (part if bare else answered(token_answer(part), ID + 2 + index) for index, part in enumerate(exchange.server))
+    assert one.say(first) == [exchange.client[1] if bare else token(exchange.client[1], ID + 3)]
+    assert one.say(final) == []
+    assert one.one.complete
+
+
+def test_an_upstream_with_newer_versions_is_spoken_to_in_ours(desk: Desk) -> None:
+    one = begun(desk, "PLAIN", ApiRange(17, 0, 9), ApiRange(36, 0, 9), ApiRange(3, 0, 20))
+    assert accept(one) == [token(plain_token(), ID + 2, 2)]
+
+
+def test_ids_are_kafkas_eight_and_come_round(desk: Desk) -> None:
+    one = client(desk)
+    ids = [one._header(36, 2).correlation_id for _ in range(17)]
+    assert ids == [*range(ID, ID + 8), *range(ID, ID + 8), ID]
+    assert ids[7] == 0x7FFFFFFF
+
+
+@pytest.mark.parametrize(
+    ("ranges", "words"),
+    [
+        ((), "wants no SASL"),
+        ((ApiRange(36, 0, 2),), "wants no SASL"),
+        ((ApiRange(17, 2, 3), ApiRange(36, 0, 2)), "wants no SASL"),
+    ],
+)
+def test_an_upstream_without_sasl(desk: Desk, ranges: tuple[ApiRange, ...], words: str) -> None:
+    one = Talk(client(desk))
+    one.say()
+    assert words in str(one.refused(offered(*ranges)))
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (offered(error=35), "error 35"),
+        (versions_answer(0, *KNOWN), "correlation id 7 where"),
+        (offered(*KNOWN)[:-1], "ApiVersions of 2 elements"),
+        (offered(*KNOWN) + b"x", "1 bytes behind"),
+        (struct.pack(">ihi", ID, 0, 0x7FFFFFFF), "ApiVersions of 2147483647 elements"),
+        (b"", "correlation id"),
+    ],
+)
+def test_an_answer_to_versions_that_is_none(desk: Desk, answer: bytes, words: str) -> None:
+    one = Talk(client(desk))
+    one.say()
+    error = one.refused(answer)
+    assert words in str(error)
+    assert error.answer == b"", "a client answers nothing"
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (handshake_answer("PLAIN", "GSS\nAPI", error=33), "PLAIN is not enabled; enabled are PLAIN, GSS?API"),
+        (handshake_answer(error=34), "is there SASL at this address"),
+        (handshake_answer(error=-1), "error -1"),
+    ],
+)
+def test_a_handshake_that_is_refused(desk: Desk, answer: bytes, words: str) -> None:
+    assert words in str(begun(desk).refused(answered(answer, ID + 1)))
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (
+            token_answer(error=58, message="Authentication failed: Invalid username or password"),
+            "Authentication failed: Invalid username or password",
+        ),
+        (token_answer(error=58), "no reason"),
+        (token_answer(error=34, message="x"), "error 34: x"),
+        (token_answer(error=58, message="a\x1b[31m\nb" + "c" * 300), "a?[31m?bc"),
+        (token_answer(b"more?"), "5 bytes where the server has nothing to say"),
+    ],
+)
+def test_a_login_that_is_refused(desk: Desk, answer: bytes, words: str) -> None:
+    one = begun(desk)
+    accept(one)
+    error = one.refused(answered(answer, ID + 2))
+    assert words in str(error)
+    assert len(str(error)) <= 220
+    assert "pencil" not in str(error)
+
+
+def test_a_refusal_of_oauthbearer_is_confirmed_before_its_words_come(desk: Desk) -> None:
+    one = begun(desk, "OAUTHBEARER")
+    assert accept(one, "OAUTHBEARER") == [token(b"n,,\x01auth=Bearer good\x01\x01", ID + 2)]
+    assert one.say(answered(token_answer(b'{"status":"invalid_token"}'), ID + 2)) == [token(b"\x01", ID + 3)]
+    assert "invalid_token" in str(one.refused(answered(token_answer(error=58, message='{"status":"invalid_token"}'), ID + 3)))
+
+
+def test_an_upstream_that_does_not_know_the_password_is_not_believed(desk: Desk) -> None:
+    one = begun(desk, SCRAM_SHA_256)
+    accept(one, SCRAM_SHA_256)
+    one.say(answered(token_answer(scram_exchange(SCRAM_SHA_256).server[0]), ID + 2))
+    assert "its signature is wrong" in str(one.refused(answered(token_answer(b"v=AAAA"), ID + 3)))
+
+
+# Who has to be asked.
+
+
+def test_the_password_is_waited_for_and_given_up(desk: Desk) -> None:
+    desk.late = True
+    one = begun(desk)
+    assert accept(one) == []
+    assert (one.code, desk.asked) == (WAIT, [q.WantSecret("a")])
+    assert one.say() == []
+    desk.settle()
+    assert one.say() == [token(plain_token(), ID + 2)]
+    other = begun(desk)
+    accept(other)
+    inquiry = desk.open[0]
+    other.one.close()
+    other.one.close()
+    assert (desk.forgotten, inquiry.is_cancelled) == ([inquiry], True)
+
+
+def test_a_secret_that_is_not_there_is_the_end(desk: Desk) -> None:
+    desk.answer = lambda question: q.Unavailable("password.txt cannot be read")
+    assert "PLAIN: cannot be checked: password.txt" in str(begun(desk).refused(answered(handshake_answer("PLAIN"), ID + 1)))
+
+
+# How long it is good.
+
+
+@pytest.mark.parametrize("lifetime", [0, -1, 1, 10_000, 1 << 41, (1 << 63) - 1])
+def test_it_is_renewed_before_it_ends(desk: Desk, lifetime: int) -> None:
+    one = begun(desk, chance=random.Random(1))
+    accept(one)
+    one.say(answered(token_answer(lifetime=lifetime), ID + 2))
+    assert one.one.complete
+    renew = one.one.renew_ns  # type: ignore[attr-defined]
+    if not 0 < lifetime < 1 << 40:
+        assert (one.one.expires_ns, renew) == (NEVER, NEVER)
+        return
+    assert one.one.expires_ns == 1000 * SECOND + lifetime * MS
+    assert 0.85 * lifetime * MS <= renew - 1000 * SECOND <= 0.95 * lifetime * MS
+
+
+def test_not_all_are_renewed_at_once(desk: Desk) -> None:
+    chance, times = random.Random(1), set()
+    for _ in range(20):
+        one = begun(desk, chance=chance)
+        accept(one)
+        one.say(answered(token_answer(lifetime=10_000), ID + 2))
+        times.add(one.one.renew_ns)  # type: ignore[attr-defined]
+    assert len(times) == 20
+
+
+# Both together, over real sockets.
+
+MECHANISMS = ("PLAIN", SCRAM_SHA_256, SCRAM_SHA_512, "OAUTHBEARER")
+
+
+def join(net: NetBench, desk: Desk, mechanism: str, user: str = "user", *, delay_ms: int = 0, world: TlsWorld | None = None, most: int = 0):
+    """A channel that is a client of another's."""
+    ours, theirs = tcp_pair()
+    servers = SaslServerAuthenticators(SaslServerSettings(MECHANISMS, most), desk)
+    name = "" if mechanism == "OAUTHBEARER" else user
+    clients = SaslClientAuthenticators(SaslClientSettings(mechanism, name, "token" if mechanism == "OAUTHBEARER" else "a"), desk)
+    options = net.options(authenticators=servers, failed_authentication_delay_ns=delay_ms * MS, tls=world and world.server_settings())
+    server = net.register(ours, 1, options)
+    upstream = net.register(theirs, 2, net.options(side="upstream", authenticators=clients, tls=world and world.client_settings()))
+    return server, upstream
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_channel_and_its_peer_know_each_other_and_traffic_goes_on(
+    net: NetBench, desk: Desk, tls_world: TlsWorld, mechanism: str, tls: bool
+) -> None:
+    server, upstream = join(net, desk, mechanism, world=tls_world if tls else None, most=60_000)
+    data = frame(9) + frame(7)
+    net.poll_until(lambda: upstream.is_open)
+    upstream.send(Run(None, 0, data, 0, len(data), 2, 0))
+    net.poll_until(lambda: server.frames_received == 2)
+    assert (server.principal, upstream.principal) == ("user", "CN=server,O=Test" if tls else ANONYMOUS)
+    assert net.listener.data[server] == data, "and nothing of what was said before"
+    assert server.expires_ns == upstream.expires_ns == net.clock.now + 60 * SECOND
+    assert net.pool.used == 0
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", SCRAM_SHA_256])
+@pytest.mark.parametrize("delay_ms", [0, 100])
+def test_a_refusal_is_told_after_the_delay_and_ends_both(net: NetBench, desk: Desk, mechanism: str, delay_ms: int) -> None:
+    server, upstream = join(net, desk, mechanism, "nobody", delay_ms=delay_ms)
+    net.poll(30)
+    if delay_ms:
+        assert (server.state, upstream.state) == (ChannelState.AUTHENTICATING, ChannelState.AUTHENTICATING)
+        net.clock.advance_ms(delay_ms)
+    net.poll_until(lambda: server.close_cause is Cause.AUTH_FAILED and upstream.close_cause is Cause.AUTH_FAILED)
+    assert "no" in server.detail
+    assert "failed" in upstream.detail
+    assert upstream.error is not None
+    assert (server.error.side, upstream.error.side) == ("downstream", "upstream")
+
+
+def test_a_client_that_hangs_up_while_somebody_is_asked_frees_the_question(net: NetBench, desk: Desk) -> None:
+    desk.late = True
+    server, upstream = join(net, desk, "PLAIN")
+    net.poll_until(lambda: any(isinstance(item.question, q.WantSecret) or desk.settle() for item in desk.open))
+    desk.settle()
+    net.poll_until(lambda: any(isinstance(item.question, q.CheckPassword) for item in desk.open))
+    upstream.close(Cause.ADMIN)
+    net.poll_until(lambda: server.close_cause is Cause.PEER_CLOSED)
+    assert [type(item.question) for item in desk.forgotten] == [q.CheckPassword]
+    assert desk.open == []

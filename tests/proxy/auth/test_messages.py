@@ -1,0 +1,195 @@
+"""proxy.auth.messages: byte for byte what kafka-python 3.0.12 writes (the hex below is its encoder's), and refused when it is cut or changed."""
+
+import contextlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.auth import messages
+from proxy.auth.messages import (
+    ApiRange,
+    ApiVersionsAnswer,
+    ApiVersionsRequest,
+    HandshakeAnswer,
+    HandshakeRequest,
+    RequestHeader,
+    TokenAnswer,
+    TokenRequest,
+    answer_reader,
+    answer_writer,
+    read_request_header,
+    request_writer,
+)
+from proxy.auth.wire import MalformedError, Reader
+from tests.fakes import sasl_frames as frames
+
+RANGES = (ApiRange(0, 3, 11), ApiRange(17, 0, 1))
+MESSAGES: list[tuple[int, int, Any]] = [
+    *((18, version, ApiVersionsRequest(*(("test", "1.0") if version >= 3 else ()))) for version in range(5)),
+    *((17, version, HandshakeRequest("SCRAM-SHA-256")) for version in range(2)),
+    *((36, version, TokenRequest(b"\0user\0pencil")) for version in range(3)),
+]
+ANSWERS: list[tuple[int, int, Any]] = [
+    *((18, version, ApiVersionsAnswer(0, RANGES)) for version in range(5)),
+    (18, 0, ApiVersionsAnswer(35, (ApiRange(18, 0, 4),))),
+    *((17, version, HandshakeAnswer(33, ("PLAIN", "SCRAM-SHA-256"))) for version in range(2)),
+    *((36, version, TokenAnswer(58, "no", b"abc", 0 if version == 0 else 5000)) for version in range(3)),
+    *((36, version, TokenAnswer(0, None, b"")) for version in range(3)),
+]
+VERSIONED = (ApiVersionsRequest, ApiVersionsAnswer, TokenRequest, TokenAnswer)
+
+
+def request_of(key: int, version: int, message: Any) -> bytes:
+    writer = request_writer(RequestHeader(key, version, 7, "c"))
+    message.write(*((writer, version) if isinstance(message, VERSIONED) else (writer,)))
+    return writer.message()
+
+
+def answer_of(key: int, version: int, message: Any) -> bytes:
+    writer = answer_writer(RequestHeader(key, version, 7))
+    message.write(*((writer, version) if isinstance(message, VERSIONED) else (writer,)))
+    return writer.message()
+
+
+def read_request(data: bytes, kind: Any) -> tuple[RequestHeader, Any]:
+    reader = Reader(data)
+    header = read_request_header(reader)
+    return header, kind.read(*((reader, header.version) if kind in VERSIONED else (reader,)))
+
+
+def read_answer(data: bytes, key: int, version: int, kind: Any) -> Any:
+    reader = answer_reader(data, RequestHeader(key, version, 7))
+    return kind.read(*((reader, version) if kind in VERSIONED else (reader,)))
+
+
+@pytest.mark.parametrize(("key", "version", "message"), MESSAGES)
+def test_a_request_is_read_as_it_was_written(key: int, version: int, message: Any) -> None:
+    data = request_of(key, version, message)
+    assert read_request(data, type(message)) == (RequestHeader(key, version, 7, "c"), message)
+    for size in range(len(data)):
+        with pytest.raises(MalformedError):
+            read_request(data[:size], type(message))
+    with pytest.raises(MalformedError, match="behind"):
+        read_request(data + b"\0", type(message))
+
+
+@pytest.mark.parametrize(("key", "version", "message"), ANSWERS)
+def test_an_answer_is_read_as_it_was_written(key: int, version: int, message: Any) -> None:
+    data = answer_of(key, version, message)
+    assert read_answer(data, key, version, type(message)) == message
+    for size in range(len(data)):
+        with pytest.raises(MalformedError):
+            read_answer(data[:size], key, version, type(message))
+    with pytest.raises(MalformedError, match="behind"):
+        read_answer(data + b"\0", key, version, type(message))
+
+
+def test_the_bytes_are_those_of_the_protocol() -> None:
+    assert request_of(18, 0, ApiVersionsRequest()) == frames.versions(0)
+    assert request_of(18, 3, ApiVersionsRequest("test", "1.0")) == frames.versions(3)
+    assert request_of(17, 1, HandshakeRequest("PLAIN")) == frames.handshake("PLAIN")
+    for version in range(3):
+        assert request_of(36, version, TokenRequest(b"t" * 200)) == frames.token(b"t" * 200, version=version)
+        for message in (None, "why not"):
+            written = answer_of(36, version, TokenAnswer(58, message, b"abc", 0 if version == 0 else 9))
+            assert written == frames.token_answer(b"abc", error=58, message=message, lifetime=9, version=version)
+    assert answer_of(18, 1, ApiVersionsAnswer(0, RANGES)) == frames.versions_answer(1, *RANGES)
+    assert answer_of(17, 1, HandshakeAnswer(0, ("PLAIN", "x"))) == frames.handshake_answer("PLAIN", "x")
+
+
+# What kafka-python's encoder writes for the same messages: correlation id 7, client id "c".
+PYTHON = {
+    "request 18 0": "0012000000000007000163",
+    "request 18 1": "0012000100000007000163",
+    "request 18 2": "0012000200000007000163",
+    "request 18 3": "001200030000000700016300057465737404312e3000",
+    "request 18 4": "001200040000000700016300057465737404312e3000",
+    "request 17 0": "0011000000000007000163000d534352414d2d5348412d323536",
+    "request 17 1": "0011000100000007000163000d534352414d2d5348412d323536",
+    "request 36 0": "00240000000000070001630000000c00757365720070656e63696c",
+    "request 36 1": "00240001000000070001630000000c00757365720070656e63696c",
+    "request 36 2": "0024000200000007000163000d00757365720070656e63696c00",
+    "answer 18 0": "0000000700000000000200000003000b001100000001",
+    "answer 18 1": "0000000700000000000200000003000b00110000000100000000",
+    "answer 18 2": "0000000700000000000200000003000b00110000000100000000",
+    "answer 18 3": "0000000700000300000003000b00001100000001000000000000",
+    "answer 18 4": "0000000700000300000003000b00001100000001000000000000",
+    "answer 17 0": "000000070021000000020005504c41494e000d534352414d2d5348412d323536",
+    "answer 17 1": "000000070021000000020005504c41494e000d534352414d2d5348412d323536",
+    "answer 36 0": "00000007003a00026e6f00000003616263",
+    "answer 36 1": "00000007003a00026e6f000000036162630000000000001388",
+    "answer 36 2": "0000000700003a036e6f04616263000000000000138800",
+}
+
+
+@pytest.mark.parametrize(("name", "written"), PYTHON.items())
+def test_another_librarys_bytes(name: str, written: str) -> None:
+    what, key, version = name.split()
+    made, kinds = (request_of, MESSAGES) if what == "request" else (answer_of, ANSWERS)
+    message = next(item for kind, number, item in kinds if (kind, number) == (int(key), int(version)))
+    assert made(int(key), int(version), message).hex() == written
+
+
+@pytest.mark.parametrize("key", [0, 3, 19, 99, -1])
+def test_of_another_request_nothing_but_its_first_eight_bytes_is_read(key: int) -> None:
+    reader = Reader(key.to_bytes(2, "big", signed=True) + b"\0\1\0\0\0\7\x7f\xffgarbage")
+    header = read_request_header(reader)
+    assert (header.is_supported, header.correlation_id, header.client_id, reader.position) == (False, 7, None, 8)
+
+
+@pytest.mark.parametrize(("key", "version"), [(18, 5), (18, 99), (18, -1), (17, 2), (36, 3)])
+def test_of_a_version_that_is_not_known_neither(key: int, version: int) -> None:
+    reader = Reader(key.to_bytes(2, "big") + version.to_bytes(2, "big", signed=True) + b"\0\0\0\7garbage")
+    assert not read_request_header(reader).is_supported
+    assert reader.position == 8
+
+
+def test_a_client_without_an_id() -> None:
+    header = read_request_header(Reader(b"\0\x12\0\3\0\0\0\7\xff\xff\0"))
+    assert header == RequestHeader(18, 3, 7, None)
+
+
+def test_tagged_fields_of_others_are_passed_over() -> None:
+    data = b"\0\x12\0\3\0\0\0\7\0\1c" + b"\1\0\2ab" + b"\5test\x041.0" + b"\1\5\1x"
+    assert read_request(data, ApiVersionsRequest)[1] == ApiVersionsRequest("test", "1.0")
+
+
+def test_the_answer_to_another_request_is_none() -> None:
+    with pytest.raises(MalformedError, match="correlation id 8 where 7 was asked"):
+        answer_reader(b"\0\0\0\x08", RequestHeader(36, 2, 7))
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "good"),
+    [("a", "1", True), ("a-b.c", "1.0-rc.1", True), ("", "1", False), ("a", "", False), ("-a", "1", False), ("a-", "1", False), ("a b", "1", False)],
+)
+def test_the_name_of_a_clients_software(name: str, version: str, good: bool) -> None:
+    request = ApiVersionsRequest(name, version)
+    assert request.is_valid(3) is good
+    assert request.is_valid(2), "which has none"
+
+
+def test_a_token_is_in_no_repr() -> None:
+    assert "pencil" not in repr(TokenRequest(b"pencil")) + repr(TokenAnswer(0, None, b"pencil"))
+
+
+@given(st.sampled_from(MESSAGES), st.integers(0, 40), st.binary(min_size=1, max_size=6))
+def test_garbage_is_refused_or_read(item: tuple[int, int, Any], position: int, noise: bytes) -> None:
+    key, version, message = item
+    data = request_of(key, version, message)
+    try:
+        header, found = read_request(data[:position] + noise + data[position + len(noise) :], type(message))
+    except MalformedError:
+        return
+    except ValueError:
+        pytest.fail("no error of ours")
+    assert header.key in messages.SUPPORTED or found is not None
+
+
+@given(st.integers(0, 3), st.binary(max_size=60))
+def test_random_bytes_are_no_answer(version: int, data: bytes) -> None:
+    for key, kind in ((18, ApiVersionsAnswer), (17, HandshakeAnswer), (36, TokenAnswer)):
+        with contextlib.suppress(MalformedError):
+            assert isinstance(read_answer(b"\0\0\0\7" + data, key, version, kind), kind)

@@ -1,0 +1,393 @@
+"""proxy.auth.server: Kafka's exchange with a client, in every order that a client may think of."""
+
+import struct
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from proxy.auth import questions as q
+from proxy.auth.messages import ApiRange
+from proxy.auth.scram import SCRAM_SHA_256, SCRAM_SHA_512
+from proxy.auth.server import SaslServerAuthenticator, SaslServerAuthenticators, SaslServerSettings, Session
+from proxy.errors import AuthenticationError, WrongProtocolError
+from proxy.network.authenticator import WAIT
+from proxy.network.timer import NEVER
+from proxy.network.transport import DONE, WANT_READ, Identity
+from tests.fakes.clock import SECOND
+from tests.fakes.sasl_frames import (
+    SERVER_NONCE,
+    compact,
+    handshake,
+    handshake_answer,
+    plain_token,
+    request,
+    scram_exchange,
+    token,
+    token_answer,
+    versions,
+    versions_answer,
+)
+from tests.proxy.auth.conftest import Desk, Talk
+
+ALL = ("PLAIN", SCRAM_SHA_256, SCRAM_SHA_512, "OAUTHBEARER")
+NEUTRAL = "Authentication failed during authentication due to invalid credentials with SASL mechanism "
+
+
+def talk(desk: Desk, *, mechanisms: tuple[str, ...] = ALL, max_session_ms: int = 0, max_frame: int = 524288, session: Session | None = None) -> Talk:
+    return Talk(SaslServerAuthenticator(SaslServerSettings(mechanisms, max_session_ms, max_frame), desk, session=session, nonce=lambda: SERVER_NONCE))
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_versions_are_told_and_the_client_goes_on(desk: Desk, version: int) -> None:
+    one = talk(desk)
+    answer = versions_answer(version, ApiRange(0, 3, 11), *(() if version >= 3 else (ApiRange(17, 0, 1), ApiRange(18, 0, 4), ApiRange(36, 0, 2))))
+    assert one.say(versions(version)) == [answer]
+    assert one.one.software == (("test", "1.0") if version >= 3 else ("", ""))  # type: ignore[attr-defined]
+    assert one.say(handshake("PLAIN"), token(plain_token())) == [handshake_answer(*ALL), token_answer()]
+    assert (one.code, one.one.principal, one.one.expires_ns) == (DONE, "user", NEVER)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_without_versions_and_with_each_version_of_the_tokens(desk: Desk, version: int) -> None:
+    one = talk(desk)
+    assert one.say(handshake("PLAIN", 5), token(plain_token(), 6, version)) == [
+        handshake_answer(*ALL, correlation=5),
+        token_answer(version=version, correlation=6),
+    ]
+    assert one.one.complete
+    assert one.one.can_reauthenticate is (version > 0)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("mechanism", [SCRAM_SHA_256, SCRAM_SHA_512])
+@pytest.mark.parametrize("bare", [False, True])
+def test_scram_in_requests_and_in_bare_tokens(desk: Desk, mechanism: str, bare: bool) -> None:
+    exchange = scram_exchange(mechanism)
+    one = talk(desk)
+    assert one.say(handshake(mechanism, version=0 if bare else 1)) == [handshake_answer(*ALL)]
+    first, final = (part if bare else token(part) for part in exchange.client)
+    assert one.say(first) == [exchange.server[0] if bare else token_answer(exchange.server[0])]
+    assert one.say(final) == [exchange.server[1] if bare else token_answer(exchange.server[1])]
+    assert (one.one.complete, one.one.principal) == (True, "user")
+
+
+def test_an_empty_answer_is_sent_all_the_same(desk: Desk) -> None:
+    one = talk(desk)
+    assert one.say(handshake("PLAIN", version=0), plain_token()) == [handshake_answer(*ALL), b""]
+
+
+# Versions.
+
+
+def test_a_version_that_nobody_knows_is_answered_in_the_oldest_form_and_may_be_asked_again(desk: Desk) -> None:
+    one = talk(desk)
+    for version in (5, 99, 32767):
+        assert one.say(request(18, version, 9, b"whatever")) == [struct.pack(">ihihhh", 9, 35, 1, 18, 0, 4)]
+    assert one.say(versions(3)) == [versions_answer(3, ApiRange(0, 3, 11))]
+    assert one.say(handshake("PLAIN"), token(plain_token()))
+    assert one.one.complete
+
+
+def test_a_blank_name_is_invalid_and_may_be_said_again(desk: Desk) -> None:
+    one = talk(desk)
+    assert one.say(versions(3, name="")) == [struct.pack(">ih", 7, 42) + b"\1" + struct.pack(">i", 0) + b"\0"]
+    assert desk.asked == []
+    assert one.say(versions(3)) == [versions_answer(3, ApiRange(0, 3, 11))]
+
+
+@pytest.mark.parametrize("before", [(versions(3),), (handshake("PLAIN"),), (handshake("PLAIN", version=0),)])
+def test_versions_may_be_asked_for_once_and_before_the_handshake(desk: Desk, before: tuple[bytes, ...]) -> None:
+    one = talk(desk)
+    one.say(*before)
+    assert one.refused(versions(3)).answer == b""
+
+
+def test_what_the_source_knows_of_our_own_requests_does_not_count(desk: Desk) -> None:
+    desk.answer = lambda question: q.KnownApis((ApiRange(36, 0, 9), ApiRange(3, 0, 12), ApiRange(1, 4, 17)))
+    assert talk(desk).say(versions(3)) == [versions_answer(3, ApiRange(1, 4, 17), ApiRange(3, 0, 12))]
+
+
+def test_without_knowing_what_will_be_understood_nothing_is_said(desk: Desk) -> None:
+    desk.answer = lambda question: q.Unavailable("the link is down")
+    error = talk(desk).refused(versions(3))
+    assert (error.answer, str(error)) == (b"", "cannot be checked: the link is down")
+
+
+# What is refused.
+
+
+def test_a_mechanism_that_is_not_enabled_is_answered_with_those_that_are_and_is_the_end(desk: Desk) -> None:
+    one = talk(desk, mechanisms=("PLAIN", SCRAM_SHA_256))
+    error = one.refused(handshake("GSSAPI"))
+    assert error.answer == handshake_answer("PLAIN", SCRAM_SHA_256, error=33)
+    assert "Unsupported SASL mechanism 'GSSAPI'" in str(error)
+    assert one.heard() == [], "the answer waits for the delay"
+
+
+@pytest.mark.parametrize("key", [0, 3, 37, 99, -5, 20304])
+@pytest.mark.parametrize("before", [(), (versions(3),)])
+def test_any_other_request_is_refused_by_its_header(desk: Desk, key: int, before: tuple[bytes, ...]) -> None:
+    one = talk(desk)
+    one.say(*before)
+    error = one.refused(struct.pack(">hhi", key, 0, 1) + b"\x7f\xffthe rest is not looked at")
+    assert (error.answer, f"type {key} " in str(error)) == (b"", True)
+    assert ("Kafka client" in str(error)) is (not before)
+
+
+def test_a_token_before_the_handshake_is_refused(desk: Desk) -> None:
+    assert "type 36 where SaslHandshake belongs" in str(talk(desk).refused(token(plain_token())))
+    assert desk.asked == []
+
+
+@pytest.mark.parametrize("body", [b"", b"\0", b"\0\x11\0\1", b"\x60\x82\x01\x02gssapi of old", handshake("PLAIN")[:-1], handshake("PLAIN") + b"x"])
+def test_what_is_no_request_is_refused(desk: Desk, body: bytes) -> None:
+    assert talk(desk).refused(body).answer == b""
+
+
+@pytest.mark.parametrize("body", [handshake("PLAIN", version=2), request(36, 3, 1, b"\0", flexible=True), request(0, 0, 1, b"")])
+def test_a_version_that_cannot_be_answered(desk: Desk, body: bytes) -> None:
+    assert talk(desk).refused(body).answer == b""
+
+
+@pytest.mark.parametrize("body", [request(36, 3, 1, b"\0", flexible=True), request(3, 1, 1, b""), handshake("PLAIN"), b"\xff", b""])
+def test_only_tokens_come_after_the_handshake(desk: Desk, body: bytes) -> None:
+    one = talk(desk)
+    one.say(handshake("PLAIN"))
+    assert one.refused(body).answer == b""
+
+
+def test_a_length_within_a_frame_is_not_believed(desk: Desk) -> None:
+    one = talk(desk)
+    one.say(handshake("PLAIN"))
+    error = one.refused(request(36, 1, 7, b"\x7f\xff\xff\xff"))
+    assert "token of 2147483647 bytes where 0 are left" in str(error)
+
+
+def test_http_is_named_before_anything_else(desk: Desk) -> None:
+    one = talk(desk)
+    one.peer.write(b"GET / HTTP/1.1\r\n")
+    with pytest.raises(WrongProtocolError, match="HTTP"):
+        one.one.step()
+
+
+@pytest.mark.parametrize("before", [(), (handshake("PLAIN"),), (handshake("PLAIN", version=0),)])
+def test_the_bound_of_a_frame_holds_in_every_phase(desk: Desk, before: tuple[bytes, ...]) -> None:
+    one = talk(desk, max_frame=100)
+    one.say(*before)
+    one.peer.write(struct.pack(">i", 101))
+    with pytest.raises(AuthenticationError, match="frame of 101 bytes"):
+        one.one.step()
+
+
+def fail(desk: Desk, mechanism: str, *tokens: bytes, **extra: object) -> AuthenticationError:
+    one = talk(desk, **extra)  # type: ignore[arg-type]
+    one.say(handshake(mechanism))
+    one.say(*(token(part) for part in tokens[:-1]))
+    return one.refused(token(tokens[-1], 8))
+
+
+def told(text: str) -> bytes:
+    return token_answer(error=58, message=text, correlation=8)
+
+
+def test_what_clients_of_plain_are_told(desk: Desk) -> None:
+    wrong = "Authentication failed: Invalid username or password"
+    assert fail(desk, "PLAIN", plain_token("wrong")).answer == told(wrong)
+    assert fail(desk, "PLAIN", plain_token(user="nobody")).answer == told(wrong)
+    assert fail(desk, "PLAIN", b"\0\0p").answer == told("Authentication failed: username not specified")
+    assert fail(desk, "PLAIN", b"a\0b").answer == told(NEUTRAL + "PLAIN")
+
+
+def test_what_clients_of_scram_are_told_tells_nothing(desk: Desk) -> None:
+    exchange = scram_exchange(SCRAM_SHA_256)
+    unknown = scram_exchange(SCRAM_SHA_256, "nobody")
+    answers = {
+        fail(desk, SCRAM_SHA_256, exchange.client[0], exchange.client[1][:-8] + b"AAAAAAA=").answer,
+        fail(desk, SCRAM_SHA_256, *unknown.client).answer,
+        fail(desk, SCRAM_SHA_256, b"no message of SCRAM").answer,
+        fail(desk, SCRAM_SHA_256, exchange.client[0], exchange.client[1].replace(b"r=rO", b"r=x")).answer,
+    }
+    assert answers == {told(NEUTRAL + SCRAM_SHA_256)}
+
+
+def test_what_clients_of_oauthbearer_are_told(desk: Desk) -> None:
+    bad = b"n,,\x01auth=Bearer bad\x01\x01"
+    one = talk(desk)
+    assert one.say(handshake("OAUTHBEARER"), token(bad))[1] == token_answer(b'{"status": "invalid_token"}')
+    assert one.refused(token(b"\x01", 8)).answer == told('{"status": "invalid_token"}')
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", SCRAM_SHA_256, "OAUTHBEARER"])
+def test_what_went_wrong_inside_is_told_to_nobody_but_the_log(desk: Desk, mechanism: str) -> None:
+    desk.answer = lambda question: q.Unavailable("/etc/framegate/users cannot be read")
+    first = {"PLAIN": plain_token(), "OAUTHBEARER": b"n,,\x01auth=Bearer good\x01\x01"}.get(mechanism, scram_exchange(SCRAM_SHA_256).client[0])
+    error = fail(desk, mechanism, first)
+    assert error.answer == told(NEUTRAL + mechanism)
+    assert "/etc/framegate/users" in str(error)
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", SCRAM_SHA_256])
+def test_who_speaks_in_bare_tokens_is_told_nothing(desk: Desk, mechanism: str) -> None:
+    one = talk(desk)
+    one.say(handshake(mechanism, version=0))
+    assert one.refused(b"a").answer == b""
+
+
+def test_no_error_holds_a_password(desk: Desk) -> None:
+    for text in (plain_token("canary"), b"canary\0canary", b"\0u\0canary\0", b"\xffcanary"):
+        error = fail(desk, "PLAIN", text)
+        assert "canary" not in str(error) + repr(error)
+        assert b"canary" not in error.answer
+
+
+# Who has to be asked.
+
+
+def test_while_somebody_is_asked_nothing_is_read(desk: Desk) -> None:
+    desk.late = True
+    one = talk(desk)
+    assert one.say(versions(3), handshake("PLAIN"), token(plain_token())) == []
+    assert one.code == WAIT
+    for _ in range(3):
+        assert one.say() == []
+    assert one.frames.received == 1
+    desk.settle()
+    assert one.alarm.woken == 1
+    assert one.say() == [versions_answer(3, ApiRange(0, 3, 11)), handshake_answer(*ALL)]
+    assert (one.code, one.one.complete) == (WAIT, False)
+    desk.settle()
+    assert one.say() == [token_answer()]
+    assert one.code == DONE
+    assert desk.asked == [q.SupportedApis(), q.CheckPassword("user", "pencil")]
+
+
+@pytest.mark.parametrize("frames", [1, 2])
+def test_who_goes_away_is_not_waited_for(desk: Desk, frames: int) -> None:
+    desk.late = True
+    one = talk(desk)
+    one.say(*(versions(3),) if frames == 1 else (handshake("PLAIN"), token(plain_token())))
+    inquiry = desk.open[0]
+    one.one.close()
+    one.one.close()
+    assert (desk.forgotten, inquiry.is_cancelled) == ([inquiry], True)
+    inquiry.settle(q.Accepted("user"))
+    assert (one.alarm.woken, one.one.complete) == (0, False)
+
+
+# How long it is good.
+
+
+@pytest.mark.parametrize(
+    ("lifetime", "most", "told_ms", "ends"),
+    [
+        (None, 0, 0, None),
+        (None, 5000, 5000, 5000),
+        (3000, 0, 3000, 3000),
+        (3000, 5000, 3000, 3000),
+        (9000, 5000, 5000, 5000),
+        (0, 0, 0, 0),
+        (-7, 5000, 0, -7),
+        (-10_000_000, 0, 0, -1_000_000),
+        (1 << 62, 0, 1 << 40, 1 << 40),
+    ],
+)
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_the_lesser_lifetime_is_told_and_ends_whatever_was_told(
+    desk: Desk, lifetime: int | None, most: int, told_ms: int, ends: int | None, version: int
+) -> None:
+    desk.answer = lambda question: q.Accepted("user", lifetime)
+    one = talk(desk, max_session_ms=most)
+    assert one.say(handshake("PLAIN"), token(plain_token(), version=version))[1] == token_answer(lifetime=told_ms, version=version)
+    expected = NEVER if ends is None else max(1000 * SECOND + ends * 1_000_000, 1)
+    assert one.one.expires_ns == expected
+
+
+def test_scrams_lifetime_is_told_at_its_end_only(desk: Desk) -> None:
+    exchange = scram_exchange(SCRAM_SHA_256)
+    one = talk(desk, max_session_ms=9000)
+    answers = one.say(handshake(SCRAM_SHA_256), *(token(part) for part in exchange.client))
+    assert answers[1:] == [token_answer(exchange.server[0]), token_answer(exchange.server[1], lifetime=9000)]
+
+
+# Once more.
+
+
+def test_who_is_known_may_prove_it_once_more(desk: Desk) -> None:
+    one = talk(desk, session=Session("user", "PLAIN"), max_session_ms=5000)
+    assert one.say(handshake("PLAIN"), token(plain_token())) == [handshake_answer(*ALL), token_answer(lifetime=5000)]
+    assert one.one.principal == "user"
+
+
+def test_as_somebody_else_it_may_not(desk: Desk) -> None:
+    desk.answer = lambda question: q.Accepted("other")
+    error = fail(desk, "PLAIN", plain_token(user="other"), session=Session("user", "PLAIN"))
+    assert "was 'user' and is 'other'" in str(error)
+    assert error.answer == told("Cannot change principals during re-authentication")
+
+
+def test_by_another_mechanism_it_is_refused_with_the_next_token(desk: Desk) -> None:
+    one = talk(desk, session=Session("user", "PLAIN"))
+    assert one.say(handshake(SCRAM_SHA_256)) == [handshake_answer(*ALL)]
+    assert "not the one" in str(one.refused(token(scram_exchange(SCRAM_SHA_256).client[0])))
+
+
+def test_the_text_says_that_it_was_once_more(desk: Desk) -> None:
+    error = fail(desk, "PLAIN", b"no", session=Session("user", "PLAIN"))
+    assert error.answer == told(NEUTRAL.replace("during authentication", "during re-authentication") + "PLAIN")
+
+
+def test_versions_are_not_asked_for_once_more(desk: Desk) -> None:
+    assert talk(desk, session=Session("user", "PLAIN")).refused(versions(3)).answer == b""
+
+
+# Anything.
+
+FRAMES = [
+    versions(0),
+    versions(3),
+    versions(3, name=""),
+    request(18, 99, 1, b""),
+    handshake("PLAIN"),
+    handshake("PLAIN", version=0),
+    handshake(SCRAM_SHA_256),
+    handshake("x"),
+    token(plain_token()),
+    token(plain_token("wrong")),
+    token(scram_exchange(SCRAM_SHA_256).client[0]),
+    token(scram_exchange(SCRAM_SHA_256).client[1]),
+    plain_token(),
+    request(3, 1, 1, b""),
+    b"",
+    b"\0\x24",
+    request(36, 2, 1, compact(b"x" * 300) + b"\0", flexible=True),
+]
+
+
+@given(st.lists(st.sampled_from(FRAMES), max_size=8), st.booleans())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_comes_only_a_proof_makes_it_known(sent: list[bytes], late: bool) -> None:
+    desk = Desk()
+    desk.late = late
+    one = talk(desk)
+    try:
+        for body in sent:
+            if one.one.complete:
+                break
+            one.say(body)
+            desk.settle()
+            one.say()
+    except AuthenticationError:
+        assert not one.one.complete
+    proved = any(isinstance(question, q.CheckPassword | q.WantCredential) for question in desk.asked)
+    assert (one.one.principal == "user") is one.one.complete
+    assert proved or not one.one.complete
+    one.one.close()
+
+
+def test_the_factory_makes_one_for_each(desk: Desk) -> None:
+    factory = SaslServerAuthenticators(SaslServerSettings(("PLAIN",)), desk)
+    first, second = factory.make(Identity()), factory.make(Identity())
+    assert first is not second
+    assert Talk(first).say(handshake("PLAIN")) == [handshake_answer("PLAIN")]
+    other = Talk(second)
+    assert (second.mechanism_name, other.say(), other.code) == ("", [], WANT_READ)
