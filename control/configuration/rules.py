@@ -21,8 +21,8 @@ from proxy.config.model import (
     AdminConfig,
     ListenerConfig,
     ListenerTimeouts,
-    ListenerTls,
 )
+from proxy.config.tls import ListenerTls
 
 __all__ = ["apply_rules"]
 

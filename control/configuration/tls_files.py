@@ -9,7 +9,8 @@ from typing import Final
 
 from control.configuration.fault import ConfigurationError, Fault
 from proxy.config.key import keys
-from proxy.config.model import ListenerTls, ProxyConfig, UpstreamTls
+from proxy.config.model import ProxyConfig
+from proxy.config.tls import ListenerTls, UpstreamTls
 from proxy.errors import ConfigError
 
 __all__ = ["MAX_BYTES", "read_tls_files"]

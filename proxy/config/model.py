@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 from proxy.config.key import Key, model_from_wire
 from proxy.config.limits import UNLIMITED, UNLIMITED_NODE, LimitsConfig, RateLimits, limits_to_wire
+from proxy.config.tls import ListenerTls, UpstreamTls
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -30,8 +31,6 @@ _HOUR: Final = 60 * _MINUTE
 _DAY: Final = 24 * _HOUR
 
 Protocol = Literal["framed", "kafka"]
-ClientAuth = Literal["none", "requested", "required"]
-TlsVersion = Literal["1.2", "1.3"]
 Capture = Literal["full", "lengths", "hash"]
 OnFull = Literal["drop", "mute"]
 BeforeData = Literal["close", "wait"]
@@ -82,19 +81,6 @@ class SocketConfig:
     ] = 0
     send_buffer: Annotated[int, Key("what the kernel takes of what was not sent; 0 likewise", "bytes", (0, GIB))] = 0
     keep_alive: Annotated[KeepAlive | None, Key("none: a peer that is gone without a word is found by ``timeouts`` only")] = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ListenerTls:
-    """TLS towards clients. The files are read once, when framegate starts; what is in them then is served until it ends."""
-
-    certificate: Annotated[str, Key("PEM file with the chain, leaf first", "path")]
-    key: Annotated[str, Key("PEM file with the private key, not encrypted", "path")]
-    client_auth: Annotated[ClientAuth, Key("whether a client must, may or need not show a certificate")] = "none"
-    client_ca: Annotated[
-        str | None, Key("PEM file with the authorities that clients' certificates must chain to; needed unless ``client_auth`` is none", "path")
-    ] = None
-    min_version: Annotated[TlsVersion, Key("the lowest protocol version spoken")] = "1.2"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,23 +151,6 @@ class ListenerConfig:
         int, Key("what a frame begun or a pending send must move, over ``timeouts.stall_ms``; 0 switches it off", "bytes/s", (0, GIB))
     ] = KIB
     tls: Annotated[ListenerTls | None, Key("none means plaintext")] = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class UpstreamTls:
-    """TLS towards an upstream."""
-
-    ca: Annotated[str | None, Key("PEM file with the authorities; none: the system's", "path")] = None
-    server_name: Annotated[
-        str | None,
-        Key(
-            "SNI and the name verified, for every endpoint; none: each endpoint's own host, where a number is verified and not sent, and "
-            "``localhost`` stands for a Unix socket"
-        ),
-    ] = None
-    certificate: Annotated[str | None, Key("our own identity, PEM file with the chain; this and ``key``, or neither", "path")] = None
-    key: Annotated[str | None, Key("PEM file with its private key", "path")] = None
-    min_version: Annotated[TlsVersion, Key("the lowest protocol version spoken")] = "1.2"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from control.configuration.certificate import served_ends, validities
-from proxy.config.model import ListenerTls, UpstreamTls
+from proxy.config.tls import ListenerTls, UpstreamTls
 from tests.fakes.plane import fake_config
 
 KEY = ec.generate_private_key(ec.SECP256R1())

@@ -8,7 +8,8 @@ from control.configuration import tls_files
 from control.configuration.fault import ConfigurationError, Fault
 from control.configuration.tls_files import read_tls_files
 from control.demo.certificates import Certificates, create
-from proxy.config.model import ListenerConfig, ListenerTls, ProxyConfig, UpstreamConfig, UpstreamTls
+from proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
+from proxy.config.tls import ListenerTls, UpstreamTls
 
 PLAIN = ProxyConfig(
     node="n",
