@@ -113,6 +113,8 @@ TASKS: Final = (
     "rates",
     "endpoints",
     "tap_keeper",
+    "desk",
+    "api_versions",
     "rows",
     "library",
     "callback",
@@ -296,6 +298,8 @@ METRICS: Final = (
     _control("config.revision", "gauge", "{revision}", "Revision of the configuration in force."),
     _control("task.failures", "counter", "{failure}", "Exceptions that nobody expected; each cost one step of what it names.", (TASK, TASKS)),
     _control("log.dropped", "counter", "{row}", "Rows that stdout did not take in time."),
+    _control("authentication.questions.waiting", "gauge", "{question}", "Questions of authenticators that wait for their turn."),
+    _control("authentication.questions.refused", "counter", "{question}", "Questions of authenticators refused because too many waited."),
     _control("config.changes", "counter", "{change}", "Changes asked for.", (ERROR_TYPE, ("", "refused", "invalid"))),
 )
 INTERNAL: Final = (

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 from proxy.config.key import Key, model_from_wire
 from proxy.config.limits import UNLIMITED, UNLIMITED_NODE, LimitsConfig, RateLimits, limits_to_wire
+from proxy.config.sasl import ListenerSasl
 from proxy.config.tls import ListenerTls, UpstreamTls
 
 KIB: Final = 1024
@@ -151,6 +152,7 @@ class ListenerConfig:
         int, Key("what a frame begun or a pending send must move, over ``timeouts.stall_ms``; 0 switches it off", "bytes/s", (0, GIB))
     ] = KIB
     tls: Annotated[ListenerTls | None, Key("none means plaintext")] = None
+    sasl: Annotated[ListenerSasl | None, Key("none: clients are whom their certificates name; SASL that they speak passes through")] = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
