@@ -25,7 +25,7 @@ import json
 import struct
 from typing import Any, Final, TypedDict, cast
 
-from librt.strings import BytesWriter, read_i64_be, write_i32_be, write_i64_be
+from librt.strings import BytesWriter, read_i32_be, read_i64_be, write_i32_be, write_i64_be
 from mypy_extensions import i32, i64
 
 __all__ = [
@@ -312,17 +312,17 @@ class RecordReader:
                 self._needed = _SIZE_BYTES + max(1, size)
 
 
-def record_end(data: bytes, position: int) -> int:
+def record_end(data: bytes, position: i64) -> i64:
     """Where the record that begins at a position ends; -1: it is not whole, and none of its bytes that are here is wrong.
 
     Raises:
         WireError: no such kind, or a size that a record of the kind cannot have.
     """
-    here = len(data) - position
+    here = i64(len(data)) - position
     if here <= _SIZE_BYTES:
         return -1
-    kind = data[position + _SIZE_BYTES]
-    size: int = _SIZE.unpack_from(data, position)[0]
+    kind = i64(data[position + _SIZE_BYTES])
+    size = i64(read_i32_be(data, position))
     if kind > REPLY:
         raise WireError(f"no record is of kind {kind}")
     if size < _LEAST[kind] or (kind == CLOSED and size != _LEAST[CLOSED]):
@@ -384,19 +384,24 @@ def read_open(data: bytes, position: int, end: int) -> tuple[int, Facts]:
     return connection, cast(Facts, facts)
 
 
-def read_reply(data: bytes, position: int, end: int) -> tuple[int, int, int, int, int, int, int, int]:
+def read_reply(data: bytes, position: i64, end: i64) -> tuple[i64, i64, i64, i64, i64, i64, i64, i64]:
     """A whole REPLY: action, direction, throttle_ms, connection, sequence, began_ns, ended_ns, and where its body begins, which goes to ``end``.
 
     Raises:
         WireError: no such action or direction, or a body where there can be none.
     """
-    _, _, action, direction, _, throttle_ms, connection, sequence, began_ns, ended_ns = REPLY_HEAD.unpack_from(data, position)
-    body = position + _REPLY_BYTES
+    word = read_i64_be(data, position)
+    action = word >> 16 & 0xFF
+    direction = word >> 8 & 0xFF
+    body: i64 = position + _REPLY_BYTES
     if action > FAILED or direction > 1:
         raise WireError(f"a reply has action {action} and direction {direction}")
     if body != end and action in (PASS, NOTHING, CLOSE):
         raise WireError(f"a reply that says {ACTIONS[action]} has a body of {end - body} bytes")
-    return action, direction, throttle_ms, connection, sequence, began_ns, ended_ns, body
+    throttle_ms = read_i64_be(data, position + 8) >> 32 & 0xFFFFFFFF
+    connection = read_i64_be(data, position + 12)
+    sequence = read_i64_be(data, position + 20)
+    return action, direction, throttle_ms, connection, sequence, read_i64_be(data, position + 28), read_i64_be(data, position + 36), body
 
 
 def read_hello(data: bytes, position: int, end: int) -> Hello:

@@ -3,8 +3,8 @@
 - *Requests* of one poll leave in one send, at its end (``_Tick``); what the socket does not take is the channel's pending send, and what comes
   meanwhile is kept and booked.
 - *The queue.* At most ``queue`` requests are under way: in the process, or on their way there. Who finds no room waits, and room goes to those who
-  wait in the order in which they came. A connection whose next frame was not read yet is given a *token*: its place is kept until it was asked, and
-  a poll longer, for what comes behind it must not overtake it, and who does not read must not keep the place.
+  wait in the order in which they came, for up to ``TURN`` frames that are here. A connection whose next frame was not read yet is given a *token*:
+  its place is kept until it was asked, and a poll longer, for what comes behind it must not overtake it, and who does not read must not keep it.
 - *Replies* of one read are told one after the other, and each connection that had any is asked once to write what they brought.
 - *Connections that end* with requests under way: their replies may come late, and are dropped, or never, for a handler may be cancelled. So what they
   have under way counts until the process's socket has taken that they are over, and no longer.
@@ -37,6 +37,7 @@ __all__ = ["HandlerProcess", "ProcessOwner"]
 NO_LIMIT: Final = 1 << 31
 REFER_FROM: Final = 16384  # bodies from here on are not copied
 NOBODY: Final = -1
+TURN: Final = 16  # frames of one connection that are handed over before the next one's: its answers leave with one write
 SIZE: Final = 4  # of a record's size header
 HELLO: Final = wire.HELLO
 REPLY: Final = wire.REPLY
@@ -98,6 +99,7 @@ class HandlerProcess(ChannelSink):
         self._queue: Final[i64] = queue
         self._waiting: Final[dict[int, HandledParty]] = {}  # oldest first; twice the id, and the direction
         self._turn: i64 = NOBODY  # whose it is of those who waited
+        self._turns: i64 = 0  # and for how many frames
         self._tokens: Final[dict[int, i64]] = {}  # likewise, and the poll in which each was given
         self._writer: Final = BytesWriter()
         self._pieces: list[Buffer] = []
@@ -120,6 +122,7 @@ class HandlerProcess(ChannelSink):
         key = 2 * connection + direction
         if self._tokens.pop(key, None) is not None:
             self._turn = key
+            self._turns = TURN
             self._arm()  # it may not come to a whole frame: then the place is another's
             return True
         if not self._waiting and self.under_way + i64(len(self._tokens)) < self._queue:
@@ -128,11 +131,14 @@ class HandlerProcess(ChannelSink):
         return False
 
     def takes(self, connection: i64, direction: i64, party: HandledParty) -> bool:
-        """Likewise whether a frame that is here may be handed over: those who wait stand before it, unless it is its turn, for one frame."""
+        """Likewise whether a frame that is here may be handed over: those who wait stand before it, unless it is its turn, for ``TURN`` frames."""
         key = 2 * connection + direction
-        if (key == self._turn or not self._waiting) and self.under_way < self._queue:
-            self._turn = NOBODY
-            return True
+        if self.under_way < self._queue:
+            if not self._waiting:
+                return True
+            if key == self._turn and self._turns > 0:
+                self._turns -= 1
+                return True
         self._waiting[key] = party
         return False
 
@@ -280,6 +286,7 @@ class HandlerProcess(ChannelSink):
             key = next(iter(waiting))
             party = waiting.pop(key)
             self._turn = key
+            self._turns = TURN
             try:
                 if party.wake(key & 1):
                     tokens[key] = self._selector.polls

@@ -1,5 +1,6 @@
 """The socket to a handler process: batches, the queue and who waits for it, memory, and a process that breaks the rules."""
 
+import itertools
 import socket
 from collections.abc import Callable
 
@@ -217,6 +218,26 @@ def test_a_first_record_that_is_no_hello(make_handled: Make) -> None:
 
 
 STEP = st.tuples(st.integers(0, 3), st.integers(1, 4), st.booleans())
+
+
+def test_who_waits_hands_over_16_frames_at_its_turn_and_stands_behind_the_others_then(make_handled: Make) -> None:
+    """One at a time would scatter the answers of each: a write for every few of them."""
+    world = make_handled(queue=16)
+    process = world.process(ordered=True)
+    clients = [world.served()[0] for _ in range(3)]
+    for number, client in enumerate(clients):
+        client.sendall(b"".join(frame(b"%d" % number) for _ in range(50)))
+        world.poll()
+    process.settle()
+    order = b""
+    for _ in range(9):
+        asked = process.take(16)
+        order += b"".join(one.body for one in asked)
+        process.under_way = 0
+        process.send(b"".join(process.record(one, wire.ANSWER, one.body) for one in asked))
+    turns = [len(list(group)) for _, group in itertools.groupby(order)]
+    assert len(turns) <= 20, "144 frames; a full queue may cut a turn in two"
+    assert set(order[64:]) == set(b"12"), "in turn"
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
