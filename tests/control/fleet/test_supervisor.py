@@ -92,7 +92,7 @@ def test_restarts_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
             assert slot.processor is not None
             slot.processor.kill("died")
             await until(lambda expected=restarts: slot.restarts == expected and slot.state == "running")
-        assert slot.backoff_s == pytest.approx(0.08)
+        assert slot.backoff.next_s == pytest.approx(0.08)
 
     run(scenario, 1)
 
@@ -241,7 +241,7 @@ def test_a_program_that_is_not_there_fails_the_first_start_and_is_tried_again_la
         os.kill(made.supervisor.running[0].pid, signal.SIGKILL)
         await until(lambda: len(made.log.events("processor_start_failed")) == 3)
         assert status(made, 0).restarts >= 3
-        assert made.supervisor.slots[0].backoff_s >= 0.08
+        assert made.supervisor.slots[0].backoff.next_s >= 0.08
         made.supervisor._hiring = there
         await until(lambda: status(made, 0).state == "running")
         assert await (await made.connect()).echo(b"x") == b"x"
