@@ -35,7 +35,6 @@ from typing import Any
 
 from proxy.cells import CellLayout, CellWriter, State
 from proxy.config.model import MAX_RECEIVE_SIZE, forwarding_of, from_wire, largest_whole, quotas_to_wire, rule_from_wire, whole_request
-from proxy.handler.wire import HELLO, record_end
 from proxy.network.connection_id import ConnectionIds
 from proxy.server.closed import encode_closed
 from proxy.server.link import HANDLER_PROCESS, Handover, LinkReader, encode, receive_handover
@@ -404,6 +403,8 @@ class FakeProcessor:
 
     def hear(self, handover: Handover) -> None:
         """A handler process says hello, or is gone, or says what it cannot say."""
+        from proxy.handler.wire import HELLO, record_end  # here: most fakes do without
+
         handler, error = self.handlers[handover.peer], ""
         try:
             data = handler.recv(65536)
