@@ -8,13 +8,14 @@
 - *Replies* of one read are told one after the other, and each connection that had any is asked once to write what they brought.
 - *Connections that end* with requests under way: their replies may come late, and are dropped, or never, for a handler may be cancelled. So what they
   have under way counts until the process's socket has taken that they are over, and no longer.
-- *The end* of the socket is the process's: every connection that belongs to it is told.
+- *The end* of the socket is the process's: every connection that belongs to it is told. The process may live all the same, and be given another.
 
 The process runs the user's code, and is not trusted: a reply to what was not asked ends the socket.
 """
 
 import abc
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from librt.strings import BytesWriter, read_i32_be
@@ -83,6 +84,7 @@ class HandlerProcess(ChannelSink):
         active: how many of them are not over.
         under_way: frames that it has, or will have.
         load: what it weighs here.
+        on_parted: is told that its socket is closed, and why; empty: the process closed it.
     """
 
     def __init__(self, owner: ProcessOwner, selector: Selector, account: Account, name: str, queue: i64) -> None:
@@ -93,6 +95,7 @@ class HandlerProcess(ChannelSink):
         self.active: i64 = 0
         self.under_way: i64 = 0
         self.load: Final = Load()
+        self.on_parted: Callable[[str], None] | None = None
         self._owner: Final = owner
         self._selector: Final = selector
         self._account: Final = account
@@ -416,3 +419,12 @@ class HandlerProcess(ChannelSink):
                 except Exception as error:
                     party.crash(error)
         self.connections.clear()
+        on_parted, self.on_parted = self.on_parted, None
+        if on_parted is not None:
+            on_parted(self._why())
+
+    def _why(self) -> str:
+        channel = self.channel
+        if channel is None or channel.close_cause is Cause.PEER_CLOSED:
+            return ""
+        return channel.detail or f"{channel.close_cause}"
