@@ -6,6 +6,7 @@
   wait in the order in which they came, for up to ``TURN`` frames that are here. A connection whose next frame was not read yet is given a *token*:
   its place is kept until it was asked, and a poll longer, for what comes behind it must not overtake it, and who does not read must not keep it.
 - *Replies* of one read are told one after the other, and each connection that had any is asked once to write what they brought.
+- *Long replies* stay in the process until there is memory for them: each takes its turn, as a large frame that passes whole (``MEMORY.md``).
 - *Connections that end* with requests under way: their replies may come late, and are dropped, or never, for a handler may be cancelled. So what they
   have under way counts until the process's socket has taken that they are over, and no longer.
 - *The end* of the socket is the process's: every connection that belongs to it is told. The process may live all the same, and be given another.
@@ -26,10 +27,11 @@ from proxy.errors import InternalError
 from proxy.handler import wire
 from proxy.network.channel import Channel
 from proxy.network.channel_sink import ChannelSink
-from proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, Account
-from proxy.network.run import Buffer, Run, held
+from proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, Account, with_overhead
+from proxy.network.run import Body, Buffer, Run, held
 from proxy.network.selector import Selector
 from proxy.network.timer import NEVER, Timer
+from proxy.network.turns import Turn, TurnOwner
 from proxy.network.write_half import WriteHalf
 from proxy.relay.handled_connection import HandledConnection, HandledParty, Handles, Load, Request
 
@@ -42,6 +44,9 @@ TURN: Final = 16  # frames of one connection that are handed over before the nex
 SIZE: Final = 4  # of a record's size header
 HELLO: Final = wire.HELLO
 REPLY: Final = wire.REPLY
+REPLY_HEAD: Final = 44  # bytes of a reply before its body
+HELD: Final = wire.HELD
+LONG: Final = wire.LONG
 
 
 class ProcessOwner(abc.ABC):
@@ -67,6 +72,24 @@ class _Tick(Timer):
         self._process.tick()
 
 
+class _LongReply(TurnOwner):
+    """A reply that the process keeps until there is memory for it: when its turn is in, the process is asked, and the reply comes."""
+
+    def __init__(self, process: "HandlerProcess", connection: i64, direction: i64) -> None:
+        self._process: Final = process
+        self._connection: Final[i64] = connection
+        self._direction: Final[i64] = direction
+
+    def turn_given(self) -> None:
+        self._process.ask_for(self._connection, self._direction)
+
+    def is_dry(self) -> bool:
+        return False  # it was asked for, and comes
+
+    def is_held_up(self) -> bool:
+        return False
+
+
 class HandlerProcess(ChannelSink):
     """One handler process.
 
@@ -85,6 +108,7 @@ class HandlerProcess(ChannelSink):
         under_way: frames that it has, or will have.
         load: what it weighs here.
         on_parted: is told that its socket is closed, and why; empty: the process closed it.
+        pool: of memory.
     """
 
     def __init__(self, owner: ProcessOwner, selector: Selector, account: Account, name: str, queue: i64) -> None:
@@ -96,6 +120,7 @@ class HandlerProcess(ChannelSink):
         self.under_way: i64 = 0
         self.load: Final = Load()
         self.on_parted: Callable[[str], None] | None = None
+        self.pool: Final = account.pool
         self._owner: Final = owner
         self._selector: Final = selector
         self._account: Final = account
@@ -111,6 +136,8 @@ class HandlerProcess(ChannelSink):
         self._closing: list[HandledConnection] = []  # with requests under way, and not told yet
         self._sending: list[HandledConnection] = []  # likewise, told in the send that is pending
         self._late: Final[deque[HandledConnection]] = deque()
+        self._long: Final[dict[int, Turn]] = {}  # by twice the id, and the direction
+        self._came: Final[list[Turn]] = []  # of those that this read completed
         self._tick: Final = _Tick(self)
 
     @property
@@ -166,6 +193,9 @@ class HandlerProcess(ChannelSink):
         self.active -= 1
         self.leave(connection.id, 0)
         self.leave(connection.id, 1)
+        if self._long:
+            self._forget_long(2 * connection.id)
+            self._forget_long(2 * connection.id + 1)
         if connection.under_way == 0:
             self.connections.pop(int(connection.id), None)
         else:
@@ -198,6 +228,27 @@ class HandlerProcess(ChannelSink):
             if left <= 0:
                 break
         self._records += 1
+
+    def ask_for(self, connection: i64, direction: i64) -> None:
+        """There is memory for a reply that waits."""
+        self._write(wire.encode_send(connection, direction))
+
+    def _announce(self, key: i64, size: i64) -> None:
+        """A reply waits in the process."""
+        if key in self._long:
+            raise wire.WireError(f"connection {key >> 1} has two replies that wait in one direction")
+        turn = self._long[int(key)] = Turn(self.pool.answers, _LongReply(self, key >> 1, key & 1), with_overhead(size))
+        if turn.ask(with_overhead(size)):
+            self.ask_for(key >> 1, key & 1)
+        else:
+            self._selector.watch_turns()
+
+    def _forget_long(self, key: i64) -> None:
+        """Nobody wants the reply that waits, if one does; what was asked for comes all the same, and keeps its turn until then."""
+        turn = self._long.get(int(key))
+        if turn is not None and not turn.is_in:
+            del self._long[int(key)]
+            turn.leave()
 
     # What is written.
 
@@ -309,8 +360,7 @@ class HandlerProcess(ChannelSink):
         now_ns = self._selector.read_clock()
         try:
             if run.head is not None:
-                whole = b"".join([*run.head, run.data[: run.first]])
-                self._take(whole, 0, len(whole), now_ns, touched)
+                self._take_begun(run, run.head, now_ns, touched)
             data = run.data
             position = run.first
             while position < run.end:
@@ -320,13 +370,41 @@ class HandlerProcess(ChannelSink):
         except wire.WireError as error:
             raise InternalError(f"handler process {self.name}: {error}") from error
         finally:
-            channel.discard(run)
             for party in touched:
                 try:
                     party.flush()
                 except Exception as error:
                     party.crash(error)
+            channel.discard(run)  # not before: what is not out is booked where it waits by now
+            self._end_turns()
         self._wake()
+
+    def _end_turns(self) -> None:
+        """The long replies that came are where they go: others have their turns."""
+        while self._came:
+            self._came.pop().leave()
+
+    def _take_begun(self, run: Run, head: list[Buffer], now_ns: i64, touched: dict[HandledParty, None]) -> None:
+        """The record whose beginning earlier reads gave. A long one is not put together: its bytes go on as they lie here."""
+        size = run.head_size + run.first
+        if size <= REPLY_HEAD + LONG:
+            whole = b"".join([*head, run.data[: run.first]])
+            self._take(whole, 0, size, now_ns, touched)
+            return
+        begin = run.prefix(REPLY_HEAD)
+        kind = i64(begin[SIZE])
+        if not self.handles or kind != REPLY:
+            raise wire.WireError(f"a record of kind {kind} and {size} bytes")
+        pieces: list[Buffer] = []
+        skip: i64 = REPLY_HEAD
+        for piece in [*head, memoryview(run.data)[: run.first]]:
+            length: i64 = len(piece)
+            if skip >= length:
+                skip -= length
+                continue
+            pieces.append(memoryview(piece)[skip:] if skip != 0 else piece)
+            skip = 0
+        self._take_reply(begin, 0, size, now_ns, touched, pieces)
 
     def _take(self, data: bytes, position: i64, end: i64, now_ns: i64, touched: dict[HandledParty, None]) -> None:
         """One record."""
@@ -336,7 +414,7 @@ class HandlerProcess(ChannelSink):
         if self.handles:
             if kind != REPLY:
                 raise wire.WireError(f"a record of kind {kind}")
-            self._take_reply(data, position, end, now_ns, touched)
+            self._take_reply(data, position, end, now_ns, touched, None)
             return
         if kind != HELLO:
             raise wire.WireError(f"a record of kind {kind} before HELLO")
@@ -345,14 +423,22 @@ class HandlerProcess(ChannelSink):
             self.handles[listener] = Handles(facts)
         self._owner.process_ready(self)
 
-    def _take_reply(self, data: bytes, position: i64, end: i64, now_ns: i64, touched: dict[HandledParty, None]) -> None:
+    def _take_reply(self, data: bytes, position: i64, end: i64, now_ns: i64, touched: dict[HandledParty, None], pieces: list[Buffer] | None) -> None:
+        """``pieces``: the body, where it is not in ``data``."""
         action, direction, throttle_ms, number, sequence, began_ns, ended_ns, begin = wire.read_reply(data, position, end)
         connection = self.connections.get(number)
+        key = 2 * i64(number) + direction
+        if end - begin > LONG:
+            self._take_long(key, end - begin)
         if connection is None:  # long over
             return
         queue = connection.requests if direction == 0 else connection.responses
         if not queue or queue[0].sequence != sequence:
             raise wire.WireError(f"a reply to frame {sequence} of connection {number}, which it was not asked for")
+        if action == HELD:
+            if connection.party is not None:
+                self._announce(key, wire.held_size(data, begin))
+            return
         request = queue.popleft()
         if not connection.released:
             self.under_way -= 1
@@ -364,11 +450,18 @@ class HandlerProcess(ChannelSink):
                 del self.connections[number]
             return
         touched[party] = None
-        body: Buffer = data[begin:end] if end - begin < REFER_FROM else memoryview(data)[begin:end]
         try:
-            party.replied(request, direction, action, throttle_ms, body)
+            party.replied(request, direction, action, throttle_ms, _body(data, begin, end) if pieces is None else pieces)
         except Exception as error:
             party.crash(error)
+
+    def _take_long(self, key: i64, size: i64) -> None:
+        """A long reply came: it is one that was asked for."""
+        turn = self._long.get(int(key))
+        if turn is None or not turn.is_in:
+            raise wire.WireError(f"a reply of {size} bytes, which was not asked for")
+        del self._long[int(key)]
+        self._came.append(turn)
 
     def may_read(self) -> bool:
         return True
@@ -407,6 +500,9 @@ class HandlerProcess(ChannelSink):
         self._drop()
         self._waiting.clear()
         self._tokens.clear()
+        self._came.extend(self._long.values())
+        self._long.clear()
+        self._end_turns()
         self._owner.process_gone(self)
         for connection in list(self.connections.values()):
             party = connection.party
@@ -428,3 +524,7 @@ class HandlerProcess(ChannelSink):
         if channel is None or channel.close_cause is Cause.PEER_CLOSED:
             return ""
         return channel.detail or f"{channel.close_cause}"
+
+
+def _body(data: bytes, begin: i64, end: i64) -> Body:
+    return data[begin:end] if end - begin < REFER_FROM else memoryview(data)[begin:end]

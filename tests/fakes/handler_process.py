@@ -79,9 +79,13 @@ class Records:
         return wire.read_hello(data, 0, len(data))
 
     def reply(self) -> Reply:
+        """The next one; one that waits is asked for."""
         data = self.record()
         assert data[4] == wire.REPLY
         action, direction, throttle_ms, connection, sequence, began_ns, ended_ns, body = wire.read_reply(data, 0, len(data))
+        if action == wire.HELD:
+            self.send(wire.encode_send(connection, direction))
+            return self.reply()
         return Reply(wire.ACTIONS[action], wire.DIRECTIONS[direction], throttle_ms, connection, sequence, data[body:], began_ns, ended_ns)
 
     def replies(self, count: int) -> list[Reply]:

@@ -310,7 +310,9 @@ def test_what_cannot_be_read_costs_that_and_no_more(monkeypatch: pytest.MonkeyPa
 def test_what_a_handler_started_goes_with_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(made: Fleet, handlers: Handlers) -> None:
         await until(lambda: made.log.events("handler_output"))
-        child = int(made.log.events("handler_output")[0]["line"].removeprefix("child "))
+        row = made.log.events("handler_output")[0]
+        assert row["level"] == "info", "what a handler prints is no error of ours"
+        child = int(row["line"].removeprefix("child "))
         os.kill(child, 0)
         process(handlers).kill("died")
         await until(lambda: not alive(child))

@@ -45,7 +45,7 @@ def test_an_echo_from_the_first_words_to_the_last(process):
     assert ready["pid"] == process.process.pid
     assert ready["handlers"] == {"in": {**handler, "description": "Answers every frame with itself."}}
     processor = process.processor()
-    assert processor.hello() == {"wire": 1, "slot": 3, "handlers": {"in": handler}}
+    assert processor.hello() == {"wire": 2, "slot": 3, "handlers": {"in": handler}}
     processor.open(7)
     processor.send(*(request(7, index, b"frame %d" % index) for index in range(64)))
     replies = processor.replies(64)
