@@ -27,13 +27,13 @@ from proxy.errors import InternalError
 from proxy.handler import wire
 from proxy.network.channel import Channel
 from proxy.network.channel_sink import ChannelSink
-from proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, Account, with_overhead
+from proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, Account
 from proxy.network.run import Body, Buffer, Run, held
 from proxy.network.selector import Selector
 from proxy.network.timer import NEVER, Timer
-from proxy.network.turns import Turn, TurnOwner
 from proxy.network.write_half import WriteHalf
 from proxy.relay.handled_connection import HandledConnection, HandledParty, Handles, Load, Request
+from proxy.relay.long_replies import Asker, LongReplies, pieces_from
 
 __all__ = ["HandlerProcess", "ProcessOwner"]
 
@@ -72,22 +72,12 @@ class _Tick(Timer):
         self._process.tick()
 
 
-class _LongReply(TurnOwner):
-    """A reply that the process keeps until there is memory for it: when its turn is in, the process is asked, and the reply comes."""
-
-    def __init__(self, process: "HandlerProcess", connection: i64, direction: i64) -> None:
+class _Asker(Asker):
+    def __init__(self, process: "HandlerProcess") -> None:
         self._process: Final = process
-        self._connection: Final[i64] = connection
-        self._direction: Final[i64] = direction
 
-    def turn_given(self) -> None:
-        self._process.ask_for(self._connection, self._direction)
-
-    def is_dry(self) -> bool:
-        return False  # it was asked for, and comes
-
-    def is_held_up(self) -> bool:
-        return False
+    def ask_for(self, connection: i64, direction: i64) -> None:
+        self._process.ask_for(connection, direction)
 
 
 class HandlerProcess(ChannelSink):
@@ -136,8 +126,7 @@ class HandlerProcess(ChannelSink):
         self._closing: list[HandledConnection] = []  # with requests under way, and not told yet
         self._sending: list[HandledConnection] = []  # likewise, told in the send that is pending
         self._late: Final[deque[HandledConnection]] = deque()
-        self._long: Final[dict[int, Turn]] = {}  # by twice the id, and the direction
-        self._came: Final[list[Turn]] = []  # of those that this read completed
+        self._long: Final = LongReplies(_Asker(self), self.pool, selector)
         self._tick: Final = _Tick(self)
 
     @property
@@ -193,9 +182,7 @@ class HandlerProcess(ChannelSink):
         self.active -= 1
         self.leave(connection.id, 0)
         self.leave(connection.id, 1)
-        if self._long:
-            self._forget_long(2 * connection.id)
-            self._forget_long(2 * connection.id + 1)
+        self._long.forget(connection.id)
         if connection.under_way == 0:
             self.connections.pop(int(connection.id), None)
         else:
@@ -232,23 +219,6 @@ class HandlerProcess(ChannelSink):
     def ask_for(self, connection: i64, direction: i64) -> None:
         """There is memory for a reply that waits."""
         self._write(wire.encode_send(connection, direction))
-
-    def _announce(self, key: i64, size: i64) -> None:
-        """A reply waits in the process."""
-        if key in self._long:
-            raise wire.WireError(f"connection {key >> 1} has two replies that wait in one direction")
-        turn = self._long[int(key)] = Turn(self.pool.answers, _LongReply(self, key >> 1, key & 1), with_overhead(size))
-        if turn.ask(with_overhead(size)):
-            self.ask_for(key >> 1, key & 1)
-        else:
-            self._selector.watch_turns()
-
-    def _forget_long(self, key: i64) -> None:
-        """Nobody wants the reply that waits, if one does; what was asked for comes all the same, and keeps its turn until then."""
-        turn = self._long.get(int(key))
-        if turn is not None and not turn.is_in:
-            del self._long[int(key)]
-            turn.leave()
 
     # What is written.
 
@@ -376,13 +346,8 @@ class HandlerProcess(ChannelSink):
                 except Exception as error:
                     party.crash(error)
             channel.discard(run)  # not before: what is not out is booked where it waits by now
-            self._end_turns()
+            self._long.end_turns()
         self._wake()
-
-    def _end_turns(self) -> None:
-        """The long replies that came are where they go: others have their turns."""
-        while self._came:
-            self._came.pop().leave()
 
     def _take_begun(self, run: Run, head: list[Buffer], now_ns: i64, touched: dict[HandledParty, None]) -> None:
         """The record whose beginning earlier reads gave. A long one is not put together: its bytes go on as they lie here."""
@@ -395,16 +360,7 @@ class HandlerProcess(ChannelSink):
         kind = i64(begin[SIZE])
         if not self.handles or kind != REPLY:
             raise wire.WireError(f"a record of kind {kind} and {size} bytes")
-        pieces: list[Buffer] = []
-        skip: i64 = REPLY_HEAD
-        for piece in [*head, memoryview(run.data)[: run.first]]:
-            length: i64 = len(piece)
-            if skip >= length:
-                skip -= length
-                continue
-            pieces.append(memoryview(piece)[skip:] if skip != 0 else piece)
-            skip = 0
-        self._take_reply(begin, 0, size, now_ns, touched, pieces)
+        self._take_reply(begin, 0, size, now_ns, touched, pieces_from([*head, memoryview(run.data)[: run.first]], REPLY_HEAD))
 
     def _take(self, data: bytes, position: i64, end: i64, now_ns: i64, touched: dict[HandledParty, None]) -> None:
         """One record."""
@@ -429,7 +385,7 @@ class HandlerProcess(ChannelSink):
         connection = self.connections.get(number)
         key = 2 * i64(number) + direction
         if end - begin > LONG:
-            self._take_long(key, end - begin)
+            self._long.came(key, end - begin)
         if connection is None:  # long over
             return
         queue = connection.requests if direction == 0 else connection.responses
@@ -437,7 +393,7 @@ class HandlerProcess(ChannelSink):
             raise wire.WireError(f"a reply to frame {sequence} of connection {number}, which it was not asked for")
         if action == HELD:
             if connection.party is not None:
-                self._announce(key, wire.held_size(data, begin))
+                self._long.announce(key, wire.held_size(data, begin))
             return
         request = queue.popleft()
         if not connection.released:
@@ -454,14 +410,6 @@ class HandlerProcess(ChannelSink):
             party.replied(request, direction, action, throttle_ms, _body(data, begin, end) if pieces is None else pieces)
         except Exception as error:
             party.crash(error)
-
-    def _take_long(self, key: i64, size: i64) -> None:
-        """A long reply came: it is one that was asked for."""
-        turn = self._long.get(int(key))
-        if turn is None or not turn.is_in:
-            raise wire.WireError(f"a reply of {size} bytes, which was not asked for")
-        del self._long[int(key)]
-        self._came.append(turn)
 
     def may_read(self) -> bool:
         return True
@@ -500,9 +448,7 @@ class HandlerProcess(ChannelSink):
         self._drop()
         self._waiting.clear()
         self._tokens.clear()
-        self._came.extend(self._long.values())
-        self._long.clear()
-        self._end_turns()
+        self._long.drop()
         self._owner.process_gone(self)
         for connection in list(self.connections.values()):
             party = connection.party
