@@ -23,8 +23,8 @@ that. Where ``listener`` chose them, those whose turn did not come are undone.
 
 Anything else, and what cannot be read, is answered with ``error {error}``; so is a list that the end of the processor cut short.
 
-Unasked, a processor tells ``closed`` (rows: see ``closed``), ``log {level, event, fields}`` (``protocol.EVENTS``), ``drained``, and
-``demand {demands}``: ten times a second, what is asked of the rates, where several processors share them.
+Unasked, a processor tells ``closed`` (rows: see ``closed``), ``log {level, event, fields}`` (``protocol.EVENTS``), ``drained``,
+``demand {demands}``: ten times a second, what is asked of the rates, where several processors share them, and ``parted {pair, error}``.
 
 What a handler process is told and tells is in ``handler_messages``.
 
@@ -75,6 +75,7 @@ __all__ = [
     "ListReply",
     "LogNotice",
     "Notice",
+    "PartedNotice",
     "PartsCommand",
     "PartsReply",
     "PrepareCommand",
@@ -416,5 +417,18 @@ class DemandNotice(TypedDict):
     demands: list[DemandRow]
 
 
-Notice = ClosedNotice | LogNotice | DrainedNotice | DemandNotice
+class PartedNotice(TypedDict):
+    """A processor and a handler process are not joined any more, though both live: either says so of its end of the pair of sockets.
+
+    Attributes:
+        pair: its number, ``Handover.accepted_ns``.
+        error: why; empty: the other end was closed.
+    """
+
+    type: Literal["parted"]
+    pair: int
+    error: str
+
+
+Notice = ClosedNotice | LogNotice | DrainedNotice | DemandNotice | PartedNotice
 EventRow = EndpointDownRow | EndpointUpRow | HandlerRaisedRow | HandoverFailedRow | InternalErrorRow | TapIncompleteRow | TapRuleOffRow
