@@ -20,13 +20,14 @@ import resource
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from control.configuration.capacity import cpu_limit, processor_count
 from control.configuration.child import Loaded, load_in_child
 from control.configuration.fault import ConfigurationError
+from control.configuration.tls_files import first_stores
 from control.errors import StartError
 from control.events import Bus
 from control.fleet.desired_state import DesiredState
@@ -40,6 +41,8 @@ from control.intake.acceptor import Acceptor, Listening
 from control.intake.resolver import Names, Resolution, Resolver
 from control.logs import LibraryRows, RowLog
 from control.meters import Meters
+from control.rotation.rotation import Rotation
+from control.rotation.tls_stores import TlsStores, judge_in_child
 from control.steering.pool import equal_shares
 from control.steering.steering import Steering
 from control.uncaught import catch_in_loop, catch_in_process
@@ -155,7 +158,7 @@ class Proxy:
             config=config,
             endpoints={name: resolution.addresses for name, resolution in first.items()},
             shares=equal_shares(config.memory_pool.size, config.processors),
-            tls_files=self._loaded.tls_files,
+            stores=first_stores(config, self._loaded.tls_files, self._loaded.certificates),
         )
         reaper = Reaper()
         self._on_stop(reaper.close)
@@ -184,12 +187,17 @@ class Proxy:
         resolver = Resolver(names, first, self._addresses_asked, log)
         self._on_stop(resolver.stop)
         tapped = self._keeper.tapped if self._keeper is not None else lambda rules: None
-        steering = Steering(supervisor, acceptor, resolver, meters, log, events, guard, tapped, self._handlers)
+        rotation = Rotation(config.rotation, events, meters, guard)
+        certificates = TlsStores(supervisor, functools.partial(judge_in_child, reaper=reaper), self._loaded.certificates)
+        for source in certificates.sources():
+            rotation.watch(source)
+        self._on_stop(rotation.close)
+        steering = Steering(supervisor, acceptor, resolver, meters, log, events, guard, tapped, rotation, certificates, self._handlers)
         self._steering = steering
         self._on_stop(steering.close)
         starting = asyncio.ensure_future(self._start_processes(supervisor, config.processors))
         try:
-            addresses = await self._start_servers(steering, config)
+            addresses = await self._start_servers(steering, config, certificates.ends)
         except BaseException:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
@@ -197,6 +205,7 @@ class Proxy:
         self._on_stop(events.close)  # before the service ends, so that who watches takes what waits, and then the end
         await starting
         acceptor.start()
+        rotation.start()
         steering.set_serving()
         self._announce(acceptor, steering, addresses)
 
@@ -225,7 +234,7 @@ class Proxy:
         self._on_stop(acceptor.stop)
         return acceptor
 
-    async def _start_servers(self, steering: Steering, config: ProxyConfig) -> dict[str, Any]:
+    async def _start_servers(self, steering: Steering, config: ProxyConfig, certificate_ends: Mapping[str, float]) -> dict[str, Any]:
         """Telemetry and the gRPC service; what they bound."""
         await asyncio.to_thread(_load_servers, config)  # the loop starts the processors meanwhile
         from control import service
@@ -235,7 +244,7 @@ class Proxy:
         if config.telemetry.otlp is not None or config.telemetry.prometheus is not None:
             from control import telemetry
 
-            exporter = telemetry.start(steering, config, self._loaded.certificate_ends)
+            exporter = telemetry.start(steering, config, certificate_ends)
             if exporter is not None:
                 # Ends after the processors, whose last counts it exports, and before the cells are given back.
                 self._on_stop(exporter.stop, self._undo_after_processors)
@@ -289,6 +298,26 @@ class Proxy:
 
             self._keeper.died(Death(slot.number, slot.boot_id, slot.started_ns, life))
 
+    def reload_soon(self) -> None:
+        """Take files that were replaced, without waiting for the next look at them."""
+        task = asyncio.ensure_future(self._reload())
+        self._background.add(task)
+        task.add_done_callback(self._reloaded)
+
+    async def _reload(self) -> None:
+        if self._steering is None or not self._steering.health().started:
+            self._log.write("reload_refused", level="warning", reason="framegate is starting, or could not start")
+            return
+        outcomes = await self._steering.reload()
+        replaced, refused = ([f"{item.owner} ({item.kind})" for item in outcomes if item.result == result] for result in ("replaced", "refused"))
+        self._log.write("reloaded", replaced=replaced, refused=refused, configuration="is that of the start, until framegate is restarted")
+
+    def _reloaded(self, task: asyncio.Task[None]) -> None:
+        self._background.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._guard.failed("rotation", error)
+
     async def drain(self) -> None:
         """End the connections in order, as far as the drain's timeout allows."""
         if self._steering is not None:
@@ -341,12 +370,8 @@ async def _run(loaded: Loaded, signals: Signals, log: RowLog, meters: Meters, gu
         (second if first.is_set() or signals.count > 1 else first).set()
         first.set()
 
-    def on_hangup() -> None:
-        reason = "reload is not supported: the configuration and the certificates are those of the start, until framegate is restarted"
-        log.write("reload_refused", level="warning", signal="SIGHUP", reason=reason)
-
-    signals.attach(asyncio.get_running_loop(), on_signal, on_hangup)
     proxy = Proxy(loaded, log, meters, guard)
+    signals.attach(asyncio.get_running_loop(), on_signal, proxy.reload_soon)
     started = await _until(proxy.start(), first)
     if started is not None:
         await proxy.stop()  # first, so that the reason is the last that is said, after processors that had come up already

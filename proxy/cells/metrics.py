@@ -21,6 +21,8 @@ __all__ = [
     "DURATION_ERRORS",
     "ERROR_TYPE",
     "FAULT_PLACES",
+    "FILE_KIND",
+    "FILE_KINDS",
     "HANDLER_ACTIONS",
     "HANDLER_BOUNDS",
     "HANDSHAKE_BOUNDS",
@@ -85,6 +87,7 @@ TASK: Final = "framegate.task"
 ACTION: Final = "framegate.handler.action"
 
 RATE_LEVEL: Final = "framegate.rate.level"
+FILE_KIND: Final = "framegate.file.kind"
 
 SIDES: Final = ("downstream", "upstream")
 DIRECTIONS: Final = ("receive", "transmit")
@@ -100,6 +103,8 @@ RATE_LEVELS: Final = ("node", "listener", "address")
 """Whose rates there are. Addresses have no series of their own: there are too many."""
 FAULT_PLACES: Final = ("channel", "callback", "timer", "descriptor", "command", "loop", "tap", "pool")
 """Where an error of our own was caught; see ``proxy.network.faults``."""
+FILE_KINDS: Final = ("tls", "users", "jwks", "secrets")
+"""Of files that may be replaced while framegate runs: certificates, keys and authorities; users; keys of tokens; passwords and tokens of our own."""
 UPSTREAM_STATES: Final = ("connecting", "used")
 TLS_ERRORS: Final = ("", "tls_failed", "handshake_timeout", "other")
 TASKS: Final = (
@@ -113,6 +118,7 @@ TASKS: Final = (
     "rates",
     "endpoints",
     "tap_keeper",
+    "rotation",
     "rows",
     "library",
     "callback",
@@ -294,6 +300,7 @@ METRICS: Final = (
     _control("tap.limit", "gauge", "By", "The tap's budget."),
     _control("tap.consumer.unreadable", "gauge", "{consumer}", "Readers of the tap whose file cannot be read: what they may need is kept."),
     _control("config.revision", "gauge", "{revision}", "Revision of the configuration in force."),
+    _control("reload.count", "counter", "{reload}", "Times that files were replaced.", (FILE_KIND, FILE_KINDS), (ERROR_TYPE, ("", "refused"))),
     _control("task.failures", "counter", "{failure}", "Exceptions that nobody expected; each cost one step of what it names.", (TASK, TASKS)),
     _control("log.dropped", "counter", "{row}", "Rows that stdout did not take in time."),
     _control("config.changes", "counter", "{change}", "Changes asked for.", (ERROR_TYPE, ("", "refused", "invalid"))),

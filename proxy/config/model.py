@@ -317,6 +317,19 @@ class HealthConfig:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RotationConfig:
+    """How files are watched that may be replaced while framegate runs: certificates, keys, authorities."""
+
+    poll_ms: Annotated[int, Key("between two looks at them; one that was replaced is taken when two looks found the same", "ms", (100, _HOUR))] = (
+        1_000
+    )
+    grace_ms: Annotated[
+        int,
+        Key("so long files that are missing, or do not fit together, are taken for not written to the end; then it is a failure", "ms", (0, _HOUR)),
+    ] = 10_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DrainConfig:
     """How connections end when the proxy stops. Frames pass as ever until a connection is done, or its client is not read any more."""
 
@@ -379,6 +392,7 @@ class ProxyConfig:
     tap: Annotated[TapConfig | None, Key("the record of what passed; none: there is none")] = None
     telemetry: Annotated[TelemetryConfig, Key("where metrics go")] = TelemetryConfig()
     drain: Annotated[DrainConfig, Key("how connections end")] = DrainConfig()
+    rotation: Annotated[RotationConfig, Key("how files are watched that may be replaced")] = RotationConfig()
 
 
 def whole_request(max_receive_size: int, forward: Forward) -> int:

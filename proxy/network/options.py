@@ -26,12 +26,16 @@ class TlsSettings:
         context: never changed once in use; a reload stores a new ``TlsSettings``.
         server_side: we are the server.
         server_name: SNI, and the name that the server's certificate is verified against; only for clients.
+        number: which one it is of all that its listener or upstream had, in their order; 0: nobody counts.
+        shown: the fingerprint of the certificate that the peer is shown; empty: none is, or nobody knows.
     """
 
-    def __init__(self, context: "ssl.SSLContext", *, server_side: bool, server_name: str | None = None) -> None:
+    def __init__(self, context: "ssl.SSLContext", *, server_side: bool, server_name: str | None = None, number: i64 = 0, shown: str = "") -> None:
         self.context: Final = context
         self.server_side: Final = server_side
         self.server_name: Final = server_name
+        self.number: Final[i64] = number
+        self.shown: Final = shown
 
 
 class ChannelOptions:

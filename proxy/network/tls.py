@@ -129,7 +129,10 @@ class TlsTransport(Transport):
         fields = None if certificate is None else tls.getpeercert()
         subject = format_name(fields["subject"]) if fields else None
         # The words are few, and OpenSSL's module makes new ones for each connection.
-        return Identity(sys.intern(tls.version() or ""), "" if cipher is None else sys.intern(cipher[0]), subject, certificate)
+        settings = self._settings
+        return Identity(
+            sys.intern(tls.version() or ""), "" if cipher is None else sys.intern(cipher[0]), subject, certificate, settings.number, settings.shown
+        )
 
     # Reading.
 

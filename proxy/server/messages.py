@@ -46,6 +46,7 @@ from proxy.server.rows import (
     TapIncompleteRow,
     TapRuleOffRow,
 )
+from proxy.server.store_rows import StoresRow
 
 __all__ = [
     "AbortCommand",
@@ -102,7 +103,7 @@ class StartMessage(TypedDict):
         config: of ``proxy.config.model.to_wire``.
         share: bytes of the memory pool.
         part: millionths of each rate, until ``parts`` says otherwise; without it all of it.
-        files: certificates, keys and authorities by path, as latin-1; without it they are read from the disk.
+        stores: of all that speak TLS; without it their files are read from the disk.
     """
 
     type: Literal["start"]
@@ -114,7 +115,7 @@ class StartMessage(TypedDict):
     share: int
     endpoints: Endpoints
     part: NotRequired[int]
-    files: NotRequired[dict[str, str]]
+    stores: NotRequired[StoresRow]
 
 
 class ReadyMessage(TypedDict):
@@ -143,6 +144,7 @@ class Change(TypedDict, total=False):
         max_receive_size: bytes by listener.
         limits: all quotas, in place of all that were.
         share: bytes of the memory pool.
+        stores: of certificates, those that take the place of others.
         tap_rules: all of them, of ``proxy.config.model.rules_to_wire``; ``tap_rule`` names the one that was changed, which is on again.
     """
 
@@ -150,6 +152,7 @@ class Change(TypedDict, total=False):
     limits: LimitsRow
     share: int
     endpoints: Endpoints
+    stores: StoresRow
     tap_rules: list[dict[str, Any]]
     tap_rule: str
 

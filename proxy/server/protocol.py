@@ -89,7 +89,7 @@ __all__ = [
     "upstreams_request",
 ]
 
-WIRE_VERSION: Final = 2
+WIRE_VERSION: Final = 3
 """Of ``messages`` and ``rows``: one more with every release that changes one of them."""
 
 Message = dict[str, Any]
