@@ -4,11 +4,15 @@
 """
 
 import contextlib
+import re
 from collections.abc import Mapping
+from typing import Final
 
 from proxy.config.model import ProxyConfig
 
-__all__ = ["served_ends", "validities"]
+__all__ = ["revocation_ends", "served_ends", "validities"]
+
+_REVOCATIONS: Final = re.compile(b"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", re.DOTALL)
 
 
 def validities(pem: bytes) -> list[tuple[float, float]]:
@@ -23,13 +27,32 @@ def validities(pem: bytes) -> list[tuple[float, float]]:
     return [(item.not_valid_before_utc.timestamp(), item.not_valid_after_utc.timestamp()) for item in found]
 
 
+def revocation_ends(pem: bytes) -> list[float]:
+    """When each revocation list of a PEM file ends, in seconds since 1970, of those that do.
+
+    Raises:
+        ValueError: one is broken.
+    """
+    from cryptography import x509
+
+    found = [x509.load_pem_x509_crl(block).next_update_utc for block in _REVOCATIONS.findall(pem)]
+    return [end.timestamp() for end in found if end is not None]
+
+
 def served_ends(config: ProxyConfig, files: Mapping[str, str]) -> dict[str, float]:
-    """When each certificate that is in use ends, in seconds since 1970, by what it is for: ``listener/NAME`` or ``upstream/NAME``.
+    """When each certificate that is in use ends, in seconds since 1970, by what it is for: ``listener/NAME`` or ``upstream/NAME``; of
+    one for certain hosts ``listener/NAME/HOST``, the first of them.
 
     Args:
         files: what was read of the files at the start, by path (``read_tls_files``); a file that was renewed since then is not in use.
     """
     identities = [(f"listener/{item.name}", item.tls.certificate) for item in config.listeners if item.tls is not None]
+    identities += [
+        (f"listener/{item.name}/{named.names[0]}", named.certificate)
+        for item in config.listeners
+        if item.tls is not None
+        for named in item.tls.certificates
+    ]
     identities += [(f"upstream/{item.name}", item.tls.certificate) for item in config.upstreams if item.tls is not None and item.tls.certificate]
     found: dict[str, float] = {}
     for use, path in identities:

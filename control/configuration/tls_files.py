@@ -5,12 +5,13 @@ neighbours, and nobody could say which one clients meet.
 """
 
 import typing
+from collections.abc import Iterator
 from typing import Final
 
 from control.configuration.fault import ConfigurationError, Fault
 from proxy.config.key import keys
 from proxy.config.model import ProxyConfig
-from proxy.config.tls import ListenerTls, UpstreamTls
+from proxy.config.tls import ListenerTls, NamedCertificate, UpstreamTls
 from proxy.errors import ConfigError
 
 __all__ = ["MAX_BYTES", "read_tls_files"]
@@ -52,34 +53,39 @@ def _named(config: ProxyConfig) -> list[tuple[str, str]]:
         *((f"listeners[{index}].tls", listener.tls) for index, listener in enumerate(config.listeners)),
         *((f"upstreams[{index}].tls", upstream.tls) for index, upstream in enumerate(config.upstreams)),
     ]
-    return [
-        (f"{section}.{name}", path)
-        for section, tls in sections
-        if tls is not None
-        for name, key in keys(typing.cast(type, type(tls))).items()
-        if key.unit == "path" and (path := getattr(tls, name)) is not None
-    ]
+    return [place for section, tls in sections if tls is not None for place in _paths(section, tls)]
+
+
+def _paths(section: str, tls: ListenerTls | UpstreamTls | NamedCertificate) -> Iterator[tuple[str, str]]:
+    """Keys and paths of one section, with those within it."""
+    for name, key in keys(typing.cast(type, type(tls))).items():
+        value, place = getattr(tls, name), f"{section}.{name}"
+        for index, item in enumerate(value if isinstance(value, tuple) else ()):
+            if isinstance(item, NamedCertificate):
+                yield from _paths(f"{place}[{index}]", item)
+            elif key.unit == "path":
+                yield f"{place}[{index}]", item
+        if key.unit == "path" and isinstance(value, str):
+            yield place, value
 
 
 def _misfits(config: ProxyConfig, files: dict[str, bytes]) -> list[Fault]:
     """Build what the processors will build."""
     if not files:
         return []
-    from proxy.network.tls_context import client_context, server_context  # it loads OpenSSL
+    from proxy.network.tls_context import server_store, upstream_context  # it loads OpenSSL
 
     faults = []
     for index, listener in enumerate(config.listeners):
         if listener.tls is not None:
-            identity = listener.tls
             try:
-                server_context(identity.certificate, identity.key, client_auth=identity.client_auth, client_ca=identity.client_ca, files=files)
+                server_store(listener.tls, files)
             except ConfigError as error:
                 faults.append(Fault(0, f"listeners[{index}].tls", "", str(error)))
     for index, upstream in enumerate(config.upstreams):
         if upstream.tls is not None:
-            tls = upstream.tls
             try:
-                client_context(ca=tls.ca, certificate=tls.certificate, key=tls.key, files=files)
+                upstream_context(upstream.tls, files)
             except ConfigError as error:
                 faults.append(Fault(0, f"upstreams[{index}].tls", "", str(error)))
     return faults

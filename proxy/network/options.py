@@ -16,6 +16,8 @@ from proxy.network.stats import SideStats
 if TYPE_CHECKING:
     import ssl
 
+    from proxy.network.tls_store import ServerStore
+
 __all__ = ["ChannelOptions", "TlsSettings"]
 
 
@@ -26,12 +28,14 @@ class TlsSettings:
         context: never changed once in use; a reload stores a new ``TlsSettings``.
         server_side: we are the server.
         server_name: SNI, and the name that the server's certificate is verified against; only for clients.
+        store: only for servers that look at what a client asks for: its contexts by host, of which ``context`` is the default, and its protocols.
     """
 
-    def __init__(self, context: "ssl.SSLContext", *, server_side: bool, server_name: str | None = None) -> None:
+    def __init__(self, context: "ssl.SSLContext", *, server_side: bool, server_name: str | None = None, store: "ServerStore | None" = None) -> None:
         self.context: Final = context
         self.server_side: Final = server_side
         self.server_name: Final = server_name
+        self.store: Final = store
 
 
 class ChannelOptions:

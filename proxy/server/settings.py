@@ -7,6 +7,7 @@ start: limits, the pool's share, endpoints, quotas, the tap.
 import socket
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
+from proxy.auth import factories
 from proxy.config.address import parse_address
 from proxy.config.limits import LimitsInForce, limits_from_wire
 from proxy.config.model import (
@@ -135,15 +136,7 @@ class Settings:
 
     def _route(self, listener: ListenerConfig) -> Route:
         counters = self.counters.listeners[listener.name]
-        tls = listener.tls
         times = listener.timeouts
-        context = None
-        if tls is not None:
-            from proxy.network.tls_context import server_context  # it loads OpenSSL
-
-            context = server_context(
-                tls.certificate, tls.key, client_auth=tls.client_auth, client_ca=tls.client_ca, min_version=tls.min_version, files=self._files
-            )
         upstream = None if listener.upstream is None else self._upstream_configs[listener.upstream]
         speaks = self._framing(listener)
         onward = speaks if upstream is None else self._framing(upstream)
@@ -156,7 +149,8 @@ class Settings:
             idle_ns=times.idle_ms * NS_PER_MS,
             stall_ns=times.stall_ms * NS_PER_MS,
             min_rate=listener.min_rate,
-            tls=None if context is None else TlsSettings(context, server_side=True),
+            tls=_server_tls(listener, self._files),
+            authenticators=factories.of_clients(listener),
             account=self._accounts[listener.name],
             cut_from=_cut_from(forwarding_of(listener).requests),
             first_piece=0 if listener.protocol == "framed" else KAFKA_HEAD,
@@ -190,6 +184,7 @@ class Settings:
                 stall_ns=listener.timeouts.stall_ms * NS_PER_MS,
                 min_rate=listener.min_rate,
                 tls=None if context is None else TlsSettings(context, server_side=False, server_name=name),
+                authenticators=factories.of_upstream(upstream),
                 account=self._accounts[listener.name],
                 cut_from=_cut_from(forwarding_of(listener).responses),
                 framing=speaks,
@@ -332,13 +327,22 @@ def _files(message: StartMessage) -> Files:
     return None if files is None else {path: text.encode("latin-1") for path, text in files.items()}
 
 
+def _server_tls(listener: ListenerConfig, files: Files) -> TlsSettings | None:
+    if listener.tls is None:
+        return None
+    from proxy.network.tls_context import server_store  # it loads OpenSSL
+
+    store = server_store(listener.tls, files)
+    return TlsSettings(store.default, server_side=True, store=store)
+
+
 def _client_tls(upstream: UpstreamConfig, files: Files) -> Any:
     tls = upstream.tls
     if tls is None:
         return None
-    from proxy.network.tls_context import client_context  # it loads OpenSSL
+    from proxy.network.tls_context import upstream_context  # it loads OpenSSL
 
-    return client_context(ca=tls.ca, certificate=tls.certificate, key=tls.key, min_version=tls.min_version, files=files)
+    return upstream_context(tls, files)
 
 
 def _endpoints(upstream: UpstreamConfig, rows: list[Address]) -> list[Endpoint]:
