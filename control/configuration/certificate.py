@@ -5,14 +5,16 @@
 """
 
 import dataclasses
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from cryptography import x509
 
-__all__ = ["CertificateFacts", "describe", "facts_from_row", "facts_of", "short_fingerprint", "validities"]
+__all__ = ["CertificateFacts", "describe", "facts_from_row", "facts_of", "revocation_ends", "short_fingerprint", "validities"]
 
 _SHORT: Final = 16
+_REVOCATIONS: Final = re.compile(b"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -109,3 +111,15 @@ def _name(name: "x509.GeneralName") -> str:
         return f"other:{name.type_id.dotted_string}:{name.value.hex()}"
     assert isinstance(name, x509.RegisteredID), "there are no other kinds"
     return f"id:{name.value.dotted_string}"
+
+
+def revocation_ends(pem: bytes) -> list[float]:
+    """When each revocation list of a PEM file ends, in seconds since 1970, of those that do.
+
+    Raises:
+        ValueError: one is broken.
+    """
+    from cryptography import x509
+
+    found = [x509.load_pem_x509_crl(block).next_update_utc for block in _REVOCATIONS.findall(pem)]
+    return [end.timestamp() for end in found if end is not None]

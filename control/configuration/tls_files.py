@@ -17,7 +17,7 @@ from proxy.config.tls import ListenerTls, UpstreamTls
 from proxy.errors import ConfigError
 from proxy.server.store_rows import Store, listener_owner, upstream_owner
 
-__all__ = ["MAX_BYTES", "TlsFile", "describe_files", "end_of", "first_stores", "read_tls_files", "shown_of", "tls_files", "tls_sections"]
+__all__ = ["MAX_BYTES", "TlsFile", "describe_files", "ends_of", "first_stores", "read_tls_files", "shown_of", "tls_files", "tls_sections"]
 
 MAX_BYTES: Final = 16 * 1024 * 1024
 """Of all files together: they go to each processor in one message."""
@@ -96,15 +96,15 @@ def _misfits(config: ProxyConfig, files: dict[str, bytes]) -> list[Fault]:
     """Build what the processors will build."""
     if not files:
         return []
-    from proxy.network.tls_context import client_context, server_context  # it loads OpenSSL
+    from proxy.network.tls_context import server_store, upstream_context  # it loads OpenSSL
 
     faults = []
     for key, tls in tls_sections(config).values():
         try:
             if isinstance(tls, ListenerTls):
-                server_context(tls.certificate, tls.key, client_auth=tls.client_auth, client_ca=tls.client_ca, files=files)
+                server_store(tls, files)
             else:
-                client_context(ca=tls.ca, certificate=tls.certificate, key=tls.key, files=files)
+                upstream_context(tls, files)
         except ConfigError as error:
             faults.append(Fault(0, key, "", str(error)))
     return faults
@@ -124,20 +124,26 @@ def describe_files(files: Mapping[str, str]) -> dict[str, list[CertificateFacts]
 def first_stores(config: ProxyConfig, files: Mapping[str, str], certificates: Mapping[str, list[CertificateFacts]]) -> dict[str, Store]:
     """What each owner has at the start, of what was read."""
     named = tls_files(config)
-    found = {}
-    for owner in tls_sections(config):
-        of_owner = [item for item in named if item.owner == owner]
-        found[owner] = Store(1, shown_of(of_owner, certificates), {item.path: files[item.path] for item in of_owner})
-    return found
+    return {
+        owner: Store(1, shown_of(section, certificates), {item.path: files[item.path] for item in named if item.owner == owner})
+        for owner, (_, section) in tls_sections(config).items()
+    }
 
 
-def shown_of(named: list[TlsFile], certificates: Mapping[str, list[CertificateFacts]]) -> str:
-    """The fingerprint of the certificate that peers are shown by whom these files belong to; empty: none."""
-    return next(
-        (short_fingerprint(certificates[path][0].fingerprint) for _, _, name, path in named if name == "certificate" and certificates[path]), ""
-    )
+def _identities(section: ListenerTls | UpstreamTls) -> list[tuple[str, str]]:
+    """What peers may be shown: the file of each, behind the first of the hosts that it is for; nothing stands for all others."""
+    own = [] if section.certificate is None else [("", section.certificate)]
+    others = section.certificates if isinstance(section, ListenerTls) else ()
+    return own + [(item.names[0], item.certificate) for item in others]
 
 
-def end_of(named: list[TlsFile], certificates: Mapping[str, list[CertificateFacts]]) -> float | None:
-    """When the first certificate ends of those that are shown by whom these files belong to; None: there is none that can be read."""
-    return min((certificates[path][0].ends for _, _, name, path in named if name == "certificate" and certificates[path]), default=None)
+def shown_of(section: ListenerTls | UpstreamTls, certificates: Mapping[str, list[CertificateFacts]]) -> str:
+    """The fingerprint of the certificate that peers are shown who ask for no host of their own; empty: none."""
+    return next((short_fingerprint(certificates[path][0].fingerprint) for host, path in _identities(section) if not host and certificates[path]), "")
+
+
+def ends_of(owner: str, section: ListenerTls | UpstreamTls, certificates: Mapping[str, list[CertificateFacts]]) -> dict[str, float]:
+    """When each certificate ends that peers are shown, of those that can be read, by what it is for: the owner, and ``OWNER/HOST`` for one that is
+    for certain hosts, of which that is the first.
+    """
+    return {f"{owner}/{host}" if host else owner: certificates[path][0].ends for host, path in _identities(section) if certificates[path]}

@@ -14,24 +14,21 @@ import json
 import sys
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from control.configuration.certificate import describe, facts_of
+from control.configuration.certificate import describe, facts_of, revocation_ends
 from control.configuration.tls_files import describe_files, tls_sections
 from control.rotation.source import Refusal
 from control.rotation.trial import TrialError, try_as_client, try_as_server
 from proxy.config.model import from_wire
-from proxy.config.tls import ListenerTls, UpstreamTls
+from proxy.config.tls import ListenerTls, NamedCertificate, UpstreamTls
 from proxy.errors import ConfigError
-from proxy.network.tls_context import client_context, server_context
-
-if TYPE_CHECKING:
-    import ssl
+from proxy.network.tls_context import server_store, upstream_context
 
 __all__ = ["answer", "main", "refusal_of"]
 
@@ -88,15 +85,17 @@ def refusal_of(section: Tls, old: Files, new: Files, now: float) -> Refusal | No
             authorities = part.ca if isinstance(part, UpstreamTls) else part.client_ca
             if authorities is not None:
                 _judge_authorities(authorities, new[authorities], now)
-        _try(section, new, chains[0] if chains else [])
+            for path in () if isinstance(part, UpstreamTls) else part.crl:
+                _judge_revocations(path, new[path], now)
+        _try(section, new, chains)
     except _RefusedError as error:
         return error.refusal
     return None
 
 
-def _parts(section: Tls) -> list[Tls]:
+def _parts(section: Tls) -> list[Tls | NamedCertificate]:
     """Whatever in a section has a certificate of its own."""
-    return [section]
+    return [section, *section.certificates] if isinstance(section, ListenerTls) else [section]
 
 
 def _judge_identity(section: Tls, certificate: str, key: str, old: Files, new: Files, now: float) -> list[x509.Certificate]:
@@ -192,34 +191,31 @@ def _judge_authorities(path: str, pem: bytes, now: float) -> None:
         raise _RefusedError(path, f"expired on {_day(max(item.ends for item in facts))}, all that is in it")
 
 
-def _try(section: Tls, new: Files, chain: list[x509.Certificate]) -> None:
-    file = section.certificate or (section.ca if isinstance(section, UpstreamTls) else None) or ""
-    anchor = chain[-1].public_bytes(Encoding.DER) if chain else None
+def _judge_revocations(path: str, pem: bytes, now: float) -> None:
+    """Each list must be in force: one that has ended refuses every client of its authority."""
     try:
-        context = _context(section, new)
+        ends = revocation_ends(pem)
+    except (ValueError, UnsupportedAlgorithm):
+        raise _RefusedError(path, "holds a revocation list that is broken") from None
+    if any(end <= now for end in ends):
+        raise _RefusedError(path, f"has a revocation list that ended on {_day(min(ends))}")
+
+
+def _try(section: Tls, new: Files, chains: list[list[x509.Certificate]]) -> None:
+    file = section.certificate or (section.ca if isinstance(section, UpstreamTls) else None) or ""
+    anchors = [chain[-1].public_bytes(Encoding.DER) for chain in chains]
+    try:
         if isinstance(section, ListenerTls):
-            assert anchor is not None, "a listener has a certificate"
-            try_as_server(context, anchor)
+            store = server_store(section, new)
+            contexts = [store.default, *(store.context(item.names[0].lower().rstrip(".")) for item in section.certificates)]
+            for context, anchor in zip(contexts, anchors, strict=True):
+                try_as_server(context, anchor)
         else:
-            try_as_client(context, anchor)
+            try_as_client(upstream_context(section, new), anchors[0] if anchors else None)
     except ConfigError as error:
         raise _RefusedError(file, f"is refused by OpenSSL: {error}") from error
     except TrialError as error:
         raise _RefusedError(file, f"failed in a handshake on trial: {error}") from error
-
-
-def _context(section: Tls, files: Files) -> "ssl.SSLContext":
-    """The one that processors will build."""
-    if isinstance(section, ListenerTls):
-        return server_context(
-            section.certificate,
-            section.key,
-            client_auth=section.client_auth,
-            client_ca=section.client_ca,
-            min_version=section.min_version,
-            files=files,
-        )
-    return client_context(ca=section.ca, certificate=section.certificate, key=section.key, min_version=section.min_version, files=files)
 
 
 def main() -> int:

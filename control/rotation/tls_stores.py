@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from control.configuration.certificate import CertificateFacts, facts_from_row
-from control.configuration.tls_files import TlsFile, end_of, shown_of, tls_files
+from control.configuration.tls_files import TlsFile, ends_of, shown_of, tls_files, tls_sections
 from control.errors import AbortedError, UnavailableError
 from control.fleet.child import child_environment
 from control.fleet.desired_state import DesiredState
@@ -90,24 +90,23 @@ class TlsStores(Taker):
         certificates: what is in the files at the start, by path.
 
     Attributes:
-        ends: when the certificate that each owner shows ends, seconds since 1970; changed in place.
+        ends: of ``ends_of``, of all owners; changed in place.
     """
 
     def __init__(self, supervisor: Supervisor, judge: Judge, certificates: Mapping[str, list[CertificateFacts]]) -> None:
         self._supervisor = supervisor
         self._judge = judge
+        self._sections = {owner: section for owner, (_, section) in tls_sections(supervisor.desired.config).items()}
         self._files: dict[str, list[TlsFile]] = {}
         for item in tls_files(supervisor.desired.config):
             self._files.setdefault(item.owner, []).append(item)
         self._certificates: Certificates = {owner: {item.path: certificates[item.path] for item in files} for owner, files in self._files.items()}
         self.ends: dict[str, float] = {}
         for owner in self._files:
-            self._set_end(owner)
+            self._set_ends(owner)
 
-    def _set_end(self, owner: str) -> None:
-        end = end_of(self._files[owner], self._certificates[owner])
-        if end is not None:
-            self.ends[owner] = end
+    def _set_ends(self, owner: str) -> None:
+        self.ends.update(ends_of(owner, self._sections[owner], self._certificates[owner]))
 
     def sources(self) -> list[Source]:
         """What is to be watched."""
@@ -141,14 +140,14 @@ class TlsStores(Taker):
     async def _put(self, files: dict[str, dict[str, str]], certificates: Certificates) -> None:
         """Put stores in force everywhere, or raise AbortedError."""
         before = self._supervisor.desired.stores
-        stores = {owner: Store(before[owner].number + 1, shown_of(self._files[owner], certificates[owner]), each) for owner, each in files.items()}
+        stores = {owner: Store(before[owner].number + 1, shown_of(self._sections[owner], certificates[owner]), each) for owner, each in files.items()}
         change = Change(stores=pack_stores(stores))
 
         def commit(desired: DesiredState) -> None:
             desired.stores = {**desired.stores, **stores}
             self._certificates.update(certificates)
             for owner in stores:
-                self._set_end(owner)
+                self._set_ends(owner)
 
         try:
             await self._supervisor.change(lambda slot: change, commit)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 from proxy.config.key import Key, model_from_wire
 from proxy.config.limits import UNLIMITED, UNLIMITED_NODE, LimitsConfig, RateLimits, limits_to_wire
-from proxy.config.tls import ListenerTls, UpstreamTls
+from proxy.config.tls import BY_SUBJECT, ListenerTls, PrincipalConfig, UpstreamTls
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -151,6 +151,10 @@ class ListenerConfig:
         int, Key("what a frame begun or a pending send must move, over ``timeouts.stall_ms``; 0 switches it off", "bytes/s", (0, GIB))
     ] = KIB
     tls: Annotated[ListenerTls | None, Key("none means plaintext")] = None
+    principal: Annotated[PrincipalConfig, Key("of clients that show a certificate")] = BY_SUBJECT
+    allowed_principals: Annotated[
+        tuple[str, ...], Key("who may come in: principals, or ``RULE:`` and a pattern that must match all of one; empty allows all")
+    ] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

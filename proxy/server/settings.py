@@ -7,6 +7,7 @@ start: limits, the pool's share, endpoints, quotas, the tap, stores of certifica
 import socket
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
+from proxy.auth import factories
 from proxy.config.address import parse_address
 from proxy.config.limits import LimitsInForce, limits_from_wire
 from proxy.config.model import (
@@ -150,6 +151,7 @@ class Settings:
             stall_ns=times.stall_ms * NS_PER_MS,
             min_rate=listener.min_rate,
             tls=self._stores.listener(listener.name),
+            authenticators=factories.of_clients(listener),
             account=self._accounts[listener.name],
             cut_from=_cut_from(forwarding_of(listener).requests),
             first_piece=0 if listener.protocol == "framed" else KAFKA_HEAD,
@@ -182,6 +184,7 @@ class Settings:
                 stall_ns=listener.timeouts.stall_ms * NS_PER_MS,
                 min_rate=listener.min_rate,
                 tls=self._stores.upstream(upstream.name, name),
+                authenticators=factories.of_upstream(upstream),
                 account=self._accounts[listener.name],
                 cut_from=_cut_from(forwarding_of(listener).responses),
                 framing=speaks,

@@ -4,6 +4,10 @@ A store is prepared (its context is built, and nothing else happens), then put i
 keep the context that they began with; the last of them to end lets it go.
 """
 
+import base64
+import hashlib
+import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
@@ -14,16 +18,27 @@ from proxy.server.store_rows import Store, StoresRow, listener_owner, read_store
 if TYPE_CHECKING:
     import ssl
 
+    from proxy.network.tls_store import ServerStore
+
 __all__ = ["MadeStore", "Stores"]
 
 Files = dict[str, bytes] | None
+_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----(.*?)-----END CERTIFICATE-----", re.DOTALL)
 
 
 class MadeStore(NamedTuple):
-    """A store that can be served."""
+    """A store that can be served.
+
+    Attributes:
+        context: of an upstream, or for clients that ask for no host of their own.
+        server: all contexts of a listener; None: it is an upstream's.
+        shown_by: the fingerprints of what clients are shown who ask for hosts that have their own.
+    """
 
     store: Store
     context: "ssl.SSLContext"
+    server: "ServerStore | None" = None
+    shown_by: "Mapping[ssl.SSLContext, str]" = {}  # noqa: RUF012
 
 
 class Stores:
@@ -67,7 +82,10 @@ class Stores:
     def listener(self, name: str) -> TlsSettings | None:
         """How a listener's clients are spoken to; None: not in TLS."""
         made = self._in_force.get(listener_owner(name))
-        return None if made is None else TlsSettings(made.context, server_side=True, number=made.store.number, shown=made.store.shown)
+        if made is None:
+            return None
+        store = made.store
+        return TlsSettings(made.context, server_side=True, store=made.server, number=store.number, shown=store.shown, shown_by=made.shown_by)
 
     def upstream(self, name: str, server_name: str) -> TlsSettings | None:
         """How an endpoint of an upstream is spoken to, whose certificate must have that name."""
@@ -79,7 +97,7 @@ class Stores:
     def _make(self, owner: str, store: Store, *, has_files: bool) -> MadeStore:
         files = {path: content.encode("latin-1") for path, content in store.files.items()} if has_files else None
         section = self._sections[owner]
-        return MadeStore(store, _server(section, files) if isinstance(section, ListenerConfig) else _client(section, files))
+        return _server(section, store, files) if isinstance(section, ListenerConfig) else _client(section, store, files)
 
 
 def _read(row: StoresRow) -> dict[str, Store]:
@@ -89,17 +107,26 @@ def _read(row: StoresRow) -> dict[str, Store]:
         raise ConfigError(str(error)) from error
 
 
-def _server(listener: ListenerConfig, files: Files) -> "ssl.SSLContext":
-    from proxy.network.tls_context import server_context  # it loads OpenSSL
+def _server(listener: ListenerConfig, store: Store, files: Files) -> MadeStore:
+    from proxy.network.tls_context import server_store  # it loads OpenSSL
 
     tls = listener.tls
     assert tls is not None, "who has a store speaks TLS"
-    return server_context(tls.certificate, tls.key, client_auth=tls.client_auth, client_ca=tls.client_ca, min_version=tls.min_version, files=files)
+    made = server_store(tls, files)
+    shown_by = (
+        {} if files is None else {made.context(item.names[0].lower().rstrip(".")): _fingerprint(files[item.certificate]) for item in tls.certificates}
+    )
+    return MadeStore(store, made.default, made, shown_by)
 
 
-def _client(upstream: UpstreamConfig, files: Files) -> "ssl.SSLContext":
-    from proxy.network.tls_context import client_context  # it loads OpenSSL
+def _client(upstream: UpstreamConfig, store: Store, files: Files) -> MadeStore:
+    from proxy.network.tls_context import upstream_context  # it loads OpenSSL
 
-    tls = upstream.tls
-    assert tls is not None, "who has a store speaks TLS"
-    return client_context(ca=tls.ca, certificate=tls.certificate, key=tls.key, min_version=tls.min_version, files=files)
+    assert upstream.tls is not None, "who has a store speaks TLS"
+    return MadeStore(store, upstream_context(upstream.tls, files))
+
+
+def _fingerprint(pem: bytes) -> str:
+    """Of the first certificate of a file, as ``Store.shown``; OpenSSL has read it."""
+    first = _CERTIFICATE.search(pem)
+    return "" if first is None else hashlib.sha256(base64.b64decode(first[1])).hexdigest()[:16]

@@ -143,8 +143,8 @@ def test_nobody_is_refused_while_certificates_are_replaced_and_who_is_connected_
 def test_what_is_no_good_changes_nothing_and_is_told_and_what_follows_is_taken(renewed: Renewed) -> None:
     proxy, before = renewed.proxy, renewed.served()
     good = {name: Path(renewed.mounted.path(name)).read_bytes() for name in ("tls.crt", "tls.key")}
-    expired, key = renewed.authority.leaf_pem("server", begins=-9 * DAY, ends=-DAY)
-    early, early_key = renewed.authority.leaf_pem("server", begins=DAY)
+    expired, key = renewed.authority.leaf_pem("server", lifetime=(-9 * DAY, -DAY))
+    early, early_key = renewed.authority.leaf_pem("server", lifetime=(DAY, 9 * DAY))
     other, other_key = renewed.authority.leaf_pem("other")
     nameless, nameless_key = renewed.authority.leaf_pem("server", hosts=("elsewhere",))
     wrong = [
@@ -193,7 +193,7 @@ def test_a_command_and_sighup_take_files_at_once_and_a_processor_that_starts_has
     renewed = Renewed(tmp_path, plain, rotation={"poll": "1h"})
     with renewed.proxy as proxy:
         end = proxy.metric("framegate_tls_certificate_not_after_seconds")
-        latest = renewed.renew(ends=30 * DAY)
+        latest = renewed.renew(lifetime=(-DAY, 30 * DAY))
         done = proxy.cli("certificates", "reload", "--output", "json")
         assert [(row["owner"], row["result"]) for row in json.loads(done.stdout)] == [("listener/plain", "RESULT_REPLACED")]
         assert renewed.served() == latest

@@ -6,10 +6,10 @@ import pytest
 
 from control.configuration import tls_files as module
 from control.configuration.fault import ConfigurationError, Fault
-from control.configuration.tls_files import describe_files, end_of, first_stores, read_tls_files, shown_of, tls_files
+from control.configuration.tls_files import describe_files, ends_of, first_stores, read_tls_files, shown_of, tls_files
 from control.demo.certificates import Certificates, create
 from proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
-from proxy.config.tls import ListenerTls, UpstreamTls
+from proxy.config.tls import ListenerTls, NamedCertificate, UpstreamTls
 
 PLAIN = ProxyConfig(
     node="n",
@@ -81,7 +81,12 @@ def test_who_has_which_store_and_when_it_ends(made: Certificates) -> None:
     assert stores["listener/tls"].shown == server.fingerprint[:16]
     named = tls_files(config)
     assert [item.key for item in named if item.name == "key"] == ["listeners[1].tls.key", "upstreams[0].tls.key"]
-    assert end_of([item for item in named if item.owner == "listener/tls"], certificates) == server.ends
-    without = [item for item in named if item.name == "ca"]
-    assert (end_of(without, certificates), shown_of(without, certificates)) == (None, "")
+    listener, upstream = config.listeners[1].tls, config.upstreams[0].tls
+    assert listener is not None
+    assert upstream is not None
+    named_too = dataclasses.replace(listener, certificates=(NamedCertificate(names=("b", "c"), certificate=str(made.client), key="k"),))
+    (client,) = certificates[str(made.client)]
+    assert ends_of("listener/tls", named_too, certificates) == {"listener/tls": server.ends, "listener/tls/b": client.ends}
+    without = dataclasses.replace(upstream, certificate=None, key=None)
+    assert (ends_of("upstream/u", without, certificates), shown_of(without, certificates)) == ({}, "")
     assert certificates[str(made.server_key)] == []

@@ -14,7 +14,7 @@ from control.rotation import judge
 from control.rotation.judge import refusal_of
 from control.rotation.source import Refusal
 from proxy.config.model import to_wire
-from proxy.config.tls import ListenerTls, UpstreamTls
+from proxy.config.tls import ListenerTls, NamedCertificate, UpstreamTls
 from tests.fakes.certificates import Authority
 from tests.fakes.plane import fake_config
 
@@ -67,8 +67,8 @@ def test_case_and_spaces_make_no_other_subject(authority: Authority, name: str) 
 
 def test_times_are_looked_at(authority: Authority) -> None:
     old = files(authority)
-    assert why(SERVER, old, files(authority, ends=-DAY)).startswith("c: expired on 2")
-    assert why(SERVER, old, files(authority, begins=DAY)).startswith("c: is not valid before 2")
+    assert why(SERVER, old, files(authority, lifetime=(-9 * DAY, -DAY))).startswith("c: expired on 2")
+    assert why(SERVER, old, files(authority, lifetime=(DAY, 9 * DAY))).startswith("c: is not valid before 2")
 
 
 def test_a_key_must_be_the_certificates(authority: Authority) -> None:
@@ -97,7 +97,7 @@ def test_authorities_must_be_some_and_one_of_them_in_force(authority: Authority)
     old = files(authority)
     section = ListenerTls(certificate="c", key="k", client_auth="required", client_ca="a")
     assert why(section, old, {**files(authority), "a": b"rubbish"}) == "a: holds no certificate in PEM form, or one that is broken"
-    ended = files(authority, ends=-DAY)["c"]
+    ended = files(authority, lifetime=(-9 * DAY, -DAY))["c"]
     assert why(section, old, {**files(authority), "a": ended}).startswith("a: expired on")
     assert why(section, old, {**files(authority), "a": ended + old["a"]}) == ""
     assert why(UpstreamTls(ca="a"), old, {"a": b"rubbish"}) == "a: holds no certificate in PEM form, or one that is broken"
@@ -129,3 +129,29 @@ def to_wire_tls(tls: ListenerTls) -> dict[str, Any]:
     import dataclasses
 
     return dataclasses.asdict(tls)
+
+
+def test_certificates_for_certain_hosts_and_revocation_lists_are_judged_too(authority: Authority) -> None:
+    section = ListenerTls(
+        certificate="c",
+        key="k",
+        client_auth="required",
+        client_ca="a",
+        crl=("l",),
+        certificates=(NamedCertificate(names=("*.Example.org",), certificate="c2", key="k2", client_ca="a2"),),
+    )
+
+    def made(name: str = "other", **leaf: Any) -> Files:
+        pem, key = authority.leaf_pem(name, **leaf)
+        return {**files(authority), "c2": pem, "k2": key, "a2": authority.path.read_bytes(), "l": Path(authority.revocations()).read_bytes()}
+
+    old = made()
+    assert why(section, old, made()) == ""
+    assert why(section, old, {**made(), "k2": old["k2"]}) == "k2: is not the key of the certificate"
+    assert why(section, old, made(lifetime=(-9 * DAY, -DAY))).startswith("c2: expired on")
+    assert why(section, old, {**made(), "a2": b"rubbish"}).startswith("a2: holds no certificate")
+    ended = Path(authority.revocations(ends=-DAY)).read_bytes()
+    assert why(section, old, {**made(), "l": ended}).startswith("l: has a revocation list that ended on")
+    broken = b"-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n"
+    assert why(section, old, {**made(), "l": broken}) == "l: holds a revocation list that is broken"
+    assert why(section, old, {**made(), "l": b""}).startswith("c: is refused by OpenSSL")

@@ -26,7 +26,7 @@ def test_a_good_store_passes(tmp_path: Path, version: str, client_auth: str) -> 
 
 
 def test_one_that_peers_would_refuse_does_not(tmp_path: Path) -> None:
-    pem, key = Authority(tmp_path).leaf_pem("a", ends=-timedelta(days=1))
+    pem, key = Authority(tmp_path).leaf_pem("a", lifetime=(-timedelta(days=9), -timedelta(days=1)))
     files = {"c": pem, "k": key}
     with pytest.raises(TrialError, match="expired"):
         try_as_server(server_context("c", "k", files=files), anchor(pem))

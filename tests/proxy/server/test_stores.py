@@ -2,6 +2,8 @@
 
 import dataclasses
 import gc
+import hashlib
+import ssl
 import weakref
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 
 from proxy.cause import Cause
 from proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
-from proxy.config.tls import ListenerTls, UpstreamTls
+from proxy.config.tls import ListenerTls, NamedCertificate, UpstreamTls
 from proxy.errors import ConfigError
 from proxy.server.store_rows import Store, StoresRow, pack_stores
 from proxy.server.stores import Stores
@@ -83,3 +85,16 @@ def test_over_fifty_stores_the_old_contexts_go_with_their_last_connection(world:
         del channel
         gc.collect()
         assert contexts[0]() is None
+
+
+def test_who_asks_for_a_host_that_has_its_own_was_shown_that_one(world: TlsWorld) -> None:
+    named = NamedCertificate(names=("*.Example.org",), certificate="c2", key="k2")
+    listener = dataclasses.replace(CONFIG.listeners[0], tls=ListenerTls(certificate="c", key="k", certificates=(named,)))
+    texts = {name: Path(path).read_text() for name, path in zip(("c", "k", "c2", "k2"), (*world.server, *world.client), strict=True)}
+    stores = Stores(dataclasses.replace(CONFIG, listeners=(listener,)), pack_stores({"listener/a": Store(1, "default", texts)}))
+    made = stores.listener("a")
+    assert made is not None
+    assert made.store is not None
+    own = hashlib.sha256(ssl.PEM_cert_to_DER_cert(texts["c2"])).hexdigest()[:16]
+    assert made.shown_of(made.store.context("b.example.org")) == own
+    assert made.shown_of(made.store.context("elsewhere")) == made.shown_of(made.context) == "default"
