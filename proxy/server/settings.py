@@ -36,6 +36,7 @@ from proxy.relay.bucket import WHOLE
 from proxy.relay.counters import Counters
 from proxy.relay.handler_metrics import HandlerMetrics
 from proxy.relay.relay import Relay
+from proxy.relay.retirement import Retirement
 from proxy.relay.route import Route
 from proxy.relay.upstream import Endpoint, Upstream
 from proxy.server.limit_rows import LimitsRow
@@ -122,11 +123,15 @@ class Settings:
         self._prepared: _Prepared | None = None
         self._relay: Relay | None = None
         self._tap: TapWriter | None = None
+        self._retirement: Retirement | None = None
         self._part: Final = message.get("part", WHOLE)
         self._set_largest()
 
-    def attach(self, relay: Relay, tap: TapWriter | None) -> None:
-        """Name those whose rules and quotas may change, and the log of what they record; without a log rules cannot change."""
+    def attach(self, relay: Relay, tap: TapWriter | None, retirement: Retirement | None = None) -> None:
+        """Name those whose rules and quotas may change, the log of what they record (without one rules cannot change), and who ends connections whose
+        certificate was replaced.
+        """
+        self._retirement = retirement
         self._relay = relay
         self._tap = tap
         if self.requests is not None:
@@ -307,9 +312,13 @@ class Settings:
         if not made:
             return
         self._stores.put(made)
+        max_ages = {item.name: item.tls.max_age_ms * NS_PER_MS for item in self.config.listeners if item.tls is not None}
         for name, route in self.routes.items():
             if listener_owner(name) in made:
+                old = route.options.tls
                 route.options.tls = self._stores.listener(name)
+                if old is not None and self._retirement is not None:
+                    self._retirement.replaced(route, old.number, max_ages[name])
             upstream = None if route.upstream is None else route.upstream.name
             if upstream is not None and upstream_owner(upstream) in made:
                 for server_name, options in route.upstream_options.items():

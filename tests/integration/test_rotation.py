@@ -256,3 +256,17 @@ def test_a_processor_that_is_killed_while_files_are_replaced_comes_back_with_wha
         ready = [row["pid"] for row in renewed.proxy.rows if row["event"] == "processor_ready"]
         renewed.proxy.wait_row(lambda row, known=tuple(ready): row["event"] == "processor_ready" and row["pid"] not in known)
         assert {renewed.served() for _ in range(4)} == {latest}
+
+
+def test_who_runs_on_an_old_certificate_ends_within_max_age_and_others_do_not(tmp_path: Path, plain: Row) -> None:
+    renewed = Renewed(tmp_path, plain, max_age="2s")
+    with renewed.proxy as proxy, proxy.connect("plain", renewed.context) as old:
+        assert echoes(old)
+        renewed.renew()
+        renewed.replaced()
+        replaced_at = time.monotonic()
+        with Witness(proxy, "plain", renewed.context) as witness:
+            row = proxy.closed_row(old)
+            assert time.monotonic() - replaced_at >= 0.8
+            assert (row["cause"], row["detail"]) == ("drained", "its certificate was replaced")
+            witness.check()
