@@ -17,11 +17,9 @@ import logging
 import os
 import pathlib
 import resource
-import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Mapping
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from control.configuration.capacity import cpu_limit, processor_count
@@ -43,6 +41,7 @@ from control.logs import LibraryRows, RowLog
 from control.meters import Meters
 from control.rotation.rotation import Rotation
 from control.rotation.tls_stores import TlsStores, judge_in_child
+from control.signals import Signals
 from control.steering.pool import equal_shares
 from control.steering.steering import Steering
 from control.uncaught import catch_in_loop, catch_in_process
@@ -61,44 +60,6 @@ SWITCH_INTERVAL_S: Final = 0.0001
 channels made a new connection wait several times as long as with this.
 """
 SERVICE_GRACE_MS: Final = 500
-
-
-class Signals:
-    """SIGTERM and SIGINT, which end, and SIGHUP, which does not, from the first moment on: what comes before the loop runs is kept for it."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._hung_up = False
-        self._listener: Callable[[], None] | None = None
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._early)
-
-    def _early(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGHUP:
-            self._hung_up = True
-        else:
-            self.count += 1
-
-    def attach(self, loop: asyncio.AbstractEventLoop, listener: Callable[[], None], on_hangup: Callable[[], None]) -> None:
-        """Call ``listener`` on the loop at every signal that ends, ``on_hangup`` at every SIGHUP, and now if there were some."""
-        self._listener = listener
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._on_signal)
-        loop.add_signal_handler(signal.SIGHUP, on_hangup)
-        if self.count:
-            loop.call_soon(listener)
-        if self._hung_up:
-            loop.call_soon(on_hangup)
-
-    def ignore(self) -> None:
-        """What comes after the end changes nothing, above all not the exit code."""
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-
-    def _on_signal(self) -> None:
-        self.count += 1
-        if self._listener is not None:
-            self._listener()
 
 
 async def _in_thread(work: Callable[[], Any]) -> Any:

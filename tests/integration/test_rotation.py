@@ -88,15 +88,24 @@ def renewed(tmp_path: Path, plain: Row) -> Iterator[Renewed]:
 
 
 class Crowd:
-    """Connects, sends a frame, takes it back and goes, again and again; keeps what failed."""
+    """Connects, sends a frame, takes it back and goes, again and again; keeps what failed.
+
+    Attributes:
+        done: connections that were served; ``rate`` so many a second.
+    """
 
     def __init__(self, renewed: Renewed, a_second: float) -> None:
         self.done = 0
         self.failures: list[str] = []
         self._renewed = renewed
         self._pause_s = 1 / a_second
+        self._began = time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
+
+    @property
+    def rate(self) -> float:
+        return self.done / (time.monotonic() - self._began)
 
     def _run(self) -> None:
         due = time.monotonic()
@@ -132,6 +141,7 @@ def test_nobody_is_refused_while_certificates_are_replaced_and_who_is_connected_
                 renewed.replaced(number)
             witness.check()
         assert (crowd.failures, crowd.done > SWAPS) == ([], True)
+        print(f"{crowd.done} connections, {crowd.rate:.0f} a second, through {SWAPS} swaps")
         assert renewed.served() == latest
         (row,) = renewed.list()
         assert (row["fingerprint"][:16], row["store_number"], row["error"]) == (latest, SWAPS + 1, "")
