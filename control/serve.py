@@ -49,6 +49,8 @@ from proxy.config.model import ProxyConfig, largest_whole
 
 if TYPE_CHECKING:
     from control.fleet.handlers import Handlers
+    from control.fleet.identity import Identity
+    from control.rotation.source import Source
     from control.tap.keeper import TapKeeper
 
 __all__ = ["EXIT_CONFIGURATION", "EXIT_FAILED", "serve"]
@@ -123,6 +125,7 @@ class Proxy:
         )
         reaper = Reaper()
         self._on_stop(reaper.close)
+        identity, identity_files = await self._start_identity(config, desired)
         supervisor = Supervisor(
             desired,
             acceptor,
@@ -135,6 +138,7 @@ class Proxy:
             on_begin=self._begun,
             on_end=self._ended,
             inherited=() if self._keeper is None else (self._keeper.writers,),
+            questions=None if identity is None else identity.questions,
         )
         self._supervisor = supervisor
         self._on_stop(supervisor.close)
@@ -150,7 +154,7 @@ class Proxy:
         tapped = self._keeper.tapped if self._keeper is not None else lambda rules: None
         rotation = Rotation(config.rotation, events, meters, guard)
         certificates = TlsStores(supervisor, functools.partial(judge_in_child, reaper=reaper), self._loaded.certificates)
-        for source in certificates.sources():
+        for source in [*certificates.sources(), *identity_files]:
             rotation.watch(source)
         self._on_stop(rotation.close)
         steering = Steering(supervisor, acceptor, resolver, meters, log, events, guard, tapped, rotation, certificates, self._handlers)
@@ -169,6 +173,18 @@ class Proxy:
         rotation.start()
         steering.set_serving()
         self._announce(acceptor, steering, addresses)
+
+    async def _start_identity(self, config: ProxyConfig, desired: DesiredState) -> "tuple[Identity | None, list[Source]]":
+        """Who answers authenticators, where there are any, and the files that are to be watched for it."""
+        if all(listener.sasl is None for listener in config.listeners):
+            return None, []
+        from control.fleet.identity import Identity  # only who asks for SASL pays for what hashes and checks signatures
+        from control.rotation.identity_files import identity_sources
+
+        identity = Identity(config, lambda: desired.endpoints, self._meters, self._log, self._guard)
+        self._on_stop(identity.stop)
+        contents = await identity.start()
+        return identity, identity_sources(identity, contents)
 
     async def _start_processes(self, supervisor: Supervisor, processors: int) -> None:
         """Processors and handler processes; the first that cannot start is raised."""

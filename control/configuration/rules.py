@@ -13,6 +13,7 @@ from control.configuration.handler_rules import handler_rules
 from control.configuration.limit_rules import limit_rules
 from control.configuration.pool_rules import pool_rules, share_rules
 from control.configuration.principal_rules import principal_rules
+from control.configuration.sasl_rules import sasl_rules
 from control.configuration.tap_rules import tap_rules
 from control.configuration.tls_rules import listener_tls_rules, upstream_tls_rules
 from control.configuration.units import format_duration_ms
@@ -49,6 +50,7 @@ def apply_rules(document: Document, values: Values) -> list[tuple[Path, Address]
         upstream_tls_rules(document, (*path, "tls"), upstream.get("tls"))
     framing_rules(document, listeners, upstreams)
     handler_rules(document, values, listeners)
+    sasl_rules(document, listeners)
     pool_rules(document, values, listeners, upstreams)
     share_rules(document, values.get("memory_pool"), listeners)
     limit_rules(document, values.get("limits"), listeners)

@@ -4,6 +4,7 @@
     source      what is watched, and who takes it: the interfaces
     files       reads files that may be replaced at any moment
     tls_stores  certificates, keys and authorities: judged, then in force in every processor or in none
+    identity_files  users and keys of tokens: in force for who authenticates afterwards
     judge       is what is new good enough? A process of its own
     trial       a handshake with it, in memory
 

@@ -5,12 +5,13 @@ stamp is another afterwards: device, inode, size, times. What was read between t
 write that comes within the clock's grain of the look before leaves the stamp as it was: so what changed a moment ago is read again (``is_fresh``).
 """
 
+import hashlib
 import os
 import stat
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-__all__ = ["MAX_BYTES", "Contents", "FileError", "Stamp", "is_fresh", "read", "stamp"]
+__all__ = ["MAX_BYTES", "Contents", "FileError", "Stamp", "digest", "is_fresh", "read", "stamp"]
 
 Contents = Mapping[str, bytes]
 """What is in files, by path."""
@@ -18,7 +19,7 @@ Stamp = tuple[tuple[int, ...], ...]
 """Of files, in order; of one that cannot be looked at, the number of the error."""
 
 MAX_BYTES: Final = 16 * 1024 * 1024
-"""Of all files of one source together."""
+"""Of all files of one source together, unless it says otherwise."""
 _FRESH_NS: Final = 3_000_000_000
 """More than the coarsest clock of a file system in use, which is 2 s."""
 _MODIFIED, _CHANGED = 3, 4
@@ -56,12 +57,21 @@ def is_fresh(found: Stamp, now_ns: int) -> bool:
     return any(len(item) > 1 and now_ns - max(item[_MODIFIED], item[_CHANGED]) < _FRESH_NS for item in found)
 
 
-def read(paths: Iterable[str]) -> dict[str, bytes] | FileError | None:
-    """What is in files, all of one moment; why one cannot be read; None when they were replaced meanwhile."""
+def digest(contents: Contents) -> bytes:
+    """What tells contents from others, and keeps nothing of them."""
+    found = hashlib.blake2b(digest_size=32)
+    for path, content in sorted(contents.items()):
+        found.update(f"{len(path)} {path} {len(content)} ".encode(errors="surrogateescape"))
+        found.update(content)
+    return found.digest()
+
+
+def read(paths: Iterable[str], max_bytes: int = MAX_BYTES) -> dict[str, bytes] | FileError | None:
+    """What is in files, all of one moment; why one cannot be read; None when they were replaced meanwhile. ``max_bytes``: of all together."""
     names = list(paths)
     before = stamp(names)
     contents: dict[str, bytes] = {}
-    left = MAX_BYTES
+    left = max_bytes
     try:
         for path in names:
             contents[path] = _read(path, left)
@@ -80,5 +90,5 @@ def _read(path: str, most: int) -> bytes:
     except OSError as error:
         raise FileError(path, f"cannot be read: {error.strerror or error}") from error
     if len(data) > most:
-        raise FileError(path, f"is too large: it and the others that belong to it have more than {MAX_BYTES >> 20} MiB")
+        raise FileError(path, "is too large, together with the others that belong to it")
     return data

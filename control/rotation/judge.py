@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from control.configuration.certificate import describe, facts_of, revocation_ends
 from control.configuration.tls_files import describe_files, tls_sections
-from control.rotation.source import Refusal
+from control.rotation.source import Refusal, RefusedError
 from control.rotation.trial import TrialError, try_as_client, try_as_server
 from proxy.config.model import from_wire
 from proxy.config.tls import ListenerTls, NamedCertificate, UpstreamTls
@@ -34,14 +34,6 @@ __all__ = ["answer", "main", "refusal_of"]
 
 Tls = ListenerTls | UpstreamTls
 Files = Mapping[str, bytes]
-
-
-class _RefusedError(Exception):
-    """A fault."""
-
-    def __init__(self, file: str, reason: str) -> None:
-        super().__init__(f"{file} {reason}")
-        self.refusal = Refusal(file, reason)
 
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:
@@ -88,7 +80,7 @@ def refusal_of(section: Tls, old: Files, new: Files, now: float) -> Refusal | No
             for path in () if isinstance(part, UpstreamTls) else part.crl:
                 _judge_revocations(path, new[path], now)
         _try(section, new, chains)
-    except _RefusedError as error:
+    except RefusedError as error:
         return error.refusal
     return None
 
@@ -114,7 +106,7 @@ def _certificates(path: str, pem: bytes) -> list[x509.Certificate]:
         found = x509.load_pem_x509_certificates(pem)
         describe(pem)
     except (ValueError, UnsupportedAlgorithm):
-        raise _RefusedError(path, "holds no certificate in PEM form, or one that is broken") from None
+        raise RefusedError(path, "holds no certificate in PEM form, or one that is broken") from None
     return found
 
 
@@ -122,11 +114,11 @@ def _judge_key(path: str, pem: bytes, leaf: x509.Certificate) -> None:
     try:
         key = serialization.load_pem_private_key(pem, password=None)
     except TypeError:
-        raise _RefusedError(path, "is encrypted; framegate reads keys without a password only") from None
+        raise RefusedError(path, "is encrypted; framegate reads keys without a password only") from None
     except (ValueError, UnsupportedAlgorithm):  # its words may hold some of it
-        raise _RefusedError(path, "holds no private key in PEM form, or one that is broken") from None
+        raise RefusedError(path, "holds no private key in PEM form, or one that is broken") from None
     if _spki(key.public_key()) != _spki(leaf.public_key()):
-        raise _RefusedError(path, "is not the key of the certificate")
+        raise RefusedError(path, "is not the key of the certificate")
 
 
 def _spki(key: Any) -> bytes:
@@ -138,13 +130,13 @@ def _judge_chain(path: str, chain: list[x509.Certificate], now: float) -> None:
         try:
             item.verify_directly_issued_by(maker)
         except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
-            raise _RefusedError(path, f"is no chain: certificate {number} was not made by certificate {number + 1}") from None
+            raise RefusedError(path, f"is no chain: certificate {number} was not made by certificate {number + 1}") from None
     for number, item in enumerate(chain, 1):
         facts = facts_of(item)
         if facts.ends <= now:
-            raise _RefusedError(path, f"expired on {_day(facts.ends)}{_which(number)}")
+            raise RefusedError(path, f"expired on {_day(facts.ends)}{_which(number)}")
         if facts.begins > now:
-            raise _RefusedError(path, f"is not valid before {_day(facts.begins)}{_which(number)}")
+            raise RefusedError(path, f"is not valid before {_day(facts.begins)}{_which(number)}")
 
 
 def _which(number: int) -> str:
@@ -163,16 +155,16 @@ def _judge_makers(path: str, before: list[x509.Certificate], after: list[x509.Ce
         after[0].verify_directly_issued_by(before[1])
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
         return
-    raise _RefusedError(path, f"is no whole chain: it lacks {facts_of(after[0]).issuer}, which came along with the certificate in force")
+    raise RefusedError(path, f"is no whole chain: it lacks {facts_of(after[0]).issuer}, which came along with the certificate in force")
 
 
 def _judge_names(section: Tls, path: str, before: x509.Certificate, after: x509.Certificate) -> None:
     old, new = facts_of(before), facts_of(after)
     lost = sorted(set(old.names) - set(new.names))
     if lost and section.lost_names == "refuse":
-        raise _RefusedError(path, f"lacks names that the certificate in force has: {', '.join(lost)} (lost_names)")
+        raise RefusedError(path, f"lacks names that the certificate in force has: {', '.join(lost)} (lost_names)")
     if _canonical(before.subject) != _canonical(after.subject) and section.changed_subject == "refuse":
-        raise _RefusedError(path, f"has the subject {new.subject!r}, and the certificate in force {old.subject!r} (changed_subject)")
+        raise RefusedError(path, f"has the subject {new.subject!r}, and the certificate in force {old.subject!r} (changed_subject)")
 
 
 def _canonical(name: x509.Name) -> list[frozenset[tuple[str, str]]]:
@@ -188,7 +180,7 @@ def _judge_authorities(path: str, pem: bytes, now: float) -> None:
     """One that has not ended is enough."""
     facts = [facts_of(item) for item in _certificates(path, pem)]
     if all(item.ends <= now for item in facts):
-        raise _RefusedError(path, f"expired on {_day(max(item.ends for item in facts))}, all that is in it")
+        raise RefusedError(path, f"expired on {_day(max(item.ends for item in facts))}, all that is in it")
 
 
 def _judge_revocations(path: str, pem: bytes, now: float) -> None:
@@ -196,9 +188,9 @@ def _judge_revocations(path: str, pem: bytes, now: float) -> None:
     try:
         ends = revocation_ends(pem)
     except (ValueError, UnsupportedAlgorithm):
-        raise _RefusedError(path, "holds a revocation list that is broken") from None
+        raise RefusedError(path, "holds a revocation list that is broken") from None
     if any(end <= now for end in ends):
-        raise _RefusedError(path, f"has a revocation list that ended on {_day(min(ends))}")
+        raise RefusedError(path, f"has a revocation list that ended on {_day(min(ends))}")
 
 
 def _try(section: Tls, new: Files, chains: list[list[x509.Certificate]]) -> None:
@@ -213,9 +205,9 @@ def _try(section: Tls, new: Files, chains: list[list[x509.Certificate]]) -> None
         else:
             try_as_client(upstream_context(section, new), anchors[0] if anchors else None)
     except ConfigError as error:
-        raise _RefusedError(file, f"is refused by OpenSSL: {error}") from error
+        raise RefusedError(file, f"is refused by OpenSSL: {error}") from error
     except TrialError as error:
-        raise _RefusedError(file, f"failed in a handshake on trial: {error}") from error
+        raise RefusedError(file, f"failed in a handshake on trial: {error}") from error
 
 
 def main() -> int:

@@ -20,7 +20,7 @@ from control.events import Bus
 from control.guard import Guard
 from control.meters import Meters
 from control.plane import ReloadOutcome, ReloadResult
-from control.rotation.files import Contents, FileError, Stamp, is_fresh, read, stamp
+from control.rotation.files import Contents, FileError, Stamp, digest, is_fresh, read, stamp
 from control.rotation.source import Refusal, Source, Taker
 from proxy.config.model import RotationConfig
 
@@ -31,7 +31,16 @@ RETRY_S: Final = 30.0
 _STANDS_S: Final = 90.0
 """One look may have to wait for a child process, and for each processor as long as ``control.fleet.two_phases`` does."""
 
-Found = Contents | FileError
+Found = bytes | FileError
+"""The digest of contents, or why they cannot be read."""
+
+
+def _found(source: Source) -> tuple[Found | None, Contents]:
+    """What is in a source's files; None when they are being replaced."""
+    contents = read(source.paths, source.max_bytes)
+    if contents is None or isinstance(contents, FileError):
+        return contents, {}
+    return digest(contents), contents
 
 
 @dataclasses.dataclass(slots=True)
@@ -46,7 +55,7 @@ class _Watched:
     """
 
     source: Source
-    in_force: Contents = dataclasses.field(repr=False)
+    in_force: bytes = dataclasses.field(repr=False)
     loaded_ns: int
     seen: Found | None = dataclasses.field(default=None, repr=False)
     since_s: float = 0.0
@@ -57,14 +66,14 @@ class _Watched:
     stamp: Stamp | None = None
     fresh: bool = True
 
-    def look(self, now_s: float) -> None:
+    async def look(self, now_s: float) -> None:
         """See what is in the files now, unless nothing can have changed."""
         found_stamp = stamp(self.source.paths)
         if found_stamp == self.stamp and not self.fresh:
             self.settled = True
             return
         now_ns = time.time_ns()
-        found = read(self.source.paths)
+        found, _ = await asyncio.to_thread(_found, self.source)
         if found is None:
             return
         self.stamp, self.fresh = found_stamp, is_fresh(found_stamp, now_ns)
@@ -102,7 +111,7 @@ class Rotation:
 
     def watch(self, source: Source) -> None:
         """Watch it from now on; one of the same owner and kind is watched no more. Its contents are those in force, whatever the files hold now."""
-        self._watched[source.owner, source.kind] = _Watched(source, source.contents, time.time_ns())
+        self._watched[source.owner, source.kind] = _Watched(source, source.in_force, time.time_ns())
         for result in ("", "refused"):
             self._meters.add("reload.count", source.kind, result, amount=0)
 
@@ -124,7 +133,7 @@ class Rotation:
         """One look at all files, and what follows from it."""
         async with self._lock:
             now_s = self._clock()
-            self._see(now_s)
+            await self._see(now_s)
             await self._ask([item for item in self._watched.values() if item.is_due(now_s)], now_s)
             self._tell(self._clock())
 
@@ -144,15 +153,15 @@ class Rotation:
             before = {key: item.loaded_ns for key, item in items}
             for _, item in items:
                 item.stamp = None
-            self._see(now_s)
+            await self._see(now_s)
             await self._ask([item for _, item in items if item.seen is not None], now_s)
             self._tell(now_s + self._grace_s)
             return [_outcome(item, is_new=item.loaded_ns != before[key]) for key, item in items]
 
-    def _see(self, now_s: float) -> None:
+    async def _see(self, now_s: float) -> None:
         """Look at all files."""
-        for item in self._watched.values():
-            item.look(now_s)
+        for item in list(self._watched.values()):
+            await item.look(now_s)
             if item.told and item.seen is None:
                 self._restored(item)
 
@@ -177,23 +186,29 @@ class Rotation:
             await self._have_taken(taker, [item for item in readable if item.source.taker is taker])
 
     async def _have_taken(self, taker: Taker, items: list[_Watched]) -> None:
-        seen = {item.source.owner: item for item in items}
-        found = {owner: item.seen for owner, item in seen.items() if item.seen is not None and not isinstance(item.seen, FileError)}
+        seen: dict[str, _Watched] = {}
+        found: dict[str, Contents] = {}
+        for item in items:
+            known, contents = await asyncio.to_thread(_found, item.source)
+            if known == item.seen:  # else it is another already, and seen at the next look
+                seen[item.source.owner], found[item.source.owner] = item, contents
+        if not found:
+            return
         try:
             refused = await taker.take(found)
         except Exception as error:
             self._guard.failed("rotation", error)
             reason = f"could not be judged: {type(error).__name__}"
             refused = {owner: Refusal("", reason) for owner in seen}
-        for owner, contents in found.items():
+        for owner, item in seen.items():
             if owner in refused:
-                seen[owner].refusal = refused[owner]
+                item.refusal = refused[owner]
             else:
-                self._taken(seen[owner], contents)
+                self._taken(item, found[owner])
 
     def _taken(self, item: _Watched, contents: Contents) -> None:
         source = item.source
-        item.in_force, item.loaded_ns = contents, time.time_ns()
+        item.in_force, item.loaded_ns = digest(contents), time.time_ns()
         item.seen, item.refusal, item.told = None, None, False
         self._meters.add("reload.count", source.kind, "")
         self._events.publish({"event": "files_replaced", "owner": source.owner, "kind": source.kind, "files": list(source.paths)})

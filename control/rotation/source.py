@@ -6,14 +6,15 @@ that tokens are signed with, passwords) makes a taker, or uses ``Reload``, and r
 """
 
 import abc
+import asyncio
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from control.rotation.files import Contents
+from control.rotation.files import MAX_BYTES, Contents
 from proxy.cells import FILE_KINDS
 
-__all__ = ["Refusal", "Reload", "Source", "Taker"]
+__all__ = ["Refusal", "RefusedError", "Reload", "Source", "Taker"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -25,6 +26,14 @@ class Refusal:
 
     def __str__(self) -> str:
         return f"{self.file} {self.reason}" if self.file else self.reason
+
+
+class RefusedError(Exception):
+    """Something new is not taken."""
+
+    def __init__(self, file: str, reason: str) -> None:
+        super().__init__(f"{file} {reason}")
+        self.refusal: Final = Refusal(file, reason)
 
 
 class Taker(abc.ABC):
@@ -51,14 +60,16 @@ class Source:
         kind: one of ``proxy.cells.FILE_KINDS``.
         paths: absolute.
         taker: of what is new.
-        contents: what was in force when the source was made.
+        in_force: the ``digest`` of what was, when the source was made.
+        max_bytes: of all files together; more is refused.
     """
 
     owner: str
     kind: str
     paths: tuple[str, ...]
     taker: Taker
-    contents: Contents = dataclasses.field(repr=False)
+    in_force: bytes = dataclasses.field(repr=False)
+    max_bytes: int = MAX_BYTES
 
     def __post_init__(self) -> None:
         assert self.kind in FILE_KINDS, f"{self.kind} is no kind of file"
@@ -68,7 +79,7 @@ class Reload(Taker):
     """A taker of sources of which each has an object that is made of its contents, and replaced as a whole.
 
     Args:
-        load: makes the object of what is in the files of an owner and puts it in place; a ValueError says why it cannot.
+        load: makes the object of what is in the files of an owner and puts it in place, in a thread; a ``RefusedError`` says why it cannot.
     """
 
     def __init__(self, load: Callable[[str, Contents], None]) -> None:
@@ -79,7 +90,7 @@ class Reload(Taker):
         refused = {}
         for owner, contents in found.items():
             try:
-                self._load(owner, contents)
-            except ValueError as error:
-                refused[owner] = Refusal("", str(error))
+                await asyncio.to_thread(self._load, owner, contents)
+            except RefusedError as error:
+                refused[owner] = error.refusal
         return refused

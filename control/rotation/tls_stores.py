@@ -19,7 +19,7 @@ from control.fleet.desired_state import DesiredState
 from control.fleet.reaper import Reaper
 from control.fleet.supervisor import Supervisor
 from control.plane import CertificateStatus
-from control.rotation.files import Contents
+from control.rotation.files import Contents, digest
 from control.rotation.rotation import Rotation
 from control.rotation.source import Refusal, Source, Taker
 from proxy.config.model import to_wire
@@ -112,7 +112,9 @@ class TlsStores(Taker):
         """What is to be watched."""
         stores = self._supervisor.desired.stores
         return [
-            Source(owner=owner, kind=KIND, paths=tuple(dict.fromkeys(item.path for item in files)), taker=self, contents=_as_bytes(stores[owner]))
+            Source(
+                owner=owner, kind=KIND, paths=tuple(dict.fromkeys(item.path for item in files)), taker=self, in_force=digest(_as_bytes(stores[owner]))
+            )
             for owner, files in self._files.items()
         ]
 

@@ -9,15 +9,20 @@ from proxy.network.authenticator import AnonymousAuthenticators, AuthenticatorFa
 __all__ = ["of_clients", "of_upstream"]
 
 
-def of_clients(listener: ListenerConfig) -> AuthenticatorFactory:
+def of_clients(listener: ListenerConfig, sasl: AuthenticatorFactory | None = None) -> AuthenticatorFactory:
     """Who the clients of a listener are, and whether they may come in.
+
+    Args:
+        sasl: what asks them; None: their certificates say it.
 
     Raises:
         RuleError: its rules cannot be read.
     """
     tls, principal = listener.tls, listener.principal
     factory: AuthenticatorFactory = AnonymousAuthenticators()
-    if tls is not None and tls.client_auth != "none":
+    if sasl is not None:
+        factory = sasl
+    elif tls is not None and tls.client_auth != "none":
         from proxy.auth.certificates import MappedAuthenticators
         from proxy.auth.mapping_rules import MappingRules
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 from proxy.config.key import Key, model_from_wire
 from proxy.config.limits import UNLIMITED, UNLIMITED_NODE, LimitsConfig, RateLimits, limits_to_wire
+from proxy.config.sasl import ListenerSasl
 from proxy.config.tls import BY_SUBJECT, ListenerTls, PrincipalConfig, UpstreamTls
 
 KIB: Final = 1024
@@ -155,6 +156,7 @@ class ListenerConfig:
     allowed_principals: Annotated[
         tuple[str, ...], Key("who may come in: principals, or ``RULE:`` and a pattern that must match all of one; empty allows all")
     ] = ()
+    sasl: Annotated[ListenerSasl | None, Key("none: clients are whom their certificates name; SASL that they speak passes through")] = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@
     upstreams                                 result {rows}                  of endpoints that are left out
     holders {limit}                           result {rows}                  who holds most of the memory pool, most first
     parts {default, parts}                    result {}                      of the rates: see ``proxy.relay.quotas``; what is not named stays
+    answer {number, kind, row}                no answer: it is one itself, to the question of that number
     drain {timeout_ms}                        result {} at once; later the notice drained {open, cut_off}
     stop                                      no answer: flush and exit
 
@@ -24,7 +25,8 @@ that. Where ``listener`` chose them, those whose turn did not come are undone.
 Anything else, and what cannot be read, is answered with ``error {error}``; so is a list that the end of the processor cut short.
 
 Unasked, a processor tells ``closed`` (rows: see ``closed``), ``log {level, event, fields}`` (``protocol.EVENTS``), ``drained``, and
-``demand {demands}``: ten times a second, what is asked of the rates, where several processors share them.
+``demand {demands}``: ten times a second, what is asked of the rates, where several processors share them; and ``question {number, desk, kind, row}``:
+what an authenticator has to ask (``question_rows``), to which control says ``answer``, unless ``forget {number}`` comes first.
 
 What a handler process is told and tells is in ``handler_messages``.
 
@@ -51,6 +53,7 @@ from proxy.server.store_rows import StoresRow
 __all__ = [
     "AbortCommand",
     "AbortedReply",
+    "AnswerCommand",
     "BulkCommand",
     "BulkReply",
     "Change",
@@ -70,6 +73,7 @@ __all__ = [
     "EvictCommand",
     "EvictReply",
     "FailedMessage",
+    "ForgetNotice",
     "HoldersCommand",
     "HoldersReply",
     "ListCommand",
@@ -80,6 +84,7 @@ __all__ = [
     "PartsReply",
     "PrepareCommand",
     "PreparedReply",
+    "QuestionNotice",
     "ReadyMessage",
     "RefusedReply",
     "Reply",
@@ -241,6 +246,15 @@ class DrainCommand(_Asked):
     timeout_ms: int
 
 
+class AnswerCommand(TypedDict):
+    """What an authenticator is told; ``row``: of that kind, of ``question_rows.ANSWERS``."""
+
+    type: Literal["answer"]
+    number: int
+    kind: str
+    row: dict[str, Any]
+
+
 class StopCommand(_Asked):
     """Flush and exit."""
 
@@ -259,6 +273,7 @@ Command = (
     | HoldersCommand
     | PartsCommand
     | DrainCommand
+    | AnswerCommand
     | StopCommand
 )
 
@@ -419,5 +434,28 @@ class DemandNotice(TypedDict):
     demands: list[DemandRow]
 
 
-Notice = ClosedNotice | LogNotice | DrainedNotice | DemandNotice
+class QuestionNotice(TypedDict):
+    """What an authenticator asks.
+
+    Attributes:
+        number: of the question; one that is asked later has a greater one.
+        desk: whom it asks, ``listener:NAME`` or ``upstreams``.
+        row: of that kind, of ``question_rows.QUESTIONS``.
+    """
+
+    type: Literal["question"]
+    number: int
+    desk: str
+    kind: str
+    row: dict[str, Any]
+
+
+class ForgetNotice(TypedDict):
+    """Nobody waits for the answer any more."""
+
+    type: Literal["forget"]
+    number: int
+
+
+Notice = ClosedNotice | LogNotice | DrainedNotice | DemandNotice | QuestionNotice | ForgetNotice
 EventRow = EndpointDownRow | EndpointUpRow | HandlerRaisedRow | HandoverFailedRow | InternalErrorRow | TapIncompleteRow | TapRuleOffRow

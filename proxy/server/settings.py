@@ -8,6 +8,7 @@ import socket
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from proxy.auth import factories
+from proxy.cells import LISTENER_BLOCK
 from proxy.config.address import parse_address
 from proxy.config.limits import LimitsInForce, limits_from_wire
 from proxy.config.model import (
@@ -48,7 +49,9 @@ from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter
 
 if TYPE_CHECKING:
+    from proxy.network.authenticator import AuthenticatorFactory
     from proxy.relay.request_channel import RequestChannel
+    from proxy.server.credentials import Credentials
 
 __all__ = ["ChangeError", "Settings"]
 
@@ -94,6 +97,7 @@ class Settings:
         routes: by listener.
         limits: max_receive_size by listener.
         requests: the way to the handler processes; None: no listener has a handler.
+        credentials: the way to control's answers for authenticators; None: nothing here authenticates with SASL.
 
     Raises:
         ConfigError: certificates cannot be used, or an endpoint has no address.
@@ -118,6 +122,7 @@ class Settings:
         }
         self._accounts: Final = {item.name: pool.account(self.config.memory_pool.shares.get(item.name, 0)) for item in self.config.listeners}
         self.requests: Final = _request_channel(self.config)
+        self.credentials: Final = _credentials(self.config)
         self.routes: Final = {item.name: self._route(item) for item in self.config.listeners}
         self.limits: Final = {name: route.options.limit for name, route in self.routes.items()}
         self._prepared: _Prepared | None = None
@@ -156,7 +161,7 @@ class Settings:
             stall_ns=times.stall_ms * NS_PER_MS,
             min_rate=listener.min_rate,
             tls=self._stores.listener(listener.name),
-            authenticators=factories.of_clients(listener),
+            authenticators=factories.of_clients(listener, self._sasl(listener)),
             account=self._accounts[listener.name],
             cut_from=_cut_from(forwarding_of(listener).requests),
             first_piece=0 if listener.protocol == "framed" else KAFKA_HEAD,
@@ -174,7 +179,24 @@ class Settings:
             waits_before_data=listener.half_close_before_data == "wait",
             counters=counters,
             handler=None if listener.handler is None else HandlerMetrics(counters),
+            authenticates=listener.sasl is not None,
         )
+
+    def _sasl(self, listener: ListenerConfig) -> "AuthenticatorFactory | None":
+        """What asks a listener's clients who they are; None: it does not."""
+        sasl = listener.sasl
+        if sasl is None or self.credentials is None:
+            return None
+        from proxy.auth.server import SaslServerAuthenticators, SaslServerSettings
+        from proxy.server.credentials import desk_of_listener
+
+        counts = self.counters.listeners[listener.name].counts
+
+        def count(mechanism: str, error: str) -> None:
+            counts.count(LISTENER_BLOCK.at("framegate.authentication.count", mechanism, error))
+
+        settings = SaslServerSettings(sasl.mechanisms, sasl.max_session_ms, sasl.max_frame, reauthenticates=listener.handler is None)
+        return SaslServerAuthenticators(settings, self.credentials.desk(desk_of_listener(listener.name)), count=count)
 
     def _upstream_options(self, listener: ListenerConfig, upstream: UpstreamConfig) -> dict[str, ChannelOptions]:
         """The options of channels to an upstream, by the server name of the endpoint."""
@@ -340,6 +362,14 @@ def _request_channel(config: ProxyConfig) -> "RequestChannel | None":
     from proxy.relay.request_channel import RequestChannel  # here: a processor without handlers does without
 
     return RequestChannel(config.handlers.queue, config.handlers.timeout_ms * NS_PER_MS)
+
+
+def _credentials(config: ProxyConfig) -> "Credentials | None":
+    if all(listener.sasl is None for listener in config.listeners):
+        return None
+    from proxy.server.credentials import Credentials  # here: a processor without SASL does without
+
+    return Credentials()
 
 
 def _cut_from(forward: Forward) -> int:

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from control.rotation import files
-from control.rotation.files import FileError, is_fresh, read, stamp
+from control.rotation.files import FileError, digest, is_fresh, read, stamp
 from tests.fakes.mounted import WAYS, Mounted, Way
 
 
@@ -31,11 +31,10 @@ def test_a_file_that_is_not_there_or_no_file_has_a_reason(tmp_path: Path) -> Non
     assert stamp([str(tmp_path / "none")]) == ((2,),)
 
 
-def test_files_without_an_end_are_not_read_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "MAX_BYTES", 10)
+def test_files_without_an_end_are_not_read_to_it(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"123456")
     (tmp_path / "b").write_bytes(b"12345")
-    found = read([str(tmp_path / "a"), str(tmp_path / "b")])
+    found = read([str(tmp_path / "a"), str(tmp_path / "b")], 10)
     assert isinstance(found, FileError)
     assert (found.path, "too large" in found.reason) == (str(tmp_path / "b"), True)
 
@@ -62,3 +61,10 @@ def test_what_changed_within_the_grain_of_a_clock_is_fresh(tmp_path: Path) -> No
     assert is_fresh(stamp([str(path)]), changed + 2_000_000_000)
     assert not is_fresh(stamp([str(path)]), changed + 3_000_000_000)
     assert not is_fresh(stamp([str(tmp_path / "none")]), changed)
+
+
+def test_a_digest_tells_contents_from_others_whatever_their_order() -> None:
+    assert digest({"a": b"1", "b": b"2"}) == digest({"b": b"2", "a": b"1"})
+    others = [{"a": b"1"}, {"a": b"2", "b": b"1"}, {"a": b"1", "b": b""}, {"a": b"", "b": b"12"}, {"a": b"1b2"}, {}]
+    assert len({digest(each) for each in [{"a": b"1", "b": b"2"}, *others]}) == 7
+    assert b"1" * 64 not in digest({"a": b"1" * 64})

@@ -11,7 +11,7 @@ from control.events import Bus
 from control.guard import Guard
 from control.meters import Meters
 from control.plane import ReloadOutcome
-from control.rotation.files import Contents
+from control.rotation.files import Contents, digest
 from control.rotation.rotation import RETRY_S, Rotation
 from control.rotation.source import Refusal, Source, Taker
 from proxy.config.model import RotationConfig
@@ -52,7 +52,7 @@ class Bench:
         for owner in ("a", "b"):
             self.write(owner, b"1")
             path = str(folder / owner)
-            self.rotation.watch(Source(owner=owner, kind="users", paths=(path,), taker=self.taker, contents={path: b"1"}))
+            self.rotation.watch(Source(owner=owner, kind="sasl", paths=(path,), taker=self.taker, in_force=digest({path: b"1"})))
 
     def write(self, owner: str, content: bytes) -> None:
         (self.folder / owner).write_bytes(content)
@@ -65,7 +65,7 @@ class Bench:
         return [(row["event"].removeprefix("files_"), row["owner"]) for row in self.log.rows if row["event"].startswith("files_")]
 
     def count(self, result: str = "") -> float:
-        return self.meters.value("reload.count", "users", result)
+        return self.meters.value("reload.count", "sasl", result)
 
 
 def run(folder: Path, body: Callable[[Bench], Awaitable[None]], **options: int) -> None:
@@ -103,7 +103,7 @@ def test_sources_that_are_new_at_once_are_taken_together_and_a_bad_one_keeps_no_
         await bench.look()
         assert [sorted(asked) for asked in bench.taker.asked] == [["a", "b"]]
         assert bench.told() == [("replaced", "b")]
-        assert bench.rotation.refusal("a", "users") is None, "it may become good yet"
+        assert bench.rotation.refusal("a", "sasl") is None, "it may become good yet"
 
     run(tmp_path, body)
 
@@ -118,8 +118,8 @@ def test_a_refusal_is_told_when_it_has_lasted_and_asked_again_after_a_while(tmp_
         await bench.look()
         assert (bench.told(), bench.count("refused")) == ([("refused", "a")], 1)
         (row,) = bench.log.events("files_refused")
-        assert (row["level"], row["kind"], row["file"], row["reason"]) == ("error", "users", str(bench.folder / "a"), "is bad")
-        assert bench.rotation.refusal("a", "users") == Refusal(str(bench.folder / "a"), "is bad")
+        assert (row["level"], row["kind"], row["file"], row["reason"]) == ("error", "sasl", str(bench.folder / "a"), "is bad")
+        assert bench.rotation.refusal("a", "sasl") == Refusal(str(bench.folder / "a"), "is bad")
         await bench.look(RETRY_S)
         assert len(bench.taker.asked) == 2
         await bench.look()
@@ -127,7 +127,7 @@ def test_a_refusal_is_told_when_it_has_lasted_and_asked_again_after_a_while(tmp_
         bench.write("a", b"3")
         await bench.look()
         await bench.look()
-        assert (bench.told()[-1], bench.rotation.refusal("a", "users")) == (("replaced", "a"), None)
+        assert (bench.told()[-1], bench.rotation.refusal("a", "sasl")) == (("replaced", "a"), None)
 
     run(tmp_path, body)
 
@@ -154,7 +154,7 @@ def test_a_file_that_is_missing_is_a_failure_of_its_own_and_what_was_comes_back(
         assert ("No such file" in row["reason"], bench.taker.asked) == (True, [])
         bench.write("a", b"1")
         await bench.look()
-        assert (bench.told()[-1], bench.rotation.refusal("a", "users")) == (("restored", "a"), None)
+        assert (bench.told()[-1], bench.rotation.refusal("a", "sasl")) == (("restored", "a"), None)
         await bench.look(RETRY_S)
         assert (len(bench.told()), bench.taker.asked) == (2, [])
 
@@ -182,8 +182,8 @@ def test_a_reload_waits_for_nothing_and_says_what_became_of_each(tmp_path: Path)
         bench.write("a", b"2")
         bench.write("b", b"bad")
         assert await bench.rotation.reload() == [
-            ReloadOutcome(owner="a", kind="users", result="replaced"),
-            ReloadOutcome(owner="b", kind="users", result="refused", file=str(bench.folder / "b"), reason="is bad"),
+            ReloadOutcome(owner="a", kind="sasl", result="replaced"),
+            ReloadOutcome(owner="b", kind="sasl", result="refused", file=str(bench.folder / "b"), reason="is bad"),
         ]
         assert bench.told() == [("replaced", "a"), ("refused", "b")]
         assert [item.result for item in await bench.rotation.reload()] == ["unchanged", "refused"]
@@ -222,7 +222,7 @@ def test_it_looks_by_itself_until_it_is_closed(tmp_path: Path) -> None:
             RotationConfig(poll_ms=100), Bus((bench.log,), on_failure=lambda error: None), bench.meters, Guard(bench.log, bench.meters)
         )
         path = str(tmp_path / "a")
-        rotation.watch(Source(owner="a", kind="jwks", paths=(path,), taker=bench.taker, contents={path: b"0"}))
+        rotation.watch(Source(owner="a", kind="tls", paths=(path,), taker=bench.taker, in_force=digest({path: b"0"})))
         rotation.start()
         async with asyncio.timeout(10):
             while not bench.taker.asked:
@@ -230,3 +230,21 @@ def test_it_looks_by_itself_until_it_is_closed(tmp_path: Path) -> None:
         rotation.close()
 
     asyncio.run(main())
+
+
+def test_what_is_another_when_it_is_to_be_taken_is_not_asked_about(tmp_path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        bench.write("a", b"2")
+        await bench.look()
+        item = bench.rotation._watched["a", "sasl"]
+        await item.look(bench.now_s)
+        bench.write("a", b"3")
+        item.settled = True
+        await bench.rotation._ask([item], bench.now_s)
+        assert bench.taker.asked == [], "half of it may be there"
+        await bench.look()
+        await bench.look()
+        await bench.look()
+        assert bench.taker.asked == [{"a": {str(tmp_path / "a"): b"3"}}]
+
+    run(tmp_path, body)

@@ -39,7 +39,7 @@ def test_a_reload_says_what_became_of_each_and_leaves_an_audit_row() -> None:
     async def body(at: Serving) -> None:
         at.plane.outcomes = [
             ReloadOutcome(owner="a", kind="tls", result="replaced"),
-            ReloadOutcome(owner="b", kind="users", result="refused", file="/users", reason="is none"),
+            ReloadOutcome(owner="b", kind="sasl", result="refused", file="/users", reason="is none"),
             ReloadOutcome(owner="c", kind="tls", result="unchanged"),
         ]
         stub = CertificateServiceStub(at.channel)
@@ -47,12 +47,12 @@ def test_a_reload_says_what_became_of_each_and_leaves_an_audit_row() -> None:
         assert [pb2.Reload.Result.Name(item.result) for item in answer.reloads] == ["RESULT_REPLACED", "RESULT_REFUSED", "RESULT_UNCHANGED"]
         assert (answer.reloads[1].owner, answer.reloads[1].kind, answer.reloads[1].file, answer.reloads[1].reason) == (
             "b",
-            "users",
+            "sasl",
             "/users",
             "is none",
         )
         (row,) = at.plane.audits
-        assert row["after"] == {"a (tls)": "replaced", "b (users)": "refused"}
+        assert row["after"] == {"a (tls)": "replaced", "b (sasl)": "refused"}
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stub.ReloadCertificates(pb2.ReloadCertificatesRequest(reason="x" * 257))
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -143,7 +143,7 @@ class Reload(_message.Message):
     owner: _builtins.str
     """Whose they are."""
     kind: _builtins.str
-    """What they hold: `tls`, `users`, `jwks`, `secrets`."""
+    """What they hold: `tls`, certificates, keys and authorities; `sasl`, users and keys that tokens are signed with."""
     result: Global___Reload.Result.ValueType
     """What happened."""
     file: _builtins.str
