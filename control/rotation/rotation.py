@@ -28,8 +28,10 @@ __all__ = ["RETRY_S", "Rotation"]
 
 RETRY_S: Final = 30.0
 """After a refusal, while the files stay as they are: a certificate begins some time, a processor that was busy answers again."""
-_STANDS_S: Final = 90.0
-"""One look may have to wait for a child process, and for each processor as long as ``control.fleet.two_phases`` does."""
+_STANDS_S: Final = 300.0
+"""One look may have to wait for a reload, and each of them for a child process, and for processors as long as ``control.fleet.two_phases`` does."""
+_TRIES: Final = 3
+"""While files are being replaced."""
 
 Found = bytes | FileError
 """The digest of contents, or why they cannot be read."""
@@ -73,8 +75,11 @@ class _Watched:
             self.settled = True
             return
         now_ns = time.time_ns()
-        found, _ = await asyncio.to_thread(_found, self.source)
-        if found is None:
+        for _ in range(_TRIES):
+            found, _contents = await asyncio.to_thread(_found, self.source)
+            if found is not None:
+                break
+        else:
             return
         self.stamp, self.fresh = found_stamp, is_fresh(found_stamp, now_ns)
         if found == self.in_force:
@@ -153,8 +158,11 @@ class Rotation:
             before = {key: item.loaded_ns for key, item in items}
             for _, item in items:
                 item.stamp = None
-            await self._see(now_s)
-            await self._ask([item for _, item in items if item.seen is not None], now_s)
+            for _ in range(_TRIES):
+                await self._see(now_s)
+                await self._ask([item for _, item in items if item.seen is not None], now_s)
+                if all(item.seen is None or item.refusal is not None for _, item in items):
+                    break  # else one was replaced between the look and the question
             self._tell(now_s + self._grace_s)
             return [_outcome(item, is_new=item.loaded_ns != before[key]) for key, item in items]
 

@@ -184,6 +184,9 @@ def test_what_is_no_good_changes_nothing_and_is_told_and_what_follows_is_taken(r
     assert renewed.served() == latest
     assert renewed.list()[0]["error"] == ""
     assert renewed.count("files_refused") == len(wrong) + 1
+    printed = json.dumps(proxy.rows) + json.dumps(renewed.list())
+    for pem in (good["tls.key"], key, early_key, other_key, nameless_key):
+        assert not any(line in printed for line in pem.decode().splitlines()[1:-1]), "some of a key was told"
 
 
 def test_a_pair_whose_key_comes_later_than_its_certificate_is_no_failure(tmp_path: Path, plain: Row) -> None:
