@@ -89,7 +89,7 @@ def _listed(stub: "ChannelServiceStub", listener: str, closed: bool, cause: "Cau
             return
 
 
-_OPEN_COLUMNS = ("ID", "LISTENER", "PEER", "UPSTREAM", "STATE", "MUTED BY", "REQUESTS", "ANSWERS", "BYTES IN", "BYTES OUT", "OPENED")
+_OPEN_COLUMNS = ("ID", "LISTENER", "PEER", "UPSTREAM", "STATE", "MUTED BY", "REQUESTS", "ANSWERS", "BYTES IN", "BYTES OUT", "OPENED", "CERTIFICATE")
 _CLOSED_COLUMNS = ("ID", "LISTENER", "PEER", "CAUSE", "SIDE", "REQUESTS", "ANSWERS", "LOST", "CLOSED", "DETAIL")
 
 
@@ -107,6 +107,7 @@ def _open_cells(row: dict[str, Any]) -> Sequence[Any]:
         row["id"], row["listener"], row["peer_address"], row["upstream"], word(row["state"], "STATE_"), _mutes(row),
         row["request"]["frame_count"], row["response"]["frame_count"],
         size_text(row["request"]["total_bytes"]), size_text(row["response"]["total_bytes"]), time_text(row.get("open_time")),
+        (row.get("tls") or {}).get("certificate_fingerprint") or "-",
     )  # fmt: skip
 
 
@@ -158,6 +159,7 @@ def _fields(row: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     yield from (
         ("id", row["id"]), ("listener", row["listener"]), ("peer", row["peer_address"]), ("principal", row["principal"] or "-"),
         ("tls", f"{tls['version']} {tls['cipher']}" if tls else "-"),
+        ("certificate shown", tls["certificate_fingerprint"] or "-" if tls else "-"),
         ("upstream", f"{row['upstream']} {row['upstream_endpoint']}".strip()), ("state", word(row["state"], "STATE_")),
         ("opened", time_text(row.get("open_time"))),
     )  # fmt: skip

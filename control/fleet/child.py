@@ -22,7 +22,7 @@ from control.logs import RowLog
 from proxy.server.messages import StopCommand
 from proxy.server.protocol import Message
 
-__all__ = ["Child", "ChildKind", "Hiring"]
+__all__ = ["Child", "ChildKind", "Hiring", "child_environment"]
 
 LINK_LOST_S: Final = 6.0
 """One that has lost its link delivers what it has (a processor flushes its tap, too) and exits within 5 s."""
@@ -92,10 +92,10 @@ class Hiring(NamedTuple):
     inherited: Sequence[int] = ()
 
 
-def _environment(also_passed: str) -> dict[str, str]:
+def child_environment(also_passed: str) -> dict[str, str]:
     """What a child needs of ours, and the allocator's settings: tokens and the like, which a container may have been given, are not for the
     processes that read what strangers send. A package that lies outside site-packages (a checkout) is named, since ``-P`` leaves the current
-    folder out of the path.
+    folder out of the path. ``also_passed``: the variable that names further ones, with commas between them.
     """
     also = {name.strip() for name in os.environ.get(also_passed, "").split(",")}
     passed = {name: value for name, value in os.environ.items() if name in _PASSED or name.startswith(_PASSED_FAMILIES) or name in also}
@@ -170,7 +170,7 @@ class Child:
                 bufsize=0,
                 stderr=subprocess.STDOUT,
                 pass_fds=(*descriptors.values(), *hiring.inherited),
-                env=_environment(hiring.kind.environment),
+                env=child_environment(hiring.kind.environment),
                 process_group=0,
             )
 

@@ -12,7 +12,7 @@ import asyncio
 import functools
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from control.errors import UnavailableError
 from control.events import Bus
@@ -36,6 +36,9 @@ from proxy.cells import CellLayout, CellReader
 from proxy.server.messages import Change, PartedNotice
 from proxy.server.protocol import NOTICES, Message, drain_request, read_notice
 
+if TYPE_CHECKING:
+    from control.fleet.questions import Questions
+
 __all__ = ["Supervisor"]
 
 HEARTBEAT_LIMIT_S: Final = 10.0
@@ -55,6 +58,7 @@ class Supervisor:
         on_begin, on_end: are called before a process starts in a slot, and after it ended in whatever way, before its successor starts.
         on_parted: is told what a processor says of its socket to a handler process.
         inherited: descriptors that every processor keeps as long as it lives.
+        questions: where authenticators' are answered; None: nobody authenticates.
 
     Attributes:
         connections: the books of who has which.
@@ -77,6 +81,7 @@ class Supervisor:
         on_parted: Callable[[Processor, PartedNotice], None] = lambda processor, notice: None,
         command: Sequence[str] = COMMAND,
         inherited: Sequence[int] = (),
+        questions: "Questions | None" = None,
     ) -> None:
         self.desired = desired
         self.slots: dict[int, Slot] = {}
@@ -88,6 +93,7 @@ class Supervisor:
         self._on_end = on_end
         self._on_ready = on_ready
         self._on_parted = on_parted
+        self._questions = questions
         self._hiring = Hiring(KIND, command, reaper, log, inherited)
         self._succession = Succession(KIND, log, guard, "slot")
         self._layout = CellLayout.of(desired.config)
@@ -246,6 +252,8 @@ class Supervisor:
         processor.close()
         casualties = self.connections.forget(processor)
         self.demands.forget(processor)
+        if self._questions is not None:
+            self._questions.forget(processor)
         if slot.drained is not None and not slot.drained.done():
             slot.drained.set_result(0)
         self._on_end(slot, slot.cells.end(end_cause(processor)))
@@ -288,6 +296,9 @@ class Supervisor:
             self.demands.hear(processor, notice["demands"])
         elif notice["type"] == "parted":
             self._on_parted(processor, notice)
+        elif notice["type"] == "question" or notice["type"] == "forget":
+            if self._questions is not None:
+                self._questions.hear(processor, notice)
         else:
             slot = self.slots[processor.slot]
             if slot.drained is not None and not slot.drained.done():

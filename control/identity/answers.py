@@ -24,11 +24,18 @@ from proxy.auth.questions import (
     WantSecret,
 )
 
-__all__ = ["Answers"]
+__all__ = ["Answers", "UnknownApisError"]
+
+
+class UnknownApisError(Exception):
+    """It is not known what an upstream understands; the text says why, for the log."""
 
 
 class Answers:
-    """Who answers for one listener, or for the upstreams. Each may be asked in a thread of its own: nothing here changes."""
+    """Who answers for one listener, or for the upstreams. Each may be asked in a thread of its own: nothing here changes.
+
+    ``apis`` says what the listener's upstream understands, and raises ``UnknownApisError`` while it does not know.
+    """
 
     def __init__(
         self,
@@ -49,7 +56,7 @@ class Answers:
         """Answer a question. May take milliseconds and read files; does not raise."""
         try:
             return self._answer(question)
-        except SecretError as error:
+        except (SecretError, UnknownApisError) as error:
             return Unavailable(str(error))
         except Exception as error:  # whatever it is, its words may hold what was asked
             return Unavailable(f"{type(error).__name__} where {type(question).__name__} was to be answered")

@@ -27,7 +27,7 @@ from control.identity.passwords import format_credential, parse_credential
 from proxy.auth.questions import ScramCredential
 from proxy.auth.scram import HASHES
 
-__all__ = ["MAX_NAME", "UserExistsError", "UserUnknownError", "UsersFile", "UsersFileError", "changing", "name_fault", "read_users"]
+__all__ = ["MAX_NAME", "UserExistsError", "UserUnknownError", "UsersFile", "UsersFileError", "changing", "name_fault", "parse_users", "read_users"]
 
 MAX_NAME: Final = 255
 """Bytes of a name in UTF-8."""
@@ -168,13 +168,22 @@ def read_users(path: str | Path) -> UsersFile:
     """
     with open(path, "rb") as file:
         data = file.read(_MAX_FILE + 1)
+    return parse_users(data, str(path))
+
+
+def parse_users(data: bytes, path: str = "users") -> UsersFile:
+    """Read what was in a file of users.
+
+    Raises:
+        UsersFileError: it is none.
+    """
     if len(data) > _MAX_FILE:
-        raise UsersFileError(str(path), [(1, f"the file has more than {_MAX_FILE} bytes")])
+        raise UsersFileError(path, [(1, f"the file has more than {_MAX_FILE} bytes")])
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise UsersFileError(str(path), [(data.count(b"\n", 0, error.start) + 1, "not UTF-8")]) from None
-    return UsersFile.parse(text, str(path))
+        raise UsersFileError(path, [(data.count(b"\n", 0, error.start) + 1, "not UTF-8")]) from None
+    return UsersFile.parse(text, path)
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ __all__ = [
     "TAP_RULE",
     "Attributes",
     "BuildInfo",
+    "CertificateStatus",
     "DownEndpoint",
     "DrainResult",
     "HandlerProcessStatus",
@@ -27,6 +28,8 @@ __all__ = [
     "PoolStatus",
     "ProcessorState",
     "ProcessorStatus",
+    "ReloadOutcome",
+    "ReloadResult",
     "Row",
     "TapRuleStatus",
     "TapStop",
@@ -38,6 +41,7 @@ RETIRED: Final = -1
 TAP_RULE: Final = "tap rule"
 """The kind of a rule, as ``NotFoundError`` and others name it."""
 Attributes = tuple[tuple[str, str], ...]
+ReloadResult = Literal["unchanged", "replaced", "refused"]
 ProcessorState = Literal["starting", "running", "draining", "restarting", "stopped"]
 
 
@@ -130,6 +134,52 @@ class UpstreamStatus:
     max_receive_size: int
     error: str
     down: tuple[DownEndpoint, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CertificateStatus:
+    """One certificate in force.
+
+    Attributes:
+        owner: ``listener/NAME`` or ``upstream/NAME``.
+        use: the key of its file: ``certificate``, ``client_ca``, ``ca``.
+        position: in the file, from 0.
+        subject, issuer: in RFC 4514 form.
+        names: the alternative ones, as in ``DNS:host``.
+        serial, fingerprint: in hexadecimal; the fingerprint is SHA-256.
+        begins, ends: seconds since 1970.
+        store: how often its owner's files were taken, the start included.
+        loaded_ns: when they were last, since 1970.
+        error: why what lies in its owner's files now is not in force; empty when it is.
+    """
+
+    owner: str
+    use: str
+    file: str
+    position: int
+    subject: str
+    names: tuple[str, ...]
+    issuer: str
+    serial: str
+    fingerprint: str
+    begins: float
+    ends: float
+    store: int
+    loaded_ns: int
+    error: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ReloadOutcome:
+    """What a reload came to, for one owner's files of one kind (``proxy.cells.FILE_KINDS``). ``file`` and ``reason`` of a refusal; the file is empty
+    when it is about no single one.
+    """
+
+    owner: str
+    kind: str
+    result: ReloadResult
+    file: str = ""
+    reason: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -117,6 +117,7 @@ def _fill_common(message: channel_pb2.Channel, row: ChannelRow) -> None:
     if tls is not None:
         message.tls.version = tls["version"]
         message.tls.cipher = tls["cipher"]
+        message.tls.certificate_fingerprint = tls["certificate"]
     frames, sizes = row["frames"], row["bytes"]
     if frames["request"] is not None:
         traffic = message.request

@@ -12,6 +12,7 @@ from proxy.cause import ORDERLY_CAUSES, Cause
 __all__ = [
     "ACCEPT_ERRORS",
     "ACTION",
+    "AUTHENTICATION_ERRORS",
     "CAUSE",
     "CAUSES",
     "CONNECTION_BOUNDS",
@@ -21,6 +22,8 @@ __all__ = [
     "DURATION_ERRORS",
     "ERROR_TYPE",
     "FAULT_PLACES",
+    "FILE_KIND",
+    "FILE_KINDS",
     "HANDLER_ACTIONS",
     "HANDLER_BOUNDS",
     "HANDSHAKE_BOUNDS",
@@ -28,6 +31,8 @@ __all__ = [
     "LAG_BOUNDS",
     "LISTENER",
     "LOOP_STATES",
+    "MECHANISM",
+    "MECHANISMS",
     "MEMORY_KIND",
     "MEMORY_KINDS",
     "METRICS",
@@ -83,8 +88,10 @@ MEMORY_KIND: Final = "framegate.memory.kind"
 QUEUE: Final = "framegate.queue"
 TASK: Final = "framegate.task"
 ACTION: Final = "framegate.handler.action"
+MECHANISM: Final = "framegate.sasl.mechanism"
 
 RATE_LEVEL: Final = "framegate.rate.level"
+FILE_KIND: Final = "framegate.file.kind"
 
 SIDES: Final = ("downstream", "upstream")
 DIRECTIONS: Final = ("receive", "transmit")
@@ -96,10 +103,16 @@ TAP_DROP_REASONS: Final = ("queue_full", "disk_full", "disk_error", "sampled", "
 TAP_DIRECTIONS: Final = ("request", "response")
 HANDLER_ACTIONS: Final = ("pass", "frame", "nothing", "answer", "close", "failed")
 """What a handler may have done with a frame, in the order of the link's numbers (``proxy.handler.wire``)."""
+MECHANISMS: Final = ("", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+"""Of SASL; none while a client has not chosen one."""
+AUTHENTICATION_ERRORS: Final = ("", "credentials", "mechanism", "protocol", "unavailable")
+"""Why a client is not who it says: what it proved it with is not good, its mechanism is not enabled, it broke the rules, or nobody could say."""
 RATE_LEVELS: Final = ("node", "listener", "address")
 """Whose rates there are. Addresses have no series of their own: there are too many."""
 FAULT_PLACES: Final = ("channel", "callback", "timer", "descriptor", "command", "loop", "tap", "pool")
 """Where an error of our own was caught; see ``proxy.network.faults``."""
+FILE_KINDS: Final = ("tls", "sasl")
+"""Of files that may be replaced while framegate runs: certificates, keys and authorities; users, and keys that tokens are signed with."""
 UPSTREAM_STATES: Final = ("connecting", "used")
 TLS_ERRORS: Final = ("", "tls_failed", "handshake_timeout", "other")
 TASKS: Final = (
@@ -113,6 +126,9 @@ TASKS: Final = (
     "rates",
     "endpoints",
     "tap_keeper",
+    "rotation",
+    "desk",
+    "api_versions",
     "rows",
     "library",
     "callback",
@@ -200,6 +216,15 @@ METRICS: Final = (
     ),
     _metric("tls.handshake.duration", "histogram", "s", "Time of one TLS handshake.", _SIDE, (ERROR_TYPE, TLS_ERRORS), bounds=HANDSHAKE_BOUNDS),
     _metric("tls.handshake.active", "gauge", "{handshake}", "TLS handshakes in progress.", _SIDE),
+    _metric(
+        "authentication.count",
+        "counter",
+        "{authentication}",
+        "Times that clients proved by SASL who they are, or did not.",
+        _LISTENER,
+        (MECHANISM, MECHANISMS),
+        (ERROR_TYPE, AUTHENTICATION_ERRORS),
+    ),
     _metric("frame.count", "counter", "{frame}", "Whole frames received from, and sent to, each side.", _SIDE, _DIRECTION, _LISTENER),
     _metric("io", "counter", "By", "Bytes of frames, headers counted, received from and sent to each side.", _SIDE, _DIRECTION, _LISTENER),
     _metric("read.count", "counter", "{read}", "Reads that gave bytes.", _SIDE, _LISTENER),
@@ -294,8 +319,11 @@ METRICS: Final = (
     _control("tap.limit", "gauge", "By", "The tap's budget."),
     _control("tap.consumer.unreadable", "gauge", "{consumer}", "Readers of the tap whose file cannot be read: what they may need is kept."),
     _control("config.revision", "gauge", "{revision}", "Revision of the configuration in force."),
+    _control("reload.count", "counter", "{reload}", "Times that files were replaced.", (FILE_KIND, FILE_KINDS), (ERROR_TYPE, ("", "refused"))),
     _control("task.failures", "counter", "{failure}", "Exceptions that nobody expected; each cost one step of what it names.", (TASK, TASKS)),
     _control("log.dropped", "counter", "{row}", "Rows that stdout did not take in time."),
+    _control("authentication.questions.waiting", "gauge", "{question}", "Questions of authenticators that wait for their turn."),
+    _control("authentication.questions.refused", "counter", "{question}", "Questions of authenticators refused because too many waited."),
     _control("config.changes", "counter", "{change}", "Changes asked for.", (ERROR_TYPE, ("", "refused", "invalid"))),
 )
 INTERNAL: Final = (

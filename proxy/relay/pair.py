@@ -259,6 +259,7 @@ class Pair:
         reason: of the last administrative mute.
         draining: it is to end as soon as nothing is under way.
         drain_until_ns: and at this time at the latest; 0: there is no drain.
+        drain_detail: why, where it is not the whole proxy that drains.
         owner: who keeps it.
         attempt: of the upstream, while one goes on; ``tried`` is what has failed before it (``opening``).
         full: the client is muted for its open requests (``passing``).
@@ -283,6 +284,7 @@ class Pair:
         self.reason: str = ""
         self.draining: bool = False
         self.drain_until_ns: i64 = 0
+        self.drain_detail: str = ""
         self.owner: Final = owner
         self.attempt: Attempt | None = None
         self.tried: Tried | None = None

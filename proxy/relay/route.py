@@ -26,6 +26,7 @@ class Route:
         waits_before_data: a client that ends its stream before its first byte may read what the server says first.
         counters: what is counted.
         handler: frames go to one, and this is what it counts; None: there is none.
+        authenticates: clients authenticate by SASL, and may have to do it again.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Route:
         waits_before_data: bool,
         counters: ListenerCounters,
         handler: HandlerMetrics | None = None,
+        authenticates: bool = False,
     ) -> None:
         self.listener: Final = listener
         self.upstream: Final = upstream
@@ -51,3 +53,4 @@ class Route:
         self.waits_before_data: Final[bool] = waits_before_data
         self.counters: Final = counters
         self.handler: Final = handler
+        self.authenticates: Final[bool] = authenticates

@@ -15,6 +15,7 @@ from proxy.server.jobs import BulkJob, EvictJob, FollowJob, HoldersJob, Job, Lis
 from proxy.server.messages import (
     AbortCommand,
     AbortedReply,
+    AnswerCommand,
     BulkCommand,
     CommitCommand,
     CommittedReply,
@@ -80,6 +81,7 @@ class Commands:
             "holders": self._holders,
             "parts": self._set_parts,
             "drain": self._begin_drain,
+            "answer": self._answer,
             "stop": self._begin_stop,
         }
 
@@ -233,6 +235,10 @@ class Commands:
     def _begin_drain(self, message: DrainCommand) -> None:
         self._drain(message["timeout_ms"])
         self._reply(DrainReply(type="result", id=message["id"]))
+
+    def _answer(self, message: AnswerCommand) -> None:
+        if self._settings.credentials is not None:
+            self._settings.credentials.answered(message)
 
     def _begin_stop(self, message: StopCommand) -> None:
         del message

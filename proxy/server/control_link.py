@@ -121,6 +121,8 @@ class ControlLink:
         self._takes_over: bool = True
         self._finishing: bool = False
         relay.pairs.quotas.watcher = _Demands(self)
+        if settings.credentials is not None:
+            settings.credentials.attach(self.reply)
 
     # What is told.
 
@@ -335,4 +337,6 @@ class ControlLink:
             if self._handing:
                 self._handing = False
                 self._selector.unwatch(self._handover.fileno())
+            if self._settings.credentials is not None:
+                self._settings.credentials.lose()
             self._lost()

@@ -14,6 +14,7 @@
     upstreams                                 result {rows}                  of endpoints that are left out
     holders {limit}                           result {rows}                  who holds most of the memory pool, most first
     parts {default, parts}                    result {}                      of the rates: see ``proxy.relay.quotas``; what is not named stays
+    answer {number, kind, row}                no answer: it is one itself, to the question of that number
     drain {timeout_ms}                        result {} at once; later the notice drained {open, cut_off}
     stop                                      no answer: flush and exit
 
@@ -24,7 +25,9 @@ that. Where ``listener`` chose them, those whose turn did not come are undone.
 Anything else, and what cannot be read, is answered with ``error {error}``; so is a list that the end of the processor cut short.
 
 Unasked, a processor tells ``closed`` (rows: see ``closed``), ``log {level, event, fields}`` (``protocol.EVENTS``), ``drained``,
-``demand {demands}``: ten times a second, what is asked of the rates, where several processors share them, and ``parted {pair, error}``.
+``demand {demands}``: ten times a second, what is asked of the rates, where several processors share them, ``parted {pair, error}``, and
+``question {number, desk, kind, row}``: what an authenticator has to ask (``question_rows``), to which control says ``answer``, unless
+``forget {number}`` comes first.
 
 What a handler process is told and tells is in ``handler_messages``.
 
@@ -46,10 +49,12 @@ from proxy.server.rows import (
     TapIncompleteRow,
     TapRuleOffRow,
 )
+from proxy.server.store_rows import StoresRow
 
 __all__ = [
     "AbortCommand",
     "AbortedReply",
+    "AnswerCommand",
     "BulkCommand",
     "BulkReply",
     "Change",
@@ -69,6 +74,7 @@ __all__ = [
     "EvictCommand",
     "EvictReply",
     "FailedMessage",
+    "ForgetNotice",
     "HoldersCommand",
     "HoldersReply",
     "ListCommand",
@@ -80,6 +86,7 @@ __all__ = [
     "PartsReply",
     "PrepareCommand",
     "PreparedReply",
+    "QuestionNotice",
     "ReadyMessage",
     "RefusedReply",
     "Reply",
@@ -103,7 +110,7 @@ class StartMessage(TypedDict):
         config: of ``proxy.config.model.to_wire``.
         share: bytes of the memory pool.
         part: millionths of each rate, until ``parts`` says otherwise; without it all of it.
-        files: certificates, keys and authorities by path, as latin-1; without it they are read from the disk.
+        stores: of all that speak TLS; without it their files are read from the disk.
     """
 
     type: Literal["start"]
@@ -115,7 +122,7 @@ class StartMessage(TypedDict):
     share: int
     endpoints: Endpoints
     part: NotRequired[int]
-    files: NotRequired[dict[str, str]]
+    stores: NotRequired[StoresRow]
 
 
 class ReadyMessage(TypedDict):
@@ -144,6 +151,7 @@ class Change(TypedDict, total=False):
         max_receive_size: bytes by listener.
         limits: all quotas, in place of all that were.
         share: bytes of the memory pool.
+        stores: of certificates, those that take the place of others.
         tap_rules: all of them, of ``proxy.config.model.rules_to_wire``; ``tap_rule`` names the one that was changed, which is on again.
     """
 
@@ -151,6 +159,7 @@ class Change(TypedDict, total=False):
     limits: LimitsRow
     share: int
     endpoints: Endpoints
+    stores: StoresRow
     tap_rules: list[dict[str, Any]]
     tap_rule: str
 
@@ -239,6 +248,15 @@ class DrainCommand(_Asked):
     timeout_ms: int
 
 
+class AnswerCommand(TypedDict):
+    """What an authenticator is told; ``row``: of that kind, of ``question_rows.ANSWERS``."""
+
+    type: Literal["answer"]
+    number: int
+    kind: str
+    row: dict[str, Any]
+
+
 class StopCommand(_Asked):
     """Flush and exit."""
 
@@ -257,6 +275,7 @@ Command = (
     | HoldersCommand
     | PartsCommand
     | DrainCommand
+    | AnswerCommand
     | StopCommand
 )
 
@@ -430,5 +449,28 @@ class PartedNotice(TypedDict):
     error: str
 
 
-Notice = ClosedNotice | LogNotice | DrainedNotice | DemandNotice | PartedNotice
+class QuestionNotice(TypedDict):
+    """What an authenticator asks.
+
+    Attributes:
+        number: of the question; one that is asked later has a greater one.
+        desk: whom it asks, ``listener:NAME`` or ``upstreams``.
+        row: of that kind, of ``question_rows.QUESTIONS``.
+    """
+
+    type: Literal["question"]
+    number: int
+    desk: str
+    kind: str
+    row: dict[str, Any]
+
+
+class ForgetNotice(TypedDict):
+    """Nobody waits for the answer any more."""
+
+    type: Literal["forget"]
+    number: int
+
+
+Notice = ClosedNotice | LogNotice | DrainedNotice | DemandNotice | PartedNotice | QuestionNotice | ForgetNotice
 EventRow = EndpointDownRow | EndpointUpRow | HandlerRaisedRow | HandoverFailedRow | InternalErrorRow | TapIncompleteRow | TapRuleOffRow

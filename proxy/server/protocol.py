@@ -32,6 +32,7 @@ from proxy.server.messages import (
     EventRow,
     EvictCommand,
     EvictReply,
+    ForgetNotice,
     HoldersCommand,
     HoldersReply,
     ListCommand,
@@ -43,12 +44,14 @@ from proxy.server.messages import (
     PartsReply,
     PrepareCommand,
     PreparedReply,
+    QuestionNotice,
     ReadyMessage,
     RefusedReply,
     StartMessage,
     UpstreamsCommand,
     UpstreamsReply,
 )
+from proxy.server.question_rows import ANSWERS, QUESTIONS
 from proxy.server.rows import (
     EndpointDownRow,
     EndpointUpRow,
@@ -90,7 +93,7 @@ __all__ = [
     "upstreams_request",
 ]
 
-WIRE_VERSION: Final = 2
+WIRE_VERSION: Final = 3
 """Of ``messages`` and ``rows``: one more with every release that changes one of them."""
 
 Message = dict[str, Any]
@@ -137,7 +140,7 @@ def _by_type(*declared: Any) -> dict[str, Any]:
     return {word: each for each in declared for word in typing.get_args(each.__annotations__["type"])}
 
 
-NOTICES: Final = _by_type(ClosedNotice, LogNotice, DrainedNotice, DemandNotice, PartedNotice)
+NOTICES: Final = _by_type(ClosedNotice, LogNotice, DrainedNotice, DemandNotice, PartedNotice, QuestionNotice, ForgetNotice)
 HANDLER_NOTICES: Final = _by_type(BeatNotice, LogNotice, PartedNotice)
 """Of a handler process."""
 _COMMANDS: Final = _by_type(*typing.get_args(Command))
@@ -156,7 +159,7 @@ REPLIES: Final = {
     "parts": _by_type(PartsReply),
     "drain": _by_type(DrainReply),
 }
-"""What may answer a command, besides an error: what is declared, by type. Of ``stop`` there is no answer."""
+"""What may answer a command, besides an error: what is declared, by type. Of ``stop`` and ``answer`` there is none."""
 
 
 def change_fault(change: dict[str, Any]) -> str:
@@ -175,6 +178,8 @@ def read_command(message: Message) -> Command:
     if declared is None:
         raise MessageError(f"no command {kind}")
     _judge(kind, declared, message)
+    if kind == "answer":
+        _judge_row(message, ANSWERS)
     if kind in REPLIES and "id" not in message:
         raise MessageError(f"{kind}.id is missing")
     return cast(Command, message)
@@ -204,6 +209,14 @@ def _judge_notice(message: Message, declared: Mapping[str, Any]) -> None:
         if event is None:
             raise MessageError(f"no event {message['event']}")
         _judge(message["event"], event.row, message["fields"])
+    elif kind == "question":
+        _judge_row(message, QUESTIONS)
+
+
+def _judge_row(message: Message, declared: Mapping[str, Any]) -> None:
+    if message["kind"] not in declared:
+        raise MessageError(f"no {message['type']} of the kind {message['kind']:.100}")
+    _judge(message["kind"], declared[message["kind"]], message["row"])
 
 
 def read_start(message: Message) -> StartMessage:

@@ -1,6 +1,7 @@
 """The manual of the configuration's keys: complete, loadable, and honest about defaults."""
 
 import dataclasses
+import json
 import re
 import types
 import typing
@@ -9,11 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from jwt.algorithms import ECAlgorithm
 
 from control.configuration import capacity
 from control.configuration.load import load
 from control.configuration.schema import file_key, range_text
 from control.demo import certificates
+from control.identity.passwords import new_credentials
+from control.identity.users_file import UsersFile
 from proxy.config import model
 from proxy.config.key import Key, field_types, keys
 from proxy.handler import Answer
@@ -176,10 +181,16 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path
     made = certificates.create(folder)
     made.server.rename(folder / "tls.crt")
     made.server_key.rename(folder / "tls.key")
+    users = UsersFile()
+    users.add("alice", new_credentials("secret", iterations=4096))
+    (folder / "users").write_text(users.text())
+    (folder / "users").chmod(0o600)
+    public = json.loads(ECAlgorithm.to_jwk(ec.generate_private_key(ec.SECP256R1()).public_key()))
+    (folder / "jwks.json").write_text(json.dumps({"keys": [public]}))
 
     def copy(path: Path) -> Path:
         target = folder / path.name
-        text = path.read_text().replace("/var/run/framegate/tls", str(folder))
+        text = re.sub("/var/run/framegate/(?:tls|sasl)", str(folder), path.read_text())
         target.write_text(re.sub(r"/(?:run|var/lib)/framegate", str(folder), text))
         return target
 

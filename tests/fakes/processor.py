@@ -62,6 +62,12 @@ from proxy.server.messages import (
 )
 from proxy.server.protocol import WIRE_VERSION, change_fault, event_notice, read_command, read_start
 from proxy.server.rows import ClosedRow, EndpointDownRow, HandoverFailedRow, HolderRow, LostRow, OpenRow, TapRuleOffRow, TrafficRow
+from proxy.server.store_rows import StoresRow
+
+
+def numbers_of(row: StoresRow | None) -> dict[str, int]:
+    """Which store each owner has."""
+    return {} if row is None else {owner: store["number"] for owner, store in row["stores"].items()}
 
 
 class FakeProcessor:
@@ -135,6 +141,7 @@ class FakeProcessor:
             "limits": quotas_to_wire(config),
             "share": message["share"],
             "endpoints": message["endpoints"],
+            "stores": numbers_of(message.get("stores")),
         }
         if config.tap is not None:
             self.facts["tap_rules"] = message["config"]["tap"]["rules"]
@@ -199,6 +206,8 @@ class FakeProcessor:
             return "the share is below a max_receive_size"
         if set(change.get("endpoints", {})) - set(self.facts["endpoints"]):
             return "no such upstream"
+        if set(numbers_of(change.get("stores"))) - set(self.facts["stores"]):
+            return "nobody has such a store"
         return self.judge_rules(change.get("tap_rules", []))
 
     def judge_rules(self, rows: list[dict[str, Any]]) -> str:
@@ -226,7 +235,9 @@ class FakeProcessor:
         for key, value in change.items():
             if key == "tap_rule":
                 continue
-            if isinstance(value, dict):
+            if key == "stores":
+                self.facts[key] = {**self.facts[key], **numbers_of(value)}
+            elif isinstance(value, dict):
                 self.facts[key] = {**self.facts[key], **value}
             else:
                 self.facts[key] = value

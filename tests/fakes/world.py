@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from proxy.clock import Clock
+from proxy.network.authenticator import AuthenticatorFactory
 from proxy.network.connection_id import ConnectionIds
 from proxy.network.framing import Framing
 from proxy.network.int32 import INT32
@@ -95,6 +96,8 @@ class World:
         cut_requests, cut_answers: large frames of that direction pass in pieces.
         requests: the way to handler processes, which get the frames.
         serves: they answer: there is no upstream.
+        authenticators: of clients; None: whoever comes is nobody.
+        refusal_ms: from a refusal to its answer.
         others: options of both sides' channels.
 
     Attributes:
@@ -125,6 +128,8 @@ class World:
         upstream_framing: Framing | None = None,
         requests: RequestChannel | None = None,
         serves: bool = False,
+        authenticators: AuthenticatorFactory | None = None,
+        refusal_ms: int = 0,
     ) -> None:
         self.clock = HandClock()
         self.told = Told()
@@ -148,6 +153,8 @@ class World:
             tls=client_tls,
             framing=framing,
             onward=onward if translates else None,
+            authenticators=authenticators,
+            failed_authentication_delay_ns=refusal_ms * 1_000_000,
             **common,
             **(cut if cut_requests else {}),
         )
@@ -174,6 +181,7 @@ class World:
             waits_before_data=waits_before_data,
             counters=counters,
             handler=None if requests is None else HandlerMetrics(counters),
+            authenticates=authenticators is not None,
         )
         handled = None if requests is None else HandlerLegs(requests)
         self.relay = Relay(ConnectionIds(1, 1), self.counters, self.told, rules, writer, handled)

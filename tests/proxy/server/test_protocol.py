@@ -77,9 +77,9 @@ def test_what_control_asks_is_what_a_processor_takes(request_: Request[Any]) -> 
         read_command(sent(request_.message))
 
 
-def test_each_command_has_its_replies_but_the_last() -> None:
+def test_each_command_has_its_replies_but_those_that_nobody_answers() -> None:
     commands = [word for each in typing.get_args(messages.Command) for word in typing.get_args(typing.get_type_hints(each)["type"])]
-    assert sorted(commands) == sorted([*REPLIES, "stop"])
+    assert sorted(commands) == sorted([*REPLIES, "answer", "stop"])
     assert read_command({"type": "stop"}) == {"type": "stop"}
 
 
@@ -182,8 +182,9 @@ def test_notices_are_taken() -> None:
     notice = DrainedNotice(type="drained", open=0, cut_off=1)
     assert read_notice(sent(notice)) == notice
     assert read_notice({"type": "closed", "rows": ["5 7 {}"]})["type"] == "closed"
-    assert set(NOTICES) == {"closed", "demand", "drained", "log", "parted"}
+    assert set(NOTICES) == {"closed", "demand", "drained", "forget", "log", "parted", "question"}
     parted = PartedNotice(type="parted", pair=5, error="")
     assert read_notice(sent(parted)) == parted
+    assert read_notice({"type": "forget", "number": 5})["type"] == "forget"
     row = DemandRow(level="node", name="", counter="request_bytes", passed=5, users=0)
     assert read_notice(sent(DemandNotice(type="demand", demands=[row])))["type"] == "demand"

@@ -88,6 +88,8 @@ class _CauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Cause.ValueType
     """A fault of framegate itself; please report it."""
     CAUSE_HANDLER_CLOSED: _Cause.ValueType  # 23
     """A handler asked for it."""
+    CAUSE_SESSION_EXPIRED: _Cause.ValueType  # 24
+    """The client did not prove again in time who it is (listeners[].sasl), and sent something else."""
 
 class Cause(_Cause, metaclass=_CauseEnumTypeWrapper):
     """Why a connection ended. One out of a closed list; the first cause of a pair wins and holds for both of its sides."""
@@ -140,6 +142,8 @@ CAUSE_INTERNAL: Cause.ValueType  # 22
 """A fault of framegate itself; please report it."""
 CAUSE_HANDLER_CLOSED: Cause.ValueType  # 23
 """A handler asked for it."""
+CAUSE_SESSION_EXPIRED: Cause.ValueType  # 24
+"""The client did not prove again in time who it is (listeners[].sasl), and sent something else."""
 Global___Cause: _TypeAlias = Cause  # noqa: Y015
 
 class _MuteCause:
@@ -409,19 +413,23 @@ class TlsSession(_message.Message):
 
     VERSION_FIELD_NUMBER: _builtins.int
     CIPHER_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_FINGERPRINT_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """`TLSv1.2` or `TLSv1.3`."""
     cipher: _builtins.str
     """The cipher suite by OpenSSL's name."""
+    certificate_fingerprint: _builtins.str
+    """The beginning of the fingerprint of the certificate that the client was shown (`Certificate.fingerprint`), 16 digits; empty: not known."""
     def __init__(
         self,
         *,
         version: _builtins.str = ...,
         cipher: _builtins.str = ...,
+        certificate_fingerprint: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cipher", b"cipher", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate_fingerprint", b"certificate_fingerprint", "cipher", b"cipher", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

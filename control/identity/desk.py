@@ -1,0 +1,146 @@
+"""Where questions are answered: in a few threads, so that nothing else of the control process waits for a hash, a file or a signature.
+
+Each desk (``listener:NAME``, ``upstreams``) has a line of its own. The threads take the first of each line in turn, so that a storm of logins at one
+listener holds up nobody else, and a line that is full takes no more: who would wait longer than clients do is told so at once.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from control.identity.answers import Answers
+from proxy.auth.questions import Answer, Question
+
+__all__ = ["LINE", "THREADS", "Desk", "DeskError", "Ticket"]
+
+THREADS: Final = 2
+"""Two hashes at once: about 500 checks of PLAIN a second, with as much processor time as that takes."""
+LINE: Final = 256
+"""Questions that wait at a desk: half a second of PLAIN's."""
+_END_S: Final = 1.0
+
+
+class DeskError(Exception):
+    """A question that is not taken."""
+
+
+class Ticket:
+    """One question that is to be answered.
+
+    Attributes:
+        desk: where it waits.
+        question: what was asked.
+        reply: is given the answer, in one of the threads.
+    """
+
+    __slots__ = ("desk", "question", "reply")
+
+    def __init__(self, desk: str, question: Question, reply: Callable[[Answer], None]) -> None:
+        self.desk: Final = desk
+        self.question: Final = question
+        self.reply: Final = reply
+
+
+class Desk:
+    """All desks. Any thread.
+
+    Args:
+        answers: who answers, by desk.
+        on_failure: is told of an exception of a ``reply``, in its thread; it costs nothing else.
+        threads: so many questions are answered at once.
+        line: so many wait at each desk.
+    """
+
+    def __init__(self, answers: Mapping[str, Answers], on_failure: Callable[[Exception], None], *, threads: int = THREADS, line: int = LINE) -> None:
+        self._answers: Final = dict(answers)
+        self._on_failure: Final = on_failure
+        self._most: Final = line
+        self._lines: Final[dict[str, deque[Ticket]]] = {name: deque() for name in answers}
+        self._turns: Final[deque[str]] = deque()  # lines in which somebody waits, each once
+        self._changed: Final = threading.Condition()
+        self._closed = False
+        self._threads: Final = [threading.Thread(target=self._work, name=f"framegate-desk-{number}", daemon=True) for number in range(threads)]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """Questions whose turn has not come."""
+        with self._changed:
+            return sum(map(len, self._lines.values()))
+
+    def replace(self, desk: str, answers: Answers) -> None:
+        """Who answers from now on, those that wait included.
+
+        Raises:
+            DeskError: there is no such desk.
+        """
+        with self._changed:
+            if desk not in self._lines:
+                raise DeskError(f"there is no desk {desk}")
+            self._answers[desk] = answers
+
+    def ask(self, desk: str, question: Question, reply: Callable[[Answer], None]) -> Ticket:
+        """Have a question answered, unless it is withdrawn.
+
+        Raises:
+            DeskError: too many wait, there is no such desk, or it is closed.
+        """
+        ticket = Ticket(desk, question, reply)
+        with self._changed:
+            line = self._lines.get(desk)
+            if line is None or self._closed:
+                raise DeskError(f"there is no desk {desk}" if line is None else "the proxy ends")
+            if len(line) >= self._most:
+                raise DeskError(f"{self._most} questions wait at the desk {desk}")
+            line.append(ticket)
+            if len(line) == 1:
+                self._turns.append(desk)
+            self._changed.notify()
+        return ticket
+
+    def withdraw(self, ticket: Ticket) -> None:
+        """Nobody waits for it any more. If its turn has come it is answered all the same."""
+        with self._changed:
+            line = self._lines[ticket.desk]
+            if ticket in line:
+                line.remove(ticket)
+                if not line:
+                    self._turns.remove(ticket.desk)
+
+    def close(self) -> None:
+        """Answer no more. What is being answered now may take a second to its end; nobody waits longer for it."""
+        with self._changed:
+            self._closed = True
+            self._turns.clear()
+            for line in self._lines.values():
+                line.clear()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join(_END_S)
+
+    def _work(self) -> None:
+        """A thread's life."""
+        while True:
+            with self._changed:
+                while not self._turns and not self._closed:
+                    self._changed.wait()
+                if self._closed:
+                    return
+                ticket = self._next()
+                answers = self._answers[ticket.desk]
+            answer = answers.answer(ticket.question)
+            try:
+                ticket.reply(answer)
+            except Exception as error:
+                self._on_failure(error)
+            del ticket, answer, answers  # while it waits it holds no secret
+
+    def _next(self) -> Ticket:
+        name = self._turns.popleft()
+        line = self._lines[name]
+        ticket = line.popleft()
+        if line:
+            self._turns.append(name)
+        return ticket

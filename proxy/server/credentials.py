@@ -1,0 +1,110 @@
+"""The questions of a processor's authenticators, on their way to control and back. All in the selector's thread.
+
+What is secret passes through: it is kept nowhere here, and in no text. A question without an answer ends with its channel's handshake timeout,
+which has it forgotten; control is told, so that it does not work for nobody.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from proxy.auth.questions import Answer, CredentialSource, Inquiry, Unavailable
+from proxy.server.messages import AnswerCommand, ForgetNotice, QuestionNotice
+from proxy.server.question_codec import answer_from_row, row_of
+
+__all__ = ["MAX_OPEN", "MAX_QUESTION", "UPSTREAMS", "Credentials", "desk_of_listener"]
+
+MAX_OPEN: Final = 512
+"""Questions of a processor that control has not answered: more would wait longer than clients do."""
+MAX_QUESTION: Final = 65536
+"""Characters in the fields of one; what is longer is no password, and no token that anybody takes."""
+UPSTREAMS: Final = "upstreams"
+"""The desk for our own credentials."""
+
+
+def desk_of_listener(name: str) -> str:
+    """The desk for the clients of a listener."""
+    return f"listener:{name}"
+
+
+class Credentials:
+    """All that are open. ``attach`` comes before the first question."""
+
+    def __init__(self) -> None:
+        self._open: Final[dict[int, Inquiry]] = {}
+        self._numbers: Final[dict[Inquiry, int]] = {}
+        self._asked: int = 0
+        self._tell: Callable[[Mapping[str, object]], None] | None = None
+
+    def attach(self, tell: Callable[[Mapping[str, object]], None]) -> None:
+        """``tell`` sends a message to control, which must arrive."""
+        self._tell = tell
+
+    @property
+    def open(self) -> int:
+        """Questions without an answer."""
+        return len(self._open)
+
+    def desk(self, name: str) -> CredentialSource:
+        """Whom authenticators ask that have to do with one listener, or with upstreams."""
+        return _Desk(self, name)
+
+    def ask(self, desk: str, inquiry: Inquiry) -> None:
+        """Pass a question on; see ``CredentialSource.ask``."""
+        if self._tell is None:
+            inquiry.settle(Unavailable("the link to the control process is gone"))
+            return
+        kind, row = row_of(inquiry.question)
+        if len(self._open) >= MAX_OPEN:
+            inquiry.settle(Unavailable(f"{MAX_OPEN} questions of this processor wait for an answer"))
+        elif sum(len(value) for value in row.values() if isinstance(value, str)) > MAX_QUESTION:
+            inquiry.settle(Unavailable(f"{kind} of more than {MAX_QUESTION} characters"))
+        else:
+            self._asked += 1
+            self._open[self._asked] = inquiry
+            self._numbers[inquiry] = self._asked
+            self._tell(QuestionNotice(type="question", number=self._asked, desk=desk, kind=kind, row=row))
+
+    def forget(self, inquiry: Inquiry) -> None:
+        """Nobody waits for it any more; see ``CredentialSource.forget``."""
+        number = self._numbers.pop(inquiry, 0)
+        if number:
+            del self._open[number]
+            if self._tell is not None:
+                self._tell(ForgetNotice(type="forget", number=number))
+
+    def answered(self, message: AnswerCommand) -> None:
+        """Control's answer, whose row was judged. One that nobody waits for any more is passed over.
+
+        Raises:
+            MessageError: it cannot be read all the same; its question is ``Unavailable``.
+        """
+        inquiry = self._open.pop(message["number"], None)
+        if inquiry is None:
+            return
+        del self._numbers[inquiry]
+        answer: Answer = Unavailable("control's answer cannot be read")
+        try:
+            answer = answer_from_row(message["kind"], message["row"])
+        finally:
+            inquiry.settle(answer)
+
+    def lose(self) -> None:
+        """The link is gone: nothing will be answered any more."""
+        self._tell = None
+        waiting = list(self._open.values())
+        self._open.clear()
+        self._numbers.clear()
+        for inquiry in waiting:
+            inquiry.settle(Unavailable("the link to the control process is gone"))
+
+
+class _Desk(CredentialSource):
+    def __init__(self, credentials: Credentials, name: str) -> None:
+        self._credentials: Final = credentials
+        self._name: Final = name
+
+    def ask(self, inquiry: Inquiry) -> None:
+        self._credentials.ask(self._name, inquiry)
+
+    def forget(self, inquiry: Inquiry) -> None:
+        self._credentials.forget(inquiry)

@@ -1,0 +1,119 @@
+"""Who answers in the control process: what its files held, and hold, and what upstreams understand."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from control.errors import StartError
+from control.fleet.child import Child
+from control.fleet.identity import Identity
+from control.guard import Guard
+from control.identity.files import IdentityFileError
+from control.identity.passwords import new_credentials
+from control.identity.users_file import UsersFile
+from control.meters import Meters
+from proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
+from proxy.config.sasl import ListenerSasl
+from proxy.server.messages import QuestionNotice
+from tests.fakes.fleet import MemoryLog
+
+Scenario = Callable[["Rig"], Awaitable[None]]
+
+
+def users(**passwords: str) -> bytes:
+    made = UsersFile()
+    for name, password in passwords.items():
+        made.add(name, new_credentials(password, iterations=4096))
+    return made.text().encode()
+
+
+class Rig:
+    """Two listeners with SASL, one behind a handler, and a process that asks."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "users"
+        self.log, self.meters = MemoryLog(), Meters()
+        sasl = ListenerSasl(mechanisms=("PLAIN",), users=str(self.file))
+        config = ProxyConfig(
+            node="n",
+            listeners=(
+                ListenerConfig(name="a", address="x", upstream="u", protocol="kafka", sasl=sasl),
+                ListenerConfig(name="h", address="x", handler="m:h", protocol="kafka", sasl=sasl),
+                ListenerConfig(name="open", address="x", upstream="u"),
+            ),
+            upstreams=(UpstreamConfig(name="u", endpoints=("127.0.0.1:1",)),),
+        )
+        self.identity = Identity(config, lambda: {"u": []}, self.meters, self.log, Guard(self.log, self.meters))
+        self.told: list[Any] = []
+        self.link = self
+        self.asked = 0
+
+    def post(self, message: Any) -> None:
+        self.told.append(message)
+
+    async def ask(self, kind: str, desk: str = "listener:a", **row: Any) -> tuple[str, dict[str, Any]]:
+        """What a question of a processor's is answered with."""
+        assert self.identity.questions is not None
+        self.asked += 1
+        notice = QuestionNotice(type="question", number=self.asked, desk=desk, kind=kind, row=row)
+        self.identity.questions.hear(cast(Child, self), notice)
+        while not self.told:
+            await asyncio.sleep(0.001)
+        (answer,) = self.told
+        self.told.clear()
+        return answer["kind"], answer["row"]
+
+    async def is_password(self, password: str, desk: str = "listener:a") -> bool:
+        return (await self.ask("CheckPassword", desk, user="alice", password=password))[0] == "Accepted"
+
+
+def run(folder: Path, scenario: Scenario, data: bytes | None = None) -> Rig:
+    async def main() -> Rig:
+        rig = Rig(folder)
+        rig.file.write_bytes(users(alice="first") if data is None else data)
+        try:
+            async with asyncio.timeout(10):
+                assert await rig.identity.start() == {name: {str(rig.file): rig.file.read_bytes()} for name in "ah"}
+                await scenario(rig)
+        finally:
+            await rig.identity.stop()
+        return rig
+
+    return asyncio.run(main())
+
+
+def test_each_listener_answers_from_its_files(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        assert await rig.is_password("first")
+        assert await rig.is_password("first", "listener:h")
+        assert not await rig.is_password("other")
+        assert (await rig.ask("SupportedApis", "listener:h"))[1] == {"ranges": []}
+        kind, row = await rig.ask("SupportedApis")
+        assert (kind, row["reason"].partition(":")[0]) == ("Unavailable", "what the upstream u understands is not known")
+        assert (await rig.ask("SupportedApis", "listener:open"))[1] == {"reason": "there is no desk listener:open"}
+        assert (rig.identity.files("a"), rig.identity.files("open")) == ((str(rig.file),), ())
+
+    run(tmp_path, scenario)
+
+
+def test_what_is_taken_holds_for_what_is_asked_afterwards_and_what_is_none_is_not_taken(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.identity.take("a", {str(rig.file): users(alice="second")})
+        assert [await rig.is_password("first"), await rig.is_password("second")] == [False, True]
+        assert await rig.is_password("first", "listener:h"), "another listener's"
+        with pytest.raises(IdentityFileError):
+            rig.identity.take("a", {str(rig.file): b"nonsense"})
+        assert await rig.is_password("second")
+
+    run(tmp_path, scenario)
+
+
+def test_a_file_that_is_none_at_the_start_is_the_end_of_it(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        raise AssertionError("it has not started")
+
+    with pytest.raises(StartError, match="users: is no file of users: line 1"):
+        run(tmp_path, scenario, b"nonsense")

@@ -1,0 +1,126 @@
+"""A processor's questions: each goes to control once, is settled once, and none is kept by what is over."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from proxy.auth import questions as q
+from proxy.network.authenticator import Waker
+from proxy.server import credentials as module
+from proxy.server.credentials import MAX_QUESTION, UPSTREAMS, Credentials, desk_of_listener
+from proxy.server.messages import AnswerCommand
+from proxy.server.protocol import MessageError
+
+
+class Woken(Waker):
+    """Counts."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def now_ns(self) -> int:
+        return 0
+
+    def wake(self) -> None:
+        self.times += 1
+
+    def wake_at(self, deadline_ns: int) -> None:
+        raise AssertionError("a question has no time limit of its own")
+
+
+class Rig:
+    """Credentials, and what control was told."""
+
+    def __init__(self) -> None:
+        self.told: list[Mapping[str, Any]] = []
+        self.credentials = Credentials()
+        self.credentials.attach(self.told.append)
+        self.wakers: list[Woken] = []
+
+    def ask(self, question: q.Question, desk: str = "listener:plain") -> q.Inquiry:
+        waker = Woken()
+        self.wakers.append(waker)
+        inquiry = q.Inquiry(question, waker)
+        self.credentials.desk(desk).ask(inquiry)
+        return inquiry
+
+    def answer(self, number: int, kind: str = "Secret", **row: Any) -> None:
+        self.credentials.answered(AnswerCommand(type="answer", number=number, kind=kind, row=row or {"text": "s"}))
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def test_a_question_goes_to_its_desk_and_its_answer_to_who_asked(rig: Rig) -> None:
+    first, second = rig.ask(q.CheckPassword("a", "canary"), desk_of_listener("l")), rig.ask(q.WantSecret("b"), UPSTREAMS)
+    assert [(row["number"], row["desk"], row["kind"], row["row"]) for row in rig.told] == [
+        (1, "listener:l", "CheckPassword", {"user": "a", "password": "canary"}),
+        (2, "upstreams", "WantSecret", {"credential": "b"}),
+    ]
+    rig.answer(2)
+    assert (first.answer, second.answer) == (None, q.Secret("s"))
+    rig.answer(1, "Accepted", principal="a", lifetime_ms=None)
+    assert (first.answer, [waker.times for waker in rig.wakers]) == (q.Accepted("a"), [1, 1])
+    assert rig.credentials.open == 0
+
+
+def test_what_is_forgotten_is_told_and_its_answer_is_nobodys(rig: Rig) -> None:
+    inquiry = rig.ask(q.CheckToken("t"))
+    inquiry.cancel()
+    rig.credentials.desk("listener:plain").forget(inquiry)
+    rig.credentials.desk("listener:plain").forget(inquiry)
+    assert rig.told[1:] == [{"type": "forget", "number": 1}]
+    rig.answer(1)
+    assert (inquiry.answer, rig.wakers[0].times, rig.credentials.open) == (None, 0, 0)
+
+
+def test_a_second_answer_is_nobodys(rig: Rig) -> None:
+    inquiry = rig.ask(q.WantSecret("b"))
+    rig.answer(1)
+    rig.answer(1, text="other")
+    assert (inquiry.answer, rig.wakers[0].times) == (q.Secret("s"), 1)
+    rig.credentials.desk(UPSTREAMS).forget(inquiry)
+    assert len(rig.told) == 1
+
+
+def test_an_answer_that_cannot_be_read_ends_its_question(rig: Rig) -> None:
+    inquiry = rig.ask(q.WantSecret("b"))
+    with pytest.raises(MessageError):
+        rig.answer(1, "ScramKeys", client_key="zz", server_key="")
+    assert (inquiry.answer, rig.credentials.open) == (q.Unavailable("control's answer cannot be read"), 0)
+
+
+def test_there_are_so_many_at_most_and_then_again_once_one_is_answered(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_OPEN", 2)
+    asked = [rig.ask(q.WantSecret("b")) for _ in range(3)]
+    assert [item.answer for item in asked] == [None, None, q.Unavailable("2 questions of this processor wait for an answer")]
+    assert len(rig.told) == 2
+    rig.answer(1)
+    assert rig.ask(q.WantSecret("b")).answer is None
+
+
+def test_what_is_longer_than_anybody_takes_is_not_passed_on(rig: Rig) -> None:
+    assert rig.ask(q.CheckPassword("u", "x" * (MAX_QUESTION - 1))).answer is None
+    refused = rig.ask(q.CheckPassword("u", "x" * MAX_QUESTION)).answer
+    assert refused == q.Unavailable(f"CheckPassword of more than {MAX_QUESTION} characters")
+    assert len(rig.told) == 1
+
+
+def test_a_link_that_is_lost_ends_all_and_whatever_is_asked_then(rig: Rig) -> None:
+    gone = q.Unavailable("the link to the control process is gone")
+    open_ones = [rig.ask(q.WantSecret("b")) for _ in range(2)]
+    rig.credentials.lose()
+    later = rig.ask(q.WantSecret("b"))
+    assert [item.answer for item in (*open_ones, later)] == [gone] * 3
+    rig.credentials.lose()
+    rig.credentials.desk(UPSTREAMS).forget(later)
+    rig.answer(1)
+    assert (len(rig.told), rig.credentials.open, [waker.times for waker in rig.wakers]) == (2, 0, [1, 1, 1])
+
+
+def test_nothing_secret_is_in_what_is_shown_of_it(rig: Rig) -> None:
+    inquiry = rig.ask(q.CheckPassword("u", "canary"))
+    assert "canary" not in f"{rig.credentials!r}{inquiry!r}{inquiry.question!r}{rig.credentials.desk('d')!r}"
