@@ -38,6 +38,7 @@ from proxy.network.timer import Timer
 from proxy.network.translation import Scratch, Translation
 from proxy.network.write_half import WriteHalf
 from proxy.relay.counters import LoopCounters
+from proxy.relay.login import LoginTry
 from proxy.relay.pairing import Pairing
 from proxy.relay.quotas import Quotas
 from proxy.relay.route import Route
@@ -261,6 +262,7 @@ class Pair:
         drain_until_ns: and at this time at the latest; 0: there is no drain.
         owner: who keeps it.
         attempt: of the upstream, while one goes on; ``tried`` is what has failed before it (``opening``).
+        login: to the upstream, while attempts go on (``opening``).
         full: the client is muted for its open requests (``passing``).
         first_end, first_side: why, and by whom, a half-closed pair was half-closed (``ending``).
         timer: of the end of a half-closed or closing pair (``ending``).
@@ -286,6 +288,7 @@ class Pair:
         self.owner: Final = owner
         self.attempt: Attempt | None = None
         self.tried: Tried | None = None
+        self.login: LoginTry | None = None
         self.full: bool = False
         self.first_end: Cause = Cause.PEER_CLOSED
         self.first_side: str = "downstream"

@@ -7,6 +7,7 @@ from mypy_extensions import i64
 from proxy.network.options import ChannelOptions
 from proxy.relay.counters import ListenerCounters
 from proxy.relay.handler_metrics import HandlerMetrics
+from proxy.relay.login import Logins
 from proxy.relay.upstream import Upstream
 
 __all__ = ["Route"]
@@ -26,6 +27,7 @@ class Route:
         waits_before_data: a client that ends its stream before its first byte may read what the server says first.
         counters: what is counted.
         handler: frames go to one, and this is what it counts; None: there is none.
+        logins: who we are to the upstream; None: it does not ask.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class Route:
         waits_before_data: bool,
         counters: ListenerCounters,
         handler: HandlerMetrics | None = None,
+        logins: Logins | None = None,
     ) -> None:
         self.listener: Final = listener
         self.upstream: Final = upstream
@@ -51,3 +54,4 @@ class Route:
         self.waits_before_data: Final[bool] = waits_before_data
         self.counters: Final = counters
         self.handler: Final = handler
+        self.logins: Final = logins

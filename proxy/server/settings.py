@@ -45,6 +45,7 @@ from proxy.tap.writer import TapWriter
 
 if TYPE_CHECKING:
     from proxy.network.authenticator import AuthenticatorFactory
+    from proxy.relay.login import Logins
     from proxy.relay.request_channel import RequestChannel
     from proxy.server.credentials import Credentials
 
@@ -119,6 +120,7 @@ class Settings:
         self._accounts: Final = {item.name: pool.account(self.config.memory_pool.shares.get(item.name, 0)) for item in self.config.listeners}
         self.requests: Final = _request_channel(self.config)
         self.credentials: Final = _credentials(self.config)
+        self._logins: Final = {item.name: self._upstream_logins(item) for item in self.config.upstreams}
         self.routes: Final = {item.name: self._route(item) for item in self.config.listeners}
         self.limits: Final = {name: route.options.limit for name, route in self.routes.items()}
         self._prepared: _Prepared | None = None
@@ -179,6 +181,7 @@ class Settings:
             waits_before_data=listener.half_close_before_data == "wait",
             counters=counters,
             handler=None if listener.handler is None else HandlerMetrics(counters),
+            logins=None if upstream is None else self._logins[upstream.name],
         )
 
     def _authenticators(self, listener: ListenerConfig) -> "AuthenticatorFactory | None":
@@ -191,6 +194,15 @@ class Settings:
 
         settings = SaslServerSettings(sasl.mechanisms, sasl.max_session_ms, sasl.max_frame)
         return SaslServerAuthenticators(settings, self.credentials.desk(desk_of_listener(listener.name)))
+
+    def _upstream_logins(self, upstream: UpstreamConfig) -> "Logins | None":
+        """Who we are to an upstream; None: it does not ask."""
+        if upstream.sasl is None or self.credentials is None:
+            return None
+        from proxy.server.credentials import UPSTREAMS
+        from proxy.server.upstream_logins import UpstreamLogins
+
+        return UpstreamLogins(upstream.name, upstream.sasl, self.credentials.desk(UPSTREAMS))
 
     def _upstream_options(self, listener: ListenerConfig, upstream: UpstreamConfig) -> dict[str, ChannelOptions]:
         """The options of channels to an upstream, by the server name of the endpoint."""
@@ -339,7 +351,7 @@ def _request_channel(config: ProxyConfig) -> "RequestChannel | None":
 
 
 def _credentials(config: ProxyConfig) -> "Credentials | None":
-    if all(listener.sasl is None for listener in config.listeners):
+    if all(listener.sasl is None for listener in config.listeners) and all(upstream.sasl is None for upstream in config.upstreams):
         return None
     from proxy.server.credentials import Credentials  # here: a processor without SASL does without
 

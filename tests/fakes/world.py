@@ -17,6 +17,7 @@ from proxy.relay.drain import Drain
 from proxy.relay.ending import ACTIVE, CLOSED_BY, USED
 from proxy.relay.handler_leg import HandlerLegs
 from proxy.relay.handler_metrics import HandlerMetrics
+from proxy.relay.login import Logins
 from proxy.relay.opening import ACCEPTED
 from proxy.relay.pair import Pair
 from proxy.relay.relay import Relay
@@ -95,6 +96,7 @@ class World:
         cut_requests, cut_answers: large frames of that direction pass in pieces.
         requests: the way to handler processes, which get the frames.
         serves: they answer: there is no upstream.
+        logins: who we are to the upstream.
         others: options of both sides' channels.
 
     Attributes:
@@ -125,6 +127,7 @@ class World:
         upstream_framing: Framing | None = None,
         requests: RequestChannel | None = None,
         serves: bool = False,
+        logins: Logins | None = None,
     ) -> None:
         self.clock = HandClock()
         self.told = Told()
@@ -174,6 +177,7 @@ class World:
             waits_before_data=waits_before_data,
             counters=counters,
             handler=None if requests is None else HandlerMetrics(counters),
+            logins=logins,
         )
         handled = None if requests is None else HandlerLegs(requests)
         self.relay = Relay(ConnectionIds(1, 1), self.counters, self.told, rules, writer, handled)
