@@ -47,6 +47,7 @@ from proxy.config.model import ProxyConfig, largest_whole
 
 if TYPE_CHECKING:
     from control.fleet.handlers import Handlers
+    from control.fleet.identity import Identity
     from control.tap.keeper import TapKeeper
 
 __all__ = ["EXIT_CONFIGURATION", "EXIT_FAILED", "serve"]
@@ -159,6 +160,7 @@ class Proxy:
         )
         reaper = Reaper()
         self._on_stop(reaper.close)
+        identity = await self._start_identity(config, desired)
         supervisor = Supervisor(
             desired,
             acceptor,
@@ -171,6 +173,7 @@ class Proxy:
             on_begin=self._begun,
             on_end=self._ended,
             inherited=() if self._keeper is None else (self._keeper.writers,),
+            questions=None if identity is None else identity.questions,
         )
         self._supervisor = supervisor
         self._on_stop(supervisor.close)
@@ -199,6 +202,17 @@ class Proxy:
         acceptor.start()
         steering.set_serving()
         self._announce(acceptor, steering, addresses)
+
+    async def _start_identity(self, config: ProxyConfig, desired: DesiredState) -> "Identity | None":
+        """Who answers authenticators, where there are any."""
+        if all(listener.sasl is None for listener in config.listeners) and all(upstream.sasl is None for upstream in config.upstreams):
+            return None
+        from control.fleet.identity import Identity  # only who asks for SASL pays for what hashes and checks signatures
+
+        identity = Identity(config, lambda: desired.endpoints, self._meters, self._log, self._guard)
+        self._on_stop(identity.stop)
+        await identity.start()
+        return identity
 
     async def _start_processes(self, supervisor: Supervisor, processors: int) -> None:
         """Processors and handler processes; the first that cannot start is raised."""

@@ -13,6 +13,7 @@ from control.configuration.framing_rules import framing_rules
 from control.configuration.handler_rules import handler_rules
 from control.configuration.limit_rules import limit_rules
 from control.configuration.pool_rules import pool_rules, share_rules
+from control.configuration.sasl_rules import sasl_rules
 from control.configuration.tap_rules import tap_rules
 from control.configuration.units import format_duration_ms
 from control.configuration.upstream_sasl_rules import upstream_sasl_rules
@@ -49,6 +50,7 @@ def apply_rules(document: Document, values: Values) -> list[tuple[Path, Address]
         _upstream_tls(document, (*path, "tls"), upstream.get("tls"))
     framing_rules(document, listeners, upstreams)
     handler_rules(document, values, listeners)
+    sasl_rules(document, listeners)
     upstream_sasl_rules(document, listeners, upstreams)
     pool_rules(document, values, listeners, upstreams)
     share_rules(document, values.get("memory_pool"), listeners)

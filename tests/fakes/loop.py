@@ -13,6 +13,7 @@ from typing import Any, Self
 from proxy.cells import CellLayout, CellReader, CellWriter, create
 from proxy.clock import MonotonicClock
 from proxy.config.model import MIB, ListenerConfig, ProxyConfig, TapConfig, TapRule, UpstreamConfig, to_wire
+from proxy.config.sasl import ListenerSasl
 from proxy.network.connection_id import ConnectionIds
 from proxy.network.selector import Selector
 from proxy.network.timer import Timer
@@ -51,6 +52,7 @@ class LoopBench:
         files: the disk under it.
         cell_writer: made of descriptor and layout.
         link_bytes: the send buffer of the loop's command socket; 0: the system's.
+        sasl: of the listener, whose protocol is Kafka's then.
 
     Attributes:
         read: what the link brought, once ``close`` or ``receive`` read it; closed rows are single messages with ``row``.
@@ -62,12 +64,17 @@ class LoopBench:
         files: SegmentFiles | None = None,
         cell_writer: Callable[[int, CellLayout], CellWriter] = CellWriter,
         link_bytes: int = 0,
+        sasl: ListenerSasl | None = None,
     ) -> None:
         self.upstream = socket.create_server(("127.0.0.1", 0), backlog=1024)
         tap_config = None if folder is None else TapConfig(directory=folder, rules=(TapRule(name="all"),))
         config = ProxyConfig(
             node="n",
-            listeners=(ListenerConfig(name="plain", address="x", upstream="u", max_receive_size=MIB),),
+            listeners=(
+                ListenerConfig(
+                    name="plain", address="x", upstream="u", max_receive_size=MIB, protocol="framed" if sasl is None else "kafka", sasl=sasl
+                ),
+            ),
             upstreams=(UpstreamConfig(name="u", endpoints=(f"127.0.0.1:{self.upstream.getsockname()[1]}",)),),
             tap=tap_config,
         )
@@ -77,7 +84,7 @@ class LoopBench:
         writer = cell_writer(self._cells_fd, layout)
         clock = MonotonicClock()
         self.pool = pool_of(16 * MIB, clock.now_ns)
-        settings = Settings({"config": to_wire(config)}, self.pool)
+        settings = self.settings = Settings({"config": to_wire(config)}, self.pool)
         self.tap = None if tap_config is None else TapWriter(tap_config, "n", "0", "b", files)
         if self.tap is not None:
             self.tap.start()

@@ -286,7 +286,7 @@ def test_a_notice_that_cannot_be_read_costs_itself_alone() -> None:
         made.supervisor._notice(processor, {"type": "dance"})
         assert [event["id"] for event in made.events] == [1]
         assert made.meters.value("task.failures", "slot") == 8
-        told = [row["error"] for row in made.log.events("task_failed")]
+        told = [row["error"] for row in made.log.events("task_failed") if row["task"] == "slot"]  # the acceptor may say that nobody had connected
         keys = ("closed row", "closed.mutes is missing", "tap_rule_off.rule is missing", ".percent must be float", ".colour is not known")
         for key, text in zip((*keys, "log.level is missing", "no event dance", "drained.cut_off is missing"), told, strict=True):
             assert key in text

@@ -7,13 +7,17 @@ from typing import Any
 
 import pytest
 
+from proxy.auth.questions import Unavailable
 from proxy.cells import CellWriter, State
+from proxy.config.sasl import ListenerSasl
 from proxy.relay.quotas import KeyDemand
 from proxy.server.control_link import LINK_CLOSE_MS
 from proxy.server.rows import HandoverFailedRow
 from proxy.tap.rule_use import WINDOW_NS, RuleUse
 from tests.fakes.disk import FakeDisk
 from tests.fakes.loop import LoopBench
+from tests.fakes.sasl_frames import handshake, plain_token, token
+from tests.fakes.upstream import frame
 
 STOP = {"type": "stop"}
 
@@ -134,3 +138,44 @@ def test_what_is_in_demand_is_told_where_rates_are_shared_and_not_to_a_link_that
         assert bench.loop.run([])
         bench.end()
         assert [row["demands"][0]["passed"] for row in bench.of("demand")] == [5]
+
+
+def login(bench: LoopBench) -> None:
+    """A client that says who it is, whose question control gets."""
+    bench.connect().sendall(frame(handshake("PLAIN")) + frame(token(plain_token())))
+
+
+def test_the_question_of_a_client_is_asked_and_the_answer_ends_it() -> None:
+    with LoopBench(sasl=ListenerSasl(mechanisms=("PLAIN",))) as bench:
+        credentials = bench.settings.credentials
+        assert credentials is not None
+        refused = {"type": "answer", "number": 1, "kind": "Refused", "row": {"reason": "no such user", "scope": ""}}
+        login(bench)
+        bench.when(lambda: credentials.open, lambda: bench.send({**refused, "kind": "Nonsense"}, refused))
+        bench.when(lambda: credentials.open, lambda: bench.when(lambda: not bench.relay.pairs.open, lambda: bench.send(STOP)))
+        assert bench.loop.run([])
+        bench.end()
+        (question,) = bench.of("question")
+        assert (question["desk"], question["kind"], question["row"]["user"]) == ("listener:plain", "CheckPassword", "user")
+        (closed,) = bench.of("closed")
+        assert (closed["row"]["cause"], closed["row"]["detail"]) == ("auth_failed", "PLAIN: no such user")
+        (error,) = bench.of("error")
+        assert "no answer of the kind Nonsense" in error["error"]
+
+
+def test_a_link_that_is_lost_ends_who_waits_for_an_answer() -> None:
+    with LoopBench(sasl=ListenerSasl(mechanisms=("PLAIN",))) as bench:
+        credentials = bench.settings.credentials
+        assert credentials is not None
+        waiting = []
+
+        def leave() -> None:
+            waiting.extend(credentials._open.values())
+            bench.command.close()
+            bench.handover.close()
+
+        login(bench)
+        bench.when(lambda: credentials.open, leave)
+        assert bench.loop.run([])
+        assert [inquiry.answer for inquiry in waiting] == [Unavailable("the link to the control process is gone")]
+        assert credentials.open == 0

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from proxy.auth.questions import Inquiry, SupportedApis
+from proxy.auth.server import SaslServerAuthenticators, SaslServerSettings
 from proxy.config.limits import LimitOverride, LimitsConfig, RateLimits, limits_to_wire
 from proxy.config.model import (
     MIB,
@@ -26,7 +28,9 @@ from proxy.config.model import (
     rules_to_wire,
     to_wire,
 )
+from proxy.config.sasl import ListenerSasl
 from proxy.errors import ConfigError
+from proxy.network.authenticator import CertificateAuthenticators
 from proxy.network.memory_pool import MemoryPool
 from proxy.server.settings import ChangeError, Settings
 from proxy.tap.rules import TapRules
@@ -66,6 +70,20 @@ def test_routes_follow_the_configuration():
     options = route.upstream_options[route.upstream.endpoints[0].server_name]
     assert (options.limit.value, options.handshake_timeout_ns, options.tls) == (7, 3_000_000, None)
     assert settings.routes["b"].kafka
+
+
+def test_clients_are_asked_who_they_are_where_the_listener_says_so():
+    assert settings_of().credentials is None
+    sasl = ListenerSasl(mechanisms=("PLAIN", "SCRAM-SHA-256"), users="/users", max_session_ms=5000, max_frame=2048)
+    settings = settings_of(dataclasses.replace(CONFIG, listeners=(CONFIG.listeners[0], dataclasses.replace(CONFIG.listeners[1], sasl=sasl))))
+    told = []
+    settings.credentials.attach(told.append)
+    factory = settings.routes["b"].options.authenticators
+    assert isinstance(factory, SaslServerAuthenticators)
+    assert factory._settings == SaslServerSettings(("PLAIN", "SCRAM-SHA-256"), 5000, 2048)
+    factory._source.ask(Inquiry(SupportedApis(), None))
+    assert told == [{"type": "question", "number": 1, "desk": "listener:b", "kind": "SupportedApis", "row": {}}]
+    assert isinstance(settings.routes["a"].options.authenticators, CertificateAuthenticators)
 
 
 def test_sockets_and_refusals_follow_the_configuration():

@@ -1,0 +1,81 @@
+"""What a listener's SASL is checked against, made of its files: of what was read of them, so that who watches them need not read twice."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from control.identity.answers import Answers
+from control.identity.jwks import JwksError, parse_jwks
+from control.identity.tokens import TokenRules, Tokens
+from control.identity.users import Users
+from control.identity.users_file import UsersFileError, parse_users
+from proxy.auth.messages import ApiRange
+from proxy.config.sasl import ListenerSasl, TokenConfig
+
+__all__ = ["IdentityFileError", "files_of", "listener_answers", "read_files"]
+
+_MOST: Final = 64 << 20
+
+
+class IdentityFileError(Exception):
+    """A file that cannot be used. Attributes: ``path``, ``reason`` in words, without anything secret."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+def files_of(sasl: ListenerSasl) -> tuple[str, ...]:
+    """The paths of all files that SASL of a listener needs."""
+    return tuple(path for path in (sasl.users, None if sasl.tokens is None else sasl.tokens.jwks) if path is not None)
+
+
+def read_files(paths: tuple[str, ...]) -> dict[str, bytes]:
+    """What is in files now, by path.
+
+    Raises:
+        IdentityFileError: one cannot be read.
+    """
+    found: dict[str, bytes] = {}
+    for path in paths:
+        try:
+            with open(path, "rb") as file:
+                found[path] = file.read(_MOST + 1)
+        except OSError as error:
+            raise IdentityFileError(path, f"cannot be read: {error.strerror or error}") from None
+    return found
+
+
+def listener_answers(sasl: ListenerSasl, contents: Mapping[str, bytes], apis: Callable[[], tuple[ApiRange, ...]]) -> Answers:
+    """Who answers for a listener.
+
+    Args:
+        sasl: of its configuration.
+        contents: what is in its files, by path.
+        apis: see ``Answers``.
+
+    Raises:
+        IdentityFileError: a file is not what it should be.
+    """
+    try:
+        users = None if sasl.users is None else Users(parse_users(contents[sasl.users], sasl.users))
+        tokens = None if sasl.tokens is None else _tokens(sasl.tokens, contents[sasl.tokens.jwks])
+    except UsersFileError as error:
+        line, reason = error.faults[0]
+        raise IdentityFileError(error.path, f"is no file of users: line {line}: {reason}") from None
+    except JwksError as error:
+        raise IdentityFileError(error.path, f"is no file of keys: {'; '.join(error.faults)}") from None
+    return Answers(users=users, tokens=tokens, apis=apis)
+
+
+def _tokens(config: TokenConfig, keys: bytes) -> Tokens:
+    rules = TokenRules(
+        issuer=config.issuer,
+        audience=config.audience,
+        algorithms=config.algorithms,
+        scopes=config.scopes,
+        principal_claim=config.principal_claim,
+        scope_claim=config.scope_claim,
+        clock_skew_s=config.clock_skew_ms // 1000,
+    )
+    return Tokens(rules, parse_jwks(keys, config.jwks))

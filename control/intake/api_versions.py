@@ -1,0 +1,157 @@
+"""Which requests an upstream understands: what framegate tells clients that ask before they have said who they are.
+
+Kafka's brokers answer ApiVersions to everybody. So control asks them itself, over a connection of its own, now and then; a processor could only know
+what it has once spoken to. Several endpoints are asked, and what all that answer understand is told: a client does not know which one it will get.
+"""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from control.guard import Guard
+from control.identity.answers import UnknownApisError
+from control.logs import RowLog
+from proxy.auth.messages import API_VERSIONS, NONE, ApiRange, ApiVersionsAnswer, ApiVersionsRequest, RequestHeader, answer_reader, request_writer
+from proxy.errors import ProxyError
+
+__all__ = ["ApiVersions", "common_ranges"]
+
+INTERVAL_S: Final = 60.0
+"""Between two looks at what is known: brokers are upgraded."""
+PAUSE_S: Final = 0.5
+"""After a look that found nothing; it doubles, up to ``MOST_PAUSE_S``, unless somebody wants to know."""
+MOST_PAUSE_S: Final = 30.0
+_MAX_ANSWER: Final = 1 << 20
+_REQUEST: Final = RequestHeader(API_VERSIONS, 0, 1, "framegate")
+Wire = Sequence[Any]
+
+
+def common_ranges(answers: Sequence[Sequence[ApiRange]]) -> tuple[ApiRange, ...]:
+    """What all of them understand, by key."""
+    first, *others = [{item.key: item for item in answer} for answer in answers]
+    found = []
+    for key, mine in sorted(first.items()):
+        same = [mine, *(other[key] for other in others if key in other)]
+        least, most = max(item.least for item in same), min(item.most for item in same)
+        if len(same) == len(answers) and least <= most:
+            found.append(ApiRange(key, least, most))
+    return tuple(found)
+
+
+class ApiVersions:
+    """One upstream's. On the event loop, but for ``ranges``.
+
+    Args:
+        upstream: its name.
+        addresses: of its endpoints, as the link has them.
+        tls: what an endpoint is spoken to with, and the name that its certificate must have, by its host; None for plaintext. May raise ProxyError.
+        timeout_s: for one endpoint's answer.
+    """
+
+    def __init__(
+        self,
+        upstream: str,
+        addresses: Callable[[], Sequence[Wire]],
+        tls: Callable[[str], tuple[ssl.SSLContext, str] | None],
+        log: RowLog,
+        guard: Guard,
+        *,
+        timeout_s: float,
+        interval_s: float = INTERVAL_S,
+        pause_s: float = PAUSE_S,
+    ) -> None:
+        self._upstream: Final = upstream
+        self._addresses: Final = addresses
+        self._tls: Final = tls
+        self._log: Final = log
+        self._guard: Final = guard
+        self._timeout_s: Final = timeout_s
+        self._interval_s: Final = interval_s
+        self._pause_s: Final = pause_s
+        self._ranges: tuple[ApiRange, ...] = ()
+        self._error = "nobody has asked it yet"
+        self._loop: Final = asyncio.get_running_loop()
+        self._wanted: Final = asyncio.Event()
+        self._task: Final = asyncio.create_task(self._run())
+
+    def ranges(self) -> tuple[ApiRange, ...]:
+        """What it understands. Any thread.
+
+        Raises:
+            UnknownApisError: it has not been reached yet, and why.
+        """
+        if not self._ranges:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._wanted.set)
+            raise UnknownApisError(f"what the upstream {self._upstream} understands is not known: {self._error}")
+        return self._ranges
+
+    async def stop(self) -> None:
+        """Ask no more."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        pause_s = self._pause_s
+        while True:
+            try:
+                await self._look()
+            except Exception as error:  # of ours; it costs one look
+                self._error = repr(error)
+                self._guard.failed("api_versions", error)
+            await asyncio.sleep(self._pause_s)
+            if self._ranges and not self._error:
+                pause_s = self._pause_s
+                await asyncio.sleep(self._interval_s)
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._wanted.wait()
+            self._wanted.clear()
+            pause_s = min(2 * pause_s, MOST_PAUSE_S)
+
+    async def _look(self) -> None:
+        """Ask every endpoint, at once. What was known stays when none answers."""
+        asked = await asyncio.gather(*(self._ask(address) for address in self._addresses()), return_exceptions=True)
+        for found in asked:
+            if isinstance(found, BaseException) and not isinstance(found, OSError | ProxyError | EOFError):
+                raise found
+        answers = [found for found in asked if isinstance(found, tuple)]
+        errors = [str(found) or type(found).__name__ for found in asked if isinstance(found, BaseException)]
+        error = "" if answers else errors[0] if errors else "it has no address"
+        if answers:
+            self._ranges = common_ranges(answers)
+        if error and error != self._error:
+            self._log.write("api_versions_failed", level="warning", upstream=self._upstream, error=error)
+        self._error = error
+
+    async def _ask(self, address: Wire) -> tuple[ApiRange, ...]:
+        """What one endpoint understands. Raises OSError (TimeoutError is one), EOFError or ProxyError."""
+        async with asyncio.timeout(self._timeout_s):
+            reader, writer = await self._connect(address)
+            try:
+                request = request_writer(_REQUEST)
+                ApiVersionsRequest().write(request, 0)
+                body = request.message()
+                writer.write(len(body).to_bytes(4, "big") + body)
+                await writer.drain()
+                size = int.from_bytes(await reader.readexactly(4), "big")
+                if size > _MAX_ANSWER:
+                    raise OSError(f"an answer of {size} bytes: it does not speak Kafka's protocol")
+                answer = ApiVersionsAnswer.read(answer_reader(await reader.readexactly(size), _REQUEST), 0)
+            finally:
+                writer.transport.abort()
+        if answer.error != NONE or not answer.ranges:
+            raise OSError(f"ApiVersions is answered with error {answer.error}")
+        return answer.ranges
+
+    async def _connect(self, address: Wire) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        host, family, *rest = address
+        found = self._tls(host)
+        context, name = (None, None) if found is None else found
+        if family == socket.AF_UNIX:
+            return await asyncio.open_unix_connection(rest[0], ssl=context, server_hostname=name)
+        return await asyncio.open_connection(rest[0], rest[1], ssl=context, server_hostname=name)

@@ -1,0 +1,162 @@
+"""Who answers in the control process: what its files held, and hold, and what upstreams understand."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from control.errors import StartError
+from control.fleet import identity as module
+from control.fleet.child import Child
+from control.fleet.identity import Identity
+from control.guard import Guard
+from control.identity.files import IdentityFileError
+from control.identity.passwords import new_credentials
+from control.identity.users_file import UsersFile
+from control.meters import Meters
+from proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
+from proxy.config.sasl import ListenerSasl
+from proxy.config.upstream_sasl import UpstreamSasl
+from proxy.server.messages import QuestionNotice
+from tests.fakes.fleet import MemoryLog
+
+Scenario = Callable[["Rig"], Awaitable[None]]
+
+
+def users(**passwords: str) -> bytes:
+    made = UsersFile()
+    for name, password in passwords.items():
+        made.add(name, new_credentials(password, iterations=4096))
+    return made.text().encode()
+
+
+class Rig:
+    """Two listeners with SASL, one behind a handler, and a process that asks."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "users"
+        self.log, self.meters = MemoryLog(), Meters()
+        sasl = ListenerSasl(mechanisms=("PLAIN",), users=str(self.file))
+        config = ProxyConfig(
+            node="n",
+            listeners=(
+                ListenerConfig(name="a", address="x", upstream="u", protocol="kafka", sasl=sasl),
+                ListenerConfig(name="h", address="x", handler="m:h", protocol="kafka", sasl=sasl),
+                ListenerConfig(name="open", address="x", upstream="u"),
+            ),
+            upstreams=(
+                UpstreamConfig(
+                    name="u", endpoints=("127.0.0.1:1",), sasl=UpstreamSasl(mechanism="PLAIN", user="gate", password_file=str(folder / "ours"))
+                ),
+            ),
+        )
+        self.identity = Identity(config, lambda: {"u": []}, self.meters, self.log, Guard(self.log, self.meters))
+        self.told: list[Any] = []
+        self.link = self
+        self.asked = 0
+
+    def post(self, message: Any) -> None:
+        self.told.append(message)
+
+    async def ask(self, kind: str, desk: str = "listener:a", **row: Any) -> tuple[str, dict[str, Any]]:
+        """What a question of a processor's is answered with."""
+        assert self.identity.questions is not None
+        self.asked += 1
+        notice = QuestionNotice(type="question", number=self.asked, desk=desk, kind=kind, row=row)
+        self.identity.questions.hear(cast(Child, self), notice)
+        while not self.told:
+            await asyncio.sleep(0.001)
+        (answer,) = self.told
+        self.told.clear()
+        return answer["kind"], answer["row"]
+
+    async def is_password(self, password: str, desk: str = "listener:a") -> bool:
+        return (await self.ask("CheckPassword", desk, user="alice", password=password))[0] == "Accepted"
+
+
+def run(folder: Path, scenario: Scenario, data: bytes | None = None) -> Rig:
+    async def main() -> Rig:
+        rig = Rig(folder)
+        rig.file.write_bytes(users(alice="first") if data is None else data)
+        try:
+            async with asyncio.timeout(10):
+                await rig.identity.start()
+                await scenario(rig)
+        finally:
+            await rig.identity.stop()
+        return rig
+
+    return asyncio.run(main())
+
+
+def test_our_own_secrets_are_read_each_time_they_are_asked_for(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        for text in ("first", "second"):
+            (tmp_path / "ours").write_text(text + "\n")
+            assert await rig.ask("WantSecret", "upstreams", credential="u") == ("Secret", {"text": text})
+        assert (await rig.ask("WantSecret", "upstreams", credential="v"))[1] == {"reason": "there is no credential 'v'"}
+        (tmp_path / "ours").unlink()
+        kind, row = await rig.ask("WantScramKeys", "upstreams", credential="u", mechanism="SCRAM-SHA-256", salt="00", iterations=4096)
+        assert (kind, row["reason"]) == ("Unavailable", f"{tmp_path / 'ours'} cannot be read: No such file or directory")
+
+    run(tmp_path, scenario)
+
+
+def test_each_listener_answers_from_its_files(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        assert await rig.is_password("first")
+        assert await rig.is_password("first", "listener:h")
+        assert not await rig.is_password("other")
+        assert (await rig.ask("SupportedApis", "listener:h"))[1] == {"ranges": []}
+        kind, row = await rig.ask("SupportedApis")
+        assert (kind, row["reason"].partition(":")[0]) == ("Unavailable", "what the upstream u understands is not known")
+        assert (await rig.ask("SupportedApis", "listener:open"))[1] == {"reason": "there is no desk listener:open"}
+        assert (rig.identity.files("a"), rig.identity.files("open")) == ((str(rig.file),), ())
+
+    run(tmp_path, scenario)
+
+
+def test_what_is_taken_holds_for_what_is_asked_afterwards_and_what_is_none_is_not_taken(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.identity.take("a", {str(rig.file): users(alice="second")})
+        assert [await rig.is_password("first"), await rig.is_password("second")] == [False, True]
+        assert await rig.is_password("first", "listener:h"), "another listener's"
+        with pytest.raises(IdentityFileError):
+            rig.identity.take("a", {str(rig.file): b"nonsense"})
+        assert await rig.is_password("second")
+
+    run(tmp_path, scenario)
+
+
+def test_a_file_that_changes_is_read_again_and_one_that_is_none_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOOK_S", 0.01)
+
+    async def rows(rig: Rig, event: str, count: int) -> list[dict[str, Any]]:
+        while len(found := [row for row in rig.log.rows if row["event"] == event]) < count:
+            await asyncio.sleep(0.001)
+        return found
+
+    async def scenario(rig: Rig) -> None:
+        rig.file.write_bytes(users(alice="second", bob="x"))
+        await rows(rig, "identity_reloaded", 2)
+        assert [await rig.is_password("first"), await rig.is_password("second")] == [False, True]
+        rig.file.write_bytes(b"canary")
+        failed = await rows(rig, "identity_reload_failed", 2)
+        assert {(row["listener"], row["file"], row["level"]) for row in failed} == {(name, str(rig.file), "error") for name in "ah"}
+        rig.file.unlink()
+        failed = await rows(rig, "identity_reload_failed", 4)
+        assert failed[-1]["reason"] == "cannot be read: No such file or directory"
+        assert await rig.is_password("second")
+        assert "canary" not in str(rig.log.rows)
+
+    run(tmp_path, scenario)
+
+
+def test_a_file_that_is_none_at_the_start_is_the_end_of_it(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        raise AssertionError("it has not started")
+
+    with pytest.raises(StartError, match="users: is no file of users: line 1"):
+        run(tmp_path, scenario, b"nonsense")

@@ -1,0 +1,247 @@
+"""Clients that are not ours prove to a whole framegate who they are, with every mechanism, in plaintext and within TLS; and those who cannot go no
+further. Behind it is a server that speaks as much of Kafka's protocol as they ask for and knows nothing of SASL.
+"""
+
+import contextlib
+import importlib.util
+import json
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from jwt.algorithms import ECAlgorithm
+
+pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
+
+import confluent_kafka
+from confluent_kafka.admin import AdminClient
+
+from control.demo.certificates import Certificates, create
+from control.identity.passwords import new_credentials
+from control.identity.users_file import changing
+from proxy.auth.server import MECHANISMS
+from tests.fakes import kafka_server
+from tests.fakes.framegate import Framegate
+from tests.fakes.sasl_frames import handshake, versions
+from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+USER, PASSWORD = "alice, of =accounts", "canary-7f3a9c-do-not-log"
+ISSUER, AUDIENCE = "https://id.example.com", "kafka"
+
+
+class Issuer:
+    """Signs tokens."""
+
+    def __init__(self, folder: Path) -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        public = json.loads(ECAlgorithm.to_jwk(self._key.public_key()))
+        (folder / "jwks.json").write_text(json.dumps({"keys": [{**public, "kid": "k"}]}))
+
+    def token(self, lifetime_s: float = 3600, **claims: Any) -> str:
+        usual = {"iss": ISSUER, "aud": AUDIENCE, "sub": USER, "exp": time.time() + lifetime_s}
+        return jwt.encode({**usual, **claims}, self._key, "ES256", headers={"kid": "k"})
+
+
+class Rig:
+    """A framegate with two listeners that ask for SASL, in plaintext and within TLS.
+
+    Attributes:
+        asked: keys of the requests that the server behind it got.
+    """
+
+    def __init__(self, folder: Path, certificates: Certificates, undo: contextlib.ExitStack, **sasl: Any) -> None:
+        self.folder = folder
+        self.certificates = certificates
+        self.issuer = Issuer(folder)
+        self.asked: list[int] = []
+        self._server = _kafka_server(folder)
+        self.upstream = ScriptedUpstream(self._serve)
+        undo.callback(self.upstream.close)
+        self.put_user(USER, PASSWORD)
+        tokens = {"jwks": "jwks.json", "issuer": ISSUER, "audience": AUDIENCE, "scopes": ["produce"]}
+        common = {
+            "upstream": "kafka",
+            "protocol": "kafka",
+            "max_receive_size": "1MiB",
+            "timeouts": {"failed_authentication": "0ms"},
+            "sasl": {"mechanisms": list(MECHANISMS), "users": "users", "tokens": tokens, **sasl},
+        }
+        tls = {"certificate": str(certificates.server), "key": str(certificates.server_key)}
+        config = {
+            "memory_pool": {"size": "16MiB"},
+            "listeners": [{"name": "plain", "address": "127.0.0.1:0", **common}, {"name": "tls", "address": "127.0.0.1:0", **common, "tls": tls}],
+            "upstreams": [{"name": "kafka", "endpoints": [self.upstream.address]}],
+        }
+        self.proxy = undo.enter_context(Framegate(folder, config))
+
+    def put_user(self, name: str, password: str) -> None:
+        """As ``framegate users add`` does."""
+        with changing(self.folder / "users") as users:
+            users.add(name, new_credentials(password, iterations=4096), replace=True)
+
+    def _serve(self, sock: socket.socket) -> None:
+        server = self._server()
+        while True:
+            request = read_frame(sock)
+            self.asked.append(int.from_bytes(request[:2], "big"))
+            answer = server.handle(request, None)
+            if not isinstance(answer, bytes):
+                return
+            sock.sendall(frame(answer))
+
+    def settings(self, listener: str, mechanism: str, password: str = PASSWORD, user: str = USER, token: Callable[[], str] | None = None) -> Any:
+        """Of a client of librdkafka's."""
+        port = self.proxy.address(listener)[1]
+        (self.folder / "port").write_text(str(port))
+        found: dict[str, Any] = {
+            "bootstrap.servers": f"127.0.0.1:{port}",
+            "security.protocol": "SASL_PLAINTEXT" if listener == "plain" else "SASL_SSL",
+            "sasl.mechanisms": mechanism,
+            "log_level": 0,
+            "reconnect.backoff.ms": 10_000,
+            "reconnect.backoff.max.ms": 10_000,
+        }
+        if listener == "tls":
+            found |= {"ssl.ca.location": str(self.certificates.ca), "ssl.endpoint.identification.algorithm": "none"}
+        if mechanism == "OAUTHBEARER":
+            made = token or (lambda: self.issuer.token(scope="produce consume"))
+            return {**found, "oauth_cb": lambda _: (made(), time.time() + 3600)}
+        return {**found, "sasl.username": user, "sasl.password": password}
+
+    def wait_since(self, count: int, **fields: Any) -> dict[str, Any]:
+        """The first row with these fields behind so many."""
+        return self.proxy.wait_row(lambda row: row in self.proxy.rows[count:] and fields.items() <= row.items())
+
+    def refusal(self, settings: dict[str, Any]) -> str:
+        """What a client that is refused prints, once its connection has ended."""
+        errors: list[str] = []
+        failed = threading.Event()
+
+        def on_error(error: confluent_kafka.KafkaError) -> None:
+            if error.code() == confluent_kafka.KafkaError._AUTHENTICATION:
+                errors.append(error.str())
+                failed.set()
+
+        client = confluent_kafka.Producer({**settings, "error_cb": on_error})
+        deadline = time.monotonic() + 20
+        while not failed.is_set() and time.monotonic() < deadline:
+            client.poll(0.02)
+        return errors[0] if errors else ""
+
+
+def _kafka_server(folder: Path) -> Any:
+    """The class, of a copy that looks for its port in the folder."""
+    shutil.copy(kafka_server.__file__, folder / "served.py")
+    spec = importlib.util.spec_from_file_location("served", folder / "served.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.KafkaServer
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return create(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[Rig]:
+    with contextlib.ExitStack() as undo:
+        yield Rig(tmp_path_factory.mktemp("sasl"), certificates, undo)
+
+
+@pytest.mark.parametrize("listener", ["plain", "tls"])
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_who_proves_who_it_is_is_answered_and_named(rig: Rig, listener: str, mechanism: str) -> None:
+    before, rows = len(rig.asked), len(rig.proxy.rows)
+    client = AdminClient(rig.settings(listener, mechanism))
+    found = client.list_topics(timeout=20)
+    assert (found.cluster_id, list(found.topics)) == (kafka_server.CLUSTER, [kafka_server.TOPIC])
+    assert set(rig.asked[before:]) <= {kafka_server.METADATA, kafka_server.API_VERSIONS}, "SASL is none of the upstream's"
+    del client, found
+    closed = rig.wait_since(rows, event="closed", listener=listener)
+    assert (closed["principal"], closed["cause"]) == (USER, "peer_closed")
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "user", "password", "words", "detail"),
+    [
+        ("PLAIN", USER, "wrong", "Authentication failed: Invalid username or password", "PLAIN: wrong password"),
+        ("PLAIN", "nobody", PASSWORD, "Authentication failed: Invalid username or password", "PLAIN: no such user"),
+        ("SCRAM-SHA-256", USER, "wrong", "due to invalid credentials with SASL mechanism SCRAM-SHA-256", "SCRAM-SHA-256: "),
+        ("SCRAM-SHA-512", "nobody", PASSWORD, "due to invalid credentials with SASL mechanism SCRAM-SHA-512", "SCRAM-SHA-512: "),
+    ],
+)
+def test_who_cannot_is_told_what_kafka_says_and_goes_no_further(rig: Rig, mechanism: str, user: str, password: str, words: str, detail: str) -> None:
+    before, rows = len(rig.asked), len(rig.proxy.rows)
+    assert words in rig.refusal(rig.settings("plain", mechanism, password, user))
+    row = rig.wait_since(rows, event="closed", cause="auth_failed")
+    assert row["detail"].startswith(detail)
+    assert (row["side"], row["principal"], len(rig.asked)) == ("downstream", None, before)
+
+
+@pytest.mark.parametrize(
+    ("claims", "detail"),
+    [
+        ({"exp": 1_700_000_000, "scope": "produce"}, "OAUTHBEARER: token: expired"),
+        ({"aud": "others", "scope": "produce"}, "OAUTHBEARER: token: for the audience 'others'"),
+        ({"scope": "consume"}, "OAUTHBEARER: token: lacks the scope produce"),
+    ],
+)
+def test_a_token_that_is_not_good_is_refused(rig: Rig, claims: dict[str, Any], detail: str) -> None:
+    rows = len(rig.proxy.rows)
+    assert rig.refusal(rig.settings("tls", "OAUTHBEARER", token=lambda: rig.issuer.token(**claims)))
+    row = rig.wait_since(rows, event="closed", cause="auth_failed")
+    assert row["detail"].startswith(detail)
+
+
+def test_a_user_that_is_added_while_it_runs_may_come_in_and_one_whose_password_is_another_may_not(rig: Rig) -> None:
+    settings = rig.settings("plain", "PLAIN", "first", "bob")
+    assert rig.refusal(settings)
+    for password in ("first", "second"):
+        rows = len(rig.proxy.rows)
+        rig.put_user("bob", password)
+        for name in ("plain", "tls"):
+            rig.wait_since(rows, event="identity_reloaded", listener=name)
+        assert AdminClient(rig.settings("plain", "PLAIN", password, "bob")).list_topics(timeout=20).topics
+    assert rig.refusal(settings), "the old password"
+
+
+def test_a_file_of_users_that_is_none_changes_nothing_and_is_named(rig: Rig) -> None:
+    good, rows = (rig.folder / "users").read_text(), len(rig.proxy.rows)
+    (rig.folder / "users").write_text("nonsense\n")
+    row = rig.wait_since(rows, event="identity_reload_failed")
+    assert (row["level"], row["file"]) == ("error", str(rig.folder / "users"))
+    assert "is no file of users: line 1" in row["reason"]
+    assert AdminClient(rig.settings("plain", "SCRAM-SHA-256")).list_topics(timeout=20).topics
+    (rig.folder / "users").write_text(good)
+
+
+def test_what_the_upstream_understands_is_told_before_anybody_has_said_who_he_is(rig: Rig) -> None:
+    with rig.proxy.connect("plain") as client:
+        client.sendall(frame(versions(0, 5)))
+        answer = read_frame(client)
+        keys = [int.from_bytes(answer[at : at + 2], "big") for at in range(10, len(answer), 6)]
+        assert keys == [kafka_server.METADATA, 17, kafka_server.API_VERSIONS, 36]
+        client.sendall(frame(handshake("SCRAM-SHA-1", 6)))
+        refused = read_frame(client)
+        assert all(name.encode() in refused for name in MECHANISMS)
+        assert client.recv(1) == b""
+        assert rig.proxy.closed_row(client)["cause"] == "auth_failed"
+
+
+def test_no_password_is_anywhere(rig: Rig) -> None:
+    printed = json.dumps(rig.proxy.rows) + rig.proxy.errors
+    assert PASSWORD not in printed
+    assert "identity_reloaded" in printed
+    for pid in (rig.proxy.process.pid, *rig.proxy.processors):
+        assert PASSWORD.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
