@@ -156,7 +156,7 @@ def test_a_field_of_which_nothing_is_said_does_not_pass(copy: Path) -> None:
 
 CAUSE = {
     "proxy/cause.py": ('    HANDLER_CLOSED = "handler_closed"  # a handler asked for it\n', '    ADDED = "added"\n'),
-    PROTO: ("  CAUSE_HANDLER_CLOSED = 23;\n", "  // Added.\n  CAUSE_ADDED = 24;\n"),
+    PROTO: ("  CAUSE_SESSION_EXPIRED = 24;\n", "  // Added.\n  CAUSE_ADDED = 25;\n"),
 }
 CLOSED = """
 from control.service.convert import cause_name, channel_message

@@ -38,7 +38,7 @@ from proxy.auth.messages import (
 )
 from proxy.auth.oauthbearer import OAUTHBEARER, OAuthBearerServer
 from proxy.auth.plain import PLAIN, PlainServer
-from proxy.auth.questions import CredentialSource, Inquiry, KnownApis, SupportedApis
+from proxy.auth.questions import CredentialSource, Inquiry, KnownApis, SupportedApis, Unavailable
 from proxy.auth.scram import HASHES, ScramServer, new_nonce
 from proxy.auth.server_state import (
     AUTHENTICATE,
@@ -60,6 +60,9 @@ from proxy.network.transport import DONE, WANT_READ, WANT_WRITE, Identity
 __all__ = ["MECHANISMS", "SaslServerAuthenticator", "SaslServerAuthenticators", "SaslServerSettings", "Session"]
 
 MECHANISMS: Final = (PLAIN, *HASHES, OAUTHBEARER)
+PROTOCOL: Final = "protocol"
+Count = Callable[[str, str], None]
+"""Is told of each end: the mechanism, and why not (``proxy.cells.AUTHENTICATION_ERRORS``)."""
 _NS_PER_MS: Final = 1_000_000
 _MAX_LIFETIME_MS: Final = 1 << 40  # 35 years: no sum overflows
 _ENDED: Final = 1  # on the selector's clock: long ago
@@ -73,11 +76,13 @@ class SaslServerSettings:
         mechanisms: that are enabled, as they are listed to who asks for another one.
         max_session_ms: after so long they have to do it again (Kafka's ``connections.max.reauth.ms``); 0: never.
         max_frame: bytes of a frame before they are known (Kafka's ``sasl.server.max.receive.size``).
+        reauthenticates: they may do it in the connection that they have; else they are not told how long the answer is good, and connect again.
     """
 
     mechanisms: tuple[str, ...]
     max_session_ms: int = 0
     max_frame: int = MAX_FRAME
+    reauthenticates: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +110,8 @@ class SaslServerAuthenticator(Authenticator):
         *,
         session: Session | None = None,
         nonce: Callable[[], str] = new_nonce,
+        count: Count = lambda mechanism, error: None,
+        identity: Identity | None = None,
     ) -> None:
         super().__init__()
         self.mechanism_name: str = ""
@@ -115,6 +122,9 @@ class SaslServerAuthenticator(Authenticator):
         self._source: Final = source
         self._session: Final = session
         self._nonce: Final = nonce
+        self._count: Final = count
+        self._identity: Final = identity
+        self._failure: str = PROTOCOL
         self._state: ServerState = INITIAL if session is None else REAUTHENTICATE
         self._frames: FrameExchange | None = None
         self._waker: Waker | None = None
@@ -133,6 +143,16 @@ class SaslServerAuthenticator(Authenticator):
             return WANT_WRITE
         if self.complete:
             return DONE
+        try:
+            code = self._step(frames)
+        except AuthenticationError:
+            self._count(self.mechanism_name, self._failure)
+            raise
+        if code == DONE:
+            self._count(self.mechanism_name, "")
+        return code
+
+    def _step(self, frames: FrameExchange) -> i64:
         if self._inquiry is not None:
             return self._on_answer(frames, self._inquiry)
         body = frames.receive()
@@ -191,6 +211,7 @@ class SaslServerAuthenticator(Authenticator):
             raise AuthenticationError(f"version {header.version} of SaslHandshake")
         name = HandshakeRequest.read(reader).mechanism
         if name not in self._settings.mechanisms:
+            self._failure = "mechanism"
             raise AuthenticationError(f"Unsupported SASL mechanism {name[:100]!r}", answer=self._handshake_answer(UNSUPPORTED_SASL_MECHANISM))
         if self._session is not None and name != self._session.mechanism:
             self._move(ServerEvent.MECHANISM_CHANGED)
@@ -233,6 +254,7 @@ class SaslServerAuthenticator(Authenticator):
         if answer is None:
             return WAIT
         self._inquiry = None
+        self._failure = "unavailable" if isinstance(answer, Unavailable) else PROTOCOL
         mechanism = self._mechanism
         try:
             if mechanism is None:
@@ -278,10 +300,12 @@ class SaslServerAuthenticator(Authenticator):
         bounds = [bound for bound in (mechanism.lifetime_ms, self._settings.max_session_ms or None) if bound is not None]
         if bounds:
             lifetime = min(*bounds, _MAX_LIFETIME_MS)
-            self.lifetime_ms = max(lifetime, 0)
+            self.lifetime_ms = max(lifetime, 0) if self._settings.reauthenticates else 0
             self.expires_ns = max(waker.now_ns() + lifetime * _NS_PER_MS, _ENDED)
         self._move(ServerEvent.PROVED)
         self.principal = mechanism.principal
+        if self._identity is not None:
+            self._identity.mechanism = self.mechanism_name
         self.complete = self._state is COMPLETE
 
     def _token_answer(self, answer: TokenAnswer) -> bytes:
@@ -293,6 +317,8 @@ class SaslServerAuthenticator(Authenticator):
 
     def _refusal(self, reason: str, told: str) -> AuthenticationError:
         """The end, with what the client is told, if it speaks in requests; a bare token has no place for it."""
+        if self._failure == PROTOCOL:
+            self._failure = "credentials"
         again = "re-authentication" if self._session is not None else "authentication"
         message = told or f"Authentication failed during {again} due to invalid credentials with SASL mechanism {self.mechanism_name}"
         answer = self._token_answer(TokenAnswer(SASL_AUTHENTICATION_FAILED, message))
@@ -311,10 +337,23 @@ class SaslServerAuthenticator(Authenticator):
 class SaslServerAuthenticators(AuthenticatorFactory):
     """Those of one listener's clients."""
 
-    def __init__(self, settings: SaslServerSettings, source: CredentialSource, nonce: Callable[[], str] = new_nonce) -> None:
+    def __init__(
+        self,
+        settings: SaslServerSettings,
+        source: CredentialSource,
+        nonce: Callable[[], str] = new_nonce,
+        count: Count = lambda mechanism, error: None,
+    ) -> None:
         self._settings: Final = settings
         self._source: Final = source
         self._nonce: Final = nonce
+        self._count: Final = count
 
     def make(self, identity: Identity) -> SaslServerAuthenticator:
-        return SaslServerAuthenticator(self._settings, self._source, nonce=self._nonce)
+        return SaslServerAuthenticator(self._settings, self._source, nonce=self._nonce, count=self._count, identity=identity)
+
+    def again(self, identity: Identity, principal: str) -> SaslServerAuthenticator | None:
+        if not self._settings.reauthenticates:
+            return None
+        session = Session(principal, identity.mechanism)
+        return SaslServerAuthenticator(self._settings, self._source, session=session, nonce=self._nonce, count=self._count)

@@ -12,6 +12,7 @@ from proxy.cause import ORDERLY_CAUSES, Cause
 __all__ = [
     "ACCEPT_ERRORS",
     "ACTION",
+    "AUTHENTICATION_ERRORS",
     "CAUSE",
     "CAUSES",
     "CONNECTION_BOUNDS",
@@ -28,6 +29,8 @@ __all__ = [
     "LAG_BOUNDS",
     "LISTENER",
     "LOOP_STATES",
+    "MECHANISM",
+    "MECHANISMS",
     "MEMORY_KIND",
     "MEMORY_KINDS",
     "METRICS",
@@ -83,6 +86,7 @@ MEMORY_KIND: Final = "framegate.memory.kind"
 QUEUE: Final = "framegate.queue"
 TASK: Final = "framegate.task"
 ACTION: Final = "framegate.handler.action"
+MECHANISM: Final = "framegate.sasl.mechanism"
 
 RATE_LEVEL: Final = "framegate.rate.level"
 
@@ -96,6 +100,10 @@ TAP_DROP_REASONS: Final = ("queue_full", "disk_full", "disk_error", "sampled", "
 TAP_DIRECTIONS: Final = ("request", "response")
 HANDLER_ACTIONS: Final = ("pass", "frame", "nothing", "answer", "close", "failed")
 """What a handler may have done with a frame, in the order of the link's numbers (``proxy.handler.wire``)."""
+MECHANISMS: Final = ("", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+"""Of SASL; none while a client has not chosen one."""
+AUTHENTICATION_ERRORS: Final = ("", "credentials", "mechanism", "protocol", "unavailable")
+"""Why a client is not who it says: what it proved it with is not good, its mechanism is not enabled, it broke the rules, or nobody could say."""
 RATE_LEVELS: Final = ("node", "listener", "address")
 """Whose rates there are. Addresses have no series of their own: there are too many."""
 FAULT_PLACES: Final = ("channel", "callback", "timer", "descriptor", "command", "loop", "tap", "pool")
@@ -202,6 +210,15 @@ METRICS: Final = (
     ),
     _metric("tls.handshake.duration", "histogram", "s", "Time of one TLS handshake.", _SIDE, (ERROR_TYPE, TLS_ERRORS), bounds=HANDSHAKE_BOUNDS),
     _metric("tls.handshake.active", "gauge", "{handshake}", "TLS handshakes in progress.", _SIDE),
+    _metric(
+        "authentication.count",
+        "counter",
+        "{authentication}",
+        "Times that clients proved by SASL who they are, or did not.",
+        _LISTENER,
+        (MECHANISM, MECHANISMS),
+        (ERROR_TYPE, AUTHENTICATION_ERRORS),
+    ),
     _metric("frame.count", "counter", "{frame}", "Whole frames received from, and sent to, each side.", _SIDE, _DIRECTION, _LISTENER),
     _metric("io", "counter", "By", "Bytes of frames, headers counted, received from and sent to each side.", _SIDE, _DIRECTION, _LISTENER),
     _metric("read.count", "counter", "{read}", "Reads that gave bytes.", _SIDE, _LISTENER),

@@ -16,7 +16,7 @@ from proxy.network.authenticator import WAIT, Authenticator, Waker
 from proxy.network.channel_callbacks import ChannelCallbacks
 from proxy.network.epoll import BROKEN, EPOLLIN, EPOLLOUT, EPOLLRDHUP, UNREGISTERED
 from proxy.network.event_loop import EventLoop
-from proxy.network.frame_exchange import FrameExchange
+from proxy.network.frame_exchange import TransportFrames
 from proxy.network.memory_pool import Account
 from proxy.network.options import ChannelOptions
 from proxy.network.refusals import Refused
@@ -65,7 +65,7 @@ class Authentication(Waker):
     ) -> None:
         self.authenticator: Authenticator = authenticator
         self.refusal: AuthenticationError | None = None
-        self.frames: Final = FrameExchange(transport, account, options.side)
+        self.frames: Final = TransportFrames(transport, account, options.side)
         self._channel: ChannelCallbacks | None = channel
         self._loop: Final = loop
         self._socket: Final = sock

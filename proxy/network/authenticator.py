@@ -12,7 +12,8 @@ Contract, held by one check suite over every implementation:
   sends the error's ``answer``, if it has one, and closes with the cause ``auth_failed``, whatever else comes in between.
 - ``close`` is called on every way out, of one that is complete as soon as it is; and may be called twice.
 
-Left for later: to authenticate again, before ``expires_ns``, a channel will ask its factory for another one.
+To authenticate again, before ``expires_ns``, a client whose channel is READY is given another one (``AuthenticatorFactory.again``), whose frames go
+between those of the traffic (``proxy.relay.session``).
 """
 
 import abc
@@ -111,6 +112,10 @@ class AuthenticatorFactory(abc.ABC):
         Raises:
             AuthenticationError: what that told is enough to refuse the peer; the channel is closed at once.
         """
+
+    def again(self, identity: Identity, principal: str) -> Authenticator | None:
+        """One for a client that is known, and is to prove once more that it is the same; None: nobody has to do that here."""
+        return None
 
 
 class HandshakeAuthenticator(Authenticator):

@@ -5,6 +5,7 @@ header and one for its body, so that nothing has to be handed on to the channel.
 held is booked at the memory pool; while memory is short a body is read only when all of it is in the kernel (``MEMORY.md``).
 """
 
+import abc
 from typing import Final
 
 from mypy_extensions import i64
@@ -15,17 +16,51 @@ from proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, Account
 from proxy.network.send import Send
 from proxy.network.transport import Transport
 
-__all__ = ["MAX_FRAME", "FrameExchange"]
+__all__ = ["MAX_FRAME", "FrameExchange", "TransportFrames"]
 
 MAX_FRAME: Final = 524288  # Kafka's sasl.server.max.receive.size
 ONE_READ: Final = 262144
 
 
-class FrameExchange:
+class FrameExchange(abc.ABC):
     """Frames from and to one peer. ``[int32 size][body]``, whatever the framing of the traffic that follows.
 
     Attributes:
         max_size: bytes of a body, at most; the value in force when the header is whole decides. Who authenticates may set it.
+    """
+
+    def __init__(self) -> None:
+        self.max_size: i64 = MAX_FRAME
+
+    @property
+    @abc.abstractmethod
+    def is_sending(self) -> bool:
+        """What was sent is not out, to the last byte."""
+
+    @abc.abstractmethod
+    def receive(self) -> bytes | None:
+        """The body of the next frame; None while it is not whole.
+
+        Raises:
+            AuthenticationError: the frame is larger than ``max_size``, or its size is negative.
+            WrongProtocolError: the first frame is none.
+            TransportError: the network failed.
+        """
+
+    @abc.abstractmethod
+    def send(self, body: bytes) -> bool:
+        """Send a frame; True when it is out.
+
+        Raises:
+            InternalError: the last one is not.
+            TransportError: the network failed.
+        """
+
+
+class TransportFrames(FrameExchange):
+    """Those before the channel's own begin.
+
+    Attributes:
         ended: the peer sends no more; there will be no other frame.
         awaits_memory: the last ``receive`` gave nothing because memory is short.
         reads_out: memory does not matter: no more will come than is here.
@@ -33,7 +68,7 @@ class FrameExchange:
     """
 
     def __init__(self, transport: Transport, account: Account, side: Side) -> None:
-        self.max_size: i64 = MAX_FRAME
+        super().__init__()
         self.ended: bool = False
         self.awaits_memory: bool = False
         self.reads_out: bool = False
@@ -56,17 +91,9 @@ class FrameExchange:
 
     @property
     def is_sending(self) -> bool:
-        """What was sent is not out, to the last byte."""
         return self._send.active or self._transport.pending_write != 0
 
     def receive(self) -> bytes | None:
-        """The body of the next frame; None while it is not whole, and never again when ``ended``.
-
-        Raises:
-            AuthenticationError: the frame is larger than ``max_size``, or its size is negative.
-            WrongProtocolError: the first frame is none.
-            TransportError: the network failed.
-        """
         self.awaits_memory = False
         if self._size < 0 and (not self._read(HEADER - i64(len(self._staged))) or not self._judge()):
             return None
@@ -82,12 +109,6 @@ class FrameExchange:
         return body
 
     def send(self, body: bytes) -> bool:
-        """Send a frame; True when it is out.
-
-        Raises:
-            InternalError: the last one is not.
-            TransportError: the network failed.
-        """
         if self.is_sending:
             raise InternalError("one frame at a time")
         data = INT32.header_of(len(body)) + body

@@ -86,6 +86,10 @@ class Counts:
         self.histograms: Final[list[Histogram]] = []
         self._block: Final = block
 
+    def count(self, cell: i64) -> None:
+        """Count one, for who is not compiled and does it rarely."""
+        self.cells[cell] += 1
+
     def histogram(self, name: str, *values: str) -> Histogram:
         """A histogram of the block, to be observed; arguments as those of ``Block.at``."""
         made = Histogram(self._block.metric(name).bounds, self._block.at(name, *values))

@@ -11,7 +11,7 @@ from proxy.cause import Cause
 from proxy.network import mute
 from proxy.network.run import Buffer, Run
 from proxy.network.write_half import WriteHalf
-from proxy.relay import ending, handling, opening, passing, verdicts
+from proxy.relay import ending, handling, opening, passing, session, verdicts
 from proxy.relay.handled_connection import Request
 from proxy.relay.handled_pair import Handled, HandledLeg
 from proxy.relay.pair import Leg, LegMaker, Pair
@@ -74,6 +74,8 @@ class HandlerLeg(HandledLeg):
     def received(self, run: Run) -> None:
         channel = self.channel
         assert channel is not None, "a leg that is told of has a channel"
+        if self.is_client and self.pair.route.authenticates:
+            session.check(self.pair, channel, run)
         out = self.forward_to
         if self.handles:
             handling.received(self, channel, run)

@@ -15,6 +15,7 @@ from proxy.relay.leg import RelayLeg
 from proxy.relay.opening import ACCEPTED
 from proxy.relay.pair import Leg, LegMaker, Pair, PairOwner
 from proxy.relay.route import Route
+from proxy.relay.session import SessionLeg
 from proxy.relay.upstream import Endpoint
 from proxy.relay.watcher import PairWatcher
 from proxy.tap.frame_tap import FrameTap
@@ -81,7 +82,7 @@ class _Pairs(PairOwner):
 
     def make_leg(self, pair: Pair, *, is_client: bool) -> Leg:
         if pair.route.handler is None:
-            return RelayLeg(pair, is_client=is_client)
+            return SessionLeg(pair, is_client=is_client) if pair.route.authenticates else RelayLeg(pair, is_client=is_client)
         assert self._handled is not None, "a route with a handler comes with what hands frames over"
         return self._handled.make_leg(pair, is_client=is_client)
 

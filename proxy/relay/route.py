@@ -27,6 +27,7 @@ class Route:
         waits_before_data: a client that ends its stream before its first byte may read what the server says first.
         counters: what is counted.
         handler: frames go to one, and this is what it counts; None: there is none.
+        authenticates: clients authenticate by SASL, and may have to do it again.
         logins: who we are to the upstream; None: it does not ask.
     """
 
@@ -42,6 +43,7 @@ class Route:
         waits_before_data: bool,
         counters: ListenerCounters,
         handler: HandlerMetrics | None = None,
+        authenticates: bool = False,
         logins: Logins | None = None,
     ) -> None:
         self.listener: Final = listener
@@ -54,4 +56,5 @@ class Route:
         self.waits_before_data: Final[bool] = waits_before_data
         self.counters: Final = counters
         self.handler: Final = handler
+        self.authenticates: Final[bool] = authenticates
         self.logins: Final = logins

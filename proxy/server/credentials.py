@@ -27,14 +27,9 @@ def desk_of_listener(name: str) -> str:
 
 
 class Credentials:
-    """All that are open. ``attach`` comes before the first question.
-
-    Attributes:
-        refused: questions that were not passed on, since there were too many, or one was too long.
-    """
+    """All that are open. ``attach`` comes before the first question."""
 
     def __init__(self) -> None:
-        self.refused: int = 0
         self._open: Final[dict[int, Inquiry]] = {}
         self._numbers: Final[dict[Inquiry, int]] = {}
         self._asked: int = 0
@@ -60,9 +55,9 @@ class Credentials:
             return
         kind, row = row_of(inquiry.question)
         if len(self._open) >= MAX_OPEN:
-            self._refuse(inquiry, f"{MAX_OPEN} questions of this processor wait for an answer")
+            inquiry.settle(Unavailable(f"{MAX_OPEN} questions of this processor wait for an answer"))
         elif sum(len(value) for value in row.values() if isinstance(value, str)) > MAX_QUESTION:
-            self._refuse(inquiry, f"{kind} of more than {MAX_QUESTION} characters")
+            inquiry.settle(Unavailable(f"{kind} of more than {MAX_QUESTION} characters"))
         else:
             self._asked += 1
             self._open[self._asked] = inquiry
@@ -101,10 +96,6 @@ class Credentials:
         self._numbers.clear()
         for inquiry in waiting:
             inquiry.settle(Unavailable("the link to the control process is gone"))
-
-    def _refuse(self, inquiry: Inquiry, reason: str) -> None:
-        self.refused += 1
-        inquiry.settle(Unavailable(reason))
 
 
 class _Desk(CredentialSource):

@@ -7,6 +7,7 @@ start: limits, the pool's share, endpoints, quotas, the tap.
 import socket
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
+from proxy.cells import LISTENER_BLOCK
 from proxy.config.address import parse_address
 from proxy.config.limits import LimitsInForce, limits_from_wire
 from proxy.config.model import (
@@ -181,6 +182,7 @@ class Settings:
             waits_before_data=listener.half_close_before_data == "wait",
             counters=counters,
             handler=None if listener.handler is None else HandlerMetrics(counters),
+            authenticates=listener.sasl is not None,
             logins=None if upstream is None else self._logins[upstream.name],
         )
 
@@ -192,8 +194,13 @@ class Settings:
         from proxy.auth.server import SaslServerAuthenticators, SaslServerSettings
         from proxy.server.credentials import desk_of_listener
 
-        settings = SaslServerSettings(sasl.mechanisms, sasl.max_session_ms, sasl.max_frame)
-        return SaslServerAuthenticators(settings, self.credentials.desk(desk_of_listener(listener.name)))
+        counts = self.counters.listeners[listener.name].counts
+
+        def count(mechanism: str, error: str) -> None:
+            counts.count(LISTENER_BLOCK.at("framegate.authentication.count", mechanism, error))
+
+        settings = SaslServerSettings(sasl.mechanisms, sasl.max_session_ms, sasl.max_frame, reauthenticates=listener.handler is None)
+        return SaslServerAuthenticators(settings, self.credentials.desk(desk_of_listener(listener.name)), count=count)
 
     def _upstream_logins(self, upstream: UpstreamConfig) -> "Logins | None":
         """Who we are to an upstream; None: it does not ask."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from proxy.clock import Clock
+from proxy.network.authenticator import AuthenticatorFactory
 from proxy.network.connection_id import ConnectionIds
 from proxy.network.framing import Framing
 from proxy.network.int32 import INT32
@@ -96,6 +97,8 @@ class World:
         cut_requests, cut_answers: large frames of that direction pass in pieces.
         requests: the way to handler processes, which get the frames.
         serves: they answer: there is no upstream.
+        authenticators: of clients; None: whoever comes is nobody.
+        refusal_ms: from a refusal to its answer.
         logins: who we are to the upstream.
         others: options of both sides' channels.
 
@@ -127,6 +130,8 @@ class World:
         upstream_framing: Framing | None = None,
         requests: RequestChannel | None = None,
         serves: bool = False,
+        authenticators: AuthenticatorFactory | None = None,
+        refusal_ms: int = 0,
         logins: Logins | None = None,
     ) -> None:
         self.clock = HandClock()
@@ -151,6 +156,8 @@ class World:
             tls=client_tls,
             framing=framing,
             onward=onward if translates else None,
+            authenticators=authenticators,
+            failed_authentication_delay_ns=refusal_ms * 1_000_000,
             **common,
             **(cut if cut_requests else {}),
         )
@@ -177,6 +184,7 @@ class World:
             waits_before_data=waits_before_data,
             counters=counters,
             handler=None if requests is None else HandlerMetrics(counters),
+            authenticates=authenticators is not None,
             logins=logins,
         )
         handled = None if requests is None else HandlerLegs(requests)

@@ -239,6 +239,31 @@ def test_what_the_upstream_understands_is_told_before_anybody_has_said_who_he_is
         assert rig.proxy.closed_row(client)["cause"] == "auth_failed"
 
 
+def test_a_session_that_ends_is_begun_anew_in_the_same_connection(tmp_path: Path, certificates: Certificates) -> None:
+    """Real time: the client's own timer begins it, and none lasts less than a second."""
+    with contextlib.ExitStack() as undo:
+        rig = Rig(tmp_path, certificates, undo, max_session="1500ms")
+        client = AdminClient(rig.settings("tls", "SCRAM-SHA-256"))
+        deadline = time.monotonic() + 6
+        while time.monotonic() < deadline:
+            assert client.list_topics(timeout=20).topics
+            time.sleep(0.05)
+        labels = {"framegate_listener": "tls", "framegate_sasl_mechanism": "SCRAM-SHA-256"}
+        found = rig.proxy.metric("framegate_authentication_count_total", **labels)
+        assert rig.proxy.metric("framegate_connection_accepted_total", framegate_listener="tls") <= 2, "of librdkafka's, one may be the bootstrap"
+        assert found >= 4
+        assert {row["cause"] for row in rig.proxy.rows if row["event"] == "closed"} <= {"peer_closed"}
+        assert set(rig.asked) <= {kafka_server.METADATA, kafka_server.API_VERSIONS}
+
+
+def test_what_became_of_logins_is_counted(rig: Rig) -> None:
+    labels = {"framegate_listener": "plain", "framegate_sasl_mechanism": "PLAIN"}
+    assert rig.proxy.metric("framegate_authentication_count_total", **labels) >= 2
+    assert rig.proxy.metric("framegate_authentication_count_total", **labels, error_type="credentials") >= 2
+    assert rig.proxy.metric("framegate_authentication_count_total", framegate_listener="plain", error_type="mechanism") == 1
+    assert rig.proxy.metric("framegate_authentication_questions_refused_total") == 0
+
+
 def test_no_password_is_anywhere(rig: Rig) -> None:
     printed = json.dumps(rig.proxy.rows) + rig.proxy.errors
     assert PASSWORD not in printed

@@ -9,7 +9,7 @@ from proxy.auth.messages import ApiRange
 from proxy.auth.questions import Answer, CredentialSource, Inquiry, Question
 from proxy.errors import AuthenticationError
 from proxy.network.authenticator import WAIT, Authenticator
-from proxy.network.frame_exchange import FrameExchange
+from proxy.network.frame_exchange import TransportFrames
 from proxy.network.memory_pool import MemoryPool
 from proxy.network.transport import DONE, WANT_READ
 from tests.fakes.clock import SECOND, FakeClock
@@ -103,7 +103,7 @@ class Talk:
         self.alarm.clock.now = 1000 * SECOND
         ours, self.peer = memory_transports(1 << 20)
         self.pool = MemoryPool(1 << 20, self.alarm.clock.now_ns)
-        self.frames = FrameExchange(ours, self.pool.common, "downstream")
+        self.frames = TransportFrames(ours, self.pool.common, "downstream")
         self.code = WANT_READ
         one.start(self.frames, self.alarm)
 

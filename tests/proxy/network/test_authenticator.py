@@ -25,7 +25,7 @@ from proxy.network.authenticator import (
     HandshakeAuthenticator,
     Waker,
 )
-from proxy.network.frame_exchange import FrameExchange
+from proxy.network.frame_exchange import TransportFrames
 from proxy.network.memory_pool import MemoryPool
 from proxy.network.timer import NEVER
 from proxy.network.transport import DONE, WANT_READ, WANT_WRITE, Identity
@@ -207,7 +207,7 @@ class Stage:
         self.kind = kind
         self.pool = MemoryPool(1 << 20, FakeClock().now_ns)
         self.ours, self.peer = memory_transports(capacity)
-        self.frames = FrameExchange(self.ours, self.pool.common, "downstream")
+        self.frames = TransportFrames(self.ours, self.pool.common, "downstream")
         self.alarm = Alarm(FakeClock())
         self.one = kind.factory.make(kind.identity)
         self.started = False

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from proxy.errors import AuthenticationError, InternalError, TransportError, WrongProtocolError
-from proxy.network.frame_exchange import MAX_FRAME, FrameExchange
+from proxy.network.frame_exchange import MAX_FRAME, TransportFrames
 from proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, MemoryPool
 from tests.fakes.clock import FakeClock
 from tests.fakes.transport import MemoryTransport, memory_transports
@@ -17,7 +17,7 @@ class Desk:
     def __init__(self, capacity: int = 1 << 20, split: int | None = None) -> None:
         self.pool = MemoryPool(1 << 20, FakeClock().now_ns)
         self.ours, self.peer = memory_transports(capacity, split)
-        self.frames = FrameExchange(self.ours, self.pool.common, "downstream")
+        self.frames = TransportFrames(self.ours, self.pool.common, "downstream")
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def test_no_more_is_thrown_away_than_a_bound() -> None:
 
     ours, _ = memory_transports()
     transport = Endless(ours.inbound, ours.outbound)
-    FrameExchange(transport, MemoryPool(1 << 20, FakeClock().now_ns).common, "upstream").discard_input()
+    TransportFrames(transport, MemoryPool(1 << 20, FakeClock().now_ns).common, "upstream").discard_input()
     assert transport.wire_received == MAX_FRAME
 
 

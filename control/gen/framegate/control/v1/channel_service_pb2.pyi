@@ -88,6 +88,8 @@ class _CauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Cause.ValueType
     """A fault of framegate itself; please report it."""
     CAUSE_HANDLER_CLOSED: _Cause.ValueType  # 23
     """A handler asked for it."""
+    CAUSE_SESSION_EXPIRED: _Cause.ValueType  # 24
+    """The client did not prove again in time who it is (listeners[].sasl), and sent something else."""
 
 class Cause(_Cause, metaclass=_CauseEnumTypeWrapper):
     """Why a connection ended. One out of a closed list; the first cause of a pair wins and holds for both of its sides."""
@@ -140,6 +142,8 @@ CAUSE_INTERNAL: Cause.ValueType  # 22
 """A fault of framegate itself; please report it."""
 CAUSE_HANDLER_CLOSED: Cause.ValueType  # 23
 """A handler asked for it."""
+CAUSE_SESSION_EXPIRED: Cause.ValueType  # 24
+"""The client did not prove again in time who it is (listeners[].sasl), and sent something else."""
 Global___Cause: _TypeAlias = Cause  # noqa: Y015
 
 class _MuteCause:
