@@ -40,7 +40,6 @@ from proxy.auth.scram import HASHES, ScramClient, new_nonce
 from proxy.errors import AuthenticationError, LoginError
 from proxy.network.authenticator import ANONYMOUS, WAIT, Authenticator, AuthenticatorFactory, Waker
 from proxy.network.frame_exchange import MAX_FRAME, FrameExchange
-from proxy.network.timer import NEVER
 from proxy.network.transport import DONE, WANT_READ, WANT_WRITE, Identity
 
 __all__ = ["FIRST_CORRELATION_ID", "SaslClientAuthenticator", "SaslClientAuthenticators", "SaslClientSettings"]
@@ -86,7 +85,6 @@ class SaslClientAuthenticator(Authenticator):
 
     Attributes:
         ranges: what the upstream understands.
-        renew_ns: when to authenticate again, or NEVER.
     """
 
     def __init__(
@@ -94,7 +92,6 @@ class SaslClientAuthenticator(Authenticator):
     ) -> None:
         super().__init__()
         self.ranges: tuple[ApiRange, ...] = ()
-        self.renew_ns: i64 = NEVER
         self._settings: Final = settings
         self._name: Final = f"{settings.mechanism} as {settings.user}" if settings.user else settings.mechanism
         self._source: Final = source

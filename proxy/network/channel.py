@@ -53,7 +53,7 @@ class Channel(ChannelCallbacks):
         hung: the descriptor left the selector because the peer is gone while we are muted.
         principal, principal_type, identity: who the peer is; set before ``ready``.
         login: makes what shows an upstream who we are, once it is who it should be; to be set before the first poll. None: nobody asks.
-        expires_ns: when that stops being true, on the selector's clock, or NEVER.
+        expires_ns, renew_ns: when that stops being true, and when it should be renewed by us, on the selector's clock, or NEVER.
         close_cause, detail, error: why it was closed.
         opened_ns, connected_ns, ready_ns, closed_ns: on the selector's clock; 0 when it did not come to that.
     """
@@ -84,6 +84,7 @@ class Channel(ChannelCallbacks):
         self.principal: str = ""
         self.principal_type: str = ""
         self.expires_ns: i64 = NEVER
+        self.renew_ns: i64 = NEVER
         self.identity: Identity | None = None
         self.login: AuthenticatorFactory | None = None
         self.close_cause: Cause | None = None
@@ -368,7 +369,7 @@ class Channel(ChannelCallbacks):
         self._authentication = None
         self.principal = authenticator.principal
         self.principal_type = authenticator.principal_type
-        self.expires_ns = authenticator.expires_ns
+        self.expires_ns, self.renew_ns = authenticator.expires_ns, authenticator.renew_ns
         authenticator.close()
         if self.identity is not None:
             self.identity.certificate = None  # half a KiB and more, for as long as the connection lasts

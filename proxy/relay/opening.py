@@ -15,6 +15,7 @@ from proxy.cells import LISTENER_BLOCK, PROCESSOR_BLOCK
 from proxy.errors import LoginError
 from proxy.network import mute
 from proxy.network.channel import Channel
+from proxy.network.timer import NEVER
 from proxy.network.translation import Translation
 from proxy.relay import ending, limiting, state, tapping
 from proxy.relay.counters import tls_error
@@ -22,6 +23,7 @@ from proxy.relay.ending import ACTIVE, HANDSHAKING_CLIENTS, USED
 from proxy.relay.login import Logins
 from proxy.relay.pair import Leg, Pair
 from proxy.relay.pairing import Pairing
+from proxy.relay.renewal import Renewal
 from proxy.relay.state import PairEvent, PairState
 from proxy.relay.upstream import Attempt, Tried, Upstream
 from proxy.tap.record import DIRECTION_REQUEST, DIRECTION_RESPONSE
@@ -191,8 +193,11 @@ def _upstream_ready(pair: Pair, channel: Channel) -> None:
     pair.attempt = None
     pair.tried = None
     if pair.login is not None:
+        login = pair.login.login
         pair.login.accepted(channel.ready_ns)
         pair.login = None
+        if channel.renew_ns != NEVER:
+            pair.renewal = Renewal(pair, channel, login)
     upstream = _upstream(pair)
     upstream.counters.counts.cells[USED] += 1
     if upstream.answered(attempt, channel.ready_ns):

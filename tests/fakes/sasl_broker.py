@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable
 
 from proxy.auth import questions as q
+from proxy.auth.client import FIRST_CORRELATION_ID
 from proxy.auth.mechanism import Ask, RefusalError, Reply, ServerMechanism
 from proxy.auth.oauthbearer import OAuthBearerServer
 from proxy.auth.plain import PlainServer
@@ -44,7 +45,7 @@ class SaslBroker(ScriptedUpstream):
         self.requests: list[tuple[int, int, str]] = []
         self.hold: Callable[[int], None] = lambda key: None
 
-    def keys(self) -> list[int]:
+    def asked(self) -> list[int]:
         """The keys of all requests, in order."""
         return [key for key, _, _ in self.requests]
 
@@ -57,7 +58,7 @@ class SaslBroker(ScriptedUpstream):
             self.requests.append((key, correlation, principal))
             size = struct.unpack_from(">h", body, 8)[0]
             rest = body[10 + max(size, 0) :]
-            if key == _API_VERSIONS and not principal:
+            if key == _API_VERSIONS and (not principal or correlation >= FIRST_CORRELATION_ID):
                 known = ((3, 0, 12), (_HANDSHAKE, 0, 1), (_API_VERSIONS, 0, 3), (_TOKEN, 0, 1))
                 answer = struct.pack(">hi", 0, len(known)) + b"".join(struct.pack(">hhh", *item) for item in known)
             elif key == _HANDSHAKE:

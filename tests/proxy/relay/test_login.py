@@ -166,7 +166,7 @@ def test_what_the_client_sends_at_once_waits_for_the_login(make, broker, secrets
     client.sendall(frame(struct.pack(">hhih", 3, 12, 7, -1)))
     world.until(lambda: secrets.open)
     world.poll()
-    assert (pair.state.value, broker.keys()) == ("connecting_upstream", [18, 17])
+    assert (pair.state.value, broker.asked()) == ("connecting_upstream", [18, 17])
     secrets.settle()
     world.until(lambda: pair.client.channel.frames_received)
     assert world.read(client, 4 + 4 + len(GATE) + 1 + 10)[4:8] == struct.pack(">i", 7)
