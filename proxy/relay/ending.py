@@ -119,7 +119,7 @@ def check_done(pair: Pair) -> None:
 def end_if_answered(pair: Pair) -> None:
     """End right behind the last answer that is owed: a client that asks and waits sees the end before it asks again."""
     if pair.counts_answers and pair.owes_nothing():
-        end(pair, Cause.DRAINED, "", "internal")
+        end(pair, Cause.DRAINED, pair.drain_detail, "internal")
 
 
 def _end_cause(pair: Pair, cause: Cause) -> Cause:
@@ -149,6 +149,9 @@ def end(pair: Pair, cause: Cause, detail: str, side: str) -> None:
     pair.upstream.forward_to = None
     pair.client.let_go()
     pair.upstream.let_go()
+    renewal, pair.renewal = pair.renewal, None
+    if renewal is not None:
+        renewal.close()
     for leg in (pair.client, pair.upstream):
         if leg.channel is not None and leg.channel.read_half.receive.is_within_cut:
             losses.cut_short(pair, leg, leg.channel, leg.channel.read_half.cut_at)
