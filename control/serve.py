@@ -46,6 +46,7 @@ from control.steering.pool import equal_shares
 from control.steering.steering import Steering
 from control.uncaught import catch_in_loop, catch_in_process
 from proxy.config.model import ProxyConfig, largest_whole
+from proxy.server.messages import PartedNotice
 
 if TYPE_CHECKING:
     from control.fleet.handlers import Handlers
@@ -137,6 +138,7 @@ class Proxy:
             on_ready=self._up,
             on_begin=self._begun,
             on_end=self._ended,
+            on_parted=self._parted,
             inherited=() if self._keeper is None else (self._keeper.writers,),
             questions=None if identity is None else identity.questions,
         )
@@ -264,6 +266,10 @@ class Proxy:
     def _up(self, processor: Processor) -> None:
         if self._handlers is not None:
             self._handlers.enter(processor)
+
+    def _parted(self, processor: Processor, notice: PartedNotice) -> None:
+        if self._handlers is not None:
+            self._handlers.parted(processor, notice)
 
     def _begun(self, slot: Slot) -> None:
         if self._keeper is not None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from control.cli.kinds import CHANNEL
+from control.cli.kinds import CHANNEL, LISTENER
 from control.cli.options import admin_options, example
 
 if TYPE_CHECKING:
@@ -25,13 +25,17 @@ def channels() -> None:
 
 
 @channels.command("list", epilog=example("framegate channels list --listener kafka", "framegate channels list --closed --cause frame_too_large"))
-@click.option("--listener", help="Only channels of this listener.")
+@click.option("--listener", type=LISTENER, help="Only channels of this listener.")
 @click.option("--closed", is_flag=True, help="Those that closed last, with their causes, instead of open ones.")
 @click.option("--cause", help="With --closed: only channels that ended so, as peer_reset.")
 @click.option("--limit", type=click.IntRange(1), default=1000, show_default=True, help="The most channels to list.")
 @admin_options
 def list_(listener: str | None, closed: bool, cause: str | None, limit: int, address: str, output: str) -> None:
-    """List open channels, or those that closed last."""
+    """List open channels, or those that closed last.
+
+    A channel that is muted, or throttled, is not read: when its client closes meanwhile, it is listed until it was read to that end, for what came
+    before is not lost.
+    """
     from control.cli.client import calling
     from control.cli.output import as_dict, print_json, print_note, print_table
     from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
@@ -180,7 +184,7 @@ def _fields(row: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _channel_arguments(function: F) -> F:
     """Which channels: ``ID…`` or ``--listener``."""
-    listener = click.option("--listener", help="All open channels of this listener, instead of ids.")
+    listener = click.option("--listener", type=LISTENER, help="All open channels of this listener, instead of ids.")
     return click.argument("channel_ids", metavar="[ID]...", nargs=-1, type=CHANNEL)(listener(function))
 
 

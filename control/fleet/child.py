@@ -62,6 +62,7 @@ class ChildKind(NamedTuple):
         failed: ``StartError.reason`` when it cannot be started.
         ready_s: how long it may take until it is ready.
         environment: the variable that names further variables which it gets, with commas between them.
+        output_level: of the rows of what it prints: a processor has nothing to print, but for the last words of an interpreter.
     """
 
     word: str
@@ -69,6 +70,7 @@ class ChildKind(NamedTuple):
     failed: str
     ready_s: float
     environment: str
+    output_level: str = "error"
 
     def start_error(self, slot: int, text: str) -> StartError:
         """It did not come up."""
@@ -263,4 +265,4 @@ class Child:
         self._output = self._output[-_OUTPUT_LINE_BYTES:]
 
     def _print(self, line: bytes) -> None:
-        self.log("output", level="error", line=line[:_OUTPUT_LINE_BYTES].decode("utf-8", "replace"))
+        self.log("output", level=self._kind.output_level, line=line[:_OUTPUT_LINE_BYTES].decode("utf-8", "replace"))

@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from control.events import Row
 from proxy.config.limits import UNLIMITED, LimitsConfig, RateLimits
-from proxy.config.model import Forwarding, TapRule
+from proxy.config.model import Forwarding, PoolKind, TapRule
 
 __all__ = [
     "RETIRED",
@@ -235,10 +235,11 @@ class PoolShare:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PoolStatus:
-    """The memory pool. ``size`` is the sum of the shares; ``processors`` is the number configured now; ``tap_limit`` the most that all taps' queues
-    may take; ``guaranteed`` the percent of each share that listeners are guaranteed, by name.
+    """The memory pool. ``kind`` is that of ``MemoryPoolConfig``; ``size`` is the sum of the shares; ``processors`` is the number configured now;
+    ``tap_limit`` the most that all taps' queues may take; ``guaranteed`` the percent of each share that listeners are guaranteed, by name.
     """
 
+    kind: PoolKind
     size: int
     shares: tuple[PoolShare, ...]
     processors: int

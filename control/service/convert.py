@@ -225,6 +225,7 @@ def memory_pool_message(status: PoolStatus) -> pool_pb2.MemoryPool:
         for item in status.shares
     ]
     return pool_pb2.MemoryPool(
+        kind=pool_pb2.MemoryPool.Kind.Value(f"KIND_{status.kind.upper()}"),
         size_bytes=status.size,
         usage_bytes=status.usage,
         shares=shares,

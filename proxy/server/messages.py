@@ -24,9 +24,10 @@ that. Where ``listener`` chose them, those whose turn did not come are undone.
 
 Anything else, and what cannot be read, is answered with ``error {error}``; so is a list that the end of the processor cut short.
 
-Unasked, a processor tells ``closed`` (rows: see ``closed``), ``log {level, event, fields}`` (``protocol.EVENTS``), ``drained``, and
-``demand {demands}``: ten times a second, what is asked of the rates, where several processors share them; and ``question {number, desk, kind, row}``:
-what an authenticator has to ask (``question_rows``), to which control says ``answer``, unless ``forget {number}`` comes first.
+Unasked, a processor tells ``closed`` (rows: see ``closed``), ``log {level, event, fields}`` (``protocol.EVENTS``), ``drained``,
+``demand {demands}``: ten times a second, what is asked of the rates, where several processors share them, ``parted {pair, error}``, and
+``question {number, desk, kind, row}``: what an authenticator has to ask (``question_rows``), to which control says ``answer``, unless
+``forget {number}`` comes first.
 
 What a handler process is told and tells is in ``handler_messages``.
 
@@ -80,6 +81,7 @@ __all__ = [
     "ListReply",
     "LogNotice",
     "Notice",
+    "PartedNotice",
     "PartsCommand",
     "PartsReply",
     "PrepareCommand",
@@ -434,6 +436,19 @@ class DemandNotice(TypedDict):
     demands: list[DemandRow]
 
 
+class PartedNotice(TypedDict):
+    """A processor and a handler process are not joined any more, though both live: either says so of its end of the pair of sockets.
+
+    Attributes:
+        pair: its number, ``Handover.accepted_ns``.
+        error: why; empty: the other end was closed.
+    """
+
+    type: Literal["parted"]
+    pair: int
+    error: str
+
+
 class QuestionNotice(TypedDict):
     """What an authenticator asks.
 
@@ -457,5 +472,5 @@ class ForgetNotice(TypedDict):
     number: int
 
 
-Notice = ClosedNotice | LogNotice | DrainedNotice | DemandNotice | QuestionNotice | ForgetNotice
+Notice = ClosedNotice | LogNotice | DrainedNotice | DemandNotice | PartedNotice | QuestionNotice | ForgetNotice
 EventRow = EndpointDownRow | EndpointUpRow | HandlerRaisedRow | HandoverFailedRow | InternalErrorRow | TapIncompleteRow | TapRuleOffRow

@@ -31,6 +31,7 @@ from control.steering.steering import Steering
 from control.steering.taps import Rules
 from proxy.config.limits import UNLIMITED_NODE, LimitsConfig
 from proxy.config.model import MIB, HandlersConfig, ListenerConfig, MemoryPoolConfig, ProxyConfig, TapConfig, UpstreamConfig
+from proxy.server.messages import PartedNotice
 from proxy.server.protocol import Request
 
 __all__ = ["COMMAND", "ECHO", "HANDLER_COMMAND", "Client", "Fleet", "MemoryLog", "facts", "fleet", "fleet_config", "open_channels", "run", "until"]
@@ -147,6 +148,7 @@ class Fleet:
             events=events,
             on_ready=self._up,
             on_end=self._ended,
+            on_parted=self._parted,
             command=command,
         )
         self.resolver = Resolver(Names(()), addresses, lambda: None, self.log)
@@ -184,6 +186,10 @@ class Fleet:
     def _up(self, processor: Processor) -> None:
         if self.handlers is not None:
             self.handlers.enter(processor)
+
+    def _parted(self, processor: Processor, notice: PartedNotice) -> None:
+        if self.handlers is not None:
+            self.handlers.parted(processor, notice)
 
     def _ended(self, slot: Slot, life: Life) -> None:
         self.ends.append((slot.number, life))

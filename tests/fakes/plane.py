@@ -376,8 +376,8 @@ class FakePlane(ControlPlane):
         )
         config = self._config
         tap_limit = config.tap.queue_size * self.processors if config.tap else 0
-        guaranteed = config.memory_pool.shares
-        return PoolStatus(size=self.pool, shares=shares, processors=self.processors, tap_limit=tap_limit, guaranteed=guaranteed)
+        memory = config.memory_pool
+        return PoolStatus(kind=memory.kind, size=self.pool, shares=shares, processors=self.processors, tap_limit=tap_limit, guaranteed=memory.shares)
 
     async def top_holders(self, count: int) -> list[Holder]:
         self._fail()
