@@ -49,9 +49,9 @@ class Authority:
         names: list[x509.GeneralName] = [x509.DNSName(host) for host in hosts]
         names += [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
         names += [x509.UniformResourceIdentifier(uri) for uri in uris]
-        builder = self._builder(subject, key.public_key(), signs=False, lifetime=lifetime).add_extension(
-            x509.SubjectAlternativeName(names), critical=False
-        )
+        builder = self._builder(subject, key.public_key(), signs=False, lifetime=lifetime)
+        if names:
+            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         certificate, private = self._folder / f"{name}.crt", self._folder / f"{name}.key"
         certificate.write_bytes(builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
         private.write_bytes(
