@@ -15,6 +15,7 @@ import pytest
 from tests.fakes.certificates import Authority
 from tests.fakes.framegate import Framegate, Row
 from tests.fakes.openssl import HAS_OPENSSL, Said, s_client, s_server
+from tests.fakes.tap_read import read_frames
 from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not HAS_OPENSSL, reason="needs the openssl command")]
@@ -215,6 +216,36 @@ def test_principals_are_mapped_and_only_those_who_may_come_in(world: World, vers
         assert (row["cause"], row["side"]) == ("auth_failed", "downstream")
         assert row["detail"] == f"the principal {principal!r} is none of allowed_principals"
     assert "CLIENT" not in str(world.proxy.metrics())
+
+
+def test_the_same_principal_in_rows_in_the_api_and_in_the_tap(world: World, tmp_path: Path) -> None:
+    good = world.clients["good"]
+    assert good is not None
+    upstream = ScriptedUpstream()
+    tls = {"certificate": world.server[0], "key": world.server[1], "client_auth": "required", "client_ca": world.authority}
+    listener = {"name": "plain", "address": "127.0.0.1:0", "upstream": "echo", "max_receive_size": "1MiB", "tls": tls}
+    listener["principal"] = {"rules": ["RULE:^CN=(.*),O=Test$/$1 of Test/U"]}
+    rule = {"name": "mine", "principals": ["CLIENT OF TEST"]}
+    config = {
+        "memory_pool": {"size": "8MiB"},
+        "listeners": [listener],
+        "upstreams": [{"name": "echo", "endpoints": [upstream.address]}],
+        "tap": {"directory": "tap", "rules": [rule]},
+    }
+    context = ssl.create_default_context(cafile=world.authority)
+    context.load_cert_chain(*good)
+    with Framegate(tmp_path / "proxy", config) as proxy:
+        with proxy.connect("plain", context) as client:
+            client.sendall(HELLO)
+            assert read_frame(client) == b"hello"
+            listed = proxy.cli("channels", "list", "--output", "json")
+        row = proxy.wait_row(lambda row: row["event"] == "closed")
+        metrics = str(proxy.metrics())
+    upstream.close()
+    assert row["principal"] == "CLIENT OF TEST"
+    assert '"CLIENT OF TEST"' in listed.stdout
+    assert {item.principal for item in read_frames(str(tmp_path / "proxy" / "tap"))} == {"CLIENT OF TEST"}
+    assert "OF TEST" not in metrics
 
 
 # Hosts.

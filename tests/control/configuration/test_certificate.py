@@ -2,14 +2,16 @@
 
 import dataclasses
 import datetime
+from pathlib import Path
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from control.configuration.certificate import served_ends, validities
-from proxy.config.tls import ListenerTls, UpstreamTls
+from control.configuration.certificate import revocation_ends, served_ends, validities
+from proxy.config.tls import ListenerTls, NamedCertificate, UpstreamTls
+from tests.fakes.certificates import Authority
 from tests.fakes.plane import fake_config
 
 KEY = ec.generate_private_key(ec.SECP256R1())
@@ -53,9 +55,26 @@ def test_the_ends_are_those_of_what_was_read_at_the_start() -> None:
         dataclasses.replace(config.upstreams[0], name="other", tls=UpstreamTls(ca="ca")),
     )
     files = {"served": pem(datetime.datetime(2030, 1, 1)).decode(), "shown": pem(datetime.datetime(2031, 1, 1)).decode(), "k": "a key", "ca": "x"}
+    named = NamedCertificate(names=("a.example.org", "b"), certificate="shown", key="k")
+    listener = dataclasses.replace(listener, tls=dataclasses.replace(listener.tls, certificates=(named,)))
     config = dataclasses.replace(config, listeners=(listener, config.listeners[1]), upstreams=upstreams)
     assert served_ends(config, files) == {
         "listener/kafka": seconds(datetime.datetime(2030, 1, 1)),
+        "listener/kafka/a.example.org": seconds(datetime.datetime(2031, 1, 1)),
         "upstream/brokers": seconds(datetime.datetime(2031, 1, 1)),
     }
-    assert list(served_ends(config, {**files, "served": "-----BEGIN TRUSTED CERTIFICATE-----"})) == ["upstream/brokers"]
+    assert list(served_ends(config, {**files, "served": "-----BEGIN TRUSTED CERTIFICATE-----"})) == [
+        "listener/kafka/a.example.org",
+        "upstream/brokers",
+    ]
+
+
+def test_the_ends_of_revocation_lists(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    day = datetime.timedelta(days=1)
+    text = b"\n".join(Path(authority.revocations(ends=ends)).read_bytes() for ends in (day, -day))
+    late, early = revocation_ends(b"a comment\n" + text)
+    assert late - early == 2 * day.total_seconds()
+    assert revocation_ends(b"nothing") == []
+    with pytest.raises(ValueError, match="PEM|pars"):
+        revocation_ends(b"-----BEGIN X509 CRL-----\nMIIB\n-----END X509 CRL-----")

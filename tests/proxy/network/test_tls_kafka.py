@@ -334,6 +334,18 @@ def test_a_refusal_that_was_sent_is_found_though_a_write_fails_first(tls_world: 
     both.close()
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_who_has_said_something_has_taken_us(tls_world: TlsWorld, version: str) -> None:
+    both = Ends(tls_world.server_settings(), tls_world.client_settings(version=version))
+    both.shake()
+    both.client.read(100)
+    assert both.client._state is (TlsState.UNPROVEN if version == "1.3" else TlsState.READY)
+    both.server.write(b"welcome")
+    assert both.client.read(100) == b"welcome"
+    assert both.client._state is TlsState.READY
+    both.close()
+
+
 def test_what_a_refused_client_had_sent_does_not_reset_the_connection(net: NetBench, tls_world: TlsWorld) -> None:
     """It has sent its request along with the end of its handshake: a close with that unread would be a reset, and the alert lost."""
     channel, peer = net.pair(net.options(tls=tls_world.server_settings(client_auth="required")), tcp=True)
