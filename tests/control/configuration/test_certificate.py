@@ -76,5 +76,5 @@ def test_the_ends_of_revocation_lists(tmp_path: Path) -> None:
     late, early = revocation_ends(b"a comment\n" + text)
     assert late - early == 2 * day.total_seconds()
     assert revocation_ends(b"nothing") == []
-    with pytest.raises(ValueError, match="PEM|pars"):
+    with pytest.raises(ValueError, match=r"PEM|pars"):
         revocation_ends(b"-----BEGIN X509 CRL-----\nMIIB\n-----END X509 CRL-----")

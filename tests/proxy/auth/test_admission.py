@@ -18,6 +18,9 @@ from tests.fakes.network import net_bench
         ("CN=app", True),
         ("cn=app", False),
         ("CN=apps", False),
+        ("O=ab", True),
+        ("O=abc", False),
+        ("O=a\n", False),
         ("spiffe://td/ns/prod/sa/x", True),
         ("spiffe://td/ns/prod/", False),
         ("xspiffe://td/ns/prod/sa/x", False),
@@ -27,7 +30,7 @@ from tests.fakes.network import net_bench
     ],
 )
 def test_a_principal_as_it_is_or_all_of_one_that_a_pattern_matches(principal: str, admitted: bool) -> None:
-    assert Admission(["CN=app", r"RULE:spiffe://td/ns/prod/.+"]).admits(principal) is admitted
+    assert Admission(["CN=app", r"RULE:spiffe://td/ns/prod/.+", "RULE:O=a|O=ab"]).admits(principal) is admitted
 
 
 def test_a_pattern_may_name_its_groups_as_java_does_and_a_broken_one_is_refused() -> None:

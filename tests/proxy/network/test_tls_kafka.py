@@ -299,9 +299,12 @@ def test_a_second_close_is_harmless_and_without_room_there_is_no_close_notify(tl
     both.shake()
     both.client.read(100)
     both.server.write(b"x" * 100_000)
+    both.client.read(1 << 16)  # now there is room for a close-notify, which would cut a record in two
     assert both.server.pending_write > 0
+    on_the_wire = len(both.server_socket.outbound)
     both.server.close()
     both.server.close()
+    assert len(both.server_socket.outbound) == on_the_wire
     both.server_socket.close()
     assert (both.pool.used, both.server.pending_write, both.server._held) == (0, 0, b"")
     while both.client.read(1 << 16) != b"":
