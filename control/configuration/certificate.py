@@ -10,7 +10,7 @@ from typing import Final
 
 from proxy.config.model import ProxyConfig
 
-__all__ = ["revocation_ends", "served_ends", "validities"]
+__all__ = ["hosts", "revocation_ends", "served_ends", "validities"]
 
 _REVOCATIONS: Final = re.compile(b"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", re.DOTALL)
 
@@ -25,6 +25,22 @@ def validities(pem: bytes) -> list[tuple[float, float]]:
 
     found = x509.load_pem_x509_certificates(pem)
     return [(item.not_valid_before_utc.timestamp(), item.not_valid_after_utc.timestamp()) for item in found]
+
+
+def hosts(pem: bytes) -> list[str]:
+    """The DNS names of the first certificate of a PEM file, in lower case; without any its common name, as clients read it then.
+
+    Raises:
+        ValueError: there is none, or it is broken.
+    """
+    from cryptography import x509
+
+    leaf = x509.load_pem_x509_certificates(pem)[0]
+    try:
+        names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
+    except x509.ExtensionNotFound:
+        names = [str(item.value) for item in leaf.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)]
+    return [name.lower() for name in names]
 
 
 def revocation_ends(pem: bytes) -> list[float]:

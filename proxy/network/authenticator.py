@@ -112,6 +112,10 @@ class AuthenticatorFactory(abc.ABC):
             AuthenticationError: what that told is enough to refuse the peer; the channel is closed at once.
         """
 
+    def again(self, identity: Identity, principal: str) -> Authenticator | None:
+        """One for a client that is known, and is to prove once more that it is the same; None: nobody has to do that here."""
+        return None
+
 
 class HandshakeAuthenticator(Authenticator):
     """Knows all there is to know from the transport's handshake."""

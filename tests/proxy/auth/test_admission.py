@@ -6,7 +6,7 @@ from proxy.auth.admission import Admission, AdmittingAuthenticators
 from proxy.auth.mapping_rules import RuleError
 from proxy.cause import Cause
 from proxy.errors import AuthenticationError
-from proxy.network.authenticator import ANONYMOUS, AnonymousAuthenticators, CertificateAuthenticators
+from proxy.network.authenticator import ANONYMOUS, AnonymousAuthenticators, CertificateAuthenticators, HandshakeAuthenticator
 from proxy.network.transport import Identity
 from tests.fakes.authenticator import Expect, Say, ScriptedAuthenticators, framed
 from tests.fakes.network import net_bench
@@ -68,3 +68,14 @@ def test_who_proves_it_in_frames_is_judged_once_that_is_done(admitted: bool) -> 
         else:
             assert (channel.close_cause, channel.detail) == (Cause.AUTH_FAILED, "the principal 'somebody' is none of allowed_principals")
         peer.close()
+
+
+def test_who_was_admitted_proves_it_again_as_the_others_factory_says() -> None:
+    class Repeating(AnonymousAuthenticators):
+        def again(self, identity: Identity, principal: str) -> HandshakeAuthenticator:
+            return HandshakeAuthenticator(f"{principal} again")
+
+    found = AdmittingAuthenticators(Admission([ANONYMOUS]), Repeating()).again(Identity(), "CN=app")
+    assert found is not None
+    assert found.principal == "CN=app again"
+    assert AdmittingAuthenticators(Admission([ANONYMOUS]), AnonymousAuthenticators()).again(Identity(), "x") is None
