@@ -178,7 +178,7 @@ class Proxy:
 
     async def _start_identity(self, config: ProxyConfig, desired: DesiredState) -> "tuple[Identity | None, list[Source]]":
         """Who answers authenticators, where there are any, and the files that are to be watched for it."""
-        if all(listener.sasl is None for listener in config.listeners):
+        if all(listener.sasl is None for listener in config.listeners) and all(upstream.sasl is None for upstream in config.upstreams):
             return None, []
         from control.fleet.identity import Identity  # only who asks for SASL pays for what hashes and checks signatures
         from control.rotation.identity_files import identity_sources

@@ -12,6 +12,7 @@
     │   ├── ConnectError            an upstream refused, or did not answer in time
     │   └── TlsError                TLS failed
     ├── AuthenticationError         the other end is not who it should be
+    │   └── LoginError              an upstream does not take us for who we say we are
     └── InternalError               our bug
         └── IllegalTransitionError  an event that the state table has no row for
 """
@@ -25,6 +26,7 @@ __all__ = [
     "FrameTooLargeError",
     "IllegalTransitionError",
     "InternalError",
+    "LoginError",
     "NegativeSizeError",
     "PeerError",
     "ProxyError",
@@ -111,6 +113,14 @@ class AuthenticationError(ProxyError):
     def __init__(self, message: str, *, side: Side = "internal", answer: bytes = b"") -> None:
         super().__init__(message, side=side)
         self.answer = answer
+
+
+class LoginError(AuthenticationError):
+    """We are not let in by an upstream. ``refused``: it said so, or cannot be believed; else what proves who we are was not to be had."""
+
+    def __init__(self, message: str, *, refused: bool) -> None:
+        super().__init__(message, side="upstream")
+        self.refused = refused
 
 
 class InternalError(ProxyError):

@@ -17,6 +17,7 @@ from control.configuration.sasl_rules import sasl_rules
 from control.configuration.tap_rules import tap_rules
 from control.configuration.tls_rules import listener_tls_rules, upstream_tls_rules
 from control.configuration.units import format_duration_ms
+from control.configuration.upstream_sasl_rules import upstream_sasl_rules
 from control.configuration.values import Values, default_of, given, names_below, unique_names
 from proxy.config.address import Address, parse_address
 from proxy.config.model import (
@@ -51,6 +52,7 @@ def apply_rules(document: Document, values: Values) -> list[tuple[Path, Address]
     framing_rules(document, listeners, upstreams)
     handler_rules(document, values, listeners)
     sasl_rules(document, listeners)
+    upstream_sasl_rules(document, listeners, upstreams)
     pool_rules(document, values, listeners, upstreams)
     share_rules(document, values.get("memory_pool"), listeners)
     limit_rules(document, values.get("limits"), listeners)

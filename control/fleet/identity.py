@@ -11,12 +11,14 @@ from control.guard import Guard
 from control.identity.answers import Answers
 from control.identity.desk import Desk
 from control.identity.files import IdentityFileError, files_of, listener_answers, read_files
+from control.identity.secrets import Secrets
 from control.intake.api_versions import ApiVersions
 from control.logs import RowLog
 from control.meters import Meters
 from proxy.auth.messages import ApiRange
 from proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
-from proxy.server.credentials import desk_of_listener
+from proxy.config.upstream_sasl import secret_files
+from proxy.server.credentials import UPSTREAMS, desk_of_listener
 
 __all__ = ["Identity"]
 
@@ -37,6 +39,7 @@ class Identity:
     def __init__(self, config: ProxyConfig, addresses: Addresses, meters: Meters, log: RowLog, guard: Guard) -> None:
         self._listeners: Final = {item.name: item for item in config.listeners if item.sasl is not None}
         self._upstreams: Final = {item.name: item for item in config.upstreams}
+        self._secrets: Final = secret_files(config)
         self._addresses: Final = addresses
         self._meters: Final = meters
         self._log: Final = log
@@ -58,6 +61,7 @@ class Identity:
             answers = {desk_of_listener(name): await asyncio.to_thread(self._answers, item, contents[name]) for name, item in self._listeners.items()}
         except IdentityFileError as error:
             raise StartError(str(error), reason="IDENTITY_FILE") from error
+        answers[UPSTREAMS] = Answers(secrets=Secrets(self._secrets))
         self._desk = Desk(answers, lambda error: self._guard.failed("desk", error))
         self.questions = Questions(self._desk, self._meters)
         return contents

@@ -12,7 +12,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.auth.mechanism import Ask, ClientMechanism, Next, RefusalError, Reply
+from proxy.auth.mechanism import Ask, ClientMechanism, Next, Reply
 from proxy.auth.messages import (
     API_VERSIONS,
     ILLEGAL_SASL_STATE,
@@ -35,12 +35,11 @@ from proxy.auth.messages import (
 )
 from proxy.auth.oauthbearer import OAUTHBEARER, OAuthBearerClient
 from proxy.auth.plain import PlainClient
-from proxy.auth.questions import CredentialSource, Inquiry
+from proxy.auth.questions import CredentialSource, Inquiry, Unavailable
 from proxy.auth.scram import HASHES, ScramClient, new_nonce
-from proxy.errors import AuthenticationError
+from proxy.errors import AuthenticationError, LoginError
 from proxy.network.authenticator import ANONYMOUS, WAIT, Authenticator, AuthenticatorFactory, Waker
 from proxy.network.frame_exchange import MAX_FRAME, FrameExchange
-from proxy.network.timer import NEVER
 from proxy.network.transport import DONE, WANT_READ, WANT_WRITE, Identity
 
 __all__ = ["FIRST_CORRELATION_ID", "SaslClientAuthenticator", "SaslClientAuthenticators", "SaslClientSettings"]
@@ -86,7 +85,6 @@ class SaslClientAuthenticator(Authenticator):
 
     Attributes:
         ranges: what the upstream understands.
-        renew_ns: when to authenticate again, or NEVER.
     """
 
     def __init__(
@@ -94,8 +92,8 @@ class SaslClientAuthenticator(Authenticator):
     ) -> None:
         super().__init__()
         self.ranges: tuple[ApiRange, ...] = ()
-        self.renew_ns: i64 = NEVER
         self._settings: Final = settings
+        self._name: Final = f"{settings.mechanism} as {settings.user}" if settings.user else settings.mechanism
         self._source: Final = source
         self._peer: Final = peer
         self._nonce: Final = nonce
@@ -127,8 +125,10 @@ class SaslClientAuthenticator(Authenticator):
                 return self._ask_versions(frames)
             body = frames.receive()
             return WANT_READ if body is None else self._on_frame(frames, body)
-        except RefusalError as error:
-            raise AuthenticationError(f"{self._settings.mechanism}: {error}") from None
+        except LoginError:
+            raise
+        except AuthenticationError as error:
+            raise LoginError(f"{self._name}: {error}", refused=True) from None
 
     def close(self) -> None:
         inquiry, self._inquiry = self._inquiry, None
@@ -265,6 +265,8 @@ class SaslClientAuthenticator(Authenticator):
         if answer is None:
             return WAIT
         self._inquiry = None
+        if isinstance(answer, Unavailable):
+            raise LoginError(f"{self._name}: the secret is not to be had: {answer.reason}", refused=False)
         mechanism = self._mechanism
         assert mechanism is not None, "who else asks"
         return self._do(frames, mechanism.resume(answer))

@@ -14,6 +14,7 @@ from proxy.config.key import Key, model_from_wire
 from proxy.config.limits import UNLIMITED, UNLIMITED_NODE, LimitsConfig, RateLimits, limits_to_wire
 from proxy.config.sasl import ListenerSasl
 from proxy.config.tls import BY_SUBJECT, ListenerTls, PrincipalConfig, UpstreamTls
+from proxy.config.upstream_sasl import UpstreamSasl
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -185,6 +186,7 @@ class UpstreamConfig:
     timeouts: Annotated[UpstreamTimeouts, Key("how long attempts may take")] = UpstreamTimeouts()
     socket: Annotated[SocketConfig, Key("of the sockets towards it")] = SocketConfig()
     tls: Annotated[UpstreamTls | None, Key("none means plaintext")] = None
+    sasl: Annotated[UpstreamSasl | None, Key("who we are to it; none: we say nothing, and SASL that clients speak passes through")] = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

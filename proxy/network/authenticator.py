@@ -71,6 +71,7 @@ class Authenticator(abc.ABC):
         principal: the name of the peer, once it does.
         principal_type: what kind of a name that is.
         expires_ns: when it stops being true, on the selector's clock, or NEVER.
+        renew_ns: when it is we who should authenticate again, or NEVER.
     """
 
     def __init__(self) -> None:
@@ -78,6 +79,7 @@ class Authenticator(abc.ABC):
         self.principal: str = ""
         self.principal_type: str = USER
         self.expires_ns: i64 = NEVER
+        self.renew_ns: i64 = NEVER
 
     @abc.abstractmethod
     def start(self, frames: FrameExchange, waker: Waker) -> None:

@@ -11,17 +11,16 @@ Rules
   socket has an error, which closes it.
 """
 
-import os
 import socket
 from typing import Final
 
 from mypy_extensions import i64
 
 from proxy.cause import Cause
-from proxy.errors import AuthenticationError, ConnectError, TransportError, WrongProtocolError
+from proxy.errors import AuthenticationError, TransportError, WrongProtocolError
 from proxy.network import socket_buffers, state
 from proxy.network.authentication import Authentication
-from proxy.network.authenticator import Authenticator
+from proxy.network.authenticator import Authenticator, AuthenticatorFactory
 from proxy.network.channel_callbacks import ChannelCallbacks, ChannelWatch
 from proxy.network.channel_sink import ChannelSink
 from proxy.network.epoll import BROKEN, EPOLLIN, EPOLLOUT, EPOLLRDHUP, UNREGISTERED
@@ -35,7 +34,7 @@ from proxy.network.run import Run
 from proxy.network.state import CLOSED, CONNECTING, HANDSHAKE, ChannelEvent, ChannelState
 from proxy.network.timer import NEVER
 from proxy.network.transport import DONE, ENDED, WANT_WRITE, Identity, Transport
-from proxy.network.verdict import cause_of, raise_error_of
+from proxy.network.verdict import cause_of, raise_connect_error_of, raise_error_of
 from proxy.network.write_half import WriteHalf
 
 __all__ = ["Channel"]
@@ -54,7 +53,8 @@ class Channel(ChannelCallbacks):
         state, closed_in: where the channel is in its life; in which state it was closed.
         hung: the descriptor left the selector because the peer is gone while we are muted.
         principal, principal_type, identity: who the peer is; set before ``ready``.
-        expires_ns: when that stops being true, on the selector's clock, or NEVER.
+        login: makes what shows an upstream who we are, once it is who it should be; to be set before the first poll. None: nobody asks.
+        expires_ns, renew_ns: when that stops being true, and when it should be renewed by us, on the selector's clock, or NEVER.
         close_cause, detail, error: why it was closed.
         opened_ns, connected_ns, ready_ns, closed_ns: on the selector's clock; 0 when it did not come to that.
     """
@@ -85,7 +85,9 @@ class Channel(ChannelCallbacks):
         self.principal: str = ""
         self.principal_type: str = ""
         self.expires_ns: i64 = NEVER
+        self.renew_ns: i64 = NEVER
         self.identity: Identity | None = None
+        self.login: AuthenticatorFactory | None = None
         self.close_cause: Cause | None = None
         self.detail: str = ""
         self.error: BaseException | None = None
@@ -324,9 +326,7 @@ class Channel(ChannelCallbacks):
 
     def _on_opening(self, events: i64) -> None:
         if self.state is CONNECTING:
-            number = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            if number != 0:
-                raise ConnectError(os.strerror(number), side="upstream", errno=number)
+            raise_connect_error_of(self._socket)
             self.state = state.next_state(self.state, ChannelEvent.CONNECTED)
             self.connected_ns = self._loop.now_ns
         if self._authentication is None:
@@ -358,6 +358,8 @@ class Channel(ChannelCallbacks):
         self.state = state.next_state(self.state, ChannelEvent.SECURED)
         self.identity = self._transport.identity()
         authenticator = self.options.authenticators.make(self.identity)
+        if self.login is not None and authenticator.complete:
+            authenticator = self.login.make(self.identity)
         if authenticator.complete:
             self.become_ready(authenticator)
             return
@@ -368,7 +370,7 @@ class Channel(ChannelCallbacks):
         self._authentication = None
         self.principal = authenticator.principal
         self.principal_type = authenticator.principal_type
-        self.expires_ns = authenticator.expires_ns
+        self.expires_ns, self.renew_ns = authenticator.expires_ns, authenticator.renew_ns
         authenticator.close()
         if self.identity is not None:
             self.identity.certificate = None  # half a KiB and more, for as long as the connection lasts

@@ -19,7 +19,7 @@ from proxy.network import framing
 from proxy.network.options import ChannelOptions
 from proxy.network.receive import Receive
 
-__all__ = ["cause_of", "raise_error_of", "refusal"]
+__all__ = ["cause_of", "raise_connect_error_of", "raise_error_of", "refusal"]
 
 
 def raise_error_of(sock: socket.socket) -> None:
@@ -31,6 +31,17 @@ def raise_error_of(sock: socket.socket) -> None:
     number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     if number != 0:
         raise TransportError(os.strerror(number), errno=number)
+
+
+def raise_connect_error_of(sock: socket.socket) -> None:
+    """Likewise, of a socket that was to be connected.
+
+    Raises:
+        ConnectError: it is not.
+    """
+    number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if number != 0:
+        raise ConnectError(os.strerror(number), side="upstream", errno=number)
 
 
 def cause_of(error: TransportError | AuthenticationError | WrongProtocolError) -> Cause:

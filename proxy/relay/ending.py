@@ -149,6 +149,9 @@ def end(pair: Pair, cause: Cause, detail: str, side: str) -> None:
     pair.upstream.forward_to = None
     pair.client.let_go()
     pair.upstream.let_go()
+    renewal, pair.renewal = pair.renewal, None
+    if renewal is not None:
+        renewal.close()
     for leg in (pair.client, pair.upstream):
         if leg.channel is not None and leg.channel.read_half.receive.is_within_cut:
             losses.cut_short(pair, leg, leg.channel, leg.channel.read_half.cut_at)

@@ -1,7 +1,8 @@
 """How a pair opens (rule 1): the client's channel is registered, becomes READY, and is muted for ``peer`` until an endpoint of its upstream answers.
 
 Attempts are made one after the other, of the endpoints that ``Upstream.pick`` says; ``Pair.tried`` has what failed. An attempt ends as the
-upstream's channel does: READY, or closed before it was.
+upstream's channel does: READY, or closed before it was. Where the upstream asks who we are (``login``), who the client is decides what it is
+told; when it does not believe us the pair ends, and no other endpoint is asked.
 """
 
 import errno
@@ -11,14 +12,18 @@ from mypy_extensions import i64
 
 from proxy.cause import Cause
 from proxy.cells import LISTENER_BLOCK, PROCESSOR_BLOCK
+from proxy.errors import LoginError
 from proxy.network import mute
 from proxy.network.channel import Channel
+from proxy.network.timer import NEVER
 from proxy.network.translation import Translation
 from proxy.relay import ending, limiting, state, tapping
 from proxy.relay.counters import tls_error
 from proxy.relay.ending import ACTIVE, HANDSHAKING_CLIENTS, USED
+from proxy.relay.login import Logins
 from proxy.relay.pair import Leg, Pair
 from proxy.relay.pairing import Pairing
+from proxy.relay.renewal import Renewal
 from proxy.relay.state import PairEvent, PairState
 from proxy.relay.upstream import Attempt, Tried, Upstream
 from proxy.tap.record import DIRECTION_REQUEST, DIRECTION_RESPONSE
@@ -39,6 +44,7 @@ ENDPOINT_CAUSES: Final = (
     Cause.PEER_RESET,
     Cause.PEER_CLOSED,
     Cause.NO_DATA,
+    Cause.WRONG_PROTOCOL,
 )
 """Why an attempt may end that the endpoint is to blame for."""
 
@@ -79,7 +85,23 @@ def _client_ready(pair: Pair, channel: Channel) -> None:
     if pair.owner.draining:
         ending.end(pair, Cause.DRAINED, "", "internal")
         return
-    _connect(pair)
+    logins = pair.route.logins
+    if logins is None or _may_log_in(pair, logins, channel):
+        _connect(pair)
+
+
+def _may_log_in(pair: Pair, logins: Logins, client: Channel) -> bool:
+    """Choose who we are to the upstream; False: nobody that it would let in, and the pair has ended."""
+    login = logins.choose(client.principal)
+    if login is None:
+        ending.end(pair, Cause.AUTH_FAILED, f"no identity of {_upstream(pair).name} is for the principal {client.principal}", "upstream")
+        return False
+    now_ns = pair.owner.selector.now_ns
+    pair.login = login.begin(now_ns)
+    if pair.login is None:
+        ending.end(pair, Cause.AUTH_FAILED, login.why_not(now_ns), "upstream")
+        return False
+    return True
 
 
 def _serve(pair: Pair, channel: Channel) -> None:
@@ -118,12 +140,15 @@ def _start_attempt(pair: Pair, attempt: Attempt) -> bool:
     except OSError as error:
         if error.errno in NO_SOCKET:
             _upstream(pair).abandoned(attempt, selector.now_ns)
+            _give_login_back(pair)
             ending.end(pair, Cause.LIMIT, f"{endpoint.text}: {error}", "internal")
             return True
         _note_failure(pair, attempt, Cause.UPSTREAM_REFUSED, str(error), selector.now_ns)
         return False
     if options.tls is not None:
         pair.owner.loop.counts.cells[HANDSHAKING_UPSTREAMS] += 1
+    if pair.login is not None:
+        channel.login = pair.login.login.factory
     pair.attempt = attempt
     pair.upstream.channel = channel
     pair.upstream.gone = False
@@ -140,7 +165,15 @@ def _note_failure(pair: Pair, attempt: Attempt, cause: Cause, detail: str, now_n
         pair.owner.endpoint_changed(pair, endpoint)
 
 
+def _give_login_back(pair: Pair) -> None:
+    """It proved nothing."""
+    if pair.login is not None:
+        pair.login.abandoned()
+        pair.login = None
+
+
 def _give_up(pair: Pair) -> None:
+    _give_login_back(pair)
     tried = pair.tried
     if tried is None:
         ending.end(pair, Cause.UPSTREAM_REFUSED, "the upstream has no address", "upstream")
@@ -159,6 +192,12 @@ def _upstream_ready(pair: Pair, channel: Channel) -> None:
     assert attempt is not None, "an upstream that is told of was tried"
     pair.attempt = None
     pair.tried = None
+    if pair.login is not None:
+        login = pair.login.login
+        pair.login.accepted(channel.ready_ns)
+        pair.login = None
+        if channel.renew_ns != NEVER:
+            pair.renewal = Renewal(pair, channel, login)
     upstream = _upstream(pair)
     upstream.counters.counts.cells[USED] += 1
     if upstream.answered(attempt, channel.ready_ns):
@@ -199,12 +238,28 @@ def attempt_failed(pair: Pair, channel: Channel) -> None:
             pair.owner.loop.upstream_handshakes[tls_error(channel.close_cause)].observe(channel.closed_ns - channel.connected_ns)
     pair.upstream.channel = None
     cause = channel.close_cause or Cause.INTERNAL
+    error = channel.error
+    if pair.state is not CLOSING and isinstance(error, LoginError):
+        _login_failed(pair, attempt, channel, error)
+        return
     if pair.state is not CLOSING and cause in ENDPOINT_CAUSES:
         _note_failure(pair, attempt, cause, channel.detail, channel.closed_ns)
         _connect(pair)
         return
     _upstream(pair).abandoned(attempt, channel.closed_ns)
+    _give_login_back(pair)
     if pair.state is CLOSING:
         ending.check_gone(pair)
     else:
         ending.end(pair, cause, channel.detail, "internal")
+
+
+def _login_failed(pair: Pair, attempt: Attempt, channel: Channel, error: LoginError) -> None:
+    """The endpoint is there, and we are not let in; or we had nothing to show."""
+    if _upstream(pair).answered(attempt, channel.closed_ns, refused=True):
+        pair.owner.endpoint_changed(pair, attempt.endpoint)
+    if pair.login is not None and error.refused:
+        pair.login.refused(channel.detail, channel.closed_ns)
+        pair.login = None
+    _give_login_back(pair)
+    ending.end(pair, Cause.AUTH_FAILED, f"{attempt.endpoint.text}: {channel.detail}", "upstream" if error.refused else "internal")

@@ -33,11 +33,13 @@ from proxy.network import mute
 from proxy.network.channel import Channel
 from proxy.network.channel_sink import ChannelSink
 from proxy.network.read_size import MAX_READ
+from proxy.network.run import Run
 from proxy.network.selector import Selector
 from proxy.network.timer import Timer
 from proxy.network.translation import Scratch, Translation
 from proxy.network.write_half import WriteHalf
 from proxy.relay.counters import LoopCounters
+from proxy.relay.login import LoginTry
 from proxy.relay.pairing import Pairing
 from proxy.relay.quotas import Quotas
 from proxy.relay.route import Route
@@ -46,7 +48,7 @@ from proxy.relay.throttle import Throttle
 from proxy.relay.upstream import Attempt, Endpoint, Tried
 from proxy.tap.frame_tap import FrameTap
 
-__all__ = ["Leg", "LegMaker", "Pair", "PairOwner", "PairTimer"]
+__all__ = ["Leg", "LegMaker", "Pair", "PairOwner", "PairTimer", "Renewing"]
 
 ADMIN: Final = mute.ADMIN
 DRAIN: Final = mute.DRAIN
@@ -130,6 +132,7 @@ class Leg(ChannelSink):
         ended: the peer sends no more.
         shut: our write side is shut, or will be: ``shut_wanted`` says that a pending send is waited for.
         dropped_bytes: whole frames received that were not passed on.
+        keeps: frames came that were ours, and were not passed on.
         drops_frame: no piece of that frame was passed on, and none will be.
         translation: to what the other channel speaks, when that is another framing.
         look: to int32, for who looks into frames of another framing.
@@ -153,6 +156,7 @@ class Leg(ChannelSink):
         self.shut: bool = False
         self.shut_wanted: bool = False
         self.dropped_bytes: i64 = 0
+        self.keeps: bool = False
         self.drops_frame: bool = False
         self.translation: Translation | None = None
         self.look: Translation | None = None
@@ -206,7 +210,7 @@ class Leg(ChannelSink):
 
     def counts(self) -> bool:
         """Whether ``frames`` and ``bytes`` have what was received from its channel, nothing else, and nothing less."""
-        return self.tap is not None or self.pair.pairing is not None
+        return not self.keeps and (self.tap is not None or self.pair.pairing is not None)
 
     def holds(self) -> bool:
         """Whether it has frames that are to be passed on, or answered, and are not yet."""
@@ -244,6 +248,31 @@ class PairTimer(Timer):
         self.pair = None
 
 
+class Renewing(abc.ABC):
+    """Renews what a pair's upstream knows of us (``renewal``).
+
+    Attributes:
+        holds: the client is muted for that.
+        talks: what the upstream sends is for us.
+    """
+
+    def __init__(self) -> None:
+        self.holds: bool = False
+        self.talks: bool = False
+
+    @abc.abstractmethod
+    def advance(self) -> None:
+        """An answer has passed, or a pending send to the upstream is out."""
+
+    @abc.abstractmethod
+    def take(self, run: Run) -> None:
+        """What the upstream sent."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """The pair ends."""
+
+
 class Pair:
     """One client joined to one upstream: what is known of it. What happens to it is in ``opening``, ``passing``, ``tapping`` and ``ending``.
 
@@ -262,6 +291,8 @@ class Pair:
         drain_detail: why, where it is not the whole proxy that drains.
         owner: who keeps it.
         attempt: of the upstream, while one goes on; ``tried`` is what has failed before it (``opening``).
+        login: to the upstream, while attempts go on (``opening``).
+        renewal: of a login that does not last; None: there is none.
         full: the client is muted for its open requests (``passing``).
         first_end, first_side: why, and by whom, a half-closed pair was half-closed (``ending``).
         timer: of the end of a half-closed or closing pair (``ending``).
@@ -288,6 +319,8 @@ class Pair:
         self.owner: Final = owner
         self.attempt: Attempt | None = None
         self.tried: Tried | None = None
+        self.login: LoginTry | None = None
+        self.renewal: Renewing | None = None
         self.full: bool = False
         self.first_end: Cause = Cause.PEER_CLOSED
         self.first_side: str = "downstream"

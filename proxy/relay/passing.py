@@ -32,6 +32,10 @@ CLOSING: Final = PairState.CLOSING
 
 def received(pair: Pair, leg: Leg, channel: Channel, run: Run) -> None:
     """A run on a leg without ``forward_to``."""
+    renewal = pair.renewal
+    if renewal is not None and renewal.talks and not leg.is_client:
+        renewal.take(run)
+        return
     other = leg.other.channel
     out = None if other is None else other.write_half
     if pair.state is CLOSING or out is None or not out.can_send:
@@ -187,6 +191,8 @@ def hold(pair: Pair, pairing: Pairing, leg: Leg) -> None:
         ending.check_done(pair)
     elif pair.draining:
         ending.end_if_answered(pair)
+    if pair.renewal is not None and pair.renewal.holds:
+        pair.renewal.advance()
 
 
 def let_ask(pair: Pair, pairing: Pairing) -> None:
@@ -194,8 +200,13 @@ def let_ask(pair: Pair, pairing: Pairing) -> None:
     if pair.full and 2 * pairing.open <= MAX_OPEN:
         pair.full = False
         client, upstream = pair.client.channel, pair.upstream.channel
-        if client is not None and (upstream is None or upstream.can_send):
+        if client is not None and (upstream is None or upstream.can_send) and not _is_held(pair):
             client.unmute(PEER)
+
+
+def _is_held(pair: Pair) -> bool:
+    """Whether the client is not to ask, since we talk to the upstream."""
+    return pair.renewal is not None and pair.renewal.holds
 
 
 def sent(pair: Pair, leg: Leg) -> None:
@@ -207,9 +218,11 @@ def sent(pair: Pair, leg: Leg) -> None:
         channel.shut_write()
     elif pair.state is not CLOSING:
         source = leg.other.channel
-        if source is not None and not (pair.full and not leg.is_client):
+        if source is not None and (leg.is_client or not (pair.full or _is_held(pair))):
             source.unmute(PEER)
     if pair.state is HALF_CLOSED:
         ending.check_done(pair)
     elif pair.draining:
         ending.end_if_answered(pair)
+    if not leg.is_client and pair.renewal is not None and pair.renewal.holds:
+        pair.renewal.advance()

@@ -7,6 +7,7 @@ from mypy_extensions import i64
 from proxy.network.options import ChannelOptions
 from proxy.relay.counters import ListenerCounters
 from proxy.relay.handler_metrics import HandlerMetrics
+from proxy.relay.login import Logins
 from proxy.relay.upstream import Upstream
 
 __all__ = ["Route"]
@@ -27,6 +28,7 @@ class Route:
         counters: what is counted.
         handler: frames go to one, and this is what it counts; None: there is none.
         authenticates: clients authenticate by SASL, and may have to do it again.
+        logins: who we are to the upstream; None: it does not ask.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Route:
         counters: ListenerCounters,
         handler: HandlerMetrics | None = None,
         authenticates: bool = False,
+        logins: Logins | None = None,
     ) -> None:
         self.listener: Final = listener
         self.upstream: Final = upstream
@@ -54,3 +57,4 @@ class Route:
         self.counters: Final = counters
         self.handler: Final = handler
         self.authenticates: Final[bool] = authenticates
+        self.logins: Final = logins

@@ -27,7 +27,7 @@ from proxy.relay.leg import RelayLeg
 from proxy.relay.pair import Leg, Pair
 from proxy.relay.state import PairState
 
-__all__ = ["Session", "SessionLeg", "check", "first_sasl"]
+__all__ = ["ChannelFrames", "Session", "SessionLeg", "body_of", "check", "first_sasl"]
 
 SASL_HANDSHAKE: Final = 17
 SASL_AUTHENTICATE: Final = 36
@@ -72,7 +72,7 @@ def check(pair: Pair, channel: Channel, run: Run) -> None:
         ending.end(pair, Cause.AUTH_FAILED, "SASL where nobody authenticates again", "downstream")
 
 
-class _Between(FrameExchange):
+class ChannelFrames(FrameExchange):
     """Frames of an authenticator between those of the traffic.
 
     Attributes:
@@ -111,7 +111,7 @@ class Session(Waker):
         self.waits: bool = False
         self._pair: Pair | None = pair
         self._channel: Final = channel
-        self._frames: Final = _Between(channel)
+        self._frames: Final = ChannelFrames(channel)
         self._authenticator: Authenticator | None = None
         self._refusal: AuthenticationError | None = None
         self._since_ns: i64 = channel.ready_ns
@@ -316,7 +316,7 @@ class SessionLeg(RelayLeg):
     def _begin(self, session: Session, run: Run, index: i64, key: i64) -> None:
         """A frame of SASL, and those before it, which go on as ever."""
         self._answers = True
-        body = _body(run, index)
+        body = body_of(run, index)
         is_last = index + 1 == run.frames
         channel = self.channel
         assert channel is not None, "a leg that is told of has a channel"
@@ -335,7 +335,7 @@ class SessionLeg(RelayLeg):
         channel = self.channel
         assert channel is not None, "a leg that is told of has a channel"
         self._answers = True
-        body = b"" if run.part != 0 or run.frames != 1 else _body(run, 0)
+        body = b"" if run.part != 0 or run.frames != 1 else body_of(run, 0)
         channel.discard(run)
         if run.part != 0 or run.frames != 1:
             session.refuse("requests of a client that authenticates again")
@@ -381,7 +381,7 @@ def _advance(pair: Pair) -> None:
         client.session.advance()
 
 
-def _body(run: Run, index: i64) -> bytes:
+def body_of(run: Run, index: i64) -> bytes:
     """The body of one frame of a run."""
     data = b"".join(run.pieces())
     start = i64(run.starts()[index])

@@ -12,6 +12,8 @@ Theory of operation. There is one of these for each upstream, shared by every li
 - *Whose fault.* An attempt that failed after another one, begun later than it, got through says nothing about now. One that ended because
   its connection did proves nothing, and gives the probe back: the next connection makes it.
 
+A login that is refused is no failure of the endpoint, which is there: see ``login``.
+
 A peer that ends a connection that was READY has not failed: what went over it is the pair's business, and not to be repeated elsewhere.
 """
 
@@ -89,7 +91,8 @@ class Endpoint:
 
 
 class Attempt:
-    """One connection's try of one endpoint; exactly one of the upstream's ``answered``, ``failed`` and ``abandoned`` ends it.
+    """One connection's try of one endpoint; exactly one of the upstream's ``answered``, ``failed`` and
+    ``abandoned`` ends it.
 
     Attributes:
         endpoint: what is tried.
@@ -201,9 +204,11 @@ class Upstream:
                 best = endpoint
         return best
 
-    def answered(self, attempt: Attempt, now_ns: i64) -> bool:
-        """The attempt's channel is READY; True when somebody should be told that the endpoint is up."""
-        self._settle(attempt, 0, now_ns)
+    def answered(self, attempt: Attempt, now_ns: i64, *, refused: bool = False) -> bool:
+        """The attempt's channel is READY, or it would be, had our login not been ``refused``; True when somebody should be told that the endpoint
+        is up.
+        """
+        self._settle(attempt, connect_error(Cause.AUTH_FAILED) if refused else 0, now_ns)
         endpoint = attempt.endpoint
         endpoint.answered_ns = now_ns
         if not endpoint.down:

@@ -50,6 +50,7 @@ from proxy.tap.writer import TapWriter
 
 if TYPE_CHECKING:
     from proxy.network.authenticator import AuthenticatorFactory
+    from proxy.relay.login import Logins
     from proxy.relay.request_channel import RequestChannel
     from proxy.server.credentials import Credentials
 
@@ -123,6 +124,7 @@ class Settings:
         self._accounts: Final = {item.name: pool.account(self.config.memory_pool.shares.get(item.name, 0)) for item in self.config.listeners}
         self.requests: Final = _request_channel(self.config)
         self.credentials: Final = _credentials(self.config)
+        self._logins: Final = {item.name: self._upstream_logins(item) for item in self.config.upstreams}
         self.routes: Final = {item.name: self._route(item) for item in self.config.listeners}
         self.limits: Final = {name: route.options.limit for name, route in self.routes.items()}
         self._prepared: _Prepared | None = None
@@ -180,6 +182,7 @@ class Settings:
             counters=counters,
             handler=None if listener.handler is None else HandlerMetrics(counters),
             authenticates=listener.sasl is not None,
+            logins=None if upstream is None else self._logins[upstream.name],
         )
 
     def _sasl(self, listener: ListenerConfig) -> "AuthenticatorFactory | None":
@@ -197,6 +200,15 @@ class Settings:
 
         settings = SaslServerSettings(sasl.mechanisms, sasl.max_session_ms, sasl.max_frame, reauthenticates=listener.handler is None)
         return SaslServerAuthenticators(settings, self.credentials.desk(desk_of_listener(listener.name)), count=count)
+
+    def _upstream_logins(self, upstream: UpstreamConfig) -> "Logins | None":
+        """Who we are to an upstream; None: it does not ask."""
+        if upstream.sasl is None or self.credentials is None:
+            return None
+        from proxy.server.credentials import UPSTREAMS
+        from proxy.server.upstream_logins import UpstreamLogins
+
+        return UpstreamLogins(upstream.name, upstream.sasl, self.credentials.desk(UPSTREAMS))
 
     def _upstream_options(self, listener: ListenerConfig, upstream: UpstreamConfig) -> dict[str, ChannelOptions]:
         """The options of channels to an upstream, by the server name of the endpoint."""
@@ -365,7 +377,7 @@ def _request_channel(config: ProxyConfig) -> "RequestChannel | None":
 
 
 def _credentials(config: ProxyConfig) -> "Credentials | None":
-    if all(listener.sasl is None for listener in config.listeners):
+    if all(listener.sasl is None for listener in config.listeners) and all(upstream.sasl is None for upstream in config.upstreams):
         return None
     from proxy.server.credentials import Credentials  # here: a processor without SASL does without
 

@@ -185,6 +185,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path
     users.add("alice", new_credentials("secret", iterations=4096))
     (folder / "users").write_text(users.text())
     (folder / "users").chmod(0o600)
+    for name in ("password", "token"):
+        (folder / name).write_text("secret\n")
+        (folder / name).chmod(0o600)
     public = json.loads(ECAlgorithm.to_jwk(ec.generate_private_key(ec.SECP256R1()).public_key()))
     (folder / "jwks.json").write_text(json.dumps({"keys": [public]}))
 

@@ -18,6 +18,7 @@ from proxy.relay.drain import Drain
 from proxy.relay.ending import ACTIVE, CLOSED_BY, USED
 from proxy.relay.handler_leg import HandlerLegs
 from proxy.relay.handler_metrics import HandlerMetrics
+from proxy.relay.login import Logins
 from proxy.relay.opening import ACCEPTED
 from proxy.relay.pair import Pair
 from proxy.relay.relay import Relay
@@ -98,6 +99,7 @@ class World:
         serves: they answer: there is no upstream.
         authenticators: of clients; None: whoever comes is nobody.
         refusal_ms: from a refusal to its answer.
+        logins: who we are to the upstream.
         others: options of both sides' channels.
 
     Attributes:
@@ -130,6 +132,7 @@ class World:
         serves: bool = False,
         authenticators: AuthenticatorFactory | None = None,
         refusal_ms: int = 0,
+        logins: Logins | None = None,
     ) -> None:
         self.clock = HandClock()
         self.told = Told()
@@ -182,6 +185,7 @@ class World:
             counters=counters,
             handler=None if requests is None else HandlerMetrics(counters),
             authenticates=authenticators is not None,
+            logins=logins,
         )
         handled = None if requests is None else HandlerLegs(requests)
         self.relay = Relay(ConnectionIds(1, 1), self.counters, self.told, rules, writer, handled)

@@ -17,6 +17,7 @@ from control.identity.users_file import UsersFile
 from control.meters import Meters
 from proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
 from proxy.config.sasl import ListenerSasl
+from proxy.config.upstream_sasl import UpstreamSasl
 from proxy.server.messages import QuestionNotice
 from tests.fakes.fleet import MemoryLog
 
@@ -44,7 +45,11 @@ class Rig:
                 ListenerConfig(name="h", address="x", handler="m:h", protocol="kafka", sasl=sasl),
                 ListenerConfig(name="open", address="x", upstream="u"),
             ),
-            upstreams=(UpstreamConfig(name="u", endpoints=("127.0.0.1:1",)),),
+            upstreams=(
+                UpstreamConfig(
+                    name="u", endpoints=("127.0.0.1:1",), sasl=UpstreamSasl(mechanism="PLAIN", user="gate", password_file=str(folder / "ours"))
+                ),
+            ),
         )
         self.identity = Identity(config, lambda: {"u": []}, self.meters, self.log, Guard(self.log, self.meters))
         self.told: list[Any] = []
@@ -83,6 +88,19 @@ def run(folder: Path, scenario: Scenario, data: bytes | None = None) -> Rig:
         return rig
 
     return asyncio.run(main())
+
+
+def test_our_own_secrets_are_read_each_time_they_are_asked_for(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        for text in ("first", "second"):
+            (tmp_path / "ours").write_text(text + "\n")
+            assert await rig.ask("WantSecret", "upstreams", credential="u") == ("Secret", {"text": text})
+        assert (await rig.ask("WantSecret", "upstreams", credential="v"))[1] == {"reason": "there is no credential 'v'"}
+        (tmp_path / "ours").unlink()
+        kind, row = await rig.ask("WantScramKeys", "upstreams", credential="u", mechanism="SCRAM-SHA-256", salt="00", iterations=4096)
+        assert (kind, row["reason"]) == ("Unavailable", f"{tmp_path / 'ours'} cannot be read: No such file or directory")
+
+    run(tmp_path, scenario)
 
 
 def test_each_listener_answers_from_its_files(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from proxy.auth.messages import ApiRange
 from proxy.auth.scram import SCRAM_SHA_256, SCRAM_SHA_512
 from proxy.auth.server import SaslServerAuthenticators, SaslServerSettings
 from proxy.cause import Cause
+from proxy.errors import LoginError
 from proxy.network.authenticator import ANONYMOUS, WAIT
 from proxy.network.run import Run
 from proxy.network.state import ChannelState
@@ -157,6 +158,9 @@ def test_a_login_that_is_refused(desk: Desk, answer: bytes, words: str) -> None:
     accept(one)
     error = one.refused(answered(answer, ID + 2))
     assert words in str(error)
+    assert str(error).startswith("PLAIN as user: ")
+    assert isinstance(error, LoginError)
+    assert error.refused
     assert len(str(error)) <= 220
     assert "pencil" not in str(error)
 
@@ -196,7 +200,10 @@ def test_the_password_is_waited_for_and_given_up(desk: Desk) -> None:
 
 def test_a_secret_that_is_not_there_is_the_end(desk: Desk) -> None:
     desk.answer = lambda question: q.Unavailable("password.txt cannot be read")
-    assert "PLAIN: cannot be checked: password.txt" in str(begun(desk).refused(answered(handshake_answer("PLAIN"), ID + 1)))
+    error = begun(desk).refused(answered(handshake_answer("PLAIN"), ID + 1))
+    assert str(error) == "PLAIN as user: the secret is not to be had: password.txt cannot be read"
+    assert isinstance(error, LoginError)
+    assert not error.refused, "nobody refused it"
 
 
 # How long it is good.

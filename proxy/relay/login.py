@@ -1,0 +1,102 @@
+"""Our logins to an upstream: which of them a client's connection takes, and when one is not tried.
+
+A login that the upstream refuses is refused to everybody: a wrong password stays wrong. So it is left alone for ``FIRST_NS``, and connections that
+need it end at once, without a word to the upstream. When that is over the next one tries, that one alone; refused again, the time doubles, up to
+``MOST_NS``; let in, all may. What ends a try otherwise proves nothing, and gives it back.
+"""
+
+import abc
+from typing import Final
+
+from mypy_extensions import i64, mypyc_attr
+
+from proxy.network.authenticator import AuthenticatorFactory
+
+__all__ = ["FIRST_NS", "MOST_NS", "Login", "LoginTry", "Logins"]
+
+FIRST_NS: Final = 1_000_000_000
+MOST_NS: Final = 30_000_000_000
+NS_PER_MS: Final = 1_000_000
+
+
+class Login:
+    """One of our logins, and how it has fared in this processor.
+
+    Attributes:
+        factory: makes what shows the upstream who we are.
+        backoff_ns: how long it is left alone after it was refused; 0: it was let in last, or was not tried.
+        due_ns: when it may be tried again.
+        tried: it was refused, and one connection tries it again now.
+        detail: of the refusal.
+    """
+
+    def __init__(self, factory: AuthenticatorFactory) -> None:
+        self.factory: Final = factory
+        self.backoff_ns: i64 = 0
+        self.due_ns: i64 = 0
+        self.tried: bool = False
+        self.detail: str = ""
+        self.accepted_ns: i64 = 0
+
+    def begin(self, now_ns: i64) -> "LoginTry | None":
+        """The try of a connection; None: it is not to be tried now."""
+        if self.backoff_ns == 0:
+            return LoginTry(self, now_ns, alone=False)
+        if self.tried or now_ns < self.due_ns:
+            return None
+        self.tried = True
+        return LoginTry(self, now_ns, alone=True)
+
+    def why_not(self, now_ns: i64) -> str:
+        """What to say of a connection that may not try it."""
+        wait_ms = max((self.due_ns - now_ns) // NS_PER_MS, 0)
+        when = f"in {wait_ms} ms" if wait_ms > 0 else "by another connection"
+        return f"not tried again, it will be {when}: {self.detail}"
+
+
+class LoginTry:
+    """One connection's try of a login; exactly one of ``accepted``, ``refused`` and ``abandoned`` ends it.
+
+    Attributes:
+        login: which.
+    """
+
+    def __init__(self, login: Login, began_ns: i64, *, alone: bool) -> None:
+        self.login: Final = login
+        self._began_ns: Final[i64] = began_ns
+        self._alone: Final[bool] = alone
+
+    def accepted(self, now_ns: i64) -> None:
+        """The upstream took us for who we say we are."""
+        self.abandoned()
+        self.login.backoff_ns = 0
+        self.login.accepted_ns = now_ns
+
+    def refused(self, detail: str, now_ns: i64) -> None:
+        """It did not. One that was refused after another, begun later than it, was let in says nothing about now."""
+        self.abandoned()
+        login = self.login
+        if login.accepted_ns > self._began_ns:
+            return
+        if login.backoff_ns == 0:
+            login.backoff_ns = FIRST_NS
+        elif self._alone:
+            login.backoff_ns = min(2 * login.backoff_ns, MOST_NS)
+        else:  # of those that were under way when the first was refused
+            return
+        login.due_ns = now_ns + login.backoff_ns
+        login.detail = detail
+
+    def abandoned(self) -> None:
+        """It ended for another reason."""
+        if self._alone:
+            self.login.tried = False
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Logins(abc.ABC):
+    """All our logins to one upstream."""
+
+    @abc.abstractmethod
+    def choose(self, principal: str) -> Login | None:
+        """The one for a client; None: there is none for it."""

@@ -1,0 +1,215 @@
+"""A login to an upstream that does not last (KIP-368): it is renewed in the connection that there is, before the upstream ends it.
+
+Theory of operation. At ``Channel.renew_ns``, when 85 to 95 % of the session are over, the client is muted for ``peer``, as it was at the beginning.
+The answers that are owed leave first: a broker answers in order, so it would not come to us before. Then an authenticator talks to the upstream as
+it did before the first frame, and what the upstream sends is its own; nothing of it is paired, tapped, or passed on. Then the client goes on. So our
+ids never meet the client's. All of it ends with the session: a login that was not renewed by then ends the pair (``session_expired``).
+
+Where nobody knows what is owed, since a handler has the frames or pairing is lost, nothing can be told apart: from ``renew_ns`` on such a pair ends
+as soon as nothing seems to be under way, and with its session at the latest.
+"""
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from proxy.cause import Cause
+from proxy.errors import AuthenticationError, LoginError
+from proxy.network import mute
+from proxy.network.authenticator import Authenticator, Waker
+from proxy.network.channel import Channel
+from proxy.network.run import Run
+from proxy.network.timer import NEVER, CallbackTimer
+from proxy.network.transport import DONE
+from proxy.relay import ending
+from proxy.relay.login import Login, LoginTry
+from proxy.relay.pair import Pair, Renewing
+from proxy.relay.session import ChannelFrames, body_of
+from proxy.relay.state import PairState
+
+__all__ = ["AGAIN_NS", "Renewal"]
+
+AGAIN_NS: Final = 20_000_000  # between two looks at what nobody tells of
+PEER: Final = mute.PEER
+OPEN: Final = PairState.OPEN
+
+
+class _Waker(Waker):
+    """Wakes the authenticator of a renewal."""
+
+    def __init__(self, renewal: "Renewal") -> None:
+        self._renewal: Renewal | None = renewal
+
+    def now_ns(self) -> i64:
+        return 0 if self._renewal is None else self._renewal.now_ns()
+
+    def wake(self) -> None:
+        if self._renewal is not None:
+            self._renewal.wake_at(self._renewal.now_ns())
+
+    def wake_at(self, deadline_ns: i64) -> None:
+        if self._renewal is not None:
+            self._renewal.wake_at(deadline_ns)
+
+    def release(self) -> None:
+        """Wake nobody any more."""
+        self._renewal = None
+
+
+class Renewal(Renewing):
+    """One pair's, which lets go of it when the pair ends."""
+
+    def __init__(self, pair: Pair, channel: Channel, login: Login) -> None:
+        super().__init__()
+        self._pair: Pair | None = pair
+        self._channel: Final = channel
+        self._login: Final = login
+        self._frames: Final = ChannelFrames(channel)
+        self._waker: Final = _Waker(self)
+        self._authenticator: Authenticator | None = None
+        self._due: Final = CallbackTimer(self._on_due)
+        self._wake: Final = CallbackTimer(self._on_wake)
+        pair.owner.selector.call_at(channel.renew_ns, self._due)
+
+    def now_ns(self) -> i64:
+        """The selector's clock."""
+        return 0 if self._pair is None else self._pair.owner.selector.now_ns
+
+    def wake_at(self, deadline_ns: i64) -> None:
+        """Have the authenticator's next step made at a time; NEVER: not at all."""
+        pair = self._pair
+        if pair is None:
+            return
+        if deadline_ns == NEVER:
+            pair.owner.selector.cancel(self._wake)
+        else:
+            pair.owner.selector.call_at(deadline_ns, self._wake)
+
+    def advance(self) -> None:
+        pair = self._pair
+        if pair is None or pair.state is not OPEN:
+            return
+        if self.talks:
+            self._step(pair)
+        elif self._owes_nothing(pair):
+            self._begin(pair)
+
+    def take(self, run: Run) -> None:
+        pair = self._pair
+        is_ours = run.part == 0 and run.frames == 1
+        body = body_of(run, 0) if is_ours else b""
+        self._channel.discard(run)
+        if pair is None:
+            return
+        pair.upstream.keeps = True
+        if not is_ours or self._frames.came is not None:
+            ending.end(pair, Cause.AUTH_FAILED, "the upstream sent something else while we logged in again", "upstream")
+            return
+        self._frames.came = body
+        self._step(pair)
+
+    def close(self) -> None:
+        pair, self._pair = self._pair, None
+        self.holds = self.talks = False
+        self._waker.release()
+        if pair is not None:
+            for timer in (self._due, self._wake):
+                pair.owner.selector.cancel(timer)
+                timer.release()
+        self._end_authenticator()
+
+    # The steps.
+
+    def _on_due(self) -> None:
+        """It is time to renew it, to look again, or to give up."""
+        pair = self._pair
+        if pair is None:
+            return
+        try:
+            if pair.state is OPEN:
+                self._look(pair)
+        except Exception as error:  # nobody else ends a client that is held
+            ending.crash(pair, error)
+
+    def _look(self, pair: Pair) -> None:
+        client, now_ns = pair.client.channel, self.now_ns()
+        if now_ns >= self._channel.expires_ns:
+            why = "the login to the upstream was not renewed in time" if self.holds else "the login to the upstream could not be renewed here"
+            ending.end(pair, Cause.SESSION_EXPIRED, why, "upstream")
+        elif self.holds or client is None:
+            return
+        elif pair.route.handler is not None or not pair.counts_answers:
+            if pair.owes_nothing():
+                ending.end(pair, Cause.SESSION_EXPIRED, "the login to the upstream cannot be renewed here", "upstream")
+            else:
+                self._look_again(pair)
+        elif client.read_half.receive.is_within_cut:  # the upstream has the beginning of a frame
+            self._look_again(pair)
+        else:
+            self.holds = True
+            client.mute(PEER)
+            pair.owner.selector.call_at(self._channel.expires_ns, self._due)
+            self.advance()
+
+    def _look_again(self, pair: Pair) -> None:
+        pair.owner.selector.call_at(min(self.now_ns() + AGAIN_NS, self._channel.expires_ns), self._due)
+
+    def _owes_nothing(self, pair: Pair) -> bool:
+        """Whether the stream is between two frames, both ways, and all answers have passed."""
+        pairing = pair.pairing
+        if pairing is None or pairing.lost:  # from now on nobody knows: it ends with the session
+            return False
+        return pairing.open == 0 and self._channel.can_send and not self._channel.read_half.receive.within
+
+    def _begin(self, pair: Pair) -> None:
+        identity = self._channel.identity
+        assert identity is not None, "the channel is READY"
+        self.talks = True
+        authenticator = self._authenticator = self._login.factory.make(identity)
+        authenticator.start(self._frames, self._waker)
+        self._step(pair)
+
+    def _on_wake(self) -> None:
+        pair = self._pair
+        if pair is None:
+            return
+        try:
+            self._step(pair)
+        except Exception as error:
+            ending.crash(pair, error)
+
+    def _step(self, pair: Pair) -> None:
+        authenticator = self._authenticator
+        if authenticator is None or not self._channel.is_open:
+            return
+        try:
+            code = authenticator.step()
+        except AuthenticationError as error:
+            self._refused(pair, error)
+            return
+        if code == DONE:
+            self._finish(pair, authenticator)
+
+    def _refused(self, pair: Pair, error: AuthenticationError) -> None:
+        refused = not isinstance(error, LoginError) or error.refused
+        if refused:
+            LoginTry(self._login, self.now_ns(), alone=False).refused(str(error), self.now_ns())
+        ending.end(pair, Cause.AUTH_FAILED, f"{pair.endpoint}: to go on: {error}", "upstream" if refused else "internal")
+
+    def _finish(self, pair: Pair, authenticator: Authenticator) -> None:
+        """The client goes on."""
+        channel, client = self._channel, pair.client.channel
+        channel.expires_ns, channel.renew_ns = authenticator.expires_ns, authenticator.renew_ns
+        self._end_authenticator()
+        self.holds = self.talks = False
+        if channel.renew_ns == NEVER:
+            pair.owner.selector.cancel(self._due)
+        else:
+            pair.owner.selector.call_at(channel.renew_ns, self._due)
+        if client is not None and channel.can_send and not pair.full:
+            client.unmute(PEER)
+
+    def _end_authenticator(self) -> None:
+        authenticator, self._authenticator = self._authenticator, None
+        if authenticator is not None:
+            authenticator.close()

@@ -1,0 +1,47 @@
+"""Our logins to an upstream, as its configuration says."""
+
+from typing import Final
+
+from proxy.auth.client import SaslClientAuthenticators, SaslClientSettings
+from proxy.auth.mapping_rules import MappingRules
+from proxy.auth.questions import CredentialSource
+from proxy.config.upstream_sasl import Login as LoginConfig
+from proxy.config.upstream_sasl import UpstreamSasl, logins_of
+from proxy.relay.login import Login, Logins
+
+__all__ = ["UpstreamLogins"]
+
+_RULE: Final = "RULE:"
+
+
+class UpstreamLogins(Logins):
+    """Those of one upstream; all the listeners before it share them.
+
+    Args:
+        upstream: its name.
+        sasl: of its configuration.
+        source: whom to ask for passwords and tokens.
+
+    Raises:
+        RuleError: a rule of a principal cannot be read, which control has read.
+    """
+
+    def __init__(self, upstream: str, sasl: UpstreamSasl, source: CredentialSource) -> None:
+        self._rows: Final = [_Row(item, source) for item in logins_of(upstream, sasl)]
+
+    def choose(self, principal: str) -> Login | None:
+        return next((row.login for row in self._rows if row.is_for(principal)), None)
+
+
+class _Row:
+    """One login, and whose it is."""
+
+    def __init__(self, config: LoginConfig, source: CredentialSource) -> None:
+        settings = SaslClientSettings(config.mechanism, config.user, config.credential)
+        self.login: Final = Login(SaslClientAuthenticators(settings, source))
+        self._everybody: Final = not config.principals
+        self._names: Final = frozenset(item for item in config.principals if not item.startswith(_RULE))
+        self._rules: Final = [MappingRules(item) for item in config.principals if item.startswith(_RULE)]
+
+    def is_for(self, principal: str) -> bool:
+        return self._everybody or principal in self._names or any(rule.apply(principal) is not None for rule in self._rules)

@@ -1,0 +1,216 @@
+"""A login that does not last is renewed in the connection that there is, between the frames of the traffic, over loopback."""
+
+import contextlib
+import struct
+import threading
+
+import pytest
+
+from proxy.auth.client import FIRST_CORRELATION_ID
+from proxy.cause import Cause
+from proxy.network import mute
+from proxy.network.timer import NEVER
+from proxy.relay import ending
+from proxy.server.upstream_logins import UpstreamLogins
+from tests.fakes.sasl_broker import SaslBroker
+from tests.fakes.world import frame
+from tests.proxy.relay.test_login import GATE, SECRET, Secrets, address, ask, ended, for_all
+
+LIFETIME_S = 10
+RENEWED_S = 9.6  # when every session of 10 s is being renewed
+
+
+@pytest.fixture
+def broker():
+    with contextlib.closing(SaslBroker({GATE: SECRET}, tokens={"first": GATE}, lifetime_ms=LIFETIME_S * 1000)) as made:
+        yield made
+
+
+@pytest.fixture
+def secrets():
+    return Secrets(u=SECRET)
+
+
+@pytest.fixture
+def world(make, broker, secrets):
+    return make("kafka", endpoints=[address(broker)], logins=UpstreamLogins("u", for_all("SCRAM-SHA-256"), secrets))
+
+
+def opened(world):
+    client, pair = world.client()
+    assert ask(world, client) == (FIRST_CORRELATION_ID, GATE)
+    return client, pair
+
+
+def close(world, client):
+    client.close()
+    world.until(lambda: world.rows)
+    return world.row
+
+
+def request(correlation, key=3):
+    return frame(struct.pack(">hhih", key, 12, correlation, -1))
+
+
+def test_it_is_renewed_again_and_again_and_the_client_notices_nothing(world, broker):
+    client, pair = opened(world)
+    upstream = pair.upstream.channel
+    for count in range(2, 7):
+        before = int(upstream.renew_ns)
+        assert 0.85 * LIFETIME_S <= (before - world.clock.ns) / 1e9 <= 0.95 * LIFETIME_S
+        world.pass_time(RENEWED_S)
+        world.until(lambda since=before: upstream.renew_ns > since)
+        assert len(broker.logins) == count
+        assert pair.client.channel.mute_causes == 0
+        assert [ask(world, client, correlation=number) for number in range(3)] == [(number, GATE) for number in range(3)]
+    assert not pair.pairing.lost
+    assert (pair.client.frames, pair.upstream.frames) == (16, 16), "our own frames are none of the stream"
+    ours = {correlation for key, correlation, _ in broker.requests if key in (17, 18, 36)}
+    assert min(ours) == FIRST_CORRELATION_ID
+    assert close(world, client)["cause"] == "peer_closed"
+
+
+def test_answers_that_are_owed_leave_first_and_requests_that_come_meanwhile_wait(world, broker):
+    client, pair = opened(world)
+    release, asked = threading.Event(), threading.Event()
+
+    def hold(key):
+        asked.set()
+        assert release.wait(20)
+
+    broker.hold = hold
+    client.sendall(request(1) + request(2))
+    world.until(lambda: pair.pairing.open == 2 and asked.is_set())
+    world.pass_time(RENEWED_S)
+    assert pair.client.channel.mute_causes == mute.PEER
+    client.sendall(request(3))
+    world.poll(10)
+    assert (pair.pairing.open, broker.logins) == (2, [GATE])
+    release.set()
+    answer = 4 + 4 + len(GATE) + 1 + 10
+    data = world.read(client, 3 * answer)
+    assert [struct.unpack(">i", data[at + 4 : at + 8])[0] for at in range(0, len(data), answer)] == [1, 2, 3]
+    keys = [key for key in broker.asked() if key in (3, 17)]
+    assert keys == [17, 3, 3, 3, 17, 3], "the third request waited for the login"
+    assert broker.logins == [GATE, GATE]
+    close(world, client)
+
+
+def test_what_proves_it_is_read_again(make, broker):
+    secrets = Secrets(u="first")
+    world = make("kafka", endpoints=[address(broker)], logins=UpstreamLogins("u", for_all("OAUTHBEARER", ""), secrets))
+    client, pair = opened(world)
+    broker.tokens = {"second": GATE}
+    secrets.texts["u"] = "second"
+    before = int(pair.upstream.channel.renew_ns)
+    world.pass_time(RENEWED_S)
+    world.until(lambda: pair.upstream.channel.renew_ns > before)
+    assert ask(world, client) == (FIRST_CORRELATION_ID, GATE)
+    close(world, client)
+
+
+def test_one_that_lasts_now_is_not_renewed_any_more(world, broker):
+    client, pair = opened(world)
+    broker.lifetime_ms = 0
+    world.pass_time(RENEWED_S)
+    world.until(lambda: len(broker.logins) == 2)
+    world.until(lambda: pair.upstream.channel.renew_ns == NEVER)
+    world.pass_time(10 * LIFETIME_S)
+    assert ask(world, client) == (FIRST_CORRELATION_ID, GATE)
+    assert len(broker.logins) == 2
+    close(world, client)
+
+
+def test_one_that_is_refused_ends_the_pair_and_is_not_hammered(world, broker):
+    client, _ = opened(world)
+    broker.passwords = {GATE: "changed"}
+    world.pass_time(RENEWED_S)
+    assert world.ended(client) == b""
+    row = close(world, client)
+    assert (row["cause"], row["side"], row["state"]) == ("auth_failed", "upstream", "open")
+    assert row["detail"] == f"127.0.0.1:{broker.port}: to go on: SCRAM-SHA-256 as gate: {broker.words}"
+    assert "not tried again" in ended(world, world.client()[0])["detail"]
+    assert broker.refused == 1
+
+
+def test_a_secret_that_is_not_to_be_had_is_our_own_fault(world, secrets):
+    client, _ = opened(world)
+    del secrets.texts["u"]
+    world.pass_time(RENEWED_S)
+    assert world.ended(client) == b""
+    row = close(world, client)
+    assert (row["cause"], row["side"]) == ("auth_failed", "internal")
+    assert "the secret is not to be had" in row["detail"]
+
+
+def test_one_that_is_not_renewed_in_time_ends_the_pair(world, secrets):
+    client, pair = opened(world)
+    secrets.late = True
+    world.pass_time(RENEWED_S)
+    world.until(lambda: secrets.open)
+    assert pair.client.channel.mute_causes == mute.PEER
+    world.pass_time(LIFETIME_S - RENEWED_S)
+    assert world.ended(client) == b""
+    row = close(world, client)
+    assert (row["cause"], row["side"]) == ("session_expired", "upstream")
+    assert secrets.open == [], "nobody waits for the password"
+
+
+@pytest.mark.parametrize("way", ["admin", "client", "drain", "broker"])
+def test_a_pair_that_ends_meanwhile_leaves_nothing(world, broker, secrets, way):
+    client, pair = opened(world)
+    secrets.late = True
+    world.pass_time(RENEWED_S)
+    world.until(lambda: secrets.open)
+    if way == "admin":
+        ending.abort(pair, Cause.ADMIN, "", "internal")
+    elif way == "drain":
+        world.drain.start(10**9)
+    elif way == "broker":
+        broker.close()
+    else:
+        ending.end(pair, Cause.PEER_RESET, "", "downstream")
+    world.until(lambda: pair.cause is not None)
+    client.close()
+    world.until(lambda: world.rows)
+    assert (secrets.open, pair.renewal) == ([], None)
+
+
+def test_an_upstream_that_says_something_else_meanwhile_is_not_believed(world, broker, secrets):
+    client, _ = opened(world)
+    secrets.late = True
+    world.pass_time(RENEWED_S)
+    world.until(lambda: secrets.open)
+    (sock,) = broker._open
+    sock.sendall(request(7) + request(8))
+    assert world.ended(client) == b""
+    row = close(world, client)
+    assert (row["cause"], row["side"]) == ("auth_failed", "upstream")
+    assert "something else" in row["detail"]
+
+
+def test_where_nobody_knows_what_is_owed_the_pair_ends_when_nothing_is_under_way(world):
+    client, pair = opened(world)
+    client.sendall(request(7)[:7])
+    pair.pairing.lose()
+    world.until(lambda: pair.client.channel.staged)
+    world.pass_time(RENEWED_S)
+    assert pair.state.value == "open", "a frame is begun"
+    client.sendall(request(7)[7:])
+    world.read(client, 4 + 4 + len(GATE) + 1 + 10)
+    world.pass_time(0.1)
+    assert world.ended(client) == b""
+    row = close(world, client)
+    assert (row["cause"], row["detail"]) == ("session_expired", "the login to the upstream cannot be renewed here")
+
+
+def test_where_nobody_knows_it_ends_with_its_session_at_the_latest(world):
+    client, pair = opened(world)
+    client.sendall(request(7)[:7])
+    pair.pairing.lose()
+    world.until(lambda: pair.client.channel.staged)
+    world.pass_time(RENEWED_S)
+    world.pass_time(LIFETIME_S - RENEWED_S)
+    assert world.ended(client) == b""
+    row = close(world, client)
+    assert (row["cause"], row["detail"]) == ("session_expired", "the login to the upstream could not be renewed here")

@@ -1,0 +1,47 @@
+"""Which login is for which client."""
+
+import pytest
+
+from proxy.auth.mapping_rules import RuleError
+from proxy.auth.questions import CredentialSource
+from proxy.config.upstream_sasl import UpstreamIdentity, UpstreamSasl
+from proxy.server.upstream_logins import UpstreamLogins
+
+
+class Nobody(CredentialSource):
+    """Is not asked."""
+
+    def ask(self, inquiry):
+        raise AssertionError
+
+    def forget(self, inquiry):
+        raise AssertionError
+
+
+def identity(*principals):
+    return UpstreamIdentity(principals=principals, mechanism="PLAIN", user="u", password_file="/p")
+
+
+def test_one_for_all_is_for_everybody_and_the_same():
+    logins = UpstreamLogins("u", UpstreamSasl(mechanism="PLAIN", user="u", password_file="/p"), Nobody())
+    assert logins.choose("alice") is logins.choose("ANONYMOUS") is not None
+
+
+def test_the_first_that_names_the_client_is_taken():
+    sasl = UpstreamSasl(identities=(identity("alice", "RULE:CN=app-[0-9]+//"), identity("bob", "RULE:CN=app-.*//"), identity()))
+    logins = UpstreamLogins("u", sasl, Nobody())
+    chosen = [logins.choose(name) for name in ("alice", "CN=app-7", "bob", "CN=app-x", "CN=app-7,O=x", "carol", "")]
+    first, _, second, *_, last = chosen
+    assert chosen == [first, first, second, second, second, last, last]
+    assert len({first, second, last}) == 3
+
+
+def test_whom_none_names_has_none():
+    logins = UpstreamLogins("u", UpstreamSasl(identities=(identity("alice", "RULE:CN=a//L"),)), Nobody())
+    assert (logins.choose("Alice"), logins.choose("alice "), logins.choose("CN=ab")) == (None, None, None)
+    assert logins.choose("CN=a") is not None
+
+
+def test_a_rule_that_control_did_not_read_is_a_bug():
+    with pytest.raises(RuleError):
+        UpstreamLogins("u", UpstreamSasl(identities=(identity("RULE:("),)), Nobody())
