@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from cryptography import x509
 
-__all__ = ["CertificateFacts", "describe", "facts_from_row", "facts_of", "revocation_ends", "short_fingerprint", "validities"]
+__all__ = ["CertificateFacts", "describe", "facts_from_row", "facts_of", "hosts", "revocation_ends", "short_fingerprint", "validities"]
 
 _SHORT: Final = 16
 _REVOCATIONS: Final = re.compile(b"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", re.DOTALL)
@@ -111,6 +111,22 @@ def _name(name: "x509.GeneralName") -> str:
         return f"other:{name.type_id.dotted_string}:{name.value.hex()}"
     assert isinstance(name, x509.RegisteredID), "there are no other kinds"
     return f"id:{name.value.dotted_string}"
+
+
+def hosts(pem: bytes) -> list[str]:
+    """The DNS names of the first certificate of a PEM file, in lower case; without any its common name, as clients read it then.
+
+    Raises:
+        ValueError: there is none, or it is broken.
+    """
+    from cryptography import x509
+
+    leaf = x509.load_pem_x509_certificates(pem)[0]
+    try:
+        names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
+    except x509.ExtensionNotFound:
+        names = [str(item.value) for item in leaf.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)]
+    return [name.lower() for name in names]
 
 
 def revocation_ends(pem: bytes) -> list[float]:

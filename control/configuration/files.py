@@ -5,12 +5,13 @@ import ssl
 import stat
 import time
 
-from control.configuration.certificate import revocation_ends, validities
+from control.configuration.certificate import hosts, revocation_ends, validities
 
 __all__ = [
     "authority_fault",
     "cipher_fault",
     "curve_fault",
+    "host_warning",
     "identity_fault",
     "readable_fault",
     "revocation_fault",
@@ -100,6 +101,19 @@ def identity_fault(certificate: str, key: str) -> tuple[str, str] | None:
             return "certificate", f"is refused by OpenSSL: {reason.lower().replace('_', ' ')}"
         return "key", f"is no private key in PEM form ({error.reason or error})"
     return None
+
+
+def host_warning(path: str, host: str) -> str | None:
+    """Whether a readable file's certificate lacks a host, or a pattern of hosts; None when it has it, or the file is none of ours to judge."""
+    try:
+        with open(path, "rb") as file:
+            names = hosts(file.read())
+    except (OSError, ValueError):
+        return None
+    wanted = host.lower().rstrip(".")
+    if wanted in names or f"*.{wanted.partition('.')[2]}" in names:
+        return None
+    return f"is no name of {os.path.basename(path)}, which has {', '.join(names) or 'none'}: clients that verify it refuse it"
 
 
 def validity_warning(path: str, *, all_of_them: bool = False) -> str | None:

@@ -9,6 +9,7 @@ from control.configuration.files import (
     authority_fault,
     cipher_fault,
     curve_fault,
+    host_warning,
     identity_fault,
     readable_fault,
     revocation_fault,
@@ -98,10 +99,13 @@ def _certificates(document: Document, path: Path, tls: Values) -> None:
         if item.get("names") == []:
             document.add((*entry, "names"), "needs at least one host")
         for number, name in enumerate(names):
-            _host(document, (*entry, "names", number), name, first)
+            place = (*entry, "names", number)
+            if _host(document, place, name, first) and isinstance(item.get("certificate"), str):
+                _warn(document, place, host_warning(item["certificate"], name))
 
 
-def _host(document: Document, path: Path, name: str, first: dict[str, Path]) -> None:
+def _host(document: Document, path: Path, name: str, first: dict[str, Path]) -> bool:
+    """Whether it is one, and the first of that name."""
     host = name.lower().rstrip(".")
     if not _HOST.fullmatch(name) or len(host) > _MAX_HOST:
         document.add(path, "is no host that a client can ask for: broker.example.org, or *.example.org; never a number")
@@ -109,6 +113,8 @@ def _host(document: Document, path: Path, name: str, first: dict[str, Path]) -> 
         document.add(path, f"is already a name of {key_of(first[host])} (line {document.line(first[host])})")
     else:
         first[host] = path
+        return True
+    return False
 
 
 def _sections(value: Any) -> list[Values]:

@@ -59,6 +59,10 @@ class AdmittingAuthenticators(AuthenticatorFactory):
             raise
         return found
 
+    def again(self, identity: Identity, principal: str) -> Authenticator | None:
+        """It is the same principal, or none: that one was admitted."""
+        return self._factory.again(identity, principal)
+
 
 class _Judged(Authenticator):
     """Another one, whose principal is judged once it knows it."""

@@ -27,6 +27,7 @@ from mypy_extensions import i64
 
 from proxy.errors import TlsError, TransportError
 from proxy.network.distinguished_name import format_name
+from proxy.network.framing import foreign_protocol
 from proxy.network.memory_pool import TLS, Account
 from proxy.network.options import TlsSettings
 from proxy.network.run import Buffer
@@ -99,7 +100,9 @@ class TlsTransport(TlsWire):
 
     def _check_first(self, data: bytes) -> None:
         if self.wire_received == len(data) and data[0] not in FIRST_BYTES:
-            raise TlsError(f"not TLS: the first bytes of the {self._peer} are {data[:8].hex(' ')}", reason="not_tls")
+            known = foreign_protocol(data[:4]) or ("a frame in plain text" if data[0] == 0 else "")
+            as_of = f", as of {known}" if known else ""
+            raise TlsError(f"not TLS: the first bytes of the {self._peer} are {data[:8].hex(' ')}{as_of}", reason="not_tls")
 
     def _read_hello(self, data: bytes) -> bytes:
         """What OpenSSL is to begin with; nothing while the client's first message is not whole, or when it is refused for what it asks for."""

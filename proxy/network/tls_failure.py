@@ -58,7 +58,7 @@ def describe(error: Exception, peer: str, *, unproven: bool = False) -> TlsError
         peer: ``client`` or ``upstream``.
         unproven: the handshake was over, and the peer had not sent anything behind it.
     """
-    reason = str(getattr(error, "reason", None) or type(error).__name__).lower()
+    reason = str(getattr(error, "reason", None) or _word(error) or type(error).__name__).lower()
     word = reason
     for prefix in PREFIXES:
         word = word.removeprefix(prefix)
@@ -74,3 +74,9 @@ def describe(error: Exception, peer: str, *, unproven: bool = False) -> TlsError
     failure = TlsError(f"TLS failed: {text} ({reason})", reason=reason)
     failure.__cause__ = error
     return failure
+
+
+def _word(error: Exception) -> str:
+    """OpenSSL's word where Python has no name for it: it is in the text, as ``[SSL] tlsv1 alert no application protocol (_ssl.c:1006)``."""
+    text = str(error.args[-1] if error.args else "")
+    return text.removeprefix("[SSL] ").partition(" (_ssl.c")[0].replace(" ", "_") if text.startswith("[SSL] ") else ""

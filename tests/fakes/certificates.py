@@ -57,9 +57,9 @@ class Authority:
         names: list[x509.GeneralName] = [x509.DNSName(host) for host in hosts]
         names += [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
         names += [x509.UniformResourceIdentifier(uri) for uri in uris]
-        builder = self._builder(subject, key.public_key(), signs=False, lifetime=lifetime).add_extension(
-            x509.SubjectAlternativeName(names), critical=False
-        )
+        builder = self._builder(subject, key.public_key(), signs=False, lifetime=lifetime)
+        if names:
+            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         signed = builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
         return signed, key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 

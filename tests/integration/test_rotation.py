@@ -19,9 +19,10 @@ from tests.fakes.framegate import Framegate, Witness
 from tests.fakes.mounted import WAYS, Mounted, Way
 from tests.fakes.upstream import frame, read_frame
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]  # each file that is replaced is judged in a process of its own
 
-SWAPS = int(os.environ.get("FRAMEGATE_TEST_SWAPS", "6"))
+SWAPS = int(os.environ.get("FRAMEGATE_TEST_SWAPS", "4"))
+PATIENCE_S = 60.0
 DAY = datetime.timedelta(days=1)
 Row = dict[str, Any]
 
@@ -51,11 +52,11 @@ class Renewed:
 
     def replaced(self, count: int = 1) -> None:
         """Wait until files were replaced so often in all."""
-        self.proxy.wait_row(lambda row: self.count("files_replaced") >= count)
+        self.proxy.wait_row(lambda row: self.count("files_replaced") >= count, PATIENCE_S)
 
     def refused(self, count: int) -> Row:
         """The row of the refusal of that number."""
-        self.proxy.wait_row(lambda row: self.count("files_refused") >= count)
+        self.proxy.wait_row(lambda row: self.count("files_refused") >= count, PATIENCE_S)
         return [row for row in self.proxy.rows if row["event"] == "files_refused"][count - 1]
 
     def count(self, event: str) -> int:
@@ -129,7 +130,7 @@ class Crowd:
         self._thread.join(20)
 
 
-@pytest.mark.timeout(60 + 3 * SWAPS)
+@pytest.mark.timeout(120 + 10 * SWAPS)
 @pytest.mark.parametrize("way", WAYS)
 def test_nobody_is_refused_while_certificates_are_replaced_and_who_is_connected_stays(tmp_path: Path, plain: Row, way: Way) -> None:
     renewed = Renewed(tmp_path, plain, way)
@@ -174,11 +175,11 @@ def test_what_is_no_good_changes_nothing_and_is_told_and_what_follows_is_taken(r
     assert "holds no certificate" in renewed.list()[0]["error"]
     assert "is not in force" in proxy.cli("status").stdout
     os.unlink(renewed.mounted.path("tls.key"))
-    proxy.wait_row(lambda row: row["event"] == "files_refused" and "No such file" in row["reason"])
+    proxy.wait_row(lambda row: row["event"] == "files_refused" and "No such file" in row["reason"], PATIENCE_S)
     assert renewed.served() == before
     assert proxy.metric("framegate_reload_count_total", framegate_file_kind="tls", error_type="refused") == len(wrong) + 1
     renewed.mounted.replace(good)
-    proxy.wait_row(lambda row: row["event"] == "files_restored")
+    proxy.wait_row(lambda row: row["event"] == "files_restored", PATIENCE_S)
     latest = renewed.renew()
     renewed.replaced()
     assert renewed.served() == latest
@@ -218,11 +219,11 @@ def test_a_command_and_sighup_take_files_at_once_and_a_processor_that_starts_has
         assert "holds no private key" in refused.stdout
         for pid in proxy.processors:
             os.kill(pid, signal.SIGKILL)
-        proxy.wait_row(lambda row: sum(item["event"] == "processor_ready" for item in proxy.rows) >= 4)
+        proxy.wait_row(lambda row: sum(item["event"] == "processor_ready" for item in proxy.rows) >= 4, PATIENCE_S)
         assert {renewed.served() for _ in range(4)} == {latest}
         latest = renewed.renew()
         proxy.process.send_signal(signal.SIGHUP)
-        row = proxy.wait_row(lambda row: row["event"] == "reloaded")
+        row = proxy.wait_row(lambda row: row["event"] == "reloaded", PATIENCE_S)
         assert row["replaced"] == ["listener/plain (tls)"]
         assert renewed.served() == latest
 
@@ -267,7 +268,7 @@ def test_a_processor_that_is_killed_while_files_are_replaced_comes_back_with_wha
         renewed.replaced(renewed.count("files_replaced") + 1)
         killer.join()
         ready = [row["pid"] for row in renewed.proxy.rows if row["event"] == "processor_ready"]
-        renewed.proxy.wait_row(lambda row, known=tuple(ready): row["event"] == "processor_ready" and row["pid"] not in known)
+        renewed.proxy.wait_row(lambda row, known=tuple(ready): row["event"] == "processor_ready" and row["pid"] not in known, PATIENCE_S)
         assert {renewed.served() for _ in range(4)} == {latest}
 
 

@@ -4,13 +4,15 @@ import dataclasses
 import datetime
 import ipaddress
 import json
+from pathlib import Path
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from control.configuration.certificate import describe, facts_from_row, short_fingerprint, validities
+from control.configuration.certificate import describe, facts_from_row, revocation_ends, short_fingerprint, validities
+from tests.fakes.certificates import Authority
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 BEGIN = datetime.datetime(1990, 1, 1)
@@ -73,3 +75,14 @@ def test_what_a_certificate_says_is_told_and_names_that_mean_the_same_are_the_sa
     assert len(short_fingerprint(facts.fingerprint)) == 16
     assert facts_from_row(json.loads(json.dumps(dataclasses.asdict(facts)))) == facts
     assert describe(pem(datetime.datetime(2030, 1, 1)))[0].names == ()
+
+
+def test_the_ends_of_revocation_lists(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    day = datetime.timedelta(days=1)
+    text = b"\n".join(Path(authority.revocations(ends=ends)).read_bytes() for ends in (day, -day))
+    late, early = revocation_ends(b"a comment\n" + text)
+    assert late - early == 2 * day.total_seconds()
+    assert revocation_ends(b"nothing") == []
+    with pytest.raises(ValueError, match=r"PEM|pars"):
+        revocation_ends(b"-----BEGIN X509 CRL-----\nMIIB\n-----END X509 CRL-----")

@@ -10,6 +10,7 @@ from control.configuration.tls_files import describe_files, ends_of, first_store
 from control.demo.certificates import Certificates, create
 from proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
 from proxy.config.tls import ListenerTls, NamedCertificate, UpstreamTls
+from tests.fakes.certificates import Authority
 
 PLAIN = ProxyConfig(
     node="n",
@@ -36,6 +37,26 @@ def test_everything_that_is_named_is_read_once(made: Certificates) -> None:
     named = (made.server, made.server_key, made.ca, made.client, made.client_key)
     assert files == {str(path): path.read_text() for path in named}
     assert read_tls_files(PLAIN) == {}
+
+
+def test_files_of_certificates_for_hosts_and_revocation_lists_are_read_too(made: Certificates, tmp_path: Path) -> None:
+    config = config_of(made)
+    authority = Authority(tmp_path)
+    lists = (authority.revocations(), authority.revocations())
+    named = NamedCertificate(
+        names=("a",), certificate=str(made.client), key=str(made.client_key), client_ca=str(authority.path), crl=(lists[1], str(tmp_path / "none"))
+    )
+    assert config.listeners[1].tls is not None
+    tls = dataclasses.replace(config.listeners[1].tls, client_ca=str(authority.path), crl=lists[:1], certificates=(named,))
+    config = dataclasses.replace(config, listeners=(dataclasses.replace(config.listeners[1], tls=tls),))
+    with pytest.raises(ConfigurationError) as caught:
+        read_tls_files(config)
+    assert [fault.key for fault in caught.value.faults] == ["listeners[0].tls.certificates[0].crl[1]"]
+    (tmp_path / "none").write_text("no list")
+    with pytest.raises(ConfigurationError, match=r"revocation list .*none"):
+        read_tls_files(config)
+    (tmp_path / "none").write_bytes(Path(authority.revocations(str(made.client))).read_bytes())
+    assert {*lists, str(authority.path), str(made.client)} <= set(read_tls_files(config))
 
 
 def test_files_that_are_gone_are_named_all(made: Certificates) -> None:

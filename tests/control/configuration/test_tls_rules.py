@@ -28,6 +28,8 @@ def certificate(made: Certificates, *names: str, **more: Any) -> dict[str, Any]:
 def test_everything_at_once_without_a_fault(data: dict[str, Any], made: Certificates, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     lists = [authority.revocations()]
+    leaf = authority.leaf("named", hosts=("b", "*.c"))
+    identity = {"certificate": leaf[0], "key": leaf[1]}
     data["listeners"][0]["tls"] |= {
         "client_ca": str(authority.path),
         "crl": lists,
@@ -35,9 +37,26 @@ def test_everything_at_once_without_a_fault(data: dict[str, Any], made: Certific
         "ciphers": "ECDHE+AESGCM",
         "curve": "prime256v1",
         "alpn": ["kafka"],
-        "certificates": [certificate(made, "a.example.org", "*.Example.org"), certificate(made, "b", client_ca=str(authority.path), crl=lists)],
+        "certificates": [certificate(made, "Localhost."), {"names": ["b", "*.c"], **identity, "client_ca": str(authority.path), "crl": lists}],
     }
     data["upstreams"][0]["tls"]["pins"] = [PIN]
+    assert found(data) == ([], [])
+
+
+def test_a_host_that_its_certificate_does_not_have_is_told(data: dict[str, Any], made: Certificates, tmp_path: Path) -> None:
+    good = ("a.example.org", "x.b.example.org", "*.b.example.org", "C.example.org.")
+    leaf = Authority(tmp_path).leaf("named", hosts=("a.example.org", "*.b.example.org", "c.example.org"))
+    entry = {"names": [*good, "b.example.org", "*.example.org"], "certificate": leaf[0], "key": leaf[1]}
+    data["listeners"][0]["tls"]["certificates"] = [entry]
+    faults, warnings = found(data)
+    assert faults == []
+    assert [fault.key for fault in warnings] == [f"listeners[0].tls.certificates[0].names[{number}]" for number in (4, 5)]
+    assert warnings[0].reason.startswith("is no name of named.crt, which has a.example.org, *.b.example.org, c.example.org")
+
+
+def test_a_certificate_without_other_names_has_its_common_name(data: dict[str, Any], tmp_path: Path) -> None:
+    leaf = Authority(tmp_path).leaf("plain.example.org", hosts=(), addresses=())
+    data["listeners"][0]["tls"]["certificates"] = [{"names": ["plain.example.org"], "certificate": leaf[0], "key": leaf[1]}]
     assert found(data) == ([], [])
 
 
@@ -107,7 +126,7 @@ def test_what_has_no_effect_is_told(data: dict[str, Any], made: Certificates, tm
         "client_auth": "none",
         "min_version": "1.3",
         "ciphers": "ECDHE+AESGCM",
-        "certificates": [certificate(made, "a", client_ca=str(authority.path))],
+        "certificates": [certificate(made, "localhost", client_ca=str(authority.path))],
     }
     faults, warnings = found(data)
     assert faults == []

@@ -1,6 +1,7 @@
 """When files are looked at, taken, refused and told; what takes them is a fake."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -246,5 +247,22 @@ def test_what_is_another_when_it_is_to_be_taken_is_not_asked_about(tmp_path: Pat
         await bench.look()
         await bench.look()
         assert bench.taker.asked == [{"a": {str(tmp_path / "a"): b"3"}}]
+
+    run(tmp_path, body)
+
+
+@pytest.mark.parametrize(("age_ns", "seen"), [(1_000_000_000, True), (60_000_000_000, False)])
+def test_what_changed_a_moment_ago_is_read_again_though_its_stamp_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, age_ns: int, seen: bool
+) -> None:
+    changed = time.time_ns() - age_ns
+    monkeypatch.setattr("control.rotation.rotation.stamp", lambda paths: ((1, 1, 1, changed, changed),))
+
+    async def body(bench: Bench) -> None:
+        await bench.look()
+        bench.write("a", b"2")
+        await bench.look()
+        await bench.look()
+        assert bench.told() == ([("replaced", "a")] if seen else [])
 
     run(tmp_path, body)

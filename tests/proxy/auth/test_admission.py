@@ -6,7 +6,7 @@ from proxy.auth.admission import Admission, AdmittingAuthenticators
 from proxy.auth.mapping_rules import RuleError
 from proxy.cause import Cause
 from proxy.errors import AuthenticationError
-from proxy.network.authenticator import ANONYMOUS, AnonymousAuthenticators, CertificateAuthenticators
+from proxy.network.authenticator import ANONYMOUS, AnonymousAuthenticators, CertificateAuthenticators, HandshakeAuthenticator
 from proxy.network.transport import Identity
 from tests.fakes.authenticator import Expect, Say, ScriptedAuthenticators, framed
 from tests.fakes.network import net_bench
@@ -18,6 +18,9 @@ from tests.fakes.network import net_bench
         ("CN=app", True),
         ("cn=app", False),
         ("CN=apps", False),
+        ("O=ab", True),
+        ("O=abc", False),
+        ("O=a\n", False),
         ("spiffe://td/ns/prod/sa/x", True),
         ("spiffe://td/ns/prod/", False),
         ("xspiffe://td/ns/prod/sa/x", False),
@@ -27,7 +30,7 @@ from tests.fakes.network import net_bench
     ],
 )
 def test_a_principal_as_it_is_or_all_of_one_that_a_pattern_matches(principal: str, admitted: bool) -> None:
-    assert Admission(["CN=app", r"RULE:spiffe://td/ns/prod/.+"]).admits(principal) is admitted
+    assert Admission(["CN=app", r"RULE:spiffe://td/ns/prod/.+", "RULE:O=a|O=ab"]).admits(principal) is admitted
 
 
 def test_a_pattern_may_name_its_groups_as_java_does_and_a_broken_one_is_refused() -> None:
@@ -65,3 +68,14 @@ def test_who_proves_it_in_frames_is_judged_once_that_is_done(admitted: bool) -> 
         else:
             assert (channel.close_cause, channel.detail) == (Cause.AUTH_FAILED, "the principal 'somebody' is none of allowed_principals")
         peer.close()
+
+
+def test_who_was_admitted_proves_it_again_as_the_others_factory_says() -> None:
+    class Repeating(AnonymousAuthenticators):
+        def again(self, identity: Identity, principal: str) -> HandshakeAuthenticator:
+            return HandshakeAuthenticator(f"{principal} again")
+
+    found = AdmittingAuthenticators(Admission([ANONYMOUS]), Repeating()).again(Identity(), "CN=app")
+    assert found is not None
+    assert found.principal == "CN=app again"
+    assert AdmittingAuthenticators(Admission([ANONYMOUS]), AnonymousAuthenticators()).again(Identity(), "x") is None

@@ -33,6 +33,9 @@ ZOOKEEPER = "conf cons crst dirs dump envi gtmk hash icfg isro kill mntr reqs ru
     [
         (b"\x16\x03\x01\x02", "TLS"),
         (b"\x16\x03\x04\x00", "TLS"),
+        (b"\x15\x03\x03\x00", "TLS"),
+        (b"\x15\x03\x03\x01", ""),
+        (b"\x15\x04\x03\x00", ""),
         (b"\x16\x03\x05\x00", ""),
         (b"GET ", "HTTP"),
         (b"POST", "HTTP"),

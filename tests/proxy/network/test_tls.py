@@ -149,14 +149,23 @@ def test_a_silent_client_costs_no_tls_object(tls_world: TlsWorld) -> None:
     ends.close()
 
 
-@pytest.mark.parametrize("first", [b"\0\0\0\5hello", b"GET / HTTP/1.1\r\n\r\n", b"\xff", b"\x80\x2e\x01\x03\x01"])
-def test_bytes_that_are_not_tls_are_known_at_once(tls_world: TlsWorld, first: bytes) -> None:
+@pytest.mark.parametrize(
+    ("first", "known"),
+    [
+        (b"\0\0\0\5hello", ", as of a frame in plain text"),
+        (b"GET / HTTP/1.1\r\n\r\n", ", as of HTTP"),
+        (b"\xff", "are ff"),
+        (b"\x80\x2e\x01\x03\x01", "are 80 2e 01 03 01"),
+    ],
+)
+def test_bytes_that_are_not_tls_are_known_at_once(tls_world: TlsWorld, first: bytes, known: str) -> None:
     ends = Ends(tls_world.server_settings(), tls_world.client_settings())
     ends.client_socket.send(first)
     with pytest.raises(TlsError) as caught:
         ends.server.handshake()
     assert caught.value.reason == "not_tls"
     assert first[:4].hex(" ") in str(caught.value)
+    assert str(caught.value).endswith(known)
 
 
 def test_an_alert_goes_out_before_the_failure_is_told(tls_world: TlsWorld) -> None:

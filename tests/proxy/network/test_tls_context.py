@@ -3,11 +3,14 @@
 import os
 import ssl
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from proxy.config.tls import NamedCertificate
 from proxy.errors import ConfigError
-from proxy.network.tls_context import client_context, server_context
+from proxy.network.tls_context import client_context, server_context, server_store
+from tests.fakes.certificates import Authority
 from tests.fakes.tls import TlsWorld
 
 
@@ -72,3 +75,44 @@ def test_faults_of_what_was_read_before_name_the_file_it_came_from(tls_world: Tl
         client_context(ca="ca.crt", files=files)
     with pytest.raises(ConfigError, match=r"b\.key was not sent"):
         server_context("a.crt", "b.key", files=files)
+
+
+def test_a_store_is_all_that_the_settings_say(tls_world: TlsWorld, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = tls_world.server
+    own = NamedCertificate(names=("A.example.org.",), certificate=certificate, key=key, client_ca=str(authority.path), crl=(authority.revocations(),))
+    common = NamedCertificate(names=("*.example.org", "b"), certificate=certificate, key=key)
+    asked = {"client_auth": "required", "client_ca": tls_world.authority, "max_version": "1.2", "ciphers": "ECDHE-ECDSA-AES256-GCM-SHA384"}
+    store = server_store(tls_world.listener(certificates=(own, common), alpn=("kafka",), **asked))
+    contexts = [store.default, store.context("a.example.org"), store.context("x.example.org"), store.context("b")]
+    assert contexts[2] is contexts[3]
+    assert len({id(item) for item in contexts}) == 3
+    for context in contexts:
+        assert context.verify_mode == ssl.CERT_REQUIRED
+        assert context.maximum_version == ssl.TLSVersion.TLSv1_2
+        assert [item["name"] for item in context.get_ciphers() if item["protocol"] == "TLSv1.2"] == ["ECDHE-ECDSA-AES256-GCM-SHA384"]
+        assert context.options & ssl.OP_NO_RENEGOTIATION
+    assert [bool(item.verify_flags & ssl.VerifyFlags.VERIFY_CRL_CHECK_CHAIN) for item in contexts] == [False, True, False, False]
+    assert (store.reads_hello, store.protocols) == (True, ["kafka"])
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"ciphers": "NONE-AT-ALL"}, "ciphers NONE-AT-ALL"),
+        ({"curve": "none"}, "curve none"),
+        ({"crl": ("/none.crl",)}, r"revocation list /none\.crl"),
+        ({"crl": ("AUTHORITY",)}, "there is none in it"),
+    ],
+)
+def test_what_openssl_does_not_take_is_named(tls_world: TlsWorld, keys: dict[str, Any], words: str) -> None:
+    if keys.get("crl") == ("AUTHORITY",):
+        keys = {"crl": (tls_world.authority,)}
+    with pytest.raises(ConfigError, match=words):
+        server_store(tls_world.listener(client_auth="required", client_ca=tls_world.authority, **keys))
+
+
+def test_the_same_list_twice_is_a_fault_and_not_a_list_less(tls_world: TlsWorld, tmp_path: Path) -> None:
+    lists = Authority(tmp_path).revocations()
+    with pytest.raises(ConfigError, match="or it was loaded before"):
+        server_store(tls_world.listener(client_auth="required", client_ca=tls_world.authority, crl=(lists, lists)))

@@ -50,3 +50,9 @@ def test_what_has_no_sentence_keeps_openssls() -> None:
     assert "in OpenSSL's words" in str(found)
     assert found.reason == "bad_ecpoint"
     assert describe(ssl.SSLError(), "client").reason == "sslerror"
+
+
+def test_a_word_that_python_does_not_know_is_in_the_text() -> None:
+    found = describe(ssl.SSLError(1, "[SSL] tlsv1 alert no application protocol (_ssl.c:1006)"), "upstream")
+    assert found.reason == "tlsv1_alert_no_application_protocol"
+    assert "the upstream speaks none of our protocols (ALPN)" in str(found)

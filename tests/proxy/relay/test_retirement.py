@@ -3,6 +3,7 @@
 import pytest
 
 from proxy.network.options import TlsSettings
+from proxy.network.transport import Identity
 from proxy.relay.retirement import DETAIL, Retirement, moment_of
 from tests.fakes.tls import TlsWorld
 from tests.fakes.world import SECOND, World, frame
@@ -70,8 +71,9 @@ def test_only_those_who_run_on_the_old_one_end_and_none_where_nothing_says_so(ma
     old, _ = world.client()
     world.poll()
     world.route.options.tls = TlsSettings(server.context, server_side=True, number=2)
-    retirement.replaced(world.route, 1, max_age_s * SECOND)
     new, fresh = world.client()
+    fresh.client.channel.identity = Identity("TLSv1.3", number=2)
+    retirement.replaced(world.route, 1, max_age_s * SECOND)
     world.poll()
     assert retirement.waiting == (1 if max_age_s else 0), "who shakes hands did not begin with the new one"
     world.pass_time(9.999)

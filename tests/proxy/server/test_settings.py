@@ -30,9 +30,11 @@ from proxy.config.model import (
     to_wire,
 )
 from proxy.config.sasl import ListenerSasl
-from proxy.errors import ConfigError
+from proxy.config.tls import PrincipalConfig
+from proxy.errors import AuthenticationError, ConfigError
 from proxy.network.authenticator import AnonymousAuthenticators
 from proxy.network.memory_pool import MemoryPool
+from proxy.network.transport import Identity
 from proxy.server.settings import ChangeError, Settings
 from proxy.server.store_rows import Store, pack_stores
 from proxy.tap.rules import TapRules
@@ -203,6 +205,21 @@ def test_tls_contexts_come_from_the_paths(tmp_path):
     assert options.tls is not None
     assert options.tls.server_side
     assert names_of(settings) == {"127.0.0.1:1": "127.0.0.1", "[::1]:2": "::1", "unix:/run/u.sock": "localhost"}
+
+
+def test_clients_and_upstreams_are_judged_as_their_settings_say(tmp_path):
+    world = TlsWorld.make(tmp_path)
+    tls = world.listener(client_auth="required", client_ca=world.authority)
+    rules = PrincipalConfig(rules=("RULE:^CN=(.*?),.*$/$1/U",))
+    listener = dataclasses.replace(CONFIG.listeners[0], tls=tls, principal=rules, allowed_principals=("APP",))
+    upstream = dataclasses.replace(CONFIG.upstreams[0], tls=UpstreamTls(ca=world.authority, pins=("sha256/x",)))
+    route = settings_of(dataclasses.replace(CONFIG, listeners=(listener,), upstreams=(upstream,))).routes["a"]
+    assert route.options.authenticators.make(Identity(subject="CN=app,O=x")).principal == "APP"
+    with pytest.raises(AuthenticationError, match="'OTHER' is none of allowed_principals"):
+        route.options.authenticators.make(Identity(subject="CN=other,O=x"))
+    for options in route.upstream_options.values():
+        with pytest.raises(AuthenticationError, match="its key is pinned"):
+            options.authenticators.make(Identity(subject="CN=broker"))
 
 
 def names_of(settings: Settings) -> dict[str, str]:
