@@ -378,9 +378,9 @@ def test_a_first_message_that_comes_byte_by_byte_is_read(world: World) -> None:
 # Towards an upstream.
 
 
-def through(proxy: Framegate) -> Row:
-    """The row of a client whose upstream is not to its liking, or its frame's way there."""
-    with proxy.connect("plain") as client:
+def through(proxy: Framegate, listener: str = "plain") -> Row:
+    """The row of a client whose upstream is not to our liking, or we not to its."""
+    with proxy.connect(listener) as client:
         client.sendall(HELLO)
         while client.recv(100):
             pass
@@ -407,23 +407,39 @@ def test_frames_towards_an_upstream_that_wants_our_certificate(world: World, tmp
         assert read_frame(client) == b"answer\n"
 
 
-@pytest.mark.parametrize(
-    ("version", "options", "tls", "cause", "words"),
-    [
-        ("1.2", ("-Verify", "1"), {}, "tls_failed", "the upstream finds no cipher, key exchange or certificate that it can use"),
-        ("1.3", ("-Verify", "1"), {}, "tls_failed", "the upstream requires a certificate, and we show none; it looked at what we showed behind"),
-        ("1.3", (), {"server_name": "elsewhere"}, "tls_failed", "the upstream's certificate is refused: Hostname mismatch"),
-        ("1.3", (), {"ca": None}, "tls_failed", "the upstream's certificate is refused: unable to get local issuer certificate"),
-        ("1.2", (), {"min_version": "1.3"}, "tls_failed", "the upstream refuses the versions of TLS that are allowed here"),
-        ("1.3", (), {"pins": ["sha256/" + "A" * 43 + "="]}, "auth_failed", "the certificate 'CN=server,O=Test' has the key sha256/"),
-    ],
-)
-def test_an_upstream_that_is_refused_or_refuses_us(
-    world: World, tmp_path: Path, version: str, options: tuple[str, ...], tls: dict[str, Any], cause: str, words: str
-) -> None:
-    settings = {key: value for key, value in ({"ca": world.authority, "server_name": "localhost"} | tls).items() if value is not None}
-    with s_server(world.server, f"-tls{version.replace('.', '_')}", *options) as server, towards(tmp_path, server.address, settings) as proxy:
-        row = through(proxy)
+REFUSALS: dict[str, tuple[tuple[str, ...], dict[str, Any], str, str]] = {
+    "no-certificate-12": (("-tls1_2", "-Verify", "1"), {}, "tls_failed", "the upstream finds no cipher, key exchange or certificate that it can use"),
+    "no-certificate-13": (
+        ("-tls1_3", "-Verify", "1"),
+        {},
+        "tls_failed",
+        "the upstream requires a certificate, and we show none; it looked at what we showed behind the handshake",
+    ),
+    "other-name": ((), {"server_name": "elsewhere"}, "tls_failed", "the upstream's certificate is refused: Hostname mismatch"),
+    "other-authority": ((), {"ca": None}, "tls_failed", "the upstream's certificate is refused: unable to get local issuer certificate"),
+    "other-version": (("-tls1_2",), {"min_version": "1.3"}, "tls_failed", "the upstream refuses the versions of TLS that are allowed here"),
+    "other-key": ((), {"pins": ["sha256/" + "A" * 43 + "="]}, "auth_failed", "the certificate 'CN=server,O=Test' has the key sha256/"),
+}
+
+
+@pytest.fixture(scope="module")
+def refusing(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Framegate]:
+    """A listener for each of them, before an upstream that refuses, or is refused."""
+    with contextlib.ExitStack() as stack:
+        listeners, upstreams = [], []
+        for name, (options, tls, _, _) in REFUSALS.items():
+            server = stack.enter_context(s_server(world.server, *options))
+            settings = {key: value for key, value in ({"ca": world.authority, "server_name": "localhost"} | tls).items() if value is not None}
+            listeners.append({"name": name, "address": "127.0.0.1:0", "upstream": name, "max_receive_size": "1MiB"})
+            upstreams.append({"name": name, "endpoints": [server.address], "tls": settings})
+        config = {"memory_pool": {"size": "8MiB"}, "listeners": listeners, "upstreams": upstreams}
+        yield stack.enter_context(Framegate(tmp_path_factory.mktemp("refusing"), config))
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_an_upstream_that_is_refused_or_refuses_us(refusing: Framegate, name: str) -> None:
+    _, _, cause, words = REFUSALS[name]
+    row = through(refusing, name)
     assert (row["cause"], row["side"]) == (cause, "upstream")
     assert words in row["detail"]
 
