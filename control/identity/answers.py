@@ -2,11 +2,10 @@
 
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from control.identity.passwords import keys_of
 from control.identity.secrets import SecretError, Secrets
-from control.identity.tokens import Tokens
 from control.identity.users import Users
 from proxy.auth.messages import ApiRange
 from proxy.auth.questions import (
@@ -23,6 +22,9 @@ from proxy.auth.questions import (
     WantScramKeys,
     WantSecret,
 )
+
+if TYPE_CHECKING:
+    from control.identity.tokens import Tokens  # it loads what checks signatures, 10 MiB
 
 __all__ = ["Answers", "UnknownApisError"]
 
@@ -41,7 +43,7 @@ class Answers:
         self,
         *,
         users: Users | None = None,
-        tokens: Tokens | None = None,
+        tokens: "Tokens | None" = None,
         secrets: Secrets | None = None,
         apis: Callable[[], tuple[ApiRange, ...]] = tuple,
         now_s: Callable[[], float] = time.time,

@@ -1,15 +1,16 @@
 """What a listener's SASL is checked against, made of its files: of what was read of them, so that who watches them need not read twice."""
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from control.identity.answers import Answers
-from control.identity.jwks import JwksError, parse_jwks
-from control.identity.tokens import TokenRules, Tokens
 from control.identity.users import Users
 from control.identity.users_file import UsersFileError, parse_users
 from proxy.auth.messages import ApiRange
 from proxy.config.sasl import ListenerSasl, TokenConfig
+
+if TYPE_CHECKING:
+    from control.identity.tokens import Tokens
 
 __all__ = ["IdentityFileError", "files_of", "listener_answers", "read_files"]
 
@@ -63,12 +64,13 @@ def listener_answers(sasl: ListenerSasl, contents: Mapping[str, bytes], apis: Ca
     except UsersFileError as error:
         line, reason = error.faults[0]
         raise IdentityFileError(error.path, f"is no file of users: line {line}: {reason}") from None
-    except JwksError as error:
-        raise IdentityFileError(error.path, f"is no file of keys: {'; '.join(error.faults)}") from None
     return Answers(users=users, tokens=tokens, apis=apis)
 
 
-def _tokens(config: TokenConfig, keys: bytes) -> Tokens:
+def _tokens(config: TokenConfig, keys: bytes) -> "Tokens":
+    from control.identity.jwks import JwksError, parse_jwks  # here: who takes no tokens does without
+    from control.identity.tokens import TokenRules, Tokens
+
     rules = TokenRules(
         issuer=config.issuer,
         audience=config.audience,
@@ -78,4 +80,7 @@ def _tokens(config: TokenConfig, keys: bytes) -> Tokens:
         scope_claim=config.scope_claim,
         clock_skew_s=config.clock_skew_ms // 1000,
     )
-    return Tokens(rules, parse_jwks(keys, config.jwks))
+    try:
+        return Tokens(rules, parse_jwks(keys, config.jwks))
+    except JwksError as error:
+        raise IdentityFileError(error.path, f"is no file of keys: {'; '.join(error.faults)}") from None

@@ -301,7 +301,10 @@ class SessionLeg(RelayLeg):
         if session.is_busy:
             self._to_authenticator(session, run)
             return
-        index, key = (-1, 0) if run.part != 0 else first_sasl(run)
+        index: i64 = -1
+        key: i64 = 0
+        if run.part == 0:
+            index, key = first_sasl(run)
         if index != 0 and session.is_over:
             ending.end(self.pair, Cause.SESSION_EXPIRED, LATE, "downstream")
             self._drop(run)

@@ -391,3 +391,59 @@ def test_the_factory_makes_one_for_each(desk: Desk) -> None:
     assert Talk(first).say(handshake("PLAIN")) == [handshake_answer("PLAIN")]
     other = Talk(second)
     assert (second.mechanism_name, other.say(), other.code) == ("", [], WANT_READ)
+
+
+def of_clients(desk: Desk, counted: list[tuple[str, str]], **settings: object) -> SaslServerAuthenticators:
+    """The factory of a listener with sessions of a minute, which counts."""
+    made = SaslServerSettings(("PLAIN", SCRAM_SHA_256), 60_000, **settings)  # type: ignore[arg-type]
+    return SaslServerAuthenticators(made, desk, lambda: SERVER_NONCE, lambda mechanism, error: counted.append((mechanism, error)))
+
+
+@pytest.mark.parametrize(
+    ("bodies", "answer", "counted"),
+    [
+        ([handshake("PLAIN"), token(plain_token())], None, ("PLAIN", "")),
+        ([handshake("PLAIN"), token(plain_token("wrong"))], None, ("PLAIN", "credentials")),
+        ([handshake("PLAIN"), token(plain_token(""))], None, ("PLAIN", "credentials")),
+        ([handshake("PLAIN"), token(plain_token())], q.Unavailable("full"), ("PLAIN", "unavailable")),
+        ([versions(3)], q.Unavailable("not known"), ("", "unavailable")),
+        ([handshake("OAUTHBEARER")], None, ("", "mechanism")),
+        ([handshake("PLAIN"), request(3, 9, 1, b"")], None, ("PLAIN", "protocol")),
+        ([request(3, 9, 1, b"")], None, ("", "protocol")),
+        ([b"x"], None, ("", "protocol")),
+    ],
+)
+def test_what_became_of_it_is_counted_once(desk: Desk, bodies: list[bytes], answer: q.Answer | None, counted: tuple[str, str]) -> None:
+    found: list[tuple[str, str]] = []
+    if answer is not None:
+        desk.answer = lambda question: answer
+    one = Talk(of_clients(desk, found).make(Identity()))
+    if counted[1]:
+        one.refused(*bodies)
+    else:
+        one.say(*bodies)
+        assert one.one.step() == DONE
+    assert found == [counted]
+
+
+def test_who_has_proved_it_is_to_do_it_by_the_same_mechanism_again(desk: Desk) -> None:
+    found: list[tuple[str, str]] = []
+    factory, identity = of_clients(desk, found), Identity()
+    one = Talk(factory.make(identity))
+    one.say(handshake("PLAIN"), token(plain_token()))
+    assert identity.mechanism == "PLAIN"
+    again = factory.again(identity, one.one.principal)
+    assert again is not None
+    assert Talk(again).say(handshake("PLAIN"), token(plain_token()))[1] == token_answer(lifetime=60_000)
+    other = factory.again(identity, one.one.principal)
+    assert other is not None
+    assert "not the one that the connection was made with" in str(Talk(other).refused(handshake(SCRAM_SHA_256), token(b"")))
+    assert found == [("PLAIN", ""), ("PLAIN", ""), (SCRAM_SHA_256, "credentials")]
+
+
+def test_where_nobody_does_it_again_the_time_runs_out_untold(desk: Desk) -> None:
+    factory, identity = of_clients(desk, [], reauthenticates=False), Identity()
+    one = Talk(factory.make(identity))
+    assert one.say(handshake("PLAIN"), token(plain_token()))[1] == token_answer(lifetime=0)
+    assert one.one.expires_ns == one.alarm.clock.now + 60 * SECOND
+    assert factory.again(identity, "user") is None

@@ -9,6 +9,7 @@ import pytest
 
 from proxy.auth.questions import Inquiry, SupportedApis
 from proxy.auth.server import SaslServerAuthenticators, SaslServerSettings
+from proxy.cells import LISTENER_BLOCK
 from proxy.config.limits import LimitOverride, LimitsConfig, RateLimits, limits_to_wire
 from proxy.config.model import (
     MIB,
@@ -84,6 +85,12 @@ def test_clients_are_asked_who_they_are_where_the_listener_says_so():
     factory._source.ask(Inquiry(SupportedApis(), None))
     assert told == [{"type": "question", "number": 1, "desk": "listener:b", "kind": "SupportedApis", "row": {}}]
     assert isinstance(settings.routes["a"].options.authenticators, CertificateAuthenticators)
+    assert [settings.routes[name].authenticates for name in ("a", "b")] == [False, True]
+    factory._count("PLAIN", "credentials")
+    counts = settings.counters.listeners["b"].counts
+    assert counts.cells[LISTENER_BLOCK.at("framegate.authentication.count", "PLAIN", "credentials")] == 1
+    handled = dataclasses.replace(CONFIG.listeners[1], sasl=sasl, upstream=None, handler="m:h")
+    assert not settings_of(dataclasses.replace(CONFIG, listeners=(handled,))).routes["b"].options.authenticators._settings.reauthenticates
 
 
 def test_sockets_and_refusals_follow_the_configuration():
