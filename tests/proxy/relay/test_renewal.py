@@ -96,6 +96,46 @@ def test_answers_that_are_owed_leave_first_and_requests_that_come_meanwhile_wait
     close(world, client)
 
 
+def test_a_client_that_never_rests_is_held_although_the_upstream_takes_again(world, broker):
+    client, pair = opened(world)
+    release, asked = threading.Event(), threading.Event()
+
+    def hold(key):
+        asked.set()
+        assert release.wait(20)
+
+    broker.hold = hold
+    big = frame(struct.pack(">hhih", 3, 12, 9, -1) + bytes(200_000))
+
+    def send():
+        with contextlib.suppress(OSError):
+            for _ in range(60):
+                client.sendall(big)
+
+    def receive():
+        with contextlib.suppress(OSError):
+            while client.recv(1 << 20):
+                pass
+
+    client.settimeout(20)
+    threads = [threading.Thread(target=work, daemon=True) for work in (send, receive)]
+    for thread in threads:
+        thread.start()
+    world.until(lambda: pair.upstream.channel.pending_send != 0 and asked.is_set())
+    world.pass_time(RENEWED_S)
+    count = int(pair.client.channel.frames_received)
+    assert (count < 61, pair.renewal.holds) == (True, True)
+    release.set()
+    world.until(lambda: len(broker.logins) == 2, polls=2000)
+    keys = broker.asked()
+    assert keys[: len(keys) - keys[::-1].index(17)].count(3) == count, "what was read before is all that went first"
+    ending.abort(pair, Cause.ADMIN, "", "internal")
+    world.until(lambda: world.rows)
+    for thread in threads:
+        thread.join(5)
+    client.close()
+
+
 def test_what_proves_it_is_read_again(make, broker):
     secrets = Secrets(u="first")
     world = make("kafka", endpoints=[address(broker)], logins=UpstreamLogins("u", for_all("OAUTHBEARER", ""), secrets))

@@ -1,0 +1,182 @@
+"""A real Kafka broker whose ACLs know one user alone: clients that are somebody else reach it through framegate, and not past it."""
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from control.demo import broker, records
+from control.demo.kafka import create_topics
+from control.identity.passwords import new_credentials
+from control.identity.users_file import changing
+from tests.fakes.framegate import Framegate
+
+_missing = broker.missing_tools()
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.kafka,
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(bool(_missing) and not os.environ.get("CI"), reason=f"needs {' and '.join(_missing)}"),
+]
+GATE, SECRET = "gate", "canary-of-gate-7f3"
+PASSWORD = "canary-of-clients-3c1"
+SESSION_S = 4
+TOPIC, COUNT = "orders", 500
+_MODULE = "org.apache.kafka.common.security"
+_SETTINGS = f"""authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
+listener.name.sasl.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256
+listener.name.sasl.scram-sha-256.sasl.jaas.config={_MODULE}.scram.ScramLoginModule required;
+listener.name.sasl.plain.connections.max.reauth.ms={SESSION_S * 1000}
+listener.name.sasl.scram-sha-256.connections.max.reauth.ms={SESSION_S * 1000}
+"""
+
+
+class Behind:
+    """A broker, and framegate before it: alice and bob become gate, each with another mechanism; carol with a password that is wrong."""
+
+    def __init__(self, folder: Path, real: broker.Broker, undo: contextlib.ExitStack) -> None:
+        self.broker = real
+        with changing(folder / "users") as users:
+            for name in ("alice", "bob", "carol"):
+                users.add(name, new_credentials(PASSWORD, iterations=4096))
+        for name, text in (("gate", SECRET), ("wrong", "not-" + SECRET)):
+            (folder / name).write_text(text + "\n")
+            (folder / name).chmod(0o600)
+        identities = [
+            {"principals": ["alice"], "mechanism": "SCRAM-SHA-256", "user": GATE, "password_file": "gate"},
+            {"principals": ["bob"], "mechanism": "PLAIN", "user": GATE, "password_file": "gate"},
+            {"principals": ["carol"], "mechanism": "PLAIN", "user": GATE, "password_file": "wrong"},
+        ]
+        config = {
+            "memory_pool": {"size": "32MiB"},
+            "listeners": [
+                {
+                    "name": "kafka",
+                    "address": "127.0.0.1:0",
+                    "upstream": "brokers",
+                    "protocol": "kafka",
+                    "max_receive_size": "4MiB",
+                    "sasl": {"mechanisms": ["PLAIN", "SCRAM-SHA-512"], "users": "users"},
+                }
+            ],
+            "upstreams": [{"name": "brokers", "endpoints": [f"127.0.0.1:{real.ports['SASL']}"], "sasl": {"identities": identities}}],
+        }
+        self.proxy = undo.enter_context(Framegate(folder, config))
+
+    def client(self, user: str, port: int = 0, **settings: Any) -> dict[str, Any]:
+        """Settings of a client, through framegate unless a port is named."""
+        return {
+            "bootstrap.servers": f"127.0.0.1:{port or self.proxy.address('kafka')[1]}",
+            "security.protocol": "sasl_plaintext",
+            "sasl.mechanism": "PLAIN" if port else "SCRAM-SHA-512",
+            "sasl.username": user,
+            "sasl.password": PASSWORD,
+            "log_level": 0,
+            **settings,
+        }
+
+
+@pytest.fixture(scope="module")
+def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Behind]:
+    usual = broker._properties
+
+    def properties(listeners: Mapping[str, int], advertised: Mapping[str, int], data: Path, users: Mapping[str, str]) -> str:
+        return usual(listeners, advertised, data, users) + _SETTINGS
+
+    with contextlib.ExitStack() as undo:
+        patch = undo.enter_context(pytest.MonkeyPatch.context())
+        patch.setattr(broker, "_properties", properties)
+        real = undo.enter_context(broker.Broker(tmp_path_factory.mktemp("kafka"), {GATE: SECRET, "alice": PASSWORD}))
+        made = Behind(tmp_path_factory.mktemp("gate"), real, undo)
+        real.start({"SASL": made.proxy.address("kafka")[1]})
+        admin = AdminClient({"bootstrap.servers": real.internal_address})
+        create_topics(admin, [NewTopic(TOPIC, 1, 1)])
+        credential = UserScramCredentialUpsertion(GATE, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 8192), SECRET.encode())
+        waiting: list[Any] = list(admin.alter_user_scram_credentials([credential]).values())
+        allowed = [(ResourceType.TOPIC, TOPIC), (ResourceType.GROUP, "framegate-demo")]
+        literal, every, allow = ResourcePatternType.LITERAL, AclOperation.ALL, AclPermissionType.ALLOW
+        waiting += admin.create_acls([AclBinding(kind, name, literal, f"User:{GATE}", "*", every, allow) for kind, name in allowed]).values()
+        for future in waiting:
+            future.result(30)
+        yield made
+
+
+def test_the_broker_lets_alice_do_nothing(behind: Behind) -> None:
+    errors: list[KafkaError | None] = []
+    producer = Producer(behind.client("alice", behind.broker.ports["SASL"], **{"message.timeout.ms": 20_000}))
+    producer.produce(TOPIC, b"x", on_delivery=lambda error, _: errors.append(error))
+    producer.flush(25)
+    (error,) = errors
+    assert error is not None
+    assert error.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._MSG_TIMED_OUT), "she is known there, and nobody gave her anything"
+
+
+def test_through_framegate_she_is_somebody_who_may(behind: Behind) -> None:
+    settings = behind.client("alice")
+    options = records.Options(bootstrap=settings.pop("bootstrap.servers"), topic=TOPIC, count=COUNT, client=settings)
+    facts = records.exchange(options, lambda row: None)
+    assert {name: facts[name] for name in ("produced", "consumed", "wrong", "missing", "doubled")} == {
+        "produced": COUNT,
+        "consumed": COUNT,
+        "wrong": 0,
+        "missing": 0,
+        "doubled": 0,
+    }
+    assert exchange_once(behind, "bob") is None, "and so is he, with another mechanism"
+
+
+def exchange_once(behind: Behind, user: str) -> KafkaError | None:
+    """What becomes of one record."""
+    errors: list[KafkaError | None] = []
+    producer = Producer(behind.client(user, **{"message.timeout.ms": 20_000}))
+    producer.produce(TOPIC, b"x", on_delivery=lambda error, _: errors.append(error))
+    producer.flush(25)
+    return errors[0]
+
+
+def test_sessions_that_the_broker_ends_are_renewed_under_traffic(behind: Behind) -> None:
+    began_ns = time.time_ns()
+    failed: list[KafkaError] = []
+    sent = 0
+    producer = Producer(behind.client("alice", **{"enable.idempotence": True}))
+    deadline = time.monotonic() + 2.5 * SESSION_S
+    while time.monotonic() < deadline:
+        producer.produce(TOPIC, b"%d" % sent, on_delivery=lambda error, _: failed.append(error) if error is not None else None)
+        sent += 1
+        producer.poll(0.02)
+    assert producer.flush(20) == 0
+    assert (failed, sent > 100) == ([], True)
+    closed = [row for row in behind.proxy.rows if row["event"] == "closed" and row["opened_ns"] > began_ns]
+    assert [row for row in closed if row["cause"] != "peer_closed"] == [], "the broker would have ended each connection with its session"
+
+
+def test_a_login_that_the_broker_refuses_is_in_the_log_in_its_words(behind: Behind) -> None:
+    with pytest.raises(KafkaException):
+        AdminClient(behind.client("carol")).list_topics(timeout=5)
+    row = behind.proxy.wait_row(lambda row: row["event"] == "closed" and row["principal"] == "carol" and "not tried" not in row["detail"])
+    assert (row["cause"], row["side"]) == ("auth_failed", "upstream")
+    assert row["detail"].endswith(f"PLAIN as {GATE}: Authentication failed: Invalid username or password")
+    assert exchange_once(behind, "bob") is None, "another login is not held back"
+    assert SECRET not in json.dumps(behind.proxy.rows) + behind.proxy.errors
