@@ -1,5 +1,6 @@
 """A whole ``framegate serve`` as a process of its own, as a test sees it: its rows, its metrics, its API, its connections."""
 
+import contextlib
 import json
 import os
 import signal
@@ -107,6 +108,13 @@ class Framegate:
         """The row of a client's connection once it is closed."""
         peer = client if isinstance(client, str) else "{}:{}".format(*client.getsockname()[:2])
         return self.wait_row(lambda row: row["event"] == "closed" and row["peer"] == peer, timeout)
+
+    def ended_row(self, client: socket.socket) -> Row:
+        """The same of a client that has read its end: it ends its own side, for which the connection would wait a second."""
+        assert client.recv(1) == b"", "the stream goes on"
+        with contextlib.suppress(OSError):  # the connection may be gone as a whole
+            client.shutdown(socket.SHUT_WR)
+        return self.closed_row(client)
 
     # --- the API and the metrics -----------------------------------------------------------------------------------------------
 

@@ -182,8 +182,8 @@ def shrink(channel: Channel) -> None:
 
 def test_a_connection_keeps_nothing_of_what_it_had_re_framed(make: Make) -> None:
     world = make(pool=1 << 25, **sides("int32", "varint"))
-    bodies = [text(100)] * 3000
-    joined = [world.pair() for _ in range(12)]
+    bodies = [text(100)] * 1500
+    joined = [world.pair() for _ in range(6)]
     kept = []
     tracemalloc.start()
     try:
@@ -198,7 +198,7 @@ def test_a_connection_keeps_nothing_of_what_it_had_re_framed(make: Make) -> None
 def test_a_read_is_smaller_where_what_becomes_of_it_is_much_more(make: Make) -> None:
     world = make(pool=1 << 25, framing=FRAMINGS["varint"], upstream_framing=LONG)
     client, upstream, pair = world.pair()
-    exchange(world, client, upstream, bytes(120_000), LONG.header_of(0) * 120_000)
+    exchange(world, client, upstream, bytes(40_000), LONG.header_of(0) * 40_000)
     assert pair.client.channel is not None
     assert pair.client.channel.read_half._read_size <= MAX_GROWN // LONG.least_frame
 
