@@ -6,10 +6,11 @@
     service        the gRPC API, and health
     telemetry      OpenTelemetry and Prometheus
     steering       what may be asked or changed, done over running processors: channels, limits, pool, tap rules, drain
+    rotation       files that are replaced while framegate runs: noticed, judged, taken everywhere or nowhere
     tap            the tap's directory: lock, ledger, budget, the accounts of processors that ended
     fleet          the processors: start, watch, restart, change, reap; their command sockets
     intake         the listening sockets, and the names of upstreams
-    uncaught       what nobody caught
+    uncaught       what nobody caught; ``signals``: those that end us, and SIGHUP
     guard          what works in the background, and what becomes of it
     meters         what the control process counts itself
     logs           JSON rows on stdout

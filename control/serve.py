@@ -17,16 +17,15 @@ import logging
 import os
 import pathlib
 import resource
-import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable
-from types import FrameType
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from control.configuration.capacity import cpu_limit, processor_count
 from control.configuration.child import Loaded, load_in_child
 from control.configuration.fault import ConfigurationError
+from control.configuration.tls_files import first_stores
 from control.errors import StartError
 from control.events import Bus
 from control.fleet.desired_state import DesiredState
@@ -40,14 +39,19 @@ from control.intake.acceptor import Acceptor, Listening
 from control.intake.resolver import Names, Resolution, Resolver
 from control.logs import LibraryRows, RowLog
 from control.meters import Meters
+from control.rotation.rotation import Rotation
+from control.rotation.tls_stores import TlsStores, judge_in_child
+from control.signals import Signals
 from control.steering.pool import equal_shares
 from control.steering.steering import Steering
 from control.uncaught import catch_in_loop, catch_in_process
 from proxy.config.model import ProxyConfig, largest_whole
+from proxy.server.messages import PartedNotice
 
 if TYPE_CHECKING:
     from control.fleet.handlers import Handlers
     from control.fleet.identity import Identity
+    from control.rotation.source import Source
     from control.tap.keeper import TapKeeper
 
 __all__ = ["EXIT_CONFIGURATION", "EXIT_FAILED", "serve"]
@@ -59,44 +63,6 @@ SWITCH_INTERVAL_S: Final = 0.0001
 channels made a new connection wait several times as long as with this.
 """
 SERVICE_GRACE_MS: Final = 500
-
-
-class Signals:
-    """SIGTERM and SIGINT, which end, and SIGHUP, which does not, from the first moment on: what comes before the loop runs is kept for it."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._hung_up = False
-        self._listener: Callable[[], None] | None = None
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._early)
-
-    def _early(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGHUP:
-            self._hung_up = True
-        else:
-            self.count += 1
-
-    def attach(self, loop: asyncio.AbstractEventLoop, listener: Callable[[], None], on_hangup: Callable[[], None]) -> None:
-        """Call ``listener`` on the loop at every signal that ends, ``on_hangup`` at every SIGHUP, and now if there were some."""
-        self._listener = listener
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._on_signal)
-        loop.add_signal_handler(signal.SIGHUP, on_hangup)
-        if self.count:
-            loop.call_soon(listener)
-        if self._hung_up:
-            loop.call_soon(on_hangup)
-
-    def ignore(self) -> None:
-        """What comes after the end changes nothing, above all not the exit code."""
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-
-    def _on_signal(self) -> None:
-        self.count += 1
-        if self._listener is not None:
-            self._listener()
 
 
 async def _in_thread(work: Callable[[], Any]) -> Any:
@@ -156,11 +122,11 @@ class Proxy:
             config=config,
             endpoints={name: resolution.addresses for name, resolution in first.items()},
             shares=equal_shares(config.memory_pool.size, config.processors),
-            tls_files=self._loaded.tls_files,
+            stores=first_stores(config, self._loaded.tls_files, self._loaded.certificates),
         )
         reaper = Reaper()
         self._on_stop(reaper.close)
-        identity = await self._start_identity(config, desired)
+        identity, identity_files = await self._start_identity(config, desired)
         supervisor = Supervisor(
             desired,
             acceptor,
@@ -172,6 +138,7 @@ class Proxy:
             on_ready=self._up,
             on_begin=self._begun,
             on_end=self._ended,
+            on_parted=self._parted,
             inherited=() if self._keeper is None else (self._keeper.writers,),
             questions=None if identity is None else identity.questions,
         )
@@ -187,12 +154,17 @@ class Proxy:
         resolver = Resolver(names, first, self._addresses_asked, log)
         self._on_stop(resolver.stop)
         tapped = self._keeper.tapped if self._keeper is not None else lambda rules: None
-        steering = Steering(supervisor, acceptor, resolver, meters, log, events, guard, tapped, self._handlers)
+        rotation = Rotation(config.rotation, events, meters, guard)
+        certificates = TlsStores(supervisor, functools.partial(judge_in_child, reaper=reaper), self._loaded.certificates)
+        for source in [*certificates.sources(), *identity_files]:
+            rotation.watch(source)
+        self._on_stop(rotation.close)
+        steering = Steering(supervisor, acceptor, resolver, meters, log, events, guard, tapped, rotation, certificates, self._handlers)
         self._steering = steering
         self._on_stop(steering.close)
         starting = asyncio.ensure_future(self._start_processes(supervisor, config.processors))
         try:
-            addresses = await self._start_servers(steering, config)
+            addresses = await self._start_servers(steering, config, certificates.ends)
         except BaseException:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
@@ -200,19 +172,21 @@ class Proxy:
         self._on_stop(events.close)  # before the service ends, so that who watches takes what waits, and then the end
         await starting
         acceptor.start()
+        rotation.start()
         steering.set_serving()
         self._announce(acceptor, steering, addresses)
 
-    async def _start_identity(self, config: ProxyConfig, desired: DesiredState) -> "Identity | None":
-        """Who answers authenticators, where there are any."""
+    async def _start_identity(self, config: ProxyConfig, desired: DesiredState) -> "tuple[Identity | None, list[Source]]":
+        """Who answers authenticators, where there are any, and the files that are to be watched for it."""
         if all(listener.sasl is None for listener in config.listeners) and all(upstream.sasl is None for upstream in config.upstreams):
-            return None
+            return None, []
         from control.fleet.identity import Identity  # only who asks for SASL pays for what hashes and checks signatures
+        from control.rotation.identity_files import identity_sources
 
         identity = Identity(config, lambda: desired.endpoints, self._meters, self._log, self._guard)
         self._on_stop(identity.stop)
-        await identity.start()
-        return identity
+        contents = await identity.start()
+        return identity, identity_sources(identity, contents)
 
     async def _start_processes(self, supervisor: Supervisor, processors: int) -> None:
         """Processors and handler processes; the first that cannot start is raised."""
@@ -239,7 +213,7 @@ class Proxy:
         self._on_stop(acceptor.stop)
         return acceptor
 
-    async def _start_servers(self, steering: Steering, config: ProxyConfig) -> dict[str, Any]:
+    async def _start_servers(self, steering: Steering, config: ProxyConfig, certificate_ends: Mapping[str, float]) -> dict[str, Any]:
         """Telemetry and the gRPC service; what they bound."""
         await asyncio.to_thread(_load_servers, config)  # the loop starts the processors meanwhile
         from control import service
@@ -249,7 +223,7 @@ class Proxy:
         if config.telemetry.otlp is not None or config.telemetry.prometheus is not None:
             from control import telemetry
 
-            exporter = telemetry.start(steering, config, self._loaded.certificate_ends)
+            exporter = telemetry.start(steering, config, certificate_ends)
             if exporter is not None:
                 # Ends after the processors, whose last counts it exports, and before the cells are given back.
                 self._on_stop(exporter.stop, self._undo_after_processors)
@@ -293,6 +267,10 @@ class Proxy:
         if self._handlers is not None:
             self._handlers.enter(processor)
 
+    def _parted(self, processor: Processor, notice: PartedNotice) -> None:
+        if self._handlers is not None:
+            self._handlers.parted(processor, notice)
+
     def _begun(self, slot: Slot) -> None:
         if self._keeper is not None:
             self._keeper.born(slot.number, slot.boot_id)
@@ -302,6 +280,26 @@ class Proxy:
             from control.tap.keeper import Death
 
             self._keeper.died(Death(slot.number, slot.boot_id, slot.started_ns, life))
+
+    def reload_soon(self) -> None:
+        """Take files that were replaced, without waiting for the next look at them."""
+        task = asyncio.ensure_future(self._reload())
+        self._background.add(task)
+        task.add_done_callback(self._reloaded)
+
+    async def _reload(self) -> None:
+        if self._steering is None or not self._steering.health().started:
+            self._log.write("reload_refused", level="warning", reason="framegate is starting, or could not start")
+            return
+        outcomes = await self._steering.reload()
+        replaced, refused = ([f"{item.owner} ({item.kind})" for item in outcomes if item.result == result] for result in ("replaced", "refused"))
+        self._log.write("reloaded", replaced=replaced, refused=refused, configuration="is that of the start, until framegate is restarted")
+
+    def _reloaded(self, task: asyncio.Task[None]) -> None:
+        self._background.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._guard.failed("rotation", error)
 
     async def drain(self) -> None:
         """End the connections in order, as far as the drain's timeout allows."""
@@ -355,12 +353,8 @@ async def _run(loaded: Loaded, signals: Signals, log: RowLog, meters: Meters, gu
         (second if first.is_set() or signals.count > 1 else first).set()
         first.set()
 
-    def on_hangup() -> None:
-        reason = "reload is not supported: the configuration and the certificates are those of the start, until framegate is restarted"
-        log.write("reload_refused", level="warning", signal="SIGHUP", reason=reason)
-
-    signals.attach(asyncio.get_running_loop(), on_signal, on_hangup)
     proxy = Proxy(loaded, log, meters, guard)
+    signals.attach(asyncio.get_running_loop(), on_signal, proxy.reload_soon)
     started = await _until(proxy.start(), first)
     if started is not None:
         await proxy.stop()  # first, so that the reason is the last that is said, after processors that had come up already

@@ -2,7 +2,7 @@
 
     commands    the group, and what each command is; bodies are loaded when they are called
     local       check, serve, demo; ``pipeline`` run
-    channels, handlers, limits, pools, listeners, upstreams, taps, proxies   the commands that call the control plane
+    channels, handlers, limits, pools, listeners, upstreams, certificates, taps, proxies   the commands that call the control plane
     tap         tap ls, cat, follow, verify, consumers: the log on this machine; ``tap`` says which of the modules ``tap_*`` does what
     users       users add, remove, list: a file on this machine
     client      the connection to it, and what its errors mean for the exit code; ``reach`` finds out why there is none

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from control.cli.kinds import CHANNEL
+from control.cli.kinds import CHANNEL, LISTENER
 from control.cli.options import admin_options, example
 
 if TYPE_CHECKING:
@@ -25,13 +25,17 @@ def channels() -> None:
 
 
 @channels.command("list", epilog=example("framegate channels list --listener kafka", "framegate channels list --closed --cause frame_too_large"))
-@click.option("--listener", help="Only channels of this listener.")
+@click.option("--listener", type=LISTENER, help="Only channels of this listener.")
 @click.option("--closed", is_flag=True, help="Those that closed last, with their causes, instead of open ones.")
 @click.option("--cause", help="With --closed: only channels that ended so, as peer_reset.")
 @click.option("--limit", type=click.IntRange(1), default=1000, show_default=True, help="The most channels to list.")
 @admin_options
 def list_(listener: str | None, closed: bool, cause: str | None, limit: int, address: str, output: str) -> None:
-    """List open channels, or those that closed last."""
+    """List open channels, or those that closed last.
+
+    A channel that is muted, or throttled, is not read: when its client closes meanwhile, it is listed until it was read to that end, for what came
+    before is not lost.
+    """
     from control.cli.client import calling
     from control.cli.output import as_dict, print_json, print_note, print_table
     from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
@@ -85,7 +89,7 @@ def _listed(stub: "ChannelServiceStub", listener: str, closed: bool, cause: "Cau
             return
 
 
-_OPEN_COLUMNS = ("ID", "LISTENER", "PEER", "UPSTREAM", "STATE", "MUTED BY", "REQUESTS", "ANSWERS", "BYTES IN", "BYTES OUT", "OPENED")
+_OPEN_COLUMNS = ("ID", "LISTENER", "PEER", "UPSTREAM", "STATE", "MUTED BY", "REQUESTS", "ANSWERS", "BYTES IN", "BYTES OUT", "OPENED", "CERTIFICATE")
 _CLOSED_COLUMNS = ("ID", "LISTENER", "PEER", "CAUSE", "SIDE", "REQUESTS", "ANSWERS", "LOST", "CLOSED", "DETAIL")
 
 
@@ -103,6 +107,7 @@ def _open_cells(row: dict[str, Any]) -> Sequence[Any]:
         row["id"], row["listener"], row["peer_address"], row["upstream"], word(row["state"], "STATE_"), _mutes(row),
         row["request"]["frame_count"], row["response"]["frame_count"],
         size_text(row["request"]["total_bytes"]), size_text(row["response"]["total_bytes"]), time_text(row.get("open_time")),
+        (row.get("tls") or {}).get("certificate_fingerprint") or "-",
     )  # fmt: skip
 
 
@@ -154,6 +159,7 @@ def _fields(row: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     yield from (
         ("id", row["id"]), ("listener", row["listener"]), ("peer", row["peer_address"]), ("principal", row["principal"] or "-"),
         ("tls", f"{tls['version']} {tls['cipher']}" if tls else "-"),
+        ("certificate shown", tls["certificate_fingerprint"] or "-" if tls else "-"),
         ("upstream", f"{row['upstream']} {row['upstream_endpoint']}".strip()), ("state", word(row["state"], "STATE_")),
         ("opened", time_text(row.get("open_time"))),
     )  # fmt: skip
@@ -178,7 +184,7 @@ def _fields(row: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _channel_arguments(function: F) -> F:
     """Which channels: ``ID…`` or ``--listener``."""
-    listener = click.option("--listener", help="All open channels of this listener, instead of ids.")
+    listener = click.option("--listener", type=LISTENER, help="All open channels of this listener, instead of ids.")
     return click.argument("channel_ids", metavar="[ID]...", nargs=-1, type=CHANNEL)(listener(function))
 
 

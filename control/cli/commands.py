@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from control.cli.certificates import certificates
 from control.cli.channels import channels
 from control.cli.handlers import handlers
 from control.cli.limits import limits
@@ -75,5 +76,7 @@ def completion(shell: str) -> None:
     click.echo(kind(main, {}, "framegate", "_FRAMEGATE_COMPLETE").source())
 
 
-for _command in (check, serve, demo, pipeline, channels, handlers, limits, pool, listeners, upstreams, taps, tap, users, status, drain, completion):
+for _command in (
+    check, serve, demo, pipeline, channels, handlers, limits, pool, listeners, upstreams, certificates, taps, tap, users, status, drain, completion,
+):  # fmt: skip
     main.add_command(_command)

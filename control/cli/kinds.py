@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-__all__ = ["ADDRESS", "CHANNEL", "DURATION", "JAVA_HEAP", "MOMENT", "SIZE", "Expiry"]
+__all__ = ["ADDRESS", "CHANNEL", "DURATION", "JAVA_HEAP", "LISTENER", "MOMENT", "SIZE", "Expiry"]
 
 LEAST_HEAP: Final = 512 << 20
 """Bytes; Spark refuses less than 450 MiB."""
@@ -28,6 +28,25 @@ class Size(click.ParamType[int]):
             return parse_size(value)
         except ValueError as error:
             self.fail(f"{value!r} is {error}", param, ctx)
+
+
+class Name(click.ParamType[str]):
+    """The name of something.
+
+    Args:
+        what: it is, with its article.
+    """
+
+    name = "text"
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text as it is; an empty one, as a variable of the shell that is not set gives it, would mean none, or all."""
+        if not value.strip():
+            self.fail(f"is empty: write the name of {self._what}", param, ctx)
+        return value
 
 
 class Duration(click.ParamType[int]):
@@ -159,4 +178,5 @@ SIZE = Size()
 DURATION = Duration()
 JAVA_HEAP = JavaHeap()
 CHANNEL = ChannelId()
+LISTENER = Name("a listener")
 MOMENT = Moment()

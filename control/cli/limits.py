@@ -1,11 +1,12 @@
 """``framegate limits``: get and set maxReceiveSize and quotas."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
 
 import click
 
-from control.cli.kinds import SIZE
+from control.cli.kinds import LISTENER, SIZE
 from control.cli.options import admin_options, example
 
 if TYPE_CHECKING:
@@ -16,8 +17,7 @@ __all__ = ["limits"]
 
 F = TypeVar("F", bound=Callable[..., object])
 
-_MOST: Final = 2**63 - 1  # as the API can say it; what it takes is less, and it says so
-_COUNT: Final = click.IntRange(min=0, max=_MOST)
+_COUNT: Final = click.IntRange(min=0)
 _QUOTAS: Final = {
     "connections": ("max_connection_count", _COUNT, "Connections open at once."),
     "connection_rate": ("connections_per_second", _COUNT, "Connections accepted per second."),
@@ -41,7 +41,7 @@ def limits() -> None:
 
 
 @limits.command(epilog=example("framegate limits get", "framegate limits get --node"))
-@click.option("--listener", help="Only this listener.")
+@click.option("--listener", type=LISTENER, help="Only this listener.")
 @click.option("--node", is_flag=True, help="Those of the node, of client addresses and of networks instead.")
 @admin_options
 def get(listener: str | None, node: bool, address: str, output: str) -> None:
@@ -79,7 +79,7 @@ def get(listener: str | None, node: bool, address: str, output: str) -> None:
         "framegate limits set --network 192.0.2.0/24 --remove",
     ),
 )
-@click.option("--listener", help="Of this listener.")
+@click.option("--listener", type=LISTENER, help="Of this listener.")
 @click.option("--node", is_flag=True, help="Of all listeners together.")
 @click.option("--per-address", is_flag=True, help="Of each client address.")
 @click.option("--network", help="Of each client address of a network (CIDR) instead; what was not said of it is as for others.")
@@ -104,9 +104,8 @@ def set_(
     from control.cli.client import calling
     from control.gen.framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
 
+    _judge({"max_receive_size": max_receive_size, **given})
     quotas = {_QUOTAS[name][0]: value for name, value in given.items() if value is not None}
-    if max((max_receive_size or 0, *quotas.values())) > _MOST:
-        raise click.UsageError(f"a size is at most {_MOST} bytes")
     network = None if network is None else _canonical(network)
     if sum((listener is not None, node, per_address, network is not None)) != 1:
         raise click.UsageError("name one of --listener, --node, --per-address and --network")
@@ -118,7 +117,6 @@ def set_(
         raise click.UsageError("--remove leaves nothing to say")
     if not (quotas or max_receive_size is not None or access is not None or remove):
         raise click.UsageError("name what is to change")
-    _judge_size(max_receive_size)
     with calling(address, change=True) as channel:
         stub = LimitServiceStub(channel)
         if listener is not None:
@@ -131,18 +129,26 @@ def _canonical(network: str) -> str:
     """A network as it is written in overrides."""
     import ipaddress
 
+    from proxy.config.limits import parse_network
+
     try:
-        return str(ipaddress.ip_network(network))
+        return str(parse_network(str(ipaddress.ip_network(network))))
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--network") from error
 
 
-def _judge_size(size: int | None) -> None:
+def _judge(given: Mapping[str, int | None]) -> None:
+    """Refuse what is out of range, by the name of its option: the API would name its own field."""
+    from proxy.config.key import keys
+    from proxy.config.limits import RateLimits
     from proxy.config.model import MAX_RECEIVE_SIZE
 
-    if size is not None and not MAX_RECEIVE_SIZE.takes(size):
-        text = f"must be {MAX_RECEIVE_SIZE.least} to {MAX_RECEIVE_SIZE.most} bytes, not {size}"
-        raise click.BadParameter(text, param_hint="--max-receive-size")
+    known = {"max_receive_size": MAX_RECEIVE_SIZE, **keys(RateLimits)}
+    for name, value in given.items():
+        key = known[name]
+        if value is not None and not key.takes(value):
+            unit = " bytes" if key.unit.startswith("bytes") else ""
+            raise click.BadParameter(f"must be {key.least} to {key.most}{unit}, not {value}", param_hint=f"--{name.replace('_', '-')}")
 
 
 def _set_listener(stub: "LimitServiceStub", listener: str, max_receive_size: int | None, quotas: dict[str, int]) -> "pb2.Limit":
@@ -188,7 +194,7 @@ def _overrides(
     found = next((item for item in overrides if item.network == network), None)
     if remove:
         if found is None:
-            raise click.BadParameter(f"{network} has no override; there are: {', '.join(item.network for item in overrides) or 'none'}")
+            _end_without(network, overrides)
         return [item for item in overrides if item is not found]
     if found is None:
         found = pb2.LimitOverride(network=network)
@@ -197,6 +203,14 @@ def _overrides(
     if access is not None:
         found.access = pb2.NETWORK_ACCESS_DENY if access == "deny" else pb2.NETWORK_ACCESS_ALLOW
     return overrides
+
+
+def _end_without(network: str, overrides: "list[pb2.LimitOverride]") -> NoReturn:
+    from control.cli.client import EXIT_NOT_FOUND
+    from control.cli.output import print_note
+
+    print_note(f"{network} has no override; there are: {', '.join(item.network for item in overrides) or 'none'}")
+    sys.exit(EXIT_NOT_FOUND)
 
 
 _COLUMNS: Final = ("CONNECTIONS", "CONNECTIONS/S", "REQUEST BYTES/S", "RESPONSE BYTES/S", "REQUEST FRAMES/S", "RESPONSE FRAMES/S")

@@ -103,13 +103,15 @@ def _read(stub: "PoolServiceStub", holders: int = 0) -> "tuple[pb2.GetMemoryPool
 
 
 def _print(got: "pb2.GetMemoryPoolResponse", processors: "pb2.ProcessorPool", output: str) -> None:
-    from control.cli.output import as_dict, counted, print_json, print_line, size_text
+    from control.cli.output import as_dict, counted, print_json, print_line, size_text, word
 
     memory = got.memory_pool
     if output == "json":
         print_json({**as_dict(got), "processor_pool": as_dict(processors)})
         return
-    print_line(f"memory pool {size_text(memory.size_bytes)}, {size_text(memory.usage_bytes)} in use; {counted(processors.size, 'processor')}")
+    kind = word(type(memory).Kind.Name(memory.kind), "KIND_")
+    used = f"{size_text(memory.usage_bytes)} in use"
+    print_line(f"memory pool {size_text(memory.size_bytes)}, {kind}, {used}; {counted(processors.size, 'processor')}")
     tap = f"; tap queues {size_text(memory.tap_bytes)} of {size_text(memory.tap_limit_bytes)}" if memory.tap_limit_bytes else ""
     waiting = f"{counted(memory.waiting_count, 'frame')} waiting for a turn"
     kinds = (("begun", memory.begun_bytes), ("pending", memory.pending_bytes), ("TLS", memory.tls_bytes))

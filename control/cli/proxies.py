@@ -62,6 +62,10 @@ def _fields(proxy: "Proxy", pool: "MemoryPool", processors: "ProcessorPool", han
         yield "handler processes", f"{sum(item.state == type(item).STATE_RUNNING for item in handlers)} of {len(handlers)} running"
     yield "memory pool", f"{size_text(pool.usage_bytes)} of {size_text(pool.size_bytes)} in use{waiting}"
     yield "memory", _memory_text(proxy.memory)
+    if proxy.HasField("certificate_end_time"):
+        left = proxy.certificate_end_time.ToNanoseconds() / 1e9 - time.time()
+        ends = f"ends in {age_text(left)}" if left > 0 else "has ended"
+        yield "certificates", f"the first {ends}: {proxy.certificate_owner}, {time_text(as_dict(proxy).get('certificate_end_time'))}"
     for warning in proxy.warnings:
         yield "warning", warning
 

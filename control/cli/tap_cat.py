@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from control.cli.kinds import CHANNEL, MOMENT, SIZE
+from control.cli.kinds import CHANNEL, LISTENER, MOMENT, SIZE
 from control.cli.options import example
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _filters(function: F) -> F:
     """Which records."""
     options = (
         click.option("--connection", "connections", multiple=True, type=CHANNEL, help="Only this connection, as 0-1-42. May be repeated."),
-        click.option("--listener", "listeners", multiple=True, help="Only this listener. May be repeated."),
+        click.option("--listener", "listeners", type=LISTENER, multiple=True, help="Only this listener. May be repeated."),
         click.option("--direction", type=click.Choice(["request", "response"]), help="Only from clients, or only to them."),
         click.option("--api", "apis", multiple=True, type=_Api(), help="Only this Kafka API, by name or key. May be repeated."),
         click.option("--client", metavar="PATTERN", help="Only Kafka requests whose client.id is like that, as rdkafka*."),

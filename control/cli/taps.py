@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from control.cli.kinds import SIZE, Expiry
+from control.cli.kinds import LISTENER, SIZE, Expiry
 from control.cli.options import DEFAULT_ADDRESS, admin_options, example
 
 if TYPE_CHECKING:
@@ -52,7 +52,12 @@ def _rule_options(function: F) -> F:
     percent = click.FloatRange(0.0, 100.0)
     options = (
         click.option(
-            "--listener", "listeners", multiple=True, shell_complete=_complete_listener, help="Frames of this listener; all of them by default."
+            "--listener",
+            "listeners",
+            type=LISTENER,
+            multiple=True,
+            shell_complete=_complete_listener,
+            help="Frames of this listener; all of them by default.",
         ),
         click.option("--direction", "directions", multiple=True, type=click.Choice(_DIRECTIONS), help="Frames of this direction; both by default."),
         click.option("--principal", "principals", multiple=True, help="Frames of this client's connections."),

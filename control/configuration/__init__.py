@@ -6,7 +6,7 @@
     schema    names, units, ranges; pydantic judges types
     rules     what must hold between keys; ``pool_rules`` and ``tap_rules`` of these; ``values`` as rules ask for them
     tap_rule  one that was never in a file
-    files     what a certificate's file holds; ``certificate`` reads when they end, ``tls_files`` what processors are to serve
+    files     what a certificate's file holds; ``certificate`` says what is in it, ``tls_files`` what processors are to serve
     machine   what this machine must give; ``places`` tries folders, sockets and addresses
     paths     relative paths become absolute
     units     ``100MiB``, ``30s``

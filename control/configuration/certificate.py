@@ -1,14 +1,46 @@
-"""When certificates begin and end.
+"""What certificates say: whose they are, who made them, when they begin and end.
 
-``cryptography`` reads them: 45 ms and 16 MiB, which only a process pays that reads a configuration and then ends (``child``).
+``cryptography`` reads them: 45 ms and 16 MiB, which only a process pays that reads a configuration or renewed files and then ends (``child``,
+``control.rotation.judge``).
 """
 
-import contextlib
-from collections.abc import Mapping
+import dataclasses
+import re
+from typing import TYPE_CHECKING, Any, Final
 
-from proxy.config.model import ProxyConfig
+if TYPE_CHECKING:
+    from cryptography import x509
 
-__all__ = ["served_ends", "validities"]
+__all__ = ["CertificateFacts", "describe", "facts_from_row", "facts_of", "revocation_ends", "short_fingerprint", "validities"]
+
+_SHORT: Final = 16
+_REVOCATIONS: Final = re.compile(b"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", re.DOTALL)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CertificateFacts:
+    """One certificate.
+
+    Attributes:
+        subject, issuer: in RFC 4514 form; a subject may be empty.
+        names: the alternative ones, as ``DNS:…``, ``IP:…``, ``URI:…``, ``email:…`` or ``other:…``, sorted.
+        serial: in hexadecimal.
+        fingerprint: SHA-256 of its DER form, in hexadecimal.
+        begins, ends: seconds since 1970.
+    """
+
+    subject: str
+    issuer: str
+    names: tuple[str, ...]
+    serial: str
+    fingerprint: str
+    begins: float
+    ends: float
+
+
+def short_fingerprint(fingerprint: str) -> str:
+    """As much of it as tells one from another."""
+    return fingerprint[:_SHORT]
 
 
 def validities(pem: bytes) -> list[tuple[float, float]]:
@@ -17,22 +49,77 @@ def validities(pem: bytes) -> list[tuple[float, float]]:
     Raises:
         ValueError: there is none, or one is broken.
     """
+    return [(item.begins, item.ends) for item in describe(pem)]
+
+
+def describe(pem: bytes) -> list[CertificateFacts]:
+    """All certificates of a PEM file, in order; what else is in it is passed over.
+
+    Raises:
+        ValueError: there is none, or one is broken.
+    """
     from cryptography import x509
 
-    found = x509.load_pem_x509_certificates(pem)
-    return [(item.not_valid_before_utc.timestamp(), item.not_valid_after_utc.timestamp()) for item in found]
+    return [facts_of(item) for item in x509.load_pem_x509_certificates(pem)]
 
 
-def served_ends(config: ProxyConfig, files: Mapping[str, str]) -> dict[str, float]:
-    """When each certificate that is in use ends, in seconds since 1970, by what it is for: ``listener/NAME`` or ``upstream/NAME``.
+def facts_of(certificate: "x509.Certificate") -> CertificateFacts:
+    """One of them. Raises ValueError: it is broken where only a closer look shows it."""
+    from cryptography.hazmat.primitives import hashes
 
-    Args:
-        files: what was read of the files at the start, by path (``read_tls_files``); a file that was renewed since then is not in use.
+    return CertificateFacts(
+        subject=certificate.subject.rfc4514_string(),
+        issuer=certificate.issuer.rfc4514_string(),
+        names=_names(certificate),
+        serial=f"{certificate.serial_number:x}",
+        fingerprint=certificate.fingerprint(hashes.SHA256()).hex(),
+        begins=certificate.not_valid_before_utc.timestamp(),
+        ends=certificate.not_valid_after_utc.timestamp(),
+    )
+
+
+def facts_from_row(row: dict[str, Any]) -> CertificateFacts:
+    """The inverse of ``dataclasses.asdict``, out of JSON."""
+    return CertificateFacts(**{**row, "names": tuple(row["names"])})
+
+
+def _names(certificate: "x509.Certificate") -> tuple[str, ...]:
+    from cryptography import x509
+
+    try:
+        extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError):  # of an authority others made nothing else is wanted
+        return ()
+    return tuple(sorted({_name(item) for item in extension.value}))
+
+
+def _name(name: "x509.GeneralName") -> str:
+    """Names that mean the same are the same text."""
+    from cryptography import x509
+
+    if isinstance(name, x509.DNSName):
+        return f"DNS:{name.value.lower()}"
+    if isinstance(name, x509.IPAddress):
+        return f"IP:{name.value}"
+    if isinstance(name, x509.UniformResourceIdentifier):
+        return f"URI:{name.value}"
+    if isinstance(name, x509.RFC822Name):
+        return f"email:{name.value}"
+    if isinstance(name, x509.DirectoryName):
+        return f"directory:{name.value.rfc4514_string()}"
+    if isinstance(name, x509.OtherName):
+        return f"other:{name.type_id.dotted_string}:{name.value.hex()}"
+    assert isinstance(name, x509.RegisteredID), "there are no other kinds"
+    return f"id:{name.value.dotted_string}"
+
+
+def revocation_ends(pem: bytes) -> list[float]:
+    """When each revocation list of a PEM file ends, in seconds since 1970, of those that do.
+
+    Raises:
+        ValueError: one is broken.
     """
-    identities = [(f"listener/{item.name}", item.tls.certificate) for item in config.listeners if item.tls is not None]
-    identities += [(f"upstream/{item.name}", item.tls.certificate) for item in config.upstreams if item.tls is not None and item.tls.certificate]
-    found: dict[str, float] = {}
-    for use, path in identities:
-        with contextlib.suppress(ValueError):  # OpenSSL has read it, so it is one; of an odd form
-            found[use] = validities(files[path].encode("latin-1"))[0][1]
-    return found
+    from cryptography import x509
+
+    found = [x509.load_pem_x509_crl(block).next_update_utc for block in _REVOCATIONS.findall(pem)]
+    return [end.timestamp() for end in found if end is not None]

@@ -13,6 +13,7 @@ import threading
 import traceback
 from typing import NamedTuple, NoReturn
 
+from control.configuration.certificate import CertificateFacts, facts_from_row
 from control.configuration.fault import ConfigurationError, Fault
 from proxy.config.model import ProxyConfig, from_wire, to_wire
 
@@ -26,13 +27,13 @@ class Loaded(NamedTuple):
         config: the model.
         warnings: of what may be meant as it stands, but hardly is.
         tls_files: what ``read_tls_files`` found in the files that the model names.
-        certificate_ends: of ``served_ends``.
+        certificates: what ``describe_files`` said of them, by path.
     """
 
     config: ProxyConfig
     warnings: list[Fault]
     tls_files: dict[str, str]
-    certificate_ends: dict[str, float]
+    certificates: dict[str, list[CertificateFacts]]
 
 
 def load_in_child(path: str | pathlib.Path) -> Loaded:
@@ -57,7 +58,8 @@ def load_in_child(path: str | pathlib.Path) -> Loaded:
     faults, warnings = ([Fault(**fault) for fault in row[name]] for name in ("faults", "warnings"))
     if row["config"] is None:
         raise ConfigurationError(faults)
-    return Loaded(from_wire(row["config"]), warnings, row["tls_files"], row["certificate_ends"])
+    certificates = {path: [facts_from_row(item) for item in found] for path, found in row["certificates"].items()}
+    return Loaded(from_wire(row["config"]), warnings, row["tls_files"], certificates)
 
 
 def _answer(path: str | pathlib.Path, descriptor: int) -> NoReturn:
@@ -74,9 +76,8 @@ def _answer(path: str | pathlib.Path, descriptor: int) -> NoReturn:
 
 
 def _row(path: str | pathlib.Path) -> dict[str, object]:
-    from control.configuration.certificate import served_ends
     from control.configuration.load import examine
-    from control.configuration.tls_files import read_tls_files
+    from control.configuration.tls_files import describe_files, read_tls_files
 
     found = examine(path)
     config, faults = found.config, found.faults
@@ -91,5 +92,5 @@ def _row(path: str | pathlib.Path) -> dict[str, object]:
         "faults": [dataclasses.asdict(fault) for fault in faults],
         "warnings": [dataclasses.asdict(fault) for fault in found.warnings],
         "tls_files": files,
-        "certificate_ends": {} if config is None else served_ends(config, files),
+        "certificates": {path: [dataclasses.asdict(item) for item in found] for path, found in describe_files(files).items()},
     }

@@ -1,13 +1,22 @@
-"""Certificates, keys and authorities: files that must be there, be PEM and fit together before anything starts."""
+"""Certificates, keys, authorities and revocation lists: files that must be there, be PEM and fit together before anything starts."""
 
 import os
 import ssl
 import stat
 import time
 
-from control.configuration.certificate import validities
+from control.configuration.certificate import revocation_ends, validities
 
-__all__ = ["authority_fault", "identity_fault", "readable_fault", "validity_warning"]
+__all__ = [
+    "authority_fault",
+    "cipher_fault",
+    "curve_fault",
+    "identity_fault",
+    "readable_fault",
+    "revocation_fault",
+    "revocation_warning",
+    "validity_warning",
+]
 
 
 def readable_fault(path: str) -> str | None:
@@ -30,6 +39,46 @@ def authority_fault(path: str) -> str | None:
         context.load_verify_locations(path)
     except ssl.SSLError as error:
         return f"holds no certificate in PEM form ({error.reason or error})"
+    return None
+
+
+def revocation_fault(path: str) -> str | None:
+    """Why a file holds no revocation list, or None."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    reason = ""
+    try:
+        context.load_verify_locations(path)
+    except ssl.SSLError as error:
+        reason = f" ({error.reason or error})"
+    return None if context.cert_store_stats()["crl"] else f"holds no revocation list in PEM form{reason}"
+
+
+def revocation_warning(path: str) -> str | None:
+    """Whether one of a readable file's revocation lists has ended; None when all is well, or the file is none of ours to judge."""
+    try:
+        with open(path, "rb") as file:
+            ends = revocation_ends(file.read())
+    except (OSError, ValueError):
+        return None
+    ended = [end for end in ends if end <= time.time()]
+    return f"expired on {_day(min(ended))}: every client of its authority is refused" if ended else None
+
+
+def cipher_fault(ciphers: str) -> str | None:
+    """Why OpenSSL does not take a list of ciphers, or None."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).set_ciphers(ciphers)
+    except ssl.SSLError:
+        return "names no cipher that OpenSSL has for TLS 1.2 (openssl ciphers -v prints them)"
+    return None
+
+
+def curve_fault(curve: str) -> str | None:
+    """Why OpenSSL does not take a curve, or None."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).set_ecdh_curve(curve)
+    except (ValueError, ssl.SSLError):
+        return "is no group for a key exchange that OpenSSL has, such as prime256v1, secp384r1 or X25519"
     return None
 
 

@@ -22,7 +22,7 @@ def make_absolute(values: dict[str, Any], folder: pathlib.Path) -> None:
 def _model(model: type, values: dict[str, Any], folder: pathlib.Path) -> None:
     known, types_of = keys(model), field_types(model)
     for field in dataclasses.fields(typing.cast(Any, model)):
-        if known[field.name].unit == "path" and isinstance(field.default, tuple):
+        if known[field.name].unit == "path" and isinstance(field.default, tuple) and field.default:
             values.setdefault(field.name, list(field.default))
     for name, value in values.items():
         section = next((item for item in (types_of[name], *typing.get_args(types_of[name])) if dataclasses.is_dataclass(item)), None)

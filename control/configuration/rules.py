@@ -8,13 +8,14 @@ import urllib.parse
 from typing import Final
 
 from control.configuration.document import Document, Path, key_of
-from control.configuration.files import authority_fault, identity_fault, readable_fault, validity_warning
 from control.configuration.framing_rules import framing_rules
 from control.configuration.handler_rules import handler_rules
 from control.configuration.limit_rules import limit_rules
 from control.configuration.pool_rules import pool_rules, share_rules
+from control.configuration.principal_rules import principal_rules
 from control.configuration.sasl_rules import sasl_rules
 from control.configuration.tap_rules import tap_rules
+from control.configuration.tls_rules import listener_tls_rules, upstream_tls_rules
 from control.configuration.units import format_duration_ms
 from control.configuration.upstream_sasl_rules import upstream_sasl_rules
 from control.configuration.values import Values, default_of, given, names_below, unique_names
@@ -24,7 +25,6 @@ from proxy.config.model import (
     ListenerConfig,
     ListenerTimeouts,
 )
-from proxy.config.tls import ListenerTls
 
 __all__ = ["apply_rules"]
 
@@ -44,10 +44,11 @@ def apply_rules(document: Document, values: Values) -> list[tuple[Path, Address]
     bound = _bound_addresses(document, values, listeners)
     _endpoints(document, upstreams, bound)
     for path, listener in listeners:
-        _listener_tls(document, (*path, "tls"), listener.get("tls"))
+        listener_tls_rules(document, (*path, "tls"), listener.get("tls"))
+        principal_rules(document, path, listener)
         _listener_timeouts(document, (*path, "timeouts"), listener.get("timeouts") or {})
     for path, upstream in upstreams:
-        _upstream_tls(document, (*path, "tls"), upstream.get("tls"))
+        upstream_tls_rules(document, (*path, "tls"), upstream.get("tls"))
     framing_rules(document, listeners, upstreams)
     handler_rules(document, values, listeners)
     sasl_rules(document, listeners)
@@ -164,64 +165,6 @@ def _endpoints(document: Document, upstreams: list[tuple[Path, Values]], bound: 
             own = next((item for item in listening if address is not None and address.reaches(item[1])), None)
             if own is not None:
                 document.add(entry, f"is framegate's own listener {key_of(own[0])}: frames would go in a circle")
-
-
-def _file(document: Document, path: Path, value: object) -> str | None:
-    """The path of a file that can be read, or None with a fault."""
-    if not isinstance(value, str):
-        return None
-    reason = readable_fault(value)
-    if reason is not None:
-        document.add(path, reason)
-        return None
-    return value
-
-
-def _identity(document: Document, path: Path, tls: Values) -> None:
-    certificate = _file(document, (*path, "certificate"), tls.get("certificate"))
-    key = _file(document, (*path, "key"), tls.get("key"))
-    if certificate is not None and key is not None:
-        fault = identity_fault(certificate, key)
-        if fault is not None:
-            document.add((*path, fault[0]), fault[1])
-    if certificate is not None:
-        _validity(document, (*path, "certificate"), validity_warning(certificate))
-
-
-def _authorities(document: Document, path: Path, value: object) -> None:
-    authorities = _file(document, path, value)
-    if authorities is not None:
-        reason = authority_fault(authorities)
-        if reason is not None:
-            document.add(path, reason)
-        _validity(document, path, validity_warning(authorities, all_of_them=True))
-
-
-def _validity(document: Document, path: Path, warning: str | None) -> None:
-    if warning is not None:
-        document.warn(path, warning)
-
-
-def _listener_tls(document: Document, path: Path, tls: object) -> None:
-    if not isinstance(tls, dict):
-        return
-    _identity(document, path, tls)
-    _authorities(document, (*path, "client_ca"), tls.get("client_ca"))
-    if tls.get("client_auth") in ("requested", "required") and tls.get("client_ca") is None and "client_ca" not in names_below(document, path):
-        document.add((*path, "client_auth"), "needs client_ca: the authorities that clients' certificates must chain to")
-    if tls.get("client_ca") is not None and given(tls, ListenerTls, "client_auth", document, path) == "none":
-        document.warn((*path, "client_ca"), "has no effect: client_auth is none, no client is asked for a certificate")
-
-
-def _upstream_tls(document: Document, path: Path, tls: object) -> None:
-    if not isinstance(tls, dict):
-        return
-    _authorities(document, (*path, "ca"), tls.get("ca"))
-    named = [name for name in ("certificate", "key") if tls.get(name) is not None]
-    if len(named) == 1:
-        other = "key" if named[0] == "certificate" else "certificate"
-        document.add((*path, named[0]), f"needs {other} beside it")
-    _identity(document, path, tls)
 
 
 def _telemetry(document: Document, telemetry: object) -> None:

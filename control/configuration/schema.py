@@ -28,8 +28,10 @@ _MISSING: Final = object()
 
 
 def file_key(field: str) -> str:
-    """The key in the file of a field: a time is written with its unit there, so ``idle_ms`` is ``idle`` there, and ``expires_ns`` is ``expires``."""
-    return field.removesuffix("_ms").removesuffix("_ns")
+    """The key in the file of a field: a time is written with its unit there, so ``idle_ms`` is ``idle`` there, and ``expires_ns`` is ``expires``;
+    ``from_``, which Python does not take without its tail, is ``from``.
+    """
+    return field.removesuffix("_ms").removesuffix("_ns").removesuffix("_")
 
 
 def convert(document: Document) -> dict[str, Any]:

@@ -1,22 +1,68 @@
-"""Certificates, keys and authorities as they were when framegate started: what every processor serves until it ends, whenever it was started.
+"""Certificates, keys and authorities: which files a configuration names, and what is in them when framegate starts.
 
-A file that is replaced meanwhile changes nothing: otherwise a processor that is started again would serve another certificate than its
-neighbours, and nobody could say which one clients meet.
+All processors serve the same, whenever they are started: not what lies on the disk then, but what control read, judged and sent them. Files that
+are replaced later are taken by ``control.rotation``.
 """
 
+import dataclasses
 import typing
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
+from control.configuration.certificate import CertificateFacts, describe, short_fingerprint
 from control.configuration.fault import ConfigurationError, Fault
 from proxy.config.key import keys
 from proxy.config.model import ProxyConfig
 from proxy.config.tls import ListenerTls, UpstreamTls
 from proxy.errors import ConfigError
+from proxy.server.store_rows import Store, listener_owner, upstream_owner
 
-__all__ = ["MAX_BYTES", "read_tls_files"]
+__all__ = ["MAX_BYTES", "TlsFile", "describe_files", "ends_of", "first_stores", "read_tls_files", "shown_of", "tls_files", "tls_sections"]
 
 MAX_BYTES: Final = 16 * 1024 * 1024
 """Of all files together: they go to each processor in one message."""
+
+
+class TlsFile(NamedTuple):
+    """A file that a section of the configuration names.
+
+    Attributes:
+        owner: whose section it is, as ``proxy.server.store_rows`` calls it.
+        key: of the whole configuration, as in ``listeners[0].tls.key``; ``name`` is its last part.
+    """
+
+    owner: str
+    key: str
+    name: str
+    path: str
+
+
+def tls_sections(config: ProxyConfig) -> dict[str, tuple[str, ListenerTls | UpstreamTls]]:
+    """Every section that speaks TLS, with its key, by owner."""
+    found: dict[str, tuple[str, ListenerTls | UpstreamTls]] = {}
+    for index, listener in enumerate(config.listeners):
+        if listener.tls is not None:
+            found[listener_owner(listener.name)] = f"listeners[{index}].tls", listener.tls
+    for index, upstream in enumerate(config.upstreams):
+        if upstream.tls is not None:
+            found[upstream_owner(upstream.name)] = f"upstreams[{index}].tls", upstream.tls
+    return found
+
+
+def tls_files(config: ProxyConfig) -> list[TlsFile]:
+    """All files that are named, in the order of the configuration; one that several name comes several times."""
+    return [TlsFile(owner, *found) for owner, (key, section) in tls_sections(config).items() for found in _paths(key, section)]
+
+
+def _paths(key: str, section: Any) -> Iterator[tuple[str, str, str]]:
+    for name, said in keys(typing.cast(type, type(section))).items():
+        value = getattr(section, name)
+        for place, item in enumerate(value) if isinstance(value, tuple) else [(-1, value)]:
+            where = f"{key}.{name}" if place < 0 else f"{key}.{name}[{place}]"
+            if dataclasses.is_dataclass(item):
+                yield from _paths(where, item)
+            elif said.unit == "path" and item is not None:
+                yield where, name, item
 
 
 def read_tls_files(config: ProxyConfig) -> dict[str, str]:
@@ -28,7 +74,7 @@ def read_tls_files(config: ProxyConfig) -> dict[str, str]:
     files: dict[str, bytes] = {}
     faults: list[Fault] = []
     left = MAX_BYTES
-    for key, path in _named(config):
+    for _, key, _, path in tls_files(config):
         if path in files:
             continue
         try:
@@ -46,40 +92,58 @@ def read_tls_files(config: ProxyConfig) -> dict[str, str]:
     return {path: content.decode("latin-1") for path, content in files.items()}
 
 
-def _named(config: ProxyConfig) -> list[tuple[str, str]]:
-    """Keys and paths of all files."""
-    sections: list[tuple[str, ListenerTls | UpstreamTls | None]] = [
-        *((f"listeners[{index}].tls", listener.tls) for index, listener in enumerate(config.listeners)),
-        *((f"upstreams[{index}].tls", upstream.tls) for index, upstream in enumerate(config.upstreams)),
-    ]
-    return [
-        (f"{section}.{name}", path)
-        for section, tls in sections
-        if tls is not None
-        for name, key in keys(typing.cast(type, type(tls))).items()
-        if key.unit == "path" and (path := getattr(tls, name)) is not None
-    ]
-
-
 def _misfits(config: ProxyConfig, files: dict[str, bytes]) -> list[Fault]:
     """Build what the processors will build."""
     if not files:
         return []
-    from proxy.network.tls_context import client_context, server_context  # it loads OpenSSL
+    from proxy.network.tls_context import server_store, upstream_context  # it loads OpenSSL
 
     faults = []
-    for index, listener in enumerate(config.listeners):
-        if listener.tls is not None:
-            identity = listener.tls
-            try:
-                server_context(identity.certificate, identity.key, client_auth=identity.client_auth, client_ca=identity.client_ca, files=files)
-            except ConfigError as error:
-                faults.append(Fault(0, f"listeners[{index}].tls", "", str(error)))
-    for index, upstream in enumerate(config.upstreams):
-        if upstream.tls is not None:
-            tls = upstream.tls
-            try:
-                client_context(ca=tls.ca, certificate=tls.certificate, key=tls.key, files=files)
-            except ConfigError as error:
-                faults.append(Fault(0, f"upstreams[{index}].tls", "", str(error)))
+    for key, tls in tls_sections(config).values():
+        try:
+            if isinstance(tls, ListenerTls):
+                server_store(tls, files)
+            else:
+                upstream_context(tls, files)
+        except ConfigError as error:
+            faults.append(Fault(0, key, "", str(error)))
     return faults
+
+
+def describe_files(files: Mapping[str, str]) -> dict[str, list[CertificateFacts]]:
+    """The certificates that are in files, by path; a file that has none, or that only OpenSSL can read, has an empty list."""
+    found = {}
+    for path, content in files.items():
+        try:
+            found[path] = describe(content.encode("latin-1"))
+        except ValueError:
+            found[path] = []
+    return found
+
+
+def first_stores(config: ProxyConfig, files: Mapping[str, str], certificates: Mapping[str, list[CertificateFacts]]) -> dict[str, Store]:
+    """What each owner has at the start, of what was read."""
+    named = tls_files(config)
+    return {
+        owner: Store(1, shown_of(section, certificates), {item.path: files[item.path] for item in named if item.owner == owner})
+        for owner, (_, section) in tls_sections(config).items()
+    }
+
+
+def _identities(section: ListenerTls | UpstreamTls) -> list[tuple[str, str]]:
+    """What peers may be shown: the file of each, behind the first of the hosts that it is for; nothing stands for all others."""
+    own = [] if section.certificate is None else [("", section.certificate)]
+    others = section.certificates if isinstance(section, ListenerTls) else ()
+    return own + [(item.names[0], item.certificate) for item in others]
+
+
+def shown_of(section: ListenerTls | UpstreamTls, certificates: Mapping[str, list[CertificateFacts]]) -> str:
+    """The fingerprint of the certificate that peers are shown who ask for no host of their own; empty: none."""
+    return next((short_fingerprint(certificates[path][0].fingerprint) for host, path in _identities(section) if not host and certificates[path]), "")
+
+
+def ends_of(owner: str, section: ListenerTls | UpstreamTls, certificates: Mapping[str, list[CertificateFacts]]) -> dict[str, float]:
+    """When each certificate ends that peers are shown, of those that can be read, by what it is for: the owner, and ``OWNER/HOST`` for one that is
+    for certain hosts, of which that is the first.
+    """
+    return {f"{owner}/{host}" if host else owner: certificates[path][0].ends for host, path in _identities(section) if certificates[path]}

@@ -37,7 +37,7 @@ def parse_size(text: str) -> int:
     match = _SIZE.fullmatch(text.strip().replace("_", ""))
     factor = _SIZE_UNITS.get(match[2].upper()) if match else None
     if match is None or factor is None:
-        raise ValueError("not a size: write bytes, or a number with KiB, MiB, GiB, KB, MB or GB")
+        raise ValueError("not a size: write bytes, or a number with KiB, MiB, GiB, TiB, KB, MB, GB or TB")
     size = _exact(match[1], factor)
     if size is None:
         raise ValueError("not a whole number of bytes")

@@ -22,7 +22,7 @@ from control.logs import RowLog
 from proxy.server.messages import StopCommand
 from proxy.server.protocol import Message
 
-__all__ = ["Child", "ChildKind", "Hiring"]
+__all__ = ["Child", "ChildKind", "Hiring", "child_environment"]
 
 LINK_LOST_S: Final = 6.0
 """One that has lost its link delivers what it has (a processor flushes its tap, too) and exits within 5 s."""
@@ -62,6 +62,7 @@ class ChildKind(NamedTuple):
         failed: ``StartError.reason`` when it cannot be started.
         ready_s: how long it may take until it is ready.
         environment: the variable that names further variables which it gets, with commas between them.
+        output_level: of the rows of what it prints: a processor has nothing to print, but for the last words of an interpreter.
     """
 
     word: str
@@ -69,6 +70,7 @@ class ChildKind(NamedTuple):
     failed: str
     ready_s: float
     environment: str
+    output_level: str = "error"
 
     def start_error(self, slot: int, text: str) -> StartError:
         """It did not come up."""
@@ -90,10 +92,10 @@ class Hiring(NamedTuple):
     inherited: Sequence[int] = ()
 
 
-def _environment(also_passed: str) -> dict[str, str]:
+def child_environment(also_passed: str) -> dict[str, str]:
     """What a child needs of ours, and the allocator's settings: tokens and the like, which a container may have been given, are not for the
     processes that read what strangers send. A package that lies outside site-packages (a checkout) is named, since ``-P`` leaves the current
-    folder out of the path.
+    folder out of the path. ``also_passed``: the variable that names further ones, with commas between them.
     """
     also = {name.strip() for name in os.environ.get(also_passed, "").split(",")}
     passed = {name: value for name, value in os.environ.items() if name in _PASSED or name.startswith(_PASSED_FAMILIES) or name in also}
@@ -168,7 +170,7 @@ class Child:
                 bufsize=0,
                 stderr=subprocess.STDOUT,
                 pass_fds=(*descriptors.values(), *hiring.inherited),
-                env=_environment(hiring.kind.environment),
+                env=child_environment(hiring.kind.environment),
                 process_group=0,
             )
 
@@ -263,4 +265,4 @@ class Child:
         self._output = self._output[-_OUTPUT_LINE_BYTES:]
 
     def _print(self, line: bytes) -> None:
-        self.log("output", level="error", line=line[:_OUTPUT_LINE_BYTES].decode("utf-8", "replace"))
+        self.log("output", level=self._kind.output_level, line=line[:_OUTPUT_LINE_BYTES].decode("utf-8", "replace"))

@@ -7,6 +7,7 @@ from proxy.config.model import ProxyConfig, quotas_to_wire, rules_to_wire, to_wi
 from proxy.server.limit_rows import LimitsRow
 from proxy.server.messages import Change, Endpoints, StartMessage
 from proxy.server.protocol import WIRE_VERSION
+from proxy.server.store_rows import Store, pack_stores
 
 __all__ = ["DesiredState", "default_part"]
 
@@ -27,7 +28,7 @@ class DesiredState:
         config: with the limits, the pool size and the tap's rules in force.
         endpoints: addresses of each upstream, resolved.
         shares: bytes of the memory pool by slot.
-        tls_files: certificates, keys and authorities, by path, as they were at the start of control (``control.configuration.tls_files``).
+        stores: certificates, keys and authorities, by owner (``proxy.server.store_rows``): the last that were good.
         revision: grows with every committed change.
     """
 
@@ -35,13 +36,15 @@ class DesiredState:
     endpoints: Endpoints
     shares: dict[int, int]
     revision: int = 1
-    tls_files: dict[str, str] = dataclasses.field(default_factory=dict, repr=False)
+    stores: dict[str, Store] = dataclasses.field(default_factory=dict, repr=False)
 
     def whole(self, slot: int) -> Change:
         """All of it as one change for one slot."""
         limits = {listener.name: listener.max_receive_size for listener in self.config.listeners}
         quotas = cast(LimitsRow, quotas_to_wire(self.config))
         change = Change(max_receive_size=limits, limits=quotas, share=self.shares[slot], endpoints=self.endpoints)
+        if self.stores:
+            change["stores"] = pack_stores(self.stores)
         if self.config.tap is not None:
             change["tap_rules"] = rules_to_wire(self.config.tap.rules)
         return change
@@ -58,5 +61,5 @@ class DesiredState:
             share=self.shares[slot],
             part=default_part(len(self.shares)),
             endpoints=self.endpoints,
-            files=self.tls_files,
+            stores=pack_stores(self.stores),
         )

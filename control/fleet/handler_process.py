@@ -18,7 +18,7 @@ from proxy.server.protocol import Message, MessageError, read_handler_ready
 __all__ = ["COMMAND", "KIND", "HandlerPlace", "HandlerProcess"]
 
 COMMAND: Final = (sys.executable, "-P", "-m", "proxy.handler")
-KIND: Final = ChildKind("handler", "handler process", "HANDLER_START_FAILED", 60.0, "FRAMEGATE_HANDLER_ENV")
+KIND: Final = ChildKind("handler", "handler process", "HANDLER_START_FAILED", 60.0, "FRAMEGATE_HANDLER_ENV", output_level="info")
 """It has a minute: a handler may load what it needs in its ``start``."""
 BUSY_OVER_NS: Final = 5_000_000_000
 """What ``busy`` is a share of."""

@@ -2,7 +2,8 @@
 
 Each place has one task that starts a process, waits for its end and starts the next after a growing pause, as the slots of processors do. One that
 is longer in a handler than ``handlers.timeout``, says nothing for 10 s, or has more memory than ``handlers.memory`` is killed: what it was busy
-with is lost to the connections that asked for it, and to nobody else. Whatever its handlers have started goes with it.
+with is lost to the connections that asked for it, and to nobody else. Whatever its handlers have started goes with it. A socket between two that
+breaks costs no process (``wiring``).
 """
 
 import asyncio
@@ -14,18 +15,19 @@ from typing import Final
 from control.configuration.units import format_duration_ms, format_size
 from control.events import Bus
 from control.fleet.casualties import FORCED
-from control.fleet.child import Hiring
+from control.fleet.child import Child, Hiring
 from control.fleet.handler_process import COMMAND, KIND, HandlerPlace, HandlerProcess
 from control.fleet.place import Succession
 from control.fleet.processor import Processor
 from control.fleet.reaper import Reaper
-from control.fleet.wiring import Wiring
+from control.fleet.wiring import Rejoined, Wiring
 from control.guard import Guard
 from control.logs import RowLog
 from control.meters import Meters
 from control.plane import HandlerProcessStatus, Row
 from proxy.config.model import ProxyConfig
 from proxy.server.handler_messages import HandlerStartMessage
+from proxy.server.messages import PartedNotice
 from proxy.server.protocol import HANDLER_NOTICES, WIRE_VERSION, Message, read_handler_notice
 
 __all__ = ["Handlers", "handler_names"]
@@ -74,7 +76,7 @@ class Handlers:
         self._now_ns = now_ns
         self._places = [HandlerPlace(number) for number in range(config.handlers.processes)]
         self._processors: list[Processor] = []
-        self._wiring = Wiring()
+        self._wiring = Wiring(self._rejoined)
         self._ending = False
         self._looks = 0
         meters.gauge("handler.processes", lambda: float(len(self.running)))
@@ -105,6 +107,16 @@ class Handlers:
         self._processors.append(processor)
         for process in self.running:
             self._wiring.join(processor, process)
+
+    def parted(self, child: Child, notice: PartedNotice) -> None:
+        """A processor, or a handler process, says that it is not joined with one of the others any more: it will be again."""
+        if not self._ending:
+            self._wiring.parted(child, notice["pair"], notice["error"])
+
+    def _rejoined(self, rejoined: Rejoined) -> None:
+        processor, process, error, apart_s = rejoined
+        row: Row = {"slot": process.slot, "pid": process.pid, "generation": process.generation, "processor": processor.slot, "error": error}
+        self._events.publish({"event": "handler_rejoined", "level": "warning", **row, "apart_ms": round(apart_s * 1000)}, level="warning")
 
     async def _live(self, place: HandlerPlace, first: asyncio.Future[None]) -> None:
         process = self._spawn(place)
@@ -178,6 +190,9 @@ class Handlers:
         notice = read_handler_notice(message)
         if notice["type"] == "beat":
             process.note(notice)
+            return
+        if notice["type"] == "parted":
+            self.parted(process, notice)
             return
         fields = {"slot": process.slot, **notice["fields"]}
         self._events.publish({"event": notice["event"], "generation": process.generation, **fields}, level=notice["level"], line=fields)

@@ -1,7 +1,6 @@
 """Who answers authenticators in the control process: desks with what their files held, what upstreams understand, and the way to the processors."""
 
 import asyncio
-import os
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -23,9 +22,6 @@ from proxy.server.credentials import UPSTREAMS, desk_of_listener
 
 __all__ = ["Identity"]
 
-LOOK_S: Final = 1.0
-"""Between two looks whether files have changed."""
-Stamp = tuple[tuple[int, ...], ...]
 Addresses = Callable[[], Mapping[str, Sequence[Sequence[Any]]]]
 
 
@@ -37,6 +33,7 @@ class Identity:
 
     Attributes:
         questions: of the processors; once it is started.
+        listeners: those with SASL.
     """
 
     def __init__(self, config: ProxyConfig, addresses: Addresses, meters: Meters, log: RowLog, guard: Guard) -> None:
@@ -48,13 +45,11 @@ class Identity:
         self._log: Final = log
         self._guard: Final = guard
         self._apis: Final[dict[str, ApiVersions]] = {}
-        self._stamps: Final[dict[str, Stamp]] = {}
         self._desk: Desk | None = None
-        self._watcher: asyncio.Task[None] | None = None
         self.questions: Questions | None = None
 
-    async def start(self) -> None:
-        """Read the files, and begin to ask the upstreams.
+    async def start(self) -> dict[str, dict[str, bytes]]:
+        """Read the files, and begin to ask the upstreams; what was in the files, by listener and path.
 
         Raises:
             StartError: a file cannot be used, which was good when the configuration was validated.
@@ -62,23 +57,25 @@ class Identity:
         for name in sorted({item.upstream for item in self._listeners.values() if item.upstream is not None}):
             self._apis[name] = self._ask(self._upstreams[name])
         try:
-            answers = {desk_of_listener(name): await asyncio.to_thread(self._read, item) for name, item in self._listeners.items()}
+            contents = {name: await asyncio.to_thread(read_files, self.files(name)) for name in self._listeners}
+            answers = {desk_of_listener(name): await asyncio.to_thread(self._answers, item, contents[name]) for name, item in self._listeners.items()}
         except IdentityFileError as error:
             raise StartError(str(error), reason="IDENTITY_FILE") from error
         answers[UPSTREAMS] = Answers(secrets=Secrets(self._secrets))
         self._desk = Desk(answers, lambda error: self._guard.failed("desk", error))
         self.questions = Questions(self._desk, self._meters)
-        self._watcher = asyncio.create_task(self._watch())
+        return contents
 
     async def stop(self) -> None:
         """Answer nobody any more."""
-        if self._watcher is not None:
-            self._watcher.cancel()
-            await asyncio.gather(self._watcher, return_exceptions=True)
         for each in self._apis.values():
             await each.stop()
         if self._desk is not None:
             await asyncio.to_thread(self._desk.close)
+
+    @property
+    def listeners(self) -> tuple[str, ...]:
+        return tuple(self._listeners)
 
     def files(self, listener: str) -> tuple[str, ...]:
         """The paths of what a listener's SASL is checked against; none of a listener without."""
@@ -93,16 +90,12 @@ class Identity:
         Raises:
             IdentityFileError: a file is not what it should be.
         """
-        sasl, desk = self._listeners[listener].sasl, self._desk
-        assert sasl is not None, "of a listener with SASL"
-        assert desk is not None, "after the start"
-        desk.replace(desk_of_listener(listener), listener_answers(sasl, contents, self._ranges(self._listeners[listener])))
+        assert self._desk is not None, "after the start"
+        self._desk.replace(desk_of_listener(listener), self._answers(self._listeners[listener], contents))
 
-    def _read(self, listener: ListenerConfig) -> Any:
+    def _answers(self, listener: ListenerConfig, contents: Mapping[str, bytes]) -> Answers:
         assert listener.sasl is not None, "of a listener with SASL"
-        paths = files_of(listener.sasl)
-        self._stamps[listener.name] = _stamp(paths)  # before they are read: what changes meanwhile is seen
-        return listener_answers(listener.sasl, read_files(paths), self._ranges(listener))
+        return listener_answers(listener.sasl, contents, self._ranges(listener))
 
     def _ranges(self, listener: ListenerConfig) -> Callable[[], tuple[ApiRange, ...]]:
         """What its upstream understands. Of a handler alone nobody can know: what framegate answers itself is all that is promised."""
@@ -120,40 +113,3 @@ class Identity:
 
         timeout_s = upstream.timeouts.connect_ms / 1000
         return ApiVersions(upstream.name, lambda: self._addresses()[upstream.name], tls, self._log, self._guard, timeout_s=timeout_s)
-
-    # Files that change.
-
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_S)
-            for name in self._listeners:
-                try:
-                    await self._look(name)
-                except Exception as error:  # of ours; it costs one look
-                    self._guard.failed("desk", error)
-
-    async def _look(self, listener: str) -> None:
-        paths = self.files(listener)
-        found = await asyncio.to_thread(_stamp, paths)
-        if found == self._stamps[listener]:
-            return
-        self._stamps[listener] = found
-        try:
-            await asyncio.to_thread(lambda: self.take(listener, read_files(paths)))
-        except IdentityFileError as error:
-            self._log.write("identity_reload_failed", level="error", listener=listener, file=error.path, reason=error.reason)
-        else:
-            self._log.write("identity_reloaded", listener=listener, files=list(paths))
-
-
-def _stamp(paths: tuple[str, ...]) -> Stamp:
-    """What changes when a file does."""
-    stamps: list[tuple[int, ...]] = []
-    for path in paths:
-        try:
-            found = os.stat(path)
-        except OSError as error:
-            stamps.append((error.errno or 0,))
-        else:
-            stamps.append((found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
-    return tuple(stamps)

@@ -13,7 +13,7 @@ from control.logs import RowLog
 from control.plane import ProcessorState
 from proxy.network.connection_id import GENERATION_BITS
 
-__all__ = ["Place", "Succession"]
+__all__ = ["Backoff", "Place", "Succession"]
 
 _BACKOFF_FIRST_S: Final = 0.1
 _BACKOFF_MOST_S: Final = 10.0
@@ -22,6 +22,23 @@ _STOP_TIMEOUT_S: Final = 7.0
 _GENERATION_EPOCH_S: Final = 1_735_689_600
 _GENERATION_MASK: Final = (1 << GENERATION_BITS) - 1
 Live = Callable[[asyncio.Future[None]], Awaitable[None]]
+
+
+class Backoff:
+    """The pauses between one try and the next: 0.1 s, doubled up to 10 s, and from 0.1 s again after what lasted for 10 s.
+
+    Attributes:
+        next_s: the next pause, unless what comes before it lasts.
+    """
+
+    def __init__(self) -> None:
+        self.next_s = _BACKOFF_FIRST_S
+
+    def pause(self, lasted_s: float) -> float:
+        """Seconds to wait after what lasted for ``lasted_s``."""
+        pause_s = _BACKOFF_FIRST_S if lasted_s >= _HEALTHY_AFTER_S else self.next_s
+        self.next_s = min(pause_s * 2, _BACKOFF_MOST_S)
+        return pause_s
 
 
 class Place(abc.ABC):
@@ -34,6 +51,7 @@ class Place(abc.ABC):
         wanted: a process shall run here.
         leaving: what runs here is the last.
         task: has one process after another run here.
+        backoff: between two of them.
         started_ns: when the last one was started, since 1970.
     """
 
@@ -46,7 +64,7 @@ class Place(abc.ABC):
         self.state: ProcessorState = "stopped"
         self.started_ns = 0
         self.task: asyncio.Task[None] | None = None
-        self.backoff_s = _BACKOFF_FIRST_S
+        self.backoff = Backoff()
 
     @property
     @abc.abstractmethod
@@ -57,7 +75,7 @@ class Place(abc.ABC):
         """A process shall run here, from a fresh start."""
         self.wanted = True
         self.leaving = False
-        self.backoff_s = _BACKOFF_FIRST_S
+        self.backoff = Backoff()
 
     @property
     def lives_on(self) -> bool:
@@ -76,12 +94,6 @@ class Place(abc.ABC):
         """
         self.generation = max(self.generation + 1, int((time.time() - _GENERATION_EPOCH_S) * 10) & _GENERATION_MASK)
         return self.generation
-
-    def next_pause(self, ran_s: float) -> float:
-        """Seconds to wait before the next start, after a process that ran for ``ran_s``; they double up to 10 s."""
-        pause_s = _BACKOFF_FIRST_S if ran_s >= _HEALTHY_AFTER_S else self.backoff_s
-        self.backoff_s = min(pause_s * 2, _BACKOFF_MOST_S)
-        return pause_s
 
 
 class Succession:
@@ -129,7 +141,7 @@ class Succession:
                 if place.lives_on:
                     place.state = "restarting"
                     place.restarts += 1
-                    await asyncio.sleep(place.next_pause(time.monotonic() - began))
+                    await asyncio.sleep(place.backoff.pause(time.monotonic() - began))
         finally:
             place.state = "stopped"
 

@@ -33,7 +33,7 @@ from control.logs import RowLog
 from control.meters import Meters
 from control.plane import RETIRED, ProcessorStatus, Row
 from proxy.cells import CellLayout, CellReader
-from proxy.server.messages import Change
+from proxy.server.messages import Change, ClosedNotice, PartedNotice
 from proxy.server.protocol import NOTICES, Message, drain_request, read_notice
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class Supervisor:
         events: gets every row that others may see (``closed``, ``processor_died``, …), and what processors log.
         on_ready: is called when a processor is up, before it takes connections.
         on_begin, on_end: are called before a process starts in a slot, and after it ended in whatever way, before its successor starts.
+        on_parted: is told what a processor says of its socket to a handler process.
         inherited: descriptors that every processor keeps as long as it lives.
         questions: where authenticators' are answered; None: nobody authenticates.
 
@@ -77,6 +78,7 @@ class Supervisor:
         on_ready: Callable[[Processor], None] = lambda processor: None,
         on_begin: Callable[[Slot], None] = lambda slot: None,
         on_end: Callable[[Slot, Life], None] = lambda slot, life: None,
+        on_parted: Callable[[Processor, PartedNotice], None] = lambda processor, notice: None,
         command: Sequence[str] = COMMAND,
         inherited: Sequence[int] = (),
         questions: "Questions | None" = None,
@@ -90,6 +92,7 @@ class Supervisor:
         self._on_begin = on_begin
         self._on_end = on_end
         self._on_ready = on_ready
+        self._on_parted = on_parted
         self._questions = questions
         self._hiring = Hiring(KIND, command, reaper, log, inherited)
         self._succession = Succession(KIND, log, guard, "slot")
@@ -279,18 +282,15 @@ class Supervisor:
             return
         notice = read_notice(message)
         if notice["type"] == "closed":
-            self.connections.count_handed()
-            for line in notice.get("rows", ()):
-                try:
-                    self.connections.closed(processor, line)
-                except Exception as error:
-                    self._guard.failed("slot", error)
+            self._take_closed(processor, notice)
         elif notice["type"] == "log":
             fields = {"slot": processor.slot, **notice["fields"]}
             row = {"event": notice["event"], "generation": processor.generation, **fields}
             self._events.publish(row, level=notice["level"], line=fields)
         elif notice["type"] == "demand":
             self.demands.hear(processor, notice["demands"])
+        elif notice["type"] == "parted":
+            self._on_parted(processor, notice)
         elif notice["type"] == "question" or notice["type"] == "forget":
             if self._questions is not None:
                 self._questions.hear(processor, notice)
@@ -298,6 +298,14 @@ class Supervisor:
             slot = self.slots[processor.slot]
             if slot.drained is not None and not slot.drained.done():
                 slot.drained.set_result(notice["open"])
+
+    def _take_closed(self, processor: Processor, notice: ClosedNotice) -> None:
+        self.connections.count_handed()
+        for line in notice.get("rows", ()):
+            try:
+                self.connections.closed(processor, line)
+            except Exception as error:
+                self._guard.failed("slot", error)
 
     # --- changes ---------------------------------------------------------------------------------------------------------------
 

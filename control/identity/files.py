@@ -12,9 +12,10 @@ from proxy.config.sasl import ListenerSasl, TokenConfig
 if TYPE_CHECKING:
     from control.identity.tokens import Tokens
 
-__all__ = ["IdentityFileError", "files_of", "listener_answers", "read_files"]
+__all__ = ["MAX_BYTES", "IdentityFileError", "files_of", "listener_answers", "read_files"]
 
-_MOST: Final = 64 << 20
+MAX_BYTES: Final = 64 << 20
+"""Of one file."""
 
 
 class IdentityFileError(Exception):
@@ -41,7 +42,7 @@ def read_files(paths: tuple[str, ...]) -> dict[str, bytes]:
     for path in paths:
         try:
             with open(path, "rb") as file:
-                found[path] = file.read(_MOST + 1)
+                found[path] = file.read(MAX_BYTES + 1)
         except OSError as error:
             raise IdentityFileError(path, f"cannot be read: {error.strerror or error}") from None
     return found

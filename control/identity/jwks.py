@@ -105,7 +105,10 @@ def _key(item: dict[str, Any]) -> SigningKey | None:
         raise ValueError("is a private key, which belongs to who signs")
     if not isinstance(key_id, str):
         raise ValueError("kid is no text")
-    if kind not in _KINDS or item.get("use", "sig") != "sig" or "verify" not in item.get("key_ops", ["verify"]):
+    operations = item.get("key_ops", ["verify"])
+    if not isinstance(operations, list):
+        raise ValueError("key_ops is no list")
+    if kind not in _KINDS or item.get("use", "sig") != "sig" or "verify" not in operations:
         return None
     if kind == "OKP" and item.get("crv") not in ("Ed25519", "Ed448"):
         return None

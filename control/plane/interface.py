@@ -15,6 +15,7 @@ from control.events import Subscription
 from control.plane.status import (
     Attributes,
     BuildInfo,
+    CertificateStatus,
     DrainResult,
     HandlerProcessStatus,
     Health,
@@ -25,6 +26,7 @@ from control.plane.status import (
     Outcome,
     PoolStatus,
     ProcessorStatus,
+    ReloadOutcome,
     Row,
     TapRuleStatus,
     UpstreamStatus,
@@ -221,6 +223,16 @@ class ControlPlane(abc.ABC):
     @abc.abstractmethod
     async def list_upstreams(self) -> list[UpstreamStatus]:
         """Every upstream, in the configuration's order. Raises UnavailableError: a processor does not answer."""
+
+    @abc.abstractmethod
+    async def list_certificates(self) -> list[CertificateStatus]:
+        """Every certificate in force, of listeners, then of upstreams, in the configuration's order; in the order of their files."""
+
+    @abc.abstractmethod
+    async def reload(self) -> list[ReloadOutcome]:
+        """Look at every file that may be replaced while framegate runs, and take what is new; what became of each owner's files of each kind. It goes
+        on to its end, whoever waits for it.
+        """
 
     @abc.abstractmethod
     async def status(self) -> list[ProcessorStatus]:

@@ -6,13 +6,14 @@ from typing import Final, Literal
 
 from control.events import Row
 from proxy.config.limits import UNLIMITED, LimitsConfig, RateLimits
-from proxy.config.model import Forwarding, TapRule
+from proxy.config.model import Forwarding, PoolKind, TapRule
 
 __all__ = [
     "RETIRED",
     "TAP_RULE",
     "Attributes",
     "BuildInfo",
+    "CertificateStatus",
     "DownEndpoint",
     "DrainResult",
     "HandlerProcessStatus",
@@ -27,6 +28,8 @@ __all__ = [
     "PoolStatus",
     "ProcessorState",
     "ProcessorStatus",
+    "ReloadOutcome",
+    "ReloadResult",
     "Row",
     "TapRuleStatus",
     "TapStop",
@@ -38,6 +41,7 @@ RETIRED: Final = -1
 TAP_RULE: Final = "tap rule"
 """The kind of a rule, as ``NotFoundError`` and others name it."""
 Attributes = tuple[tuple[str, str], ...]
+ReloadResult = Literal["unchanged", "replaced", "refused"]
 ProcessorState = Literal["starting", "running", "draining", "restarting", "stopped"]
 
 
@@ -133,6 +137,52 @@ class UpstreamStatus:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CertificateStatus:
+    """One certificate in force.
+
+    Attributes:
+        owner: ``listener/NAME`` or ``upstream/NAME``.
+        use: the key of its file: ``certificate``, ``client_ca``, ``ca``.
+        position: in the file, from 0.
+        subject, issuer: in RFC 4514 form.
+        names: the alternative ones, as in ``DNS:host``.
+        serial, fingerprint: in hexadecimal; the fingerprint is SHA-256.
+        begins, ends: seconds since 1970.
+        store: how often its owner's files were taken, the start included.
+        loaded_ns: when they were last, since 1970.
+        error: why what lies in its owner's files now is not in force; empty when it is.
+    """
+
+    owner: str
+    use: str
+    file: str
+    position: int
+    subject: str
+    names: tuple[str, ...]
+    issuer: str
+    serial: str
+    fingerprint: str
+    begins: float
+    ends: float
+    store: int
+    loaded_ns: int
+    error: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ReloadOutcome:
+    """What a reload came to, for one owner's files of one kind (``proxy.cells.FILE_KINDS``). ``file`` and ``reason`` of a refusal; the file is empty
+    when it is about no single one.
+    """
+
+    owner: str
+    kind: str
+    result: ReloadResult
+    file: str = ""
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessorStatus:
     """One processor slot. ``pid`` is 0 while none runs; ``generation`` grows with every start, over restarts of control too (it starts from the
     clock), and is part of every channel id; ``heartbeat_age_ms`` is -1 before the first beat.
@@ -185,10 +235,11 @@ class PoolShare:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PoolStatus:
-    """The memory pool. ``size`` is the sum of the shares; ``processors`` is the number configured now; ``tap_limit`` the most that all taps' queues
-    may take; ``guaranteed`` the percent of each share that listeners are guaranteed, by name.
+    """The memory pool. ``kind`` is that of ``MemoryPoolConfig``; ``size`` is the sum of the shares; ``processors`` is the number configured now;
+    ``tap_limit`` the most that all taps' queues may take; ``guaranteed`` the percent of each share that listeners are guaranteed, by name.
     """
 
+    kind: PoolKind
     size: int
     shares: tuple[PoolShare, ...]
     processors: int

@@ -33,6 +33,7 @@ _CHANGE: Final = Access(Role.OPERATE, audited=True)
 _GRAVE: Final = Access(Role.ADMIN, audited=True)
 
 _SERVICES: Final = {
+    "CertificateService": {"ListCertificates": _LOOK, "ReloadCertificates": _CHANGE},
     "ChannelService": {
         "ListChannels": _LOOK,
         "ListClosedChannels": _LOOK,

@@ -117,6 +117,7 @@ def _fill_common(message: channel_pb2.Channel, row: ChannelRow) -> None:
     if tls is not None:
         message.tls.version = tls["version"]
         message.tls.cipher = tls["cipher"]
+        message.tls.certificate_fingerprint = tls["certificate"]
     frames, sizes = row["frames"], row["bytes"]
     if frames["request"] is not None:
         traffic = message.request
@@ -224,6 +225,7 @@ def memory_pool_message(status: PoolStatus) -> pool_pb2.MemoryPool:
         for item in status.shares
     ]
     return pool_pb2.MemoryPool(
+        kind=pool_pb2.MemoryPool.Kind.Value(f"KIND_{status.kind.upper()}"),
         size_bytes=status.size,
         usage_bytes=status.usage,
         shares=shares,

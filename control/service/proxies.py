@@ -1,6 +1,7 @@
 """ProxyService."""
 
 import os
+import time
 from typing import Any, Final
 
 import grpc
@@ -9,7 +10,7 @@ from control.configuration.capacity import memory_limit, memory_need, memory_usa
 from control.configuration.units import format_size
 from control.gen.framegate.control.v1 import proxy_service_pb2 as pb2
 from control.gen.framegate.control.v1.proxy_service_pb2_grpc import ProxyServiceServicer
-from control.plane import ControlPlane
+from control.plane import CertificateStatus, ControlPlane
 from control.service.convert import timestamp
 from control.service.interceptor import note
 from control.service.validate import Violations, reason
@@ -18,6 +19,9 @@ __all__ = ["MAX_DRAIN_MS", "Proxies", "config_revision"]
 
 Context = grpc.aio.ServicerContext[Any, Any]
 MAX_DRAIN_MS: Final = 3_600_000
+_OWN: Final = "certificate"
+_SOON_S: Final = 7 * 86_400
+"""Who renews certificates does so earlier."""
 _REVISION: Final = ("framegate.config.revision", ())
 
 
@@ -48,7 +52,23 @@ class Proxies(ProxyServiceServicer):
             memory=self._memory(),
             warnings=filter(None, [self._memory_warning()]),
         )
+        self._tell_certificates(proxy, await self._plane.list_certificates())
         return pb2.GetProxyResponse(proxy=proxy)
+
+    def _tell_certificates(self, proxy: pb2.Proxy, certificates: list[CertificateStatus]) -> None:
+        """Which ends first of those that we show, and what is wrong with any."""
+        ours = [item for item in certificates if item.use == _OWN and item.position == 0]
+        if ours:
+            first = min(ours, key=lambda item: item.ends)
+            proxy.certificate_end_time.CopyFrom(timestamp(int(first.ends) * 10**9))
+            proxy.certificate_owner = first.owner
+        for item in ours:
+            left_s = item.ends - time.time()
+            if left_s < _SOON_S:
+                days = int(left_s // 86_400)
+                proxy.warnings.append(f"the certificate of {item.owner} " + (f"ends in {days} days" if left_s > 0 else "has ended"))
+        for owner, error in {item.owner: item.error for item in certificates if item.error}.items():
+            proxy.warnings.append(f"what lies in the files of {owner} is not in force: {error}")
 
     def _memory(self) -> pb2.Memory:
         config = self._plane.config

@@ -20,6 +20,7 @@ from grpc_reflection.v1alpha import reflection
 
 from control.errors import StartError
 from control.gen.framegate.control.v1 import (
+    certificate_service_pb2_grpc,
     channel_service_pb2_grpc,
     handler_service_pb2_grpc,
     limit_service_pb2_grpc,
@@ -31,6 +32,7 @@ from control.gen.framegate.control.v1 import (
 )
 from control.plane import ControlPlane
 from control.service.access import METHODS
+from control.service.certificates import Certificates
 from control.service.channels import Channels
 from control.service.closed import ClosedChannels
 from control.service.handlers import Handlers
@@ -121,6 +123,7 @@ async def start(plane: ControlPlane, config: ProxyConfig, observe: CallObserver 
 
 def _api_server(plane: ControlPlane, closed: ClosedChannels, observe: CallObserver | None) -> grpc.aio.Server:
     server = grpc.aio.server(interceptors=[CallInterceptor(plane, observe)], options=_OPTIONS)
+    certificate_service_pb2_grpc.add_CertificateServiceServicer_to_server(Certificates(plane), server)
     channel_service_pb2_grpc.add_ChannelServiceServicer_to_server(Channels(plane, closed), server)
     handler_service_pb2_grpc.add_HandlerServiceServicer_to_server(Handlers(plane), server)
     limit_service_pb2_grpc.add_LimitServiceServicer_to_server(Limits(plane), server)

@@ -22,11 +22,13 @@ class Asked(NamedTuple):
     Attributes:
         users: 0 when the rate held nobody up.
         before: what ``users`` was when it did last.
+        least: its part comes to no less than this now, or than its share. What another rate holds up may want more than it uses.
     """
 
     used: int = 0
     users: int = 0
     before: int = ONE
+    least: int = 0
 
 
 def divided(whole: int, asked: Mapping[int, Asked]) -> dict[int, int]:
@@ -41,15 +43,19 @@ def divided(whole: int, asked: Mapping[int, Asked]) -> dict[int, int]:
     open_ones = dict(asked)
     while open_ones:
         shares = sum(_weight(each) for each in open_ones.values())
-        content = {name: each for name, each in open_ones.items() if not each.users and int(each.used * HEADROOM) * shares <= left * _weight(each)}
+        content = {name: each for name, each in open_ones.items() if not each.users and _enough(each) * shares <= left * _weight(each)}
         if not content:
             parts.update({name: left * _weight(each) // shares for name, each in open_ones.items()})
             return {name: parts[name] for name in asked}
         for name, each in content.items():
-            parts[name] = int(each.used * HEADROOM)
+            parts[name] = _enough(each)
             left -= parts[name]
             del open_ones[name]
     return {name: parts[name] + left // len(parts) for name in asked}
+
+
+def _enough(asked: Asked) -> int:
+    return max(int(asked.used * HEADROOM), asked.least)
 
 
 def _weight(asked: Asked) -> int:

@@ -123,6 +123,7 @@ class Pool:
         ]
         config = self._desired.config
         return PoolStatus(
+            kind=config.memory_pool.kind,
             size=self._size,
             shares=tuple(shares),
             processors=len(wanted),

@@ -33,6 +33,8 @@ ANSWER_MS: Final = 1_000
 STANDS_S: Final = 30.0
 LEAST_CHANGE: Final = 2_000
 """Millionths of a rate: what is less is not worth a message."""
+KEPT: Final = 0.9
+"""Of a part, at each division, by who uses little of it because another rate holds it up, which may change."""
 AS_DEFAULT: Final = -1
 
 
@@ -113,14 +115,17 @@ class Rates:
         return {processor: parts[number] for number, processor in enumerate(running)}
 
     def _asked(self, processor: Processor, key: RateKey, rate: int) -> Asked:
-        demand = self._supervisor.demands.of(processor).get(key, Demand(0, 0))
+        demands = self._supervisor.demands.of(processor)
+        demand = demands.get(key, Demand(0, 0))
+        elsewhere = any(other.users for at, other in demands.items() if at.counter == key.counter and at != key)
         before = self._weights.get((processor, key), 0)
         users = demand.users
         if users:
-            if before:
-                users = (users + before) // 2  # one look at it is a rough one
+            if before:  # one look at it is a rough one, rougher where another rate holds them up, too
+                users = (users + 3 * before) // 4 if elsewhere else (users + before) // 2
             self._weights[processor, key] = users
-        return Asked(min(demand.passed * WHOLE // rate, WHOLE) if rate else 0, users, before)
+        least = int(self._held[processor].part(key) * KEPT) if elsewhere and not users else 0
+        return Asked(min(demand.passed * WHOLE // rate, WHOLE) if rate else 0, users, before, least)
 
     def _rate(self, key: RateKey) -> int:
         """Tokens a second; 0: there is no limit any more."""

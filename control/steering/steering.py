@@ -17,6 +17,7 @@ from control.meters import Meters
 from control.plane import (
     Attributes,
     BuildInfo,
+    CertificateStatus,
     ControlPlane,
     DrainResult,
     HandlerProcessStatus,
@@ -28,10 +29,13 @@ from control.plane import (
     Outcome,
     PoolStatus,
     ProcessorStatus,
+    ReloadOutcome,
     Row,
     TapRuleStatus,
     UpstreamStatus,
 )
+from control.rotation.rotation import Rotation
+from control.rotation.tls_stores import TlsStores
 from control.steering.channels import Channels
 from control.steering.drain import Drain
 from control.steering.eviction import Eviction
@@ -59,6 +63,7 @@ class Steering(ControlPlane):
 
     Args:
         tapped: see ``Taps``.
+        rotation, certificates: what is watched, and what is in force of it.
         handlers: the handler processes, where a listener has a handler.
 
     Attributes:
@@ -75,6 +80,8 @@ class Steering(ControlPlane):
         events: Bus,
         guard: Guard,
         tapped: Callable[[Rules], None],
+        rotation: Rotation,
+        certificates: TlsStores,
         handlers: "Handlers | None" = None,
     ) -> None:
         self._supervisor = supervisor
@@ -85,6 +92,8 @@ class Steering(ControlPlane):
         self._serving = False
         self._guard = guard
         self._handlers = handlers
+        self._rotation = rotation
+        self._certificates = certificates
         self._transactions = Transactions(log)
         self.pool = Pool(supervisor, self._transactions, meters, log, guard)
         self._rates = Rates(supervisor, guard, log)
@@ -162,6 +171,12 @@ class Steering(ControlPlane):
 
     async def list_upstreams(self) -> list[UpstreamStatus]:
         return await self.upstreams.statuses()
+
+    async def list_certificates(self) -> list[CertificateStatus]:
+        return self._certificates.statuses(self._rotation)
+
+    async def reload(self) -> list[ReloadOutcome]:
+        return await self._rotation.reload()
 
     def subscribe(self, names: Collection[str] = (), after: int | None = None) -> Subscription:
         return self._events.subscribe(names, after)

@@ -50,10 +50,10 @@ def _process_callback(processes: ProcessMetrics, name: str) -> Callback:
 
 
 def observe_certificates(meter: Meter, served: Mapping[str, float]) -> None:
-    """Create the gauge of when each certificate that is served ends, in seconds since 1970, by what the certificate is for."""
+    """Create the gauge of when each certificate that is served ends, in seconds since 1970, by what the certificate is for, as it is at each look."""
 
     def ends(options: CallbackOptions) -> Iterable[Observation]:
-        return [Observation(end, {"framegate.certificate": use}) for use, end in served.items()]
+        return [Observation(end, {"framegate.certificate": use}) for use, end in list(served.items())]
 
     meter.create_observable_gauge("framegate.tls.certificate.not_after", [ends], "s", "When a certificate that is served ends, as Unix time.")
 

@@ -62,7 +62,7 @@ def start(plane: ControlPlane, config: ProxyConfig, certificate_ends: Mapping[st
     Args:
         plane: where the values come from.
         config: says where they go.
-        certificate_ends: when each certificate that is served ends, by what it is for (``control.configuration.certificate``).
+        certificate_ends: when each certificate that is served ends, by what it is for (``control.rotation.tls_stores``); it changes.
 
     Returns:
         None when nothing is to be exported, or OTEL_SDK_DISABLED is true.

@@ -1,8 +1,11 @@
 """Who is there: what implements ``proxy.network.authenticator``.
 
+    factories           which of all this a listener's or an upstream's settings ask for
     mapping_rules       Kafka's ``ssl.principal.mapping.rules``
-    certificate_names   the names beside its subject that a certificate has
+    certificate_names   the names beside its subject that a certificate has; ``der`` reads it
     certificates        the factory of principals from certificates
+    certificate_pins    the keys that an upstream's certificate may have
+    admission           which principals may come in
     wire, messages      Kafka's protocol, as far as authentication needs it
     questions           what has to be asked of the control process, and the answers
     mechanism           what a SASL mechanism is: ``plain``, ``scram`` (its messages: ``scram_messages``), ``oauthbearer``

@@ -1,16 +1,15 @@
 """Principals of certificates: a name of the certificate, as the listener's rules map it."""
 
-from typing import Final, Literal
+from typing import Final
 
-from proxy.auth.certificate_names import NameKind, alternative_names
+from proxy.auth.certificate_names import alternative_names
 from proxy.auth.mapping_rules import MappingRules
+from proxy.config.tls import NameSource
 from proxy.errors import AuthenticationError
 from proxy.network.authenticator import ANONYMOUS, AuthenticatorFactory, HandshakeAuthenticator
 from proxy.network.transport import Identity
 
-__all__ = ["MappedAuthenticators", "NameSource"]
-
-NameSource = Literal["subject"] | NameKind
+__all__ = ["MappedAuthenticators"]
 
 _NOBODY: Final = HandshakeAuthenticator(ANONYMOUS)
 

@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
-__all__ = ["DEFAULT", "MappingRules", "RuleError"]
+__all__ = ["DEFAULT", "MappingRules", "RuleError", "compile_pattern"]
 
 DEFAULT: Final = "DEFAULT"
 _RULE: Final = "RULE:"
@@ -118,11 +118,20 @@ def _until_slash(text: str, position: int, start: int) -> tuple[str, int]:
     raise RuleError(f"{_RULE}pattern/replacement/ lacks a slash", start)
 
 
-def _rule(pattern: str, replacement: str, case: _Case, start: int) -> _Rule:
+def compile_pattern(pattern: str, position: int = 0) -> re.Pattern[str]:
+    """A pattern of a rule, which may name its groups as Java does.
+
+    Raises:
+        RuleError: it is none; ``position`` is where it stands.
+    """
     try:
-        compiled = re.compile(_NAMED.sub("(?P<", pattern))
+        return re.compile(_NAMED.sub("(?P<", pattern))
     except re.error as error:
-        raise RuleError(f"the pattern {pattern!r} is none: {error}", start) from None
+        raise RuleError(f"the pattern {pattern!r} is none: {error}", position) from None
+
+
+def _rule(pattern: str, replacement: str, case: _Case, start: int) -> _Rule:
+    compiled = compile_pattern(pattern, start)
     return _Rule(compiled, _parts(replacement, compiled, start), case)
 
 

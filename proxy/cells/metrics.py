@@ -22,6 +22,8 @@ __all__ = [
     "DURATION_ERRORS",
     "ERROR_TYPE",
     "FAULT_PLACES",
+    "FILE_KIND",
+    "FILE_KINDS",
     "HANDLER_ACTIONS",
     "HANDLER_BOUNDS",
     "HANDSHAKE_BOUNDS",
@@ -89,6 +91,7 @@ ACTION: Final = "framegate.handler.action"
 MECHANISM: Final = "framegate.sasl.mechanism"
 
 RATE_LEVEL: Final = "framegate.rate.level"
+FILE_KIND: Final = "framegate.file.kind"
 
 SIDES: Final = ("downstream", "upstream")
 DIRECTIONS: Final = ("receive", "transmit")
@@ -108,6 +111,8 @@ RATE_LEVELS: Final = ("node", "listener", "address")
 """Whose rates there are. Addresses have no series of their own: there are too many."""
 FAULT_PLACES: Final = ("channel", "callback", "timer", "descriptor", "command", "loop", "tap", "pool")
 """Where an error of our own was caught; see ``proxy.network.faults``."""
+FILE_KINDS: Final = ("tls", "sasl")
+"""Of files that may be replaced while framegate runs: certificates, keys and authorities; users, and keys that tokens are signed with."""
 UPSTREAM_STATES: Final = ("connecting", "used")
 TLS_ERRORS: Final = ("", "tls_failed", "handshake_timeout", "other")
 TASKS: Final = (
@@ -121,6 +126,7 @@ TASKS: Final = (
     "rates",
     "endpoints",
     "tap_keeper",
+    "rotation",
     "desk",
     "api_versions",
     "rows",
@@ -313,6 +319,7 @@ METRICS: Final = (
     _control("tap.limit", "gauge", "By", "The tap's budget."),
     _control("tap.consumer.unreadable", "gauge", "{consumer}", "Readers of the tap whose file cannot be read: what they may need is kept."),
     _control("config.revision", "gauge", "{revision}", "Revision of the configuration in force."),
+    _control("reload.count", "counter", "{reload}", "Times that files were replaced.", (FILE_KIND, FILE_KINDS), (ERROR_TYPE, ("", "refused"))),
     _control("task.failures", "counter", "{failure}", "Exceptions that nobody expected; each cost one step of what it names.", (TASK, TASKS)),
     _control("log.dropped", "counter", "{row}", "Rows that stdout did not take in time."),
     _control("authentication.questions.waiting", "gauge", "{question}", "Questions of authenticators that wait for their turn."),

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal
 from proxy.config.key import Key, model_from_wire
 from proxy.config.limits import UNLIMITED, UNLIMITED_NODE, LimitsConfig, RateLimits, limits_to_wire
 from proxy.config.sasl import ListenerSasl
-from proxy.config.tls import ListenerTls, UpstreamTls
+from proxy.config.tls import BY_SUBJECT, ListenerTls, PrincipalConfig, UpstreamTls
 from proxy.config.upstream_sasl import UpstreamSasl
 
 KIB: Final = 1024
@@ -153,6 +153,10 @@ class ListenerConfig:
         int, Key("what a frame begun or a pending send must move, over ``timeouts.stall_ms``; 0 switches it off", "bytes/s", (0, GIB))
     ] = KIB
     tls: Annotated[ListenerTls | None, Key("none means plaintext")] = None
+    principal: Annotated[PrincipalConfig, Key("of clients that show a certificate")] = BY_SUBJECT
+    allowed_principals: Annotated[
+        tuple[str, ...], Key("who may come in: principals, or ``RULE:`` and a pattern that must match all of one; empty allows all")
+    ] = ()
     sasl: Annotated[ListenerSasl | None, Key("none: clients are whom their certificates name; SASL that they speak passes through")] = None
 
 
@@ -321,6 +325,19 @@ class HealthConfig:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RotationConfig:
+    """How files are watched that may be replaced while framegate runs: certificates, keys, authorities."""
+
+    poll_ms: Annotated[int, Key("between two looks at them; one that was replaced is taken when two looks found the same", "ms", (100, _HOUR))] = (
+        1_000
+    )
+    grace_ms: Annotated[
+        int,
+        Key("so long files that are missing, or do not fit together, are taken for not written to the end; then it is a failure", "ms", (0, _HOUR)),
+    ] = 10_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DrainConfig:
     """How connections end when the proxy stops. Frames pass as ever until a connection is done, or its client is not read any more."""
 
@@ -383,6 +400,7 @@ class ProxyConfig:
     tap: Annotated[TapConfig | None, Key("the record of what passed; none: there is none")] = None
     telemetry: Annotated[TelemetryConfig, Key("where metrics go")] = TelemetryConfig()
     drain: Annotated[DrainConfig, Key("how connections end")] = DrainConfig()
+    rotation: Annotated[RotationConfig, Key("how files are watched that may be replaced")] = RotationConfig()
 
 
 def whole_request(max_receive_size: int, forward: Forward) -> int:

@@ -39,8 +39,9 @@ that are ``async def`` run side by side, one at a time for each connection, requ
 connection are under way at a time; what they return leaves in the order of the frames all the same. A connection that ends cancels its handle
 (``asyncio.CancelledError``).
 
-What a handler prints, on stdout or stderr, becomes rows ``handler_output`` of framegate's log, one for each line. ``sys.exit`` in a handle is a
-failure like any other. The environment has what Python needs, and the variables that ``FRAMEGATE_HANDLER_ENV`` names, with commas between them.
+What a handler prints, on stdout or stderr, becomes rows ``handler_output`` of framegate's log, one for each line, of the level ``info``; the two
+cannot be told apart. ``sys.exit`` in a handle is a failure like any other. The environment has what Python needs, and the variables that
+``FRAMEGATE_HANDLER_ENV`` names, with commas between them.
 """
 
 import math

@@ -8,6 +8,7 @@ not read.
 
 import asyncio
 import socket
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -20,17 +21,21 @@ from proxy.handler.wire import (
     CLOSED,
     DIRECTIONS,
     FAILED,
+    LONG,
     MAX_BODY,
     OPEN,
     REQUEST,
+    SEND,
     RecordReader,
     Reply,
     WireError,
     encode_replies,
+    held,
     read_closed,
     read_open,
     read_request,
     read_requests,
+    read_send,
     record_end,
 )
 
@@ -83,6 +88,7 @@ class Processor:
         self._connections: Final[dict[int, Connection]] = {}
         self._reader: Final = RecordReader()
         self._out: Final[list[Reply]] = []
+        self._kept: Final[dict[tuple[int, int], deque[Reply]]] = {}  # replies that wait for SEND, by connection and direction
         self._held = 0
         self._flush_ns = 0
         self._turn_ns = 0
@@ -115,6 +121,7 @@ class Processor:
                 self.tasks.close(connection)
         self._connections.clear()
         self._out.clear()
+        self._kept.clear()
         self._unsent = None
         self._ended(self)
 
@@ -195,7 +202,7 @@ class Processor:
 
     def _handle_requests(self, data: bytes) -> bool:
         """Handle the requests that begin at the activity's position; False: the turn is over, or the processor takes no more replies."""
-        activity, get, out, now = self._activity, self._connections.get, self._out, self._now
+        activity, get, out, kept, now = self._activity, self._connections.get, self._out, self._kept, self._now
         requests = read_requests(data, activity.position)
         handled, held, goes_on = 0, self._held, True
         first_ns = began_ns = now()
@@ -221,7 +228,11 @@ class Processor:
             except BaseException as error:
                 action, throttle_ms, result = FAILED, 0, self._failed(connection, error)
             ended_ns = now()
-            out.append((action, direction, throttle_ms, number, sequence, began_ns, ended_ns, result))
+            reply = (action, direction, throttle_ms, number, sequence, began_ns, ended_ns, result)
+            if kept or len(result) > LONG:
+                self._queue(reply)
+            else:
+                out.append(reply)
             handled += 1
             held += len(result)
             began_ns = ended_ns
@@ -256,6 +267,10 @@ class Processor:
                 raise WireError("a connection that is not open is closed")
             if connection.is_async:
                 self.tasks.close(connection)
+            self._kept.pop((connection.number, 0), None)
+            self._kept.pop((connection.number, 1), None)
+        elif kind == SEND:
+            self._release(read_send(data, position))
         elif kind == REQUEST:
             read_request(data, position, end)
             raise WireError("a request that cannot be read")
@@ -266,10 +281,35 @@ class Processor:
 
     def _emit(self, reply: Reply) -> None:
         """A reply of a task: it leaves with the others of this turn of the loop."""
-        self._out.append(reply)
+        self._queue(reply)
         if not self._flush_is_due:
             self._flush_is_due = True
             self._loop.call_soon(self._on_flush)
+
+    def _queue(self, reply: Reply) -> None:
+        """Have a reply leave, or wait: a long one until the processor asks for it, and any that such a one is before."""
+        key = reply[3], reply[1]
+        waiting = self._kept.get(key)
+        if waiting is not None:
+            waiting.append(reply)
+        elif len(reply[7]) > LONG:
+            self._kept[key] = deque((reply,))
+            self._out.append(held(reply))
+        else:
+            self._out.append(reply)
+
+    def _release(self, key: tuple[int, int]) -> None:
+        """The processor asks for a reply that waits: those behind it leave, too, up to the next that has to wait."""
+        waiting = self._kept.pop(key, None)
+        if waiting is None:
+            raise WireError(f"nothing of the connection {key[0]} and direction {key[1]} waits")
+        self._out.append(waiting.popleft())
+        while waiting:
+            if len(waiting[0][7]) > LONG:
+                self._kept[key] = waiting
+                self._out.append(held(waiting[0]))
+                return
+            self._out.append(waiting.popleft())
 
     def _on_flush(self) -> None:
         self._flush_is_due = False

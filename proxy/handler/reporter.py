@@ -29,6 +29,7 @@ INTERRUPTS_NS: Final = (2_000_000_000, 3_000_000_000, 4_000_000_000)
 EXIT_NS: Final = 4_800_000_000
 _FINISH: Final[Mapping[str, object]] = {"type": "finish"}
 """Behind the last row: not sent."""
+_MUST_ARRIVE: Final = frozenset({"ready", "failed", "parted"})
 
 
 class Reporter:
@@ -173,13 +174,13 @@ class Reporter:
             )
 
     def _write(self) -> None:
-        """Write what was told; rows that control does not take are lost, first words are not."""
+        """Write what was told; beats and rows that control does not take are lost, what must arrive is not."""
         finish = False
         try:
             while self._rows:
                 message = self._rows.popleft()
                 finish = finish or message is _FINISH
-                if message["type"] in ("ready", "failed"):
+                if message["type"] in _MUST_ARRIVE:
                     self._writer.queue(message)
                 elif message is not _FINISH:
                     self._writer.offer(message)

@@ -21,8 +21,8 @@ from proxy.handler.processor import Processor
 from proxy.handler.reporter import Reporter
 from proxy.handler.wire import WIRE, Hello, encode_hello
 from proxy.server.handler_messages import HandlerFacts, HandlerReadyMessage
-from proxy.server.link import HANDLER_PROCESS, LinkError, receive_handover
-from proxy.server.messages import FailedMessage
+from proxy.server.link import HANDLER_PROCESS, Handover, LinkError, receive_handover
+from proxy.server.messages import FailedMessage, PartedNotice
 from proxy.server.protocol import WIRE_VERSION, event_notice
 from proxy.server.rows import HandlerRaisedRow, HandoverFailedRow, InternalErrorRow
 
@@ -159,28 +159,43 @@ class Runtime:
                     os.close(descriptor)
                 lost = "its descriptor was lost" if descriptor < 0 else f"it is for {handover.listener}"
                 self._reporter.tell(event_notice("handover_failed", HandoverFailedRow(error=f"the socket to processor {handover.peer}: {lost}")))
+                if descriptor < 0:
+                    self._tell_parted(handover, lost)
                 continue
-            self._begin(socket.socket(fileno=descriptor), handover.peer)
+            self._begin(socket.socket(fileno=descriptor), handover)
 
-    def _begin(self, sock: socket.socket, name: str) -> None:
+    def _begin(self, sock: socket.socket, handover: Handover) -> None:
+        def broken(processor: Processor, error: Exception) -> None:
+            self._tell_error(f"socket to processor {processor.name}", error)
+            self._tell_parted(handover, str(error))
+
         processor = Processor(
             sock,
-            name,
+            handover.peer,
             self._handlers,
             self._loop,
             time.monotonic_ns,
             self._activity,
             self._failures,
-            lambda processor, error: self._tell_error(f"socket to processor {processor.name}", error),
+            broken,
             self._processors.discard,
         )
         self._processors.add(processor)
-        processor.begin(self._hello)
+        try:
+            processor.begin(self._hello)
+        except OSError as error:  # it cannot be waited for
+            processor.end()
+            broken(processor, error)
 
     # What is told.
 
     def _tell_raised(self, row: Raised) -> None:
         self._reporter.tell(event_notice("handler_raised", cast(HandlerRaisedRow, row._asdict())))
+
+    def _tell_parted(self, handover: Handover, error: str) -> None:
+        """The processor is to be joined with this process again; unless this one ends."""
+        if not self._end.is_set():
+            self._reporter.tell(PartedNotice(type="parted", pair=handover.accepted_ns, error=error))
 
     def _tell_error(self, place: str, error: BaseException) -> None:
         text, _, at = error_line(error).rpartition(" (")

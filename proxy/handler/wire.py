@@ -7,9 +7,13 @@ A stream socket, both ways ``[int32 size][body]``, integers big-endian. The firs
     REQUEST  processor → handler process                  kind u8, direction u8, header_length u16, connection u64, sequence u64, enqueued_ns u64,
                                                           the frame's header as it came, the frame's body
     CLOSED   processor → handler process                  kind u8, connection u64
+    SEND     processor → handler process                  kind u8, direction u8, connection u64
     REPLY    handler process → processor                  kind u8, action u8, direction u8, reserved u8, throttle_ms u32, connection u64,
                                                           sequence u64, began_ns u64, ended_ns u64, the frame's body; of FAILED the error's text,
-                                                          UTF-8
+                                                          UTF-8; of HELD how many bytes wait, u64
+
+A reply whose body is longer than ``LONG`` stays in the handler process, and those of its connection and direction behind it: a REPLY that says HELD
+announces it. It leaves when the processor has memory for it, and says SEND; then, if the next one is long, that is announced.
 
 OPEN comes before the first request of a connection, CLOSED after its last. A sequence counts the frames of a connection in one direction, from 0.
 Times are CLOCK_MONOTONIC. Replies of one connection and direction leave in the order of their requests. An end of file is the other process's end.
@@ -25,7 +29,7 @@ import json
 import struct
 from typing import Any, Final, TypedDict, cast
 
-from librt.strings import BytesWriter, read_i64_be, write_i32_be, write_i64_be
+from librt.strings import BytesWriter, read_i32_be, read_i64_be, write_i32_be, write_i64_be
 from mypy_extensions import i32, i64
 
 __all__ = [
@@ -36,7 +40,9 @@ __all__ = [
     "DIRECTIONS",
     "FAILED",
     "FRAME",
+    "HELD",
     "HELLO",
+    "LONG",
     "MAX_BODY",
     "MAX_ERROR",
     "MAX_HEADER",
@@ -48,6 +54,7 @@ __all__ = [
     "REPLY_HEAD",
     "REQUEST",
     "REQUEST_HEAD",
+    "SEND",
     "WIRE",
     "Facts",
     "HandlerFacts",
@@ -61,19 +68,23 @@ __all__ = [
     "encode_hello",
     "encode_open",
     "encode_replies",
+    "encode_send",
     "error_text",
+    "held",
+    "held_size",
     "read_closed",
     "read_hello",
     "read_open",
     "read_reply",
     "read_request",
     "read_requests",
+    "read_send",
     "record_end",
     "reply_head",
     "request_head",
 ]
 
-WIRE: Final = 1
+WIRE: Final = 2
 """The version of the records, said in HELLO."""
 
 # The kinds.
@@ -82,6 +93,7 @@ OPEN: Final = 1
 REQUEST: Final = 2
 CLOSED: Final = 3
 REPLY: Final = 4
+SEND: Final = 5
 
 # What a reply does with the frame.
 PASS: Final = 0  # it goes on as it came; only where there is an upstream
@@ -90,6 +102,7 @@ NOTHING: Final = 2  # nothing goes on; without an upstream: no response
 ANSWER: Final = 3  # of a request: this body goes to the client
 CLOSE: Final = 4  # the connection ends
 FAILED: Final = 5  # the handler raised, or answered what does not fit
+HELD: Final = 6  # nothing yet: the body waits
 ACTIONS: Final = ("pass", "frame", "nothing", "answer", "close", "failed")
 """The actions' names, as metrics have them."""
 
@@ -98,6 +111,8 @@ DIRECTIONS: Final = ("request", "response")
 
 MAX_BODY: Final = (1 << 31) - 1 - (1 << 16) - 64
 """Bytes of the longest body a record can carry, whatever its head and the frame's header are."""
+LONG: Final = 16_384
+"""Bytes of the longest body that a reply carries unasked."""
 MAX_HEADER: Final = 0xFFFF
 MAX_THROTTLE_MS: Final = 0x7FFFFFFF
 MAX_ERROR: Final = 1024
@@ -108,13 +123,16 @@ REQUEST_HEAD: Final = struct.Struct(">iBBHQQQ")
 REPLY_HEAD: Final = struct.Struct(">iBBBBIQQQQ")
 """Size, kind, action, direction, 0, throttle_ms, connection, sequence, began_ns, ended_ns: all of a reply that is before the body."""
 _CONNECTION_HEAD: Final = struct.Struct(">iBQ")
+_SEND: Final = struct.Struct(">iBBQ")
+"""Size, kind, direction, connection: all of a SEND."""
+_HELD_BODY: Final = struct.Struct(">Q")
 _SIZE: Final = struct.Struct(">i")
 _SIZE_BYTES: Final = 4
 _REQUEST_BYTES: Final = 32
 _REPLY_BYTES: Final = 44
 _CONNECTION_BYTES: Final = 13
-_LONG: Final = 16_384
-_LEAST: Final = (1, 9, 28, 9, 40)
+_NOT_COPIED: Final = 16_384
+_LEAST: Final = (1, 9, 28, 9, 40, 10)
 """Bytes of the shortest body of each kind."""
 
 _to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, check_circular=False).encode
@@ -198,6 +216,11 @@ def encode_closed(connection: int) -> bytes:
     return _CONNECTION_HEAD.pack(_CONNECTION_BYTES - _SIZE_BYTES, CLOSED, connection)
 
 
+def encode_send(connection: int, direction: int) -> bytes:
+    """The record SEND."""
+    return _SEND.pack(_SEND.size - _SIZE_BYTES, SEND, direction, connection)
+
+
 # Handler process → processor.
 
 
@@ -235,7 +258,7 @@ def encode_replies(replies: list[Reply]) -> bytes:
         write_i64_be(writer, sequence)
         write_i64_be(writer, began_ns)
         write_i64_be(writer, ended_ns)
-        if rest < _LONG:
+        if rest < _NOT_COPIED:
             writer.write(body)
         else:  # it is copied once, not twice
             pieces += (writer.getvalue(), body)
@@ -244,6 +267,12 @@ def encode_replies(replies: list[Reply]) -> bytes:
         return writer.getvalue()
     pieces.append(writer.getvalue())
     return b"".join(pieces)
+
+
+def held(reply: Reply) -> Reply:
+    """What announces a reply whose body waits."""
+    _, direction, _, connection, sequence, began_ns, ended_ns, body = reply
+    return HELD, direction, 0, connection, sequence, began_ns, ended_ns, _HELD_BODY.pack(len(body))
 
 
 def error_text(text: str) -> bytes:
@@ -312,20 +341,20 @@ class RecordReader:
                 self._needed = _SIZE_BYTES + max(1, size)
 
 
-def record_end(data: bytes, position: int) -> int:
+def record_end(data: bytes, position: i64) -> i64:
     """Where the record that begins at a position ends; -1: it is not whole, and none of its bytes that are here is wrong.
 
     Raises:
         WireError: no such kind, or a size that a record of the kind cannot have.
     """
-    here = len(data) - position
+    here = i64(len(data)) - position
     if here <= _SIZE_BYTES:
         return -1
-    kind = data[position + _SIZE_BYTES]
-    size: int = _SIZE.unpack_from(data, position)[0]
-    if kind > REPLY:
+    kind = i64(data[position + _SIZE_BYTES])
+    size = i64(read_i32_be(data, position))
+    if kind > SEND:
         raise WireError(f"no record is of kind {kind}")
-    if size < _LEAST[kind] or (kind == CLOSED and size != _LEAST[CLOSED]):
+    if size < _LEAST[kind] or (kind in (CLOSED, SEND) and size != _LEAST[kind]):
         raise WireError(f"a record of kind {kind} cannot have {size} bytes")
     return position + _SIZE_BYTES + size if here >= _SIZE_BYTES + size else -1
 
@@ -367,6 +396,18 @@ def read_closed(data: bytes, position: int) -> int:
     return connection
 
 
+def read_send(data: bytes, position: int) -> tuple[int, int]:
+    """A whole SEND: the connection, and the direction.
+
+    Raises:
+        WireError: no such direction.
+    """
+    _, _, direction, connection = _SEND.unpack_from(data, position)
+    if direction > 1:
+        raise WireError(f"direction {direction} is to be sent")
+    return connection, direction
+
+
 def read_open(data: bytes, position: int, end: int) -> tuple[int, Facts]:
     """A whole OPEN: the connection, and the facts.
 
@@ -384,19 +425,38 @@ def read_open(data: bytes, position: int, end: int) -> tuple[int, Facts]:
     return connection, cast(Facts, facts)
 
 
-def read_reply(data: bytes, position: int, end: int) -> tuple[int, int, int, int, int, int, int, int]:
+def read_reply(data: bytes, position: i64, end: i64) -> tuple[i64, i64, i64, i64, i64, i64, i64, i64]:
     """A whole REPLY: action, direction, throttle_ms, connection, sequence, began_ns, ended_ns, and where its body begins, which goes to ``end``.
 
     Raises:
         WireError: no such action or direction, or a body where there can be none.
     """
-    _, _, action, direction, _, throttle_ms, connection, sequence, began_ns, ended_ns = REPLY_HEAD.unpack_from(data, position)
-    body = position + _REPLY_BYTES
-    if action > FAILED or direction > 1:
+    word = read_i64_be(data, position)
+    action = word >> 16 & 0xFF
+    direction = word >> 8 & 0xFF
+    body: i64 = position + _REPLY_BYTES
+    if action > HELD or direction > 1:
         raise WireError(f"a reply has action {action} and direction {direction}")
     if body != end and action in (PASS, NOTHING, CLOSE):
         raise WireError(f"a reply that says {ACTIONS[action]} has a body of {end - body} bytes")
-    return action, direction, throttle_ms, connection, sequence, began_ns, ended_ns, body
+    if action == HELD and end - body != _HELD_BODY.size:
+        raise WireError(f"a reply that waits has {end - body} bytes that say how long it is")
+    throttle_ms = read_i64_be(data, position + 8) >> 32 & 0xFFFFFFFF
+    connection = read_i64_be(data, position + 12)
+    sequence = read_i64_be(data, position + 20)
+    return action, direction, throttle_ms, connection, sequence, read_i64_be(data, position + 28), read_i64_be(data, position + 36), body
+
+
+def held_size(data: bytes, body: int) -> int:
+    """Of a REPLY that says HELD and whose body begins there: how many bytes wait.
+
+    Raises:
+        WireError: none has to wait, or no record can carry so many.
+    """
+    size: int = _HELD_BODY.unpack_from(data, body)[0]
+    if not LONG < size <= MAX_BODY:
+        raise WireError(f"a reply of {size} bytes waits")
+    return size
 
 
 def read_hello(data: bytes, position: int, end: int) -> Hello:

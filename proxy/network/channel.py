@@ -25,6 +25,7 @@ from proxy.network.channel_callbacks import ChannelCallbacks, ChannelWatch
 from proxy.network.channel_sink import ChannelSink
 from proxy.network.epoll import BROKEN, EPOLLIN, EPOLLOUT, EPOLLRDHUP, UNREGISTERED
 from proxy.network.event_loop import EventLoop
+from proxy.network.framing import OK
 from proxy.network.memory_pool import BEGUN, Account
 from proxy.network.mute_set import MuteSet
 from proxy.network.options import ChannelOptions
@@ -189,7 +190,7 @@ class Channel(ChannelCallbacks):
         self.mutes.remove(cause, self._loop.now_ns)
         if self.read_half.may_read():
             self.sync_interest()
-            if self._transport.has_buffered() or self._receive.has_part:
+            if self._transport.has_buffered() or self._receive.has_part or self._receive.fault != OK:
                 self.queue_buffered()
 
     def discard_input(self, cause: i64) -> None:

@@ -179,10 +179,11 @@ class Framing(ABC):
 def foreign_protocol(header: bytes) -> str:
     """Name the protocol that a connection's first four bytes betray, or ``""``.
 
-    A TLS record starts with 0x16 0x03 and a version of at most 4; read as a size it is 369 million.
+    A TLS record starts with 0x16 0x03 and a version of at most 4; read as a size it is 369 million. What an upstream that wants TLS answers is an
+    alert, 0x15, of two bytes.
     """
     if len(header) < 4:
         return ""
-    if header[0] == 0x16 and header[1] == 3 and header[2] <= 4:
+    if header[1] == 3 and header[2] <= 4 and (header[0] == 0x16 or (header[0] == 0x15 and header[3] == 0)):
         return "TLS"
     return FOREIGN.get(header[:4], "")

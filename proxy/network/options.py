@@ -1,5 +1,6 @@
 """What the channels of one side of one listener share."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
@@ -16,6 +17,8 @@ from proxy.network.stats import SideStats
 if TYPE_CHECKING:
     import ssl
 
+    from proxy.network.tls_store import ServerStore
+
 __all__ = ["ChannelOptions", "TlsSettings"]
 
 
@@ -26,12 +29,34 @@ class TlsSettings:
         context: never changed once in use; a reload stores a new ``TlsSettings``.
         server_side: we are the server.
         server_name: SNI, and the name that the server's certificate is verified against; only for clients.
+        store: only for servers that look at what a client asks for: its contexts by host, of which ``context`` is the default, and its protocols.
+        number: which one it is of all that its listener or upstream had, in their order; 0: nobody counts.
+        shown: the fingerprint of the certificate that the peer is shown; empty: none is, or nobody knows. ``shown_by``: those of other contexts of
+            the store.
     """
 
-    def __init__(self, context: "ssl.SSLContext", *, server_side: bool, server_name: str | None = None) -> None:
+    def __init__(
+        self,
+        context: "ssl.SSLContext",
+        *,
+        server_side: bool,
+        server_name: str | None = None,
+        store: "ServerStore | None" = None,
+        number: i64 = 0,
+        shown: str = "",
+        shown_by: "Mapping[ssl.SSLContext, str] | None" = None,
+    ) -> None:
         self.context: Final = context
         self.server_side: Final = server_side
         self.server_name: Final = server_name
+        self.store: Final = store
+        self.number: Final[i64] = number
+        self.shown: Final = shown
+        self._shown_by: Final[dict[ssl.SSLContext, str]] = {} if shown_by is None else dict(shown_by)
+
+    def shown_of(self, context: "ssl.SSLContext") -> str:
+        """The fingerprint of the certificate that a peer was shown who met this context."""
+        return self._shown_by.get(context, self.shown)
 
 
 class ChannelOptions:

@@ -160,6 +160,8 @@ class ReadHalf:
             return
         elif self.receive.has_part:
             self._pass_part()
+        elif self.receive.fault != framing.OK:
+            self._refuse()
         else:
             self.on_readable(0)
 
@@ -399,7 +401,8 @@ class ReadHalf:
             return
         receive = self.receive
         if receive.fault != framing.OK:
-            self._refuse()
+            if not self._mutes.causes & mute.HANDLER:  # else once the whole frames before it are answered
+                self._refuse()
             return
         if not receive.within:
             self.pass_boundary()

@@ -8,9 +8,11 @@ from mypy_extensions import i64, mypyc_attr
 from proxy.network.framing import Framing
 from proxy.network.int32 import INT32
 
-__all__ = ["PART", "PART_FIRST", "PART_LAST", "Buffer", "Run", "held", "keep", "shorten"]
+__all__ = ["PART", "PART_FIRST", "PART_LAST", "Body", "Buffer", "Run", "held", "keep", "shorten"]
 
 Buffer = bytes | memoryview
+Body = bytes | memoryview | list[bytes | memoryview]
+"""A frame's body, or the pieces of it."""
 
 COPY_BELOW: Final = 4096  # a view costs more than copying fewer bytes than this
 

@@ -2,16 +2,19 @@
 
 Theory of operation
 - *The BIOs are shared* by all the connections of a thread (``tls_bio``): an idle connection holds none. They are lent for the calls of one
-  connection; what OpenSSL wrote meanwhile goes to its socket, and what it did not read stays with the connection.
+  connection; what OpenSSL wrote meanwhile goes to its socket, and what it did not read stays with the connection (``tls_wire``).
 - *One read of the socket* is fed as far as records are whole (``tls_record``), then OpenSSL is asked for plaintext until it has read all of
-  it; asking once more would raise. The record begun is held here, at most ``LONGEST`` bytes of it.
+  it; asking once more would raise.
 - *Plaintext is encrypted* in slices of a few records, at most ``AHEAD`` bytes before the socket has taken them. Ciphertext that waits is
   booked at the memory pool. Whatever OpenSSL wants to say by itself (alerts, key updates, tickets) is flushed after every call.
-- *A handshake that fails* leaves an alert, which goes out before the failure is raised. In TLS 1.3 a client learns only with its first
-  read that its certificate was refused: errors while reading are failures of TLS too.
+- *A life* is a table (``tls_state``). A handshake that fails leaves an alert, which goes out before the failure is raised; what the peer has sent
+  meanwhile is thrown away before the close, for a close with unread bytes is a reset, which overtakes the alert.
+- *A write that fails* before the peer has proved that it took us: what it said before it went is looked for first. In TLS 1.3 a client learns only
+  with its first read that its certificate was refused, and may be writing by then.
 - *Ends.* close-notify ends one direction, as FIN does; the other goes on. FIN without close-notify is an end too, but ``clean_end`` is
   then False. ``unwrap`` says close-notify, but it also reads: it is called only when nothing is waiting to be read.
-- A server has no SSL object before the first record came: a silent connection is cheap, and bytes that are not TLS never reach OpenSSL.
+- A server has no SSL object before the first record came: a silent connection is cheap, and bytes that are not TLS never reach OpenSSL. Where the
+  client's host decides which certificate it meets, or its protocols whether it is talked to, not before its first message is whole (``tls_hello``).
 - Renegotiation is refused by the context (``tls_context``).
 """
 
@@ -24,13 +27,17 @@ from mypy_extensions import i64
 
 from proxy.errors import TlsError, TransportError
 from proxy.network.distinguished_name import format_name
-from proxy.network.memory_pool import PIECE_OVERHEAD, TLS, Account
+from proxy.network.memory_pool import TLS, Account
 from proxy.network.options import TlsSettings
-from proxy.network.run import Buffer, held, shorten
+from proxy.network.run import Buffer
 from proxy.network.socket_buffers import queued
 from proxy.network.tls_bio import BioPair
-from proxy.network.tls_record import RECORD_HEADER, is_refused, least_overhead, missing, most_plaintext, whole_records
-from proxy.network.transport import DONE, ENDED, WANT_READ, WANT_WRITE, Identity, Transport
+from proxy.network.tls_failure import describe
+from proxy.network.tls_hello import read_hello
+from proxy.network.tls_record import least_overhead, most_plaintext
+from proxy.network.tls_state import CLOSED, FAILING, FINISHING, NEW, READY, SHAKING, UNPROVEN, TlsEvent, TlsState, next_state
+from proxy.network.tls_wire import TlsWire
+from proxy.network.transport import DONE, ENDED, WANT_READ, WANT_WRITE, Identity
 
 __all__ = ["TlsTransport"]
 
@@ -42,44 +49,41 @@ MAX_PEEK: Final = 1 << 20  # ciphertext looked at; more is worth a read
 SMALL_READ: Final = 448  # reads below this are exact reads of plaintext; the socket is asked for a record
 # Handshake and alert. An SSLv2-style hello (0x80) is refused: its records have another form, and no client of today sends one.
 FIRST_BYTES: Final = b"\x16\x15"
+FATAL: Final = b"\x15\x03\x03\x00\x02\x02"  # a record with an alert, as it is before there are keys; its number follows
+DECODE_ERROR: Final = b"\x32"
+NO_APPLICATION_PROTOCOL: Final = b"\x78"
+THROWN_AWAY: Final = 16  # reads of the socket before the close of a connection that failed
 
 
-class TlsTransport(Transport):
+class TlsTransport(TlsWire):
     """One TLS connection over a non-blocking socket, as client or server."""
 
     def __init__(self, sock: socket.socket, settings: TlsSettings, account: Account, bios: BioPair) -> None:
-        super().__init__()
-        self._sock: Final = sock
-        self._recv: Final = sock.recv
-        self._send: Final = sock.send
+        super().__init__(sock, account, bios)
         self._settings: Final = settings
-        self._account: Final = account
-        self._bios: Final = bios
+        self._peer: Final = "client" if settings.server_side else "upstream"
+        self._context: ssl.SSLContext = settings.context
         self._object: ssl.SSLObject | None = None
-        self._failure: TlsError | None = None
-        self._held: bytes = b""  # what came and OpenSSL has not seen: a record begun
-        self._whole: bool = False  # what is held begins with a whole record
+        self._state: TlsState = NEW
+        self._hello: bytes = b""  # of a client's first message, while it is not whole
         self._ahead: bytes = b""  # what was read before it was asked for
         self._rest: bool = False  # the record read last may hold more plaintext: only then OpenSSL is asked
-        self._waiting: list[Buffer] = []
-        self._finished: bool = False
-        self._notified: bool = False  # the peer's close-notify was read
         self._fin: bool = False
         self._overhead: i64 = 0  # of a record; known once it was asked for
         self._least: i64 = 1  # as ``least`` gives it
         self._said_notify: bool = False
-        self._closed: bool = False
 
     # Handshake.
 
     def handshake(self) -> i64:
         if not self.flush():
             return WANT_WRITE
-        if self._failure is not None:
-            raise self._failure
-        if self._finished:
+        self._on_out()
+        self._raise_failure()
+        state = self._state
+        if state is UNPROVEN or state is READY:
             return DONE
-        if self._object is None and not self._settings.server_side:
+        if state is NEW and not self._settings.server_side:
             return self._shake(b"")
         data = self._receive(RECORD)
         if data is None:
@@ -87,11 +91,43 @@ class TlsTransport(Transport):
         if len(data) == 0:
             return ENDED
         self._check_first(data)
+        if state is NEW:
+            data = self._read_hello(data)
+            if len(data) == 0:
+                return self._conclude(b"")
         return self._shake(data)
 
     def _check_first(self, data: bytes) -> None:
         if self.wire_received == len(data) and data[0] not in FIRST_BYTES:
-            raise TlsError(f"not TLS: the first bytes are {data[:8].hex(' ')}", reason="not_tls")
+            raise TlsError(f"not TLS: the first bytes of the {self._peer} are {data[:8].hex(' ')}", reason="not_tls")
+
+    def _read_hello(self, data: bytes) -> bytes:
+        """What OpenSSL is to begin with; nothing while the client's first message is not whole, or when it is refused for what it asks for."""
+        store = self._settings.store
+        if store is None or not store.reads_hello:
+            return data
+        data = self._hello + data
+        self._hello = b""
+        try:
+            hello = read_hello(data)
+        except TlsError as error:
+            self._refuse(error, DECODE_ERROR)
+            return b""
+        if hello is None:
+            self._hello = data
+            return b""
+        self._context = store.context(hello.host)
+        if not store.agrees(hello.protocols):
+            asked, ours = ", ".join(map(repr, hello.protocols)), ", ".join(store.protocols)
+            self._refuse(TlsError(f"TLS failed: the client asks for {asked} (ALPN), and {ours} is spoken", reason="alpn"), NO_APPLICATION_PROTOCOL)
+            return b""
+        self._ensure_object()
+        return data
+
+    def _refuse(self, failure: TlsError, alert: bytes) -> None:
+        """Refuse a client that OpenSSL has not seen."""
+        self._fail(failure)
+        self._say(FATAL + alert)
 
     def _shake(self, data: bytes) -> i64:
         """Go on with what came; a client begins with nothing."""
@@ -100,26 +136,82 @@ class TlsTransport(Transport):
         try:
             if self._feed(data) or len(data) == 0:
                 self._ensure_object().do_handshake()
-                self._finished = True
+                self._advance(TlsEvent.FINISH)
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError as error:
-            self._failure = describe(error)
+            self._fail(describe(error, self._peer))
         finally:
             written, unread = bios.give_back()
         self._hold(unread)
+        return self._conclude(written)
+
+    def _conclude(self, written: bytes) -> i64:
+        """The end of a step: what OpenSSL wrote goes out, then it is told what came of it."""
         if not self._say(written):
             return WANT_WRITE
+        self._on_out()
         self._raise_failure()
-        return DONE if self._finished else WANT_READ
+        state = self._state
+        return DONE if state is UNPROVEN or state is READY else WANT_READ
+
+    def _on_out(self) -> None:
+        """Nothing waits for the socket."""
+        if self._state is FINISHING:
+            self._advance(TlsEvent.OUT)
+            tls = self._object
+            if tls is not None and tls.version() != "TLSv1.3":
+                self._advance(TlsEvent.PROVED)
+        elif self._state is FAILING:
+            self._advance(TlsEvent.OUT)
+
+    def _advance(self, event: TlsEvent) -> None:
+        self._state = next_state(self._state, event)
+
+    def _fail(self, failure: TlsError) -> None:
+        if self._failure is None:  # what is asked of OpenSSL afterwards fails for that
+            self._failure = failure
+            self._advance(TlsEvent.FAIL)
 
     def _ensure_object(self) -> ssl.SSLObject:
         if self._object is None:
             try:
-                self._object = self._bios.wrap(self._settings)
+                self._object = self._bios.wrap(self._settings, self._context)
             except (ssl.SSLError, ValueError) as error:
                 raise TlsError(f"TLS cannot start: {error}", reason="setup") from error
+            self._advance(TlsEvent.BEGIN)
         return self._object
+
+    def _lost(self, error: OSError) -> TransportError:
+        """A peer that refuses us, and goes, has said so before: that says more than that it is gone."""
+        failure = self._last_word()
+        return TransportError(f"write failed: {error.strerror}", errno=error.errno or 0) if failure is None else failure
+
+    def _last_word(self) -> TlsError | None:
+        """What a peer that is gone has refused us for, as long as it had not taken us."""
+        tls, state, bios = self._object, self._state, self._bios
+        if tls is None or not (state is SHAKING or state is FINISHING or state is UNPROVEN):
+            return None
+        try:
+            data = self._held + self._recv(RECORD)
+        except OSError:
+            return None
+        self._held = b""
+        self._whole = False
+        bios.lend()
+        try:
+            if self._feed(data):
+                if state is SHAKING:
+                    tls.do_handshake()
+                else:
+                    tls.read(PLAIN_RECORD)
+        except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):
+            pass
+        except ssl.SSLError as error:
+            self._fail(describe(error, self._peer, unproven=state is UNPROVEN))
+        finally:
+            bios.give_back()
+        return self._failure
 
     def identity(self) -> Identity:
         tls = self._object
@@ -129,7 +221,15 @@ class TlsTransport(Transport):
         fields = None if certificate is None else tls.getpeercert()
         subject = format_name(fields["subject"]) if fields else None
         # The words are few, and OpenSSL's module makes new ones for each connection.
-        return Identity(sys.intern(tls.version() or ""), "" if cipher is None else sys.intern(cipher[0]), subject, certificate)
+        settings = self._settings
+        return Identity(
+            sys.intern(tls.version() or ""),
+            "" if cipher is None else sys.intern(cipher[0]),
+            subject,
+            certificate,
+            settings.number,
+            settings.shown_of(self._context),
+        )
 
     # Reading.
 
@@ -161,6 +261,8 @@ class TlsTransport(Transport):
         if len(plain) == 0:
             self._raise_failure()
             return b"" if self._at_end() else None
+        if self._state is UNPROVEN:
+            self._advance(TlsEvent.PROVED)
         return plain
 
     def read_ahead(self, size: i64) -> bytes:
@@ -181,7 +283,7 @@ class TlsTransport(Transport):
         except ssl.SSLZeroReturnError:  # how the end is told once we have said ours
             self._notified = True
         except ssl.SSLError as error:
-            self._failure = describe(error)
+            self._fail(describe(error, self._peer, unproven=self._state is UNPROVEN))
         finally:
             written, unread = bios.give_back()
         if len(unread) != 0:
@@ -207,34 +309,6 @@ class TlsTransport(Transport):
             if not self._rest and not bios.is_fed:
                 return
 
-    def _feed(self, data: bytes) -> bool:
-        """Give OpenSSL the records that are whole with ``data``, and hold the one that is begun; whether there were any."""
-        held = self._held
-        start: i64 = 0
-        if len(held) != 0:
-            start = missing(held)
-            if start > len(data) or len(held) < RECORD_HEADER:
-                data = held + data
-                start = 0
-            else:
-                self._bios.feed(held)
-        end = whole_records(data, start)
-        begun = data[end:]
-        if is_refused(begun):
-            begun = b""
-            end = len(data)
-        self._held = begun
-        if end == 0:
-            return False
-        self._bios.feed(data if len(begun) == 0 else memoryview(data)[:end])
-        return True
-
-    def _hold(self, unread: bytes) -> None:
-        """Keep the whole records that OpenSSL did not come to, before the one that is begun; behind an end there is nothing to keep."""
-        if len(unread) != 0 and not self._notified and self._failure is None:
-            self._held = unread + self._held
-            self._whole = True
-
     def _at_end(self) -> bool:
         return self._notified or self._fin
 
@@ -246,16 +320,6 @@ class TlsTransport(Transport):
         if self._object is None or self._fin:
             return len(self._ahead) != 0
         return self._failure is not None or self._notified or self._whole or self._rest or len(self._ahead) != 0
-
-    def _receive(self, size: i64) -> bytes | None:
-        try:
-            data = self._recv(size)
-        except BlockingIOError:
-            return None
-        except OSError as error:
-            raise TransportError(f"read failed: {error.strerror}", errno=error.errno or 0) from error
-        self.wire_received += len(data)
-        return data
 
     def obtainable(self, wanted: i64) -> i64:
         tls = self._object
@@ -320,79 +384,12 @@ class TlsTransport(Transport):
         try:
             tls.write(data)
         except ssl.SSLError as error:
-            raise describe(error) from error
+            failure = describe(error, self._peer)
+            self._fail(failure)
+            raise failure from error
         finally:
             written, _ = bios.give_back()
         return written
-
-    def flush(self) -> bool:
-        if self.booked == 0:
-            return True
-        waiting = self._waiting
-        self._waiting = []
-        self.pending_write = 0
-        if not self._push(waiting):  # what still waits is booked instead of what waited before
-            return False
-        self._account.release(TLS, self.booked, self)
-        self.booked = 0
-        return True
-
-    def _say(self, written: bytes) -> bool:
-        """Send what OpenSSL wrote by itself, behind what waits; True when nothing waits."""
-        if len(written) == 0:
-            return self.flush()
-        if self.booked != 0:
-            waiting = self._waiting
-            waiting.append(written)
-            self._keep(waiting)
-            return self.flush()
-        return self._push_one(written)
-
-    def _push_one(self, data: Buffer) -> bool:
-        """One write of the socket when nothing waits; what it does not take waits."""
-        try:
-            sent: i64 = self._send(data)
-        except BlockingIOError:
-            sent = 0
-        except OSError as error:
-            raise TransportError(f"write failed: {error.strerror}", errno=error.errno or 0) from error
-        self.wire_sent += sent
-        if sent == len(data):
-            return True
-        self._keep([shorten(data, sent)])
-        return False
-
-    def _push(self, pieces: list[Buffer]) -> bool:
-        """As ``_push_one``, for several pieces, or none."""
-        if len(pieces) <= 1:
-            return not pieces or self._push_one(pieces[0])
-        try:
-            sent: i64 = self._sock.sendmsg(pieces)
-        except BlockingIOError:
-            sent = 0
-        except OSError as error:
-            raise TransportError(f"write failed: {error.strerror}", errno=error.errno or 0) from error
-        self.wire_sent += sent
-        for index, piece in enumerate(pieces):
-            size: i64 = len(piece)
-            if sent < size:
-                self._keep([shorten(piece, sent), *pieces[index + 1 :]])
-                return False
-            sent -= size
-        return True
-
-    def _keep(self, pieces: list[Buffer]) -> None:
-        """Let ciphertext wait; what it keeps in memory is booked, with its overhead, instead of what was booked before."""
-        size: i64 = 0
-        booked: i64 = 0
-        for piece in pieces:
-            size += len(piece)
-            booked += held(piece) + PIECE_OVERHEAD
-        self._account.charge(TLS, booked, self)
-        self._account.release(TLS, self.booked, self)
-        self.booked = booked
-        self._waiting = pieces
-        self.pending_write = size
 
     # Ends.
 
@@ -418,31 +415,36 @@ class TlsTransport(Transport):
         except ssl.SSLZeroReturnError:
             self._notified = True
         except ssl.SSLError as error:
-            self._failure = describe(error)
+            self._fail(describe(error, self._peer))
         finally:
             written, _ = bios.give_back()
         return written
 
     def close(self) -> None:
-        if self._closed:
+        state = self._state
+        if state is CLOSED:
             return
-        self._closed = True
-        if self._object is not None and self._finished and not self._said_notify and self._failure is None and self.booked == 0:
+        is_open = state is UNPROVEN or state is READY
+        if is_open and self._object is not None and not self._said_notify and self.booked == 0:
             try:
                 self._send(self._notify(self._object))
             except OSError:
                 self.clean_end = False  # the peer is gone: there is nobody to tell
+        if state is UNPROVEN or self._failure is not None:
+            self._throw_away()
+        self._advance(TlsEvent.CLOSE)
         self._account.release(TLS, self.booked, self)
         self.booked = 0
         self._waiting = []
         self._held = b""
+        self._hello = b""
         self.pending_write = 0
 
-
-def describe(error: Exception) -> TlsError:
-    """OpenSSL's error as ours; the reason is its word in lower case, such as ``certificate_verify_failed``."""
-    reason = getattr(error, "reason", None) or type(error).__name__
-    text = getattr(error, "verify_message", None) or str(error.args[-1] if error.args else error)
-    failure = TlsError(f"TLS failed: {text}", reason=str(reason).lower())
-    failure.__cause__ = error
-    return failure
+    def _throw_away(self) -> None:
+        """Read what has come: a close with unread bytes would be a reset, which can overtake what the peer was told."""
+        for _ in range(THROWN_AWAY):
+            try:
+                if not self._recv(RECORD):
+                    return
+            except OSError:
+                return

@@ -30,14 +30,14 @@ class BioPair:
         self._outgoing: Final = ssl.MemoryBIO()
         self._lent: bool = False
 
-    def wrap(self, settings: TlsSettings) -> ssl.SSLObject:
-        """An SSL object over the pair.
+    def wrap(self, settings: TlsSettings, context: ssl.SSLContext) -> ssl.SSLObject:
+        """An SSL object over the pair; of a listener that has several contexts, with this one.
 
         Raises:
             ssl.SSLError, ValueError: OpenSSL does not want the settings.
         """
         name = None if settings.server_side else settings.server_name
-        return settings.context.wrap_bio(self._incoming, self._outgoing, server_side=settings.server_side, server_hostname=name)
+        return context.wrap_bio(self._incoming, self._outgoing, server_side=settings.server_side, server_hostname=name)
 
     def lend(self) -> None:
         """Before the calls of one connection."""

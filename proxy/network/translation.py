@@ -13,7 +13,7 @@ from mypy_extensions import i64, u8
 from proxy.network.framing import Framing
 from proxy.network.run import PART_FIRST, Buffer, Run
 
-__all__ = ["Scratch", "Translation"]
+__all__ = ["Scratch", "Translation", "holds"]
 
 REFER_FROM: Final = 16384  # bodies from here on are not copied
 WRITE_FROM: Final = 128  # those from here on are copied at once, not by eight bytes
@@ -133,7 +133,7 @@ class Translation:
         else:
             bodies: list[Buffer] = []
             _refer([*head, run.data], header, body, bodies)
-            if target.tail != 0 and _holds(bodies, target.delimiter):
+            if target.tail != 0 and holds(bodies, target.delimiter):
                 return False
             self._write_header(scratch.writer, run.prefix(header), 0, body)
             pieces.append(scratch.take())
@@ -184,7 +184,7 @@ def _refer(source: list[Buffer], skip: i64, size: i64, pieces: list[Buffer]) -> 
             return
 
 
-def _holds(pieces: list[Buffer], delimiter: bytes) -> bool:
+def holds(pieces: list[Buffer], delimiter: bytes) -> bool:
     """Whether a body in pieces holds a delimiter of one byte or two, which may be split between them."""
     before = b""
     for piece in pieces:

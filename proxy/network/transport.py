@@ -31,15 +31,20 @@ class Identity:
         version, cipher: of TLS; empty for plaintext.
         subject: the certificate's distinguished name in RFC 4514 form, most specific part first; None without a certificate.
         certificate: the peer's certificate in DER form, or None; a channel keeps it no longer than until the peer is authenticated.
+        number, shown: of ``TlsSettings``, with which the handshake was done.
         mechanism: of SASL, by which the peer proved then who it is; empty: by none.
     """
 
-    def __init__(self, version: str = "", cipher: str = "", subject: str | None = None, certificate: bytes | None = None) -> None:
+    def __init__(
+        self, version: str = "", cipher: str = "", subject: str | None = None, certificate: bytes | None = None, number: i64 = 0, shown: str = ""
+    ) -> None:
         self.mechanism: str = ""
         self.version = version
         self.cipher = cipher
         self.subject = subject
         self.certificate = certificate
+        self.number: Final[i64] = number
+        self.shown: Final = shown
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -38,7 +38,7 @@ MOST_EARNED: Final = 4_000_000_000_000_000_000  # thousandths of tokens times mi
 MOST_OWED: Final = 4_000_000_000  # tokens that one wait is reckoned for; a timer that comes too early is armed again
 PLENTY: Final = 1 << 60
 SURE_QUANTA: Final = 8
-SURE_NS: Final = 1_000_000_000
+SURE_US: Final = 1_000_000
 CROWDED_MILLI: Final = 100  # who waits on average, in thousandths, where the rate is what holds readers up
 
 OUT: Final = 0  # does not wait
@@ -141,7 +141,7 @@ class Bucket(Timer):
         self._seen_passed: i64 = 0
         self._seen_waited_ns: i64 = 0
         self._users: i64 = 0
-        self._marked_ns: i64 = loop.now_ns  # when users were counted last; so are the next two
+        self._crowded_us: i64 = 0  # since users were counted last; so are the next two
         self._marked_passed: i64 = 0
         self._marked_virtual: i64 = 0
         self.set_rate(rate, part)
@@ -205,6 +205,7 @@ class Bucket(Timer):
         stake.tag = max(stake.tag, self._virtual) + amount
         if stake.state == WAITING:  # it finishes a frame
             return
+        alone = stake.state != LET_IN and self._away <= 0
         if stake.state == LET_IN:
             self._away -= 1
             self._portion = min(max(self._portion + ((amount - self._portion) >> 2), self.quantum >> 1, 1), MOST_OWED)
@@ -212,6 +213,9 @@ class Bucket(Timer):
         if self._away > 0:
             return
         if self.waiting == 0:
+            if alone:  # what nobody waits for says nothing of how many would share
+                self._marked_virtual += max(stake.tag - self._virtual, 0)
+                self._marked_passed += amount
             self._virtual = max(self._virtual, stake.tag)
         elif self.level > 0:  # once this poll's events are seen: who has just read may want to go on, and be the first again
             self._loop.call_at(now_ns, self)
@@ -246,28 +250,23 @@ class Bucket(Timer):
         self._seen_passed = self.passed
         self._seen_waited_ns = self._waited_ns
         if waited_milli < CROWDED_MILLI:
-            self._users = 0
-        else:
-            self._count_users(now_ns, max(waited_milli, 1000))
-        if self._users == 0:
-            self._mark(now_ns)
+            return Demand(used * 1_000_000 // lasted_us, 0)
+        self._crowded_us += lasted_us
+        self._count_users(max(waited_milli, 1000))
         return Demand(used * 1_000_000 // lasted_us, self._users)
 
-    def _count_users(self, now_ns: i64, waited_milli: i64) -> None:
+    def _count_users(self, waited_milli: i64) -> None:
         """How many would share alike: what was used, by what each had who is always held up, once that is known well enough. Until then, and where
-        a read of each takes longer than a second: how many wait.
+        a read of each takes longer than a second: how many wait. Only what was used while somebody waited counts (``charge``).
         """
         went = self._virtual - self._marked_virtual
         if went >= SURE_QUANTA * self.quantum:
             self._users = max(min(self.passed - self._marked_passed, MOST_OWED) * 1000 // went, 1000)
-        elif self._users == 0 or now_ns - self._marked_ns >= SURE_NS:
+        elif self._users == 0 or self._crowded_us >= SURE_US:
             self._users = waited_milli
         else:
             return
-        self._mark(now_ns)
-
-    def _mark(self, now_ns: i64) -> None:
-        self._marked_ns = now_ns
+        self._crowded_us = 0
         self._marked_passed = self.passed
         self._marked_virtual = self._virtual
 

@@ -33,12 +33,74 @@ from proxy.relay.pair import Pair
 from proxy.relay.state import PairState
 from proxy.relay.watcher import PairWatcher
 
-__all__ = ["Drain"]
+__all__ = ["CHECK_EACH", "SLICE_NS", "TICK_NS", "Drain", "DrainTerms"]
 
 TICK_NS: Final = 20_000_000
 SLICE_NS: Final = 1_000_000
 CHECK_EACH: Final = 16  # pairs between two looks at the clock
 LAST_SHARE: Final = 4  # of the time one in so many parts is left for what was read
+
+
+class DrainTerms:
+    """When what is done to a pair that is to end. Times are the selector's.
+
+    Args:
+        quiet_ns: see the module.
+
+    Attributes:
+        until_ns: the deadline.
+    """
+
+    def __init__(self, quiet_ns: i64) -> None:
+        self._quiet_ns: Final[i64] = quiet_ns
+        self._started_ns: i64 = 0
+        self.until_ns: i64 = 0
+        self._stop_ns: i64 = 0  # when clients are not read any more
+        self._stop_framed_ns: i64 = 0  # likewise, where quiet is to be seen afterwards
+
+    def begin(self, now_ns: i64) -> None:
+        """It begins."""
+        self._started_ns = now_ns
+
+    def limit(self, now_ns: i64, timeout_ns: i64) -> None:
+        """So much time is left."""
+        self.until_ns = now_ns + timeout_ns
+        self._stop_ns = self.until_ns - timeout_ns // LAST_SHARE
+        self._stop_framed_ns = min(self._stop_ns, self.until_ns - 2 * self._quiet_ns)
+
+    def drain(self, pair: Pair, now_ns: i64) -> bool:
+        """Do what is to be done to a pair now; True when it was cut off, since its time is over."""
+        pair.drain_until_ns = self.until_ns
+        if pair.state is PairState.CLOSED or pair.state is PairState.CLOSING:
+            return False
+        if now_ns >= self.until_ns:
+            ending.end(pair, Cause.DRAIN_TIMEOUT, "not quiet when the drain ended", "internal")
+            return True
+        if pair.state is PairState.HANDSHAKING or pair.state is PairState.CONNECTING_UPSTREAM:
+            ending.end(pair, Cause.DRAINED, pair.drain_detail, "internal")
+            return False
+        pair.draining = True
+        client = pair.client.channel
+        if client is not None and self._is_to_stop(pair, client, now_ns):
+            client.mute(mute.DRAIN)
+        if self._is_over(pair, now_ns):
+            ending.end(pair, Cause.DRAINED, pair.drain_detail, "internal")
+        return False
+
+    def _is_to_stop(self, pair: Pair, client: Channel, now_ns: i64) -> bool:
+        """Whether the client is not to be read any more."""
+        if not pair.counts_answers:
+            return now_ns >= self._stop_framed_ns
+        return now_ns >= self._stop_ns or (now_ns >= self._started_ns + self._quiet_ns and client.read_half.is_dry())
+
+    def _is_over(self, pair: Pair, now_ns: i64) -> bool:
+        """Whether nothing is under way."""
+        client, upstream = pair.client.channel, pair.upstream.channel
+        if not pair.counts_answers and client is not None and upstream is not None:
+            last_ns = max(client.last_active_ns, upstream.last_active_ns, self._started_ns)
+            if now_ns - last_ns < self._quiet_ns or upstream.wire_waiting != 0:
+                return False
+        return pair.owes_nothing()
 
 
 class Drain(Timer):
@@ -60,11 +122,7 @@ class Drain(Timer):
         self._clock: Final = clock
         self._pairs: Final = pairs
         self._watcher: Final = watcher
-        self._quiet_ns: Final[i64] = quiet_ns
-        self._started_ns: i64 = 0
-        self._until_ns: i64 = 0
-        self._stop_ns: i64 = 0  # when clients are not read any more
-        self._stop_framed_ns: i64 = 0  # likewise, where quiet is to be seen afterwards
+        self._terms: Final = DrainTerms(quiet_ns)
         self._round: Iterator[Pair] | None = None
         self._cut_off: i64 = 0
         self.active: bool = False
@@ -72,14 +130,12 @@ class Drain(Timer):
     def start(self, timeout_ns: i64) -> None:
         """Begin, or shorten the time that is left of a drain that goes on."""
         now_ns = self._selector.now_ns
-        if self.active and now_ns + timeout_ns >= self._until_ns:
+        if self.active and now_ns + timeout_ns >= self._terms.until_ns:
             return
         if not self.active:
             self.active = True
-            self._started_ns = now_ns
-        self._until_ns = now_ns + timeout_ns
-        self._stop_ns = self._until_ns - timeout_ns // LAST_SHARE
-        self._stop_framed_ns = min(self._stop_ns, self._until_ns - 2 * self._quiet_ns)
+            self._terms.begin(now_ns)
+        self._terms.limit(now_ns, timeout_ns)
         self._selector.call_at(now_ns, self)
 
     def fire(self, now_ns: i64) -> None:
@@ -100,42 +156,10 @@ class Drain(Timer):
         end_ns = i64(self._clock.now_ns()) + SLICE_NS
         for count, pair in enumerate(pairs, 1):
             try:
-                self._drain_pair(pair, now_ns)
+                if self._terms.drain(pair, now_ns):
+                    self._cut_off += 1
             except Exception as error:
                 ending.crash(pair, error)
             if count % CHECK_EACH == 0 and i64(self._clock.now_ns()) >= end_ns:
                 return False
         return True
-
-    def _drain_pair(self, pair: Pair, now_ns: i64) -> None:
-        pair.drain_until_ns = self._until_ns
-        if pair.state is PairState.CLOSED or pair.state is PairState.CLOSING:
-            return
-        if now_ns >= self._until_ns:
-            self._cut_off += 1
-            ending.end(pair, Cause.DRAIN_TIMEOUT, "not quiet when the drain ended", "internal")
-            return
-        if pair.state is PairState.HANDSHAKING or pair.state is PairState.CONNECTING_UPSTREAM:
-            ending.end(pair, Cause.DRAINED, "", "internal")
-            return
-        pair.draining = True
-        client = pair.client.channel
-        if client is not None and self._is_to_stop(pair, client, now_ns):
-            client.mute(mute.DRAIN)
-        if self._is_over(pair, now_ns):
-            ending.end(pair, Cause.DRAINED, "", "internal")
-
-    def _is_to_stop(self, pair: Pair, client: Channel, now_ns: i64) -> bool:
-        """Whether the client is not to be read any more."""
-        if not pair.counts_answers:
-            return now_ns >= self._stop_framed_ns
-        return now_ns >= self._stop_ns or (now_ns >= self._started_ns + self._quiet_ns and client.read_half.is_dry())
-
-    def _is_over(self, pair: Pair, now_ns: i64) -> bool:
-        """Whether nothing is under way."""
-        client, upstream = pair.client.channel, pair.upstream.channel
-        if not pair.counts_answers and client is not None and upstream is not None:
-            last_ns = max(client.last_active_ns, upstream.last_active_ns, self._started_ns)
-            if now_ns - last_ns < self._quiet_ns or upstream.wire_waiting != 0:
-                return False
-        return pair.owes_nothing()

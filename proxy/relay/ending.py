@@ -119,7 +119,7 @@ def check_done(pair: Pair) -> None:
 def end_if_answered(pair: Pair) -> None:
     """End right behind the last answer that is owed: a client that asks and waits sees the end before it asks again."""
     if pair.counts_answers and pair.owes_nothing():
-        end(pair, Cause.DRAINED, "", "internal")
+        end(pair, Cause.DRAINED, pair.drain_detail, "internal")
 
 
 def _end_cause(pair: Pair, cause: Cause) -> Cause:

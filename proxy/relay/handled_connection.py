@@ -7,7 +7,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from proxy.handler import wire
-from proxy.network.run import Buffer, Run
+from proxy.network.run import Body, Run
 from proxy.relay.handler_metrics import HandlerMetrics
 
 __all__ = ["HandledConnection", "HandledParty", "Handles", "Load", "Request"]
@@ -42,8 +42,8 @@ class HandledParty(abc.ABC):
     """A connection whose frames are handled, as what hands them over sees it. What raises costs that connection (``crash``)."""
 
     @abc.abstractmethod
-    def replied(self, request: Request, direction: i64, action: i64, throttle_ms: i64, body: Buffer) -> None:
-        """A frame's reply is here; the frame's run is the party's again. ``body`` may be a view."""
+    def replied(self, request: Request, direction: i64, action: i64, throttle_ms: i64, body: Body) -> None:
+        """A frame's reply is here; the frame's run is the party's again. ``body`` may be a view, and a long one is in pieces."""
 
     @abc.abstractmethod
     def flush(self) -> None:

@@ -9,7 +9,7 @@ from mypy_extensions import i64
 
 from proxy.cause import Cause
 from proxy.network import mute
-from proxy.network.run import Buffer, Run
+from proxy.network.run import Body, Run
 from proxy.network.write_half import WriteHalf
 from proxy.relay import ending, handling, opening, passing, session, verdicts
 from proxy.relay.handled_connection import Request
@@ -44,7 +44,7 @@ class HandlerLegs(LegMaker):
 class _Party(Handled):
     """What the request channel tells of a connection."""
 
-    def replied(self, request: Request, direction: i64, action: i64, throttle_ms: i64, body: Buffer) -> None:
+    def replied(self, request: Request, direction: i64, action: i64, throttle_ms: i64, body: Body) -> None:
         verdicts.replied(self, request, direction, action, throttle_ms, body)
         if self.held and self.pair is not None:
             verdicts.release_due(self)

@@ -3,18 +3,20 @@
 - *Requests* of one poll leave in one send, at its end (``_Tick``); what the socket does not take is the channel's pending send, and what comes
   meanwhile is kept and booked.
 - *The queue.* At most ``queue`` requests are under way: in the process, or on their way there. Who finds no room waits, and room goes to those who
-  wait in the order in which they came. A connection whose next frame was not read yet is given a *token*: its place is kept until it was asked, and
-  a poll longer, for what comes behind it must not overtake it, and who does not read must not keep the place.
+  wait in the order in which they came, for up to ``TURN`` frames that are here. A connection whose next frame was not read yet is given a *token*:
+  its place is kept until it was asked, and a poll longer, for what comes behind it must not overtake it, and who does not read must not keep it.
 - *Replies* of one read are told one after the other, and each connection that had any is asked once to write what they brought.
+- *Long replies* stay in the process until there is memory for them: each takes its turn, as a large frame that passes whole (``MEMORY.md``).
 - *Connections that end* with requests under way: their replies may come late, and are dropped, or never, for a handler may be cancelled. So what they
   have under way counts until the process's socket has taken that they are over, and no longer.
-- *The end* of the socket is the process's: every connection that belongs to it is told.
+- *The end* of the socket is the process's: every connection that belongs to it is told. The process may live all the same, and be given another.
 
 The process runs the user's code, and is not trusted: a reply to what was not asked ends the socket.
 """
 
 import abc
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from librt.strings import BytesWriter, read_i32_be
@@ -26,20 +28,25 @@ from proxy.handler import wire
 from proxy.network.channel import Channel
 from proxy.network.channel_sink import ChannelSink
 from proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, Account
-from proxy.network.run import Buffer, Run, held
+from proxy.network.run import Body, Buffer, Run, held
 from proxy.network.selector import Selector
 from proxy.network.timer import NEVER, Timer
 from proxy.network.write_half import WriteHalf
 from proxy.relay.handled_connection import HandledConnection, HandledParty, Handles, Load, Request
+from proxy.relay.long_replies import Asker, LongReplies, pieces_from
 
 __all__ = ["HandlerProcess", "ProcessOwner"]
 
 NO_LIMIT: Final = 1 << 31
 REFER_FROM: Final = 16384  # bodies from here on are not copied
 NOBODY: Final = -1
+TURN: Final = 16  # frames of one connection that are handed over before the next one's: its answers leave with one write
 SIZE: Final = 4  # of a record's size header
 HELLO: Final = wire.HELLO
 REPLY: Final = wire.REPLY
+REPLY_HEAD: Final = 44  # bytes of a reply before its body
+HELD: Final = wire.HELD
+LONG: Final = wire.LONG
 
 
 class ProcessOwner(abc.ABC):
@@ -65,6 +72,14 @@ class _Tick(Timer):
         self._process.tick()
 
 
+class _Asker(Asker):
+    def __init__(self, process: "HandlerProcess") -> None:
+        self._process: Final = process
+
+    def ask_for(self, connection: i64, direction: i64) -> None:
+        self._process.ask_for(connection, direction)
+
+
 class HandlerProcess(ChannelSink):
     """One handler process.
 
@@ -82,6 +97,8 @@ class HandlerProcess(ChannelSink):
         active: how many of them are not over.
         under_way: frames that it has, or will have.
         load: what it weighs here.
+        on_parted: is told that its socket is closed, and why; empty: the process closed it.
+        pool: of memory.
     """
 
     def __init__(self, owner: ProcessOwner, selector: Selector, account: Account, name: str, queue: i64) -> None:
@@ -92,12 +109,15 @@ class HandlerProcess(ChannelSink):
         self.active: i64 = 0
         self.under_way: i64 = 0
         self.load: Final = Load()
+        self.on_parted: Callable[[str], None] | None = None
+        self.pool: Final = account.pool
         self._owner: Final = owner
         self._selector: Final = selector
         self._account: Final = account
         self._queue: Final[i64] = queue
         self._waiting: Final[dict[int, HandledParty]] = {}  # oldest first; twice the id, and the direction
         self._turn: i64 = NOBODY  # whose it is of those who waited
+        self._turns: i64 = 0  # and for how many frames
         self._tokens: Final[dict[int, i64]] = {}  # likewise, and the poll in which each was given
         self._writer: Final = BytesWriter()
         self._pieces: list[Buffer] = []
@@ -106,6 +126,7 @@ class HandlerProcess(ChannelSink):
         self._closing: list[HandledConnection] = []  # with requests under way, and not told yet
         self._sending: list[HandledConnection] = []  # likewise, told in the send that is pending
         self._late: Final[deque[HandledConnection]] = deque()
+        self._long: Final = LongReplies(_Asker(self), self.pool, selector)
         self._tick: Final = _Tick(self)
 
     @property
@@ -120,6 +141,7 @@ class HandlerProcess(ChannelSink):
         key = 2 * connection + direction
         if self._tokens.pop(key, None) is not None:
             self._turn = key
+            self._turns = TURN
             self._arm()  # it may not come to a whole frame: then the place is another's
             return True
         if not self._waiting and self.under_way + i64(len(self._tokens)) < self._queue:
@@ -128,11 +150,14 @@ class HandlerProcess(ChannelSink):
         return False
 
     def takes(self, connection: i64, direction: i64, party: HandledParty) -> bool:
-        """Likewise whether a frame that is here may be handed over: those who wait stand before it, unless it is its turn, for one frame."""
+        """Likewise whether a frame that is here may be handed over: those who wait stand before it, unless it is its turn, for ``TURN`` frames."""
         key = 2 * connection + direction
-        if (key == self._turn or not self._waiting) and self.under_way < self._queue:
-            self._turn = NOBODY
-            return True
+        if self.under_way < self._queue:
+            if not self._waiting:
+                return True
+            if key == self._turn and self._turns > 0:
+                self._turns -= 1
+                return True
         self._waiting[key] = party
         return False
 
@@ -157,6 +182,7 @@ class HandlerProcess(ChannelSink):
         self.active -= 1
         self.leave(connection.id, 0)
         self.leave(connection.id, 1)
+        self._long.forget(connection.id)
         if connection.under_way == 0:
             self.connections.pop(int(connection.id), None)
         else:
@@ -189,6 +215,10 @@ class HandlerProcess(ChannelSink):
             if left <= 0:
                 break
         self._records += 1
+
+    def ask_for(self, connection: i64, direction: i64) -> None:
+        """There is memory for a reply that waits."""
+        self._write(wire.encode_send(connection, direction))
 
     # What is written.
 
@@ -280,6 +310,7 @@ class HandlerProcess(ChannelSink):
             key = next(iter(waiting))
             party = waiting.pop(key)
             self._turn = key
+            self._turns = TURN
             try:
                 if party.wake(key & 1):
                     tokens[key] = self._selector.polls
@@ -299,8 +330,7 @@ class HandlerProcess(ChannelSink):
         now_ns = self._selector.read_clock()
         try:
             if run.head is not None:
-                whole = b"".join([*run.head, run.data[: run.first]])
-                self._take(whole, 0, len(whole), now_ns, touched)
+                self._take_begun(run, run.head, now_ns, touched)
             data = run.data
             position = run.first
             while position < run.end:
@@ -310,13 +340,27 @@ class HandlerProcess(ChannelSink):
         except wire.WireError as error:
             raise InternalError(f"handler process {self.name}: {error}") from error
         finally:
-            channel.discard(run)
             for party in touched:
                 try:
                     party.flush()
                 except Exception as error:
                     party.crash(error)
+            channel.discard(run)  # not before: what is not out is booked where it waits by now
+            self._long.end_turns()
         self._wake()
+
+    def _take_begun(self, run: Run, head: list[Buffer], now_ns: i64, touched: dict[HandledParty, None]) -> None:
+        """The record whose beginning earlier reads gave. A long one is not put together: its bytes go on as they lie here."""
+        size = run.head_size + run.first
+        if size <= REPLY_HEAD + LONG:
+            whole = b"".join([*head, run.data[: run.first]])
+            self._take(whole, 0, size, now_ns, touched)
+            return
+        begin = run.prefix(REPLY_HEAD)
+        kind = i64(begin[SIZE])
+        if not self.handles or kind != REPLY:
+            raise wire.WireError(f"a record of kind {kind} and {size} bytes")
+        self._take_reply(begin, 0, size, now_ns, touched, pieces_from([*head, memoryview(run.data)[: run.first]], REPLY_HEAD))
 
     def _take(self, data: bytes, position: i64, end: i64, now_ns: i64, touched: dict[HandledParty, None]) -> None:
         """One record."""
@@ -326,7 +370,7 @@ class HandlerProcess(ChannelSink):
         if self.handles:
             if kind != REPLY:
                 raise wire.WireError(f"a record of kind {kind}")
-            self._take_reply(data, position, end, now_ns, touched)
+            self._take_reply(data, position, end, now_ns, touched, None)
             return
         if kind != HELLO:
             raise wire.WireError(f"a record of kind {kind} before HELLO")
@@ -335,14 +379,22 @@ class HandlerProcess(ChannelSink):
             self.handles[listener] = Handles(facts)
         self._owner.process_ready(self)
 
-    def _take_reply(self, data: bytes, position: i64, end: i64, now_ns: i64, touched: dict[HandledParty, None]) -> None:
+    def _take_reply(self, data: bytes, position: i64, end: i64, now_ns: i64, touched: dict[HandledParty, None], pieces: list[Buffer] | None) -> None:
+        """``pieces``: the body, where it is not in ``data``."""
         action, direction, throttle_ms, number, sequence, began_ns, ended_ns, begin = wire.read_reply(data, position, end)
         connection = self.connections.get(number)
+        key = 2 * i64(number) + direction
+        if end - begin > LONG:
+            self._long.came(key, end - begin)
         if connection is None:  # long over
             return
         queue = connection.requests if direction == 0 else connection.responses
         if not queue or queue[0].sequence != sequence:
             raise wire.WireError(f"a reply to frame {sequence} of connection {number}, which it was not asked for")
+        if action == HELD:
+            if connection.party is not None:
+                self._long.announce(key, wire.held_size(data, begin))
+            return
         request = queue.popleft()
         if not connection.released:
             self.under_way -= 1
@@ -354,9 +406,8 @@ class HandlerProcess(ChannelSink):
                 del self.connections[number]
             return
         touched[party] = None
-        body: Buffer = data[begin:end] if end - begin < REFER_FROM else memoryview(data)[begin:end]
         try:
-            party.replied(request, direction, action, throttle_ms, body)
+            party.replied(request, direction, action, throttle_ms, _body(data, begin, end) if pieces is None else pieces)
         except Exception as error:
             party.crash(error)
 
@@ -397,6 +448,7 @@ class HandlerProcess(ChannelSink):
         self._drop()
         self._waiting.clear()
         self._tokens.clear()
+        self._long.drop()
         self._owner.process_gone(self)
         for connection in list(self.connections.values()):
             party = connection.party
@@ -409,3 +461,16 @@ class HandlerProcess(ChannelSink):
                 except Exception as error:
                     party.crash(error)
         self.connections.clear()
+        on_parted, self.on_parted = self.on_parted, None
+        if on_parted is not None:
+            on_parted(self._why())
+
+    def _why(self) -> str:
+        channel = self.channel
+        if channel is None or channel.close_cause is Cause.PEER_CLOSED:
+            return ""
+        return channel.detail or f"{channel.close_cause}"
+
+
+def _body(data: bytes, begin: i64, end: i64) -> Body:
+    return data[begin:end] if end - begin < REFER_FROM else memoryview(data)[begin:end]

@@ -16,6 +16,7 @@ from proxy.handler import wire
 from proxy.network import mute
 from proxy.network.channel import Channel
 from proxy.network.connection_id import format_connection_id
+from proxy.network.framing import OK
 from proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, Account
 from proxy.network.run import Run, held, keep
 from proxy.relay import ending, losses, passing, tapping
@@ -244,7 +245,9 @@ def pump(leg: HandledLeg) -> None:
 def _may_hand_over(leg: HandledLeg) -> bool:
     if leg.waits or (leg.is_client and leg.handled.throttled) or leg.pair.state is CLOSING or leg.pair.state is CLOSED:
         return False
-    return leg.under_way < MOST if leg.handled.ordered else not leg.responses.pending
+    if leg.handled.ordered:  # what waits for the socket is to be out first: who does not read gets no more answers made
+        return leg.under_way < MOST and leg.awaits is None
+    return not leg.responses.pending
 
 
 def _hand_over(leg: HandledLeg, process: HandlerProcess, request: Request) -> None:
@@ -283,7 +286,8 @@ def follow(leg: HandledLeg) -> None:
     if channel is None or not channel.is_open or leg.pair.state is CLOSING:
         return
     ordered = leg.handled.ordered
-    if leg.waits or leg.backlog or (ordered and (leg.under_way >= MOST or leg.awaits is not None)):
+    refused = channel.read_half.receive.fault != OK and holds(leg)  # what is behind those frames is looked at when they are done with
+    if refused or leg.waits or leg.backlog or (ordered and (leg.under_way >= MOST or leg.awaits is not None)):
         _mute(leg, channel)
     elif channel.mute_causes & HANDLER and (ordered or leg.responses.apply(HandlerEvent.UNMUTE, channel.mute_causes) is NOT_MUTED):
         channel.unmute(HANDLER)

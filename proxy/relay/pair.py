@@ -288,6 +288,7 @@ class Pair:
         reason: of the last administrative mute.
         draining: it is to end as soon as nothing is under way.
         drain_until_ns: and at this time at the latest; 0: there is no drain.
+        drain_detail: why, where it is not the whole proxy that drains.
         owner: who keeps it.
         attempt: of the upstream, while one goes on; ``tried`` is what has failed before it (``opening``).
         login: to the upstream, while attempts go on (``opening``).
@@ -314,6 +315,7 @@ class Pair:
         self.reason: str = ""
         self.draining: bool = False
         self.drain_until_ns: i64 = 0
+        self.drain_detail: str = ""
         self.owner: Final = owner
         self.attempt: Attempt | None = None
         self.tried: Tried | None = None

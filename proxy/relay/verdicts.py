@@ -17,7 +17,8 @@ from proxy.cause import Cause
 from proxy.handler import wire
 from proxy.network import mute
 from proxy.network.framing import Framing
-from proxy.network.run import Buffer, Run
+from proxy.network.run import Body, Buffer, Run
+from proxy.network.translation import holds
 from proxy.relay import ending, handling, passing
 from proxy.relay.handled_connection import Request
 from proxy.relay.handled_pair import Handled, HandledLeg, HeldAnswer, Outgoing
@@ -46,7 +47,16 @@ FAILED: Final = wire.FAILED
 
 
 class UnfitError(Exception):
-    """What a handler answered cannot be sent; the text is for the log."""
+    """What a handler answered cannot be sent; the text is for the log.
+
+    Attributes:
+        cause, side: of the end.
+    """
+
+    def __init__(self, text: str, cause: Cause = Cause.HANDLER_FAILED, side: str = "internal") -> None:
+        super().__init__(text)
+        self.cause: Final = cause
+        self.side: Final = side
 
 
 class _ThrottleTimer(PairTimer):
@@ -64,7 +74,7 @@ class _ThrottleTimer(PairTimer):
             ending.crash(pair, error)
 
 
-def replied(handled: Handled, request: Request, direction: i64, action: i64, throttle_ms: i64, body: Buffer) -> None:
+def replied(handled: Handled, request: Request, direction: i64, action: i64, throttle_ms: i64, body: Body) -> None:
     """A frame is handled: see ``HandledParty``. What goes out is written by ``flush``."""
     leg = handled.leg(direction)
     leg.under_way -= 1
@@ -83,17 +93,17 @@ def replied(handled: Handled, request: Request, direction: i64, action: i64, thr
     except UnfitError as error:
         if leg.pair.route.upstream is not None:
             leg.dropped_bytes += request.size
-        ending.end(leg.pair, Cause.HANDLER_FAILED, str(error), "internal")
+        ending.end(leg.pair, error.cause, str(error), error.side)
     finally:
         if run is not None and not goes_on:
             handling.release(leg, request.booked)
 
 
-def _obey(leg: HandledLeg, request: Request, run: Run | None, action: i64, body: Buffer) -> bool:
+def _obey(leg: HandledLeg, request: Request, run: Run | None, action: i64, body: Body) -> bool:
     """Do what a reply says; whether what is booked for the frame goes along."""
     has_upstream = leg.pair.route.upstream is not None
     if action == FAILED:
-        raise UnfitError(bytes(body).decode("utf-8", "replace") or "the handler failed")
+        raise UnfitError(b"".join(_pieces(body)).decode("utf-8", "replace") or "the handler failed")
     if action == CLOSE:
         ending.end(leg.pair, Cause.HANDLER_CLOSED, "", "internal")
     elif action == ANSWER:
@@ -136,27 +146,28 @@ def _pass_on(leg: HandledLeg, request: Request, run: Run) -> None:
     if translation is not None:
         sent = passing.translate(translation, run)
         if translation.stopped_at >= 0:
-            raise UnfitError(f"a body holds what ends a frame in {translation.target.name}, which the other side speaks")
+            text = f"a body holds what ends a frame in {translation.target.name}, which the other side speaks"
+            raise UnfitError(text, Cause.WRONG_PROTOCOL, _side(leg.is_client))
     _emit(leg, _other(leg), sent, request.booked, passes=True)
 
 
-def _replace(leg: HandledLeg, request: Request, run: Run, body: Buffer) -> None:
+def _replace(leg: HandledLeg, request: Request, run: Run, body: Body) -> None:
     """A frame of the handler's goes on in the place of one."""
     target = _other(leg)
     out = target.channel
     if out is None:
         raise UnfitError("the other side is gone")
-    made = make_frame(run.framing, out.options.framing, body, request.others)
+    made = make_frame(run.framing, out.options.framing, body, request.others, target.is_client)
     _pair_anew(leg, request, made)
     _emit(leg, target, made, 0, passes=False)
 
 
-def _answer(leg: HandledLeg, request: Request, body: Buffer) -> None:
+def _answer(leg: HandledLeg, request: Request, body: Body) -> None:
     """A frame of the handler's goes to the client."""
     handled, pair, channel = leg.handled, leg.pair, leg.channel
     assert channel is not None, "its frame was read"
     framing = channel.options.framing
-    made = make_frame(framing, framing, body, request.others)
+    made = make_frame(framing, framing, body, request.others, True)
     pairing = pair.pairing
     if pair.route.upstream is None:
         _send_answer(handled, made, 0, withheld=request.withheld)
@@ -213,7 +224,7 @@ def _tap_answer(pair: Pair, upstream: HandledLeg, run: Run, now_ns: i64, *, with
     header, size = run.first_sizes()
     body = b"".join(run.pieces())[header : header + size]
     framing = channel.options.framing
-    seen = make_frame(framing, framing, body, framing.fill)
+    seen = make_frame(framing, framing, body, framing.fill, False)
     if upstream.look is not None:
         seen = upstream.look.frames(seen)
     capture_ns = now_ns + pair.owner.wall_offset_ns
@@ -258,27 +269,44 @@ def _pair_anew(leg: HandledLeg, request: Request, made: Run | None) -> None:
 # What is written.
 
 
-def make_frame(source: Framing, target: Framing, body: Buffer, others: bytes) -> Run:
-    """A frame in ``target``, made from one in ``source`` whose header had these other bytes.
+def make_frame(source: Framing, target: Framing, body: Body, others: bytes, to_client: bool) -> Run:
+    """A frame in ``target``, which the client speaks or the upstream, made from one in ``source`` whose header had these other bytes.
 
     Raises:
         UnfitError: the body is too long for it, or holds what ends a frame.
     """
-    size: i64 = len(body)
+    size: i64 = 0
+    bodies = _pieces(body)
+    for piece in bodies:
+        size += len(piece)
     if size > target.max_body:
-        raise UnfitError(f"the handler's frame of {size} bytes does not fit {target.name}, which has room for {target.max_body}")
-    if target.tail != 0 and bytes(body).find(target.delimiter) >= 0:
-        raise UnfitError(f"the handler's frame holds what ends one in {target.name}")
+        text = f"the handler's frame of {size} bytes exceeds the limit of {target.max_body}, the most that {target.name} can say"
+        raise UnfitError(text, Cause.FRAME_TOO_LARGE, _side(to_client))
+    if target.tail != 0 and holds(bodies, target.delimiter):
+        raise UnfitError(f"the handler's frame holds what ends one in {target.name}", Cause.WRONG_PROTOCOL, _side(to_client))
     keeps = source is target or (target.keeps and source.others == target.others)
     writer = BytesWriter()
     target.write_header(writer, size, others if keeps else target.fill)
-    if size < REFER_FROM or target.tail != 0:
-        writer.write(body if isinstance(body, bytes) else bytes(body))
+    if size < REFER_FROM:
+        for piece in bodies:
+            writer.write(piece if isinstance(piece, bytes) else bytes(piece))
         writer.write(target.delimiter)
         data = writer.getvalue()
         return Run(None, 0, data, 0, i64(len(data)), 1, 0, 0, target)
     header = writer.getvalue()
-    return Run([header, body], i64(len(header)) + size, b"", 0, 0, 1, 0, 0, target)
+    if target.tail != 0:
+        # how its frames are taken apart wants the end of a line, and no header, in one piece
+        bodies.append(target.delimiter)
+        return Run(None, 0, b"".join(bodies), 0, size + target.tail, 1, 0, 0, target)
+    return Run([header, *bodies], i64(len(header)) + size, b"", 0, 0, 1, 0, 0, target)
+
+
+def _side(is_client: bool) -> str:
+    return "downstream" if is_client else "upstream"
+
+
+def _pieces(body: Body) -> list[Buffer]:
+    return [*body] if isinstance(body, list) else [body]
 
 
 def flush(handled: Handled) -> None:

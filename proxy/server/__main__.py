@@ -21,6 +21,7 @@ from proxy.relay.drain import Drain
 from proxy.relay.pair import LegMaker
 from proxy.relay.publisher import CellReserve, Publisher
 from proxy.relay.relay import Relay
+from proxy.relay.retirement import Retirement
 from proxy.server.heap import Heap
 from proxy.server.link import LinkReader, encode
 from proxy.server.loop import Loop, Watcher
@@ -102,8 +103,9 @@ def _build(message: StartMessage, slot: int, cells_fd: int, sockets: tuple[socke
     relay = Relay(ConnectionIds(slot, message["generation"]), settings.counters, watcher, rules, tap, _handler_legs(settings))
     selector = Selector(clock, pool)
     relay.pairs.attach(selector)
-    settings.attach(relay, tap)
-    drain = Drain(selector, clock, relay.pairs.open, watcher, config.drain.quiet_ms * 1_000_000)
+    quiet_ns = config.drain.quiet_ms * 1_000_000
+    settings.attach(relay, tap, Retirement(selector, clock, relay.pairs.open, quiet_ns, config.drain.timeout_ms * 1_000_000))
+    drain = Drain(selector, clock, relay.pairs.open, watcher, quiet_ns)
     command, handover, wakeup = sockets
     return Loop(
         relay=relay,

@@ -25,7 +25,7 @@ from proxy.relay.route import Route
 from proxy.server.closed import encode_closed
 from proxy.server.commands import Commands
 from proxy.server.link import HANDLER_PROCESS, Handover, LinkError, LinkReader, LinkWriter, receive_handover
-from proxy.server.messages import ClosedNotice, DemandNotice, EventRow
+from proxy.server.messages import ClosedNotice, DemandNotice, EventRow, PartedNotice
 from proxy.server.pair_rows import closed_row, demand_row, refused_row
 from proxy.server.protocol import event_notice
 from proxy.server.rows import ClosedRow, HandoverFailedRow
@@ -250,18 +250,31 @@ class ControlLink:
     def _take_over_process(self, handover: Handover, descriptor: int) -> None:
         """A socket to a handler process, whose slot and generation stand where a connection has its peer."""
         requests = self._settings.requests
-        if requests is None or descriptor < 0:
+        if requests is None:
             if descriptor >= 0:
                 os.close(descriptor)
-            reason = "no listener has a handler" if requests is None else "no descriptor to be had"
-            self.log("handover_failed", HandoverFailedRow(error=f"handler process {handover.peer}: {reason}"))
+            self.log("handover_failed", HandoverFailedRow(error=f"handler process {handover.peer}: no listener has a handler"))
+            return
+        if descriptor < 0:
+            self._not_joined(handover, "no descriptor to be had")
             return
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, descriptor)
         try:
-            requests.take_over(sock, handover.peer)
+            process = requests.take_over(sock, handover.peer)
         except OSError as error:
             sock.close()
-            self.log("handover_failed", HandoverFailedRow(error=f"handler process {handover.peer}: {error}"))
+            self._not_joined(handover, str(error))
+        else:
+            process.on_parted = lambda why: self._parted(handover, why)
+
+    def _not_joined(self, handover: Handover, reason: str) -> None:
+        self.log("handover_failed", HandoverFailedRow(error=f"handler process {handover.peer}: {reason}"))
+        self._parted(handover, reason)
+
+    def _parted(self, handover: Handover, error: str) -> None:
+        """A handler process is not joined with this one any more, or was not; unless this one ends, they are to be joined again."""
+        if self._takes_over and not self._finishing:
+            self.reply(PartedNotice(type="parted", pair=handover.accepted_ns, error=error))
 
     def _refuse(self, handover: Handover, route: Route, cause: Cause, detail: str) -> None:
         """A connection that cannot be taken over ends with its row, like every other."""

@@ -1,12 +1,12 @@
 """The messages between control and a handler process.
 
 It has the same link as a processor, and says less: it starts with ``start {wire, slot, generation, node, handlers, path, upstreams}``, answers
-``ready {wire, pid, handlers}`` or ``failed {error}``, and tells ``beat`` (four times a second) and ``log`` until it is told ``stop``.
+``ready {wire, pid, handlers}`` or ``failed {error}``, and tells ``beat`` (four times a second), ``log`` and ``parted`` until it is told ``stop``.
 """
 
 from typing import Literal, TypedDict
 
-from proxy.server.messages import LogNotice
+from proxy.server.messages import LogNotice, PartedNotice
 
 __all__ = ["BeatNotice", "HandlerFacts", "HandlerNotice", "HandlerReadyMessage", "HandlerStartMessage"]
 
@@ -66,4 +66,4 @@ class BeatNotice(TypedDict):
     queued: int
 
 
-HandlerNotice = BeatNotice | LogNotice
+HandlerNotice = BeatNotice | LogNotice | PartedNotice

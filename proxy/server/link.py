@@ -161,7 +161,8 @@ class Handover(NamedTuple):
     """The facts of one accepted connection.
 
     Attributes:
-        accepted_ns: of the monotonic clock; no two connections of one control process have the same.
+        accepted_ns: of the monotonic clock; no two connections of one control process have the same, and no two pairs of sockets between a
+            processor and a handler process, whose ends have the same.
         family: of the socket, AF_INET, AF_INET6 or AF_UNIX.
         listener: name of the listener that accepted it.
         peer: the client, ``host:port``, or ``unix:`` for a Unix socket.

@@ -24,9 +24,10 @@ that. Where ``listener`` chose them, those whose turn did not come are undone.
 
 Anything else, and what cannot be read, is answered with ``error {error}``; so is a list that the end of the processor cut short.
 
-Unasked, a processor tells ``closed`` (rows: see ``closed``), ``log {level, event, fields}`` (``protocol.EVENTS``), ``drained``, and
-``demand {demands}``: ten times a second, what is asked of the rates, where several processors share them; and ``question {number, desk, kind, row}``:
-what an authenticator has to ask (``question_rows``), to which control says ``answer``, unless ``forget {number}`` comes first.
+Unasked, a processor tells ``closed`` (rows: see ``closed``), ``log {level, event, fields}`` (``protocol.EVENTS``), ``drained``,
+``demand {demands}``: ten times a second, what is asked of the rates, where several processors share them, ``parted {pair, error}``, and
+``question {number, desk, kind, row}``: what an authenticator has to ask (``question_rows``), to which control says ``answer``, unless
+``forget {number}`` comes first.
 
 What a handler process is told and tells is in ``handler_messages``.
 
@@ -48,6 +49,7 @@ from proxy.server.rows import (
     TapIncompleteRow,
     TapRuleOffRow,
 )
+from proxy.server.store_rows import StoresRow
 
 __all__ = [
     "AbortCommand",
@@ -79,6 +81,7 @@ __all__ = [
     "ListReply",
     "LogNotice",
     "Notice",
+    "PartedNotice",
     "PartsCommand",
     "PartsReply",
     "PrepareCommand",
@@ -107,7 +110,7 @@ class StartMessage(TypedDict):
         config: of ``proxy.config.model.to_wire``.
         share: bytes of the memory pool.
         part: millionths of each rate, until ``parts`` says otherwise; without it all of it.
-        files: certificates, keys and authorities by path, as latin-1; without it they are read from the disk.
+        stores: of all that speak TLS; without it their files are read from the disk.
     """
 
     type: Literal["start"]
@@ -119,7 +122,7 @@ class StartMessage(TypedDict):
     share: int
     endpoints: Endpoints
     part: NotRequired[int]
-    files: NotRequired[dict[str, str]]
+    stores: NotRequired[StoresRow]
 
 
 class ReadyMessage(TypedDict):
@@ -148,6 +151,7 @@ class Change(TypedDict, total=False):
         max_receive_size: bytes by listener.
         limits: all quotas, in place of all that were.
         share: bytes of the memory pool.
+        stores: of certificates, those that take the place of others.
         tap_rules: all of them, of ``proxy.config.model.rules_to_wire``; ``tap_rule`` names the one that was changed, which is on again.
     """
 
@@ -155,6 +159,7 @@ class Change(TypedDict, total=False):
     limits: LimitsRow
     share: int
     endpoints: Endpoints
+    stores: StoresRow
     tap_rules: list[dict[str, Any]]
     tap_rule: str
 
@@ -431,6 +436,19 @@ class DemandNotice(TypedDict):
     demands: list[DemandRow]
 
 
+class PartedNotice(TypedDict):
+    """A processor and a handler process are not joined any more, though both live: either says so of its end of the pair of sockets.
+
+    Attributes:
+        pair: its number, ``Handover.accepted_ns``.
+        error: why; empty: the other end was closed.
+    """
+
+    type: Literal["parted"]
+    pair: int
+    error: str
+
+
 class QuestionNotice(TypedDict):
     """What an authenticator asks.
 
@@ -454,5 +472,5 @@ class ForgetNotice(TypedDict):
     number: int
 
 
-Notice = ClosedNotice | LogNotice | DrainedNotice | DemandNotice | QuestionNotice | ForgetNotice
+Notice = ClosedNotice | LogNotice | DrainedNotice | DemandNotice | PartedNotice | QuestionNotice | ForgetNotice
 EventRow = EndpointDownRow | EndpointUpRow | HandlerRaisedRow | HandoverFailedRow | InternalErrorRow | TapIncompleteRow | TapRuleOffRow

@@ -45,7 +45,7 @@ def _tls(channel: Channel | None) -> TlsRow | None:
     identity = None if channel is None else channel.identity
     if identity is None or not identity.version:
         return None
-    return TlsRow(version=identity.version, cipher=identity.cipher)
+    return TlsRow(version=identity.version, cipher=identity.cipher, certificate=identity.shown)
 
 
 def _state(pair: Pair) -> str:

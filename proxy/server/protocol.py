@@ -39,6 +39,7 @@ from proxy.server.messages import (
     ListReply,
     LogNotice,
     Notice,
+    PartedNotice,
     PartsCommand,
     PartsReply,
     PrepareCommand,
@@ -139,8 +140,8 @@ def _by_type(*declared: Any) -> dict[str, Any]:
     return {word: each for each in declared for word in typing.get_args(each.__annotations__["type"])}
 
 
-NOTICES: Final = _by_type(ClosedNotice, LogNotice, DrainedNotice, DemandNotice, QuestionNotice, ForgetNotice)
-HANDLER_NOTICES: Final = _by_type(BeatNotice, LogNotice)
+NOTICES: Final = _by_type(ClosedNotice, LogNotice, DrainedNotice, DemandNotice, PartedNotice, QuestionNotice, ForgetNotice)
+HANDLER_NOTICES: Final = _by_type(BeatNotice, LogNotice, PartedNotice)
 """Of a handler process."""
 _COMMANDS: Final = _by_type(*typing.get_args(Command))
 REPLIES: Final = {

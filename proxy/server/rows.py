@@ -27,10 +27,15 @@ __all__ = [
 
 
 class TlsRow(TypedDict):
-    """What a handshake came to."""
+    """What a handshake came to.
+
+    Attributes:
+        certificate: the fingerprint of the one that the client was shown; empty: not known.
+    """
 
     version: str
     cipher: str
+    certificate: str
 
 
 class TrafficRow(TypedDict):

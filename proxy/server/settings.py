@@ -1,12 +1,13 @@
-"""What the ``start`` message becomes: routes with their limits, TLS contexts and endpoints, and the changes that may be made to them.
+"""What the ``start`` message becomes: routes with their limits, TLS stores and endpoints, and the changes that may be made to them.
 
 A change is prepared (judged against what is in force now), then committed or aborted; one at a time. Everything it may name exists from the
-start: limits, the pool's share, endpoints, quotas, the tap.
+start: limits, the pool's share, endpoints, quotas, the tap, stores of certificates.
 """
 
 import socket
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
+from proxy.auth import factories
 from proxy.cells import LISTENER_BLOCK
 from proxy.config.address import parse_address
 from proxy.config.limits import LimitsInForce, limits_from_wire
@@ -30,17 +31,20 @@ from proxy.errors import ConfigError
 from proxy.network.framing import Framing
 from proxy.network.framings import framing_of
 from proxy.network.memory_pool import MemoryPool
-from proxy.network.options import ChannelOptions, TlsSettings
+from proxy.network.options import ChannelOptions
 from proxy.network.receive import NEVER_CUT, ReceiveLimit
 from proxy.relay.bucket import WHOLE
 from proxy.relay.counters import Counters
 from proxy.relay.handler_metrics import HandlerMetrics
 from proxy.relay.relay import Relay
+from proxy.relay.retirement import Retirement
 from proxy.relay.route import Route
 from proxy.relay.upstream import Endpoint, Upstream
 from proxy.server.limit_rows import LimitsRow
 from proxy.server.messages import Change, StartMessage
 from proxy.server.protocol import change_fault
+from proxy.server.store_rows import listener_owner, upstream_owner
+from proxy.server.stores import MadeStore, Stores
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter
 
@@ -53,7 +57,6 @@ if TYPE_CHECKING:
 __all__ = ["ChangeError", "Settings"]
 
 Address = list[str | int]  # one of ``messages.Endpoints``
-Files = dict[str, bytes] | None
 NS_PER_MS: Final = 1_000_000
 KAFKA_HEAD: Final = 131_200  # what pairing may have to see of a request: as much as it looks at, see ``proxy.relay.pairing``
 
@@ -66,6 +69,7 @@ class _Prepared(NamedTuple):
     endpoints: dict[str, list[Endpoint]]
     rules: TapRules | None
     limits: LimitsInForce | None
+    stores: dict[str, MadeStore]
 
 
 class ChangeError(Exception):
@@ -105,8 +109,7 @@ class Settings:
         self.pool: Final = pool
         self.counters: Final = Counters([item.name for item in self.config.listeners], [item.name for item in self.config.upstreams])
         self._upstream_configs: Final = {item.name: item for item in self.config.upstreams}
-        self._files: Final = _files(message)
-        self._tls: Final = {item.name: _client_tls(item, self._files) for item in self.config.upstreams}
+        self._stores: Final = Stores(self.config, message.get("stores"))
         self._framings: Final[dict[HeaderConfig, Framing]] = {}
         self._upstream_limits: Final = {item.name: ReceiveLimit(item.max_receive_size) for item in self.config.upstreams}
         given = message.get("endpoints") or {}
@@ -127,11 +130,15 @@ class Settings:
         self._prepared: _Prepared | None = None
         self._relay: Relay | None = None
         self._tap: TapWriter | None = None
+        self._retirement: Retirement | None = None
         self._part: Final = message.get("part", WHOLE)
         self._set_largest()
 
-    def attach(self, relay: Relay, tap: TapWriter | None) -> None:
-        """Name those whose rules and quotas may change, and the log of what they record; without a log rules cannot change."""
+    def attach(self, relay: Relay, tap: TapWriter | None, retirement: Retirement | None = None) -> None:
+        """Name those whose rules and quotas may change, the log of what they record (without one rules cannot change), and who ends connections whose
+        certificate was replaced.
+        """
+        self._retirement = retirement
         self._relay = relay
         self._tap = tap
         if self.requests is not None:
@@ -142,15 +149,7 @@ class Settings:
 
     def _route(self, listener: ListenerConfig) -> Route:
         counters = self.counters.listeners[listener.name]
-        tls = listener.tls
         times = listener.timeouts
-        context = None
-        if tls is not None:
-            from proxy.network.tls_context import server_context  # it loads OpenSSL
-
-            context = server_context(
-                tls.certificate, tls.key, client_auth=tls.client_auth, client_ca=tls.client_ca, min_version=tls.min_version, files=self._files
-            )
         upstream = None if listener.upstream is None else self._upstream_configs[listener.upstream]
         speaks = self._framing(listener)
         onward = speaks if upstream is None else self._framing(upstream)
@@ -163,8 +162,8 @@ class Settings:
             idle_ns=times.idle_ms * NS_PER_MS,
             stall_ns=times.stall_ms * NS_PER_MS,
             min_rate=listener.min_rate,
-            tls=None if context is None else TlsSettings(context, server_side=True),
-            authenticators=self._authenticators(listener),
+            tls=self._stores.listener(listener.name),
+            authenticators=factories.of_clients(listener, self._sasl(listener)),
             account=self._accounts[listener.name],
             cut_from=_cut_from(forwarding_of(listener).requests),
             first_piece=0 if listener.protocol == "framed" else KAFKA_HEAD,
@@ -186,8 +185,8 @@ class Settings:
             logins=None if upstream is None else self._logins[upstream.name],
         )
 
-    def _authenticators(self, listener: ListenerConfig) -> "AuthenticatorFactory | None":
-        """What finds out who a listener's clients are; None: the channel's own way, which is their certificate."""
+    def _sasl(self, listener: ListenerConfig) -> "AuthenticatorFactory | None":
+        """What asks a listener's clients who they are; None: it does not."""
         sasl = listener.sasl
         if sasl is None or self.credentials is None:
             return None
@@ -213,7 +212,6 @@ class Settings:
 
     def _upstream_options(self, listener: ListenerConfig, upstream: UpstreamConfig) -> dict[str, ChannelOptions]:
         """The options of channels to an upstream, by the server name of the endpoint."""
-        context = self._tls[upstream.name]
         speaks, onward = self._framing(upstream), self._framing(listener)
         names = {_server_name(upstream, _host(endpoint)) for endpoint in upstream.endpoints}
         return {
@@ -224,7 +222,8 @@ class Settings:
                 handshake_timeout_ns=upstream.timeouts.connect_ms * NS_PER_MS,
                 stall_ns=listener.timeouts.stall_ms * NS_PER_MS,
                 min_rate=listener.min_rate,
-                tls=None if context is None else TlsSettings(context, server_side=False, server_name=name),
+                tls=self._stores.upstream(upstream.name, name),
+                authenticators=factories.of_upstream(upstream),
                 account=self._accounts[listener.name],
                 cut_from=_cut_from(forwarding_of(listener).responses),
                 framing=speaks,
@@ -276,10 +275,12 @@ class Settings:
             raise ChangeError(f"no upstream {', '.join(sorted(unknown))}")
         try:
             fresh = {name: _endpoints(self._upstream_configs[name], rows) for name, rows in endpoints.items()}
+            stores = self._stores.prepare(change["stores"]) if "stores" in change else {}
         except ConfigError as error:
             raise ChangeError(str(error)) from error
         rules = self._rules(change["tap_rules"]) if "tap_rules" in change else None
-        self._prepared = _Prepared(change_id, change, fresh, rules, self._quotas(change["limits"]) if "limits" in change else None)
+        limits_in_force = self._quotas(change["limits"]) if "limits" in change else None
+        self._prepared = _Prepared(change_id, change, fresh, rules, limits_in_force, stores)
 
     def _quotas(self, row: LimitsRow) -> LimitsInForce:
         """Quotas, ready to be asked."""
@@ -337,7 +338,25 @@ class Settings:
             self._relay.put_rules(prepared.rules)
         if prepared.limits is not None and self._relay is not None:
             self._relay.pairs.quotas.set_limits(prepared.limits)
+        self._put_stores(prepared.stores)
         return True
+
+    def _put_stores(self, made: dict[str, MadeStore]) -> None:
+        """Have new connections begin with these."""
+        if not made:
+            return
+        self._stores.put(made)
+        max_ages = {item.name: item.tls.max_age_ms * NS_PER_MS for item in self.config.listeners if item.tls is not None}
+        for name, route in self.routes.items():
+            if listener_owner(name) in made:
+                old = route.options.tls
+                route.options.tls = self._stores.listener(name)
+                if old is not None and self._retirement is not None:
+                    self._retirement.replaced(route, old.number, max_ages[name])
+            upstream = None if route.upstream is None else route.upstream.name
+            if upstream is not None and upstream_owner(upstream) in made:
+                for server_name, options in route.upstream_options.items():
+                    options.tls = self._stores.upstream(upstream, server_name)
 
     def abort(self, change_id: int) -> None:
         """Forget the prepared change; harmless when it is another."""
@@ -367,21 +386,6 @@ def _credentials(config: ProxyConfig) -> "Credentials | None":
 
 def _cut_from(forward: Forward) -> int:
     return CUT_ABOVE if forward == "cut_through" else NEVER_CUT
-
-
-def _files(message: StartMessage) -> Files:
-    """Certificates, keys and authorities as control read them at its start; none: they are read here."""
-    files = message.get("files")
-    return None if files is None else {path: text.encode("latin-1") for path, text in files.items()}
-
-
-def _client_tls(upstream: UpstreamConfig, files: Files) -> Any:
-    tls = upstream.tls
-    if tls is None:
-        return None
-    from proxy.network.tls_context import client_context  # it loads OpenSSL
-
-    return client_context(ca=tls.ca, certificate=tls.certificate, key=tls.key, min_version=tls.min_version, files=files)
 
 
 def _endpoints(upstream: UpstreamConfig, rows: list[Address]) -> list[Endpoint]:

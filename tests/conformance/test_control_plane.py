@@ -140,6 +140,7 @@ def test_what_there_is(stage: Stage) -> None:
         assert listener.forwarding == Forwarding()
         assert [item.name for item in await plane.list_upstreams()] == ["u"]
         assert plane.handler_processes() == []
+        assert (await plane.list_certificates(), await plane.reload()) == ([], []), "nothing here speaks TLS"
         assert (plane.health().started, plane.health().alive, plane.health().ready) == (True, True, True)
         assert [slot for slot, _ in plane.cells] == [0, 1]
         assert plane.config.node == "test"

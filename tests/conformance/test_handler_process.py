@@ -90,6 +90,7 @@ class Process:
         self.reader = LinkReader()
         self.notices: list[Row] = []
         self.wired: list[Wired] = []
+        self.pair = 0
 
     def post(self, message: Any) -> None:
         self.commands.sendall(encode(message))
@@ -113,11 +114,18 @@ class Process:
                 self.notices.append(judged(message))  # type: ignore[operator]
 
     def join(self, peer: str = "0.9") -> Wired:
+        """Join it with a processor; ``pair`` is the number from then on."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.pair = time.monotonic_ns()
         with theirs:
-            assert send_handover(self.handover, Handover(time.monotonic_ns(), int(socket.AF_UNIX), HANDLER_PROCESS, peer), theirs.fileno())
+            assert send_handover(self.handover, Handover(self.pair, int(socket.AF_UNIX), HANDLER_PROCESS, peer), theirs.fileno())
         self.wired.append(Wired(ours))
         return self.wired[-1]
+
+    def told(self, kind: str) -> Row:
+        """The next notice of a type."""
+        self.until(lambda: any(notice["type"] == kind for notice in self.notices))
+        return self.notices.pop(next(index for index, notice in enumerate(self.notices) if notice["type"] == kind))
 
     def close(self) -> None:
         for wired in self.wired:
@@ -206,6 +214,34 @@ def test_a_processor_that_goes_costs_nobody_else(process: Process, when: str) ->
     other.open(6)
     other.ask(6, 0, b"x")
     assert other.reply() == (ANSWER, 6, 0, b"x")
+
+
+def test_what_no_processor_sends_ends_that_socket_and_control_hears_which_and_why(process: Process) -> None:
+    wired = process.join("0.9")
+    wired.hello()
+    wired.sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    parted = process.told("parted")
+    assert (parted["pair"], "no record is of kind 47" in parted["error"]) == (process.pair, True)
+    with pytest.raises((EOFError, ConnectionError)):
+        wired.record()
+    again = process.join("0.9")  # as control does then
+    again.hello()
+    again.open(5)
+    again.ask(5, 0, b"x")
+    assert again.reply() == (ANSWER, 5, 0, b"x")
+
+
+def test_a_socket_that_did_not_arrive_is_told_and_another_is_taken(process: Process) -> None:
+    process.handover.send(b"%d 1 @handler 0.9" % 77)
+    assert process.told("parted") == {"type": "parted", "pair": 77, "error": "its descriptor was lost"}
+    process.join("0.9").hello()
+
+
+def test_a_processor_that_goes_is_not_told(process: Process) -> None:
+    """Its own end is what control hears of."""
+    process.join("0.9").sock.close()
+    process.handover.send(b"%d 1 @handler 0.9" % 78)
+    assert process.told("parted")["pair"] == 78
 
 
 def test_stop_ends_it_and_the_processors_see_the_end(process: Process) -> None:

@@ -15,7 +15,7 @@ import pytest
 from control.fleet.processor import COMMAND
 from proxy.cells import CellLayout, CellReader, create
 from proxy.config.model import MIB, ProxyConfig, TapConfig, TapRule, rules_to_wire, to_wire
-from proxy.handler.wire import WIRE, HandlerFacts, Hello, encode_hello
+from proxy.handler.wire import WIRE, HandlerFacts, Hello, encode_closed, encode_hello
 from proxy.network.connection_id import format_connection_id
 from proxy.server.closed import decode_closed
 from proxy.server.link import HANDLER_PROCESS, Handover, LinkReader, encode, send_handover
@@ -64,6 +64,8 @@ class Processor:
         self.asked = 0
         self.open: defaultdict[int, deque[str]] = defaultdict(deque)  # what was asked under an id and is not answered
         self.accepted_ns = 0
+        self.pair = 0
+        self.heard = 0  # of what was told of handler processes
         self.clients: list[socket.socket] = []
         self.endpoints = {"u": [["127.0.0.1", int(socket.AF_INET), "127.0.0.1", upstream.port]]}
 
@@ -138,6 +140,24 @@ class Processor:
         ours.sendall(frame(b"hello"))
         assert ours.recv(100) == frame(b"hello")
         return ours
+
+    def join(self, name: str) -> socket.socket:
+        """A handler process's end of a socket to it, which has greeted it; ``pair`` is the number from then on."""
+        ours, theirs = socket.socketpair()
+        self.clients.append(ours)
+        ours.settimeout(10)
+        self.pair = time.monotonic_ns()
+        with theirs:
+            assert send_handover(self.handover, Handover(self.pair, int(socket.AF_UNIX), HANDLER_PROCESS, name), theirs.fileno())
+        facts = HandlerFacts(ordered_pipelining=True, directions=["request", "response"])
+        ours.sendall(encode_hello(Hello(wire=WIRE, slot=0, handlers={"a": facts})))
+        return ours
+
+    def parted(self) -> Row:
+        """What it says next of a handler process that it is not joined with any more."""
+        self.heard += 1
+        self.until(lambda: sum(notice["type"] == "parted" for notice in self.notices) >= self.heard)
+        return [notice for notice in self.notices if notice["type"] == "parted"][self.heard - 1]
 
     def gauge(self, name: str, *values: str) -> int:
         return self.counts.cell(f"framegate.{name}", *values)
@@ -406,17 +426,7 @@ def test_a_socket_to_a_handler_process_is_no_connection_and_ends_with_either_of_
     processor = Processor(KINDS[kind].make(), upstream, fleet.fleet_config(1, handler=fleet.ECHO))
     try:
         processor.start()
-        ends = []
-        for generation in (7, 8):
-            ours, theirs = socket.socketpair()
-            ours.settimeout(10)
-            with theirs:
-                assert send_handover(
-                    processor.handover, Handover(time.monotonic_ns(), int(socket.AF_UNIX), HANDLER_PROCESS, f"0.{generation}"), theirs.fileno()
-                )
-            facts = HandlerFacts(ordered_pipelining=True, directions=["request", "response"])
-            ours.sendall(encode_hello(Hello(wire=WIRE, slot=0, handlers={"a": facts})))
-            ends.append(ours)
+        ends = [processor.join(f"0.{generation}") for generation in (7, 8)]
         assert processor.ask(type="list")["rows"] == []
         assert (processor.gauge("connection.accepted", "a"), processor.gauge("connection.active", "downstream", "a")) == (0, 0)
         ends.pop().close()
@@ -426,6 +436,31 @@ def test_a_socket_to_a_handler_process_is_no_connection_and_ends_with_either_of_
         with contextlib.suppress(ConnectionResetError):  # when it has not read what we sent
             assert ends[0].recv(1) == b""
         ends[0].close()
-        assert [notice["type"] for notice in processor.notices] == ["ready"]
+    finally:
+        processor.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_socket_to_a_handler_process_that_ends_or_does_not_come_is_told_by_its_number_and_why(kind: str, upstream: ScriptedUpstream) -> None:
+    """Control judges whether the handler process has ended, too."""
+    processor = Processor(KINDS[kind].make(), upstream, fleet.fleet_config(1, handler=fleet.ECHO))
+    try:
+        processor.start()
+        processor.join("0.7").close()
+        assert processor.parted() == {"type": "parted", "pair": processor.pair, "error": ""}
+        broken = processor.join("0.7")
+        broken.sendall(encode_closed(5))  # which no handler process says
+        parted = processor.parted()
+        assert (parted["pair"], "a record of kind 3" in parted["error"]) == (processor.pair, True)
+        with contextlib.suppress(ConnectionResetError):
+            assert broken.recv(1) == b""
+        broken.close()
+        processor.handover.send(b"%d 1 @handler 0.7" % 77)
+        assert processor.parted() == {"type": "parted", "pair": 77, "error": "no descriptor to be had"}
+        processor.join("0.7")
+        processor.post({"type": "stop"})  # its own end is none that it tells of
+        with contextlib.suppress(EOFError, ConnectionError):
+            processor.until(lambda: False)
+        assert [notice["type"] for notice in processor.notices if notice["type"] != "log"] == ["ready", "parted", "parted", "parted"]
     finally:
         processor.close()

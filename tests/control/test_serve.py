@@ -1,6 +1,4 @@
 import asyncio
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -11,7 +9,7 @@ import pytest
 from control.configuration.child import Loaded
 from control.guard import Guard
 from control.meters import Meters
-from control.serve import EXIT_CONFIGURATION, Proxy, Signals, _in_thread, _until, _with_processor_count
+from control.serve import EXIT_CONFIGURATION, Proxy, _in_thread, _until, _with_processor_count
 from proxy.config.model import MIB, ListenerConfig, MemoryPoolConfig, ProxyConfig, UpstreamConfig
 from tests.fakes.fleet import MemoryLog, fleet_config
 
@@ -22,41 +20,6 @@ def test_a_faulty_configuration_is_told_line_by_line_and_nothing_starts(tmp_path
     done = subprocess.run([sys.executable, "-m", "control.serve", "--config", str(path)], capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout) == (EXIT_CONFIGURATION, "")
     assert sorted(line.split(": ")[2].split(" = ")[0] for line in done.stderr.splitlines()) == ["listeners", "node", "upstreams"]
-
-
-def test_a_signal_behind_the_end_changes_nothing() -> None:
-    code = "import os, signal; from control.serve import Signals; Signals().ignore(); [os.kill(os.getpid(), number) for number in (1, 2, 15)]"
-    assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == 0
-
-
-def test_a_signal_before_the_loop_runs_is_not_lost() -> None:
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
-    try:
-        signals = Signals()
-        os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGHUP)
-
-        async def scenario() -> int:
-            told, hung_up = asyncio.Event(), asyncio.Event()
-            signals.attach(asyncio.get_running_loop(), told.set, hung_up.set)
-            async with asyncio.timeout(5):
-                await told.wait()
-                await hung_up.wait()
-            told.clear()
-            hung_up.clear()
-            os.kill(os.getpid(), signal.SIGHUP)
-            async with asyncio.timeout(5):
-                await hung_up.wait()
-            assert not told.is_set()
-            os.kill(os.getpid(), signal.SIGINT)
-            async with asyncio.timeout(5):
-                await told.wait()
-            return signals.count
-
-        assert asyncio.run(scenario()) == 2
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def test_work_on_a_thread_gives_its_result_or_its_error_and_is_left_behind_when_cancelled() -> None:

@@ -45,6 +45,8 @@ VERBS: Final = (
     ("pool", "set", "--processors", "1"),
     ("listeners", "list"),
     ("upstreams", "list"),
+    ("certificates", "list"),
+    ("certificates", "reload"),
     ("taps", "list"),
     ("taps", "add", "new", "--before", "all"),
     ("taps", "set", "all", "--capture", "hash"),

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from control.configuration.tls_files import describe_files, first_stores, read_tls_files
 from control.events import Bus, Event
 from control.fleet.desired_state import DesiredState
 from control.fleet.handlers import Handlers, handler_names
@@ -22,11 +23,15 @@ from control.intake.acceptor import Acceptor, Listening
 from control.intake.resolver import Names, Resolution, Resolver
 from control.logs import RowLog
 from control.meters import Meters
+from control.rotation.judge import answer
+from control.rotation.rotation import Rotation
+from control.rotation.tls_stores import TlsStores
 from control.steering.pool import equal_shares
 from control.steering.steering import Steering
 from control.steering.taps import Rules
 from proxy.config.limits import UNLIMITED_NODE, LimitsConfig
 from proxy.config.model import MIB, HandlersConfig, ListenerConfig, MemoryPoolConfig, ProxyConfig, TapConfig, UpstreamConfig
+from proxy.server.messages import PartedNotice
 from proxy.server.protocol import Request
 
 __all__ = ["COMMAND", "ECHO", "HANDLER_COMMAND", "Client", "Fleet", "MemoryLog", "facts", "fleet", "fleet_config", "open_channels", "run", "until"]
@@ -126,6 +131,10 @@ class Fleet:
         self._events: list[Row] = []
         addresses = {"u": Resolution([[endpoint[0], 2, *endpoint]])}
         self.desired = DesiredState(config, {"u": addresses["u"].addresses}, equal_shares(config.memory_pool.size, config.processors))
+        files = read_tls_files(config)
+        described = describe_files(files)
+        self.desired.stores = first_stores(config, files, described)
+        self.judged = 0
         self.handlers: Handlers | None = None
         if handler_names(config):
             self.handlers = Handlers(config, self.reaper, self.meters, self.log, self.guard, events=events, command=HANDLER_COMMAND)
@@ -139,14 +148,34 @@ class Fleet:
             events=events,
             on_ready=self._up,
             on_end=self._ended,
+            on_parted=self._parted,
             command=command,
         )
         self.resolver = Resolver(Names(()), addresses, lambda: None, self.log)
         self.tapped: list[Rules] = []
+        self.rotation = Rotation(config.rotation, events, self.meters, self.guard)
+        self.certificates = TlsStores(self.supervisor, self._judge, described)
+        for source in self.certificates.sources():
+            self.rotation.watch(source)
         self.steering = Steering(
-            self.supervisor, self.acceptor, self.resolver, self.meters, self.log, events, self.guard, self.tapped.append, self.handlers
+            self.supervisor,
+            self.acceptor,
+            self.resolver,
+            self.meters,
+            self.log,
+            events,
+            self.guard,
+            self.tapped.append,
+            self.rotation,
+            self.certificates,
+            self.handlers,
         )
         self._clients: list[Client] = []
+
+    async def _judge(self, question: Row) -> Row:
+        """In this process."""
+        self.judged += 1
+        return answer(question)
 
     @property
     def events(self) -> list[Row]:
@@ -157,6 +186,10 @@ class Fleet:
     def _up(self, processor: Processor) -> None:
         if self.handlers is not None:
             self.handlers.enter(processor)
+
+    def _parted(self, processor: Processor, notice: PartedNotice) -> None:
+        if self.handlers is not None:
+            self.handlers.parted(processor, notice)
 
     def _ended(self, slot: Slot, life: Life) -> None:
         self.ends.append((slot.number, life))

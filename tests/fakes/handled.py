@@ -32,6 +32,7 @@ class Process:
 
     Attributes:
         opened, closed: connections that it was told of, with their facts.
+        wanted: connections and directions whose replies the processor has asked for.
         asked: requests that ``take`` has not taken.
         most: how many requests were under way at most, by what it has read and replied.
     """
@@ -44,6 +45,7 @@ class Process:
         self.opened: dict[int, wire.Facts] = {}
         self.closed: list[int] = []
         self.asked: list[Asked] = []
+        self.wanted: list[tuple[int, int]] = []
         self.under_way = 0
         self.most = 0
         self.ended = False
@@ -93,6 +95,8 @@ class Process:
             self.opened[connection] = facts
         elif kind == wire.CLOSED:
             self.closed.append(wire.read_closed(data, position))
+        elif kind == wire.SEND:
+            self.wanted.append(wire.read_send(data, position))
         else:
             assert kind == wire.REQUEST
             direction, connection, sequence, enqueued_ns, header, body = wire.read_request(data, position, end)
@@ -131,8 +135,25 @@ class Process:
     def reply(self, asked: Asked, action: int, body: bytes = b"", throttle_ms: int = 0, **times: int) -> None:
         """Reply to a request, and poll."""
         self.under_way -= 1
+        if len(body) > wire.LONG:
+            self.announce(asked, len(body))
+            self.await_send(asked)
         self.send(self.record(asked, action, body, throttle_ms, **times))
         self.world.poll()
+
+    def announce(self, asked: Asked, size: int) -> None:
+        """Say that a reply of so many bytes waits."""
+        self.send(self.record(asked, wire.HELD, size.to_bytes(8, "big")))
+
+    def await_send(self, asked: Asked) -> None:
+        """Until the processor asks for a reply that waits."""
+        for _ in range(400):
+            self.read()
+            if (asked.connection, asked.direction) in self.wanted:
+                self.wanted.remove((asked.connection, asked.direction))
+                return
+            self.world.selector.poll(5)
+        raise AssertionError("it is not asked for")
 
     def die(self) -> None:
         """The process ends."""

@@ -13,6 +13,7 @@ deaf            does not hear stop, nor the end of its link
 raising         says that a handler raised
 babbling        tells what nobody knows, and a row of which nobody knows
 parent          has a child of its own, which sleeps for a minute
+breaking        says of its first socket to a processor, when it has greeted it, that it broke
 older, newer    says that it speaks another version of the link
 unversioned     says no version of it
 """
@@ -37,6 +38,7 @@ from proxy.handler.wire import (
     HandlerFacts,
     Hello,
     RecordReader,
+    WireError,
     encode_hello,
     read_request,
     record_end,
@@ -45,9 +47,9 @@ from proxy.handler.wire import (
 from proxy.server.handler_messages import BeatNotice, HandlerReadyMessage
 from proxy.server.handler_messages import HandlerFacts as FactsOfStart
 from proxy.server.link import LinkReader, encode, receive_handover
-from proxy.server.messages import FailedMessage, LogNotice
+from proxy.server.messages import FailedMessage, LogNotice, PartedNotice
 from proxy.server.protocol import WIRE_VERSION, event_notice, read_handler_start
-from proxy.server.rows import HandlerRaisedRow
+from proxy.server.rows import HandlerRaisedRow, HandoverFailedRow, InternalErrorRow
 
 BEAT_S = 0.02
 
@@ -60,7 +62,7 @@ class FakeHandlerProcess:
         self.mode = ""
         self.reader = LinkReader()
         self.selector = selectors.DefaultSelector()
-        self.processors: dict[int, tuple[socket.socket, RecordReader]] = {}
+        self.processors: dict[int, tuple[socket.socket, RecordReader, int]] = {}  # and the number of the pair
         self.handlers: dict[str, str] = {}
         self.started = False
         self.handled = 0
@@ -151,24 +153,46 @@ class FakeHandlerProcess:
             return
         handover, descriptor = received
         assert handover.listener == "@handler", "no connection is handed over to a handler process"
+        if descriptor < 0:
+            error = "its descriptor was lost"
+            self.send(event_notice("handover_failed", HandoverFailedRow(error=f"the socket to processor {handover.peer}: {error}")))
+            self.send(PartedNotice(type="parted", pair=handover.accepted_ns, error=error))
+            return
         processor = socket.socket(fileno=descriptor)
-        self.processors[descriptor] = processor, RecordReader()
+        self.processors[descriptor] = processor, RecordReader(), handover.accepted_ns
         facts = HandlerFacts(ordered_pipelining=True, directions=list(DIRECTIONS))
         with contextlib.suppress(ConnectionError):  # it may be gone already
             processor.sendall(encode_hello(Hello(wire=WIRE, slot=self.slot, handlers=dict.fromkeys(self.handlers, facts))))
         self.selector.register(processor, selectors.EVENT_READ, self.read_records)
+        if self.mode == "breaking":
+            self.mode = ""
+            self.broken(descriptor, handover.accepted_ns, "the fake was told to")
 
     def read_records(self, descriptor: int) -> None:
-        processor, reader = self.processors[descriptor]
+        processor, reader, pair = self.processors[descriptor]
         try:
             received = processor.recv(65536)
         except ConnectionError:
             received = b""
         if not received:
-            self.selector.unregister(processor)
-            self.processors.pop(descriptor)[0].close()
+            self.end(descriptor)
             return
-        data = reader.take(received)
+        try:
+            self.handle(processor, reader, reader.take(received))
+        except WireError as error:
+            self.broken(descriptor, pair, str(error))
+
+    def broken(self, descriptor: int, pair: int, error: str) -> None:
+        self.send(event_notice("internal_error", InternalErrorRow(place="socket to a processor", count=1, error=error, at="")))
+        self.send(PartedNotice(type="parted", pair=pair, error=error))
+        self.end(descriptor)
+
+    def end(self, descriptor: int) -> None:
+        processor = self.processors.pop(descriptor)[0]
+        self.selector.unregister(processor)
+        processor.close()
+
+    def handle(self, processor: socket.socket, reader: RecordReader, data: bytes) -> None:
         position = 0
         while data and (end := record_end(data, position)) >= 0:
             if data[position + 4] == REQUEST:

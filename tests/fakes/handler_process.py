@@ -42,7 +42,8 @@ def request(connection: int, sequence: int, body: bytes, direction: int = 0, hea
 class Records:
     """The processor's end of a socket to a handler process."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, pair: int) -> None:
+        self.pair = pair
         self.socket = sock
         self.socket.settimeout(PATIENCE)
         self._reader = RecordReader()
@@ -78,9 +79,13 @@ class Records:
         return wire.read_hello(data, 0, len(data))
 
     def reply(self) -> Reply:
+        """The next one; one that waits is asked for."""
         data = self.record()
         assert data[4] == wire.REPLY
         action, direction, throttle_ms, connection, sequence, began_ns, ended_ns, body = wire.read_reply(data, 0, len(data))
+        if action == wire.HELD:
+            self.send(wire.encode_send(connection, direction))
+            return self.reply()
         return Reply(wire.ACTIONS[action], wire.DIRECTIONS[direction], throttle_ms, connection, sequence, data[body:], began_ns, ended_ns)
 
     def replies(self, count: int) -> list[Reply]:
@@ -156,7 +161,7 @@ class HandlerProcess:
         """The next message, of those kinds, or any; EOFError: there is none to come."""
         for message in self._all():
             if not kinds or message["type"] in kinds:
-                if message["type"] in ("beat", "log"):
+                if message["type"] in ("beat", "log", "parted"):
                     read_handler_notice(message)
                 return message
         raise EOFError
@@ -171,9 +176,10 @@ class HandlerProcess:
     def processor(self, name: str = "0.1", *, listener: str = "@handler") -> Records:
         """Hand over a socket to a processor; its other end."""
         ours, theirs = socket.socketpair()
+        pair = time.monotonic_ns()
         with theirs:
-            assert send_handover(self.handover, Handover(time.monotonic_ns(), int(socket.AF_UNIX), listener, name), theirs.fileno())
-        self._records.append(Records(ours))
+            assert send_handover(self.handover, Handover(pair, int(socket.AF_UNIX), listener, name), theirs.fileno())
+        self._records.append(Records(ours, pair))
         return self._records[-1]
 
     def wait(self) -> int:

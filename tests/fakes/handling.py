@@ -44,7 +44,7 @@ class Handled:
         )
         self._reader = RecordReader()
         self._found: list[bytes] = []
-        self.processor.begin(wire.encode_hello(wire.Hello(wire=1, slot=0, handlers={})))
+        self.processor.begin(wire.encode_hello(wire.Hello(wire=wire.WIRE, slot=0, handlers={})))
 
     def _count(self) -> None:
         self.ends += 1
@@ -79,8 +79,12 @@ class Handled:
         return self._found.pop(0)
 
     async def reply(self) -> Reply:
+        """The next one; one that waits is asked for."""
         data = await self.record()
         action, direction, throttle_ms, connection, sequence, began_ns, ended_ns, body = wire.read_reply(data, 0, len(data))
+        if action == wire.HELD:
+            await self.send(wire.encode_send(connection, direction))
+            return await self.reply()
         return Reply(wire.ACTIONS[action], wire.DIRECTIONS[direction], throttle_ms, connection, sequence, data[body:], began_ns, ended_ns)
 
     async def ended(self) -> bool:

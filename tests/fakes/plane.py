@@ -26,6 +26,7 @@ from control.plane import (
     RETIRED,
     Attributes,
     BuildInfo,
+    CertificateStatus,
     ControlPlane,
     DownEndpoint,
     DrainResult,
@@ -40,6 +41,7 @@ from control.plane import (
     PoolShare,
     PoolStatus,
     ProcessorStatus,
+    ReloadOutcome,
     Row,
     TapRuleStatus,
     TapStop,
@@ -69,7 +71,7 @@ from proxy.server.rows import OpenRow
 from tests.fakes import rows
 from tests.fakes.rows import OPENED_NS
 
-__all__ = ["FakePlane", "channel_row", "closed_row", "fake_config", "handler_process", "holder"]
+__all__ = ["FakePlane", "certificate", "channel_row", "closed_row", "fake_config", "handler_process", "holder"]
 
 MIB = 1024 * 1024
 
@@ -143,6 +145,29 @@ def handler_process(slot: int = 0, **changes: Any) -> HandlerProcessStatus:
     return dataclasses.replace(status, **changes)
 
 
+def certificate(owner: str, **changes: Any) -> CertificateStatus:
+    """A certificate in force until 2096."""
+    return dataclasses.replace(
+        CertificateStatus(
+            owner=owner,
+            use="certificate",
+            file="/tls.crt",
+            position=0,
+            subject="CN=a",
+            names=("DNS:a",),
+            issuer="CN=ca",
+            serial="1f",
+            fingerprint="f" * 64,
+            begins=1.0,
+            ends=4e9,
+            store=3,
+            loaded_ns=2 * 10**9,
+            error="",
+        ),
+        **changes,
+    )
+
+
 class FakePlane(ControlPlane):
     """Set ``failure`` to have every change raise it; look at ``audits`` and ``asked`` afterwards."""
 
@@ -157,6 +182,8 @@ class FakePlane(ControlPlane):
         self.processors = config.processors
         self.tap_rules = [] if config.tap is None else list(config.tap.rules)
         self.tap_stops: dict[str, TapStop] = {}
+        self.certificates: list[CertificateStatus] = []
+        self.outcomes: list[ReloadOutcome] = []
         self.handlers: list[HandlerProcessStatus] = []
         self.accepting = True
         self.started = True
@@ -349,8 +376,8 @@ class FakePlane(ControlPlane):
         )
         config = self._config
         tap_limit = config.tap.queue_size * self.processors if config.tap else 0
-        guaranteed = config.memory_pool.shares
-        return PoolStatus(size=self.pool, shares=shares, processors=self.processors, tap_limit=tap_limit, guaranteed=guaranteed)
+        memory = config.memory_pool
+        return PoolStatus(kind=memory.kind, size=self.pool, shares=shares, processors=self.processors, tap_limit=tap_limit, guaranteed=memory.shares)
 
     async def top_holders(self, count: int) -> list[Holder]:
         self._fail()
@@ -465,6 +492,15 @@ class FakePlane(ControlPlane):
             )
             for number, listener in enumerate(self._config.listeners)
         ]
+
+    async def list_certificates(self) -> list[CertificateStatus]:
+        self._fail()
+        return list(self.certificates)
+
+    async def reload(self) -> list[ReloadOutcome]:
+        self.asked.append(("reload",))
+        self._fail()
+        return list(self.outcomes)
 
     async def list_upstreams(self) -> list[UpstreamStatus]:
         return [

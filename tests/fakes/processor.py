@@ -20,6 +20,7 @@ leaving         dies when it is asked who holds memory
 older, newer    says that it speaks another version of the link
 unversioned     says no version of it
 misspelt        says what holds memory in rows without ``kind``
+losing          has no descriptor for a socket to a handler process until it was given three
 """
 
 import argparse
@@ -52,6 +53,7 @@ from proxy.server.messages import (
     FailedMessage,
     HoldersReply,
     ListReply,
+    PartedNotice,
     PartsReply,
     PreparedReply,
     ReadyMessage,
@@ -59,7 +61,13 @@ from proxy.server.messages import (
     UpstreamsReply,
 )
 from proxy.server.protocol import WIRE_VERSION, change_fault, event_notice, read_command, read_start
-from proxy.server.rows import ClosedRow, EndpointDownRow, HolderRow, LostRow, OpenRow, TapRuleOffRow, TrafficRow
+from proxy.server.rows import ClosedRow, EndpointDownRow, HandoverFailedRow, HolderRow, LostRow, OpenRow, TapRuleOffRow, TrafficRow
+from proxy.server.store_rows import StoresRow
+
+
+def numbers_of(row: StoresRow | None) -> dict[str, int]:
+    """Which store each owner has."""
+    return {} if row is None else {owner: store["number"] for owner, store in row["stores"].items()}
 
 
 class FakeProcessor:
@@ -76,6 +84,7 @@ class FakeProcessor:
         self.facts: dict[str, Any] = {}
         self.first = ""
         self.handlers: dict[str, socket.socket] = {}  # by ``slot.generation`` of the handler process
+        self.lost = 0
         self.prepared: tuple[int, dict[str, Any]] | None = None
         self.muted: set[int] = set()
         self.writer: CellWriter | None = None
@@ -132,6 +141,7 @@ class FakeProcessor:
             "limits": quotas_to_wire(config),
             "share": message["share"],
             "endpoints": message["endpoints"],
+            "stores": numbers_of(message.get("stores")),
         }
         if config.tap is not None:
             self.facts["tap_rules"] = message["config"]["tap"]["rules"]
@@ -196,6 +206,8 @@ class FakeProcessor:
             return "the share is below a max_receive_size"
         if set(change.get("endpoints", {})) - set(self.facts["endpoints"]):
             return "no such upstream"
+        if set(numbers_of(change.get("stores"))) - set(self.facts["stores"]):
+            return "nobody has such a store"
         return self.judge_rules(change.get("tap_rules", []))
 
     def judge_rules(self, rows: list[dict[str, Any]]) -> str:
@@ -223,7 +235,9 @@ class FakeProcessor:
         for key, value in change.items():
             if key == "tap_rule":
                 continue
-            if isinstance(value, dict):
+            if key == "stores":
+                self.facts[key] = {**self.facts[key], **numbers_of(value)}
+            elif isinstance(value, dict):
                 self.facts[key] = {**self.facts[key], **value}
             else:
                 self.facts[key] = value
@@ -372,13 +386,12 @@ class FakeProcessor:
         if received is None:
             return
         handover, descriptor = received
-        assert descriptor >= 0, "a hand-over brings its connection"
-        connection = socket.socket(fileno=descriptor)
         self.first = self.first or handover.listener
         if handover.listener == HANDLER_PROCESS:
-            self.handlers[handover.peer] = connection
-            self.selector.register(connection, selectors.EVENT_READ, lambda: self.hear(handover.peer))
+            self.take_handler(handover, descriptor)
             return
+        assert descriptor >= 0, "a hand-over brings its connection"
+        connection = socket.socket(fileno=descriptor)
         connection.setblocking(False)
         assert self.ids is not None
         self.connections[descriptor] = (connection, int(self.ids.next()), handover)
@@ -386,15 +399,37 @@ class FakeProcessor:
         self.publish()
         self.selector.register(connection, selectors.EVENT_READ, self.echo)
 
-    def hear(self, handler: str) -> None:
-        """A handler process says hello, or is gone."""
+    def take_handler(self, handover: Handover, descriptor: int) -> None:
+        if self.mode == "losing" and self.lost < 3:
+            self.lost += 1
+            os.close(descriptor)
+            descriptor = -1
+        if descriptor < 0:
+            error = "no descriptor to be had"
+            self.send(event_notice("handover_failed", HandoverFailedRow(error=f"handler process {handover.peer}: {error}")))
+            self.send(PartedNotice(type="parted", pair=handover.accepted_ns, error=error))
+            return
+        handler = self.handlers[handover.peer] = socket.socket(fileno=descriptor)
+        self.selector.register(handler, selectors.EVENT_READ, lambda: self.hear(handover))
+
+    def hear(self, handover: Handover) -> None:
+        """A handler process says hello, or is gone, or says what it cannot say."""
+        from proxy.handler.wire import HELLO, record_end  # here: most fakes do without
+
+        handler, error = self.handlers[handover.peer], ""
         try:
-            data = self.handlers[handler].recv(65536)
+            data = handler.recv(65536)
         except ConnectionError:
             data = b""
-        if not data:
-            self.selector.unregister(self.handlers[handler])
-            self.handlers.pop(handler).close()
+        position = 0
+        while data and (end := record_end(data, position)) >= 0:
+            if data[position + 4] != HELLO:
+                error = f"a record of kind {data[position + 4]}"
+            position = end
+        if not data or error:
+            self.selector.unregister(handler)
+            self.handlers.pop(handover.peer).close()
+            self.send(PartedNotice(type="parted", pair=handover.accepted_ns, error=error))
 
     def echo(self, descriptor: int) -> None:
         connection = self.connections[descriptor][0]

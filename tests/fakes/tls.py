@@ -3,10 +3,12 @@
 import dataclasses
 import ssl
 from pathlib import Path
+from typing import Any
 
+from proxy.config.tls import ListenerTls
 from proxy.network.channel import Channel
 from proxy.network.options import TlsSettings
-from proxy.network.tls_context import client_context, server_context
+from proxy.network.tls_context import client_context, server_context, server_store
 from tests.fakes.certificates import Authority
 from tests.fakes.network import NetBench, tcp_pair
 
@@ -30,6 +32,15 @@ class TlsWorld:
     def make(cls, folder: Path) -> "TlsWorld":
         authority, other = Authority(folder), Authority(folder, "other authority")
         return cls(str(authority.path), str(other.path), authority.leaf("server"), authority.leaf("client"), other.leaf("stranger"))
+
+    def listener(self, **keys: Any) -> ListenerTls:
+        """A listener's settings with the server's certificate, and what else is given."""
+        return ListenerTls(certificate=self.server[0], key=self.server[1], **keys)
+
+    def listener_settings(self, **keys: Any) -> TlsSettings:
+        """As a processor makes them of a listener's keys."""
+        store = server_store(self.listener(**keys))
+        return TlsSettings(store.default, server_side=True, store=store)
 
     def server_settings(self, *, client_auth: str = "none", version: str = "1.2") -> TlsSettings:
         ca = None if client_auth == "none" else self.authority

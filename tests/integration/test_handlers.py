@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import socket
 import time
@@ -17,10 +18,17 @@ from tests.fakes.framegate import Framegate, Row, Witness
 from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
 
 HANDLERS = '''
+import gc
 import os
+import socket
 import time
 
 from proxy.handler import DROP, Answer, Context, handler
+
+
+def wires():
+    """The descriptors of the sockets to processors."""
+    return [wire._descriptor for wire in gc.get_objects() if type(wire).__name__ == "Processor" and wire.is_open]
 
 
 class Obedient:
@@ -29,6 +37,8 @@ class Obedient:
     held = []
 
     def start(self):
+        while os.path.exists(os.path.join(os.path.dirname(__file__), "hold")):
+            time.sleep(0.005)
         print("started", flush=True)
 
     def handle(self, frame, context):
@@ -43,6 +53,12 @@ class Obedient:
         elif word == "count":
             context.state["count"] = context.state.get("count", 0) + 1
             return str(context.state["count"]).encode()
+        elif word == "babble":  # to the processor: a record that no handler process sends
+            os.write(wires()[0], bytes.fromhex("00000009 03 0000000000000005"))
+        elif word == "forget":  # the connections of every socket: the next request is of one that is not open
+            for wire in gc.get_objects():
+                if type(wire).__name__ == "Processor":
+                    wire._connections.clear()
         return frame
 
     def stop(self):
@@ -173,6 +189,90 @@ def test_a_process_that_is_killed_costs_the_requests_that_it_had_and_nobody_else
         with proxy.connect("plain") as late:
             assert ask(late, b"count") == b"1"
         for client in clients:
+            client.close()
+
+
+def descriptors(*pids: int) -> list[int]:
+    return [len(os.listdir(f"/proc/{pid}/fd")) for pid in pids]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("word", "said"), [("babble", "a record of kind 3"), ("forget", "which is not open")])
+def test_a_socket_that_breaks_while_both_live_is_replaced_and_the_process_goes_on_handling(tmp_path: Path, word: str, said: str) -> None:
+    """Whichever side finds the record that cannot be. Who had a request there is lost; no process is, and no descriptor."""
+    with start(tmp_path, processes=1) as proxy, proxy.connect("plain") as calm:
+        assert ask(calm, b"count") == b"1"
+        (handler,) = processes(proxy)
+        pids = proxy.wait_row(event("processor_ready"))["pid"], handler.pid, proxy.process.pid
+        before = descriptors(*pids)
+        for times in range(1, 4):
+            with proxy.connect("plain") as victim:
+                victim.sendall(frame(word.encode()))
+                if word == "forget":
+                    assert read_frame(victim) == b"forget"
+                    victim.sendall(frame(b"x"))
+                assert victim.recv(1) == b""
+                assert proxy.closed_row(victim)["cause"] == "handler_failed"
+            until(lambda times=times: len([row for row in proxy.rows if row["event"] == "handler_rejoined"]) == times)
+            assert ask(calm, b"count") == b"1", "its handler remembers nothing: the connection is another's"
+            with proxy.connect("plain") as late:
+                assert ask(late, b"count") == b"1"
+        rows = [row for row in proxy.rows if row["event"] == "handler_rejoined"]
+        assert [(row["slot"], row["pid"], row["processor"], row["level"]) for row in rows] == [(0, handler.pid, 0, "warning")] * 3
+        assert all(said in row["error"] and row["apart_ms"] >= 100 for row in rows)
+        until(lambda: all(now <= then for now, then in zip(descriptors(*pids), before, strict=True)))
+        (after,) = processes(proxy)
+        assert (after.pid, after.restart_count) == (handler.pid, 0)
+        calm.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("short", ["processor", "handler process"])
+def test_a_process_that_had_no_descriptor_for_its_end_is_joined_when_it_has_one(tmp_path: Path, short: str) -> None:
+    """The other of the two is replaced meanwhile, so that it needs a new socket."""
+    with start(tmp_path, processes=1) as proxy:
+        (handler,) = processes(proxy)
+        processor = proxy.wait_row(event("processor_ready"))["pid"]
+        starved, killed = (processor, handler.pid) if short == "processor" else (handler.pid, processor)
+        allowed = resource.prlimit(starved, resource.RLIMIT_NOFILE)
+        resource.prlimit(starved, resource.RLIMIT_NOFILE, (3, allowed[1]))
+        os.kill(killed, signal.SIGKILL)
+        proxy.wait_row(event("handover_failed"))
+        until(lambda: len([row for row in proxy.rows if row["event"] == "handover_failed"]) >= 2)
+        resource.prlimit(starved, resource.RLIMIT_NOFILE, allowed)
+        client = proxy.connect("plain")
+        assert ask(client, b"count") == b"1"
+        client.close()
+        lost = "no descriptor to be had" if short == "processor" else "its descriptor was lost"
+        assert proxy.wait_row(event("handler_rejoined", error=lost))["slot"] == 0
+
+
+@pytest.mark.slow
+def test_new_connections_go_to_a_process_that_was_restarted(tmp_path: Path) -> None:
+    """Those of the dead one belong to the other for good, which makes it the fuller of the two."""
+    with start(tmp_path) as proxy:
+        clients = [proxy.connect("plain") for _ in range(6)]
+        assert [ask(client, b"count") for client in clients] == [b"1"] * 6
+        pid = processes(proxy)[0].pid
+        (tmp_path / "hold").touch()
+        os.kill(pid, signal.SIGKILL)
+        proxy.wait_row(event("handler_died"))
+        assert sorted(ask(client, b"count") for client in clients) == [b"1"] * 3 + [b"2"] * 3
+        (tmp_path / "hold").unlink()
+        ready_again(proxy, pid)
+        late = []
+
+        def asked(count: int) -> list[int]:
+            """Have so many new connections ask; how many frames each process has handled then."""
+            for _ in range(count):
+                late.append(proxy.connect("plain"))
+                assert ask(late[-1], b"count") == b"1"
+            until(lambda: sum(item.handled_count for item in processes(proxy)) == 9 + len(late))
+            return [item.handled_count for item in processes(proxy)]
+
+        restarted, other = until(lambda: (counts := asked(1))[0] and counts)  # the processor knows it by then
+        assert asked(4) == [restarted + 4, other]
+        for client in (*clients, *late):
             client.close()
 
 

@@ -76,6 +76,7 @@ class Rig:
         }
         tls = {"certificate": str(certificates.server), "key": str(certificates.server_key)}
         config = {
+            "rotation": {"poll": "100ms", "grace": "300ms"},
             "memory_pool": {"size": "16MiB"},
             "listeners": [{"name": "plain", "address": "127.0.0.1:0", **common}, {"name": "tls", "address": "127.0.0.1:0", **common, "tls": tls}],
             "upstreams": [{"name": "kafka", "endpoints": [self.upstream.address]}],
@@ -211,7 +212,7 @@ def test_a_user_that_is_added_while_it_runs_may_come_in_and_one_whose_password_i
         rows = len(rig.proxy.rows)
         rig.put_user("bob", password)
         for name in ("plain", "tls"):
-            rig.wait_since(rows, event="identity_reloaded", listener=name)
+            rig.wait_since(rows, event="files_replaced", owner=f"listener/{name}", kind="sasl")
         assert AdminClient(rig.settings("plain", "PLAIN", password, "bob")).list_topics(timeout=20).topics
     assert rig.refusal(settings), "the old password"
 
@@ -219,8 +220,8 @@ def test_a_user_that_is_added_while_it_runs_may_come_in_and_one_whose_password_i
 def test_a_file_of_users_that_is_none_changes_nothing_and_is_named(rig: Rig) -> None:
     good, rows = (rig.folder / "users").read_text(), len(rig.proxy.rows)
     (rig.folder / "users").write_text("nonsense\n")
-    row = rig.wait_since(rows, event="identity_reload_failed")
-    assert (row["level"], row["file"]) == ("error", str(rig.folder / "users"))
+    row = rig.wait_since(rows, event="files_refused")
+    assert (row["level"], row["kind"], row["file"]) == ("error", "sasl", str(rig.folder / "users"))
     assert "is no file of users: line 1" in row["reason"]
     assert AdminClient(rig.settings("plain", "SCRAM-SHA-256")).list_topics(timeout=20).topics
     (rig.folder / "users").write_text(good)
@@ -267,6 +268,6 @@ def test_what_became_of_logins_is_counted(rig: Rig) -> None:
 def test_no_password_is_anywhere(rig: Rig) -> None:
     printed = json.dumps(rig.proxy.rows) + rig.proxy.errors
     assert PASSWORD not in printed
-    assert "identity_reloaded" in printed
+    assert "files_replaced" in printed
     for pid in (rig.proxy.process.pid, *rig.proxy.processors):
         assert PASSWORD.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -3,9 +3,7 @@
 import fcntl
 import json
 import os
-import signal
 import socket
-import ssl
 import subprocess
 import sys
 import urllib.request
@@ -16,7 +14,6 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from control.demo.certificates import create
 from control.gen.framegate.control.v1 import limit_service_pb2 as limits_pb2
 from control.gen.framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
 from tests.fakes.framegate import Framegate
@@ -186,43 +183,3 @@ def change_until_refused(admin: str) -> tuple[int, grpc.RpcError]:
             except grpc.RpcError as error:
                 return number, error
     raise AssertionError("nothing was refused")
-
-
-@pytest.mark.slow
-def test_a_renewed_certificate_is_neither_served_nor_shown_until_a_restart_and_sighup_says_so(tmp_path: Path, plain: dict[str, Any]) -> None:
-    folder = tmp_path / "tls"
-    folder.mkdir()
-    made = create(folder)
-    tls = {"certificate": str(made.server), "key": str(made.server_key)}
-    with Framegate(tmp_path, {**plain, "listeners": [{**plain["listeners"][0], "tls": tls}]}) as proxy:
-        first = served_certificate(proxy)
-        end = proxy.metric("framegate_tls_certificate_not_after_seconds")
-        renewed = tmp_path / "renewed"
-        renewed.mkdir()
-        other = create(renewed)
-        other.server.rename(made.server)
-        other.server_key.rename(made.server_key)
-        proxy.process.send_signal(signal.SIGHUP)
-        row = proxy.wait_row(lambda row: row["event"] == "reload_refused")
-        assert "until framegate is restarted" in row["reason"]
-        (pid,) = proxy.processors
-        os.kill(pid, signal.SIGHUP)
-        assert served_certificate(proxy) == first
-        assert proxy.processors == [pid]
-        os.kill(pid, signal.SIGKILL)
-        proxy.wait_row(lambda row: row["event"] == "processor_ready" and row["pid"] != pid)
-        assert served_certificate(proxy) == first
-        assert proxy.metric("framegate_tls_certificate_not_after_seconds") == end
-    assert proxy.process.returncode == 0
-    with Framegate(tmp_path, proxy.config) as again:
-        assert served_certificate(again) != first
-
-
-def served_certificate(proxy: Framegate) -> bytes:
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with proxy.connect("plain", context) as client:
-        assert isinstance(client, ssl.SSLSocket)
-        certificate = client.getpeercert(binary_form=True)
-    assert certificate is not None
-    return certificate

@@ -3,7 +3,8 @@
 import click
 import pytest
 
-from control.cli.kinds import ADDRESS, CHANNEL, DURATION, JAVA_HEAP, MOMENT, SIZE, Expiry
+from control.cli.kinds import ADDRESS, CHANNEL, DURATION, JAVA_HEAP, LISTENER, MOMENT, SIZE, Expiry
+from tests.fakes.cli import served
 
 
 def test_units_are_understood() -> None:
@@ -49,6 +50,24 @@ def test_what_they_do_not_understand_says_what_would_be_right(kind: click.ParamT
     with pytest.raises(click.BadParameter) as caught:
         kind.convert(text, None, None)
     assert text in caught.value.message
+
+
+def test_a_name_is_not_empty() -> None:
+    """As a variable of the shell that is not set makes it: it would mean all of them, or none."""
+    assert LISTENER.convert("kafka", None, None) == "kafka"
+    for text in ("", " "):
+        with pytest.raises(click.BadParameter, match="is empty: write the name of a listener"):
+            LISTENER.convert(text, None, None)
+
+
+@pytest.mark.parametrize(
+    "words", [("channels", "list"), ("channels", "mute"), ("channels", "close"), ("limits", "get"), ("taps", "add", "x"), ("tap", "cat", "nowhere")]
+)
+def test_no_command_takes_the_empty_name_of_a_listener(words: tuple[str, ...]) -> None:
+    with served() as cli:
+        result = cli(*words, "--listener", "")
+        assert (result.exit_code, "is empty: write the name of a listener" in result.stderr) == (2, True), result.stderr
+        assert cli.plane.asked == []
 
 
 def test_moments_are_times_or_so_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,12 @@
 
 import dataclasses
 from collections.abc import Iterator
+from typing import get_args
 
 import pytest
 
 from control.errors import FailedPreconditionError, UnavailableError
-from proxy.config.model import TapConfig
+from proxy.config.model import PoolKind, TapConfig
 from tests.fakes.cli import Cli, served
 from tests.fakes.plane import holder
 
@@ -19,7 +20,7 @@ def cli() -> Iterator[Cli]:
 
 def test_get_shows_memory_by_kind_and_processors(cli: Cli) -> None:
     first, second, heads, *rows = cli("pool", "get").stdout.splitlines()
-    assert first == "memory pool 256 MiB, 10 B in use; 2 processors"
+    assert first == "memory pool 256 MiB, bounded, 10 B in use; 2 processors"
     assert second == "begun 4 B, pending 4 B, TLS 2 B; 1 frame waiting for a turn"
     assert heads.split() == ["PROCESSOR", "PID", "STATE", "SHARE", "IN", "USE", "BEGUN", "PENDING", "TLS", "TAP", "WAITING", "RESTARTS"]
     assert [row.split() for row in rows] == [
@@ -34,6 +35,14 @@ def test_get_shows_the_taps_bound_and_what_listeners_are_guaranteed(cli: Cli) ->
     assert second.endswith("; tap queues 14 B of 16 MiB")
     assert third == "guaranteed: kafka 60 %, plain 10 %"
     assert cli.json("pool", "get")["memory_pool"]["guaranteed_percents"] == {"kafka": 60, "plain": 10}
+
+
+@pytest.mark.parametrize("kind", get_args(PoolKind))
+def test_get_shows_what_kind_of_pool_it_is(cli: Cli, kind: PoolKind) -> None:
+    pool = dataclasses.replace(cli.plane.config.memory_pool, kind=kind)
+    cli.plane._config = dataclasses.replace(cli.plane.config, memory_pool=pool)
+    assert f"memory pool 256 MiB, {kind}, 10 B in use" in cli("pool", "get").stdout
+    assert cli.json("pool", "get")["memory_pool"]["kind"] == f"KIND_{kind.upper()}"
 
 
 def test_get_shows_who_holds_most(cli: Cli) -> None:

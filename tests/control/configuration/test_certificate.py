@@ -1,16 +1,16 @@
-"""When certificates begin and end, and which of them a configuration serves."""
+"""What certificates say."""
 
 import dataclasses
 import datetime
+import ipaddress
+import json
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from control.configuration.certificate import served_ends, validities
-from proxy.config.tls import ListenerTls, UpstreamTls
-from tests.fakes.plane import fake_config
+from control.configuration.certificate import describe, facts_from_row, short_fingerprint, validities
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 BEGIN = datetime.datetime(1990, 1, 1)
@@ -45,17 +45,31 @@ def test_every_certificate_of_a_file_is_told_in_order_whatever_stands_between_th
     assert validities(text) == [tuple(map(seconds, one)), tuple(map(seconds, other))]
 
 
-def test_the_ends_are_those_of_what_was_read_at_the_start() -> None:
-    config = fake_config("unix:unused", None)
-    listener = dataclasses.replace(config.listeners[0], tls=ListenerTls(certificate="served", key="k"))
-    upstreams = (
-        dataclasses.replace(config.upstreams[0], tls=UpstreamTls(certificate="shown", key="k")),
-        dataclasses.replace(config.upstreams[0], name="other", tls=UpstreamTls(ca="ca")),
+def test_what_a_certificate_says_is_told_and_names_that_mean_the_same_are_the_same() -> None:
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.ORGANIZATION_NAME, "Test"), x509.NameAttribute(x509.NameOID.COMMON_NAME, "a, b")])
+    names = [
+        x509.DNSName("Broker.example.org"),
+        x509.IPAddress(ipaddress.ip_address("::1")),
+        x509.UniformResourceIdentifier("spiffe://example.org/a"),
+        x509.RFC822Name("a@example.org"),
+        x509.RegisteredID(x509.ObjectIdentifier("1.2.3")),
+        x509.DirectoryName(subject),
+        x509.OtherName(x509.ObjectIdentifier("1.2.4"), b"\x05\x00"),
+    ]
+    builder = x509.CertificateBuilder(subject, subject, KEY.public_key(), 0xABC, BEGIN, datetime.datetime(2030, 1, 1))
+    made = builder.add_extension(x509.SubjectAlternativeName(names), critical=False).sign(KEY, hashes.SHA256())
+    (facts,) = describe(made.public_bytes(serialization.Encoding.PEM))
+    assert facts.names == (
+        "DNS:broker.example.org",
+        "IP:::1",
+        "URI:spiffe://example.org/a",
+        "directory:CN=a\\, b,O=Test",
+        "email:a@example.org",
+        "id:1.2.3",
+        "other:1.2.4:0500",
     )
-    files = {"served": pem(datetime.datetime(2030, 1, 1)).decode(), "shown": pem(datetime.datetime(2031, 1, 1)).decode(), "k": "a key", "ca": "x"}
-    config = dataclasses.replace(config, listeners=(listener, config.listeners[1]), upstreams=upstreams)
-    assert served_ends(config, files) == {
-        "listener/kafka": seconds(datetime.datetime(2030, 1, 1)),
-        "upstream/brokers": seconds(datetime.datetime(2031, 1, 1)),
-    }
-    assert list(served_ends(config, {**files, "served": "-----BEGIN TRUSTED CERTIFICATE-----"})) == ["upstream/brokers"]
+    assert (facts.subject, facts.issuer, facts.serial) == ("CN=a\\, b,O=Test", "CN=a\\, b,O=Test", "abc")
+    assert facts.fingerprint.startswith(short_fingerprint(facts.fingerprint))
+    assert len(short_fingerprint(facts.fingerprint)) == 16
+    assert facts_from_row(json.loads(json.dumps(dataclasses.asdict(facts)))) == facts
+    assert describe(pem(datetime.datetime(2030, 1, 1)))[0].names == ()

@@ -30,7 +30,7 @@ files, ends = {}, {}
 try:
     loaded = load_in_child(sys.argv[1])
     found = to_wire(loaded.config)
-    files, ends = loaded.tls_files, loaded.certificate_ends
+    files, ends = loaded.tls_files, {path: [item.ends for item in each] for path, each in loaded.certificates.items()}
 except ConfigurationError as error:
     found = [str(fault) for fault in error.faults]
 except RuntimeError as error:
@@ -69,7 +69,7 @@ def test_the_files_that_it_names_come_along(tmp_path: Path) -> None:
     assert isinstance(found, dict), found
     assert files == {str(file): file.read_bytes().decode("latin-1") for file in (made.server, made.server_key)}
     certificate = x509.load_pem_x509_certificate(made.server.read_bytes())
-    assert ends == {"listener/a": certificate.not_valid_after_utc.timestamp()}
+    assert ends == {str(made.server): [certificate.not_valid_after_utc.timestamp()], str(made.server_key): []}
     assert (loaded, errors) == ([], "")
 
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from control.configuration import tls_files
+from control.configuration import tls_files as module
 from control.configuration.fault import ConfigurationError, Fault
-from control.configuration.tls_files import read_tls_files
+from control.configuration.tls_files import describe_files, ends_of, first_stores, read_tls_files, shown_of, tls_files
 from control.demo.certificates import Certificates, create
 from proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
-from proxy.config.tls import ListenerTls, UpstreamTls
+from proxy.config.tls import ListenerTls, NamedCertificate, UpstreamTls
 
 PLAIN = ProxyConfig(
     node="n",
@@ -62,7 +62,31 @@ def test_what_changed_since_it_was_validated_and_no_longer_fits_is_a_fault(made:
 
 
 def test_files_without_an_end_are_not_read_to_it(made: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tls_files, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(module, "MAX_BYTES", 1 << 20)
     config = config_of(dataclasses.replace(made, server_key=Path("/dev/zero")))
     with pytest.raises(ConfigurationError, match=r"listeners\[1\].tls.key = /dev/zero: .* more than 1 MiB together"):
         read_tls_files(config)
+
+
+def test_who_has_which_store_and_when_it_ends(made: Certificates) -> None:
+    config = config_of(made)
+    files = read_tls_files(config)
+    certificates = describe_files(files)
+    stores = first_stores(config, files, certificates)
+    assert {owner: (store.number, list(store.files)) for owner, store in stores.items()} == {
+        "listener/tls": (1, [str(made.server), str(made.server_key), str(made.ca)]),
+        "upstream/u": (1, [str(made.ca), str(made.client), str(made.client_key)]),
+    }
+    (server,) = certificates[str(made.server)]
+    assert stores["listener/tls"].shown == server.fingerprint[:16]
+    named = tls_files(config)
+    assert [item.key for item in named if item.name == "key"] == ["listeners[1].tls.key", "upstreams[0].tls.key"]
+    listener, upstream = config.listeners[1].tls, config.upstreams[0].tls
+    assert listener is not None
+    assert upstream is not None
+    named_too = dataclasses.replace(listener, certificates=(NamedCertificate(names=("b", "c"), certificate=str(made.client), key="k"),))
+    (client,) = certificates[str(made.client)]
+    assert ends_of("listener/tls", named_too, certificates) == {"listener/tls": server.ends, "listener/tls/b": client.ends}
+    without = dataclasses.replace(upstream, certificate=None, key=None)
+    assert (ends_of("upstream/u", without, certificates), shown_of(without, certificates)) == ({}, "")
+    assert certificates[str(made.server_key)] == []

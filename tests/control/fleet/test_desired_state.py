@@ -6,13 +6,15 @@ from control.fleet.desired_state import DesiredState, default_part
 from proxy.config.limits import UNLIMITED
 from proxy.config.model import MIB, TapConfig, TapRule, rules_to_wire, to_wire
 from proxy.server.protocol import WIRE_VERSION
+from proxy.server.store_rows import Store
 from tests.fakes.fleet import fleet_config
 
 ENDPOINTS = {"u": [["127.0.0.1", 2, "127.0.0.1", 1]]}
+STORES = {"contents": ["secret"], "stores": {"listener/a": {"number": 4, "shown": "f0", "files": {"tls.key": 0}}}}
 
 
 def state(tap: TapConfig | None = None) -> DesiredState:
-    return DesiredState(fleet_config(2, tap), ENDPOINTS, {0: 7 * MIB, 1: 5 * MIB}, tls_files={"tls.key": "secret"})
+    return DesiredState(fleet_config(2, tap), ENDPOINTS, {0: 7 * MIB, 1: 5 * MIB}, stores={"listener/a": Store(4, "f0", {"tls.key": "secret"})})
 
 
 def test_a_processor_starts_with_all_there_is_and_the_share_of_its_slot() -> None:
@@ -27,7 +29,7 @@ def test_a_processor_starts_with_all_there_is_and_the_share_of_its_slot() -> Non
         "share": 5 * MIB,
         "part": 5_000,
         "endpoints": ENDPOINTS,
-        "files": {"tls.key": "secret"},
+        "stores": STORES,
     }
 
 
@@ -38,7 +40,7 @@ def test_all_that_can_change_is_one_change() -> None:
         "per_address": dataclasses.asdict(UNLIMITED),
         "overrides": [],
     }
-    assert state().whole(0) == {"max_receive_size": {"a": MIB}, "limits": limits, "share": 7 * MIB, "endpoints": ENDPOINTS}
+    assert state().whole(0) == {"max_receive_size": {"a": MIB}, "limits": limits, "share": 7 * MIB, "endpoints": ENDPOINTS, "stores": STORES}
     rules = (TapRule(name="all"),)
     assert state(TapConfig(directory="tap", rules=rules)).whole(1)["tap_rules"] == rules_to_wire(rules)
 

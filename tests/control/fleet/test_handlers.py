@@ -139,6 +139,54 @@ def test_a_processor_has_its_sockets_before_its_first_connection(monkeypatch: py
     run(monkeypatch, scenario)
 
 
+@pytest.mark.parametrize(
+    ("mode", "processor", "times", "error"),
+    [("", "losing@1", 3, "no descriptor to be had"), ("breaking@1", "", 1, "the fake was told to")],
+)
+def test_two_whose_socket_broke_are_joined_again_and_that_is_a_row_and_an_event(
+    monkeypatch: pytest.MonkeyPatch, mode: str, processor: str, times: int, error: str
+) -> None:
+    monkeypatch.setenv("FAKE_HANDLER", mode)
+
+    async def scenario(made: Fleet, handlers: Handlers) -> None:
+        await until(lambda: len(made.log.events("handler_rejoined")) == times)
+        await until_joined(made, handlers)
+        for row in made.log.events("handler_rejoined"):
+            found = process(handlers, row["slot"])
+            assert (row["pid"], row["generation"], row["error"], row["level"]) == (found.pid, found.generation, error, "warning")
+            assert row["processor" if processor else "slot"] == 1
+            assert 10 <= row["apart_ms"] < 5000
+        assert [event["error"] for event in made.events if event["event"] == "handler_rejoined"] == [error] * times
+        assert handlers._wiring.joined == 4
+        assert [item.restarts for item in handlers.status()] == [0, 0]
+
+    async def main() -> None:
+        async with fleet(2, processor, handlers=HandlersConfig(processes=2), **HANDLED) as made:
+            assert made.handlers is not None
+            await scenario(made, made.handlers)
+
+    asyncio.run(main())
+
+
+def test_nobody_is_joined_again_with_who_died_or_while_all_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(made: Fleet, handlers: Handlers) -> None:
+        await until_joined(made, handlers)
+        os.kill(process(handlers).pid, signal.SIGKILL)
+        await until(lambda: made.log.events("handler_died") and len(handlers.running) == 2)
+        await until_joined(made, handlers)
+        await until(lambda: handlers._wiring.waiting == 0)
+        assert made.log.events("handler_rejoined") == []
+        assert handlers._wiring.joined == 4
+        await handlers.stop()  # the processors see the ends of their sockets
+        request = Request[dict[str, Any]]({"type": "handlers"}, {"handlers": dict})
+        for processor in made.supervisor.running:
+            while (await processor.request(request, 5000))["handlers"]:
+                await asyncio.sleep(0.005)
+        assert handlers._wiring.joined == 0
+
+    run(monkeypatch, scenario, processors=2, processes=2)
+
+
 def test_one_that_dies_is_replaced_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(made: Fleet, handlers: Handlers) -> None:
         before = status(handlers)
@@ -219,7 +267,7 @@ def test_a_later_start_that_fails_is_a_row_and_tried_again_and_meanwhile_the_pod
         await until(lambda: len(made.log.events("handler_start_failed")) >= 3)
         assert "the fake has no such handler" in made.log.events("handler_start_failed")[0]["error"]
         assert not made.steering.health().ready
-        assert handlers._places[0].backoff_s >= 0.04
+        assert handlers._places[0].backoff.next_s >= 0.04
         os.environ["FAKE_HANDLER"] = ""
         await until(lambda: made.steering.health().ready)
 
@@ -262,7 +310,9 @@ def test_what_cannot_be_read_costs_that_and_no_more(monkeypatch: pytest.MonkeyPa
 def test_what_a_handler_started_goes_with_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(made: Fleet, handlers: Handlers) -> None:
         await until(lambda: made.log.events("handler_output"))
-        child = int(made.log.events("handler_output")[0]["line"].removeprefix("child "))
+        row = made.log.events("handler_output")[0]
+        assert row["level"] == "info", "what a handler prints is no error of ours"
+        child = int(row["line"].removeprefix("child "))
         os.kill(child, 0)
         process(handlers).kill("died")
         await until(lambda: not alive(child))

@@ -8,7 +8,6 @@ from typing import Any, cast
 import pytest
 
 from control.errors import StartError
-from control.fleet import identity as module
 from control.fleet.child import Child
 from control.fleet.identity import Identity
 from control.guard import Guard
@@ -82,7 +81,7 @@ def run(folder: Path, scenario: Scenario, data: bytes | None = None) -> Rig:
         rig.file.write_bytes(users(alice="first") if data is None else data)
         try:
             async with asyncio.timeout(10):
-                await rig.identity.start()
+                assert await rig.identity.start() == {name: {str(rig.file): rig.file.read_bytes()} for name in "ah"}
                 await scenario(rig)
         finally:
             await rig.identity.stop()
@@ -126,30 +125,6 @@ def test_what_is_taken_holds_for_what_is_asked_afterwards_and_what_is_none_is_no
         with pytest.raises(IdentityFileError):
             rig.identity.take("a", {str(rig.file): b"nonsense"})
         assert await rig.is_password("second")
-
-    run(tmp_path, scenario)
-
-
-def test_a_file_that_changes_is_read_again_and_one_that_is_none_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOOK_S", 0.01)
-
-    async def rows(rig: Rig, event: str, count: int) -> list[dict[str, Any]]:
-        while len(found := [row for row in rig.log.rows if row["event"] == event]) < count:
-            await asyncio.sleep(0.001)
-        return found
-
-    async def scenario(rig: Rig) -> None:
-        rig.file.write_bytes(users(alice="second", bob="x"))
-        await rows(rig, "identity_reloaded", 2)
-        assert [await rig.is_password("first"), await rig.is_password("second")] == [False, True]
-        rig.file.write_bytes(b"canary")
-        failed = await rows(rig, "identity_reload_failed", 2)
-        assert {(row["listener"], row["file"], row["level"]) for row in failed} == {(name, str(rig.file), "error") for name in "ah"}
-        rig.file.unlink()
-        failed = await rows(rig, "identity_reload_failed", 4)
-        assert failed[-1]["reason"] == "cannot be read: No such file or directory"
-        assert await rig.is_password("second")
-        assert "canary" not in str(rig.log.rows)
 
     run(tmp_path, scenario)
 

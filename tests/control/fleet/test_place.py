@@ -32,10 +32,10 @@ def test_generations_grow_over_lives_and_over_places_of_the_same_number() -> Non
 
 def test_pauses_double_up_to_a_bound_and_begin_anew_after_a_good_run() -> None:
     place = Nobody(0)
-    assert [place.next_pause(0.0) for _ in range(9)] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
-    assert [place.next_pause(10.0), place.next_pause(0.0)] == [0.1, 0.2]
+    assert [place.backoff.pause(0.0) for _ in range(9)] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
+    assert [place.backoff.pause(10.0), place.backoff.pause(0.0)] == [0.1, 0.2]
     place.begin()
-    assert place.next_pause(0.0) == 0.1
+    assert place.backoff.pause(0.0) == 0.1
 
 
 def run(scenario: Callable[[Succession, MemoryLog], Awaitable[None]]) -> None:

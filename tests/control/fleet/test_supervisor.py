@@ -92,7 +92,7 @@ def test_restarts_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
             assert slot.processor is not None
             slot.processor.kill("died")
             await until(lambda expected=restarts: slot.restarts == expected and slot.state == "running")
-        assert slot.backoff_s == pytest.approx(0.08)
+        assert slot.backoff.next_s == pytest.approx(0.08)
 
     run(scenario, 1)
 
@@ -241,7 +241,7 @@ def test_a_program_that_is_not_there_fails_the_first_start_and_is_tried_again_la
         os.kill(made.supervisor.running[0].pid, signal.SIGKILL)
         await until(lambda: len(made.log.events("processor_start_failed")) == 3)
         assert status(made, 0).restarts >= 3
-        assert made.supervisor.slots[0].backoff_s >= 0.08
+        assert made.supervisor.slots[0].backoff.next_s >= 0.08
         made.supervisor._hiring = there
         await until(lambda: status(made, 0).state == "running")
         assert await (await made.connect()).echo(b"x") == b"x"
@@ -286,7 +286,7 @@ def test_a_notice_that_cannot_be_read_costs_itself_alone() -> None:
         made.supervisor._notice(processor, {"type": "dance"})
         assert [event["id"] for event in made.events] == [1]
         assert made.meters.value("task.failures", "slot") == 8
-        told = [row["error"] for row in made.log.events("task_failed") if row["task"] == "slot"]  # the acceptor may say that nobody had connected
+        told = [row["error"] for row in made.log.events("task_failed") if row["task"] == "slot"]  # the acceptor, too, knows no connection 1
         keys = ("closed row", "closed.mutes is missing", "tap_rule_off.rule is missing", ".percent must be float", ".colour is not known")
         for key, text in zip((*keys, "log.level is missing", "no event dance", "drained.cut_off is missing"), told, strict=True):
             assert key in text

@@ -51,6 +51,8 @@ def private_jwk(signer: Signer) -> dict[str, Any]:
         (lambda signer: signer.jwk("rsa", k="c2VjcmV0"), "is a shared secret"),
         (private_jwk, "is a private key"),
         (lambda signer: signer.jwk("rsa", kid=7), "kid is no text"),
+        (lambda signer: signer.jwk("rsa", key_ops=1), "key 1: key_ops is no list"),
+        (lambda signer: signer.jwk("rsa", key_ops="verify"), "key 1: key_ops is no list"),
         (lambda signer: signer.jwk("rsa", alg="HS256"), "the algorithm 'HS256', which is not its own"),
         (lambda signer: signer.jwk("p256", alg="ES384"), "not its own"),
         (lambda signer: signer.jwk("rsa", n="AQAB"), "RSA"),

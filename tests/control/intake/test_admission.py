@@ -165,6 +165,43 @@ def test_one_more_than_an_address_may_have_sees_the_end_at_once_and_a_close_make
     assert sum(item.handed for item in made.listenings.values()) == 5, "who is refused was never handed over, and never counted"
 
 
+def test_what_is_refused_within_a_second_is_in_a_second_row_when_it_is_over(gate: Make) -> None:
+    """Nobody has to come for it: an attack that ends within the second is told whole."""
+    made = gate(LimitsConfig(per_address=RateLimits(connections=1)))
+    made.connect()
+    made.until(lambda: made.has(1))
+    refused = made.connect(count=5)
+    assert [end_of(client) for client in refused] == [b""] * 5
+    made.until(lambda: made.meters.value("connection.rejected", "a", "address_connections") == 5)
+    assert [row["count"] for row in made.log.events("rejected")] == [1]
+    made.step(0.99)
+    made.settled()
+    assert len(made.log.events("rejected")) == 1
+    made.step(0.01)
+    made.until(lambda: len(made.log.events("rejected")) == 2)
+    first, second = made.log.events("rejected")
+    assert (first["peer"], second["peer"]) == tuple("{}:{}".format(*refused[index].getsockname()) for index in (0, 4)), "the last that came"
+    assert {key: second[key] for key in ("listener", "reason", "key", "cause", "level", "count")} == {
+        "listener": "a", "reason": "address_connections", "key": "limits.per_address.connections", "cause": "limit", "level": "warning", "count": 4,
+    }  # fmt: skip
+    made.step(60)
+    made.settled()
+    assert len(made.log.events("rejected")) == 2, "there is nothing left to tell"
+
+
+def test_what_was_refused_last_is_told_at_the_end_within_its_second_too(gate: Make) -> None:
+    made = gate(LimitsConfig(per_address=RateLimits(connections=1)), a=UNLIMITED, b=UNLIMITED)
+    made.connect()
+    made.until(lambda: made.has(1))
+    for client in made.connect("a", count=3) + made.connect("b", count=2):
+        assert end_of(client) == b""
+    made.until(lambda: made.meters.value("connection.rejected", "b", "address_connections") == 2)
+    made.until(lambda: made.meters.value("connection.rejected", "a", "address_connections") == 3)
+    made.acceptor.stop()
+    made.acceptor._admission.close()
+    assert sorted((row["listener"], row["count"]) for row in made.log.events("rejected")) == [("a", 1), ("a", 2), ("b", 1), ("b", 1)]
+
+
 def test_a_denied_network_and_who_has_an_override_of_its_own(gate: Make) -> None:
     """Number 183."""
     overrides = (LimitOverride(network="127.0.0.0/8", access="deny"), LimitOverride(network="127.0.0.1/32", connections=5))

@@ -12,5 +12,6 @@ def test_usage_is_the_sum_of_the_kinds_without_the_tap() -> None:
 
 
 def test_a_pool_uses_what_its_processors_use() -> None:
-    status = PoolStatus(size=200, shares=(share(0, 1, 20, 300), share(1, 4, 0, 0)), processors=2, tap_limit=0, guaranteed={})
+    shares = (share(0, 1, 20, 300), share(1, 4, 0, 0))
+    status = PoolStatus(kind="bounded", size=200, shares=shares, processors=2, tap_limit=0, guaranteed={})
     assert status.usage == 325

@@ -19,8 +19,22 @@ from control.steering.division import WHOLE, Asked, divided
         ([Asked(800_000), Asked(100_000, 3000)], [250_000, 750_000]),
         ([Asked(800_000, 0, 9000), Asked(100_000, 3000)], [750_000, 250_000]),
         ([Asked(600_000), Asked(600_000)], [500_000, 500_000]),
+        ([Asked(100_000, 0, 1000, 400_000), Asked(300_000, 1000)], [400_000, 600_000]),
+        ([Asked(100_000, 0, 1000, 600_000), Asked(300_000, 1000)], [500_000, 500_000]),
     ],
-    ids=["one", "idle", "some", "all of it", "by users", "content first", "no more than its part", "as it was", "too much"],
+    ids=[
+        "one",
+        "idle",
+        "some",
+        "all of it",
+        "by users",
+        "content first",
+        "no more than its part",
+        "as it was",
+        "too much",
+        "held up elsewhere",
+        "no more than its share",
+    ],
 )
 def test_who_wants_little_gets_it_and_the_others_share_by_users(asked: list[Asked], parts: list[int]) -> None:
     assert list(divided(WHOLE, dict(enumerate(asked))).values()) == parts

@@ -20,25 +20,31 @@ from tests.fakes.fleet import MemoryLog, fleet, fleet_config, until
 from tests.fakes.readers import Reader, ReaderBench
 
 RATE = 1_000_000
-KEYS = {"node": "", "address": "192.0.2.1"}
+KEYS = {"node": "", "listener": "a", "address": "192.0.2.1"}
 
 
 class FakeProcessor:
-    """One bucket of one key, with readers; keeps to what it is told."""
+    """A bucket for the key of each level, with readers; keeps to what it is told."""
 
-    def __init__(self, bench: ReaderBench, slot: int, level: str, default: int) -> None:
+    def __init__(self, bench: ReaderBench, slot: int, levels: tuple[str, ...], default: int) -> None:
         self.slot = slot
-        self.level = level
         self.silent = False
         self.default = default
-        self.own: int | None = None
+        self.own: dict[str, int] = {}
         self.told: list[dict[str, Any]] = []
         self.bench = bench
-        self.bucket: Bucket = bench.bucket(RATE, default)
+        self.buckets: dict[str, Bucket] = {level: bench.bucket(RATE, default) for level in levels}
+
+    @property
+    def bucket(self) -> Bucket:
+        return next(iter(self.buckets.values()))
+
+    def part_of(self, level: str) -> int:
+        return self.own.get(level, self.default)
 
     @property
     def part(self) -> int:
-        return self.default if self.own is None else self.own
+        return self.part_of(next(iter(self.buckets)))
 
     async def request(self, request: Any, timeout_ms: int) -> dict[str, Any]:
         if self.silent:
@@ -46,22 +52,31 @@ class FakeProcessor:
         self.told.append(request.message)
         self.default = request.message["default"]
         for row in request.message["parts"]:
-            if (row["level"], row["name"], row["counter"]) == (self.level, KEYS[self.level], "request_bytes"):
-                self.own = row["part"] if row["part"] >= 0 else None
-        self.bucket.set_rate(RATE, self.part)
+            level = row["level"]
+            if level in self.buckets and (row["name"], row["counter"]) == (KEYS[level], "request_bytes"):
+                self.own.pop(level, None)
+                if row["part"] >= 0:
+                    self.own[level] = row["part"]
+        for level, bucket in self.buckets.items():
+            bucket.set_rate(RATE, self.part_of(level))
         return {"type": "result"}
 
-    def demand(self) -> DemandRow:
-        demand = self.bucket.demand(self.bench.clock.now)
-        level: Any = self.level
-        return DemandRow(level=level, name=KEYS[level], counter="request_bytes", passed=int(demand.passed), users=int(demand.users))
+    def demand(self) -> list[DemandRow]:
+        rows: list[DemandRow] = []
+        for name, bucket in self.buckets.items():
+            demand = bucket.demand(self.bench.clock.now)
+            level: Any = name
+            rows.append(DemandRow(level=level, name=KEYS[name], counter="request_bytes", passed=int(demand.passed), users=int(demand.users)))
+        return rows
 
 
 class FakeSupervisor:
     """So much of a supervisor as rates are divided by."""
 
     def __init__(self, count: int, limits: LimitsConfig) -> None:
-        self.desired = DesiredState(fleet_config(count, node_limits=limits), {}, dict.fromkeys(range(count), 1))
+        self.desired = DesiredState(
+            fleet_config(count, node_limits=limits, limits=RateLimits(request_bytes_rate=RATE)), {}, dict.fromkeys(range(count), 1)
+        )
         self.demands = Demands()
         self.alive: list[Any] = []
         self.running: list[Any] = []
@@ -70,11 +85,11 @@ class FakeSupervisor:
 class Divided:
     """Processors whose rates are divided ten times a second."""
 
-    def __init__(self, count: int, level: str = "node") -> None:
+    def __init__(self, count: int, *levels: str) -> None:
         each = RateLimits(request_bytes_rate=RATE)
         self.bench = ReaderBench()
         self.supervisor = FakeSupervisor(count, LimitsConfig(request_bytes_rate=RATE, per_address=each))
-        self.processors = [FakeProcessor(self.bench, slot, level, default_part(count)) for slot in range(count)]
+        self.processors = [FakeProcessor(self.bench, slot, levels or ("node",), default_part(count)) for slot in range(count)]
         self.supervisor.alive = list(self.processors)
         self.supervisor.running = list(self.processors)
         self.log = MemoryLog()
@@ -93,9 +108,10 @@ class Divided:
         """What is in demand, and another division."""
         for processor in self.supervisor.running:
             if not processor.silent:
-                self.supervisor.demands.hear(processor, [processor.demand()])
+                self.supervisor.demands.hear(processor, processor.demand())
         self.loop.run_until_complete(self.rates.divide())
-        self.most = max(self.most, sum(processor.part for processor in self.supervisor.alive))
+        for level in self.processors[0].buckets:
+            self.most = max(self.most, sum(processor.part_of(level) for processor in self.supervisor.alive))
 
     def run(self, seconds: float) -> None:
         for _ in range(round(seconds * 10)):
@@ -103,7 +119,7 @@ class Divided:
             self.step()
 
     def busy(self, processor: int, count: int = 1) -> list[Reader]:
-        return [self.bench.add(self.processors[processor].bucket, more=lambda: 500) for _ in range(count)]
+        return [self.bench.add(*self.processors[processor].buckets.values(), more=lambda: 500) for _ in range(count)]
 
     @property
     def passed(self) -> int:
@@ -154,6 +170,20 @@ def test_two_seconds_after_a_change_of_demand_it_is_exact_and_fair(make: Any, le
         assert within_5_percent(made.second())
     each = had(readers, made, 8)
     assert max(each) <= 1.1 * min(each) + 2 * 10_000
+
+
+@pytest.mark.parametrize("counts", [(1, 1), (1, 3), (20, 1), (25, 25), (2, 5, 9)])
+def test_equal_rates_of_all_levels_do_not_hold_each_other_up(make: Any, counts: tuple[int, ...]) -> None:
+    """Each level sees little of those that another one holds up: parts by what each used last would go to and fro, and much would pass nowhere."""
+    made = make(len(counts), "node", "listener", "address")
+    readers = [reader for number, count in enumerate(counts) for reader in made.busy(number, count)]
+    made.run(2)
+    passed = [made.second() for _ in range(6)]
+    assert within_5_percent(sum(passed) // len(passed)), passed
+    assert min(passed) >= 0.92 * RATE
+    assert max(passed) <= 1.05 * RATE
+    each = had(readers, made, 8)
+    assert max(each) <= 2.5 * min(each), "nearer to it than by processors, though no level sees all that the others hold up"
 
 
 def test_who_wants_little_counts_for_little(make: Any) -> None:
@@ -210,7 +240,7 @@ def test_who_dies_gives_its_part_back_and_its_successor_begins_with_little(make:
     made.run(1)
     assert made.processors[0].part >= 980_000
     assert 0.95 * RATE <= made.second() <= 1.05 * RATE
-    fresh = FakeProcessor(made.bench, 1, "node", default_part(2))
+    fresh = FakeProcessor(made.bench, 1, ("node",), default_part(2))
     made.processors.append(fresh)
     made.supervisor.alive.append(fresh)
     made.run(1)
@@ -255,7 +285,7 @@ def test_when_there_are_more_or_fewer_the_parts_follow(make: Any) -> None:
     made.busy(0)
     made.run(1)
     made.supervisor.desired.shares = {0: 1, 1: 1}
-    second = FakeProcessor(made.bench, 1, "node", default_part(2))
+    second = FakeProcessor(made.bench, 1, ("node",), default_part(2))
     made.processors.append(second)
     made.supervisor.alive.append(second)
     made.step()
@@ -271,7 +301,7 @@ def test_when_there_are_more_or_fewer_the_parts_follow(make: Any) -> None:
     assert made.processors[0].part < WHOLE, "it has not ended yet"
     made.supervisor.alive.remove(second)
     made.run(0.5)
-    assert (made.processors[0].part, made.processors[0].own) == (WHOLE, None)
+    assert (made.processors[0].part, made.processors[0].own) == (WHOLE, {})
 
 
 def test_an_address_that_nobody_asks_for_is_forgotten(make: Any) -> None:
@@ -279,10 +309,10 @@ def test_an_address_that_nobody_asks_for_is_forgotten(make: Any) -> None:
     (reader,) = made.busy(0)
     made.run(1)
     first = made.processors[0]
-    assert first.own is not None
+    assert first.own
     reader.leave(made.bench.clock.now)
     made.run(0.5)
-    assert [each.own for each in made.processors] == [None, None]
+    assert [each.own for each in made.processors] == [{}, {}]
     assert first.part == default_part(2)
     count = len(first.told)
     made.run(1)

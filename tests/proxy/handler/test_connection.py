@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from proxy.handler import CLOSE, DROP, PASS, Answer, Pass, Replace, wire
+from proxy.handler import CLOSE, DROP, PASS, Answer, Drop, Pass, Replace, Verdict, wire
 from proxy.handler import connection as module
 from proxy.handler.connection import Connection
 from proxy.handler.load import LoadedHandler
@@ -86,3 +86,32 @@ def test_only_async_handles_keep_requests():
     kept = Connection(7, LoadedHandler("m:h", later), facts())
     assert (kept.is_async, list(kept.order[0]), list(kept.waiting), kept.tasks) == (True, [], [], set())
     assert not connection().is_async
+
+
+class Odd(Answer):
+    action = 77
+
+
+def changed(verdict: Verdict, **attributes: object) -> Verdict:
+    for name, value in attributes.items():
+        setattr(verdict, name, value)
+    return verdict
+
+
+@pytest.mark.parametrize(
+    ("verdict", "error", "text"),
+    [
+        (changed(Answer(b"x"), frame="text"), TypeError, "Answer has a frame that is str, not bytes"),
+        (changed(Answer(b"x"), frame=None), TypeError, "a frame that is NoneType"),
+        (changed(Answer(b"x"), frame=bytearray(b"x")), TypeError, "a frame that is bytearray"),
+        (changed(Answer(b"x"), throttle_ms=1 << 70), ValueError, "Answer has the throttle_ms 1180591620717411303424, which is not from 0 to"),
+        (changed(Answer(b"x"), throttle_ms=-5), ValueError, "the throttle_ms -5"),
+        (changed(Answer(b"x"), throttle_ms=0.5), ValueError, "the throttle_ms 0.5"),
+        (Odd(b"x"), ValueError, "Odd has the action 77, which is none"),
+        (changed(Pass(), frame=b"xy"), ValueError, "Pass has a frame of 2 bytes, and sends none"),
+        (changed(Drop(), frame=b"xy"), ValueError, "Drop has a frame of 2 bytes, and sends none"),
+    ],
+)
+def test_a_verdict_with_anything_in_it_is_a_failure_and_breaks_no_record(verdict, error, text):
+    with pytest.raises(error, match=text):
+        connection(upstream=True).decide(verdict, 0)

@@ -76,7 +76,7 @@ OPEN = wire.encode_open(1, facts())
         (wire.encode_closed(2), "a connection that is not open is closed"),
         (wire.encode_closed(1) + request(1, 0, b"x"), "which is not open"),
         (request(1, 0, b"x", direction=2), "direction 2"),
-        (wire.encode_hello({"wire": 1, "slot": 0, "handlers": {}}) + bytes(40), "a processor sent a record of kind 0"),
+        (wire.encode_hello({"wire": 2, "slot": 0, "handlers": {}}) + bytes(40), "a processor sent a record of kind 0"),
         (wire.reply_head(0, 0, 0, 1, 0, 0, 0, 0), "a processor sent a record of kind 4"),
         (b"\xff\xff\xff\xff\x02" + bytes(40), "cannot have -1 bytes|a header of"),
         (b"\x00\x00\x00\x05\x02" + bytes(40), "a header of|cannot have 5 bytes"),
@@ -254,7 +254,7 @@ async def test_after_its_turn_a_processor_lets_others_go_first():
 
 @in_loop
 async def test_who_takes_no_replies_is_not_read_and_goes_on_when_it_does():
-    big = bytes(100_000)
+    big = bytes(16_000)
     calls = 0
 
     def large(frame: bytes, context: Context) -> bytes:
@@ -318,3 +318,30 @@ async def test_an_error_of_the_system_is_an_end():
         while handled.processor.is_open:
             await asyncio.sleep(0)
         assert handled.ends == 1
+
+
+@in_loop
+async def test_a_long_reply_waits_until_it_is_asked_for_and_holds_up_no_other_connection():
+    def handle(frame: bytes, context: Context) -> bytes:
+        return bytes(100_000) if frame == b"long" else frame
+
+    async with Handled({"in": handle}) as handled:
+        await handled.send(OPEN + wire.encode_open(2, facts("in")))
+        await handled.send(
+            request(1, 0, b"long") + request(1, 1, b"behind") + request(1, 2, b"long") + request(1, 3, b"last") + request(2, 0, b"other")
+        )
+
+        async def next_one() -> tuple[int, int, int, int]:
+            data = await handled.record()
+            action, _, _, connection, sequence, _, _, body = wire.read_reply(data, 0, len(data))
+            return action, connection, sequence, len(data) - body
+
+        assert [await next_one(), await next_one()] == [(wire.HELD, 1, 0, 8), (wire.ANSWER, 2, 0, 5)]
+        await handled.send(wire.encode_send(1, 0))
+        wanted = [(wire.ANSWER, 1, 0, 100_000), (wire.ANSWER, 1, 1, 6), (wire.HELD, 1, 2, 8)]
+        assert [await next_one() for _ in wanted] == wanted
+        await handled.send(wire.encode_closed(1) + request(2, 1, b"other"))
+        assert await next_one() == (wire.ANSWER, 2, 1, 5), "what waited is forgotten with its connection"
+        await handled.send(wire.encode_send(1, 0))
+        assert await handled.ended()
+        assert "nothing of the connection 1 and direction 0 waits" in str(handled.errors)

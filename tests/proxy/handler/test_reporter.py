@@ -61,10 +61,11 @@ def test_there_is_no_beat_before_the_first_words_nor_after_the_last(link):
     assert not reporter._rows
 
 
-def test_rows_that_control_does_not_take_are_lost_and_the_first_words_are_not(link):
+def test_rows_that_control_does_not_take_are_lost_and_the_first_words_and_broken_sockets_are_not(link):
     ours, reporter = link
     for _ in range(2000):
         reporter.tell({"type": "log", "text": "x" * 1000})
+    reporter.tell({"type": "parted", "pair": 5, "error": "x"})
     reporter.tell({"type": "failed", "error": "x"})
     reporter._write()
     lost = reporter._writer.dropped_count
@@ -74,7 +75,8 @@ def test_rows_that_control_does_not_take_are_lost_and_the_first_words_are_not(li
     while not found or found[-1]["type"] != "failed":
         found += reader.feed(ours.recv(1 << 20))
         reporter._write()
-    assert len(found) == 2001 - lost
+    assert len(found) == 2002 - lost
+    assert [message["type"] for message in found[-2:]] == ["parted", "failed"]
 
 
 def test_finish_waits_until_control_has_taken_what_was_told(link):

@@ -1,6 +1,8 @@
 """A real handler process: its first words, its handlers' start and stop, and how it ends whatever they do."""
 
 import itertools
+import os
+import resource
 import signal
 import socket
 import subprocess
@@ -43,7 +45,7 @@ def test_an_echo_from_the_first_words_to_the_last(process):
     assert ready["pid"] == process.process.pid
     assert ready["handlers"] == {"in": {**handler, "description": "Answers every frame with itself."}}
     processor = process.processor()
-    assert processor.hello() == {"wire": 1, "slot": 3, "handlers": {"in": handler}}
+    assert processor.hello() == {"wire": 2, "slot": 3, "handlers": {"in": handler}}
     processor.open(7)
     processor.send(*(request(7, index, b"frame %d" % index) for index in range(64)))
     replies = processor.replies(64)
@@ -347,6 +349,8 @@ def test_what_no_processor_sends_is_told_and_ends_that_socket_alone(scripted):
     row = scripted.row("internal_error")
     assert (row["place"], row["error"]) == ("socket to processor 1.4", "proxy.handler.wire.WireError: no record is of kind 47")
     assert bad.ended()
+    parted = scripted.message("parted")
+    assert (parted["pair"], parted["error"]) == (bad.pair, "no record is of kind 47")
     good.request(1, 0, b"echo fine")
     assert good.reply().body == b"fine"
 
@@ -356,6 +360,36 @@ def test_a_hand_over_that_is_for_a_listener_is_refused(scripted):
     assert scripted.row("handover_failed") == {"error": "the socket to processor 0.1: it is for in"}
     assert wrong.ended()
     scripted.processor().hello()
+
+
+def test_a_request_of_a_connection_that_is_not_open_costs_the_socket_and_nothing_is_left_of_it(scripted):
+    before = len(os.listdir(f"/proc/{scripted.process.pid}/fd"))
+    for number in range(10):
+        processor = scripted.processor()
+        processor.hello()
+        processor.open(number)
+        processor.send(request(number, 0, b"count"), request(number + 1, 0, b"count"))
+        parted = scripted.message("parted")
+        assert (parted["pair"], f"a request of the connection {number + 1}, which is not open" in parted["error"]) == (processor.pair, True)
+        assert processor.ended()
+        processor.socket.close()
+    assert len(os.listdir(f"/proc/{scripted.process.pid}/fd")) == before
+
+
+@pytest.mark.slow  # a whole process, started for it
+def test_with_no_descriptor_to_be_had_control_hears_which_socket_was_lost(scripted):
+    first = scripted.processor()
+    first.hello()
+    allowed = resource.prlimit(scripted.process.pid, resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    lost = scripted.processor("1.1")
+    assert scripted.row("handover_failed") == {"error": "the socket to processor 1.1: its descriptor was lost"}
+    assert scripted.message("parted") == {"type": "parted", "pair": lost.pair, "error": "its descriptor was lost"}
+    assert lost.ended()
+    resource.prlimit(scripted.process.pid, resource.RLIMIT_NOFILE, allowed)
+    scripted.processor("1.1").hello()
+    first.open(1)
+    first.request(1, 0, b"echo fine")
+    assert first.reply().body == b"fine"
 
 
 def test_a_processor_that_resets_its_socket_takes_its_connections_with_it_and_nothing_else(process):

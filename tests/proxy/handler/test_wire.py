@@ -18,7 +18,7 @@ FACTS: wire.Facts = {
     "tls": {"version": "TLSv1.3", "cipher": "TLS_AES_256_GCM_SHA384"},
     "upstream": True,
 }
-HELLO: wire.Hello = {"wire": 1, "slot": 3, "handlers": {"kafka": {"ordered_pipelining": True, "directions": ["request"]}}}
+HELLO: wire.Hello = {"wire": 2, "slot": 3, "handlers": {"kafka": {"ordered_pipelining": True, "directions": ["request"]}}}
 HUGE = (1 << 63) - 5
 NUMBERS = st.integers(0, (1 << 63) - 1)
 
@@ -67,7 +67,7 @@ def records(reader: RecordReader, data: bytes) -> list[bytes]:
 
 
 def test_the_constants_are_those_of_the_format():
-    assert (wire.HELLO, wire.OPEN, wire.REQUEST, wire.CLOSED, wire.REPLY) == (0, 1, 2, 3, 4)
+    assert (wire.HELLO, wire.OPEN, wire.REQUEST, wire.CLOSED, wire.REPLY, wire.SEND) == (0, 1, 2, 3, 4, 5)
     assert (wire.PASS, wire.FRAME, wire.NOTHING, wire.ANSWER, wire.CLOSE, wire.FAILED) == (0, 1, 2, 3, 4, 5)
     assert wire.ACTIONS[wire.FRAME] == "frame"
     assert wire.DIRECTIONS == ("request", "response")
@@ -205,7 +205,7 @@ def test_an_error_is_cut_between_characters():
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        (framed(b"\x05"), "no record is of kind 5"),
+        (framed(b"\x06"), "no record is of kind 6"),
         (b"GET / HTTP/1.1\r\n", "no record is of kind 47"),
         (framed(u(2, 1) + bytes(26)), "cannot have 27 bytes"),
         (framed(u(4, 1) + bytes(38)), "cannot have 39 bytes"),
@@ -231,11 +231,11 @@ def test_a_header_does_not_reach_behind_its_record():
         wire.read_request(data + b"next", 0, whole(data))
 
 
-def test_there_are_two_directions_and_six_actions():
+def test_there_are_two_directions_and_seven_actions():
     data = request(2, 1, 0, 0, b"", b"")
     with pytest.raises(WireError, match="direction 2"):
         wire.read_request(data, 0, len(data))
-    for action, direction in ((6, 0), (0, 2)):
+    for action, direction in ((7, 0), (0, 2)):
         data = reply(action, direction, 0, 1, 0, 0, 0, b"")
         with pytest.raises(WireError, match=f"action {action} and direction {direction}"):
             wire.read_reply(data, 0, len(data))
@@ -276,7 +276,7 @@ def test_facts_that_are_none_are_told(facts):
         {"handlers": {"kafka": {"ordered_pipelining": True, "directions": []}}},
         {"handlers": {"kafka": {"ordered_pipelining": True, "directions": ["sideways"]}}},
         {"handlers": {"kafka": {"ordered_pipelining": True}}},
-        {"wire": 2},
+        {"wire": 1},
         {"wire": None},
     ],
 )
@@ -288,7 +288,7 @@ def test_first_words_that_are_none_are_told(wrong):
 
 def test_first_words_without_a_version_are_of_another_one():
     data = framed(u(0, 1) + b'{"slot": 1, "handlers": {}}')
-    with pytest.raises(WireError, match="version None of the records, and this processor version 1"):
+    with pytest.raises(WireError, match="version None of the records, and this processor version 2"):
         wire.read_hello(data, 0, whole(data))
 
 
@@ -366,3 +366,32 @@ def test_a_size_that_no_record_has_is_told_with_the_byte_behind_it():
     assert records(reader, b"\xff\xff\xff\xff") == []
     with pytest.raises(WireError):
         records(reader, b"\2")
+
+
+@pytest.mark.parametrize("direction", [0, 1])
+def test_a_reply_that_waits_is_announced_and_asked_for(direction: int) -> None:
+    body = bytes(wire.LONG + 1)
+    data = wire.encode_replies([wire.held((wire.ANSWER, direction, 70, 9, 3, 4, 5, body))])
+    assert wire.record_end(data, 0) == len(data)
+    *said, begin = wire.read_reply(data, 0, len(data))
+    assert said == [wire.HELD, direction, 0, 9, 3, 4, 5], "its throttle comes with it"
+    assert wire.held_size(data, begin) == len(body)
+    asked = wire.encode_send(9, direction)
+    assert wire.record_end(asked, 0) == len(asked)
+    assert wire.read_send(asked, 0) == (9, direction)
+
+
+@pytest.mark.parametrize("size", [0, wire.LONG, wire.MAX_BODY + 1, (1 << 64) - 1])
+def test_a_size_that_no_reply_waits_with(size: int) -> None:
+    with pytest.raises(WireError, match=f"a reply of {size} bytes waits"):
+        wire.held_size(size.to_bytes(8, "big"), 0)
+
+
+def test_what_cannot_be_asked_for_or_announced() -> None:
+    with pytest.raises(WireError, match="direction 2"):
+        wire.read_send(wire.encode_send(9, 2), 0)
+    with pytest.raises(WireError, match="kind 5 cannot have 11 bytes"):
+        wire.record_end(b"\0\0\0\x0b\x05" + bytes(10), 0)
+    short = wire.reply_head(wire.HELD, 0, 0, 1, 0, 0, 0, 7) + bytes(7)
+    with pytest.raises(WireError, match="7 bytes that say how long"):
+        wire.read_reply(short, 0, len(short))

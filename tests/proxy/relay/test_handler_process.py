@@ -1,5 +1,6 @@
 """The socket to a handler process: batches, the queue and who waits for it, memory, and a process that breaks the rules."""
 
+import itertools
 import socket
 from collections.abc import Callable
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from proxy.handler import wire
 from proxy.network import mute
 from tests.fakes.handled import Asked, HandledWorld, channel_of
-from tests.fakes.world import frame
+from tests.fakes.world import frame, reset
 
 Make = Callable[..., HandledWorld]
 
@@ -178,8 +179,10 @@ def test_frames_and_answers_of_every_size(make_handled: Make, size: int) -> None
 BROKEN = {
     "a reply that was not asked for": lambda process, asked: process.record(Asked(0, asked.connection, 5, 0, b"", b""), wire.ANSWER),
     "a reply of the other direction": lambda process, asked: process.record(Asked(1, asked.connection, 0, 0, b"", b""), wire.ANSWER),
-    "a second HELLO": lambda process, asked: wire.encode_hello({"wire": 1, "slot": 0, "handlers": {}}),
+    "a second HELLO": lambda process, asked: wire.encode_hello({"wire": 2, "slot": 0, "handlers": {}}),
     "a record of the processor's": lambda process, asked: wire.encode_closed(asked.connection),
+    "a long reply that was not asked for": lambda process, asked: process.record(asked, wire.ANSWER, bytes(wire.LONG + 1)),
+    "two replies that wait": lambda process, asked: 2 * process.record(asked, wire.HELD, (1 << 20).to_bytes(8, "big")),
     "no such action": lambda process, asked: b"\0\0\0\x28\x04\x09" + bytes(38),
     "no such kind": lambda process, asked: b"\0\0\0\x28\x09" + bytes(39),
     "a size below zero": lambda process, asked: b"\xff\xff\xff\xff",
@@ -217,6 +220,26 @@ def test_a_first_record_that_is_no_hello(make_handled: Make) -> None:
 
 
 STEP = st.tuples(st.integers(0, 3), st.integers(1, 4), st.booleans())
+
+
+def test_who_waits_hands_over_16_frames_at_its_turn_and_stands_behind_the_others_then(make_handled: Make) -> None:
+    """One at a time would scatter the answers of each: a write for every few of them."""
+    world = make_handled(queue=16)
+    process = world.process(ordered=True)
+    clients = [world.served()[0] for _ in range(3)]
+    for number, client in enumerate(clients):
+        client.sendall(b"".join(frame(b"%d" % number) for _ in range(50)))
+        world.poll()
+    process.settle()
+    order = b""
+    for _ in range(9):
+        asked = process.take(16)
+        order += b"".join(one.body for one in asked)
+        process.under_way = 0
+        process.send(b"".join(process.record(one, wire.ANSWER, one.body) for one in asked))
+    turns = [len(list(group)) for _, group in itertools.groupby(order)]
+    assert len(turns) <= 20, "144 frames; a full queue may cut a turn in two"
+    assert set(order[64:]) == set(b"12"), "in turn"
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
@@ -264,3 +287,82 @@ def test_any_order_of_requests_and_replies(queue: int, ordered: bool, steps: lis
         assert process.ours.under_way == 0
     finally:
         world.close()
+
+
+BIG = 12 << 20
+
+
+def test_clients_that_do_not_read_hold_one_long_answer_beyond_the_pool_and_nobody_up(make_handled: Make) -> None:
+    """What handlers answer is bounded: the others stay where they were made, and who asks for little gets it at once. Who does not move goes."""
+    pool = 4 << 20
+    world = make_handled(pool=pool)
+    process = world.process()
+    slow = [world.served()[0] for _ in range(4)]
+    waits = []
+    slow[0].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    for client in slow:
+        client.sendall(frame(b"much"))
+        waits.append(process.one())
+        process.announce(waits[-1], BIG)
+    process.settle()
+    assert process.wanted == [(waits[0].connection, 0)], "one has the reserve"
+    process.await_send(waits[0])
+    process.send(process.record(waits[0], wire.ANSWER, bytes(BIG)))
+    world.poll()
+    assert pool < world.pool.used <= BIG + (1 << 20)
+    assert (process.wanted, int(world.pool.answers.waiting)) == ([], 3)
+    quick, _ = world.served()
+    for number in range(3):
+        quick.sendall(frame(b"little"))
+        process.reply(process.take()[0], wire.ANSWER, b"%d" % number)
+        assert world.read(quick, 5) == frame(b"%d" % number)
+    for _ in range(40):
+        world.pass_time(0.25)
+        if world.rows:
+            break
+    assert world.row["cause"] == "send_stalled"
+    process.settle()
+    assert process.wanted == [(waits[1].connection, 0)], "the next has its turn"
+    process.await_send(waits[1])
+    process.send(process.record(waits[1], wire.ANSWER, bytes(BIG)))
+    assert world.read(slow[1], BIG + 4) == frame(bytes(BIG))
+    process.settle()
+    assert process.wanted == [(waits[2].connection, 0)]
+    assert world.pool.most_used <= 3 * BIG, "booked where it came, and where it waits, for a moment"
+
+
+def test_an_answer_that_waits_or_is_on_its_way_when_its_client_leaves(make_handled: Make) -> None:
+    world = make_handled(pool=4 << 20)
+    process = world.process()
+    clients = [world.served()[0] for _ in range(3)]
+    asked = []
+    for client in clients:
+        client.sendall(frame(b"much"))
+        asked.append(process.one())
+        process.announce(asked[-1], BIG)
+    process.settle()
+    for client in clients[:2]:
+        reset(client)
+    world.until(lambda: len(world.rows) == 2)
+    process.settle()
+    assert int(world.pool.answers.waiting) == 1, "who left waits no more; who was asked for comes"
+    process.send(process.record(asked[0], wire.ANSWER, bytes(BIG)))
+    process.wanted.clear()
+    process.await_send(asked[2])
+    process.send(process.record(asked[2], wire.ANSWER, bytes(BIG)))
+    assert world.read(clients[2], BIG + 4) == frame(bytes(BIG))
+    world.poll()
+    assert (int(world.pool.used), int(world.pool.promised), len(world.pool.answers.admitted)) == (0, 0, 0)
+
+
+def test_a_process_that_dies_with_long_answers_gives_their_turns_back(make_handled: Make) -> None:
+    world = make_handled(pool=4 << 20)
+    process = world.process()
+    for _ in range(2):
+        client, _ = world.served()
+        client.sendall(frame(b"much"))
+        process.announce(process.one(), BIG)
+    process.settle()
+    process.die()
+    world.until(lambda: world.requests.processes == [])
+    assert (int(world.pool.answers.waiting), len(world.pool.answers.admitted), world.pool.answers.reserved) == (0, 0, None)

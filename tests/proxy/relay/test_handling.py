@@ -133,16 +133,16 @@ def test_while_memory_is_short_one_frame_is_kept_at_a_time(make_handled: Make) -
 
 @pytest.mark.parametrize("ordered", [False, True])
 def test_replies_are_read_however_short_memory_is(make_handled: Make, ordered: bool) -> None:
-    """They let go of what is held."""
+    """They let go of what is held: a long one has the reserve of answers."""
     world = make_handled(upstream=True, pool=1 << 20, limit=1 << 16)
     process = world.process(ordered=ordered)
     client, upstream, _ = world.pair()
     client.sendall(frame(b"x" * 5000))
     asked = process.one()
-    world.pool.common.charge(PENDING, 4 << 20)
+    world.pool.common.charge(PENDING, 1 << 20)
     process.reply(asked, wire.FRAME, b"y" * 600_000)
     assert world.read(upstream, 600_004) == frame(b"y" * 600_000)
-    world.pool.common.release(PENDING, 4 << 20)
+    world.pool.common.release(PENDING, 1 << 20)
     assert world.pool.used == 0
 
 
@@ -225,3 +225,49 @@ def test_muting_what_is_closed_changes_nothing(make_handled: Make) -> None:
     world.until(lambda: world.rows)
     channel.mute(mute.HANDLER)
     assert channel.mute_causes == 0
+
+
+@pytest.mark.parametrize("upstream", [False, True])
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize(("header", "cause"), [(b"\xff\xff\xff\xff", "negative_size"), (b"\x7f\xff\xff\xff", "frame_too_large")])
+def test_whole_frames_before_a_bad_header_are_served(make_handled: Make, upstream: bool, ordered: bool, header: bytes, cause: str) -> None:
+    """Though all came in one read, and the handler takes its time."""
+    world = make_handled(upstream=upstream)
+    process = world.process(ordered=ordered)
+    client = (world.pair() if upstream else world.served())[0]
+    bodies = [b"one", b"two", b"three"]
+    client.sendall(b"".join(map(frame, bodies)) + header)
+    for body in bodies:
+        (asked,) = process.take()
+        world.poll()
+        assert (asked.body, world.rows) == (body, [])
+        process.reply(asked, wire.ANSWER, body.upper())
+    assert world.ended(client) == b"".join(frame(body.upper()) for body in bodies)
+    client.close()
+    if not upstream:
+        world.until(lambda: world.rows)
+        assert world.row["cause"] == cause
+
+
+def test_who_does_not_take_an_answer_gets_no_more_made(make_handled: Make) -> None:
+    """Of several frames that are here; nobody else waits for that."""
+    world = make_handled()
+    process = world.process(ordered=True)
+    client, pair = world.served()
+    other, _ = world.served()
+    client.sendall(frame(b"first"))
+    first = process.one()
+    client.sendall(frame(b"second"))
+    second = process.one()
+    size = 12 << 20
+    process.reply(first, wire.ANSWER, bytes(size))
+    assert channel_of(pair).pending_send > 0
+    client.sendall(frame(b"third"))
+    process.settle()
+    assert not process.asked
+    other.sendall(frame(b"other"))
+    process.reply(process.one(), wire.ANSWER, b"OTHER")
+    assert world.read(other, 9) == frame(b"OTHER")
+    process.reply(second, wire.ANSWER, b"SECOND")
+    assert world.read(client, size + 4 + 10) == frame(bytes(size)) + frame(b"SECOND")
+    process.reply(process.one(), wire.NOTHING)

@@ -87,7 +87,7 @@ def test_a_handler_that_fails_costs_its_connection(make_handled: Make) -> None:
         (False, 0, wire.PASS, b"", "no upstream"),
         (False, 0, wire.FRAME, b"x", "no upstream"),
         (True, 1, wire.ANSWER, b"x", "only a request can be answered"),
-        (False, 0, wire.ANSWER, bytes(40_000), "does not fit int16"),
+        (False, 0, wire.ANSWER, bytes(40_000), "40000 bytes exceeds the limit of 32767, the most that int16 can say"),
     ],
 )
 def test_answers_that_do_not_fit(make_handled: Make, upstream: bool, direction: int, action: int, body: bytes, text: str) -> None:
@@ -107,8 +107,23 @@ def test_answers_that_do_not_fit(make_handled: Make, upstream: bool, direction: 
     if upstream:
         server.close()
     world.until(lambda: world.rows)
-    assert world.row["cause"] == "handler_failed"
+    wanted = ("frame_too_large", "downstream") if body[1:] else ("handler_failed", "internal")
+    assert (world.row["cause"], world.row["side"]) == wanted
     assert text in world.row["detail"]
+
+
+def test_a_frame_in_another_ones_place_that_the_upstream_cannot_be_told(make_handled: Make) -> None:
+    world = make_handled(upstream=True, upstream_framing=FRAMINGS["int16"])
+    process = world.process()
+    client, upstream, _ = world.pair()
+    client.sendall(frame(b"x"))
+    process.reply(process.one(), wire.FRAME, bytes(40_000))
+    world.ended(client)
+    client.close()
+    upstream.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["side"]) == ("frame_too_large", "upstream")
+    assert "the most that int16 can say" in world.row["detail"]
 
 
 def test_a_body_that_holds_the_end_of_a_line_does_not_fit_lines(make_handled: Make) -> None:
@@ -124,6 +139,7 @@ def test_a_body_that_holds_the_end_of_a_line_does_not_fit_lines(make_handled: Ma
     world.ended(client)
     client.close()
     world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["side"]) == ("wrong_protocol", "downstream")
     assert "holds what ends one in lines" in world.row["detail"]
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import os
 import socket
 import struct
 import time
@@ -54,9 +55,16 @@ def records(sock: socket.socket, count: int) -> list[bytes]:
     return found
 
 
+def answer(sock: socket.socket, asked: bytes) -> None:
+    """Answer a request with itself."""
+    direction, connection, sequence, _, _, body = wire.read_request(asked, 0, len(asked))
+    now_ns = time.monotonic_ns()
+    sock.sendall(wire.reply_head(wire.ANSWER, direction, 0, connection, sequence, now_ns, now_ns, len(asked) - body) + asked[body:])
+
+
 def test_a_connection_is_answered_by_a_handler_process() -> None:
     with processor(CONFIG) as process, hand(process, "0.1") as handler:
-        handler.sendall(wire.encode_hello({"wire": 1, "slot": 0, "handlers": {"plain": {"ordered_pipelining": False, "directions": ["request"]}}}))
+        handler.sendall(wire.encode_hello({"wire": 2, "slot": 0, "handlers": {"plain": {"ordered_pipelining": False, "directions": ["request"]}}}))
         client = process.connect(peer="192.0.2.7:77")
         client.sendall(frame(b"question"))
         opened, asked = records(handler, 2)
@@ -94,13 +102,46 @@ def test_without_a_handler_process_a_connection_ends_in_time() -> None:
 def test_a_socket_that_cannot_be_taken_over_is_logged_and_closed() -> None:
     upstream = dataclasses.replace(CONFIG, listeners=(dataclasses.replace(CONFIG.listeners[0]),))
     with processor(upstream) as process:
-        process.handover.send(b"%d 1 @handler 3.4" % time.monotonic_ns())
+        process.handover.send(b"77 1 @handler 3.4")
         assert process.notice("log")["fields"]["error"] == "handler process 3.4: no descriptor to be had"
+        assert process.notice("parted") == {"type": "parted", "pair": 77, "error": "no descriptor to be had"}
+
+
+def test_after_a_record_that_cannot_be_another_socket_takes_the_connections_that_had_no_request() -> None:
+    """The handler process lives. Who had a request there is lost, who had none goes on, and no descriptor is left."""
+    config = dataclasses.replace(CONFIG, handlers=HandlersConfig(timeout_ms=10_000))
+    hello = wire.encode_hello({"wire": 1, "slot": 0, "handlers": {"plain": {"ordered_pipelining": False, "directions": ["request"]}}})
+    with processor(config) as process:
+
+        def descriptors() -> int:
+            while len(process.ask("list")["rows"]) < 2:
+                pass
+            return len(os.listdir(f"/proc/{process.popen.pid}/fd"))
+
+        busy, calm = process.connect(), process.connect()
+        before = descriptors()
+        for _ in range(20):
+            with hand(process, "0.1") as handler:
+                handler.sendall(hello)
+                calm.sendall(frame(b"calm"))
+                answer(handler, records(handler, 2)[1])
+                assert receive_exactly(calm, 8) == frame(b"calm")
+                busy.sendall(frame(b"busy"))
+                records(handler, 2)
+                handler.sendall(wire.encode_closed(5))
+                assert handler.recv(1) == b""
+            parted = process.notice("parted")
+            assert "a record of kind 3" in parted["error"]
+            assert receive_all(busy) == b""
+            busy.close()
+            assert process.notice("closed")["row"]["cause"] == "handler_failed"
+            busy = process.connect()
+        assert descriptors() == before
 
 
 def test_a_drain_and_the_end_leave_the_handler_process_with_the_end_of_its_socket() -> None:
     with processor(CONFIG) as process, hand(process, "0.1") as handler:
-        handler.sendall(wire.encode_hello({"wire": 1, "slot": 0, "handlers": {"plain": {"ordered_pipelining": False, "directions": ["request"]}}}))
+        handler.sendall(wire.encode_hello({"wire": 2, "slot": 0, "handlers": {"plain": {"ordered_pipelining": False, "directions": ["request"]}}}))
         client = process.connect()
         client.sendall(frame(b"question"))
         records(handler, 2)

@@ -9,7 +9,7 @@ import pytest
 from proxy.server import messages, rows
 from proxy.server.handler_messages import BeatNotice, HandlerFacts, HandlerReadyMessage, HandlerStartMessage
 from proxy.server.limit_rows import DemandRow
-from proxy.server.messages import BulkCommand, Change, DemandNotice, DrainedNotice, LogNotice, ReadyMessage, StartMessage
+from proxy.server.messages import BulkCommand, Change, DemandNotice, DrainedNotice, LogNotice, PartedNotice, ReadyMessage, StartMessage
 from proxy.server.protocol import (
     EVENTS,
     HANDLER_NOTICES,
@@ -143,9 +143,9 @@ def test_the_first_words_of_a_handler_process_are_judged() -> None:
 
 def test_the_notices_of_a_handler_process_are_judged() -> None:
     raised = event_notice("handler_raised", HandlerRaisedRow(listener="l", handler="m:h", connection="c", error="e", traceback="t", suppressed=0))
-    for notice in (BEAT, raised):
+    for notice in (BEAT, raised, PartedNotice(type="parted", pair=5, error="why")):
         assert read_handler_notice(sent(notice)) == notice
-    assert set(HANDLER_NOTICES) == {"beat", "log"}
+    assert set(HANDLER_NOTICES) == {"beat", "log", "parted"}
     with pytest.raises(MessageError, match=r"^beat\.oldest_ns must be int, not null$"):
         read_handler_notice({**BEAT, "oldest_ns": None})
     with pytest.raises(MessageError, match=r"^handler_raised\.listener is missing$"):
@@ -168,6 +168,7 @@ def test_events_are_told_by_the_names_and_levels_of_the_table() -> None:
         ({"type": "log", "level": "error", "event": "tap_incomplete", "fields": {}}, "tap_incomplete.error is missing"),
         ({"type": "log", "level": "error", "event": "tap_incomplete", "fields": {"error": 5}}, "tap_incomplete.error must be str, not int"),
         ({"type": "drained", "open": 0}, "drained.cut_off is missing"),
+        ({"type": "parted", "pair": "0.1", "error": ""}, "parted.pair must be int, not str"),
         ({"type": "demand", "demands": [{"level": "moon"}]}, "demand.demands\\[0\\].level must be node or listener or address"),
         ({"type": "closed", "rows": "all"}, "closed.rows must be a list, not str"),
     ],
@@ -181,7 +182,9 @@ def test_notices_are_taken() -> None:
     notice = DrainedNotice(type="drained", open=0, cut_off=1)
     assert read_notice(sent(notice)) == notice
     assert read_notice({"type": "closed", "rows": ["5 7 {}"]})["type"] == "closed"
-    assert set(NOTICES) == {"closed", "demand", "drained", "forget", "log", "question"}
+    assert set(NOTICES) == {"closed", "demand", "drained", "forget", "log", "parted", "question"}
+    parted = PartedNotice(type="parted", pair=5, error="")
+    assert read_notice(sent(parted)) == parted
     assert read_notice({"type": "forget", "number": 5})["type"] == "forget"
     row = DemandRow(level="node", name="", counter="request_bytes", passed=5, users=0)
     assert read_notice(sent(DemandNotice(type="demand", demands=[row])))["type"] == "demand"

@@ -31,9 +31,10 @@ from proxy.config.model import (
 )
 from proxy.config.sasl import ListenerSasl
 from proxy.errors import ConfigError
-from proxy.network.authenticator import CertificateAuthenticators
+from proxy.network.authenticator import AnonymousAuthenticators
 from proxy.network.memory_pool import MemoryPool
 from proxy.server.settings import ChangeError, Settings
+from proxy.server.store_rows import Store, pack_stores
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter
 from tests.fakes.tls import TlsWorld
@@ -84,7 +85,7 @@ def test_clients_are_asked_who_they_are_where_the_listener_says_so():
     assert factory._settings == SaslServerSettings(("PLAIN", "SCRAM-SHA-256"), 5000, 2048)
     factory._source.ask(Inquiry(SupportedApis(), None))
     assert told == [{"type": "question", "number": 1, "desk": "listener:b", "kind": "SupportedApis", "row": {}}]
-    assert isinstance(settings.routes["a"].options.authenticators, CertificateAuthenticators)
+    assert isinstance(settings.routes["a"].options.authenticators, AnonymousAuthenticators)
     assert [settings.routes[name].authenticates for name in ("a", "b")] == [False, True]
     factory._count("PLAIN", "credentials")
     counts = settings.counters.listeners["b"].counts
@@ -244,9 +245,41 @@ def test_tls_is_made_of_what_control_sent_not_of_the_files(tmp_path):
     config = dataclasses.replace(CONFIG, listeners=(listener, CONFIG.listeners[1]), upstreams=(upstream, CONFIG.upstreams[1]))
     sources = {"/nowhere/a.crt": world.server[0], "/nowhere/a.key": world.server[1], "/nowhere/ca.crt": world.authority}
     files = {name: "é\n" + Path(path).read_text() for name, path in sources.items()}
-    assert settings_of(config, files=files).routes["a"].options.tls is not None
+    stores = {"listener/a": Store(3, "abc", {name: files[name] for name in (tls.certificate, tls.key)}), "upstream/u": Store(1, "", files)}
+    made = settings_of(config, stores=pack_stores(stores)).routes["a"].options.tls
+    assert (made.number, made.shown) == (3, "abc")
     with pytest.raises(ConfigError, match="was not sent"):
-        settings_of(config, files={})
+        settings_of(config, stores=pack_stores({}))
+
+
+def test_a_store_takes_the_place_of_another_for_those_who_come_then_or_of_none(tmp_path):
+    world = TlsWorld.make(tmp_path)
+    listener = dataclasses.replace(CONFIG.listeners[0], tls=ListenerTls(certificate="c", key="k"))
+    upstream = dataclasses.replace(CONFIG.upstreams[0], tls=UpstreamTls(ca="a", server_name="broker"))
+    config = dataclasses.replace(CONFIG, listeners=(listener, CONFIG.listeners[1]), upstreams=(upstream, CONFIG.upstreams[1]))
+    pair = dict(zip(("c", "k"), (Path(path).read_text() for path in world.server), strict=True))
+    authority = {"a": Path(world.authority).read_text()}
+    settings = settings_of(config, stores=pack_stores({"listener/a": Store(1, "one", pair), "upstream/u": Store(1, "", authority)}))
+    route = settings.routes["a"]
+    first, upstream_first = route.options.tls, route.upstream_options["broker"].tls
+    with pytest.raises(ChangeError, match="nobody has the store listener/b"):
+        settings.prepare(1, {"stores": pack_stores({"listener/b": Store(2, "two", pair)})})
+    with pytest.raises(ChangeError, match="certificate c"):
+        settings.prepare(1, {"stores": pack_stores({"listener/a": Store(2, "two", {**pair, "k": "no key"})})})
+    settings.prepare(2, {"stores": pack_stores({"listener/a": Store(2, "two", pair)})})
+    assert route.options.tls is first, "prepared is not in force"
+    settings.abort(2)
+    assert not settings.commit(2)
+    assert route.options.tls is first
+    settings.prepare(3, {"stores": pack_stores({"listener/a": Store(2, "two", pair), "upstream/u": Store(1, "", authority)})})
+    assert settings.commit(3)
+    assert (route.options.tls.number, route.options.tls.shown) == (2, "two")
+    assert route.options.tls.context is not first.context
+    assert route.upstream_options["broker"].tls is upstream_first, "it has that one already"
+    settings.prepare(4, {"stores": pack_stores({"upstream/u": Store(2, "", authority)})})
+    assert settings.commit(4)
+    assert (route.upstream_options["broker"].tls.number, route.upstream_options["broker"].tls.server_name) == (2, "broker")
+    assert route.options.tls.number == 2
 
 
 class Tapped:

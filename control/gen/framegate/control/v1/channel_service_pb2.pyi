@@ -413,19 +413,23 @@ class TlsSession(_message.Message):
 
     VERSION_FIELD_NUMBER: _builtins.int
     CIPHER_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_FINGERPRINT_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """`TLSv1.2` or `TLSv1.3`."""
     cipher: _builtins.str
     """The cipher suite by OpenSSL's name."""
+    certificate_fingerprint: _builtins.str
+    """The beginning of the fingerprint of the certificate that the client was shown (`Certificate.fingerprint`), 16 digits; empty: not known."""
     def __init__(
         self,
         *,
         version: _builtins.str = ...,
         cipher: _builtins.str = ...,
+        certificate_fingerprint: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cipher", b"cipher", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate_fingerprint", b"certificate_fingerprint", "cipher", b"cipher", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -27,7 +27,7 @@ from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mas
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n3control/gen/framegate/control/v1/pool_service.proto\x12\x14\x66ramegate.control.v1\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x90\x03\n\nMemoryPool\x12\x17\n\nsize_bytes\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x13\n\x0busage_bytes\x18\x02 \x01(\x03\x12\x31\n\x06shares\x18\x03 \x03(\x0b\x32!.framegate.control.v1.MemoryShare\x12\x13\n\x0b\x62\x65gun_bytes\x18\x04 \x01(\x03\x12\x15\n\rpending_bytes\x18\x05 \x01(\x03\x12\x11\n\ttls_bytes\x18\x06 \x01(\x03\x12\x11\n\ttap_bytes\x18\x07 \x01(\x03\x12\x17\n\x0ftap_limit_bytes\x18\x08 \x01(\x03\x12\x15\n\rwaiting_count\x18\t \x01(\x05\x12U\n\x13guaranteed_percents\x18\n \x03(\x0b\x32\x38.framegate.control.v1.MemoryPool.GuaranteedPercentsEntry\x1a\x39\n\x17GuaranteedPercentsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01\x42\r\n\x0b_size_bytes\"\xb7\x01\n\x0bMemoryShare\x12\x16\n\x0eprocessor_slot\x18\x01 \x01(\x05\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\x13\n\x0busage_bytes\x18\x03 \x01(\x03\x12\x13\n\x0b\x62\x65gun_bytes\x18\x04 \x01(\x03\x12\x15\n\rpending_bytes\x18\x05 \x01(\x03\x12\x11\n\ttls_bytes\x18\x06 \x01(\x03\x12\x11\n\ttap_bytes\x18\x07 \x01(\x03\x12\x15\n\rwaiting_count\x18\x08 \x01(\x05\"\xda\x03\n\x0cMemoryHolder\x12\x12\n\nchannel_id\x18\x01 \x01(\t\x12\x10\n\x08listener\x18\x02 \x01(\t\x12\x35\n\x04side\x18\x03 \x01(\x0e\x32\'.framegate.control.v1.MemoryHolder.Side\x12\x14\n\x0cpeer_address\x18\x04 \x01(\t\x12\x35\n\x04kind\x18\x05 \x01(\x0e\x32\'.framegate.control.v1.MemoryHolder.Kind\x12\x12\n\nheld_bytes\x18\x06 \x01(\x03\x12\x13\n\x0bmute_causes\x18\x07 \x03(\t\x12-\n\tmute_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x34\n\x10last_active_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"D\n\x04Side\x12\x14\n\x10SIDE_UNSPECIFIED\x10\x00\x12\x13\n\x0fSIDE_DOWNSTREAM\x10\x01\x12\x11\n\rSIDE_UPSTREAM\x10\x02\"L\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x0e\n\nKIND_BEGUN\x10\x01\x12\x10\n\x0cKIND_PENDING\x10\x02\x12\x0c\n\x08KIND_TLS\x10\x03\"`\n\rProcessorPool\x12\x11\n\x04size\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x33\n\nprocessors\x18\x02 \x03(\x0b\x32\x1f.framegate.control.v1.ProcessorB\x07\n\x05_size\"\xbe\x02\n\tProcessor\x12\x0c\n\x04slot\x18\x01 \x01(\x05\x12\x0b\n\x03pid\x18\x02 \x01(\x03\x12\x12\n\ngeneration\x18\x03 \x01(\x03\x12\x34\n\x05state\x18\x04 \x01(\x0e\x32%.framegate.control.v1.Processor.State\x12\x15\n\rrestart_count\x18\x05 \x01(\x03\x12\x30\n\rheartbeat_age\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x82\x01\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTATE_STARTING\x10\x01\x12\x11\n\rSTATE_RUNNING\x10\x02\x12\x12\n\x0eSTATE_DRAINING\x10\x03\x12\x14\n\x10STATE_RESTARTING\x10\x04\x12\x11\n\rSTATE_STOPPED\x10\x05\",\n\x14GetMemoryPoolRequest\x12\x14\n\x0cholder_count\x18\x01 \x01(\x05\"\x83\x01\n\x15GetMemoryPoolResponse\x12\x35\n\x0bmemory_pool\x18\x01 \x01(\x0b\x32 .framegate.control.v1.MemoryPool\x12\x33\n\x07holders\x18\x02 \x03(\x0b\x32\".framegate.control.v1.MemoryHolder\"\x81\x01\n\x17UpdateMemoryPoolRequest\x12\x35\n\x0bmemory_pool\x18\x01 \x01(\x0b\x32 .framegate.control.v1.MemoryPool\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\"Q\n\x18UpdateMemoryPoolResponse\x12\x35\n\x0bmemory_pool\x18\x01 \x01(\x0b\x32 .framegate.control.v1.MemoryPool\"\x19\n\x17GetProcessorPoolRequest\"W\n\x18GetProcessorPoolResponse\x12;\n\x0eprocessor_pool\x18\x01 \x01(\x0b\x32#.framegate.control.v1.ProcessorPool\"\x8a\x01\n\x1aUpdateProcessorPoolRequest\x12;\n\x0eprocessor_pool\x18\x01 \x01(\x0b\x32#.framegate.control.v1.ProcessorPool\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\"Z\n\x1bUpdateProcessorPoolResponse\x12;\n\x0eprocessor_pool\x18\x01 \x01(\x0b\x32#.framegate.control.v1.ProcessorPool2\xd9\x03\n\x0bPoolService\x12h\n\rGetMemoryPool\x12*.framegate.control.v1.GetMemoryPoolRequest\x1a+.framegate.control.v1.GetMemoryPoolResponse\x12q\n\x10UpdateMemoryPool\x12-.framegate.control.v1.UpdateMemoryPoolRequest\x1a..framegate.control.v1.UpdateMemoryPoolResponse\x12q\n\x10GetProcessorPool\x12-.framegate.control.v1.GetProcessorPoolRequest\x1a..framegate.control.v1.GetProcessorPoolResponse\x12z\n\x13UpdateProcessorPool\x12\x30.framegate.control.v1.UpdateProcessorPoolRequest\x1a\x31.framegate.control.v1.UpdateProcessorPoolResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n3control/gen/framegate/control/v1/pool_service.proto\x12\x14\x66ramegate.control.v1\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa0\x04\n\nMemoryPool\x12\x17\n\nsize_bytes\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x13\n\x0busage_bytes\x18\x02 \x01(\x03\x12\x31\n\x06shares\x18\x03 \x03(\x0b\x32!.framegate.control.v1.MemoryShare\x12\x13\n\x0b\x62\x65gun_bytes\x18\x04 \x01(\x03\x12\x15\n\rpending_bytes\x18\x05 \x01(\x03\x12\x11\n\ttls_bytes\x18\x06 \x01(\x03\x12\x11\n\ttap_bytes\x18\x07 \x01(\x03\x12\x17\n\x0ftap_limit_bytes\x18\x08 \x01(\x03\x12\x15\n\rwaiting_count\x18\t \x01(\x05\x12U\n\x13guaranteed_percents\x18\n \x03(\x0b\x32\x38.framegate.control.v1.MemoryPool.GuaranteedPercentsEntry\x12\x33\n\x04kind\x18\x0b \x01(\x0e\x32%.framegate.control.v1.MemoryPool.Kind\x1a\x39\n\x17GuaranteedPercentsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01\"Y\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x10\n\x0cKIND_BOUNDED\x10\x01\x12\x12\n\x0eKIND_UNBOUNDED\x10\x02\x12\x15\n\x11KIND_LEAK_FINDING\x10\x03\x42\r\n\x0b_size_bytes\"\xb7\x01\n\x0bMemoryShare\x12\x16\n\x0eprocessor_slot\x18\x01 \x01(\x05\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\x13\n\x0busage_bytes\x18\x03 \x01(\x03\x12\x13\n\x0b\x62\x65gun_bytes\x18\x04 \x01(\x03\x12\x15\n\rpending_bytes\x18\x05 \x01(\x03\x12\x11\n\ttls_bytes\x18\x06 \x01(\x03\x12\x11\n\ttap_bytes\x18\x07 \x01(\x03\x12\x15\n\rwaiting_count\x18\x08 \x01(\x05\"\xda\x03\n\x0cMemoryHolder\x12\x12\n\nchannel_id\x18\x01 \x01(\t\x12\x10\n\x08listener\x18\x02 \x01(\t\x12\x35\n\x04side\x18\x03 \x01(\x0e\x32\'.framegate.control.v1.MemoryHolder.Side\x12\x14\n\x0cpeer_address\x18\x04 \x01(\t\x12\x35\n\x04kind\x18\x05 \x01(\x0e\x32\'.framegate.control.v1.MemoryHolder.Kind\x12\x12\n\nheld_bytes\x18\x06 \x01(\x03\x12\x13\n\x0bmute_causes\x18\x07 \x03(\t\x12-\n\tmute_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x34\n\x10last_active_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"D\n\x04Side\x12\x14\n\x10SIDE_UNSPECIFIED\x10\x00\x12\x13\n\x0fSIDE_DOWNSTREAM\x10\x01\x12\x11\n\rSIDE_UPSTREAM\x10\x02\"L\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x0e\n\nKIND_BEGUN\x10\x01\x12\x10\n\x0cKIND_PENDING\x10\x02\x12\x0c\n\x08KIND_TLS\x10\x03\"`\n\rProcessorPool\x12\x11\n\x04size\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x33\n\nprocessors\x18\x02 \x03(\x0b\x32\x1f.framegate.control.v1.ProcessorB\x07\n\x05_size\"\xbe\x02\n\tProcessor\x12\x0c\n\x04slot\x18\x01 \x01(\x05\x12\x0b\n\x03pid\x18\x02 \x01(\x03\x12\x12\n\ngeneration\x18\x03 \x01(\x03\x12\x34\n\x05state\x18\x04 \x01(\x0e\x32%.framegate.control.v1.Processor.State\x12\x15\n\rrestart_count\x18\x05 \x01(\x03\x12\x30\n\rheartbeat_age\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x82\x01\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTATE_STARTING\x10\x01\x12\x11\n\rSTATE_RUNNING\x10\x02\x12\x12\n\x0eSTATE_DRAINING\x10\x03\x12\x14\n\x10STATE_RESTARTING\x10\x04\x12\x11\n\rSTATE_STOPPED\x10\x05\",\n\x14GetMemoryPoolRequest\x12\x14\n\x0cholder_count\x18\x01 \x01(\x05\"\x83\x01\n\x15GetMemoryPoolResponse\x12\x35\n\x0bmemory_pool\x18\x01 \x01(\x0b\x32 .framegate.control.v1.MemoryPool\x12\x33\n\x07holders\x18\x02 \x03(\x0b\x32\".framegate.control.v1.MemoryHolder\"\x81\x01\n\x17UpdateMemoryPoolRequest\x12\x35\n\x0bmemory_pool\x18\x01 \x01(\x0b\x32 .framegate.control.v1.MemoryPool\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\"Q\n\x18UpdateMemoryPoolResponse\x12\x35\n\x0bmemory_pool\x18\x01 \x01(\x0b\x32 .framegate.control.v1.MemoryPool\"\x19\n\x17GetProcessorPoolRequest\"W\n\x18GetProcessorPoolResponse\x12;\n\x0eprocessor_pool\x18\x01 \x01(\x0b\x32#.framegate.control.v1.ProcessorPool\"\x8a\x01\n\x1aUpdateProcessorPoolRequest\x12;\n\x0eprocessor_pool\x18\x01 \x01(\x0b\x32#.framegate.control.v1.ProcessorPool\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\"Z\n\x1bUpdateProcessorPoolResponse\x12;\n\x0eprocessor_pool\x18\x01 \x01(\x0b\x32#.framegate.control.v1.ProcessorPool2\xd9\x03\n\x0bPoolService\x12h\n\rGetMemoryPool\x12*.framegate.control.v1.GetMemoryPoolRequest\x1a+.framegate.control.v1.GetMemoryPoolResponse\x12q\n\x10UpdateMemoryPool\x12-.framegate.control.v1.UpdateMemoryPoolRequest\x1a..framegate.control.v1.UpdateMemoryPoolResponse\x12q\n\x10GetProcessorPool\x12-.framegate.control.v1.GetProcessorPoolRequest\x1a..framegate.control.v1.GetProcessorPoolResponse\x12z\n\x13UpdateProcessorPool\x12\x30.framegate.control.v1.UpdateProcessorPoolRequest\x1a\x31.framegate.control.v1.UpdateProcessorPoolResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,39 +37,41 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MEMORYPOOL_GUARANTEEDPERCENTSENTRY']._loaded_options = None
   _globals['_MEMORYPOOL_GUARANTEEDPERCENTSENTRY']._serialized_options = b'8\001'
   _globals['_MEMORYPOOL']._serialized_start=177
-  _globals['_MEMORYPOOL']._serialized_end=577
-  _globals['_MEMORYPOOL_GUARANTEEDPERCENTSENTRY']._serialized_start=505
-  _globals['_MEMORYPOOL_GUARANTEEDPERCENTSENTRY']._serialized_end=562
-  _globals['_MEMORYSHARE']._serialized_start=580
-  _globals['_MEMORYSHARE']._serialized_end=763
-  _globals['_MEMORYHOLDER']._serialized_start=766
-  _globals['_MEMORYHOLDER']._serialized_end=1240
-  _globals['_MEMORYHOLDER_SIDE']._serialized_start=1094
-  _globals['_MEMORYHOLDER_SIDE']._serialized_end=1162
-  _globals['_MEMORYHOLDER_KIND']._serialized_start=1164
-  _globals['_MEMORYHOLDER_KIND']._serialized_end=1240
-  _globals['_PROCESSORPOOL']._serialized_start=1242
-  _globals['_PROCESSORPOOL']._serialized_end=1338
-  _globals['_PROCESSOR']._serialized_start=1341
-  _globals['_PROCESSOR']._serialized_end=1659
-  _globals['_PROCESSOR_STATE']._serialized_start=1529
-  _globals['_PROCESSOR_STATE']._serialized_end=1659
-  _globals['_GETMEMORYPOOLREQUEST']._serialized_start=1661
-  _globals['_GETMEMORYPOOLREQUEST']._serialized_end=1705
-  _globals['_GETMEMORYPOOLRESPONSE']._serialized_start=1708
-  _globals['_GETMEMORYPOOLRESPONSE']._serialized_end=1839
-  _globals['_UPDATEMEMORYPOOLREQUEST']._serialized_start=1842
-  _globals['_UPDATEMEMORYPOOLREQUEST']._serialized_end=1971
-  _globals['_UPDATEMEMORYPOOLRESPONSE']._serialized_start=1973
-  _globals['_UPDATEMEMORYPOOLRESPONSE']._serialized_end=2054
-  _globals['_GETPROCESSORPOOLREQUEST']._serialized_start=2056
-  _globals['_GETPROCESSORPOOLREQUEST']._serialized_end=2081
-  _globals['_GETPROCESSORPOOLRESPONSE']._serialized_start=2083
-  _globals['_GETPROCESSORPOOLRESPONSE']._serialized_end=2170
-  _globals['_UPDATEPROCESSORPOOLREQUEST']._serialized_start=2173
-  _globals['_UPDATEPROCESSORPOOLREQUEST']._serialized_end=2311
-  _globals['_UPDATEPROCESSORPOOLRESPONSE']._serialized_start=2313
-  _globals['_UPDATEPROCESSORPOOLRESPONSE']._serialized_end=2403
-  _globals['_POOLSERVICE']._serialized_start=2406
-  _globals['_POOLSERVICE']._serialized_end=2879
+  _globals['_MEMORYPOOL']._serialized_end=721
+  _globals['_MEMORYPOOL_GUARANTEEDPERCENTSENTRY']._serialized_start=558
+  _globals['_MEMORYPOOL_GUARANTEEDPERCENTSENTRY']._serialized_end=615
+  _globals['_MEMORYPOOL_KIND']._serialized_start=617
+  _globals['_MEMORYPOOL_KIND']._serialized_end=706
+  _globals['_MEMORYSHARE']._serialized_start=724
+  _globals['_MEMORYSHARE']._serialized_end=907
+  _globals['_MEMORYHOLDER']._serialized_start=910
+  _globals['_MEMORYHOLDER']._serialized_end=1384
+  _globals['_MEMORYHOLDER_SIDE']._serialized_start=1238
+  _globals['_MEMORYHOLDER_SIDE']._serialized_end=1306
+  _globals['_MEMORYHOLDER_KIND']._serialized_start=1308
+  _globals['_MEMORYHOLDER_KIND']._serialized_end=1384
+  _globals['_PROCESSORPOOL']._serialized_start=1386
+  _globals['_PROCESSORPOOL']._serialized_end=1482
+  _globals['_PROCESSOR']._serialized_start=1485
+  _globals['_PROCESSOR']._serialized_end=1803
+  _globals['_PROCESSOR_STATE']._serialized_start=1673
+  _globals['_PROCESSOR_STATE']._serialized_end=1803
+  _globals['_GETMEMORYPOOLREQUEST']._serialized_start=1805
+  _globals['_GETMEMORYPOOLREQUEST']._serialized_end=1849
+  _globals['_GETMEMORYPOOLRESPONSE']._serialized_start=1852
+  _globals['_GETMEMORYPOOLRESPONSE']._serialized_end=1983
+  _globals['_UPDATEMEMORYPOOLREQUEST']._serialized_start=1986
+  _globals['_UPDATEMEMORYPOOLREQUEST']._serialized_end=2115
+  _globals['_UPDATEMEMORYPOOLRESPONSE']._serialized_start=2117
+  _globals['_UPDATEMEMORYPOOLRESPONSE']._serialized_end=2198
+  _globals['_GETPROCESSORPOOLREQUEST']._serialized_start=2200
+  _globals['_GETPROCESSORPOOLREQUEST']._serialized_end=2225
+  _globals['_GETPROCESSORPOOLRESPONSE']._serialized_start=2227
+  _globals['_GETPROCESSORPOOLRESPONSE']._serialized_end=2314
+  _globals['_UPDATEPROCESSORPOOLREQUEST']._serialized_start=2317
+  _globals['_UPDATEPROCESSORPOOLREQUEST']._serialized_end=2455
+  _globals['_UPDATEPROCESSORPOOLRESPONSE']._serialized_start=2457
+  _globals['_UPDATEPROCESSORPOOLRESPONSE']._serialized_end=2547
+  _globals['_POOLSERVICE']._serialized_start=2550
+  _globals['_POOLSERVICE']._serialized_end=3023
 # @@protoc_insertion_point(module_scope)

@@ -28,6 +28,33 @@ class MemoryPool(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    class _Kind:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _KindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[MemoryPool._Kind.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        KIND_UNSPECIFIED: MemoryPool._Kind.ValueType  # 0
+        """Not known."""
+        KIND_BOUNDED: MemoryPool._Kind.ValueType  # 1
+        """Keeps what is held within the size, and one frame; who needs more waits."""
+        KIND_UNBOUNDED: MemoryPool._Kind.ValueType  # 2
+        """Counts, and lets nobody wait."""
+        KIND_LEAK_FINDING: MemoryPool._Kind.ValueType  # 3
+        """As bounded, and finds what is given back twice or not at all, at a cost; for tests and debugging."""
+
+    class Kind(_Kind, metaclass=_KindEnumTypeWrapper):
+        """What it does when it is full."""
+
+    KIND_UNSPECIFIED: MemoryPool.Kind.ValueType  # 0
+    """Not known."""
+    KIND_BOUNDED: MemoryPool.Kind.ValueType  # 1
+    """Keeps what is held within the size, and one frame; who needs more waits."""
+    KIND_UNBOUNDED: MemoryPool.Kind.ValueType  # 2
+    """Counts, and lets nobody wait."""
+    KIND_LEAK_FINDING: MemoryPool.Kind.ValueType  # 3
+    """As bounded, and finds what is given back twice or not at all, at a cost; for tests and debugging."""
+
     @_typing.final
     class GuaranteedPercentsEntry(_message.Message):
         DESCRIPTOR: _descriptor.Descriptor
@@ -58,6 +85,7 @@ class MemoryPool(_message.Message):
     TAP_LIMIT_BYTES_FIELD_NUMBER: _builtins.int
     WAITING_COUNT_FIELD_NUMBER: _builtins.int
     GUARANTEED_PERCENTS_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
     size_bytes: _builtins.int
     """Its size in bytes; each processor's share must hold the largest frame that passes whole."""
     usage_bytes: _builtins.int
@@ -74,6 +102,8 @@ class MemoryPool(_message.Message):
     """The most that the tap's queues may take; 0 without a tap."""
     waiting_count: _builtins.int
     """Turns that large frames wait for."""
+    kind: Global___MemoryPool.Kind.ValueType
+    """What it does when it is full, as the configuration said at the start."""
     @_builtins.property
     def shares(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemoryShare]:
         """Each processor's part."""
@@ -95,10 +125,11 @@ class MemoryPool(_message.Message):
         tap_limit_bytes: _builtins.int = ...,
         waiting_count: _builtins.int = ...,
         guaranteed_percents: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        kind: Global___MemoryPool.Kind.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_size_bytes", b"_size_bytes", "size_bytes", b"size_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_size_bytes", b"_size_bytes", "begun_bytes", b"begun_bytes", "guaranteed_percents", b"guaranteed_percents", "pending_bytes", b"pending_bytes", "shares", b"shares", "size_bytes", b"size_bytes", "tap_bytes", b"tap_bytes", "tap_limit_bytes", b"tap_limit_bytes", "tls_bytes", b"tls_bytes", "usage_bytes", b"usage_bytes", "waiting_count", b"waiting_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_size_bytes", b"_size_bytes", "begun_bytes", b"begun_bytes", "guaranteed_percents", b"guaranteed_percents", "kind", b"kind", "pending_bytes", b"pending_bytes", "shares", b"shares", "size_bytes", b"size_bytes", "tap_bytes", b"tap_bytes", "tap_limit_bytes", b"tap_limit_bytes", "tls_bytes", b"tls_bytes", "usage_bytes", b"usage_bytes", "waiting_count", b"waiting_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__size_bytes: _TypeAlias = _typing.Literal["size_bytes"]  # noqa: Y015
     _WhichOneofArgType__size_bytes: _TypeAlias = _typing.Literal["_size_bytes", b"_size_bytes"]  # noqa: Y015

@@ -89,6 +89,8 @@ class Proxy(_message.Message):
     MODULE_FILES_FIELD_NUMBER: _builtins.int
     MEMORY_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_END_TIME_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_OWNER_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """Its name in tap streams and telemetry."""
     version: _builtins.str
@@ -103,6 +105,8 @@ class Proxy(_message.Message):
     """Connections open now."""
     config_revision: _builtins.int
     """Counts the changes of the configuration in force; 1 is what the configuration file said."""
+    certificate_owner: _builtins.str
+    """Whose it is, `listener/` or `upstream/` and a name."""
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """When the control process started."""
@@ -117,7 +121,11 @@ class Proxy(_message.Message):
 
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What an operator should know, in sentences: a configuration that does not fit into the container."""
+        """What an operator should know, in sentences: a configuration that does not fit into the container, a certificate that ends, files that are refused."""
+
+    @_builtins.property
+    def certificate_end_time(self) -> _timestamp_pb2.Timestamp:
+        """When the certificate ends that ends first, of those that we show; absent when there is none."""
 
     def __init__(
         self,
@@ -133,10 +141,12 @@ class Proxy(_message.Message):
         module_files: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         memory: Global___Memory | None = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
+        certificate_end_time: _timestamp_pb2.Timestamp | None = ...,
+        certificate_owner: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["certificate_end_time", b"certificate_end_time", "memory", b"memory", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compiled", b"compiled", "config_revision", b"config_revision", "memory", b"memory", "module_files", b"module_files", "node", b"node", "open_connection_count", b"open_connection_count", "pid", b"pid", "start_time", b"start_time", "state", b"state", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate_end_time", b"certificate_end_time", "certificate_owner", b"certificate_owner", "compiled", b"compiled", "config_revision", b"config_revision", "memory", b"memory", "module_files", b"module_files", "node", b"node", "open_connection_count", b"open_connection_count", "pid", b"pid", "start_time", b"start_time", "state", b"state", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

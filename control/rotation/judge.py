@@ -1,0 +1,220 @@
+"""Whether new certificates, keys and authorities are good enough to take the place of those in force: ``python -P -m control.rotation.judge``.
+
+A process of its own, that ends: ``cryptography`` is 16 MiB, which control does without, and what a file holds that was not written for us
+cannot harm it. It reads a question on standard input and writes an answer (both JSON); keys are in the question, and in nothing that it says.
+
+Of each store, in this order, and the first fault is told: every file is what it should be; each key is its certificate's; each certificate of a chain
+made the one before it; none has ended or not begun; no maker is left out who came along before; no name is lost and the subject is the same, unless
+the configuration allows it; the processors' own context can be built; and a handshake with it succeeds (``trial``).
+"""
+
+import dataclasses
+import itertools
+import json
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from control.configuration.certificate import describe, facts_of, revocation_ends
+from control.configuration.tls_files import describe_files, tls_sections
+from control.rotation.source import Refusal, RefusedError
+from control.rotation.trial import TrialError, try_as_client, try_as_server
+from proxy.config.model import from_wire
+from proxy.config.tls import ListenerTls, NamedCertificate, UpstreamTls
+from proxy.errors import ConfigError
+from proxy.network.tls_context import server_store, upstream_context
+
+__all__ = ["answer", "main", "refusal_of"]
+
+Tls = ListenerTls | UpstreamTls
+Files = Mapping[str, bytes]
+
+
+def answer(question: dict[str, Any]) -> dict[str, Any]:
+    """What is to be said of stores.
+
+    Args:
+        question: ``config``, of ``to_wire``; ``stores``, by owner, each with ``old`` and ``new``: what is in its files, by path, as Latin-1.
+
+    Returns:
+        ``refusals``: ``[file, reason]`` by owner, of those that are not good; ``certificates``: those in the new files, by owner and path.
+    """
+    sections = tls_sections(from_wire(question["config"]))
+    refusals: dict[str, list[str]] = {}
+    certificates = {}
+    for owner, store in question["stores"].items():
+        found = refusal_of(sections[owner][1], _as_bytes(store["old"]), _as_bytes(store["new"]), time.time())
+        if found is not None:
+            refusals[owner] = [found.file, found.reason]
+        described = describe_files(store["new"])
+        certificates[owner] = {path: [dataclasses.asdict(item) for item in items] for path, items in described.items()}
+    return {"refusals": refusals, "certificates": certificates}
+
+
+def _as_bytes(files: dict[str, str]) -> dict[str, bytes]:
+    return {path: text.encode("latin-1") for path, text in files.items()}
+
+
+def refusal_of(section: Tls, old: Files, new: Files, now: float) -> Refusal | None:
+    """Why a store is not good; None when it is.
+
+    Args:
+        section: what the configuration says.
+        old, new: what is in its files, by path: in force, and to be.
+        now: seconds since 1970.
+    """
+    chains = []
+    try:
+        for part in _parts(section):
+            if part.certificate is not None:
+                chains.append(_judge_identity(section, part.certificate, part.key or part.certificate, old, new, now))
+            authorities = part.ca if isinstance(part, UpstreamTls) else part.client_ca
+            if authorities is not None:
+                _judge_authorities(authorities, new[authorities], now)
+            for path in () if isinstance(part, UpstreamTls) else part.crl:
+                _judge_revocations(path, new[path], now)
+        _try(section, new, chains)
+    except RefusedError as error:
+        return error.refusal
+    return None
+
+
+def _parts(section: Tls) -> list[Tls | NamedCertificate]:
+    """Whatever in a section has a certificate of its own."""
+    return [section, *section.certificates] if isinstance(section, ListenerTls) else [section]
+
+
+def _judge_identity(section: Tls, certificate: str, key: str, old: Files, new: Files, now: float) -> list[x509.Certificate]:
+    """One of our own certificates; its chain."""
+    chain = _certificates(certificate, new[certificate])
+    _judge_key(key, new[key], chain[0])
+    _judge_chain(certificate, chain, now)
+    before = _certificates(certificate, old[certificate])
+    _judge_makers(certificate, before, chain)
+    _judge_names(section, certificate, before[0], chain[0])
+    return chain
+
+
+def _certificates(path: str, pem: bytes) -> list[x509.Certificate]:
+    try:
+        found = x509.load_pem_x509_certificates(pem)
+        describe(pem)
+    except (ValueError, UnsupportedAlgorithm):
+        raise RefusedError(path, "holds no certificate in PEM form, or one that is broken") from None
+    return found
+
+
+def _judge_key(path: str, pem: bytes, leaf: x509.Certificate) -> None:
+    try:
+        key = serialization.load_pem_private_key(pem, password=None)
+    except TypeError:
+        raise RefusedError(path, "is encrypted; framegate reads keys without a password only") from None
+    except (ValueError, UnsupportedAlgorithm):  # its words may hold some of it
+        raise RefusedError(path, "holds no private key in PEM form, or one that is broken") from None
+    if _spki(key.public_key()) != _spki(leaf.public_key()):
+        raise RefusedError(path, "is not the key of the certificate")
+
+
+def _spki(key: Any) -> bytes:
+    return bytes(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
+
+
+def _judge_chain(path: str, chain: list[x509.Certificate], now: float) -> None:
+    for number, (item, maker) in enumerate(itertools.pairwise(chain), 1):
+        try:
+            item.verify_directly_issued_by(maker)
+        except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+            raise RefusedError(path, f"is no chain: certificate {number} was not made by certificate {number + 1}") from None
+    for number, item in enumerate(chain, 1):
+        facts = facts_of(item)
+        if facts.ends <= now:
+            raise RefusedError(path, f"expired on {_day(facts.ends)}{_which(number)}")
+        if facts.begins > now:
+            raise RefusedError(path, f"is not valid before {_day(facts.begins)}{_which(number)}")
+
+
+def _which(number: int) -> str:
+    return "" if number == 1 else f" (certificate {number} of the chain)"
+
+
+def _day(moment: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(moment))
+
+
+def _judge_makers(path: str, before: list[x509.Certificate], after: list[x509.Certificate]) -> None:
+    """A maker that came along with the old one must come along with the new one, if the same one made it."""
+    if len(after) > 1 or len(before) < 2 or after[0].issuer != before[0].issuer or after[0].issuer == after[0].subject:
+        return
+    try:
+        after[0].verify_directly_issued_by(before[1])
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+        return
+    raise RefusedError(path, f"is no whole chain: it lacks {facts_of(after[0]).issuer}, which came along with the certificate in force")
+
+
+def _judge_names(section: Tls, path: str, before: x509.Certificate, after: x509.Certificate) -> None:
+    old, new = facts_of(before), facts_of(after)
+    lost = sorted(set(old.names) - set(new.names))
+    if lost and section.lost_names == "refuse":
+        raise RefusedError(path, f"lacks names that the certificate in force has: {', '.join(lost)} (lost_names)")
+    if _canonical(before.subject) != _canonical(after.subject) and section.changed_subject == "refuse":
+        raise RefusedError(path, f"has the subject {new.subject!r}, and the certificate in force {old.subject!r} (changed_subject)")
+
+
+def _canonical(name: x509.Name) -> list[frozenset[tuple[str, str]]]:
+    """A subject without what makes no difference (RFC 5280, 7.1): letters' case, spaces outside and in rows."""
+    return [frozenset((item.oid.dotted_string, " ".join(_text(item.value).split()).casefold()) for item in part) for part in name.rdns]
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.hex()
+
+
+def _judge_authorities(path: str, pem: bytes, now: float) -> None:
+    """One that has not ended is enough."""
+    facts = [facts_of(item) for item in _certificates(path, pem)]
+    if all(item.ends <= now for item in facts):
+        raise RefusedError(path, f"expired on {_day(max(item.ends for item in facts))}, all that is in it")
+
+
+def _judge_revocations(path: str, pem: bytes, now: float) -> None:
+    """Each list must be in force: one that has ended refuses every client of its authority."""
+    try:
+        ends = revocation_ends(pem)
+    except (ValueError, UnsupportedAlgorithm):
+        raise RefusedError(path, "holds a revocation list that is broken") from None
+    if any(end <= now for end in ends):
+        raise RefusedError(path, f"has a revocation list that ended on {_day(min(ends))}")
+
+
+def _try(section: Tls, new: Files, chains: list[list[x509.Certificate]]) -> None:
+    file = section.certificate or (section.ca if isinstance(section, UpstreamTls) else None) or ""
+    anchors = [chain[-1].public_bytes(Encoding.DER) for chain in chains]
+    try:
+        if isinstance(section, ListenerTls):
+            store = server_store(section, new)
+            contexts = [store.default, *(store.context(item.names[0].lower().rstrip(".")) for item in section.certificates)]
+            for context, anchor in zip(contexts, anchors, strict=True):
+                try_as_server(context, anchor)
+        else:
+            try_as_client(upstream_context(section, new), anchors[0] if anchors else None)
+    except ConfigError as error:
+        raise RefusedError(file, f"is refused by OpenSSL: {error}") from error
+    except TrialError as error:
+        raise RefusedError(file, f"failed in a handshake on trial: {error}") from error
+
+
+def main() -> int:
+    """Read the question, write the answer."""
+    json.dump(answer(json.load(sys.stdin)), sys.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

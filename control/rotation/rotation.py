@@ -1,0 +1,251 @@
+"""Files that are replaced while framegate runs: noticed, given to who takes them, and what became of it told.
+
+Each source goes its own way::
+
+    in force ──other content──► seen ──two looks found the same──► asked ──taken──► in force
+                                 ▲ │                                │
+                                 └─┴──other content──── refused ◄───┘   told once it is so for ``grace``; asked again each ``RETRY_S``
+
+A file that is missing is content like any other, of which nobody needs to be asked. What was in force stays, whatever happens. A reload by command
+goes the same way without waiting: what is found is asked, and told, at once.
+"""
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Final
+
+from control.events import Bus
+from control.guard import Guard
+from control.meters import Meters
+from control.plane import ReloadOutcome, ReloadResult
+from control.rotation.files import Contents, FileError, Stamp, digest, is_fresh, read, stamp
+from control.rotation.source import Refusal, Source, Taker
+from proxy.config.model import RotationConfig
+
+__all__ = ["RETRY_S", "Rotation"]
+
+RETRY_S: Final = 30.0
+"""After a refusal, while the files stay as they are: a certificate begins some time, a processor that was busy answers again."""
+_STANDS_S: Final = 300.0
+"""One look may have to wait for a reload, and each of them for a child process, and for processors as long as ``control.fleet.two_phases`` does."""
+_TRIES: Final = 3
+"""While files are being replaced."""
+
+Found = bytes | FileError
+"""The digest of contents, or why they cannot be read."""
+
+
+def _found(source: Source) -> tuple[Found | None, Contents]:
+    """What is in a source's files; None when they are being replaced."""
+    contents = read(source.paths, source.max_bytes)
+    if contents is None or isinstance(contents, FileError):
+        return contents, {}
+    return digest(contents), contents
+
+
+@dataclasses.dataclass(slots=True)
+class _Watched:
+    """How far one source is.
+
+    Attributes:
+        in_force: what is.
+        seen: what is found in its place; None: nothing else. ``since_s``: when it was found first; ``settled``: a second look found the same.
+        refusal: why ``seen`` is not in force; None: nobody was asked. ``asked_s``: when somebody was last; ``told``: it is a failure, and told.
+        stamp, fresh: as of the last look at the contents.
+    """
+
+    source: Source
+    in_force: bytes = dataclasses.field(repr=False)
+    loaded_ns: int
+    seen: Found | None = dataclasses.field(default=None, repr=False)
+    since_s: float = 0.0
+    settled: bool = False
+    refusal: Refusal | None = None
+    asked_s: float = 0.0
+    told: bool = False
+    stamp: Stamp | None = None
+    fresh: bool = True
+
+    async def look(self, now_s: float) -> None:
+        """See what is in the files now, unless nothing can have changed."""
+        found_stamp = stamp(self.source.paths)
+        if found_stamp == self.stamp and not self.fresh:
+            self.settled = True
+            return
+        now_ns = time.time_ns()
+        for _ in range(_TRIES):
+            found, _contents = await asyncio.to_thread(_found, self.source)
+            if found is not None:
+                break
+        else:
+            return
+        self.stamp, self.fresh = found_stamp, is_fresh(found_stamp, now_ns)
+        if found == self.in_force:
+            self.seen = self.refusal = None
+        elif found != self.seen:
+            self.seen, self.since_s, self.settled, self.refusal, self.told = found, now_s, False, None, False
+        else:
+            self.settled = True
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether what is seen is to be asked about."""
+        return self.seen is not None and self.settled and (self.refusal is None or now_s - self.asked_s >= RETRY_S)
+
+
+class Rotation:
+    """All sources of one control process. Event loop only.
+
+    Args:
+        settings: how often is looked, and how long a refusal is kept back.
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, settings: RotationConfig, events: Bus, meters: Meters, guard: Guard, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._poll_s = settings.poll_ms / 1000
+        self._grace_s = settings.grace_ms / 1000
+        self._events = events
+        self._meters = meters
+        self._guard = guard
+        self._clock = clock
+        self._watched: dict[tuple[str, str], _Watched] = {}
+        self._lock = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self._reloads: set[asyncio.Task[list[ReloadOutcome]]] = set()
+
+    def watch(self, source: Source) -> None:
+        """Watch it from now on; one of the same owner and kind is watched no more. Its contents are those in force, whatever the files hold now."""
+        self._watched[source.owner, source.kind] = _Watched(source, source.in_force, time.time_ns())
+        for result in ("", "refused"):
+            self._meters.add("reload.count", source.kind, result, amount=0)
+
+    def start(self) -> None:
+        """Begin to look."""
+        job = self._guard.job("rotation", _STANDS_S + self._poll_s)
+        self._task = asyncio.create_task(job.keep_going(self._tick))
+
+    def close(self) -> None:
+        """Look no more. What is being put in place ends decided."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _tick(self) -> None:
+        await asyncio.sleep(self._poll_s)
+        await self.look()
+
+    async def look(self) -> None:
+        """One look at all files, and what follows from it."""
+        async with self._lock:
+            now_s = self._clock()
+            await self._see(now_s)
+            await self._ask([item for item in self._watched.values() if item.is_due(now_s)], now_s)
+            self._tell(self._clock())
+
+    async def reload(self) -> list[ReloadOutcome]:
+        """Take what is in the files now, without waiting; what became of each source, in order of owner and kind. Who no longer waits for it cannot
+        end it.
+        """
+        task = asyncio.create_task(self._reload())
+        self._reloads.add(task)
+        task.add_done_callback(self._reloads.discard)
+        return await asyncio.shield(task)
+
+    async def _reload(self) -> list[ReloadOutcome]:
+        async with self._lock:
+            now_s = self._clock()
+            items = sorted(self._watched.items())
+            before = {key: item.loaded_ns for key, item in items}
+            for _, item in items:
+                item.stamp = None
+            for _ in range(_TRIES):
+                await self._see(now_s)
+                await self._ask([item for _, item in items if item.seen is not None], now_s)
+                if all(item.seen is None or item.refusal is not None for _, item in items):
+                    break  # else one was replaced between the look and the question
+            self._tell(now_s + self._grace_s)
+            return [_outcome(item, is_new=item.loaded_ns != before[key]) for key, item in items]
+
+    async def _see(self, now_s: float) -> None:
+        """Look at all files."""
+        for item in list(self._watched.values()):
+            await item.look(now_s)
+            if item.told and item.seen is None:
+                self._restored(item)
+
+    def refusal(self, owner: str, kind: str) -> Refusal | None:
+        """Why what lies in the files of a source is not in force, once that is a failure."""
+        item = self._watched.get((owner, kind))
+        return item.refusal if item is not None and item.told else None
+
+    def loaded_ns(self, owner: str, kind: str) -> int:
+        """When what is in force was taken, since 1970; 0 of what is not watched."""
+        item = self._watched.get((owner, kind))
+        return 0 if item is None else item.loaded_ns
+
+    async def _ask(self, due: list[_Watched], now_s: float) -> None:
+        """Have the takers take what is seen."""
+        for item in due:
+            item.asked_s = now_s
+            if isinstance(item.seen, FileError):
+                item.refusal = Refusal(item.seen.path, item.seen.reason)
+        readable = [item for item in due if item.seen is not None and not isinstance(item.seen, FileError)]
+        for taker in dict.fromkeys(item.source.taker for item in readable):
+            await self._have_taken(taker, [item for item in readable if item.source.taker is taker])
+
+    async def _have_taken(self, taker: Taker, items: list[_Watched]) -> None:
+        seen: dict[str, _Watched] = {}
+        found: dict[str, Contents] = {}
+        for item in items:
+            known, contents = await asyncio.to_thread(_found, item.source)
+            if known == item.seen:  # else it is another already, and seen at the next look
+                seen[item.source.owner], found[item.source.owner] = item, contents
+        if not found:
+            return
+        try:
+            refused = await taker.take(found)
+        except Exception as error:
+            self._guard.failed("rotation", error)
+            reason = f"could not be judged: {type(error).__name__}"
+            refused = {owner: Refusal("", reason) for owner in seen}
+        for owner, item in seen.items():
+            if owner in refused:
+                item.refusal = refused[owner]
+            else:
+                self._taken(item, found[owner])
+
+    def _taken(self, item: _Watched, contents: Contents) -> None:
+        source = item.source
+        item.in_force, item.loaded_ns = digest(contents), time.time_ns()
+        item.seen, item.refusal, item.told = None, None, False
+        self._meters.add("reload.count", source.kind, "")
+        self._events.publish({"event": "files_replaced", "owner": source.owner, "kind": source.kind, "files": list(source.paths)})
+
+    def _tell(self, now_s: float) -> None:
+        """Tell each refusal once, when it has lasted."""
+        for item in self._watched.values():
+            if item.refusal is None or item.told or now_s - item.since_s < self._grace_s:
+                continue
+            item.told = True
+            self._meters.add("reload.count", item.source.kind, "refused")
+            self._events.publish(
+                {
+                    "event": "files_refused",
+                    "owner": item.source.owner,
+                    "kind": item.source.kind,
+                    "file": item.refusal.file,
+                    "reason": item.refusal.reason,
+                },
+                level="error",
+            )
+
+    def _restored(self, item: _Watched) -> None:
+        """The files hold again what is in force."""
+        item.told = False
+        self._events.publish({"event": "files_restored", "owner": item.source.owner, "kind": item.source.kind})
+
+
+def _outcome(item: _Watched, *, is_new: bool) -> ReloadOutcome:
+    refusal = item.refusal or Refusal("", "")
+    result: ReloadResult = "refused" if item.refusal is not None else "replaced" if is_new else "unchanged"
+    return ReloadOutcome(owner=item.source.owner, kind=item.source.kind, result=result, file=refusal.file, reason=refusal.reason)

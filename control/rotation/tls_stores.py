@@ -1,0 +1,191 @@
+"""Certificates, keys and authorities that are new: judged in a process of their own, then in force in every processor or in none.
+
+Of several stores that are new at once, those that are good go together, in one change; each of the others stays as it is, and says why.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from control.configuration.certificate import CertificateFacts, facts_from_row
+from control.configuration.tls_files import TlsFile, ends_of, shown_of, tls_files, tls_sections
+from control.errors import AbortedError, UnavailableError
+from control.fleet.child import child_environment
+from control.fleet.desired_state import DesiredState
+from control.fleet.reaper import Reaper
+from control.fleet.supervisor import Supervisor
+from control.plane import CertificateStatus
+from control.rotation.files import Contents, digest
+from control.rotation.rotation import Rotation
+from control.rotation.source import Refusal, Source, Taker
+from proxy.config.model import to_wire
+from proxy.server.messages import Change
+from proxy.server.store_rows import Store, pack_stores
+
+__all__ = ["KIND", "Judge", "TlsStores", "judge_in_child"]
+
+KIND: Final = "tls"
+_COMMAND: Final = (sys.executable, "-P", "-m", "control.rotation.judge")
+_PATIENCE_S: Final = 30.0
+_NOTHING: Final = ""
+"""Variables that are passed on to the judge beyond those that an interpreter needs."""
+
+Certificates = dict[str, dict[str, list[CertificateFacts]]]
+"""What is in the files of stores, by owner and path."""
+Judge = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+"""Answers as ``control.rotation.judge.answer``. Raises what keeps it from it."""
+
+
+async def judge_in_child(question: dict[str, Any], reaper: Reaper) -> dict[str, Any]:
+    """Ask ``control.rotation.judge`` in a process of its own. Question and answer pass through memory that has no name.
+
+    Raises:
+        RuntimeError: it did not end well; it has said why on standard error.
+        TimeoutError: it did not end.
+    """
+    asked, told = (os.memfd_create(name, os.MFD_CLOEXEC) for name in ("question", "answer"))
+    try:
+        with open(asked, "w", encoding="ascii", closefd=False) as file:
+            json.dump(question, file)
+        os.lseek(asked, 0, os.SEEK_SET)
+        code = await _run(asked, told, reaper)
+        if code != 0:
+            raise RuntimeError(f"the process that judges certificates ended with {code}")
+        os.lseek(told, 0, os.SEEK_SET)
+        with open(told, encoding="ascii", closefd=False) as file:
+            found: dict[str, Any] = json.load(file)
+        return found
+    finally:
+        os.close(asked)
+        os.close(told)
+
+
+async def _run(asked: int, told: int, reaper: Reaper) -> int:
+    ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    child = subprocess.Popen(_COMMAND, stdin=asked, stdout=told, env=child_environment(_NOTHING), process_group=0)
+
+    def reaped(code: int) -> None:
+        child.returncode = code
+        if not ended.done():
+            ended.set_result(code)
+
+    reaper.watch(child.pid, reaped)
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            return await ended
+    finally:
+        if child.returncode is None:
+            child.kill()
+
+
+class TlsStores(Taker):
+    """All stores of certificates of the configuration.
+
+    Args:
+        judge: of new ones.
+        certificates: what is in the files at the start, by path.
+
+    Attributes:
+        ends: of ``ends_of``, of all owners; changed in place.
+    """
+
+    def __init__(self, supervisor: Supervisor, judge: Judge, certificates: Mapping[str, list[CertificateFacts]]) -> None:
+        self._supervisor = supervisor
+        self._judge = judge
+        self._sections = {owner: section for owner, (_, section) in tls_sections(supervisor.desired.config).items()}
+        self._files: dict[str, list[TlsFile]] = {}
+        for item in tls_files(supervisor.desired.config):
+            self._files.setdefault(item.owner, []).append(item)
+        self._certificates: Certificates = {owner: {item.path: certificates[item.path] for item in files} for owner, files in self._files.items()}
+        self.ends: dict[str, float] = {}
+        for owner in self._files:
+            self._set_ends(owner)
+
+    def _set_ends(self, owner: str) -> None:
+        self.ends.update(ends_of(owner, self._sections[owner], self._certificates[owner]))
+
+    def sources(self) -> list[Source]:
+        """What is to be watched."""
+        stores = self._supervisor.desired.stores
+        return [
+            Source(
+                owner=owner, kind=KIND, paths=tuple(dict.fromkeys(item.path for item in files)), taker=self, in_force=digest(_as_bytes(stores[owner]))
+            )
+            for owner, files in self._files.items()
+        ]
+
+    async def take(self, found: Mapping[str, Contents]) -> dict[str, Refusal]:
+        """See ``Taker``."""
+        texts = {owner: {path: content.decode("latin-1") for path, content in contents.items()} for owner, contents in found.items()}
+        desired = self._supervisor.desired
+        question = {
+            "config": to_wire(desired.config),
+            "stores": {owner: {"old": dict(desired.stores[owner].files), "new": files} for owner, files in texts.items()},
+        }
+        answer = await self._judge(question)
+        refused = {owner: Refusal(*why) for owner, why in answer["refusals"].items()}
+        good = {owner: files for owner, files in texts.items() if owner not in refused}
+        if not good:
+            return refused
+        rows = answer["certificates"]
+        certificates = {owner: {path: [facts_from_row(row) for row in each] for path, each in rows[owner].items()} for owner in good}
+        try:
+            await self._put(good, certificates)
+        except AbortedError as error:
+            refused |= dict.fromkeys(good, Refusal("", str(error)))
+        return refused
+
+    async def _put(self, files: dict[str, dict[str, str]], certificates: Certificates) -> None:
+        """Put stores in force everywhere, or raise AbortedError."""
+        before = self._supervisor.desired.stores
+        stores = {owner: Store(before[owner].number + 1, shown_of(self._sections[owner], certificates[owner]), each) for owner, each in files.items()}
+        change = Change(stores=pack_stores(stores))
+
+        def commit(desired: DesiredState) -> None:
+            desired.stores = {**desired.stores, **stores}
+            self._certificates.update(certificates)
+            for owner in stores:
+                self._set_ends(owner)
+
+        try:
+            await self._supervisor.change(lambda slot: change, commit)
+        except UnavailableError as error:
+            if error.reason != "CHANGE_PENDING":
+                raise  # otherwise it is decided: who has not confirmed it will have it, and has a row of the log
+
+    def statuses(self, rotation: Rotation) -> list[CertificateStatus]:
+        """The certificates in force, in the order of the configuration."""
+        found = []
+        for owner, files in self._files.items():
+            store = self._supervisor.desired.stores[owner]
+            refusal = rotation.refusal(owner, KIND)
+            for item in files:
+                found += [
+                    CertificateStatus(
+                        owner=owner,
+                        use=item.name,
+                        file=item.path,
+                        position=position,
+                        subject=facts.subject,
+                        names=facts.names,
+                        issuer=facts.issuer,
+                        serial=facts.serial,
+                        fingerprint=facts.fingerprint,
+                        begins=facts.begins,
+                        ends=facts.ends,
+                        store=store.number,
+                        loaded_ns=rotation.loaded_ns(owner, KIND),
+                        error="" if refusal is None else str(refusal),
+                    )
+                    for position, facts in enumerate(self._certificates[owner][item.path])
+                    if item.name != "key"
+                ]
+        return found
+
+
+def _as_bytes(store: Store) -> dict[str, bytes]:
+    return {path: content.encode("latin-1") for path, content in store.files.items()}

@@ -1,0 +1,112 @@
+"""A real handshake with a new store, in memory, before anybody else meets it: OpenSSL's word on what it will say to peers.
+
+The other side is made for the moment. It trusts the last certificate of the store's own chain, so that the chain is verified as a peer would that
+trusts who made it: signatures, times, what the certificate may be used for. What no trial can show is whether peers trust that authority.
+"""
+
+import datetime
+import ssl
+from typing import Final
+
+from proxy.errors import ConfigError
+from proxy.network.tls_context import server_context
+
+__all__ = ["TrialError", "try_as_client", "try_as_server"]
+
+_STEPS: Final = 16
+"""Flights; a handshake has three."""
+_NAME: Final = "framegate.invalid"
+
+
+class TrialError(Exception):
+    """A handshake that failed. ``str`` says why, in OpenSSL's words."""
+
+
+def try_as_server(context: ssl.SSLContext, anchor: bytes) -> None:
+    """Have a client meet a listener's store.
+
+    Args:
+        context: of the store; used up: who must show a certificate may now.
+        anchor: what the client trusts, in DER form.
+
+    Raises:
+        TrialError: it failed.
+    """
+    if context.verify_mode is ssl.CERT_REQUIRED:
+        context.verify_mode = ssl.CERT_OPTIONAL  # nobody has a key that the authorities signed
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    _trust(client, anchor)
+    _shake(client, context)
+
+
+def try_as_client(context: ssl.SSLContext, anchor: bytes | None) -> None:
+    """Have an upstream meet a store.
+
+    Args:
+        context: of the store; used up: it trusts anybody now.
+        anchor: what the upstream trusts, in DER form; None: the store has no certificate to be shown.
+
+    Raises:
+        TrialError: it failed.
+    """
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    certificate, key = _throw_away()
+    server = server_context("certificate", "key", files={"certificate": certificate, "key": key})
+    if anchor is not None:
+        _trust(server, anchor)
+        server.verify_mode = ssl.CERT_REQUIRED
+    _shake(context, server)
+
+
+def _trust(context: ssl.SSLContext, anchor: bytes) -> None:
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    try:
+        context.load_verify_locations(cadata=anchor)
+    except ssl.SSLError as error:
+        raise TrialError(_words(error)) from error
+
+
+def _shake(client_context: ssl.SSLContext, server_context: ssl.SSLContext) -> None:
+    """Both sides' handshake, and what each says behind it: in TLS 1.3 a client is done before it was judged."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    try:
+        client = client_context.wrap_bio(to_client, to_server, server_hostname=_NAME)
+        server = server_context.wrap_bio(to_server, to_client, server_side=True)
+        waiting = [client, server]
+        for _ in range(_STEPS):
+            waiting = [side for side in waiting if not _step(side)]
+            if not waiting:
+                return
+    except (ssl.SSLError, ConfigError) as error:
+        raise TrialError(_words(error)) from error
+    raise TrialError("the handshake came to no end")
+
+
+def _step(side: ssl.SSLObject) -> bool:
+    try:
+        side.do_handshake()
+    except ssl.SSLWantReadError:
+        return False
+    return True
+
+
+def _words(error: Exception) -> str:
+    verified = getattr(error, "verify_message", None)
+    return str(verified or getattr(error, "reason", None) or error).lower().replace("_", " ")
+
+
+def _throw_away() -> tuple[bytes, bytes]:
+    """A certificate that signs itself, and its key."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, _NAME)])
+    now = datetime.datetime.now(datetime.UTC)
+    day = datetime.timedelta(days=1)
+    made = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now - day, now + day).sign(key, hashes.SHA256())
+    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return made.public_bytes(serialization.Encoding.PEM), private

@@ -1,0 +1,68 @@
+"""CertificateService."""
+
+from typing import Any
+
+import grpc
+
+from control.gen.framegate.control.v1 import certificate_service_pb2 as pb2
+from control.gen.framegate.control.v1.certificate_service_pb2_grpc import CertificateServiceServicer
+from control.plane import CertificateStatus, ControlPlane, ReloadOutcome
+from control.service import paging
+from control.service.convert import timestamp
+from control.service.interceptor import note
+from control.service.validate import Violations, reason
+
+__all__ = ["Certificates"]
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class Certificates(CertificateServiceServicer):
+    """Shows certificates, and has files read again."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._plane = plane
+
+    async def ListCertificates(self, request: pb2.ListCertificatesRequest, context: Context) -> pb2.ListCertificatesResponse:
+        """One page of certificates, in the order of the plane."""
+        statuses = await self._plane.list_certificates()
+        chosen, token = paging.page([(f"{place:06}", item) for place, item in enumerate(statuses)], request.page_size, request.page_token)
+        return pb2.ListCertificatesResponse(certificates=map(_certificate, chosen), next_page_token=token)
+
+    async def ReloadCertificates(self, request: pb2.ReloadCertificatesRequest, context: Context) -> pb2.ReloadCertificatesResponse:
+        """Read all files that are watched."""
+        violations = Violations()
+        reason(request.reason, violations)
+        violations.check()
+        outcomes = await self._plane.reload()
+        note(after={f"{item.owner} ({item.kind})": item.result for item in outcomes if item.result != "unchanged"})
+        return pb2.ReloadCertificatesResponse(reloads=map(_reload, outcomes))
+
+
+def _certificate(status: CertificateStatus) -> pb2.Certificate:
+    return pb2.Certificate(
+        owner=status.owner,
+        use=status.use,
+        file=status.file,
+        position=status.position,
+        subject=status.subject,
+        names=status.names,
+        issuer=status.issuer,
+        serial_number=status.serial,
+        fingerprint=status.fingerprint,
+        begin_time=timestamp(int(status.begins) * 10**9),
+        end_time=timestamp(int(status.ends) * 10**9),
+        store_number=status.store,
+        load_time=timestamp(status.loaded_ns),
+        error=status.error,
+    )
+
+
+def _reload(outcome: ReloadOutcome) -> pb2.Reload:
+    return pb2.Reload(
+        owner=outcome.owner,
+        kind=outcome.kind,
+        result=pb2.Reload.Result.Value(f"RESULT_{outcome.result.upper()}"),
+        file=outcome.file,
+        reason=outcome.reason,
+    )

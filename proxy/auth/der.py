@@ -1,0 +1,61 @@
+"""The form that certificates have (DER; ITU-T X.690): elements within elements, each with a tag and a length. No length is believed."""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from proxy.errors import AuthenticationError
+
+__all__ = ["OCTETS", "OID", "SEQUENCE", "Element", "elements", "only"]
+
+SEQUENCE: Final = 0x30
+OID: Final = 0x06
+OCTETS: Final = 0x04
+
+
+class Element(NamedTuple):
+    """One element: its tag, what is in it, and all of it with both and its length."""
+
+    tag: int
+    content: bytes
+    encoded: bytes
+
+
+def elements(data: bytes) -> Iterator[Element]:
+    """The elements that follow one another.
+
+    Raises:
+        AuthenticationError: that is not what it is.
+    """
+    position = 0
+    while position < len(data):
+        tag, length, begin = _header(data, position)
+        end = begin + length
+        if end > len(data):
+            raise AuthenticationError(f"the certificate cannot be read: {length} bytes where {len(data) - begin} are left")
+        yield Element(tag, data[begin:end], data[position:end])
+        position = end
+
+
+def only(data: bytes) -> bytes:
+    """The content of the one SEQUENCE that it must be; errors as above."""
+    found = list(elements(data))
+    if len(found) != 1 or found[0].tag != SEQUENCE:
+        raise AuthenticationError("the certificate cannot be read: a SEQUENCE is missing")
+    return found[0].content
+
+
+def _header(data: bytes, position: int) -> tuple[int, int, int]:
+    """Tag and length of an element, and where its content begins."""
+    tag, *rest = data[position : position + 2]
+    if not rest or tag & 0x1F == 0x1F:
+        raise AuthenticationError("the certificate cannot be read: a tag that none has")
+    length = rest[0]
+    position += 2
+    if length >= 0x80:
+        size = length & 0x7F
+        digits = data[position : position + size]
+        if not 1 <= size <= 4 or len(digits) < size:
+            raise AuthenticationError("the certificate cannot be read: a length that none has")
+        length = int.from_bytes(digits, "big")
+        position += size
+    return tag, length, position

@@ -1,0 +1,76 @@
+"""What OpenSSL says when TLS fails, as a sentence that a person can act on.
+
+Its words name what happened within OpenSSL. What is told here is who refuses whom, and why; OpenSSL's own word stands behind it, for who searches.
+An alert is what the peer said; all else is what we refuse. Source of the words: OpenSSL's ``sslerr.h``, RFC 8446 6.2.
+"""
+
+from typing import Final
+
+from proxy.errors import TlsError
+
+__all__ = ["describe"]
+
+OURS: Final = {
+    "peer_did_not_return_a_certificate": "the {peer} shows no certificate, and one is required",
+    "no_shared_cipher": "the {peer} offers no cipher that is allowed here",
+    "no_suitable_key_share": "the {peer} offers no key exchange that is allowed here",
+    "no_suitable_groups": "the {peer} offers no key exchange that is allowed here",
+    "no_shared_group": "the {peer} offers no key exchange that is allowed here",
+    "no_shared_signature_algorithms": "the {peer} takes no signature that our certificate's key can make",
+    "no_suitable_signature_algorithm": "the {peer} takes no signature that our certificate's key can make",
+    "unsupported_protocol": "the {peer} offers no version of TLS that is allowed here",
+    "version_too_low": "the {peer} offers no version of TLS that is allowed here",
+    "wrong_ssl_version": "the {peer} offers no version of TLS that is allowed here",
+    "wrong_version_number": "the {peer} sends what is no TLS record",
+    "record_too_large": "the {peer} sends what is no TLS record",
+    "packet_length_too_long": "the {peer} sends what is no TLS record",
+    "unexpected_message": "the {peer} sends a TLS message out of turn",
+    "no_renegotiation": "the {peer} wants to renegotiate, which is never allowed",
+    "decryption_failed_or_bad_record_mac": "a record of the {peer} was changed on its way, or was never encrypted for us",
+}
+ALERTS: Final = {
+    "alert_unknown_ca": "the {peer} does not know the authority of our certificate",
+    "alert_bad_certificate": "the {peer} refuses our certificate",
+    "alert_certificate_unknown": "the {peer} refuses our certificate, and does not say why",
+    "alert_unsupported_certificate": "the {peer} refuses the kind of certificate that ours is",
+    "alert_certificate_expired": "the {peer} says that our certificate has expired",
+    "alert_certificate_revoked": "the {peer} says that our certificate is revoked",
+    "alert_certificate_required": "the {peer} requires a certificate, and we show none",
+    "alert_access_denied": "the {peer} does not let us in, though our certificate is good",
+    "alert_decrypt_error": "the {peer} could not verify what our key has signed",
+    "alert_protocol_version": "the {peer} refuses the versions of TLS that are allowed here",
+    "alert_insufficient_security": "the {peer} wants stronger ciphers than are allowed here",
+    "alert_handshake_failure": "the {peer} finds no cipher, key exchange or certificate that it can use",
+    "alert_no_application_protocol": "the {peer} speaks none of our protocols (ALPN)",
+    "unrecognized_name": "the {peer} does not know the host that it was asked for (SNI)",
+    "alert_internal_error": "the {peer} has an error of its own",
+    "alert_user_cancelled": "the {peer} has given up",
+}
+PREFIXES: Final = ("sslv3_", "tlsv1_", "tlsv13_")
+LATE: Final = "; it looked at what we showed behind the handshake, as TLS 1.3 has it"
+
+
+def describe(error: Exception, peer: str, *, unproven: bool = False) -> TlsError:
+    """OpenSSL's error as ours. The reason is its word in lower case, such as ``certificate_verify_failed``.
+
+    Args:
+        error: of OpenSSL.
+        peer: ``client`` or ``upstream``.
+        unproven: the handshake was over, and the peer had not sent anything behind it.
+    """
+    reason = str(getattr(error, "reason", None) or type(error).__name__).lower()
+    word = reason
+    for prefix in PREFIXES:
+        word = word.removeprefix(prefix)
+    verified = str(getattr(error, "verify_message", None) or "").rstrip(".")
+    if verified:
+        text = f"the {peer}'s certificate is refused: {verified}"
+    elif word in ALERTS:
+        text = ALERTS[word].format(peer=peer) + (LATE if unproven else "")
+    elif reason in OURS:
+        text = OURS[reason].format(peer=peer)
+    else:
+        text = str(error.args[-1] if error.args else error)
+    failure = TlsError(f"TLS failed: {text} ({reason})", reason=reason)
+    failure.__cause__ = error
+    return failure

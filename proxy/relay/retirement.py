@@ -1,0 +1,138 @@
+"""Connections whose certificate was replaced, and that are to end for it: each in its own moment, so that they do not all come back at once.
+
+Problem: ten thousand clients that are ended together are ten thousand handshakes together; and a client that is busy is to be let finish, as in a
+drain. So each pair's moment lies somewhere in the second half of ``max_age``, where its id says, and from then on it is drained alone
+(``drain.DrainTerms``).
+
+Pairs are looked for once, when a store is replaced, and then waited for by their moments; both in slices of at most 1 ms a poll.
+"""
+
+import heapq
+from collections import deque
+from typing import Final
+
+from mypy_extensions import i64
+
+from proxy.clock import Clock
+from proxy.network.selector import Selector
+from proxy.network.timer import Timer
+from proxy.relay import ending
+from proxy.relay.drain import CHECK_EACH, SLICE_NS, TICK_NS, DrainTerms
+from proxy.relay.pair import Pair
+from proxy.relay.route import Route
+
+__all__ = ["DETAIL", "Retirement"]
+
+DETAIL: Final = "its certificate was replaced"
+SPREAD: Final = 1 << 20
+MIX: Final = 2_654_435_761  # 2**32 divided by the golden ratio: neighbours among ids end far from each other
+
+
+class _Search:
+    """Pairs that are to be looked at for one store that was replaced."""
+
+    def __init__(self, route: Route, number: i64, since_ns: i64, max_age_ns: i64, ids: "deque[int]") -> None:
+        self.route: Final = route
+        self.number: Final[i64] = number
+        self.since_ns: Final[i64] = since_ns
+        self.max_age_ns: Final[i64] = max_age_ns
+        self.ids: Final = ids
+
+
+class Retirement(Timer):
+    """All of a processor.
+
+    Args:
+        pairs: those that are open, by id.
+        quiet_ns, timeout_ns: as of a drain, for each.
+    """
+
+    def __init__(self, selector: Selector, clock: Clock, pairs: dict[int, Pair], quiet_ns: i64, timeout_ns: i64) -> None:
+        super().__init__()
+        self._selector: Final = selector
+        self._clock: Final = clock
+        self._pairs: Final = pairs
+        self._quiet_ns: Final[i64] = quiet_ns
+        self._timeout_ns: Final[i64] = timeout_ns
+        self._searches: Final[deque[_Search]] = deque()
+        self._due: Final[list[tuple[int, int]]] = []  # a heap of moments and ids
+        self._draining: Final[dict[int, DrainTerms]] = {}
+
+    @property
+    def waiting(self) -> int:
+        """Pairs whose moment has not come."""
+        return len(self._due)
+
+    def replaced(self, route: Route, number: i64, max_age_ns: i64) -> None:
+        """A listener's store was replaced.
+
+        Args:
+            number: of the store that was; who still shakes hands does so with it.
+            max_age_ns: so long its connections may go on; 0: as long as they like.
+        """
+        if max_age_ns > 0:
+            self._searches.append(_Search(route, number, self._selector.now_ns, max_age_ns, deque(self._pairs)))
+            self._selector.call_at(self._selector.now_ns, self)
+
+    def fire(self, now_ns: i64) -> None:
+        end_ns = i64(self._clock.now_ns()) + SLICE_NS
+        if not self._search(end_ns):
+            self._selector.call_at(now_ns, self)
+            return
+        while self._due and self._due[0][0] <= now_ns:
+            self._retire(heapq.heappop(self._due)[1], now_ns)
+        self._drain(now_ns)
+        if self._draining:
+            self._selector.call_at(now_ns + TICK_NS, self)
+        elif self._due:
+            self._selector.call_at(self._due[0][0], self)
+
+    def _search(self, end_ns: i64) -> bool:
+        """Give the pairs of replaced stores their moments until the slice is over; True when all have theirs."""
+        count: i64 = 0
+        while self._searches:
+            search = self._searches[0]
+            while search.ids:
+                self._look(search, search.ids.popleft())
+                count += 1
+                if count % CHECK_EACH == 0 and i64(self._clock.now_ns()) >= end_ns:
+                    return False
+            self._searches.popleft()
+        return True
+
+    def _look(self, search: _Search, number: int) -> None:
+        pair = self._pairs.get(number)
+        if pair is None or pair.route is not search.route:
+            return
+        client = pair.client.channel
+        identity = None if client is None else client.identity
+        if identity is None or identity.number == search.number:
+            heapq.heappush(self._due, (int(search.since_ns + moment_of(number, search.max_age_ns)), number))
+
+    def _retire(self, number: int, now_ns: i64) -> None:
+        pair = self._pairs.get(number)
+        if pair is None or number in self._draining:
+            return
+        pair.drain_detail = DETAIL
+        terms = DrainTerms(self._quiet_ns)
+        terms.begin(now_ns)
+        terms.limit(now_ns, self._timeout_ns)
+        self._draining[number] = terms
+
+    def _drain(self, now_ns: i64) -> None:
+        for number, terms in list(self._draining.items()):
+            pair = self._pairs.get(number)
+            if pair is None:
+                del self._draining[number]
+                continue
+            try:
+                terms.drain(pair, now_ns)
+            except Exception as error:  # the others are to end, too
+                ending.crash(pair, error)
+
+
+def moment_of(number: int, max_age_ns: i64) -> i64:
+    """How long behind the replacement a pair's moment lies, by its id: in the second half of the time."""
+    part: i64 = (number * MIX >> 12) % SPREAD
+    half = max_age_ns // 2
+    return half + half // SPREAD * part

@@ -1,0 +1,132 @@
+"""TLS as the files say: a context for each listener and upstream that speaks it, and how another takes its place.
+
+A store is prepared (its context is built, and nothing else happens), then put in place or dropped. Connections that are being opened, or are open,
+keep the context that they began with; the last of them to end lets it go.
+"""
+
+import base64
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
+from proxy.errors import ConfigError
+from proxy.network.options import TlsSettings
+from proxy.server.store_rows import Store, StoresRow, listener_owner, read_stores, upstream_owner
+
+if TYPE_CHECKING:
+    import ssl
+
+    from proxy.network.tls_store import ServerStore
+
+__all__ = ["MadeStore", "Stores"]
+
+Files = dict[str, bytes] | None
+_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----(.*?)-----END CERTIFICATE-----", re.DOTALL)
+
+
+class MadeStore(NamedTuple):
+    """A store that can be served.
+
+    Attributes:
+        context: of an upstream, or for clients that ask for no host of their own.
+        server: all contexts of a listener; None: it is an upstream's.
+        shown_by: the fingerprints of what clients are shown who ask for hosts that have their own.
+    """
+
+    store: Store
+    context: "ssl.SSLContext"
+    server: "ServerStore | None" = None
+    shown_by: "Mapping[ssl.SSLContext, str]" = {}  # noqa: RUF012
+
+
+class Stores:
+    """All stores of a processor, by owner.
+
+    Args:
+        row: what control sent; None: the files are read here.
+
+    Raises:
+        ConfigError: one of them cannot be used.
+    """
+
+    def __init__(self, config: ProxyConfig, row: StoresRow | None) -> None:
+        self._sections: Final[dict[str, ListenerConfig | UpstreamConfig]] = {
+            **{listener_owner(item.name): item for item in config.listeners if item.tls is not None},
+            **{upstream_owner(item.name): item for item in config.upstreams if item.tls is not None},
+        }
+        given = {} if row is None else _read(row)
+        self._in_force: Final = {
+            owner: self._make(owner, Store(0) if row is None else given.get(owner, Store(0)), has_files=row is not None) for owner in self._sections
+        }
+
+    def prepare(self, row: StoresRow) -> dict[str, MadeStore]:
+        """What is to take the place of what is in force: that alone which is another.
+
+        Raises:
+            ConfigError: one cannot be used, or nobody has it.
+        """
+        given = _read(row)
+        unknown = set(given) - set(self._sections)
+        if unknown:
+            raise ConfigError(f"nobody has the store {', '.join(sorted(unknown))}")
+        return {
+            owner: self._make(owner, store, has_files=True) for owner, store in given.items() if store.number != self._in_force[owner].store.number
+        }
+
+    def put(self, made: dict[str, MadeStore]) -> None:
+        """Have what was prepared; who serves asks for it anew."""
+        self._in_force.update(made)
+
+    def listener(self, name: str) -> TlsSettings | None:
+        """How a listener's clients are spoken to; None: not in TLS."""
+        made = self._in_force.get(listener_owner(name))
+        if made is None:
+            return None
+        store = made.store
+        return TlsSettings(made.context, server_side=True, store=made.server, number=store.number, shown=store.shown, shown_by=made.shown_by)
+
+    def upstream(self, name: str, server_name: str) -> TlsSettings | None:
+        """How an endpoint of an upstream is spoken to, whose certificate must have that name."""
+        made = self._in_force.get(upstream_owner(name))
+        if made is None:
+            return None
+        return TlsSettings(made.context, server_side=False, server_name=server_name, number=made.store.number, shown=made.store.shown)
+
+    def _make(self, owner: str, store: Store, *, has_files: bool) -> MadeStore:
+        files = {path: content.encode("latin-1") for path, content in store.files.items()} if has_files else None
+        section = self._sections[owner]
+        return _server(section, store, files) if isinstance(section, ListenerConfig) else _client(section, store, files)
+
+
+def _read(row: StoresRow) -> dict[str, Store]:
+    try:
+        return read_stores(row)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _server(listener: ListenerConfig, store: Store, files: Files) -> MadeStore:
+    from proxy.network.tls_context import server_store  # it loads OpenSSL
+
+    tls = listener.tls
+    assert tls is not None, "who has a store speaks TLS"
+    made = server_store(tls, files)
+    shown_by = (
+        {} if files is None else {made.context(item.names[0].lower().rstrip(".")): _fingerprint(files[item.certificate]) for item in tls.certificates}
+    )
+    return MadeStore(store, made.default, made, shown_by)
+
+
+def _client(upstream: UpstreamConfig, store: Store, files: Files) -> MadeStore:
+    from proxy.network.tls_context import upstream_context  # it loads OpenSSL
+
+    assert upstream.tls is not None, "who has a store speaks TLS"
+    return MadeStore(store, upstream_context(upstream.tls, files))
+
+
+def _fingerprint(pem: bytes) -> str:
+    """Of the first certificate of a file, as ``Store.shown``; OpenSSL has read it."""
+    first = _CERTIFICATE.search(pem)
+    return "" if first is None else hashlib.sha256(base64.b64decode(first[1])).hexdigest()[:16]

@@ -1,0 +1,250 @@
+"""When files are looked at, taken, refused and told; what takes them is a fake."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from control.events import Bus
+from control.guard import Guard
+from control.meters import Meters
+from control.plane import ReloadOutcome
+from control.rotation.files import Contents, digest
+from control.rotation.rotation import RETRY_S, Rotation
+from control.rotation.source import Refusal, Source, Taker
+from proxy.config.model import RotationConfig
+from tests.fakes.fleet import MemoryLog
+
+
+class FakeTaker(Taker):
+    """Takes everything but what ends with ``bad``; ``before`` is waited for first."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Contents]] = []
+        self.failure: Exception | None = None
+        self.before: Awaitable[Any] | None = None
+
+    async def take(self, found: Mapping[str, Contents]) -> dict[str, Refusal]:
+        self.asked.append(dict(found))
+        if self.before is not None:
+            await self.before
+        if self.failure is not None:
+            raise self.failure
+        bad = {owner: path for owner, contents in found.items() for path, data in contents.items() if data.endswith(b"bad")}
+        return {owner: Refusal(path, "is bad") for owner, path in bad.items()}
+
+
+class Bench:
+    """A rotation whose clock stands until it is moved, and two sources of one file each."""
+
+    def __init__(self, folder: Path, grace_ms: int = 10_000) -> None:
+        self.folder = folder
+        self.now_s = 0.0
+        self.log = MemoryLog()
+        self.meters = Meters()
+        self.taker = FakeTaker()
+        events = Bus((self.log,), on_failure=lambda error: None)
+        self.rotation = Rotation(
+            RotationConfig(poll_ms=1000, grace_ms=grace_ms), events, self.meters, Guard(self.log, self.meters), clock=lambda: self.now_s
+        )
+        for owner in ("a", "b"):
+            self.write(owner, b"1")
+            path = str(folder / owner)
+            self.rotation.watch(Source(owner=owner, kind="sasl", paths=(path,), taker=self.taker, in_force=digest({path: b"1"})))
+
+    def write(self, owner: str, content: bytes) -> None:
+        (self.folder / owner).write_bytes(content)
+
+    async def look(self, seconds: float = 1.0) -> None:
+        self.now_s += seconds
+        await self.rotation.look()
+
+    def told(self) -> list[tuple[str, str]]:
+        return [(row["event"].removeprefix("files_"), row["owner"]) for row in self.log.rows if row["event"].startswith("files_")]
+
+    def count(self, result: str = "") -> float:
+        return self.meters.value("reload.count", "sasl", result)
+
+
+def run(folder: Path, body: Callable[[Bench], Awaitable[None]], **options: int) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(10):
+            await body(Bench(folder, **options))
+
+    asyncio.run(main())
+
+
+def test_what_two_looks_find_is_taken_once(tmp_path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        await bench.look()
+        assert bench.taker.asked == []
+        bench.write("a", b"2")
+        await bench.look()
+        assert bench.taker.asked == [], "it may not be whole"
+        bench.write("a", b"22")
+        await bench.look()
+        assert bench.taker.asked == []
+        await bench.look()
+        assert bench.taker.asked == [{"a": {str(bench.folder / "a"): b"22"}}]
+        for _ in range(3):
+            await bench.look()
+        assert (len(bench.taker.asked), bench.told(), bench.count()) == (1, [("replaced", "a")], 1)
+
+    run(tmp_path, body)
+
+
+def test_sources_that_are_new_at_once_are_taken_together_and_a_bad_one_keeps_no_good_one_back(tmp_path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        bench.write("a", b"bad")
+        bench.write("b", b"2")
+        await bench.look()
+        await bench.look()
+        assert [sorted(asked) for asked in bench.taker.asked] == [["a", "b"]]
+        assert bench.told() == [("replaced", "b")]
+        assert bench.rotation.refusal("a", "sasl") is None, "it may become good yet"
+
+    run(tmp_path, body)
+
+
+def test_a_refusal_is_told_when_it_has_lasted_and_asked_again_after_a_while(tmp_path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        bench.write("a", b"bad")
+        await bench.look()
+        for _ in range(9):
+            await bench.look()
+        assert (bench.told(), bench.count("refused"), len(bench.taker.asked)) == ([], 0, 1)
+        await bench.look()
+        assert (bench.told(), bench.count("refused")) == ([("refused", "a")], 1)
+        (row,) = bench.log.events("files_refused")
+        assert (row["level"], row["kind"], row["file"], row["reason"]) == ("error", "sasl", str(bench.folder / "a"), "is bad")
+        assert bench.rotation.refusal("a", "sasl") == Refusal(str(bench.folder / "a"), "is bad")
+        await bench.look(RETRY_S)
+        assert len(bench.taker.asked) == 2
+        await bench.look()
+        assert (bench.told(), bench.count("refused"), len(bench.taker.asked)) == ([("refused", "a")], 1, 2), "once is enough"
+        bench.write("a", b"3")
+        await bench.look()
+        await bench.look()
+        assert (bench.told()[-1], bench.rotation.refusal("a", "sasl")) == (("replaced", "a"), None)
+
+    run(tmp_path, body)
+
+
+def test_what_becomes_good_in_time_was_never_a_failure(tmp_path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        bench.write("a", b"bad")
+        for _ in range(5):
+            await bench.look()
+        bench.write("a", b"good")
+        for _ in range(20):
+            await bench.look()
+        assert (bench.told(), bench.count("refused")) == ([("replaced", "a")], 0)
+
+    run(tmp_path, body)
+
+
+def test_a_file_that_is_missing_is_a_failure_of_its_own_and_what_was_comes_back(tmp_path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        (bench.folder / "a").unlink()
+        for _ in range(11):
+            await bench.look()
+        (row,) = bench.log.events("files_refused")
+        assert ("No such file" in row["reason"], bench.taker.asked) == (True, [])
+        bench.write("a", b"1")
+        await bench.look()
+        assert (bench.told()[-1], bench.rotation.refusal("a", "sasl")) == (("restored", "a"), None)
+        await bench.look(RETRY_S)
+        assert (len(bench.told()), bench.taker.asked) == (2, [])
+
+    run(tmp_path, body)
+
+
+def test_a_taker_that_fails_takes_nothing_and_is_asked_again(tmp_path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        bench.taker.failure = RuntimeError("a secret")
+        bench.write("a", b"2")
+        for _ in range(11):
+            await bench.look()
+        (row,) = bench.log.events("files_refused")
+        assert row["reason"] == "could not be judged: RuntimeError"
+        assert bench.meters.value("task.failures", "rotation") == 1
+        bench.taker.failure = None
+        await bench.look(RETRY_S)
+        assert bench.told()[-1] == ("replaced", "a")
+
+    run(tmp_path, body, grace_ms=0)
+
+
+def test_a_reload_waits_for_nothing_and_says_what_became_of_each(tmp_path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        bench.write("a", b"2")
+        bench.write("b", b"bad")
+        assert await bench.rotation.reload() == [
+            ReloadOutcome(owner="a", kind="sasl", result="replaced"),
+            ReloadOutcome(owner="b", kind="sasl", result="refused", file=str(bench.folder / "b"), reason="is bad"),
+        ]
+        assert bench.told() == [("replaced", "a"), ("refused", "b")]
+        assert [item.result for item in await bench.rotation.reload()] == ["unchanged", "refused"]
+        assert len(bench.taker.asked) == 2, "who asks is told anew"
+        bench.write("b", b"1")
+        assert [item.result for item in await bench.rotation.reload()] == ["unchanged", "unchanged"]
+        assert bench.told()[-1] == ("restored", "b")
+
+    run(tmp_path, body)
+
+
+def test_a_reload_that_nobody_waits_for_goes_on_to_its_end_and_a_look_waits_for_it(tmp_path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        gate = bench.taker.before = asyncio.get_running_loop().create_future()
+        bench.write("a", b"2")
+        call = asyncio.create_task(bench.rotation.reload())
+        while not bench.taker.asked:
+            await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        look = asyncio.create_task(bench.look())
+        await asyncio.sleep(0.01)
+        assert not look.done()
+        gate.set_result(None)
+        await look
+        assert (bench.told(), len(bench.taker.asked)) == ([("replaced", "a")], 1)
+
+    run(tmp_path, body)
+
+
+def test_it_looks_by_itself_until_it_is_closed(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path)
+        rotation = Rotation(
+            RotationConfig(poll_ms=100), Bus((bench.log,), on_failure=lambda error: None), bench.meters, Guard(bench.log, bench.meters)
+        )
+        path = str(tmp_path / "a")
+        rotation.watch(Source(owner="a", kind="tls", paths=(path,), taker=bench.taker, in_force=digest({path: b"0"})))
+        rotation.start()
+        async with asyncio.timeout(10):
+            while not bench.taker.asked:
+                await asyncio.sleep(0.01)
+        rotation.close()
+
+    asyncio.run(main())
+
+
+def test_what_is_another_when_it_is_to_be_taken_is_not_asked_about(tmp_path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        bench.write("a", b"2")
+        await bench.look()
+        item = bench.rotation._watched["a", "sasl"]
+        await item.look(bench.now_s)
+        bench.write("a", b"3")
+        item.settled = True
+        await bench.rotation._ask([item], bench.now_s)
+        assert bench.taker.asked == [], "half of it may be there"
+        await bench.look()
+        await bench.look()
+        await bench.look()
+        assert bench.taker.asked == [{"a": {str(tmp_path / "a"): b"3"}}]
+
+    run(tmp_path, body)

@@ -1,0 +1,151 @@
+"""New certificates go to every processor or to none; the processors are fakes, the judge is the real one."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from control.fleet.reaper import Reaper
+from control.rotation import tls_stores
+from control.rotation.tls_stores import judge_in_child
+from proxy.config.model import to_wire
+from proxy.config.tls import ListenerTls
+from tests.fakes.certificates import Authority
+from tests.fakes.fleet import Fleet, facts, fleet_config, run, until
+
+
+class Renewable:
+    """The files of the listeners a and b."""
+
+    def __init__(self, folder: Path) -> None:
+        self.authority = Authority(folder)
+        self.paths = self.authority.leaf("server")
+
+    @property
+    def tls(self) -> ListenerTls:
+        return ListenerTls(certificate=self.paths[0], key=self.paths[1])
+
+    def renew(self, **leaf: Any) -> None:
+        for path, data in zip(self.paths, self.authority.leaf_pem("server", **leaf), strict=True):
+            Path(path).write_bytes(data)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Renewable:
+    return Renewable(tmp_path)
+
+
+def results(outcomes: list[Any]) -> list[tuple[str, str]]:
+    return [(item.owner, item.result) for item in outcomes]
+
+
+async def numbers(made: Fleet) -> list[dict[str, int]]:
+    return [each["stores"] for each in await facts(made)]
+
+
+def test_they_are_in_force_everywhere_and_a_processor_that_starts_has_them(files: Renewable) -> None:
+    async def scenario(made: Fleet) -> None:
+        (first,) = await made.steering.list_certificates()
+        files.renew()
+        assert results(await made.steering.reload()) == [("listener/a", "replaced")]
+        assert await numbers(made) == [{"listener/a": 2}, {"listener/a": 2}]
+        (second,) = await made.steering.list_certificates()
+        assert (first.store, second.store, second.owner, second.use) == (1, 2, "listener/a", "certificate")
+        assert second.fingerprint != first.fingerprint
+        assert made.desired.stores["listener/a"].shown == second.fingerprint[:16]
+        assert made.certificates.ends == {"listener/a": second.ends}
+        os.kill(made.supervisor.running[0].pid, signal.SIGKILL)
+        await until(lambda: len(made.supervisor.running) < 2)
+        await until(lambda: len(made.supervisor.running) == 2)
+        assert await numbers(made) == [{"listener/a": 2}, {"listener/a": 2}]
+        assert results(await made.steering.reload()) == [("listener/a", "unchanged")]
+        assert made.judged == 1
+
+    run(scenario, tls=files.tls)
+
+
+@pytest.mark.parametrize("mode", ["refuse@1", "refuse@0"])
+def test_one_processor_that_refuses_keeps_them_from_all(files: Renewable, mode: str) -> None:
+    async def scenario(made: Fleet) -> None:
+        files.renew()
+        (outcome,) = await made.steering.reload()
+        assert (outcome.result, "the fake was told to" in outcome.reason) == ("refused", True)
+        assert await numbers(made) == [{"listener/a": 1}, {"listener/a": 1}]
+        assert made.desired.stores["listener/a"].number == 1
+        (listed,) = await made.steering.list_certificates()
+        assert (listed.store, "the fake was told to" in listed.error) == (1, True)
+        assert made.meters.value("reload.count", "tls", "refused") == 1
+
+    run(scenario, mode=mode, tls=files.tls)
+
+
+def test_a_processor_that_dies_at_the_commit_comes_back_with_them(files: Renewable) -> None:
+    async def scenario(made: Fleet) -> None:
+        files.renew()
+        pids = {processor.pid for processor in made.supervisor.running}
+        assert results(await made.steering.reload()) == [("listener/a", "replaced")]
+        await until(lambda: len({processor.pid for processor in made.supervisor.running} - pids) == 1)
+        await until(lambda: len(made.supervisor.running) == 2)
+        assert await numbers(made) == [{"listener/a": 2}, {"listener/a": 2}]
+
+    run(scenario, mode="quitting@1", tls=files.tls)
+
+
+def test_a_processor_that_is_silent_keeps_them_from_all(files: Renewable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("control.fleet.two_phases.PATIENCE_S", 0.1)
+
+    async def scenario(made: Fleet) -> None:
+        files.renew()
+        (outcome,) = await made.steering.reload()
+        assert (outcome.result, "did not answer within" in outcome.reason) == ("refused", True)
+        assert await numbers(made) == [{"listener/a": 1}, {"listener/a": 1}]
+
+    run(scenario, mode="silent@1", tls=files.tls)
+
+
+def test_a_call_that_is_cancelled_goes_on_to_its_end(files: Renewable) -> None:
+    async def scenario(made: Fleet) -> None:
+        files.renew()
+        call = asyncio.create_task(made.steering.reload())
+        await until(lambda: made.judged == 1)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert results(await made.steering.reload()) == [("listener/a", "unchanged")]
+        assert await numbers(made) == [{"listener/a": 2}, {"listener/a": 2}]
+
+    run(scenario, tls=files.tls)
+
+
+def test_what_is_no_good_asks_no_processor(files: Renewable) -> None:
+    async def scenario(made: Fleet) -> None:
+        revision = made.desired.revision
+        Path(files.paths[1]).write_bytes(files.authority.leaf_pem("server")[1])
+        (outcome,) = await made.steering.reload()
+        assert (outcome.file, outcome.reason) == (files.paths[1], "is not the key of the certificate")
+        assert made.desired.revision == revision
+
+    run(scenario, tls=files.tls)
+
+
+def test_the_child_answers_and_is_reaped_and_one_that_fails_or_hangs_is_told(files: Renewable, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        reaper = Reaper()
+        try:
+            assert await judge_in_child({"config": to_wire(fleet_config(1)), "stores": {}}, reaper) == {"refusals": {}, "certificates": {}}
+            monkeypatch.setattr(tls_stores, "_COMMAND", ("/bin/sh", "-c", "exit 3"))
+            with pytest.raises(RuntimeError, match="ended with 3"):
+                await judge_in_child({}, reaper)
+            monkeypatch.setattr(tls_stores, "_COMMAND", ("/bin/sleep", "100"))
+            monkeypatch.setattr(tls_stores, "_PATIENCE_S", 0.1)
+            with pytest.raises(TimeoutError):
+                await judge_in_child({}, reaper)
+            while reaper._watched:
+                await asyncio.sleep(0.01)
+        finally:
+            reaper.close()
+
+    asyncio.run(main())

@@ -1,0 +1,285 @@
+"""Certificates, keys and authorities that are replaced while a whole framegate runs."""
+
+import datetime
+import hashlib
+import json
+import os
+import signal
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.certificates import Authority
+from tests.fakes.framegate import Framegate, Witness
+from tests.fakes.mounted import WAYS, Mounted, Way
+from tests.fakes.upstream import frame, read_frame
+
+pytestmark = pytest.mark.slow
+
+SWAPS = int(os.environ.get("FRAMEGATE_TEST_SWAPS", "6"))
+DAY = datetime.timedelta(days=1)
+Row = dict[str, Any]
+
+
+class Renewed:
+    """A framegate with two processors whose listener's files are replaced."""
+
+    def __init__(self, folder: Path, plain: Row, way: Way = "rename", rotation: Row | None = None, **tls: Any) -> None:
+        self.authority = Authority(folder)
+        certificate, key = self.authority.leaf_pem("server")
+        self.mounted = Mounted(folder / "tls", way, {"tls.crt": certificate, "tls.key": key})
+        self.context = ssl.create_default_context(cafile=str(self.authority.path))
+        files = {"certificate": self.mounted.path("tls.crt"), "key": self.mounted.path("tls.key")}
+        config = {
+            **plain,
+            "processors": 2,
+            "rotation": {"poll": "100ms", "grace": "500ms", **(rotation or {})},
+            "listeners": [{**plain["listeners"][0], "tls": {**files, **tls}}],
+        }
+        self.proxy = Framegate(folder, config)
+
+    def renew(self, **leaf: Any) -> str:
+        """Another certificate with its key; the beginning of its fingerprint."""
+        certificate, key = self.authority.leaf_pem("server", **leaf)
+        self.mounted.replace({"tls.crt": certificate, "tls.key": key})
+        return fingerprint(certificate)
+
+    def replaced(self, count: int = 1) -> None:
+        """Wait until files were replaced so often in all."""
+        self.proxy.wait_row(lambda row: self.count("files_replaced") >= count)
+
+    def refused(self, count: int) -> Row:
+        """The row of the refusal of that number."""
+        self.proxy.wait_row(lambda row: self.count("files_refused") >= count)
+        return [row for row in self.proxy.rows if row["event"] == "files_refused"][count - 1]
+
+    def count(self, event: str) -> int:
+        return sum(row["event"] == event for row in self.proxy.rows)
+
+    def served(self) -> str:
+        """The fingerprint of what a new connection meets."""
+        with self.proxy.connect("plain", self.context) as client:
+            assert isinstance(client, ssl.SSLSocket)
+            der = client.getpeercert(binary_form=True)
+            assert der is not None
+            return hashlib.sha256(der).hexdigest()[:16]
+
+    def list(self) -> list[Row]:
+        done = self.proxy.cli("certificates", "list", "--output", "json")
+        assert done.returncode == 0, done.stderr
+        found: list[Row] = json.loads(done.stdout)
+        return found
+
+
+def fingerprint(pem: bytes) -> str:
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem.decode())).hexdigest()[:16]
+
+
+@pytest.fixture
+def renewed(tmp_path: Path, plain: Row) -> Iterator[Renewed]:
+    made = Renewed(tmp_path, plain)
+    yield made
+    made.proxy.stop()
+
+
+class Crowd:
+    """Connects, sends a frame, takes it back and goes, again and again; keeps what failed.
+
+    Attributes:
+        done: connections that were served; ``rate`` so many a second.
+    """
+
+    def __init__(self, renewed: Renewed, a_second: float) -> None:
+        self.done = 0
+        self.failures: list[str] = []
+        self._renewed = renewed
+        self._pause_s = 1 / a_second
+        self._began = time.monotonic()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    @property
+    def rate(self) -> float:
+        return self.done / (time.monotonic() - self._began)
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        while not self._stop.is_set():
+            try:
+                with self._renewed.proxy.connect("plain", self._renewed.context) as client:
+                    client.sendall(frame(b"here"))
+                    assert read_frame(client) == b"here"
+                self.done += 1
+            except Exception as error:
+                self.failures.append(repr(error))
+            due += self._pause_s
+            time.sleep(max(due - time.monotonic(), 0))
+
+    def __enter__(self) -> "Crowd":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._stop.set()
+        self._thread.join(20)
+
+
+@pytest.mark.timeout(60 + 3 * SWAPS)
+@pytest.mark.parametrize("way", WAYS)
+def test_nobody_is_refused_while_certificates_are_replaced_and_who_is_connected_stays(tmp_path: Path, plain: Row, way: Way) -> None:
+    renewed = Renewed(tmp_path, plain, way)
+    with renewed.proxy as proxy, Witness(proxy, "plain", renewed.context) as witness:
+        (first,) = {row["fingerprint"][:16] for row in renewed.list()}
+        with Crowd(renewed, 200) as crowd:
+            for number in range(1, SWAPS + 1):
+                latest = renewed.renew()
+                renewed.replaced(number)
+            witness.check()
+        assert (crowd.failures, crowd.done > SWAPS) == ([], True)
+        print(f"{crowd.done} connections, {crowd.rate:.0f} a second, through {SWAPS} swaps")
+        assert renewed.served() == latest
+        (row,) = renewed.list()
+        assert (row["fingerprint"][:16], row["store_number"], row["error"]) == (latest, SWAPS + 1, "")
+        (open_row,) = json.loads(proxy.cli("channels", "list", "--output", "json").stdout)
+        assert open_row["tls"]["certificate_fingerprint"] == first
+        assert renewed.count("files_refused") == 0
+
+
+def test_what_is_no_good_changes_nothing_and_is_told_and_what_follows_is_taken(renewed: Renewed) -> None:
+    proxy, before = renewed.proxy, renewed.served()
+    good = {name: Path(renewed.mounted.path(name)).read_bytes() for name in ("tls.crt", "tls.key")}
+    expired, key = renewed.authority.leaf_pem("server", lifetime=(-9 * DAY, -DAY))
+    early, early_key = renewed.authority.leaf_pem("server", lifetime=(DAY, 9 * DAY))
+    other, other_key = renewed.authority.leaf_pem("other")
+    nameless, nameless_key = renewed.authority.leaf_pem("server", hosts=("elsewhere",))
+    wrong = [
+        ({"tls.crt": expired, "tls.key": key}, "tls.crt", "expired on"),
+        ({"tls.crt": early, "tls.key": early_key}, "tls.crt", "is not valid before"),
+        ({"tls.crt": other, "tls.key": other_key}, "tls.crt", "changed_subject"),
+        ({"tls.crt": nameless, "tls.key": nameless_key}, "tls.crt", "DNS:localhost"),
+        ({"tls.crt": good["tls.crt"], "tls.key": other_key}, "tls.key", "is not the key of the certificate"),
+        ({"tls.crt": b"rubbish", "tls.key": other_key}, "tls.crt", "holds no certificate"),
+    ]
+    for number, (files, file, reason) in enumerate(wrong, 1):
+        renewed.mounted.replace(files)
+        row = renewed.refused(number)
+        assert reason in row["reason"]
+        assert (row["owner"], row["kind"], row["file"]) == ("listener/plain", "tls", renewed.mounted.path(file))
+        assert renewed.served() == before
+    assert "holds no certificate" in renewed.list()[0]["error"]
+    assert "is not in force" in proxy.cli("status").stdout
+    os.unlink(renewed.mounted.path("tls.key"))
+    proxy.wait_row(lambda row: row["event"] == "files_refused" and "No such file" in row["reason"])
+    assert renewed.served() == before
+    assert proxy.metric("framegate_reload_count_total", framegate_file_kind="tls", error_type="refused") == len(wrong) + 1
+    renewed.mounted.replace(good)
+    proxy.wait_row(lambda row: row["event"] == "files_restored")
+    latest = renewed.renew()
+    renewed.replaced()
+    assert renewed.served() == latest
+    assert renewed.list()[0]["error"] == ""
+    assert renewed.count("files_refused") == len(wrong) + 1
+    printed = json.dumps(proxy.rows) + json.dumps(renewed.list())
+    for pem in (good["tls.key"], key, early_key, other_key, nameless_key):
+        assert not any(line in printed for line in pem.decode().splitlines()[1:-1]), "some of a key was told"
+
+
+def test_a_pair_whose_key_comes_later_than_its_certificate_is_no_failure(tmp_path: Path, plain: Row) -> None:
+    renewed = Renewed(tmp_path, plain, rotation={"grace": "20s"})
+    with renewed.proxy:
+        certificate, key = renewed.authority.leaf_pem("server")
+        renewed.mounted.replace({"tls.crt": certificate})
+        time.sleep(1)  # ten looks: it has been judged, and told by nobody
+        assert renewed.count("files_refused") == renewed.count("files_replaced") == 0
+        renewed.mounted.replace({"tls.key": key})
+        renewed.replaced()
+        assert renewed.served() == fingerprint(certificate)
+        assert renewed.count("files_refused") == 0
+
+
+def test_a_command_and_sighup_take_files_at_once_and_a_processor_that_starts_has_what_is_in_force(tmp_path: Path, plain: Row) -> None:
+    renewed = Renewed(tmp_path, plain, rotation={"poll": "1h"})
+    with renewed.proxy as proxy:
+        end = proxy.metric("framegate_tls_certificate_not_after_seconds")
+        latest = renewed.renew(lifetime=(-DAY, 30 * DAY))
+        done = proxy.cli("certificates", "reload", "--output", "json")
+        assert [(row["owner"], row["result"]) for row in json.loads(done.stdout)] == [("listener/plain", "RESULT_REPLACED")]
+        assert renewed.served() == latest
+        assert proxy.metric("framegate_tls_certificate_not_after_seconds") < end
+        assert "the first ends in 29d" in proxy.cli("status").stdout
+        renewed.mounted.replace({"tls.key": b"rubbish"})
+        refused = proxy.cli("certificates", "reload")
+        assert refused.returncode == 1
+        assert "holds no private key" in refused.stdout
+        for pid in proxy.processors:
+            os.kill(pid, signal.SIGKILL)
+        proxy.wait_row(lambda row: sum(item["event"] == "processor_ready" for item in proxy.rows) >= 4)
+        assert {renewed.served() for _ in range(4)} == {latest}
+        latest = renewed.renew()
+        proxy.process.send_signal(signal.SIGHUP)
+        row = proxy.wait_row(lambda row: row["event"] == "reloaded")
+        assert row["replaced"] == ["listener/plain (tls)"]
+        assert renewed.served() == latest
+
+
+def test_authorities_that_are_replaced_let_in_others_and_nobody_else(tmp_path: Path, plain: Row) -> None:
+    old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
+    ca = Mounted(tmp_path / "ca", "rename", {"ca.crt": old.path.read_bytes()})
+    renewed = Renewed(tmp_path, plain, client_auth="required", client_ca=ca.path("ca.crt"))
+    contexts = {}
+    for name, authority in (("old", old), ("new", new)):
+        contexts[name] = ssl.create_default_context(cafile=str(renewed.authority.path))
+        contexts[name].load_cert_chain(*authority.leaf(f"{name} client"))
+    with renewed.proxy as proxy, proxy.connect("plain", contexts["old"]) as stays:
+        assert echoes(stays)
+        assert not welcome(proxy, contexts["new"])
+        ca.replace({"ca.crt": new.path.read_bytes()})
+        renewed.replaced()
+        assert welcome(proxy, contexts["new"])
+        assert not welcome(proxy, contexts["old"])
+        assert echoes(stays), "who is connected stays"
+
+
+def echoes(client: Any) -> bool:
+    client.sendall(frame(b"x"))
+    return read_frame(client) == b"x"
+
+
+def welcome(proxy: Framegate, context: ssl.SSLContext) -> bool:
+    try:
+        with proxy.connect("plain", context) as client:
+            return echoes(client)
+    except (ssl.SSLError, ConnectionError):
+        return False
+
+
+def test_a_processor_that_is_killed_while_files_are_replaced_comes_back_with_what_the_others_have(renewed: Renewed) -> None:
+    for _ in range(3):
+        pids = renewed.proxy.processors
+        latest = renewed.renew()
+        killer = threading.Timer(0.3, os.kill, (pids[0], signal.SIGKILL))
+        killer.start()
+        renewed.replaced(renewed.count("files_replaced") + 1)
+        killer.join()
+        ready = [row["pid"] for row in renewed.proxy.rows if row["event"] == "processor_ready"]
+        renewed.proxy.wait_row(lambda row, known=tuple(ready): row["event"] == "processor_ready" and row["pid"] not in known)
+        assert {renewed.served() for _ in range(4)} == {latest}
+
+
+def test_who_runs_on_an_old_certificate_ends_within_max_age_and_others_do_not(tmp_path: Path, plain: Row) -> None:
+    renewed = Renewed(tmp_path, plain, max_age="2s")
+    with renewed.proxy as proxy, proxy.connect("plain", renewed.context) as old:
+        assert echoes(old)
+        renewed.renew()
+        renewed.replaced()
+        replaced_at = time.monotonic()
+        with Witness(proxy, "plain", renewed.context) as witness:
+            row = proxy.closed_row(old)
+            assert time.monotonic() - replaced_at >= 0.8
+            assert (row["cause"], row["detail"]) == ("drained", "its certificate was replaced")
+            witness.check()

@@ -1,0 +1,34 @@
+"""proxy.network.tls_state: every state, every event."""
+
+import pytest
+
+from proxy.errors import IllegalTransitionError
+from proxy.network.tls_state import TRANSITIONS, TlsEvent, TlsState, next_state
+
+
+@pytest.mark.parametrize("state", TlsState)
+@pytest.mark.parametrize("event", TlsEvent)
+def test_every_state_meets_every_event(state: TlsState, event: TlsEvent) -> None:
+    if (state, event) in TRANSITIONS:
+        assert next_state(state, event) is TRANSITIONS[state, event]
+        return
+    with pytest.raises(IllegalTransitionError):
+        next_state(state, event)
+
+
+def test_nobody_is_ready_before_what_says_so_is_out() -> None:
+    assert {state for (state, _), after in TRANSITIONS.items() if after is TlsState.UNPROVEN} == {TlsState.FINISHING}
+    assert {state for (state, _), after in TRANSITIONS.items() if after is TlsState.READY} == {TlsState.UNPROVEN}
+
+
+def test_a_failure_is_told_once_its_alert_is_out() -> None:
+    assert {state for (state, _), after in TRANSITIONS.items() if after is TlsState.FAILED} == {TlsState.FAILING}
+    assert [event for (state, event) in TRANSITIONS if state is TlsState.FAILED] == [TlsEvent.CLOSE]
+
+
+def test_a_close_is_legal_until_it_has_happened() -> None:
+    assert {state for state, event in TRANSITIONS if event is TlsEvent.CLOSE} == set(TlsState) - {TlsState.CLOSED}
+
+
+def test_every_state_can_be_reached() -> None:
+    assert {*TRANSITIONS.values(), TlsState.NEW} == set(TlsState)

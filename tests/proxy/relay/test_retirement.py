@@ -1,0 +1,98 @@
+"""Who runs on a certificate that was replaced ends in time, in order, and each in its own moment."""
+
+import pytest
+
+from proxy.network.options import TlsSettings
+from proxy.relay.retirement import DETAIL, Retirement, moment_of
+from tests.fakes.tls import TlsWorld
+from tests.fakes.world import SECOND, World, frame
+
+
+def retirement_of(world: World, timeout_s: int = 30) -> Retirement:
+    return Retirement(world.selector, world.clock, world.relay.pairs.open, SECOND, timeout_s * SECOND)
+
+
+def test_moments_lie_in_the_second_half_and_far_from_each_other():
+    moments = [int(moment_of(1 << 40 | count, 100 * SECOND)) for count in range(1000)]
+    assert all(50 * SECOND <= moment <= 100 * SECOND for moment in moments)
+    in_tenths = [sum(50 + 5 * tenth <= moment / SECOND < 55 + 5 * tenth for moment in moments) for tenth in range(10)]
+    assert min(in_tenths) > 60, in_tenths
+    assert int(moment_of((1 << 63) - 1, 30 * 86_400 * SECOND)) <= 30 * 86_400 * SECOND
+
+
+def test_it_ends_when_its_moment_has_come_and_nothing_is_under_way(make):
+    world = make()
+    retirement = retirement_of(world)
+    client, upstream, pair = world.pair()
+    retirement.replaced(world.route, 0, 100 * SECOND)
+    world.poll()
+    assert retirement.waiting == 1
+    moment_s = int(moment_of(int(pair.id), 100 * SECOND)) / SECOND
+    world.pass_time(moment_s - 0.5)
+    assert not pair.draining
+    client.sendall(frame(b"half")[:5])
+    world.poll()
+    world.pass_time(1)
+    assert pair.draining
+    assert not world.rows, "a frame is under way"
+    client.sendall(frame(b"half")[5:])
+    assert world.read(upstream, 8) == frame(b"half")
+    world.pass_time(1.1)
+    world.pass_time(0.1)
+    assert world.ended(client) == b""
+    client.close()
+    upstream.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["detail"], world.row["lost"]["bytes"]) == ("drained", DETAIL, 0)
+
+
+def test_who_is_never_quiet_is_cut_off_in_the_end(make):
+    world = make()
+    retirement = retirement_of(world, timeout_s=4)
+    client, upstream, _ = world.pair()
+    retirement.replaced(world.route, 0, 2 * SECOND)
+    world.poll()
+    client.sendall(frame(b"half")[:5])
+    for _ in range(14):
+        world.pass_time(0.5)
+    client.close()
+    upstream.close()
+    world.until(lambda: world.rows)
+    assert world.row["cause"] == "drain_timeout"
+
+
+@pytest.mark.parametrize("max_age_s", [0, 10])
+def test_only_those_who_run_on_the_old_one_end_and_none_where_nothing_says_so(make, tmp_path, max_age_s):
+    tls = TlsWorld.make(tmp_path)
+    server = tls.server_settings()
+    world = make(client_tls=TlsSettings(server.context, server_side=True, number=1))
+    retirement = retirement_of(world)
+    old, _ = world.client()
+    world.poll()
+    world.route.options.tls = TlsSettings(server.context, server_side=True, number=2)
+    retirement.replaced(world.route, 1, max_age_s * SECOND)
+    new, fresh = world.client()
+    world.poll()
+    assert retirement.waiting == (1 if max_age_s else 0), "who shakes hands did not begin with the new one"
+    world.pass_time(9.999)
+    assert len(world.rows) == (1 if max_age_s else 0)
+    assert int(fresh.id) in world.relay.pairs.open
+    for sock in (old, new):
+        sock.close()
+    world.until(lambda: len(world.rows) == 2)
+
+
+def test_a_pair_that_ended_before_its_moment_is_forgotten_and_thousands_are_searched_in_slices(make):
+    world = make()
+    retirement = retirement_of(world)
+    client, upstream, _ = world.pair()
+    retirement.replaced(world.route, 0, 10 * SECOND)
+    retirement.replaced(world.route, 0, 20 * SECOND)
+    world.poll()
+    assert retirement.waiting == 2, "the first of its moments counts"
+    client.close()
+    upstream.close()
+    world.until(lambda: world.rows)
+    world.pass_time(30)
+    assert retirement.waiting == 0
+    assert len(world.rows) == 1
