@@ -89,7 +89,7 @@ def _listed(stub: "ChannelServiceStub", listener: str, closed: bool, cause: "Cau
             return
 
 
-_OPEN_COLUMNS = ("ID", "LISTENER", "PEER", "UPSTREAM", "STATE", "MUTED BY", "REQUESTS", "ANSWERS", "BYTES IN", "BYTES OUT", "OPENED", "CERTIFICATE")
+_OPEN_COLUMNS = ("ID", "LISTENER", "PEER", "UPSTREAM", "STATE", "MUTED BY", "REQUESTS", "ANSWERS", "BYTES IN", "BYTES OUT", "CERTIFICATE", "OPENED")
 _CLOSED_COLUMNS = ("ID", "LISTENER", "PEER", "CAUSE", "SIDE", "REQUESTS", "ANSWERS", "LOST", "CLOSED", "DETAIL")
 
 
@@ -106,8 +106,8 @@ def _open_cells(row: dict[str, Any]) -> Sequence[Any]:
     return (
         row["id"], row["listener"], row["peer_address"], row["upstream"], word(row["state"], "STATE_"), _mutes(row),
         row["request"]["frame_count"], row["response"]["frame_count"],
-        size_text(row["request"]["total_bytes"]), size_text(row["response"]["total_bytes"]), time_text(row.get("open_time")),
-        (row.get("tls") or {}).get("certificate_fingerprint") or "-",
+        size_text(row["request"]["total_bytes"]), size_text(row["response"]["total_bytes"]),
+        (row.get("tls") or {}).get("certificate_fingerprint") or "-", time_text(row.get("open_time")),
     )  # fmt: skip
 
 

@@ -12,7 +12,20 @@ import pytest
 
 from control.fleet.handler_process import COMMAND
 from proxy.handler.runtime import Runtime
-from proxy.handler.wire import ANSWER, REQUEST_HEAD, Facts, RecordReader, encode_closed, encode_open, read_hello, read_reply, record_end, request_head
+from proxy.handler.wire import (
+    ANSWER,
+    HELD,
+    REQUEST_HEAD,
+    Facts,
+    RecordReader,
+    encode_closed,
+    encode_open,
+    encode_send,
+    read_hello,
+    read_reply,
+    record_end,
+    request_head,
+)
 from proxy.server.handler_messages import HandlerStartMessage
 from proxy.server.link import HANDLER_PROCESS, Handover, LinkReader, encode, send_handover
 from proxy.server.protocol import WIRE_VERSION, read_handler_notice, read_handler_ready
@@ -67,6 +80,9 @@ class Wired:
         record = self.record()
         action, direction, throttle_ms, connection, sequence, began_ns, ended_ns, body = read_reply(record, 0, len(record))
         assert (direction, throttle_ms) == (0, 0)
+        if action == HELD:  # a long one waits until it is asked for
+            self.sock.sendall(encode_send(connection, direction))
+            return self.reply()
         assert 0 < began_ns <= ended_ns <= time.monotonic_ns()
         return action, connection, sequence, record[body:]
 

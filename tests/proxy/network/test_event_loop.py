@@ -10,8 +10,8 @@ from tests.fakes.network import NetBench
 
 def test_the_selector_is_the_loop_and_a_channel_what_it_polls(net: NetBench) -> None:
     channel, _ = net.pair()
-    assert isinstance(net.selector, EventLoop)
-    assert isinstance(channel, PolledChannel)
+    assert EventLoop in type(net.selector).__mro__  # isinstance remembers what it found for one abstract native class for others, too
+    assert PolledChannel in type(channel).__mro__
     assert (channel.is_open, channel.opened_ns, net.selector.pool) == (False, net.selector.now_ns, net.pool)
     net.poll()
     assert channel.is_open

@@ -110,7 +110,7 @@ def test_a_socket_that_cannot_be_taken_over_is_logged_and_closed() -> None:
 def test_after_a_record_that_cannot_be_another_socket_takes_the_connections_that_had_no_request() -> None:
     """The handler process lives. Who had a request there is lost, who had none goes on, and no descriptor is left."""
     config = dataclasses.replace(CONFIG, handlers=HandlersConfig(timeout_ms=10_000))
-    hello = wire.encode_hello({"wire": 1, "slot": 0, "handlers": {"plain": {"ordered_pipelining": False, "directions": ["request"]}}})
+    hello = wire.encode_hello({"wire": wire.WIRE, "slot": 0, "handlers": {"plain": {"ordered_pipelining": False, "directions": ["request"]}}})
     with processor(config) as process:
 
         def descriptors() -> int:
