@@ -7,7 +7,7 @@ is booked where it goes.
 import abc
 from typing import Final
 
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
 from proxy.handler.wire import WireError
 from proxy.network.memory_pool import MemoryPool, with_overhead
@@ -18,6 +18,7 @@ from proxy.network.turns import Turn, TurnOwner
 __all__ = ["Asker", "LongReplies", "pieces_from"]
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Asker(abc.ABC):
     """Who can have the process send a reply that waits."""
 

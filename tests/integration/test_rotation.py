@@ -262,13 +262,13 @@ def welcome(proxy: Framegate, context: ssl.SSLContext) -> bool:
 def test_a_processor_that_is_killed_while_files_are_replaced_comes_back_with_what_the_others_have(renewed: Renewed) -> None:
     for _ in range(3):
         pids = renewed.proxy.processors
+        known = {row["pid"] for row in renewed.proxy.rows if row["event"] == "processor_ready"}
         latest = renewed.renew()
         killer = threading.Timer(0.3, os.kill, (pids[0], signal.SIGKILL))
         killer.start()
         renewed.replaced(renewed.count("files_replaced") + 1)
         killer.join()
-        ready = [row["pid"] for row in renewed.proxy.rows if row["event"] == "processor_ready"]
-        renewed.proxy.wait_row(lambda row, known=tuple(ready): row["event"] == "processor_ready" and row["pid"] not in known, PATIENCE_S)
+        renewed.proxy.wait_row(lambda row, known=frozenset(known): row["event"] == "processor_ready" and row["pid"] not in known, PATIENCE_S)
         assert {renewed.served() for _ in range(4)} == {latest}
 
 

@@ -53,7 +53,7 @@ def test_one_whole_framegate(tmp_path: Path, plain: dict[str, Any]) -> None:
 def check_sizes(proxy: Framegate) -> None:
     assert resident_bytes(proxy.process.pid) <= 80 * MIB
     for pid in proxy.processors:
-        assert resident_bytes(pid) <= 25 * MIB
+        assert resident_bytes(pid) <= 28 * MIB
 
 
 def check_health(proxy: Framegate) -> None:

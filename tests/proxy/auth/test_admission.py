@@ -6,7 +6,7 @@ from proxy.auth.admission import Admission, AdmittingAuthenticators
 from proxy.auth.mapping_rules import RuleError
 from proxy.cause import Cause
 from proxy.errors import AuthenticationError
-from proxy.network.authenticator import ANONYMOUS, AnonymousAuthenticators, CertificateAuthenticators, HandshakeAuthenticator
+from proxy.network.authenticator import ANONYMOUS, AnonymousAuthenticators, AuthenticatorFactory, CertificateAuthenticators, HandshakeAuthenticator
 from proxy.network.transport import Identity
 from tests.fakes.authenticator import Expect, Say, ScriptedAuthenticators, framed
 from tests.fakes.network import net_bench
@@ -71,7 +71,10 @@ def test_who_proves_it_in_frames_is_judged_once_that_is_done(admitted: bool) -> 
 
 
 def test_who_was_admitted_proves_it_again_as_the_others_factory_says() -> None:
-    class Repeating(AnonymousAuthenticators):
+    class Repeating(AuthenticatorFactory):
+        def make(self, identity: Identity) -> HandshakeAuthenticator:
+            return HandshakeAuthenticator("CN=app")
+
         def again(self, identity: Identity, principal: str) -> HandshakeAuthenticator:
             return HandshakeAuthenticator(f"{principal} again")
 
