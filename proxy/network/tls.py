@@ -34,7 +34,7 @@ from proxy.network.run import Buffer
 from proxy.network.socket_buffers import queued
 from proxy.network.tls_bio import BioPair
 from proxy.network.tls_failure import describe
-from proxy.network.tls_hello import read_hello
+from proxy.network.tls_hello import HelloReader
 from proxy.network.tls_record import least_overhead, most_plaintext
 from proxy.network.tls_state import CLOSED, FAILING, FINISHING, NEW, READY, SHAKING, UNPROVEN, TlsEvent, TlsState, next_state
 from proxy.network.tls_wire import TlsWire
@@ -66,7 +66,7 @@ class TlsTransport(TlsWire):
         self._context: ssl.SSLContext = settings.context
         self._object: ssl.SSLObject | None = None
         self._state: TlsState = NEW
-        self._hello: bytes = b""  # of a client's first message, while it is not whole
+        self._hello: HelloReader | None = None  # of a client's first message, while it is not whole
         self._ahead: bytes = b""  # what was read before it was asked for
         self._rest: bool = False  # the record read last may hold more plaintext: only then OpenSSL is asked
         self._fin: bool = False
@@ -109,15 +109,14 @@ class TlsTransport(TlsWire):
         store = self._settings.store
         if store is None or not store.reads_hello:
             return data
-        data = self._hello + data
-        self._hello = b""
+        reader, self._hello = self._hello or HelloReader(), None
         try:
-            hello = read_hello(data)
+            hello = reader.take(data)
         except TlsError as error:
             self._refuse(error, DECODE_ERROR)
             return b""
         if hello is None:
-            self._hello = data
+            self._hello = reader
             return b""
         self._context = store.context(hello.host)
         if not store.agrees(hello.protocols):
@@ -125,7 +124,7 @@ class TlsTransport(TlsWire):
             self._refuse(TlsError(f"TLS failed: the client asks for {asked} (ALPN), and {ours} is spoken", reason="alpn"), NO_APPLICATION_PROTOCOL)
             return b""
         self._ensure_object()
-        return data
+        return reader.came()
 
     def _refuse(self, failure: TlsError, alert: bytes) -> None:
         """Refuse a client that OpenSSL has not seen."""
@@ -440,7 +439,7 @@ class TlsTransport(TlsWire):
         self.booked = 0
         self._waiting = []
         self._held = b""
-        self._hello = b""
+        self._hello = None
         self.pending_write = 0
 
     def _throw_away(self) -> None:
