@@ -14,6 +14,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from proxy.auth.admission import Admission, not_admitted
 from proxy.auth.mechanism import Ask, Next, RefusalError, Reply, ServerMechanism, expect
 from proxy.auth.messages import (
     API_VERSIONS,
@@ -61,6 +62,7 @@ __all__ = ["MECHANISMS", "SaslServerAuthenticator", "SaslServerAuthenticators", 
 
 MECHANISMS: Final = (PLAIN, *HASHES, OAUTHBEARER)
 PROTOCOL: Final = "protocol"
+NOT_ADMITTED: Final = "Authentication failed: the principal is not allowed to connect"
 Count = Callable[[str, str], None]
 """Is told of each end: the mechanism, and why not (``proxy.cells.AUTHENTICATION_ERRORS``)."""
 _NS_PER_MS: Final = 1_000_000
@@ -77,12 +79,14 @@ class SaslServerSettings:
         max_session_ms: after so long they have to do it again (Kafka's ``connections.max.reauth.ms``); 0: never.
         max_frame: bytes of a frame before they are known (Kafka's ``sasl.server.max.receive.size``).
         reauthenticates: they may do it in the connection that they have; else they are not told how long the answer is good, and connect again.
+        admission: who of them may come in; None: everybody who proves who it is.
     """
 
     mechanisms: tuple[str, ...]
     max_session_ms: int = 0
     max_frame: int = MAX_FRAME
     reauthenticates: bool = True
+    admission: Admission | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +288,10 @@ class SaslServerAuthenticator(Authenticator):
                 f"the client was {self._session.principal!r} and is {mechanism.principal!r} now",
                 "Cannot change principals during re-authentication",
             )
+        admission = self._settings.admission
+        if admission is not None and not admission.admits(mechanism.principal):
+            self._failure = "denied"
+            raise self._refusal(not_admitted(mechanism.principal), NOT_ADMITTED)
         self._end(mechanism)
         return self._send(frames, self._token_answer(TokenAnswer(NONE, token=step.token, lifetime_ms=self.lifetime_ms)))
 

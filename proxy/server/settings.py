@@ -198,7 +198,13 @@ class Settings:
         def count(mechanism: str, error: str) -> None:
             counts.count(LISTENER_BLOCK.at("framegate.authentication.count", mechanism, error))
 
-        settings = SaslServerSettings(sasl.mechanisms, sasl.max_session_ms, sasl.max_frame, reauthenticates=listener.handler is None)
+        settings = SaslServerSettings(
+            sasl.mechanisms,
+            sasl.max_session_ms,
+            sasl.max_frame,
+            reauthenticates=listener.handler is None,
+            admission=factories.admission_of(listener),
+        )
         return SaslServerAuthenticators(settings, self.credentials.desk(desk_of_listener(listener.name)), count=count)
 
     def _upstream_logins(self, upstream: UpstreamConfig) -> "Logins | None":

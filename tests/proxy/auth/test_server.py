@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from proxy.auth import questions as q
+from proxy.auth.admission import Admission
 from proxy.auth.messages import ApiRange
 from proxy.auth.scram import SCRAM_SHA_256, SCRAM_SHA_512
 from proxy.auth.server import SaslServerAuthenticator, SaslServerAuthenticators, SaslServerSettings, Session
@@ -424,6 +425,27 @@ def test_what_became_of_it_is_counted_once(desk: Desk, bodies: list[bytes], answ
         one.say(*bodies)
         assert one.one.step() == DONE
     assert found == [counted]
+
+
+@pytest.mark.parametrize("entries", [["user"], ["RULE:us.."], ["other", "RULE:.*"]])
+def test_who_may_come_in_is_told_so(desk: Desk, entries: list[str]) -> None:
+    found: list[tuple[str, str]] = []
+    one = Talk(of_clients(desk, found, admission=Admission(entries)).make(Identity()))
+    assert one.say(handshake("PLAIN"), token(plain_token()))[1] == token_answer(lifetime=60_000)
+    assert (one.one.principal, found) == ("user", [("PLAIN", "")])
+
+
+@pytest.mark.parametrize("entries", [["other"], ["RULE:use"], ["User"]])
+def test_who_may_not_is_told_that_and_not_that_its_password_was_good(desk: Desk, entries: list[str]) -> None:
+    found: list[tuple[str, str]] = []
+    one = Talk(of_clients(desk, found, admission=Admission(entries)).make(Identity()))
+    error = one.refused(handshake("PLAIN"), token(plain_token()))
+    assert str(error) == "PLAIN: the principal 'user' is none of allowed_principals"
+    assert error.answer == token_answer(error=58, message="Authentication failed: the principal is not allowed to connect")
+    assert (one.one.complete, one.one.principal, found) == (False, "", [("PLAIN", "denied")])
+    wrong = Talk(of_clients(desk, found, admission=Admission(entries)).make(Identity()))
+    refusal = wrong.refused(handshake("PLAIN"), token(plain_token("wrong")))
+    assert b"not allowed" not in refusal.answer, "who may come in is told to those alone who are who they say"
 
 
 def test_who_has_proved_it_is_to_do_it_by_the_same_mechanism_again(desk: Desk) -> None:
