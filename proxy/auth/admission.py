@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from proxy.auth.mapping_rules import compile_pattern
-from proxy.errors import AuthenticationError
+from proxy.errors import AuthenticationError, quoted
 from proxy.network.authenticator import Authenticator, AuthenticatorFactory
 from proxy.network.transport import Identity
 
@@ -35,7 +35,7 @@ class Admission:
 
 def not_admitted(principal: str) -> str:
     """Why one may not, for the log."""
-    return f"the principal {principal!r} is none of allowed_principals"
+    return f"the principal {quoted(principal)} is none of allowed_principals"
 
 
 class AdmittingAuthenticators(AuthenticatorFactory):

@@ -8,7 +8,18 @@ from typing import Final, TypeVar
 from proxy.auth.questions import Answer, Question, Unavailable
 from proxy.errors import AuthenticationError, InternalError
 
-__all__ = ["Ask", "ClientMechanism", "Mechanism", "Next", "RefusalError", "Reply", "ServerMechanism", "escape_name", "expect", "unescape_name"]
+__all__ = [
+    "Ask",
+    "ClientMechanism",
+    "Mechanism",
+    "Next",
+    "RefusalError",
+    "Reply",
+    "ServerMechanism",
+    "escape_name",
+    "expect",
+    "unescape_name",
+]
 
 A = TypeVar("A")
 _ESCAPED: Final = re.compile(r"(?:[^=,\0]|=2C|=3D)+")

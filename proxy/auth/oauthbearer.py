@@ -11,6 +11,7 @@ from typing import Final
 
 from proxy.auth.mechanism import Ask, ClientMechanism, Next, RefusalError, Reply, ServerMechanism, escape_name, expect, unescape_name
 from proxy.auth.questions import Accepted, Answer, CheckToken, Refused, Secret, WantSecret
+from proxy.errors import quoted
 
 __all__ = ["OAUTHBEARER", "OAuthBearerClient", "OAuthBearerServer"]
 
@@ -46,7 +47,7 @@ class OAuthBearerServer(ServerMechanism):
         accepted = expect(Accepted, answer)
         if self._authorization not in ("", accepted.principal):
             raise RefusalError(
-                f"the client wants to be {self._authorization!r} with the token of {accepted.principal!r}",
+                f"the client wants to be {quoted(self._authorization)} with the token of {quoted(accepted.principal)}",
                 told="Authentication failed: Client requested an authorization id that is different from the token's principal name",
             )
         self.principal, self.lifetime_ms, self.complete = accepted.principal, accepted.lifetime_ms, True
@@ -125,5 +126,5 @@ def _token_of(pairs: list[str]) -> str:
     if match is None:
         raise RefusalError("the message has no auth=Bearer TOKEN")
     if match[1].lower() != "bearer":
-        raise RefusalError(f"the scheme {match[1]!r} is not Bearer")
+        raise RefusalError(f"the scheme {quoted(match[1])} is not Bearer")
     return match[2]

@@ -53,7 +53,7 @@ from proxy.auth.server_state import (
     next_state,
 )
 from proxy.auth.wire import MalformedError, Reader
-from proxy.errors import AuthenticationError
+from proxy.errors import AuthenticationError, quoted
 from proxy.network.authenticator import WAIT, Authenticator, AuthenticatorFactory, Waker
 from proxy.network.frame_exchange import MAX_FRAME, FrameExchange
 from proxy.network.transport import DONE, WANT_READ, WANT_WRITE, Identity
@@ -61,6 +61,8 @@ from proxy.network.transport import DONE, WANT_READ, WANT_WRITE, Identity
 __all__ = ["MECHANISMS", "SaslServerAuthenticator", "SaslServerAuthenticators", "SaslServerSettings", "Session"]
 
 MECHANISMS: Final = (PLAIN, *HASHES, OAUTHBEARER)
+MAX_MESSAGE: Final = 65536
+"""Bytes of a mechanism's. Tokens of many groups have some KiB; what is checked elsewhere has to get there."""
 PROTOCOL: Final = "protocol"
 NOT_ADMITTED: Final = "Authentication failed: the principal is not allowed to connect"
 Count = Callable[[str, str], None]
@@ -216,7 +218,7 @@ class SaslServerAuthenticator(Authenticator):
         name = HandshakeRequest.read(reader).mechanism
         if name not in self._settings.mechanisms:
             self._failure = "mechanism"
-            raise AuthenticationError(f"Unsupported SASL mechanism {name[:100]!r}", answer=self._handshake_answer(UNSUPPORTED_SASL_MECHANISM))
+            raise AuthenticationError(f"Unsupported SASL mechanism {quoted(name)}", answer=self._handshake_answer(UNSUPPORTED_SASL_MECHANISM))
         if self._session is not None and name != self._session.mechanism:
             self._move(ServerEvent.MECHANISM_CHANGED)
         else:
@@ -248,6 +250,8 @@ class SaslServerAuthenticator(Authenticator):
     def _on_token(self, frames: FrameExchange, token: bytes) -> i64:
         mechanism = self._mechanism
         assert mechanism is not None, "made with the handshake"
+        if len(token) > MAX_MESSAGE:
+            raise self._refusal(f"a message of {len(token)} bytes, more than {MAX_MESSAGE}", "")
         try:
             return self._do(frames, mechanism.evaluate(token))
         except RefusalError as error:
@@ -285,7 +289,7 @@ class SaslServerAuthenticator(Authenticator):
             return self._send(frames, self._token_answer(TokenAnswer(NONE, token=step.token)))
         if self._session is not None and mechanism.principal != self._session.principal:
             raise self._refusal(
-                f"the client was {self._session.principal!r} and is {mechanism.principal!r} now",
+                f"the client was {quoted(self._session.principal)} and is {quoted(mechanism.principal)} now",
                 "Cannot change principals during re-authentication",
             )
         admission = self._settings.admission

@@ -25,8 +25,8 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.errors import TlsError, TransportError
-from proxy.network.distinguished_name import format_name
+from proxy.errors import TlsError, TransportError, quoted
+from proxy.network.distinguished_name import subject_of
 from proxy.network.framing import foreign_protocol
 from proxy.network.memory_pool import TLS, Account
 from proxy.network.options import TlsSettings
@@ -53,6 +53,7 @@ FIRST_BYTES: Final = b"\x16\x15"
 FATAL: Final = b"\x15\x03\x03\x00\x02\x02"  # a record with an alert, as it is before there are keys; its number follows
 DECODE_ERROR: Final = b"\x32"
 NO_APPLICATION_PROTOCOL: Final = b"\x78"
+MOST_NAMED: Final = 10  # protocols of a client, in the words that refuse it
 THROWN_AWAY: Final = 16  # reads of the socket before the close of a connection that failed
 
 
@@ -120,7 +121,7 @@ class TlsTransport(TlsWire):
             return b""
         self._context = store.context(hello.host)
         if not store.agrees(hello.protocols):
-            asked, ours = ", ".join(map(repr, hello.protocols)), ", ".join(store.protocols)
+            asked, ours = ", ".join(map(quoted, hello.protocols[:MOST_NAMED])), ", ".join(store.protocols)
             self._refuse(TlsError(f"TLS failed: the client asks for {asked} (ALPN), and {ours} is spoken", reason="alpn"), NO_APPLICATION_PROTOCOL)
             return b""
         self._ensure_object()
@@ -220,8 +221,8 @@ class TlsTransport(TlsWire):
         assert tls is not None, "an identity needs a finished handshake"
         cipher = tls.cipher()
         certificate = tls.getpeercert(binary_form=True)
-        fields = None if certificate is None else tls.getpeercert()
-        subject = format_name(fields["subject"]) if fields else None
+        is_verified = certificate is not None and self._context.verify_mode is not ssl.CERT_NONE
+        subject = subject_of(certificate) if certificate is not None and is_verified else None
         # The words are few, and OpenSSL's module makes new ones for each connection.
         settings = self._settings
         return Identity(

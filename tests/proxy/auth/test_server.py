@@ -10,7 +10,7 @@ from proxy.auth import questions as q
 from proxy.auth.admission import Admission
 from proxy.auth.messages import ApiRange
 from proxy.auth.scram import SCRAM_SHA_256, SCRAM_SHA_512
-from proxy.auth.server import SaslServerAuthenticator, SaslServerAuthenticators, SaslServerSettings, Session
+from proxy.auth.server import MAX_MESSAGE, SaslServerAuthenticator, SaslServerAuthenticators, SaslServerSettings, Session
 from proxy.errors import AuthenticationError, WrongProtocolError
 from proxy.network.authenticator import WAIT
 from proxy.network.timer import NEVER
@@ -446,6 +446,21 @@ def test_who_may_not_is_told_that_and_not_that_its_password_was_good(desk: Desk,
     wrong = Talk(of_clients(desk, found, admission=Admission(entries)).make(Identity()))
     refusal = wrong.refused(handshake("PLAIN"), token(plain_token("wrong")))
     assert b"not allowed" not in refusal.answer, "who may come in is told to those alone who are who they say"
+
+
+@pytest.mark.parametrize(("size", "words"), [(MAX_MESSAGE, "PLAIN: "), (MAX_MESSAGE + 1, f"a message of {MAX_MESSAGE + 1} bytes")])
+def test_a_message_that_no_client_needs_is_refused_as_one_that_is_not_good(desk: Desk, size: int, words: str) -> None:
+    found: list[tuple[str, str]] = []
+    one = Talk(of_clients(desk, found).make(Identity()))
+    assert words in str(one.refused(handshake("PLAIN"), token(b"\0user\0" + b"p" * (size - 6), version=1)))
+    assert found == [("PLAIN", "credentials")]
+
+
+@pytest.mark.parametrize("first", [b"n,a=" + b"\x01" * 60_000 + b",n=user,r=xyz", b"n,a=user,n=" + b"u" * 60_000 + b",r=x"])
+def test_what_nobody_has_proved_makes_no_long_lines(desk: Desk, first: bytes) -> None:
+    error = Talk(of_clients(desk, []).make(Identity())).refused(handshake(SCRAM_SHA_256), token(first, version=1))
+    assert "wants to be" in str(error)
+    assert len(str(error)) < 1000
 
 
 def test_who_has_proved_it_is_to_do_it_by_the_same_mechanism_again(desk: Desk) -> None:
