@@ -13,10 +13,12 @@ from proxy.auth.mechanism import Ask, ClientMechanism, Next, RefusalError, Reply
 from proxy.auth.questions import Accepted, Answer, CheckToken, Refused, Secret, WantSecret
 from proxy.errors import quoted
 
-__all__ = ["OAUTHBEARER", "OAuthBearerClient", "OAuthBearerServer"]
+__all__ = ["MAX_PAIRS", "OAUTHBEARER", "OAuthBearerClient", "OAuthBearerServer"]
 
 OAUTHBEARER: Final = "OAUTHBEARER"
 
+MAX_PAIRS: Final = 128
+"""Of a message: the token, and extensions."""
 _CONFIRMATION: Final = b"\x01"
 _KEY: Final = re.compile(r"[A-Za-z]+")
 _VALUE: Final = re.compile(r"[\x21-\x7e \t\r\n]+")
@@ -116,6 +118,8 @@ def _read(message: bytes) -> tuple[str, str]:
 
 
 def _token_of(pairs: list[str]) -> str:
+    if len(pairs) > MAX_PAIRS:
+        raise RefusalError(f"{len(pairs)} pairs, more than {MAX_PAIRS}")
     values: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")

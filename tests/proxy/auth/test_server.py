@@ -9,8 +9,11 @@ from hypothesis import strategies as st
 from proxy.auth import questions as q
 from proxy.auth.admission import Admission
 from proxy.auth.messages import ApiRange
+from proxy.auth.oauthbearer import MAX_PAIRS
 from proxy.auth.scram import SCRAM_SHA_256, SCRAM_SHA_512
-from proxy.auth.server import CANNOT_TELL, MAX_MESSAGE, SaslServerAuthenticator, SaslServerAuthenticators, SaslServerSettings, Session
+from proxy.auth.scram_messages import MAX_EXTENSIONS
+from proxy.auth.server import CANNOT_TELL, MAX_MESSAGE, MECHANISMS, SaslServerAuthenticator, SaslServerAuthenticators, SaslServerSettings, Session
+from proxy.auth.wire import MAX_TAGS
 from proxy.errors import AuthenticationError, WrongProtocolError
 from proxy.network.authenticator import WAIT
 from proxy.network.timer import NEVER
@@ -461,6 +464,31 @@ def test_what_nobody_has_proved_makes_no_long_lines(desk: Desk, first: bytes) ->
     error = Talk(of_clients(desk, []).make(Identity())).refused(handshake(SCRAM_SHA_256), token(first, version=1))
     assert "wants to be" in str(error)
     assert len(str(error)) < 1000
+
+
+def tagged(count: int) -> bytes:
+    """ApiVersions with so many tagged fields."""
+    varint = bytes((count,)) if count < 128 else bytes((count & 0x7F | 0x80, count >> 7))
+    tags = b"".join((bytes((tag,)) if tag < 128 else bytes((tag & 0x7F | 0x80, tag >> 7))) + b"\0" for tag in range(count))
+    return versions(3)[:-1] + varint + tags
+
+
+@pytest.mark.parametrize(
+    ("bodies", "words"),
+    [
+        ((tagged(MAX_TAGS),), ""),
+        ((tagged(MAX_TAGS + 1),), "129 tagged fields"),
+        ((handshake(SCRAM_SHA_256), token(b"n,,n=user,r=xyz" + b",a=b" * MAX_EXTENSIONS, version=1)), ""),
+        ((handshake(SCRAM_SHA_256), token(b"n,,n=user,r=xyz" + b",a=b" * (MAX_EXTENSIONS + 1), version=1)), "129 extensions"),
+        ((handshake("OAUTHBEARER"), token(b"n,,\1auth=Bearer good\1" + b"a=b\1" * (MAX_PAIRS + 1) + b"\1", version=1)), "130 pairs"),
+    ],
+)
+def test_what_nobody_has_proved_holds_up_nobody_for_long(desk: Desk, bodies: tuple[bytes, ...], words: str) -> None:
+    one = Talk(SaslServerAuthenticators(SaslServerSettings(MECHANISMS), desk).make(Identity()))
+    if words:
+        assert words in str(one.refused(*bodies))
+    else:
+        assert len(one.say(*bodies)) == len(bodies)
 
 
 def test_who_has_proved_it_is_to_do_it_by_the_same_mechanism_again(desk: Desk) -> None:
