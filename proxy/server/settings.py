@@ -225,10 +225,10 @@ class Settings:
         """Who we are to an upstream; None: it does not ask."""
         if upstream.sasl is None or self.credentials is None:
             return None
-        from proxy.server.credentials import UPSTREAMS
+        from proxy.server.credentials import desk_of_upstream
         from proxy.server.upstream_logins import UpstreamLogins
 
-        return UpstreamLogins(upstream.name, upstream.sasl, self.credentials.desk(UPSTREAMS))
+        return UpstreamLogins(upstream.name, upstream.sasl, self.credentials.desk(desk_of_upstream(upstream.name)))
 
     def _upstream_options(self, listener: ListenerConfig, upstream: UpstreamConfig) -> dict[str, ChannelOptions]:
         """The options of channels to an upstream, by the server name of the endpoint."""
