@@ -159,7 +159,7 @@ class Proxy:
         for source in [*certificates.sources(), *identity_files]:
             rotation.watch(source)
         self._on_stop(rotation.close)
-        steering = Steering(supervisor, acceptor, resolver, meters, log, events, guard, tapped, rotation, certificates, self._handlers)
+        steering = Steering(supervisor, acceptor, resolver, meters, log, events, guard, tapped, rotation, certificates, self._handlers, identity)
         self._steering = steering
         self._on_stop(steering.close)
         starting = asyncio.ensure_future(self._start_processes(supervisor, config.processors))

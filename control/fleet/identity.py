@@ -12,6 +12,7 @@ from control.identity.answers import Answers
 from control.identity.desk import Desk
 from control.identity.files import IdentityFileError, files_of, listener_answers, read_files
 from control.identity.secrets import Secrets
+from control.identity.users import Users
 from control.intake.api_versions import ApiVersions
 from control.logs import RowLog
 from control.meters import Meters
@@ -76,6 +77,18 @@ class Identity:
     @property
     def listeners(self) -> tuple[str, ...]:
         return tuple(self._listeners)
+
+    def users_file(self, listener: str) -> str | None:
+        """The path of a listener's file of users; None of a listener without."""
+        sasl = self._listeners[listener].sasl if listener in self._listeners else None
+        return None if sasl is None else sasl.users
+
+    def users(self, listener: str) -> Users:
+        """The users in force of a listener that has a file of them."""
+        assert self._desk is not None, "after the start"
+        found = self._desk.answers(desk_of_listener(listener)).users
+        assert found is not None, f"{listener} has no file of users"
+        return found
 
     def files(self, listener: str) -> tuple[str, ...]:
         """The paths of what a listener's SASL is checked against; none of a listener without."""

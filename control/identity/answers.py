@@ -54,6 +54,11 @@ class Answers:
         self._apis: Final = apis
         self._now_s: Final = now_s
 
+    @property
+    def users(self) -> Users | None:
+        """Who may come in with a password; None where there is no file of users."""
+        return self._users
+
     def answer(self, question: Question) -> Answer:
         """Answer a question. May take milliseconds and read files; does not raise."""
         try:
