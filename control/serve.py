@@ -402,6 +402,7 @@ async def _until(work: Any, event: asyncio.Event, on_event: Callable[[], None] =
 def serve(path: str | pathlib.Path) -> int:
     """Run until a signal; the exit code. Faults of the configuration go to stderr, one on each line."""
     signals = Signals()
+    _leave_no_core()
     try:
         loaded = load_in_child(path)
     except ConfigurationError as error:
@@ -425,6 +426,11 @@ def serve(path: str | pathlib.Path) -> int:
         signals.ignore()
         logging.getLogger().removeHandler(library_rows)
         log.close()
+
+
+def _leave_no_core() -> None:
+    """A core file would hold keys and passwords, of this process and of all that it starts. ``prlimit --core=unlimited --pid`` has one written."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 def _raise_descriptor_limit() -> None:
