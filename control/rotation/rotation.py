@@ -230,7 +230,7 @@ class Rotation:
     def _tell(self, items: list[_Watched], now_s: float) -> None:
         """Tell each refusal once, when it has lasted."""
         for item in items:
-            if item.refusal is None or item.told or now_s - item.since_s < self._grace_s:
+            if item.refusal is None or item.told or now_s < item.since_s + self._grace_s:  # a reload adds the same number: no rounding differs
                 continue
             item.told = True
             self._meters.add("reload.count", item.source.kind, "refused")

@@ -304,3 +304,15 @@ def test_a_file_system_that_does_not_answer_holds_up_nothing_but_the_look(tmp_pa
         assert bench.told() == [("replaced", "a")]
 
     run(tmp_path, body)
+
+
+def test_a_reload_tells_of_a_refusal_at_once_whatever_the_clock_says(tmp_path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        for number in range(100):
+            bench.now_s = 3000 + number / 7
+            bench.write("a", b"%d bad" % number)
+            await bench.rotation.reload()
+            assert len(bench.log.events("files_refused")) == number + 1
+        assert any((3000 + number / 7 + 0.2) - (3000 + number / 7) < 0.2 for number in range(100)), "some of them are rounded down"
+
+    run(tmp_path, body, grace_ms=200)
