@@ -183,7 +183,7 @@ class Proxy:
         from control.fleet.identity import Identity  # only who asks for SASL pays for what hashes and checks signatures
         from control.rotation.identity_files import identity_sources
 
-        identity = Identity(config, lambda: desired.endpoints, self._meters, self._log, self._guard)
+        identity = Identity(config, lambda: desired.endpoints, lambda: desired.stores, self._meters, self._log, self._guard)
         self._on_stop(identity.stop)
         contents = await identity.start()
         return identity, identity_sources(identity, contents)

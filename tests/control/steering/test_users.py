@@ -58,7 +58,7 @@ class Rig:
         self.config = ProxyConfig(node="n", listeners=(*listeners, ListenerConfig(name="open", address="x", handler="m:h")), upstreams=())
         self.log, self.meters = MemoryLog(), Meters()
         guard = Guard(self.log, self.meters)
-        self.identity = Identity(self.config, dict, self.meters, self.log, guard)
+        self.identity = Identity(self.config, dict, dict, self.meters, self.log, guard)
         self.rotation = Rotation(RotationConfig(), Bus((self.log,), on_failure=lambda error: None), self.meters, guard)
         self.now_s = 0.0
         supervisor = cast(Supervisor, SimpleNamespace(desired=SimpleNamespace(config=self.config)))
