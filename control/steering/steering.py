@@ -187,7 +187,7 @@ class Steering(ControlPlane):
         return await self._rotation.reload()
 
     async def list_users(self, listener: str) -> UsersStatus:
-        return self._users.list(listener)
+        return await self._users.list(listener)
 
     async def create_user(self, listener: str, name: str, credentials: "Mapping[str, ScramCredential]", *, validate_only: bool = False) -> UserStatus:
         return await self._users.put(listener, name, credentials, create=True, replace=False, validate_only=validate_only)
