@@ -58,6 +58,11 @@ class Answers:
         self._own_key: Final = os.urandom(32)
         self._keys: Final[dict[str, tuple[tuple[str, bytes, int, bytes], ScramKeys]]] = {}  # by credential
 
+    @property
+    def users(self) -> Users | None:
+        """Who may come in with a password; None where there is no file of users."""
+        return self._users
+
     def answer(self, question: Question) -> Answer:
         """Answer a question. May take milliseconds and read files; does not raise."""
         try:

@@ -70,6 +70,11 @@ class Desk:
         with self._changed:
             return sum(map(len, self._lines.values()))
 
+    def answers(self, desk: str) -> Answers:
+        """Who answers now. Raises KeyError: there is no such desk."""
+        with self._changed:
+            return self._answers[desk]
+
     def replace(self, desk: str, answers: Answers) -> None:
         """Who answers from now on, those that wait included.
 

@@ -36,6 +36,10 @@ class Users:
     def __len__(self) -> int:
         return len(self._users)
 
+    def shown(self) -> list[tuple[str, dict[str, int]]]:
+        """Name, and iterations by mechanism, of each, in the order of the file."""
+        return [(name, {mechanism: item.iterations for mechanism, item in entry.items()}) for name, entry in self._users.items()]
+
     def credential(self, question: WantCredential) -> ScramCredential:
         """What is stored of a user, or a decoy."""
         return self._users.get(question.user, {}).get(question.mechanism) or self._decoy_of(question.mechanism, question.user)

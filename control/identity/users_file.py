@@ -187,23 +187,27 @@ def parse_users(data: bytes, path: str = "users") -> UsersFile:
 
 
 @contextlib.contextmanager
-def changing(path: str | Path) -> Iterator[UsersFile]:
+def changing(path: str | Path, *, wait: bool = True) -> Iterator[UsersFile]:
     """Change a file of users, which need not be there yet: what is done to what is given is written when that ends well.
 
-    Others who change it wait. A link is followed: what it points at is replaced.
+    Others who change it wait, or, with ``wait=False``, are told that it is being changed. A link is followed: what it points at is replaced.
 
     Raises:
-        UsersFileError: what is there is none.
+        UsersFileError: what is there is none, or there would be too much in it.
+        BlockingIOError: somebody else is changing it.
         OSError: it cannot be read or written.
     """
     target = Path(os.path.realpath(path))
     folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
+        fcntl.flock(folder, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         before = target.stat() if target.exists() else None
         users = UsersFile() if before is None else read_users(target)
         yield users
-        _replace(target, users.text(), before)
+        text = users.text()
+        if len(text.encode()) > _MAX_FILE:
+            raise UsersFileError(str(path), [(1, f"the file would have more than {_MAX_FILE} bytes")])
+        _replace(target, text, before)
         os.fsync(folder)
     finally:
         os.close(folder)
@@ -257,5 +261,5 @@ def _parse_line(line: str) -> _Line:
     if fault is not None:
         raise ValueError(fault)
     if mechanism not in HASHES:
-        raise ValueError(f"{mechanism!r} is no mechanism; known are {', '.join(HASHES)}")
+        raise ValueError(f"what stands behind the name is no mechanism; known are {', '.join(HASHES)}")  # it may be a password
     return _Line(line, user, mechanism, parse_credential(mechanism, text))

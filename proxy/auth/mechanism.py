@@ -18,10 +18,12 @@ __all__ = [
     "ServerMechanism",
     "escape_name",
     "expect",
+    "printable",
     "unescape_name",
 ]
 
 A = TypeVar("A")
+_MAX_WORDS: Final = 200
 _ESCAPED: Final = re.compile(r"(?:[^=,\0]|=2C|=3D)+")
 
 
@@ -99,7 +101,15 @@ class ServerMechanism(Mechanism):
 
 
 class ClientMechanism(Mechanism):
-    """The side that shows who it is."""
+    """The side that shows who it is.
+
+    Attributes:
+        secrets: what it showed, or could have: to be in no line of ours, even if the server says it again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.secrets: tuple[bytes, ...] = ()
 
     @abc.abstractmethod
     def begin(self) -> Next:
@@ -134,3 +144,8 @@ def unescape_name(text: str) -> str:
     if not _ESCAPED.fullmatch(text):
         raise RefusalError("a name that is empty, or has a comma, an equal sign or a NUL that is not escaped")
     return text.replace("=2C", ",").replace("=3D", "=")
+
+
+def printable(text: str) -> str:
+    """Somebody else's words as part of a line of ours."""
+    return "".join(character if character.isprintable() else "?" for character in text[:_MAX_WORDS])

@@ -83,6 +83,7 @@ class OAuthBearerClient(ClientMechanism):
         token = expect(Secret, answer).text
         if not _AUTH.fullmatch(f"Bearer {token}"):
             raise RefusalError("the token has characters that none has")
+        self.secrets = (token.encode(),)
         return Reply(f"{self._header}\x01auth=Bearer {token}\x01{self._extensions}\x01".encode())
 
     def evaluate(self, token: bytes) -> Next | None:
@@ -130,5 +131,5 @@ def _token_of(pairs: list[str]) -> str:
     if match is None:
         raise RefusalError("the message has no auth=Bearer TOKEN")
     if match[1].lower() != "bearer":
-        raise RefusalError(f"the scheme {quoted(match[1])} is not Bearer")
+        raise RefusalError("the scheme is not Bearer")
     return match[2]

@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Callable
 from typing import Final
 
-from proxy.auth.mechanism import Ask, ClientMechanism, Next, RefusalError, Reply, ServerMechanism, expect
+from proxy.auth.mechanism import Ask, ClientMechanism, Next, RefusalError, Reply, ServerMechanism, expect, printable
 from proxy.auth.questions import Answer, ScramCredential, ScramKeys, WantCredential, WantScramKeys
 from proxy.auth.scram_messages import ClientFinal, ClientFirst, ServerFinal, ServerFirst
 from proxy.errors import quoted
@@ -127,7 +127,7 @@ class ScramClient(ClientMechanism):
             raise RefusalError("a second server-first message")
         message = ServerFinal.read(token)
         if message.error:
-            raise RefusalError(f"the server says {quoted(message.error)}")
+            raise RefusalError(f"the server says {printable(message.error)}")
         if not hmac.compare_digest(message.signature, self._expected):
             raise RefusalError("the server does not know the user: its signature is wrong")
         self.complete = True
@@ -146,6 +146,7 @@ class ScramClient(ClientMechanism):
 
     def resume(self, answer: Answer) -> Next:
         keys = expect(ScramKeys, answer)
+        self.secrets = (keys.client_key, keys.server_key)
         server_first = self._server_first
         assert server_first is not None, "that was asked for because it came"
         final = ClientFinal.of(self._first.gs2_header, server_first.nonce)

@@ -163,7 +163,7 @@ def _first(fields: list[str], *names: str, what: str) -> list[str]:
     if fields and fields[0].startswith("m="):
         raise RefusalError(f"the {what} message has a mandatory extension, which nobody understands")
     if len(fields) < len(names) or not all(text.startswith(name) and len(text) > 2 for name, text in zip(names, fields, strict=False)):
-        raise RefusalError(f"no {what} message: its fields are {', '.join(text[:2] for text in fields[:4])}")
+        raise RefusalError(f"no {what} message: its fields do not begin with {', '.join(names)}")  # what they do begin with may be a password
     return [text[2:] for text, _ in zip(fields, names, strict=False)]
 
 
