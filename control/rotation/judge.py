@@ -9,6 +9,7 @@ the configuration allows it; the processors' own context can be built; and a han
 """
 
 import dataclasses
+import datetime
 import itertools
 import json
 import sys
@@ -178,9 +179,20 @@ def _text(value: str | bytes) -> str:
 
 def _judge_authorities(path: str, pem: bytes, now: float) -> None:
     """One that has not ended is enough."""
-    facts = [facts_of(item) for item in _certificates(path, pem)]
+    found = _certificates(path, pem)
+    facts = [facts_of(item) for item in found]
     if all(item.ends <= now for item in facts):
         raise RefusedError(path, f"expired on {_day(max(item.ends for item in facts))}, all that is in it")
+    if not any(map(_may_sign, found)):
+        raise RefusedError(path, "holds no authority: no certificate in it may sign others")
+
+
+def _may_sign(item: x509.Certificate) -> bool:
+    """An old root says nothing about that; and one that signed itself may be trusted as the peer's own."""
+    try:
+        return item.issuer == item.subject or item.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except (x509.ExtensionNotFound, ValueError):
+        return False
 
 
 def _judge_revocations(part: ListenerTls | NamedCertificate, old: Files, new: Files, now: float) -> None:
@@ -193,6 +205,8 @@ def _judge_revocations(part: ListenerTls | NamedCertificate, old: Files, new: Fi
         ends = [facts.ends for facts in describe_revocations(new[path])]
         if min(ends) <= now:
             raise RefusedError(path, f"has a revocation list that ended on {_day(min(ends))}")
+        if any(item.last_update_utc.timestamp() > now for item in lists):
+            raise RefusedError(path, "has a revocation list that is not in force yet")
         for item in lists:
             makers = [authority for authority in authorities if authority.subject == item.issuer]
             if makers and not any(_signed(item, maker) for maker in makers):
@@ -201,13 +215,21 @@ def _judge_revocations(part: ListenerTls | NamedCertificate, old: Files, new: Fi
 
 
 def _judge_lost_lists(part: ListenerTls | NamedCertificate, old: Files, new: Files, authorities: list[x509.Certificate]) -> None:
-    left = {item.issuer for path in part.crl for item in _lists(path, new[path])}
+    left: dict[x509.Name, datetime.datetime] = {}
+    for path in part.crl:
+        for item in _lists(path, new[path]):
+            left[item.issuer] = max(left.get(item.issuer, item.last_update_utc), item.last_update_utc)
     gone = set() if part.client_ca is None else {item.subject for item in _certificates(part.client_ca, old[part.client_ca])}
     gone -= {item.subject for item in authorities}
     for path in part.crl:
         for item in _lists(path, old[path]):
-            if item.issuer not in left | gone:
-                raise RefusedError(path, f"lacks the revocation list of {item.issuer.rfc4514_string()}, which the one in force has")
+            maker = item.issuer.rfc4514_string()
+            if item.issuer not in left and item.issuer not in gone:
+                raise RefusedError(path, f"lacks the revocation list of {maker}, which the one in force has")
+            if item.issuer in left and left[item.issuer] < item.last_update_utc:
+                raise RefusedError(
+                    path, f"has a revocation list of {maker} that is older than the one in force: whom that revoked would come in again"
+                )
 
 
 def _lists(path: str, pem: bytes) -> list[x509.CertificateRevocationList]:

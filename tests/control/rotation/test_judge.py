@@ -169,6 +169,22 @@ def test_a_revocation_list_is_its_authoritys_and_none_is_lost(tmp_path: Path) ->
     assert why(section, both, {**both, "l": lists[ours] + lists[other]}) == "", "twice is once"
     assert why(section, both, {**both, "l": lists[other]}) == "l: lacks the revocation list of CN=ours, which the one in force has"
     assert why(section, both, {**both, "m": lists[ours], "a": ours.path.read_bytes()}) == "", "with the authority its list may go"
+    leaf, _ = ours.leaf_pem("leaf")
+    assert why(section, both, {**both, "a": leaf}) == "a: holds no authority: no certificate in it may sign others"
     namesake = Authority(tmp_path / "namesake", "ours")
     forged = Path(namesake.revocations()).read_bytes()
     assert why(section, both, {**both, "l": forged}) == "l: has a revocation list of CN=ours that this authority did not sign"
+
+
+def test_a_revocation_list_is_in_force_and_no_older_than_the_one_before(tmp_path: Path) -> None:
+    """Whom the newer one revoked would come in again."""
+    authority = Authority(tmp_path)
+    section = ListenerTls(certificate="c", key="k", client_auth="required", client_ca="a", crl=("l",))
+
+    def made(begins: timedelta) -> Files:
+        return {**files(authority), "l": Path(authority.revocations(begins=begins)).read_bytes()}
+
+    assert why(section, made(-2 * DAY), made(-DAY)) == ""
+    assert why(section, made(-DAY), made(-DAY)) == ""
+    assert "older than the one in force" in why(section, made(-DAY), made(-2 * DAY))
+    assert why(section, made(-DAY), made(timedelta(hours=1))) == "l: has a revocation list that is not in force yet"
