@@ -174,7 +174,7 @@ def test_who_proves_who_it_is_is_answered_and_named(rig: Rig, listener: str, mec
     assert set(rig.asked[before:]) <= {kafka_server.METADATA, kafka_server.API_VERSIONS}, "SASL is none of the upstream's"
     del client, found
     closed = rig.wait_since(rows, event="closed", listener=listener)
-    assert (closed["principal"], closed["cause"]) == (USER, "peer_closed")
+    assert (closed["principal"], closed["mechanism"], closed["cause"]) == (USER, mechanism, "peer_closed")
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_who_cannot_is_told_what_kafka_says_and_goes_no_further(rig: Rig, mechan
     assert words in rig.refusal(rig.settings("plain", mechanism, password, user))
     row = rig.wait_since(rows, event="closed", cause="auth_failed")
     assert row["detail"].startswith(detail)
-    assert (row["side"], row["principal"], len(rig.asked)) == ("downstream", None, before)
+    assert (row["side"], row["principal"], row["mechanism"], len(rig.asked)) == ("downstream", None, None, before)
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,7 @@ def test_a_client_comes_as_one_and_the_broker_sees_another(rig: Rig) -> None:
         name = name_of(client)
     row = rig.proxy.closed_row(name)
     assert (row["principal"], row["cause"], row["frames"]) == ("alice", "peer_closed", {"request": 3, "response": 3})
+    assert row["mechanism"] == "PLAIN", "of the client; ours to the broker is another"
 
 
 def test_a_client_that_says_nothing_has_its_first_request_passed_on(rig: Rig) -> None:

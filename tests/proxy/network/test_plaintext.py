@@ -12,6 +12,7 @@ def test_there_is_no_handshake_and_nobody_is_known() -> None:
     transport = PlaintextTransport(as_socket(sock))
     assert transport.handshake() == DONE
     assert (transport.identity().subject, transport.identity().version) == (None, "")
+    assert transport.identity() is not transport.identity(), "who proves who it is, is known by it"
     assert sock.calls == []
 
 

@@ -265,6 +265,19 @@ def test_another_mechanism_is_refused(rig: Rig) -> None:
     assert rig.end(client)[:2] == ("auth_failed", "SCRAM-SHA-256: the mechanism is not the one that the connection was made with")
 
 
+def test_a_mechanism_is_one_clients_and_not_that_of_whoever_came_last(rig: Rig) -> None:
+    client, upstream, pair = rig.login()
+    other, its_pair = rig.world.client()
+    for body in (handshake("OAUTHBEARER"), token(b"n,,\x01auth=Bearer good\x01\x01")):
+        other.sendall(frame(body))
+        rig.frame_of(other)
+    rig.world.until(lambda: its_pair.state.value == "open")
+    assert [item.client.channel.identity.mechanism for item in (pair, its_pair)] == ["PLAIN", "OAUTHBEARER"]
+    rig.ask(client, upstream, 1)
+    rig.authenticate(client)
+    rig.ask(client, upstream, 2)
+
+
 @pytest.mark.parametrize(
     ("frames", "detail"),
     [
