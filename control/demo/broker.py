@@ -180,7 +180,9 @@ class Broker:
         options = [f"-Dcom.sun.management.jmxremote.{key}={value}" for key, value in jmx.items()]
         with (self.directory / "broker.log").open("ab") as log:
             self._process = subprocess.Popen(
-                ending_with_us([*java_command(self._cache, *options, *self._options, f"-Djava.rmi.server.hostname={_HOST}"), "kafka.Kafka", str(settings)]),
+                ending_with_us(
+                    [*java_command(self._cache, *options, *self._options, f"-Djava.rmi.server.hostname={_HOST}"), "kafka.Kafka", str(settings)]
+                ),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
