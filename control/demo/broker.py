@@ -121,7 +121,7 @@ def prepare() -> Path:
 
 
 class Broker:
-    """One broker and controller in a process of its own.
+    """One broker and controller in a process of its own, which has its ports from when it is made.
 
     Its listeners: ``PLAIN`` and, with users, ``SASL`` (mechanism PLAIN, no TLS) advertise whatever address ``start`` is told, so that clients
     come through a proxy; ``INTERNAL`` advertises itself.
@@ -149,7 +149,8 @@ class Broker:
         self._settings = settings
         self._options = tuple(options)
         names = ["CONTROLLER", "INTERNAL", "PLAIN", *(["SASL"] if self._users else []), *(listeners or {}), "JMX"]
-        self.ports = dict(zip(names, _free_ports(len(names)), strict=True))
+        self._reserved = [_reserved_socket() for _ in names]
+        self.ports = {name: reserved.getsockname()[1] for name, reserved in zip(names, self._reserved, strict=True)}
         self._process: subprocess.Popen[bytes] | None = None
         self._cache = Path()
 
@@ -213,7 +214,9 @@ class Broker:
         return " | ".join(log.read_text(errors="replace").splitlines()[-5:]) if log.exists() else ""
 
     def stop(self) -> None:
-        """End it: politely first, for a clean log on disk."""
+        """End it: politely first, for a clean log on disk. Its ports are anybody's then."""
+        for reserved in self._reserved:
+            reserved.close()
         if self._process is None:
             return
         self._process.terminate()
@@ -327,10 +330,14 @@ def _maven_reason(said: str) -> str:
     return next((error.partition(" -> [Help")[0] for error in errors if error), lines[-1] if lines else "it said nothing")
 
 
-def _free_ports(count: int) -> list[int]:
-    """Ports that nobody uses now."""
-    with contextlib.ExitStack() as stack:
-        return [stack.enter_context(socket.create_server((_HOST, 0))).getsockname()[1] for _ in range(count)]
+def _reserved_socket() -> socket.socket:
+    """A socket at a port that nobody uses now, and that the system gives to nobody who asks for any, or connects, as long as this socket is there;
+    the broker, which asks for this very one, gets it: both reuse addresses, and this one does not listen.
+    """
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind((_HOST, 0))
+    return reserved
 
 
 @contextlib.contextmanager
