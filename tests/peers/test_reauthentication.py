@@ -85,6 +85,25 @@ def test_sessions_are_renewed_for_two_minutes_and_nothing_is_lost(world: World, 
     record_property("the broker's listener", at_broker)
 
 
+def test_a_consumer_that_waits_is_not_disturbed(world: World) -> None:
+    """Its requests lie at the broker for half a second each, and so does the end of many a session: the login behind it is late, and taken.
+
+    Twenty seconds: so long does each of them wait for a record before it gives up.
+    """
+    renewing = tuple(name for name in WAYS if name != CONNECTS_AGAIN)
+    require(renewing)
+    began_ns = time.time_ns()
+    with ThreadPoolExecutor(len(renewing)) as pool:
+        topics = {name: world.topic("swapped", WAYS[name], f"{name}-idle") for name in renewing}
+        waiting = {name: pool.submit(CLIENTS[name].consume, world.entry("renewed", WAYS[name]), topics[name], 1) for name in renewing}
+        said = {name: task.result() for name, task in waiting.items()}
+    for name in renewing:
+        causes = Counter(row["cause"] for row in ended(world, began_ns, WAYS[name]))
+        assert set(causes) <= {"peer_closed", "no_data"}, f"{name}: {causes}, {said[name].text}"
+        assert "nothing came for 20 s" in said[name].err or "Processed a total of 0 messages" in said[name].err
+    assert world.broker_says("RENEWED", "expired-connections-killed-count") == 0
+
+
 def ended(world: World, began_ns: int, way: str) -> list[Row]:
     """The connections of who came in that way."""
     return [row for row in world.closed_since(began_ns, "renewed", way) if row["principal"] == person(way)]
