@@ -44,7 +44,7 @@ class OAuthBearerServer(ServerMechanism):
 
     def resume(self, answer: Answer) -> Next:
         if isinstance(answer, Refused):
-            self._refused = answer
+            self._refused, self.refused = answer, answer.reason
             return Reply(_status(answer).encode())
         accepted = expect(Accepted, answer)
         if self._authorization not in ("", accepted.principal):

@@ -245,11 +245,20 @@ class SaslServerAuthenticator(Authenticator):
 
     def _on_authenticate(self, frames: FrameExchange, header: RequestHeader, reader: Reader) -> i64:
         if header.key != SASL_AUTHENTICATE:
-            raise AuthenticationError(f"a request of type {header.key} where SaslAuthenticate belongs")
+            raise self._stray(header.key)
         if not header.is_supported:
             raise AuthenticationError(f"version {header.version} of SaslAuthenticate")
         self.can_reauthenticate = self.can_reauthenticate or header.version > 0
         return self._on_token(frames, TokenRequest.read(reader, header.version).token)
+
+    def _stray(self, key: int) -> AuthenticationError:
+        """The end by another request; of one that was refused before (aiokafka does not look) the log still says why it was."""
+        mechanism = self._mechanism
+        stray = f"a request of type {key} where SaslAuthenticate belongs"
+        if mechanism is None or not mechanism.refused:
+            return AuthenticationError(stray)
+        self._failure = "credentials"
+        return AuthenticationError(f"{self.mechanism_name}: {mechanism.refused}; then {stray}")
 
     # The mechanism.
 

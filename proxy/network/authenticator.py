@@ -124,7 +124,9 @@ class AuthenticatorFactory(abc.ABC):
         """
 
     def again(self, identity: Identity, principal: str) -> Authenticator | None:
-        """One for a client that is known, and is to prove once more that it is the same; None: nobody has to do that here."""
+        """One for a peer that is known: a client that is to prove once more that it is the same, or an upstream to which we prove it once more;
+        None: nobody has to do that here.
+        """
         return None
 
 

@@ -221,6 +221,17 @@ def test_what_clients_of_oauthbearer_are_told(desk: Desk) -> None:
     assert one.refused(token(b"\x01", 8)).answer == told('{"status": "invalid_token"}')
 
 
+def test_why_a_token_was_refused_is_told_of_clients_that_do_not_look(desk: Desk) -> None:
+    """aiokafka takes the refusal for a welcome, and asks on."""
+    counted: list[tuple[str, str]] = []
+    factory = SaslServerAuthenticators(SaslServerSettings(("OAUTHBEARER",)), desk, count=lambda *what: counted.append(what))
+    one = Talk(factory.make(Identity()))
+    one.say(handshake("OAUTHBEARER"), token(b"n,,\x01auth=Bearer bad\x01\x01"))
+    refused = one.refused(request(3, 9, 1, b""))
+    assert str(refused) == "OAUTHBEARER: bad token; then a request of type 3 where SaslAuthenticate belongs"
+    assert (refused.answer, counted) == (b"", [("OAUTHBEARER", "credentials")])
+
+
 @pytest.mark.parametrize("mechanism", ["PLAIN", SCRAM_SHA_256, "OAUTHBEARER"])
 def test_what_went_wrong_inside_is_told_to_nobody_but_the_log(desk: Desk, mechanism: str) -> None:
     desk.answer = lambda question: q.Unavailable("/etc/framegate/users cannot be read")
