@@ -1,30 +1,61 @@
 """What passes over the bus: events, and the gaps that say which of them did not."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-__all__ = ["Event", "Gap", "Row"]
+__all__ = ["Event", "Gap", "Line", "Row"]
 
 Row = dict[str, Any]
 
 
-class Event(NamedTuple):
+class Line(NamedTuple):
+    """What happened, as the log writes it, with what reads it: most of what there is much of, nobody else wants to know.
+
+    Attributes:
+        subject: see ``Event``.
+        text: the fields, at least one, as a JSON object.
+        read: gives the row, its name under ``event``; is not called again once it has, and may raise.
+    """
+
+    subject: int
+    text: str
+    read: Callable[[], Row]
+
+
+class Event:
     """Something that happened.
+
+    Args:
+        row: or what reads it, as ``Line.read``.
 
     Attributes:
         sequence: 1 for the first of this process, then one more for each.
         time_ns: when it was published, CLOCK_REALTIME.
         name: ``closed``, ``processor_died``, ``audit``, …; the row has it under ``event``, too.
         level: ``info``, ``warning`` or ``error``.
-        row: all there is to know. Every subscriber gets the same one: it is not changed any more.
         reserved: the log has a place for it, taken before it happened.
+        subject: the id of the connection that it is about; 0: that is not known without reading the row.
     """
 
-    sequence: int
-    time_ns: int
-    name: str
-    level: str
-    row: Row
-    reserved: bool = False
+    __slots__ = ("_row", "level", "name", "reserved", "sequence", "subject", "time_ns")
+
+    def __init__(
+        self, sequence: int, time_ns: int, name: str, level: str, row: Row | Callable[[], Row], reserved: bool = False, subject: int = 0
+    ) -> None:
+        self.sequence = sequence
+        self.time_ns = time_ns
+        self.name = name
+        self.level = level
+        self.reserved = reserved
+        self.subject = subject
+        self._row = row
+
+    @property
+    def row(self) -> Row:
+        """All there is to know. Every subscriber gets the same one: it is not changed any more. What cannot be read raises, each time."""
+        if not isinstance(self._row, dict):
+            self._row = self._row()
+        return self._row
 
 
 class Gap(NamedTuple):

@@ -1,5 +1,6 @@
 """The channels that closed last, so that an operator can still ask why."""
 
+import asyncio
 from collections import OrderedDict
 from typing import Final, cast
 
@@ -10,33 +11,47 @@ __all__ = ["CAPACITY", "ClosedChannels"]
 
 CAPACITY: Final = 1_024
 """Rows kept; about 1 KiB each."""
+_SLICE: Final = 64
+"""Rows that are read in one turn of the loop: others have theirs in between."""
 
 
 class ClosedChannels:
-    """A bounded memory of closed rows, by channel id; the oldest goes first. Belongs to the event loop."""
+    """A bounded memory of closed rows, by channel id; the oldest goes first. A row is read when somebody asks for it. Belongs to the event loop."""
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         self._capacity = capacity
-        self._rows: OrderedDict[int, ClosedRow] = OrderedDict()
+        self._events: OrderedDict[int, Event] = OrderedDict()
 
     def record(self, item: Event | Gap) -> None:
-        """Keep the row of an event ``closed``. Of a gap, nothing is left to keep: the queue holds as many as are kept here."""
+        """Keep an event ``closed``. Of a gap, nothing is left to keep: the queue holds as many as are kept here."""
         if not isinstance(item, Event):
             return
-        row = cast(ClosedRow, item.row)
-        self._rows[row["id"]] = row
-        self._rows.move_to_end(row["id"])
-        while len(self._rows) > self._capacity:
-            self._rows.popitem(last=False)
+        number = item.subject or item.row["id"]
+        self._events[number] = item
+        self._events.move_to_end(number)
+        while len(self._events) > self._capacity:
+            self._events.popitem(last=False)
 
     def get(self, channel: int) -> ClosedRow | None:
         """The row of one channel; None when it is not known (any more)."""
-        return self._rows.get(channel)
+        event = self._events.get(channel)
+        return None if event is None else self._row(channel, event)
 
-    def latest(self, listener: str | None = None, cause: str | None = None) -> list[ClosedRow]:
+    async def latest(self, listener: str | None = None, cause: str | None = None) -> list[ClosedRow]:
         """The rows, latest first, of one listener and with one cause when these are given."""
-        return [
-            row
-            for row in reversed(self._rows.values())
-            if (listener is None or row["listener"] == listener) and (cause is None or row["cause"] == cause)
-        ]
+        chosen: list[ClosedRow] = []
+        for count, (channel, event) in enumerate(reversed(tuple(self._events.items())), 1):
+            row = self._row(channel, event)
+            if (listener is None or row["listener"] == listener) and (cause is None or row["cause"] == cause):
+                chosen.append(row)
+            if count % _SLICE == 0:
+                await asyncio.sleep(0)
+        return chosen
+
+    def _row(self, channel: int, event: Event) -> ClosedRow:
+        """A row that cannot be read fails who asked, and is kept no longer: it shall not fail everybody who asks."""
+        try:
+            return cast(ClosedRow, event.row)
+        except Exception:
+            self._events.pop(channel, None)
+            raise

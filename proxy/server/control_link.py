@@ -22,13 +22,12 @@ from proxy.relay.pair import Pair
 from proxy.relay.quotas import DemandWatcher, KeyDemand
 from proxy.relay.relay import Relay
 from proxy.relay.route import Route
-from proxy.server.closed import encode_closed
 from proxy.server.commands import Commands
 from proxy.server.link import HANDLER_PROCESS, Handover, LinkError, LinkReader, LinkWriter, receive_handover
 from proxy.server.messages import ClosedNotice, DemandNotice, EventRow, PartedNotice
-from proxy.server.pair_rows import closed_row, demand_row, refused_row
+from proxy.server.pair_rows import closed_line, demand_row, refused_line
 from proxy.server.protocol import event_notice
-from proxy.server.rows import ClosedRow, HandoverFailedRow
+from proxy.server.rows import HandoverFailedRow
 from proxy.server.settings import Settings
 
 __all__ = ["LINK_CLOSE_MS", "MAX_ROWS", "ControlLink"]
@@ -175,12 +174,9 @@ class ControlLink:
 
     def pair_closed(self, pair: Pair) -> None:
         """A pair is over: its row goes out with the next counts."""
-        self._queue_row(closed_row(pair, self._relay.pairs.wall_offset_ns), pair.opened_ns)
-        self.commands.pair_changed()
-
-    def _queue_row(self, row: ClosedRow, accepted_ns: int) -> None:
         if self._up:
-            self._closed.append(encode_closed(row, accepted_ns))
+            self._closed.append(closed_line(pair, self._relay.pairs.wall_offset_ns))
+        self.commands.pair_changed()
 
     # What control asks for.
 
@@ -279,9 +275,9 @@ class ControlLink:
     def _refuse(self, handover: Handover, route: Route, cause: Cause, detail: str) -> None:
         """A connection that cannot be taken over ends with its row, like every other."""
         number = self._relay.refuse(route, cause)
-        offset_ns = self._relay.pairs.wall_offset_ns
-        row = refused_row(number, route, handover.peer, handover.accepted_ns + offset_ns, self._selector.now_ns + offset_ns, cause, detail)
-        self._queue_row(row, handover.accepted_ns)
+        if self._up:
+            offset_ns = self._relay.pairs.wall_offset_ns
+            self._closed.append(refused_line(number, route, handover.peer, handover.accepted_ns, self._selector.now_ns, offset_ns, cause, detail))
 
     # When its sockets are waited for, and its end.
 

@@ -17,7 +17,6 @@ from proxy.cells import CellLayout, CellReader, create
 from proxy.config.model import MIB, ProxyConfig, TapConfig, TapRule, rules_to_wire, to_wire
 from proxy.handler.wire import WIRE, HandlerFacts, Hello, encode_closed, encode_hello
 from proxy.network.connection_id import format_connection_id
-from proxy.server.closed import decode_closed
 from proxy.server.link import HANDLER_PROCESS, Handover, LinkReader, encode, send_handover
 from proxy.server.loop import Loop
 from proxy.server.messages import StartMessage
@@ -25,6 +24,7 @@ from proxy.server.protocol import REPLIES, WIRE_VERSION, Request, read_notice, r
 from tests.fakes import fleet
 from tests.fakes.conformance import Kind
 from tests.fakes.processor import FakeProcessor
+from tests.fakes.rows import decode_line
 from tests.fakes.upstream import ScriptedUpstream, frame
 
 Row = dict[str, Any]
@@ -84,7 +84,7 @@ class Processor:
                 assert Request[Any]({"type": kind}, REPLIES.get(kind, {})).read(message) == message
                 self.answers[message["id"]] = message
             elif message["type"] == "closed":
-                self.closed += [decode_closed(line)[2] for line in message["rows"]]
+                self.closed += [decode_line(line) for line in message["rows"]]
             elif message["type"] != "failed":
                 self.notices.append(read_ready(message) if message["type"] == "ready" else read_notice(message))
             else:

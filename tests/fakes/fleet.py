@@ -56,6 +56,10 @@ class MemoryLog(RowLog):
     def write_encoded(self, event: str, text: str) -> None:
         self.write(event, **json.loads(text))
 
+    def write_lines(self, event: str, texts: Sequence[str]) -> None:
+        for text in texts:
+            self.write_encoded(event, text)
+
     def reserve(self) -> bool:
         return self.room
 

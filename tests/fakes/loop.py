@@ -20,7 +20,6 @@ from proxy.network.timer import Timer
 from proxy.relay.drain import Drain
 from proxy.relay.publisher import Publisher
 from proxy.relay.relay import Relay
-from proxy.server.closed import decode_closed
 from proxy.server.heap import Heap
 from proxy.server.link import Handover, LinkReader, encode, send_handover
 from proxy.server.loop import Loop, Watcher
@@ -29,6 +28,7 @@ from proxy.tap.rules import TapRules
 from proxy.tap.segment import SegmentFiles
 from proxy.tap.writer import TapWriter
 from tests.fakes.pools import pool_of
+from tests.fakes.rows import decode_line
 
 Message = dict[str, Any]
 
@@ -163,7 +163,7 @@ class LoopBench:
     def _keep(self, data: bytes) -> None:
         for message in self._reader.feed(data):
             if message["type"] == "closed":
-                self.read += [{"type": message["type"], "row": decode_closed(line)[2]} for line in message["rows"]]
+                self.read += [{"type": message["type"], "row": decode_line(line)} for line in message["rows"]]
             else:
                 self.read.append(message)
 

@@ -36,7 +36,6 @@ from typing import Any
 from proxy.cells import CellLayout, CellWriter, State
 from proxy.config.model import MAX_RECEIVE_SIZE, forwarding_of, from_wire, largest_whole, quotas_to_wire, rule_from_wire, whole_request
 from proxy.network.connection_id import ConnectionIds
-from proxy.server.closed import encode_closed
 from proxy.server.link import HANDLER_PROCESS, Handover, LinkReader, encode, receive_handover
 from proxy.server.messages import (
     AbortedReply,
@@ -63,6 +62,7 @@ from proxy.server.messages import (
 from proxy.server.protocol import WIRE_VERSION, change_fault, event_notice, read_command, read_start
 from proxy.server.rows import ClosedRow, EndpointDownRow, HandoverFailedRow, HolderRow, LostRow, OpenRow, TapRuleOffRow, TrafficRow
 from proxy.server.store_rows import StoresRow
+from tests.fakes.rows import line_of
 
 
 def numbers_of(row: StoresRow | None) -> dict[str, int]:
@@ -472,7 +472,7 @@ class FakeProcessor:
             lost=LostRow(bytes=0, request=0, response=0),
             mutes={},
         )
-        self.commands.sendall(encode(ClosedNotice(type="closed"), [encode_closed(row, handover.accepted_ns)]))
+        self.commands.sendall(encode(ClosedNotice(type="closed"), [line_of(row, handover.accepted_ns)]))
 
 
 def main() -> None:

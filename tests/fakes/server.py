@@ -11,10 +11,10 @@ from typing import Any
 
 from proxy.cells import CellLayout, CellReader, create
 from proxy.config.model import ProxyConfig, to_wire
-from proxy.server.closed import decode_closed
 from proxy.server.link import Handover, LinkReader, encode, send_handover
 from proxy.server.messages import StartMessage
 from proxy.server.protocol import WIRE_VERSION
+from tests.fakes.rows import decode_line
 
 Message = dict[str, Any]
 ROOT = Path(__file__).parents[2]
@@ -105,7 +105,7 @@ class ServerProcess:
         data = self.command.recv(1 << 16)
         for message in self.reader.feed(data):
             if message["type"] == "closed":
-                self.notices += [{"type": message["type"], "row": decode_closed(line)[2]} for line in message["rows"]]
+                self.notices += [{"type": message["type"], "row": decode_line(line)} for line in message["rows"]]
             elif message.get("id") is None:
                 self.notices.append(message)
             else:
