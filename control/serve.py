@@ -35,7 +35,8 @@ from control.fleet.slot import Slot
 from control.fleet.slot_cells import Life
 from control.fleet.supervisor import Supervisor
 from control.guard import Guard
-from control.intake.acceptor import Acceptor, Listening
+from control.intake.acceptor import Acceptor
+from control.intake.listening import Listening
 from control.intake.resolver import Names, Resolution, Resolver
 from control.logs import LibraryRows, RowLog
 from control.meters import Meters

@@ -23,7 +23,7 @@ from proxy.relay.quotas import DemandWatcher, KeyDemand
 from proxy.relay.relay import Relay
 from proxy.relay.route import Route
 from proxy.server.commands import Commands
-from proxy.server.link import HANDLER_PROCESS, Handover, LinkError, LinkReader, LinkWriter, receive_handover
+from proxy.server.link import HANDLER_PROCESS, MAX_TOGETHER, Handover, LinkError, LinkReader, LinkWriter, receive_handovers
 from proxy.server.messages import ClosedNotice, DemandNotice, EventRow, PartedNotice
 from proxy.server.pair_rows import closed_line, demand_row, refused_line
 from proxy.server.protocol import event_notice
@@ -209,15 +209,23 @@ class ControlLink:
     def on_handover(self) -> None:
         """Take over what waits, at most what the selector wants in one poll."""
         try:
-            while self._selector.register_budget > 0:
-                found = receive_handover(self._handover)
-                if found is None:
+            while self._selector.register_budget >= MAX_TOGETHER:
+                found = receive_handovers(self._handover)
+                if not found:
                     return
-                self._take_over(found[0], found[1])
+                for handover, descriptor in found:
+                    self._take_over_safely(handover, descriptor)
         except (EOFError, OSError):
             self._end()
         except LinkError as error:
             self.log("handover_failed", HandoverFailedRow(error=str(error)))
+
+    def _take_over_safely(self, handover: Handover, descriptor: int) -> None:
+        """What raises costs this connection: those that came with it are taken over."""
+        try:
+            self._take_over(handover, descriptor)
+        except Exception as error:
+            self._selector.faults.note("descriptor", error)
 
     def _take_over(self, handover: Handover, descriptor: int) -> None:
         if handover.listener == HANDLER_PROCESS:

@@ -21,7 +21,7 @@ from proxy.relay.drain import Drain
 from proxy.relay.publisher import Publisher
 from proxy.relay.relay import Relay
 from proxy.server.heap import Heap
-from proxy.server.link import Handover, LinkReader, encode, send_handover
+from proxy.server.link import Handover, LinkReader, encode, send_handovers
 from proxy.server.loop import Loop, Watcher
 from proxy.server.settings import Settings
 from proxy.tap.rules import TapRules
@@ -128,7 +128,7 @@ class LoopBench:
             client = socket.create_connection(server.getsockname())
             accepted, _ = server.accept()
         with accepted:
-            assert send_handover(self.handover, Handover(time.monotonic_ns(), accepted.family, "plain", "192.0.2.1:9"), accepted.fileno())
+            assert send_handovers(self.handover, [Handover(time.monotonic_ns(), accepted.family, "plain", "192.0.2.1:9")], [accepted.fileno()])
         client.settimeout(5)
         self.clients.append(client)
         return client

@@ -36,7 +36,7 @@ from typing import Any
 from proxy.cells import CellLayout, CellWriter, State
 from proxy.config.model import MAX_RECEIVE_SIZE, forwarding_of, from_wire, largest_whole, quotas_to_wire, rule_from_wire, whole_request
 from proxy.network.connection_id import ConnectionIds
-from proxy.server.link import HANDLER_PROCESS, Handover, LinkReader, encode, receive_handover
+from proxy.server.link import HANDLER_PROCESS, Handover, LinkReader, encode, receive_handovers
 from proxy.server.messages import (
     AbortedReply,
     BulkCommand,
@@ -380,12 +380,13 @@ class FakeProcessor:
 
     def take(self) -> None:
         try:
-            received = receive_handover(self.handover)
+            received = receive_handovers(self.handover)
         except EOFError:
             sys.exit(0)
-        if received is None:
-            return
-        handover, descriptor = received
+        for handover, descriptor in received:
+            self.take_over(handover, descriptor)
+
+    def take_over(self, handover: Handover, descriptor: int) -> None:
         self.first = self.first or handover.listener
         if handover.listener == HANDLER_PROCESS:
             self.take_handler(handover, descriptor)

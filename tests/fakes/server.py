@@ -11,7 +11,7 @@ from typing import Any
 
 from proxy.cells import CellLayout, CellReader, create
 from proxy.config.model import ProxyConfig, to_wire
-from proxy.server.link import Handover, LinkReader, encode, send_handover
+from proxy.server.link import Handover, LinkReader, encode, send_handovers
 from proxy.server.messages import StartMessage
 from proxy.server.protocol import WIRE_VERSION
 from tests.fakes.rows import decode_line
@@ -155,7 +155,7 @@ class ServerProcess:
     def give(self, accepted: socket.socket, listener: str, peer: str = "192.0.2.1:999") -> bool:
         """Hand a connection over; the caller closes its own end."""
         handover = Handover(time.monotonic_ns(), accepted.family, listener, peer)
-        return send_handover(self.handover, handover, accepted.fileno())
+        return send_handovers(self.handover, [handover], [accepted.fileno()])
 
     def wait(self, timeout_s: float = 6.0) -> int:
         return self.popen.wait(timeout_s)
