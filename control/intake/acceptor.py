@@ -16,7 +16,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from control.guard import Guard, Job
 from control.intake.admission import Admission
@@ -233,7 +233,7 @@ class Acceptor:
     def _accept_together(self, listening: Listening, held: "list[_Held]", most: int) -> Exception | None:
         """Accept at most so many, and add to ``held`` those that are let in; what ended that before so many were accepted."""
         name, family = listening.config.name, listening.family
-        accept = listening.sock._accept  # without the object that ``accept`` makes: of that, only the descriptor is wanted
+        accept = cast(Any, listening.sock)._accept  # without the object that ``accept`` makes around the descriptor, which alone is wanted
         for _ in range(most):
             try:
                 descriptor, sockaddr = accept()

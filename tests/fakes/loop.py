@@ -124,14 +124,19 @@ class LoopBench:
 
     def connect(self) -> socket.socket:
         """A client's socket whose other end waits for the loop to take it over."""
+        client, accepted = self.accepted()
+        with accepted:
+            assert send_handovers(self.handover, [Handover(time.monotonic_ns(), accepted.family, "plain", "192.0.2.1:9")], [accepted.fileno()])
+        return client
+
+    def accepted(self) -> tuple[socket.socket, socket.socket]:
+        """A client's socket, and its other end, which nobody has handed over."""
         with socket.create_server(("127.0.0.1", 0)) as server:
             client = socket.create_connection(server.getsockname())
             accepted, _ = server.accept()
-        with accepted:
-            assert send_handovers(self.handover, [Handover(time.monotonic_ns(), accepted.family, "plain", "192.0.2.1:9")], [accepted.fileno()])
         client.settimeout(5)
         self.clients.append(client)
-        return client
+        return client, accepted
 
     def send(self, *messages: Message) -> None:
         self.command.sendall(b"".join(encode(message) for message in messages))
