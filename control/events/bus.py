@@ -83,14 +83,14 @@ class Bus:
         if not lines:
             return
         failures: list[Exception] = []
-        texts = [line.text for line in lines]
+        texts = [text for _, text, _ in lines]
+        sizes = [len(text) for text in texts]
         with self._lock:
             now_ns = time.time_ns()
             first = self._newest + 1
             self._newest += len(lines)
-            events = [Event(sequence, now_ns, name, level, line.read, subject=line.subject) for sequence, line in enumerate(lines, first)]
-            for event, text in zip(events, texts, strict=True):
-                self._history.append(event, len(text))
+            events = [Event(sequence, now_ns, name, level, read, False, subject) for sequence, (subject, _, read) in enumerate(lines, first)]
+            self._history.extend(events, sizes)
             for subscriber in self._everybody:
                 try:
                     subscriber.offer_lines(events, texts)

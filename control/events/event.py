@@ -8,25 +8,17 @@ __all__ = ["Event", "Gap", "Line", "Row"]
 Row = dict[str, Any]
 
 
-class Line(NamedTuple):
-    """What happened, as the log writes it, with what reads it: most of what there is much of, nobody else wants to know.
-
-    Attributes:
-        subject: see ``Event``.
-        text: the fields, at least one, as a JSON object.
-        read: gives the row, its name under ``event``; is not called again once it has, and may raise.
-    """
-
-    subject: int
-    text: str
-    read: Callable[[], Row]
+Line = tuple[int, str, Callable[[], Row]]
+"""What happened, for who wants no more than to log it: the subject (see ``Event``), the fields as a JSON object of at least one, and what reads the
+row, its name under ``event``; that is not called again once it has, and may raise. A plain tuple: there are thousands a second.
+"""
 
 
 class Event:
     """Something that happened.
 
     Args:
-        row: or what reads it, as ``Line.read``.
+        row: or what reads it, as in ``Line``.
 
     Attributes:
         sequence: 1 for the first of this process, then one more for each.

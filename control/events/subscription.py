@@ -66,8 +66,7 @@ class Subscription(Subscriber):
     def offer_lines(self, events: Sequence[Event], lines: Sequence[str]) -> None:
         """See ``Subscriber``: one waking for all of them."""
         if not self._names or events[0].name in self._names:
-            for event, line in zip(events, lines, strict=True):
-                self._backlog.append(event, len(line))
+            self._backlog.extend(events, [len(line) for line in lines])
             self._wake()
 
     def end(self) -> None:

@@ -15,7 +15,7 @@ from control.fleet.desired_state import DesiredState
 from control.fleet.processor import Given, Processor
 from control.intake.acceptor import Acceptor
 from proxy.network.connection_id import format_connection_id
-from proxy.server.closed import ClosedLine, decode_closed, split_closed
+from proxy.server.closed import decode_closed, split_closed
 
 __all__ = ["Connections"]
 
@@ -79,21 +79,22 @@ class Connections:
         told: list[Line] = []
         for line in lines:
             try:
-                told.append(self._unbook(processor, split_closed(line)))
+                accepted_ns, number, text = split_closed(line)
+                read = functools.partial(_read_closed, number, text)
+                self._unbook(processor, accepted_ns, read)
+                told.append((number, text, read))
             except Exception as error:
                 failed(error)
         self._events.publish_lines("closed", told)
 
-    def _unbook(self, processor: Processor, line: ClosedLine) -> Line:
-        read = functools.partial(_read_closed, line.number, line.text)
-        given = processor.open.get(line.accepted_ns)
+    def _unbook(self, processor: Processor, accepted_ns: int, read: Callable[[], Row]) -> None:
+        given = processor.open.get(accepted_ns)
         if given is None:  # the acceptor's thread has handed it over, and has not come to saying so
             row = read()
             self._acceptor.gave_back(row["listener"], row["peer"])
         else:
             self._acceptor.gave_back(given.handover.listener, given.handover.peer)
-        processor.unbook(line.accepted_ns)
-        return Line(line.number, line.text, read)
+        processor.unbook(accepted_ns)
 
     def _lost(self, processor: Processor, given: Given) -> None:
         name = given.handover.listener

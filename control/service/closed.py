@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Final, cast
 
 from control.events import Event, Gap
@@ -16,16 +17,27 @@ _SLICE: Final = 64
 
 
 class ClosedChannels:
-    """A bounded memory of closed rows, by channel id; the oldest goes first. A row is read when somebody asks for it. Belongs to the event loop."""
+    """A bounded memory of closed rows, by channel id; the oldest goes first. Belongs to the event loop.
 
-    def __init__(self, capacity: int = CAPACITY) -> None:
+    What closed waits in the queue, and its row is not read, until somebody asks: thousands may close a second, and nobody ask all day.
+
+    Args:
+        take: gives the events ``closed`` that came since it was called last; its queue holds ``capacity``.
+        capacity: rows that are kept.
+    """
+
+    def __init__(self, take: Callable[[], list[Event | Gap]], capacity: int = CAPACITY) -> None:
+        self._take = take
         self._capacity = capacity
         self._events: OrderedDict[int, Event] = OrderedDict()
 
-    def record(self, item: Event | Gap) -> None:
-        """Keep an event ``closed``. Of a gap, nothing is left to keep: the queue holds as many as are kept here."""
-        if not isinstance(item, Event):
-            return
+    def _catch_up(self) -> None:
+        """Of a gap, nothing is left to keep: what came behind it takes its place."""
+        for item in self._take():
+            if isinstance(item, Event):
+                self._record(item)
+
+    def _record(self, item: Event) -> None:
         number = item.subject or item.row["id"]
         self._events[number] = item
         self._events.move_to_end(number)
@@ -34,11 +46,13 @@ class ClosedChannels:
 
     def get(self, channel: int) -> ClosedRow | None:
         """The row of one channel; None when it is not known (any more)."""
+        self._catch_up()
         event = self._events.get(channel)
         return None if event is None else self._row(channel, event)
 
     async def latest(self, listener: str | None = None, cause: str | None = None) -> list[ClosedRow]:
         """The rows, latest first, of one listener and with one cause when these are given."""
+        self._catch_up()
         chosen: list[ClosedRow] = []
         for count, (channel, event) in enumerate(reversed(tuple(self._events.items())), 1):
             row = self._row(channel, event)

@@ -4,38 +4,26 @@ A processor writes the lines (``pair_rows``).
 """
 
 import json
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 
 from proxy.server.link import LinkError
 from proxy.server.rows import ClosedRow
 from proxy.server.shape import shape_of
 
-__all__ = ["ClosedLine", "decode_closed", "split_closed"]
+__all__ = ["decode_closed", "split_closed"]
 
 _SHAPE: Final = shape_of(ClosedRow)
 _from_json: Final = json.JSONDecoder().raw_decode
 _SPACE: Final = " "
 
 
-class ClosedLine(NamedTuple):
-    """A line, before anybody reads the row.
-
-    Attributes:
-        accepted_ns: when the connection was accepted, which names it to control.
-        number: its id.
-        text: the row as the log prints it, where the id is text.
+def split_closed(line: str) -> tuple[int, int, str]:
+    """What a line consists of: when the connection was accepted, which names it to control, its id, and the row as the log prints it, where the id is
+    text. Raises LinkError: it is none.
     """
-
-    accepted_ns: int
-    number: int
-    text: str
-
-
-def split_closed(line: str) -> ClosedLine:
-    """What a line consists of. Raises LinkError: it is none."""
     try:
         accepted_ns, number, text = line.split(_SPACE, 2)
-        found = ClosedLine(int(accepted_ns), int(number), text)
+        found = (int(accepted_ns), int(number), text)
     except ValueError as error:
         raise LinkError(f"a closed row cannot be read: {error}") from error
     if not text.startswith('{"') or not text.endswith("}"):

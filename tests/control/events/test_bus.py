@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from control.errors import FailedPreconditionError
-from control.events import Bus, Event, Gap, Line, Row, Subscriber, Subscription
+from control.events import Bus, Event, Gap, Row, Subscriber, Subscription
 from control.logs import RowLog
 
 THREADS = 8
@@ -238,7 +238,7 @@ def test_events_that_happened_together_have_numbers_in_their_order_and_are_read_
         return {"event": "closed", "id": number}
 
     bus.publish({"event": "audit"})
-    bus.publish_lines("closed", [Line(number, f'{{"id": {number}}}', functools.partial(reader, number)) for number in (7, 8, 9)])
+    bus.publish_lines("closed", [(number, f'{{"id": {number}}}', functools.partial(reader, number)) for number in (7, 8, 9)])
     bus.publish_lines("closed", [])
     bus.publish({"event": "audit"})
     assert (numbers(everything), numbers(others), bus.newest) == ([1, 2, 3, 4, 5], [1, 5], 5)
@@ -256,6 +256,6 @@ def test_a_subscriber_that_raises_on_one_of_several_costs_nobody_else_any() -> N
     first, raising, last = Listed(), Listed(2), Listed()
     bus, failures = bus_of(first, raising, last)
     subscription = bus.subscribe()
-    bus.publish_lines("closed", [Line(number, "{}", dict) for number in (1, 2, 3)])
+    bus.publish_lines("closed", [(number, "{}", dict) for number in (1, 2, 3)])
     assert [[sequence for sequence, _, _ in item.offered] for item in (first, last)] == [[1, 2, 3]] * 2
     assert (numbers(subscription), [str(failure) for failure in failures]) == ([1, 2, 3], ["no 2"])
