@@ -27,12 +27,13 @@ from control.logs import RowLog
 from control.meters import Meters
 from proxy.cells import ACCEPT_ERRORS
 from proxy.config.address import format_peer
-from proxy.config.limits import UNLIMITED_NODE, LimitsConfig, LimitsInForce, limits_in_force
+from proxy.config.limits import UNLIMITED_NODE, LimitsConfig, LimitsInForce, client_key, limits_in_force
 from proxy.server.link import MAX_TOGETHER, Handover, send_handovers
 
 __all__ = ["Acceptor", "Handed", "Target"]
 
 _ACCEPTS_PER_EVENT: Final = 64
+_IPV4: Final = int(socket.AF_INET)
 _WAIT_S: Final = 0.05
 _BEAT_S: Final = 1.0
 STANDS_S: Final = 5.0
@@ -240,8 +241,13 @@ class Acceptor:
             except OSError as error:
                 return error
             try:
-                peer = format_peer(family, sockaddr)
-                refusal = self._admission.admit(name, peer)
+                if family == _IPV4:
+                    key = sockaddr[0]
+                    peer = f"{key}:{sockaddr[1]}"
+                else:
+                    peer = format_peer(family, sockaddr)
+                    key = client_key(peer)
+                refusal = self._admission.admit(name, peer, key)
             except Exception as error:  # our bug: it costs this connection
                 close_descriptor(descriptor)
                 return error

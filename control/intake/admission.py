@@ -118,10 +118,11 @@ class Admission:
         """How many connections of a listener may be accepted before it is asked again whether it has to wait, and others have their turn."""
         return 1 if self._quotas.limited(listener) else most
 
-    def admit(self, listener: str, peer: str) -> Refusal | None:
-        """Count a connection, until it has ended or is taken back, unless its address may not have it: why not, and it is to be refused."""
+    def admit(self, listener: str, peer: str, key: str) -> Refusal | None:
+        """Count a connection, until it has ended or is taken back, unless its address, by its ``client_key``, may not have it: why not, and it is to
+        be refused.
+        """
         now_ns = self._clock()
-        key = client_key(peer)
         refusal = self._quotas.judge(key, now_ns)
         if refusal is None:
             self._quotas.take(listener, key, now_ns)

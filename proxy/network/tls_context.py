@@ -25,7 +25,7 @@ VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 TICKETS: Final = 1
-"""After a full handshake of TLS 1.3. OpenSSL's default is 2, each costs a fifteenth of the handshake, and whoever uses one gets another in its place."""
+"""After a full handshake of TLS 1.3. OpenSSL's default is 2; each costs a fifteenth of the handshake, and whoever uses one gets another for it."""
 
 Files = Mapping[str, bytes]
 

@@ -197,14 +197,17 @@ def _tls_text(channel: Channel | None) -> str:
 
 
 def _mutes_text(client: Channel | None) -> str:
+    text = ""
     if client is None or client.mutes.count == 0:
-        return ""
-    pieces: list[str] = []
-    for index, (cause, _) in enumerate(mute.CAUSES):
+        return text
+    index: i64 = 0
+    while index < mute.CAUSE_COUNT:
         count, lasted_ns = client.mutes.of(index)
         if count != 0:
-            pieces.append(f'"{cause}": {{"count": {count}, "ns": {lasted_ns}}}')
-    return ", ".join(pieces)
+            piece = f'"{mute.CAUSES[index][0]}": {{"count": {count}, "ns": {lasted_ns}}}'
+            text = f"{text}, {piece}" if text else piece
+        index += 1
+    return text
 
 
 def holder_row(pair: Pair, channel: Channel, kind: str, size: i64, wall_offset_ns: i64) -> HolderRow:
