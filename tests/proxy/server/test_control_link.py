@@ -178,7 +178,7 @@ def test_connections_of_one_message_are_taken_over_each_by_itself() -> None:
         assert told == {("handover_failed", "no listener"), ("internal_error", "OverflowErr")}
 
 
-@pytest.mark.parametrize("together", [1, MAX_TOGETHER])
+@pytest.mark.parametrize("together", [1, MAX_TOGETHER - 3, MAX_TOGETHER])
 def test_no_more_connections_are_taken_over_in_one_poll_than_the_selector_wants(together: int) -> None:
     with LoopBench() as bench:
         pairs = [bench.accepted() for _ in range(3 * MAX_REGISTERED)]
