@@ -14,7 +14,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from control.events import Event, Subscriber
@@ -37,6 +37,14 @@ class _Encoded(NamedTuple):
     event: str
     text: str
     kept: bool = False
+
+
+class _Lines(NamedTuple):
+    """Rows of level info that happened together."""
+
+    time: float
+    event: str
+    texts: Sequence[str]
 
 
 @functools.lru_cache(maxsize=1)
@@ -68,7 +76,8 @@ class RowLog(Subscriber):
         self._descriptor = descriptor
         self._capacity = capacity
         self._places = places
-        self._queue: queue.SimpleQueue[dict[str, Any] | _Encoded | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[dict[str, Any] | _Encoded | _Lines | None] = queue.SimpleQueue()
+        self._together = 0  # rows that wait with others, which count for one in the queue
         self._lock = threading.Lock()
         self._told = 0
         self._taken = 0
@@ -87,6 +96,23 @@ class RowLog(Subscriber):
         if self._has_room():
             self._queue.put(_Encoded(time.time(), event, text))
 
+    def write_lines(self, event: str, texts: Sequence[str]) -> None:
+        """Queue rows as ``write_encoded`` does, in their order, with one time."""
+        with self._lock:
+            room = max(self._capacity - self._queue.qsize() - self._together, 0)
+            kept = texts[:room]
+            self.dropped += len(texts) - len(kept)
+            self._together += max(len(kept) - 1, 0)
+        if kept:
+            self._queue.put(_Lines(time.time(), event, kept))
+
+    def offer_lines(self, events: Sequence[Event], lines: Sequence[str]) -> None:
+        """Queue the rows of events that happened together. See ``Subscriber``."""
+        if events[0].level == "info":
+            self.write_lines(events[0].name, lines)
+        else:
+            super().offer_lines(events, lines)
+
     def offer(self, event: Event, line: dict[str, Any] | str, size: int) -> None:
         """Queue the row of an event, at the place that was taken for it if one was. See ``Subscriber``."""
         if isinstance(line, str):
@@ -97,7 +123,7 @@ class RowLog(Subscriber):
             self.write(event.name, level=event.level, **line)
 
     def _has_room(self) -> bool:
-        if self._queue.qsize() < self._capacity:
+        if self._queue.qsize() + self._together < self._capacity:
             return True
         with self._lock:
             self.dropped += 1
@@ -128,7 +154,7 @@ class RowLog(Subscriber):
         """Write what waits, for at most ``timeout`` seconds; stderr says how much was lost."""
         self._queue.put(None)
         self._thread.join(timeout)
-        left = self._queue.qsize() - 1 if self._thread.is_alive() else 0
+        left = self._queue.qsize() + self._together - 1 if self._thread.is_alive() else 0
         if left > 0 or self._taken:
             self._say(f"{max(left, self._taken)} rows were not written, {self._taken} of them about changes")
 
@@ -151,6 +177,9 @@ class RowLog(Subscriber):
             size += len(lines[-1])
             if isinstance(row, _Encoded) and row.kept:
                 kept, kept_bytes = kept + 1, kept_bytes + len(row.text)
+            elif isinstance(row, _Lines):
+                with self._lock:
+                    self._together -= len(row.texts) - 1
             if size >= _BATCH_BYTES:
                 break
             try:
@@ -166,21 +195,25 @@ class RowLog(Subscriber):
             time.sleep(_PAUSE_S)
         return row is not None
 
-    def _line(self, row: dict[str, Any] | _Encoded) -> bytes:
+    def _line(self, row: dict[str, Any] | _Encoded | _Lines) -> bytes:
         try:
             return self._encode(row)
         except Exception as error:  # it costs this row, and a row says so
             self.on_failure(error)
-            event = row.event if isinstance(row, _Encoded) else str(row["event"])
+            event = str(row["event"]) if isinstance(row, dict) else row.event
             failed = {"time": _moment(int(time.time() * 1000)), "level": "error", "event": "row_failed", "row": event, "error": repr(error)}
             return _json(failed).encode("utf-8", "replace") + b"\n"
 
-    def _encode(self, row: dict[str, Any] | _Encoded) -> bytes:
+    def _encode(self, row: dict[str, Any] | _Encoded | _Lines) -> bytes:
+        """One line, or several."""
         dropped, self._told = self.dropped - self._told, self.dropped
-        if isinstance(row, _Encoded):
+        if not isinstance(row, dict):
             said = f'"rows_dropped": {dropped}, ' if dropped else ""
-            line = f'{{"time": "{_moment(int(row.time * 1000))}", "level": "info", "event": "{row.event}", {said}{row.text[1:]}\n'
-            return line.encode("utf-8", "replace")
+            head = f'{{"time": "{_moment(int(row.time * 1000))}", "level": "info", "event": "{row.event}", '
+            if isinstance(row, _Encoded):
+                return f"{head}{said}{row.text[1:]}\n".encode("utf-8", "replace")
+            joint = f"\n{head}"
+            return f"{head}{said}{joint.join([text[1:] for text in row.texts])}\n".encode("utf-8", "replace")
         row["time"] = _moment(int(row["time"] * 1000))
         if dropped:
             row["rows_dropped"] = dropped

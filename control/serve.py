@@ -35,7 +35,8 @@ from control.fleet.slot import Slot
 from control.fleet.slot_cells import Life
 from control.fleet.supervisor import Supervisor
 from control.guard import Guard
-from control.intake.acceptor import Acceptor, Listening
+from control.intake.acceptor import Acceptor
+from control.intake.listening import Listening
 from control.intake.resolver import Names, Resolution, Resolver
 from control.logs import LibraryRows, RowLog
 from control.meters import Meters
@@ -62,6 +63,8 @@ SWITCH_INTERVAL_S: Final = 0.0001
 """How long the acceptor waits for the interpreter, at each of its system calls, while the loop's thread is busy: with 0.5 ms, a list of all
 channels made a new connection wait several times as long as with this.
 """
+GC_THRESHOLD: Final = 20_000
+"""Objects between two looks for cycles: a few thousand connections. What a connection leaves behind is no cycle."""
 SERVICE_GRACE_MS: Final = 500
 
 
@@ -238,6 +241,7 @@ class Proxy:
         build = steering.build
         gc.collect()
         gc.freeze()
+        gc.set_threshold(GC_THRESHOLD, 20, 20)
         self._log.write(
             "serving",
             listeners={name: listening.address for name, listening in acceptor.listeners.items()},

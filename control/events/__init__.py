@@ -12,8 +12,8 @@ away for a moment goes on behind the last number that it saw.
 
 from control.events.backlog import MAX_BYTES, MAX_EVENTS
 from control.events.bus import Bus
-from control.events.event import Event, Gap, Row
+from control.events.event import Event, Gap, Line, Row
 from control.events.subscriber import Subscriber
 from control.events.subscription import Subscription
 
-__all__ = ["MAX_BYTES", "MAX_EVENTS", "Bus", "Event", "Gap", "Row", "Subscriber", "Subscription"]
+__all__ = ["MAX_BYTES", "MAX_EVENTS", "Bus", "Event", "Gap", "Line", "Row", "Subscriber", "Subscription"]

@@ -1,7 +1,7 @@
 """A queue of events with a bound: when it is full the oldest goes, and the queue says so to whoever takes from it."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from control.events.event import Event, Gap
@@ -45,6 +45,15 @@ class Backlog:
         """Put an event at the end; ``size`` is what its row has as JSON, in bytes."""
         self._events.append((event, size))
         self._bytes += size
+        self._trim()
+
+    def extend(self, events: Sequence[Event], sizes: Sequence[int]) -> None:
+        """Put events at the end, as ``append`` does one after the other."""
+        self._events.extend(zip(events, sizes, strict=True))
+        self._bytes += sum(sizes)
+        self._trim()
+
+    def _trim(self) -> None:
         while len(self._events) > self._max_events or (self._bytes > self._max_bytes and len(self._events) > 1):
             self._last_dropped = self._popleft().sequence
             if not self._dropped:

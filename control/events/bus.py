@@ -7,7 +7,7 @@ from typing import Final
 
 from control.errors import FailedPreconditionError
 from control.events.backlog import MAX_BYTES, MAX_EVENTS, Backlog
-from control.events.event import Event, Row
+from control.events.event import Event, Line, Row
 from control.events.subscriber import Subscriber
 from control.events.subscription import Subscription
 
@@ -77,6 +77,27 @@ class Bus:
         for failure in failures:
             self._on_failure(failure)
         return event.sequence
+
+    def publish_lines(self, name: str, lines: Sequence[Line], *, level: str = "info") -> None:
+        """Tell everybody of events of one name that happened together, in their order; nobody reads a row who does not ask for it."""
+        if not lines:
+            return
+        failures: list[Exception] = []
+        texts = [text for _, text, _ in lines]
+        sizes = [len(text) for text in texts]
+        with self._lock:
+            now_ns = time.time_ns()
+            first = self._newest + 1
+            self._newest += len(lines)
+            events = [Event(sequence, now_ns, name, level, read, False, subject) for sequence, (subject, _, read) in enumerate(lines, first)]
+            self._history.extend(events, sizes)
+            for subscriber in self._everybody:
+                try:
+                    subscriber.offer_lines(events, texts)
+                except Exception as error:
+                    failures.append(error)
+        for failure in failures:
+            self._on_failure(failure)
 
     def subscribe(
         self, names: Collection[str] = (), after: int | None = None, *, max_events: int = MAX_EVENTS, max_bytes: int = MAX_BYTES

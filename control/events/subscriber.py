@@ -1,6 +1,7 @@
 """What the bus gives its events to."""
 
 import abc
+from collections.abc import Sequence
 
 from control.events.event import Event, Row
 
@@ -18,3 +19,8 @@ class Subscriber(abc.ABC):
             line: the fields that the log writes of it, or their JSON text.
             size: about how long that text is, in bytes.
         """
+
+    def offer_lines(self, events: Sequence[Event], lines: Sequence[str]) -> None:
+        """Take events of one name and level that happened together, with their lines as JSON text; otherwise as ``offer``, one after the other."""
+        for event, line in zip(events, lines, strict=True):
+            self.offer(event, line, len(line))

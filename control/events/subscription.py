@@ -11,7 +11,7 @@ number that it saw, and needs no snapshot as long as the bus still keeps what ca
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from control.events.backlog import Backlog
@@ -21,7 +21,7 @@ from control.events.subscriber import Subscriber
 __all__ = ["Subscription"]
 
 _SLICE: Final = 64
-"""Events that a handler gets in one turn of the loop: others have theirs in between."""
+"""About how many events a handler gets in one turn of the loop: others have theirs in between."""
 
 
 class Subscription(Subscriber):
@@ -63,6 +63,12 @@ class Subscription(Subscriber):
             self._backlog.append(event, size)
             self._wake()
 
+    def offer_lines(self, events: Sequence[Event], lines: Sequence[str]) -> None:
+        """See ``Subscriber``: one waking for all of them."""
+        if not self._names or events[0].name in self._names:
+            self._backlog.extend(events, [len(line) for line in lines])
+            self._wake()
+
     def end(self) -> None:
         """Nothing more comes; what waits can be taken. The bus' lock is held."""
         self._ended = True
@@ -80,6 +86,13 @@ class Subscription(Subscriber):
         taken: list[Event | Gap] = []
         with self._lock:
             while (item := self._backlog.pop()) is not None:
+                taken.append(item)
+        return taken
+
+    def _take_slice(self) -> list[Event | Gap]:
+        taken: list[Event | Gap] = []
+        with self._lock:
+            while len(taken) < _SLICE and (item := self._backlog.pop()) is not None:
                 taken.append(item)
         return taken
 
@@ -106,14 +119,14 @@ class Subscription(Subscriber):
 
     async def each(self, handle: Callable[[Event | Gap], None]) -> None:
         """Give a handler everything until the end. It must not block; what it raises costs it that event, and is told."""
-        handled = 0
         async for item in self:
-            try:
-                handle(item)
-            except Exception as error:
-                self._on_failure(error)
-            handled += 1
-            if handled % _SLICE == 0:
+            more = self._take_slice()
+            for one in (item, *more):
+                try:
+                    handle(one)
+                except Exception as error:
+                    self._on_failure(error)
+            if len(more) == _SLICE:
                 await asyncio.sleep(0)
 
     def _wake(self) -> None:

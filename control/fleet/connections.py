@@ -5,17 +5,23 @@ already, and the end of the processor that got it. Whoever takes something off t
 (``count_handed``), and a processor that ended stays known by its token until the next one ends in its slot.
 """
 
+import functools
 import itertools
+from collections.abc import Callable, Sequence
 
-from control.events import Bus, Row
+from control.events import Bus, Line, Row
 from control.fleet.casualties import casualty_row
 from control.fleet.desired_state import DesiredState
 from control.fleet.processor import Given, Processor
 from control.intake.acceptor import Acceptor
 from proxy.network.connection_id import format_connection_id
-from proxy.server.closed import decode_closed
+from proxy.server.closed import decode_closed, split_closed
 
 __all__ = ["Connections"]
+
+
+def _read_closed(number: int, text: str) -> Row:
+    return {"event": "closed", **decode_closed(number, text)}
 
 
 class Connections:
@@ -67,12 +73,28 @@ class Connections:
             if processor not in self._tokens:
                 self._lost(processor, given)
 
-    def closed(self, processor: Processor, line: str) -> None:
-        """A processor reports one closed, with its row (``proxy.server.closed.encode_closed``)."""
-        accepted_ns, text, row = decode_closed(line)
-        self._acceptor.gave_back(row["listener"], row["peer"])
+    def closed(self, processor: Processor, lines: Sequence[str], failed: Callable[[Exception], None]) -> None:
+        """A processor reports some closed, with their rows (``proxy.server.closed``). ``failed`` is told of those that cannot be read."""
+        self.count_handed()
+        told: list[Line] = []
+        for line in lines:
+            try:
+                accepted_ns, number, text = split_closed(line)
+                read = functools.partial(_read_closed, number, text)
+                self._unbook(processor, accepted_ns, read)
+                told.append((number, text, read))
+            except Exception as error:
+                failed(error)
+        self._events.publish_lines("closed", told)
+
+    def _unbook(self, processor: Processor, accepted_ns: int, read: Callable[[], Row]) -> None:
+        given = processor.open.get(accepted_ns)
+        if given is None:  # the acceptor's thread has handed it over, and has not come to saying so
+            row = read()
+            self._acceptor.gave_back(row["listener"], row["peer"])
+        else:
+            self._acceptor.gave_back(given.handover.listener, given.handover.peer)
         processor.unbook(accepted_ns)
-        self._events.publish({"event": "closed", **row}, line=text)
 
     def _lost(self, processor: Processor, given: Given) -> None:
         name = given.handover.listener

@@ -45,6 +45,7 @@ class Processor(Child):
         self.modules: dict[str, str] = {}
         self.open: dict[int, Given | None] = {}
         self._given = 0
+        self._first_id = make_connection_id(slot, generation & (1 << GENERATION_BITS) - 1, 0)
         super().__init__(slot, generation, hiring, {"--cells-fd": cells.descriptor}, lambda message: on_notice(self, message))
 
     async def start(self, message: StartMessage) -> None:
@@ -63,8 +64,7 @@ class Processor(Child):
     def book(self, handover: Handover) -> Given:
         """Book a connection that was handed over. The n-th has the counter n in its id: the processor counts them in the same order."""
         self._given = self._given + 1 & (1 << COUNTER_BITS) - 1
-        number = make_connection_id(self.slot, self.generation & (1 << GENERATION_BITS) - 1, self._given)
-        given = Given(handover, number)
+        given = Given(handover, self._first_id + self._given)
         if self.open.setdefault(handover.accepted_ns, given) is None:
             del self.open[handover.accepted_ns]
         return given

@@ -33,7 +33,7 @@ from control.logs import RowLog
 from control.meters import Meters
 from control.plane import RETIRED, ProcessorStatus, Row
 from proxy.cells import CellLayout, CellReader
-from proxy.server.messages import Change, ClosedNotice, PartedNotice
+from proxy.server.messages import Change, PartedNotice
 from proxy.server.protocol import NOTICES, Message, drain_request, read_notice
 
 if TYPE_CHECKING:
@@ -282,7 +282,7 @@ class Supervisor:
             return
         notice = read_notice(message)
         if notice["type"] == "closed":
-            self._take_closed(processor, notice)
+            self.connections.closed(processor, notice.get("rows", ()), lambda error: self._guard.failed("slot", error))
         elif notice["type"] == "log":
             fields = {"slot": processor.slot, **notice["fields"]}
             row = {"event": notice["event"], "generation": processor.generation, **fields}
@@ -298,14 +298,6 @@ class Supervisor:
             slot = self.slots[processor.slot]
             if slot.drained is not None and not slot.drained.done():
                 slot.drained.set_result(notice["open"])
-
-    def _take_closed(self, processor: Processor, notice: ClosedNotice) -> None:
-        self.connections.count_handed()
-        for line in notice.get("rows", ()):
-            try:
-                self.connections.closed(processor, line)
-            except Exception as error:
-                self._guard.failed("slot", error)
 
     # --- changes ---------------------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from control.fleet.child import Child
 from control.fleet.place import Backoff
-from proxy.server.link import HANDLER_PROCESS, Handover, send_handover
+from proxy.server.link import HANDLER_PROCESS, Handover, send_handovers
 
 __all__ = ["Rejoined", "Wiring"]
 
@@ -80,7 +80,7 @@ class _Wire:
             while self._ends:
                 child, peer, end = self._ends[0]
                 handover = Handover(self.number, int(socket.AF_UNIX), HANDLER_PROCESS, f"{peer.slot}.{peer.generation}")
-                if not send_handover(child.handover, handover, end.fileno()):
+                if not send_handovers(child.handover, [handover], [end.fileno()]):
                     return False
                 end.close()
                 del self._ends[0]

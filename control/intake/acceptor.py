@@ -1,10 +1,10 @@
 """The listening sockets, on a thread of its own with its own epoll; it shares no lock with the event loop or gRPC.
 
-An accepted connection goes to the processors in turn, one message with its descriptor each. A processor whose queue is full is passed over;
-when all are full (or none runs) the acceptor waits with that one connection in its hand, meters the time, and the kernel's backlog holds the
-rest. Which connections quotas let in is ``admission``'s: a listener that has to wait is not asked for any, and the others go on. Whatever goes wrong
-with one connection costs that connection: the thread goes on, and liveness sees when it does not. Counts have one writer each: ``handed`` this
-thread, ``closed`` the event loop; a listener's open connections are their difference.
+Accepted connections go to the processors in turn; those that come together and go to the same one, a few at most, go in one message with their
+descriptors. A processor whose queue is full is passed over; when all are full (or none runs) the acceptor waits with those few in its hand, meters
+the time, and the kernel's backlog holds the rest. Which connections quotas let in is ``admission``'s: a listener that has to wait is not asked for
+any, and the others go on. Whatever goes wrong with one connection costs that connection: the thread goes on, and liveness sees when it does not.
+Counts have one writer each: ``handed`` this thread, ``closed`` the event loop; a listener's open connections are their difference.
 """
 
 import collections
@@ -13,28 +13,27 @@ import errno
 import os
 import select
 import socket
-import stat
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
-from control.errors import StartError
 from control.guard import Guard, Job
 from control.intake.admission import Admission
+from control.intake.listening import Listening
+from control.intake.parked import close_descriptor
 from control.intake.quotas import ConnectionQuotas
 from control.logs import RowLog
 from control.meters import Meters
 from proxy.cells import ACCEPT_ERRORS
-from proxy.config.address import Address, format_peer, format_sockaddr, parse_address
+from proxy.config.address import format_peer
 from proxy.config.limits import UNLIMITED_NODE, LimitsConfig, LimitsInForce, client_key, limits_in_force
-from proxy.config.model import ListenerConfig, SocketConfig
-from proxy.network.socket_options import set_socket_options
-from proxy.server.link import Handover, send_handover
+from proxy.server.link import MAX_TOGETHER, Handover, send_handovers
 
-__all__ = ["Acceptor", "Handed", "Listening", "Target"]
+__all__ = ["Acceptor", "Handed", "Target"]
 
 _ACCEPTS_PER_EVENT: Final = 64
+_IPV4: Final = int(socket.AF_INET)
 _WAIT_S: Final = 0.05
 _BEAT_S: Final = 1.0
 STANDS_S: Final = 5.0
@@ -79,113 +78,11 @@ class Handed(NamedTuple):
     handover: Handover
 
 
-class Listening:
-    """One bound listener.
+class _Held(NamedTuple):
+    """An accepted connection that no processor has yet."""
 
-    Attributes:
-        config: as configured.
-        address: the bound one, as text, port 0 resolved.
-        handed: connections given to processors (written by the acceptor's thread).
-        closed: of those, the ones that ended (written by the event loop).
-    """
-
-    def __init__(self, config: ListenerConfig) -> None:
-        self.config = config
-        self._parsed = parse_address(config.address, port_zero=True)
-        self.sock = _bind(config.name, self._parsed, config.socket)
-        self.family = int(self.sock.family)
-        self.address = format_sockaddr(self.family, self.sock.getsockname())
-        self.accepting = False
-        self.handed = 0
-        self.closed = 0
-
-    @property
-    def open(self) -> int:
-        """Connections open now."""
-        return max(0, self.handed - self.closed)
-
-    def listen(self) -> None:
-        """Let clients connect. Raises StartError."""
-        try:
-            self.sock.listen(self.config.backlog)
-        except OSError as error:
-            raise _bind_error(self.config.name, self.address, error) from error
-        self.accepting = True
-
-    def close(self) -> None:
-        """Refuse clients from now on; a Unix socket's file goes."""
-        if self.sock.fileno() < 0:
-            return
-        self.accepting = False
-        self.sock.close()
-        if self._parsed.kind == "unix":
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._parsed.host)
-
-
-def _bind_error(name: str, address: str, error: OSError) -> StartError:
-    return StartError(
-        f"listener {name} cannot bind {address}: {error.strerror or error}", reason="LISTENER_ADDRESS_UNUSABLE", listener=name, address=address
-    )
-
-
-def _bind(name: str, address: Address, options: SocketConfig) -> socket.socket:
-    if address.kind == "unix":
-        return _bind_unix(name, address)
-    try:
-        family, _, _, _, sockaddr = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    except OSError as error:
-        raise _bind_error(name, str(address), error) from error
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # of what is accepted, too: once here instead of for each connection
-        set_socket_options(sock, options)  # likewise
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        sock.setblocking(False)
-        sock.bind(sockaddr)
-    except OSError as error:
-        sock.close()
-        raise _bind_error(name, str(address), error) from error
-    return sock
-
-
-def _bind_unix(name: str, address: Address) -> socket.socket:
-    path = address.host
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        _remove_stale(name, path)
-        sock.setblocking(False)
-        sock.bind(path)
-    except OSError as error:
-        sock.close()
-        raise _bind_error(name, str(address), error) from error
-    except StartError:
-        sock.close()
-        raise
-    return sock
-
-
-def _remove_stale(name: str, path: str) -> None:
-    """Remove a socket that nobody listens on any more; anything else that lies there stays and is an error."""
-    try:
-        mode = os.lstat(path).st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
-        raise FileExistsError(errno.EEXIST, "a file that is no socket lies there")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
-        try:
-            probe.connect(path)
-        except ConnectionRefusedError:
-            os.unlink(path)
-            return
-        except BlockingIOError:
-            pass
-    raise StartError(f"listener {name}: another process listens on {path}", reason="LISTENER_ADDRESS_IN_USE", listener=name, address=f"unix:{path}")
+    handover: Handover
+    descriptor: int
 
 
 class Acceptor:
@@ -322,28 +219,59 @@ class Acceptor:
         if self._admission.waits(name):
             self._epoll.modify(listening.sock.fileno(), 0)
             return
+        held: list[_Held] = []
+        try:
+            while most > 0:
+                failure = self._accept_together(listening, held, min(most, MAX_TOGETHER))
+                if not self._hand_over(listening, held):
+                    return
+                if failure is not None and not self._accept_failed(listening, failure):
+                    return
+                most -= MAX_TOGETHER
+        finally:
+            self._drop(held)
+
+    def _accept_together(self, listening: Listening, held: "list[_Held]", most: int) -> Exception | None:
+        """Accept at most so many, and add to ``held`` those that are let in; what ended that before so many were accepted."""
+        name, family = listening.config.name, listening.family
+        accept = cast(Any, listening.sock)._accept  # without the object that ``accept`` makes around the descriptor, which alone is wanted
         for _ in range(most):
             try:
-                connection, sockaddr = listening.sock.accept()
-            except (BlockingIOError, InterruptedError):
-                return
+                descriptor, sockaddr = accept()
             except OSError as error:
-                if self._accept_failed(listening, error):
-                    continue
-                return
-            with connection:
-                peer = format_peer(listening.family, sockaddr)
-                key = client_key(peer)
-                if self._admission.refuses(name, connection, peer, key):
-                    continue
-                if not self._hand_over(listening, connection, peer, key):
-                    self._reject(listening, peer)
-                    return
+                return error
+            try:
+                if family == _IPV4:
+                    key = sockaddr[0]
+                    peer = f"{key}:{sockaddr[1]}"
+                else:
+                    peer = format_peer(family, sockaddr)
+                    key = client_key(peer)
+                refusal = self._admission.admit(name, peer, key)
+            except Exception as error:  # our bug: it costs this connection
+                close_descriptor(descriptor)
+                return error
+            if refusal is None:
+                self._accepted_ns = max(time.monotonic_ns(), self._accepted_ns + 1)
+                held.append(_Held(Handover(self._accepted_ns, family, name, peer), descriptor))
+            else:
+                self._admission.refuse(descriptor, refusal)
+        return None
 
-    def _accept_failed(self, listening: Listening, error: OSError) -> bool:
-        """Whether the next connection may be tried at once. Otherwise the one at the head of the backlog is still there: without the pause, a
-        shortage of descriptors, or a rule that forbids accepting, would keep the thread busy with it.
+    def _drop(self, held: "list[_Held]") -> None:
+        """Close those that no processor got."""
+        for item in held:
+            close_descriptor(item.descriptor)
+            self._admission.take_back(item.handover.listener, item.handover.peer)
+
+    def _accept_failed(self, listening: Listening, error: Exception) -> bool:
+        """Whether the next connection may be tried at once; not when none waits. Otherwise the one at the head of the backlog is still there: without
+        the pause, a shortage of descriptors, or a rule that forbids accepting, would keep the thread busy with it.
         """
+        if isinstance(error, (BlockingIOError, InterruptedError)):
+            return False
+        if not isinstance(error, OSError):
+            raise error
         name = errno.errorcode.get(error.errno or 0, "")
         self._meters.add("accept.errors", listening.config.name, name if name in ACCEPT_ERRORS else "other")
         if error.errno in _GONE:
@@ -363,35 +291,45 @@ class Acceptor:
         self._meters.add("connection.rejected", name, "draining")
         self._log.write("rejected", level="warning", listener=name, peer=peer, reason="draining", cause="drained")
 
-    def _hand_over(self, listening: Listening, connection: socket.socket, peer: str, key: str) -> bool:
-        self._accepted_ns = max(time.monotonic_ns(), self._accepted_ns + 1)
-        handover = Handover(self._accepted_ns, listening.family, listening.config.name, peer)
-        while not self._stopping:
-            token, error = self._offer(handover, connection.fileno())
-            if token:
-                listening.handed += 1
-                self._admission.take(handover.listener, key)
-                self.handed.append(Handed(token, handover))
-                return True
-            self._wait_for_room(handover.listener, error)
-        return False
+    def _hand_over(self, listening: Listening, held: "list[_Held]") -> bool:
+        """Give all to processors. Those that are given leave ``held``; False: not all are, because the thread is to stop."""
+        while held and not self._stopping:
+            error = self._offer(listening, held)
+            if held:
+                self._wait_for_room(listening.config.name, error)
+        for item in held:
+            self._reject(listening, item.handover.peer)
+        return not held
 
-    def _offer(self, handover: Handover, descriptor: int) -> tuple[int, OSError | None]:
-        """Try every processor once, the next in turn first; the token of the one that took it, or 0 and the error of one that did not just wait."""
+    def _offer(self, listening: Listening, held: "list[_Held]") -> OSError | None:
+        """Give each to the next processor in turn: what is for one in one message, or to one after it when that does not take it. Those that are
+        given leave ``held``; the error of a processor that did not just wait.
+        """
         targets = self._targets
+        count = len(targets)
+        parts = [held[first::count] for first in range(min(count, len(held)))]
+        turn = self._turn
         failure = None
-        for offset in range(len(targets)):
-            index = (self._turn + offset) % len(targets)
-            target = targets[index]
-            try:
-                taken = send_handover(target.sock, handover, descriptor)
-            except OSError as error:
-                failure = error
-                continue
-            if taken:
-                self._turn = index + 1
-                return target.token, None
-        return 0, failure
+        for first, part in enumerate(parts):
+            for offset in range(count):
+                target = targets[(turn + first + offset) % count]
+                try:
+                    taken = send_handovers(target.sock, [item.handover for item in part], [item.descriptor for item in part])
+                except OSError as error:
+                    failure = error
+                    continue
+                if taken:
+                    self._given(listening, target, part, held)
+                    break
+        return failure
+
+    def _given(self, listening: Listening, target: Target, part: "list[_Held]", held: "list[_Held]") -> None:
+        self._turn += len(part)
+        listening.handed += len(part)
+        for item in part:
+            held.remove(item)
+            self.handed.append(Handed(target.token, item.handover))
+            close_descriptor(item.descriptor)
 
     def _wait_for_room(self, listener: str, error: OSError | None) -> None:
         """Wait until a queue has room, the processors change, or a moment has passed.

@@ -5,11 +5,10 @@ there is room for one. All of it belongs to the acceptor's thread but what says 
 """
 
 import collections
-import socket
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from control.intake.parked import Parked
+from control.intake.parked import Parked, close_descriptor
 from control.intake.quotas import ConnectionQuotas, Refusal, Wait
 from control.logs import RowLog
 from control.meters import Meters
@@ -119,22 +118,26 @@ class Admission:
         """How many connections of a listener may be accepted before it is asked again whether it has to wait, and others have their turn."""
         return 1 if self._quotas.limited(listener) else most
 
-    def refuses(self, listener: str, connection: socket.socket, peer: str, key: str) -> bool:
-        """Whether a connection's address, by its ``client_key``, may not have it; then it is closed, now or later."""
+    def admit(self, listener: str, peer: str, key: str) -> Refusal | None:
+        """Count a connection, until it has ended or is taken back, unless its address, by its ``client_key``, may not have it: why not, and it is to
+        be refused.
+        """
         now_ns = self._clock()
         refusal = self._quotas.judge(key, now_ns)
         if refusal is None:
-            return False
-        self._refused(listener, peer, refusal)
-        if refusal.delay_ns and self.parked.add(connection.fileno(), now_ns + refusal.delay_ns):
-            connection.detach()
+            self._quotas.take(listener, key, now_ns)
         else:
-            connection.close()
-        return True
+            self._refused(listener, peer, refusal)
+        return refusal
 
-    def take(self, listener: str, key: str) -> None:
-        """A processor has a connection of an address."""
-        self._quotas.take(listener, key, self._clock())
+    def refuse(self, descriptor: int, refusal: Refusal) -> None:
+        """Close a connection, now or later."""
+        if not refusal.delay_ns or not self.parked.add(descriptor, self._clock() + refusal.delay_ns):
+            close_descriptor(descriptor)
+
+    def take_back(self, listener: str, peer: str) -> None:
+        """A connection that was let in got no processor."""
+        self._quotas.give_back(listener, client_key(peer), self._clock())
 
     def close(self) -> None:
         """Close what is parked, and tell what is untold."""

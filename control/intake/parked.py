@@ -3,12 +3,11 @@
 A heap with the nearest end first, bounded: each takes a descriptor. Nothing is read from them, and no processor sees them.
 """
 
-import contextlib
 import heapq
 import os
 from typing import Final
 
-__all__ = ["MAX_PARKED", "Parked"]
+__all__ = ["MAX_PARKED", "Parked", "close_descriptor"]
 
 MAX_PARKED: Final = 1_000
 
@@ -38,14 +37,17 @@ class Parked:
     def close_due(self, now_ns: int) -> None:
         """Close those whose time has come."""
         while self._heap and self._heap[0][0] <= now_ns:
-            _close(heapq.heappop(self._heap)[1])
+            close_descriptor(heapq.heappop(self._heap)[1])
 
     def close(self) -> None:
         """Close all."""
         while self._heap:
-            _close(self._heap.pop()[1])
+            close_descriptor(self._heap.pop()[1])
 
 
-def _close(descriptor: int) -> None:
-    with contextlib.suppress(OSError):  # the kernel may report what became of the connection; the descriptor is gone all the same
+def close_descriptor(descriptor: int) -> None:
+    """Close one."""
+    try:
         os.close(descriptor)
+    except OSError:  # the kernel may report what became of the connection; the descriptor is gone all the same
+        return

@@ -59,7 +59,7 @@ class Channels(ChannelServiceServicer):
             raise InvalidArgumentError([Violation("cause", f"{request.cause} is no Cause")])
         if request.listener and all(item.name != request.listener for item in self._plane.config.listeners):
             raise NotFoundError("listener", request.listener)
-        rows = self._closed.latest(request.listener or None, cause_name(request.cause))
+        rows = await self._closed.latest(request.listener or None, cause_name(request.cause))
         chosen, token = paging.page([(str(row["id"]), row) for row in rows], request.page_size, request.page_token)
         response = pb2.ListClosedChannelsResponse(next_page_token=token)
         await _fill(response, chosen)

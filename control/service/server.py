@@ -103,12 +103,10 @@ async def start(plane: ControlPlane, config: ProxyConfig, observe: CallObserver 
     Raises:
         StartError: another instance serves the socket, or an address cannot be bound.
     """
-    closed = ClosedChannels()
     subscription = plane.subscribe(("closed",))
+    closed = ClosedChannels(subscription.take)
     with contextlib.ExitStack() as stack:
         stack.callback(subscription.close)
-        following = asyncio.create_task(subscription.each(closed.record))
-        stack.callback(following.cancel)
         path = _socket_path(config.admin.address)
         stack.callback(_lock(path))
         server = _api_server(plane, closed, observe)

@@ -21,7 +21,7 @@ from proxy.handler.processor import Processor
 from proxy.handler.reporter import Reporter
 from proxy.handler.wire import WIRE, Hello, encode_hello
 from proxy.server.handler_messages import HandlerFacts, HandlerReadyMessage
-from proxy.server.link import HANDLER_PROCESS, Handover, LinkError, receive_handover
+from proxy.server.link import HANDLER_PROCESS, Handover, LinkError, receive_handovers
 from proxy.server.messages import FailedMessage, PartedNotice
 from proxy.server.protocol import WIRE_VERSION, event_notice
 from proxy.server.rows import HandlerRaisedRow, HandoverFailedRow, InternalErrorRow
@@ -144,25 +144,28 @@ class Runtime:
         """Take what control hands over: sockets to processors."""
         while True:
             try:
-                received = receive_handover(self._handover)
+                received = receive_handovers(self._handover)
             except (EOFError, OSError):  # the command socket says so, too
                 self._loop.remove_reader(self._handover.fileno())
                 return
             except LinkError as error:
                 self._tell_error("hand-over", error)
                 return
-            if received is None:
+            if not received:
                 return
-            handover, descriptor = received
-            if descriptor < 0 or handover.listener != HANDLER_PROCESS:
-                if descriptor >= 0:
-                    os.close(descriptor)
-                lost = "its descriptor was lost" if descriptor < 0 else f"it is for {handover.listener}"
-                self._reporter.tell(event_notice("handover_failed", HandoverFailedRow(error=f"the socket to processor {handover.peer}: {lost}")))
-                if descriptor < 0:
-                    self._tell_parted(handover, lost)
-                continue
-            self._begin(socket.socket(fileno=descriptor), handover)
+            for handover, descriptor in received:
+                self._take(handover, descriptor)
+
+    def _take(self, handover: Handover, descriptor: int) -> None:
+        if descriptor < 0 or handover.listener != HANDLER_PROCESS:
+            if descriptor >= 0:
+                os.close(descriptor)
+            lost = "its descriptor was lost" if descriptor < 0 else f"it is for {handover.listener}"
+            self._reporter.tell(event_notice("handover_failed", HandoverFailedRow(error=f"the socket to processor {handover.peer}: {lost}")))
+            if descriptor < 0:
+                self._tell_parted(handover, lost)
+            return
+        self._begin(socket.socket(fileno=descriptor), handover)
 
     def _begin(self, sock: socket.socket, handover: Handover) -> None:
         def broken(processor: Processor, error: Exception) -> None:

@@ -90,6 +90,10 @@ class MuteSet:
                 first = since
         return first
 
+    def of(self, index: i64) -> tuple[i64, i64]:
+        """How often the cause at a position was set, and for how long in ns, without the time since it is set now."""
+        return (i64(0), i64(0)) if len(self._counts) == 0 else (self._counts[index], self._lasted_ns[index])
+
     def summary(self) -> dict[str, dict[str, int]]:
         """How often each cause was set, and for how long in ns, without the time of those that are set now."""
         if len(self._counts) == 0:

@@ -35,6 +35,7 @@ from proxy.clock import Clock
 from proxy.errors import ConnectError
 from proxy.network.channel import Channel
 from proxy.network.channel_sink import ChannelSink
+from proxy.network.connection_socket import open_socket
 from proxy.network.event_loop import EventLoop, PolledChannel
 from proxy.network.fd_handler import FdHandler
 from proxy.network.memory_pool import MemoryPool
@@ -52,6 +53,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Selector"]
 
+AF_UNIX: Final = int(socket.AF_UNIX)
+IPPROTO_TCP: Final = int(socket.IPPROTO_TCP)
+TCP_NODELAY: Final = int(socket.TCP_NODELAY)
 MAX_EVENTS: Final = 256  # handled between two looks at timers, handshakes and closed channels
 MAX_REGISTERED: Final = 20  # new sockets for each poll
 HANDSHAKE_BUDGET_NS: Final = 2_000_000
@@ -112,7 +116,7 @@ class Selector(EventLoop):
         from a later part of this poll or from the next one.
         """
         sock.setblocking(False)
-        if options.socket is not None and sock.family == socket.AF_UNIX:
+        if options.socket is not None and sock.family == AF_UNIX:
             set_socket_options(sock, options.socket)
         self.register_budget -= 1
         return self.adopt(sock, self._transport(sock, options), channel_id, options, sink, peer=peer)
@@ -131,10 +135,10 @@ class Selector(EventLoop):
         Raises:
             OSError: there is no socket to be had, none of this family, or the address is not one of it.
         """
-        sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        sock = open_socket(family)
         try:
-            if family != socket.AF_UNIX:
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if family != AF_UNIX:
+                sock.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
             if options.socket is not None:
                 set_socket_options(sock, options.socket)
             code = sock.connect_ex(address)  # type: ignore[arg-type]

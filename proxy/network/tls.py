@@ -12,7 +12,7 @@ Theory of operation
 - *A write that fails* before the peer has proved that it took us: what it said before it went is looked for first. In TLS 1.3 a client learns only
   with its first read that its certificate was refused, and may be writing by then.
 - *Ends.* close-notify ends one direction, as FIN does; the other goes on. FIN without close-notify is an end too, but ``clean_end`` is
-  then False. ``unwrap`` says close-notify, but it also reads: it is called only when nothing is waiting to be read.
+  then False. ``shutdown`` says close-notify, but it also reads: it is called only when nothing is waiting to be read.
 - A server has no SSL object before the first record came: a silent connection is cheap, and bytes that are not TLS never reach OpenSSL. Where the
   client's host decides which certificate it meets, or its protocols whether it is talked to, not before its first message is whole (``tls_hello``).
 - Renegotiation is refused by the context (``tls_context``).
@@ -21,7 +21,7 @@ Theory of operation
 import socket
 import ssl
 import sys
-from typing import Final
+from typing import Any, Final
 
 from mypy_extensions import i64
 
@@ -65,7 +65,7 @@ class TlsTransport(TlsWire):
         self._settings: Final = settings
         self._peer: Final = "client" if settings.server_side else "upstream"
         self._context: ssl.SSLContext = settings.context
-        self._object: ssl.SSLObject | None = None
+        self._object: Any = None
         self._state: TlsState = NEW
         self._hello: HelloReader | None = None  # of a client's first message, while it is not whole
         self._ahead: bytes = b""  # what was read before it was asked for
@@ -176,7 +176,7 @@ class TlsTransport(TlsWire):
             self._failure = failure
             self._advance(TlsEvent.FAIL)
 
-    def _ensure_object(self) -> ssl.SSLObject:
+    def _ensure_object(self) -> Any:
         if self._object is None:
             try:
                 self._object = self._bios.wrap(self._settings, self._context)
@@ -220,7 +220,7 @@ class TlsTransport(TlsWire):
         tls = self._object
         assert tls is not None, "an identity needs a finished handshake"
         cipher = tls.cipher()
-        certificate = tls.getpeercert(binary_form=True)
+        certificate = tls.getpeercert(True)
         is_verified = certificate is not None and self._context.verify_mode is not ssl.CERT_NONE
         subject = subject_of(certificate) if certificate is not None and is_verified else None
         # The words are few, and OpenSSL's module makes new ones for each connection.
@@ -273,7 +273,7 @@ class TlsTransport(TlsWire):
             self._ahead = self.read(RECORD) or b""
         return self._ahead[:size]
 
-    def _decrypt(self, tls: ssl.SSLObject, data: bytes, size: i64) -> bytes:
+    def _decrypt(self, tls: Any, data: bytes, size: i64) -> bytes:
         """At most ``size`` bytes of what OpenSSL holds, of what is held here, and of ``data``."""
         pieces: list[bytes] = []
         bios = self._bios
@@ -295,7 +295,7 @@ class TlsTransport(TlsWire):
             self._say(written)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def _read_records(self, tls: ssl.SSLObject, size: i64, pieces: list[bytes]) -> None:
+    def _read_records(self, tls: Any, size: i64, pieces: list[bytes]) -> None:
         """Decrypt until ``size`` bytes are there, or OpenSSL has nothing left, which it is not asked for: it would raise."""
         bios = self._bios
         while size > 0:
@@ -405,13 +405,13 @@ class TlsTransport(TlsWire):
             return False
         return self._say(self._notify(tls))
 
-    def _notify(self, tls: ssl.SSLObject) -> bytes:
+    def _notify(self, tls: Any) -> bytes:
         """Our close-notify, to be sent."""
         self._said_notify = True
         bios = self._bios
         bios.lend()
         try:
-            tls.unwrap()
+            tls.shutdown()
             self._notified = True
         except ssl.SSLWantReadError:
             pass  # said; the peer has not

@@ -14,7 +14,7 @@ buffer behind it.
 """
 
 import ssl
-from typing import Final
+from typing import Any, Final
 
 from proxy.network.options import TlsSettings
 from proxy.network.run import Buffer
@@ -30,14 +30,16 @@ class BioPair:
         self._outgoing: Final = ssl.MemoryBIO()
         self._lent: bool = False
 
-    def wrap(self, settings: TlsSettings, context: ssl.SSLContext) -> ssl.SSLObject:
-        """An SSL object over the pair; of a listener that has several contexts, with this one.
+    def wrap(self, settings: TlsSettings, context: ssl.SSLContext) -> Any:
+        """An SSL object over the pair; of a listener that has several contexts, with this one. It is the one that ``ssl.SSLObject`` is around: that
+        passes each call on by a call of Python's, and does nothing else (but for ``unwrap``, which is ``shutdown`` here).
 
         Raises:
             ssl.SSLError, ValueError: OpenSSL does not want the settings.
         """
         name = None if settings.server_side else settings.server_name
-        return context.wrap_bio(self._incoming, self._outgoing, server_side=settings.server_side, server_hostname=name)
+        outer: Any = context.wrap_bio(self._incoming, self._outgoing, server_side=settings.server_side, server_hostname=name)
+        return outer._sslobj
 
     def lend(self) -> None:
         """Before the calls of one connection."""

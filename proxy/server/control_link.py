@@ -1,7 +1,7 @@
 """A processor's end of the link: what control asks for, the connections it hands over, and what it is told.
 
 ``link`` is the codec. Here are the sockets, and when they are waited for. What must be told is queued (``reply``) and written once a turn of the
-loop (``flush``); closed rows are collected, and queued as often as the counts are published (``queue_closed``).
+loop (``flush``); closed rows are collected for a few milliseconds, and go before whatever else must be told.
 
 A link whose replies do not drain stops being read, and so does the hand-over: closed notices are never dropped, so no more may arise.
 """
@@ -16,19 +16,19 @@ from typing import Final
 from mypy_extensions import i64
 
 from proxy.cause import Cause
+from proxy.network.connection_socket import adopt_socket
 from proxy.network.fd_handler import FdHandler
 from proxy.network.selector import Selector
 from proxy.relay.pair import Pair
 from proxy.relay.quotas import DemandWatcher, KeyDemand
 from proxy.relay.relay import Relay
 from proxy.relay.route import Route
-from proxy.server.closed import encode_closed
 from proxy.server.commands import Commands
-from proxy.server.link import HANDLER_PROCESS, Handover, LinkError, LinkReader, LinkWriter, receive_handover
+from proxy.server.link import HANDLER_PROCESS, MAX_TOGETHER, Handover, LinkError, LinkReader, LinkWriter, receive_handovers
 from proxy.server.messages import ClosedNotice, DemandNotice, EventRow, PartedNotice
-from proxy.server.pair_rows import closed_row, demand_row, refused_row
+from proxy.server.pair_rows import closed_line, demand_row, refused_line
 from proxy.server.protocol import event_notice
-from proxy.server.rows import ClosedRow, HandoverFailedRow
+from proxy.server.rows import HandoverFailedRow
 from proxy.server.settings import Settings
 
 __all__ = ["LINK_CLOSE_MS", "MAX_ROWS", "ControlLink"]
@@ -37,6 +37,7 @@ READ_BYTES: Final = 65536
 MAX_REPLY_BYTES: Final = 1 << 20
 MAX_JOBS: Final = 64
 MAX_ROWS: Final = 128  # closed rows in one message
+CLOSED_WAIT_NS: Final = 4_000_000  # for others, of the first of them
 LINK_CLOSE_MS: Final = 1_000
 READABLE: Final = select.EPOLLIN
 WRITABLE: Final = select.EPOLLOUT
@@ -115,6 +116,7 @@ class ControlLink:
         self.working: bool = False
         self.replied: bool = False
         self._closed: Final[list[str]] = []
+        self._closed_ns: i64 = 0  # when the first of them closed
         self._interest: int = 0
         self._up: bool = True
         self._handing: bool = False
@@ -133,8 +135,22 @@ class ControlLink:
             self.writer.queue(message)
             self.replied = True
 
+    def queue_due(self, now_ns: i64, timeout_ms: i64) -> i64:
+        """Send the closed rows if they are many, or have waited: a message and a wake-up of control for each would cost more than they.
+
+        Returns:
+            How long the next poll may wait, in ms, when it might have waited for ``timeout_ms``.
+        """
+        if not self._closed:
+            return timeout_ms
+        left_ns = self._closed_ns + CLOSED_WAIT_NS - now_ns
+        if left_ns <= 0 or len(self._closed) >= MAX_ROWS:
+            self.queue_closed()
+            return timeout_ms
+        return min(timeout_ms, (left_ns + 999_999) // 1_000_000)
+
     def queue_closed(self) -> None:
-        """Send the closed rows: as often as the counts are published, since a message and a wake-up of control for each would cost more than they."""
+        """Send the closed rows now."""
         rows = self._closed
         while rows:
             self.writer.queue(ClosedNotice(type="closed"), rows[:MAX_ROWS])
@@ -174,13 +190,15 @@ class ControlLink:
             self.reply(DemandNotice(type="demand", demands=[demand_row(each) for each in demands]))
 
     def pair_closed(self, pair: Pair) -> None:
-        """A pair is over: its row goes out with the next counts."""
-        self._queue_row(closed_row(pair, self._relay.pairs.wall_offset_ns), pair.opened_ns)
+        """A pair is over: its row goes out soon (``queue_due``)."""
+        if self._up:
+            self._collect(closed_line(pair, self._relay.pairs.wall_offset_ns))
         self.commands.pair_changed()
 
-    def _queue_row(self, row: ClosedRow, accepted_ns: int) -> None:
-        if self._up:
-            self._closed.append(encode_closed(row, accepted_ns))
+    def _collect(self, line: str) -> None:
+        if not self._closed:
+            self._closed_ns = self._selector.now_ns
+        self._closed.append(line)
 
     # What control asks for.
 
@@ -213,15 +231,23 @@ class ControlLink:
     def on_handover(self) -> None:
         """Take over what waits, at most what the selector wants in one poll."""
         try:
-            while self._selector.register_budget > 0:
-                found = receive_handover(self._handover)
-                if found is None:
+            while self._selector.register_budget >= MAX_TOGETHER:
+                found = receive_handovers(self._handover)
+                if not found:
                     return
-                self._take_over(found[0], found[1])
+                for handover, descriptor in found:
+                    self._take_over_safely(handover, descriptor)
         except (EOFError, OSError):
             self._end()
         except LinkError as error:
             self.log("handover_failed", HandoverFailedRow(error=str(error)))
+
+    def _take_over_safely(self, handover: Handover, descriptor: int) -> None:
+        """What raises costs this connection: those that came with it are taken over."""
+        try:
+            self._take_over(handover, descriptor)
+        except Exception as error:
+            self._selector.faults.note("descriptor", error)
 
     def _take_over(self, handover: Handover, descriptor: int) -> None:
         if handover.listener == HANDLER_PROCESS:
@@ -238,7 +264,7 @@ class ControlLink:
             return
         sock = None
         try:
-            sock = socket.socket(handover.family, socket.SOCK_STREAM, 0, descriptor)  # said, so that nobody asks the system
+            sock = adopt_socket(handover.family, descriptor)
             self._relay.take_over(sock, route, handover.peer, handover.accepted_ns)
         except OSError as error:
             if sock is None:
@@ -279,9 +305,9 @@ class ControlLink:
     def _refuse(self, handover: Handover, route: Route, cause: Cause, detail: str) -> None:
         """A connection that cannot be taken over ends with its row, like every other."""
         number = self._relay.refuse(route, cause)
-        offset_ns = self._relay.pairs.wall_offset_ns
-        row = refused_row(number, route, handover.peer, handover.accepted_ns + offset_ns, self._selector.now_ns + offset_ns, cause, detail)
-        self._queue_row(row, handover.accepted_ns)
+        if self._up:
+            offset_ns = self._relay.pairs.wall_offset_ns
+            self._collect(refused_line(number, route, handover.peer, handover.accepted_ns, self._selector.now_ns, offset_ns, cause, detail))
 
     # When its sockets are waited for, and its end.
 

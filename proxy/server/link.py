@@ -1,7 +1,7 @@
 """The link between control and one processor: two Unix sockets, one codec, used by both sides.
 
-Hand-over (SOCK_SEQPACKET): one message is one accepted connection, a line of words and exactly one descriptor (SCM_RIGHTS). It must be read
-with ``recvmsg``; a plain ``recv`` drops descriptors without a word.
+Hand-over (SOCK_SEQPACKET): one message is some accepted connections, a line of words and one descriptor (SCM_RIGHTS) each. It must be read with
+``recvmsg``; a plain ``recv`` drops descriptors without a word.
 
 Commands (SOCK_STREAM): frames of a big-endian u32 length, then a UTF-8 JSON object with the key ``type``, and ``id`` where an answer is
 expected. Neither end ever blocks: what a socket refuses waits in ``LinkWriter``. A message is never dropped once ``send`` took it; a
@@ -21,13 +21,14 @@ from typing import Any, Final, NamedTuple
 __all__ = [
     "HANDLER_PROCESS",
     "MAX_FRAME",
+    "MAX_TOGETHER",
     "Handover",
     "LinkError",
     "LinkReader",
     "LinkWriter",
     "encode",
-    "receive_handover",
-    "send_handover",
+    "receive_handovers",
+    "send_handovers",
 ]
 
 Message = dict[str, Any]
@@ -35,9 +36,16 @@ Message = dict[str, Any]
 MAX_FRAME: Final = 64 * 1024 * 1024
 """Bytes of one JSON body; a longer one means that the stream is out of step."""
 _HEADER: Final = 4
-_HANDOVER_SIZE: Final = 4096
+MAX_TOGETHER: Final = 10
+"""Connections in one message."""
+_HANDOVER_SIZE: Final = MAX_TOGETHER * 1024
+"""A line is shorter: a Unix socket's name, escaped, has 432 characters at most."""
 _DESCRIPTOR_SIZE: Final = array("i").itemsize
-_DESCRIPTOR_SPACE: Final = socket.CMSG_SPACE(4 * _DESCRIPTOR_SIZE)
+_DESCRIPTOR_SPACE: Final = socket.CMSG_SPACE((MAX_TOGETHER + 1) * _DESCRIPTOR_SIZE)
+SOL_SOCKET: Final = int(socket.SOL_SOCKET)  # these four as plain numbers: what is done with an enumeration's is a Python call
+SCM_RIGHTS: Final = int(socket.SCM_RIGHTS)
+MSG_TRUNC: Final = int(socket.MSG_TRUNC)
+MSG_CMSG_CLOEXEC: Final = int(socket.MSG_CMSG_CLOEXEC)
 
 
 class LinkError(Exception):
@@ -174,48 +182,53 @@ class Handover(NamedTuple):
     peer: str
 
 
-def send_handover(sock: socket.socket, handover: Handover, descriptor: int) -> bool:
-    """Passes one connection on; the caller closes its own descriptor after True. False: the queue is full, try the next processor.
+def send_handovers(sock: socket.socket, handovers: Sequence[Handover], descriptors: Sequence[int]) -> bool:
+    """Passes connections on, all or none: 1 to ``MAX_TOGETHER``, each with its descriptor. The caller closes its own ones after True. False: the
+    queue is full, try the next processor.
 
     Raises:
         OSError: the processor is gone.
     """
-    accepted_ns, family, listener, peer = handover
-    body = f"{accepted_ns} {family} {listener} {peer}".encode()  # a listener's name has no space
+    lines = [f"{accepted_ns} {family} {listener} {peer}" for accepted_ns, family, listener, peer in handovers]  # a listener's name has no space
     try:
-        sock.sendmsg((body,), ((socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", (descriptor,))),))
+        sock.sendmsg((_LINE.join(lines).encode(),), ((SOL_SOCKET, SCM_RIGHTS, array("i", descriptors)),))
     except (BlockingIOError, InterruptedError):
         return False
     return True
 
 
-def receive_handover(sock: socket.socket) -> tuple[Handover, int] | None:
-    """The next connection and its descriptor, which now belongs to the caller.
+def receive_handovers(sock: socket.socket) -> list[tuple[Handover, int]]:
+    """The next connections that came together, each with its descriptor, which now belongs to the caller.
 
     Returns:
-        None when nothing waits. The descriptor is -1 when it was lost on the way, because this process may not have more of them.
+        Nothing when none waits. A descriptor is -1 when it was lost on the way, because this process may not have more of them.
 
     Raises:
         EOFError: control closed the socket.
-        LinkError: a message that is cut off, not ours, or with more descriptors than one; those it had are closed.
+        LinkError: a message that is cut off, not ours, or with more descriptors than connections; those it had are closed.
     """
     try:
-        body, ancillary, flags, _ = sock.recvmsg(_HANDOVER_SIZE, _DESCRIPTOR_SPACE, socket.MSG_CMSG_CLOEXEC)
+        body, ancillary, flags, _ = sock.recvmsg(_HANDOVER_SIZE, _DESCRIPTOR_SPACE, MSG_CMSG_CLOEXEC)
     except (BlockingIOError, InterruptedError):
-        return None
+        return []
     descriptors = array("i")
     for level, kind, data in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+        if level == SOL_SOCKET and kind == SCM_RIGHTS:
             descriptors.frombytes(data[: len(data) - len(data) % _DESCRIPTOR_SIZE])
     if not body and not descriptors:
         raise EOFError("control closed the hand-over socket")
     try:
-        if flags & socket.MSG_TRUNC or len(descriptors) > 1:
-            raise LinkError(f"a hand-over with {len(descriptors)} descriptors and flags {flags:#x}")
-        accepted_ns, family, listener, peer = body.decode().split(_SPACE, 3)
-        handover = Handover(int(accepted_ns), int(family), listener, peer)
+        handovers = [_read_handover(line) for line in body.decode().split(_LINE)]
+        if flags & MSG_TRUNC or len(descriptors) > len(handovers):
+            raise LinkError(f"a hand-over of {len(handovers)} connections with {len(descriptors)} descriptors and flags {flags:#x}")
     except (LinkError, ValueError) as error:
         for descriptor in descriptors:
             os.close(descriptor)
         raise LinkError(f"a hand-over that cannot be read: {error}") from error
-    return handover, descriptors[0] if descriptors else -1
+    lost = len(handovers) - len(descriptors)  # the last ones
+    return list(zip(handovers, [*descriptors, *[-1] * lost], strict=True))
+
+
+def _read_handover(line: str) -> Handover:
+    accepted_ns, family, listener, peer = line.split(_SPACE, 3)
+    return Handover(int(accepted_ns), int(family), listener, peer)

@@ -260,9 +260,9 @@ class Loop:
             timeout_ms = self._look_at_tap(self._tap, now_ns, timeout_ms)
         if now_ns - self._published_ns >= PUBLISH_NS:
             self._publish(now_ns)
-            link.queue_closed()
         else:
             timeout_ms = min(timeout_ms, 1)
+        timeout_ms = link.queue_due(now_ns, timeout_ms)
         if link.replied:
             link.flush()
         return timeout_ms

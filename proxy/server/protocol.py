@@ -93,7 +93,7 @@ __all__ = [
     "upstreams_request",
 ]
 
-WIRE_VERSION: Final = 3
+WIRE_VERSION: Final = 4
 """Of ``messages`` and ``rows``: one more with every release that changes one of them."""
 
 Message = dict[str, Any]

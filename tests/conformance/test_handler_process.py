@@ -27,7 +27,7 @@ from proxy.handler.wire import (
     request_head,
 )
 from proxy.server.handler_messages import HandlerStartMessage
-from proxy.server.link import HANDLER_PROCESS, Handover, LinkReader, encode, send_handover
+from proxy.server.link import HANDLER_PROCESS, Handover, LinkReader, encode, send_handovers
 from proxy.server.protocol import WIRE_VERSION, read_handler_notice, read_handler_ready
 from tests.fakes import fleet
 from tests.fakes.conformance import Kind
@@ -134,7 +134,7 @@ class Process:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self.pair = time.monotonic_ns()
         with theirs:
-            assert send_handover(self.handover, Handover(self.pair, int(socket.AF_UNIX), HANDLER_PROCESS, peer), theirs.fileno())
+            assert send_handovers(self.handover, [Handover(self.pair, int(socket.AF_UNIX), HANDLER_PROCESS, peer)], [theirs.fileno()])
         self.wired.append(Wired(ours))
         return self.wired[-1]
 

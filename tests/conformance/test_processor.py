@@ -17,14 +17,14 @@ from proxy.cells import CellLayout, CellReader, create
 from proxy.config.model import MIB, ProxyConfig, TapConfig, TapRule, rules_to_wire, to_wire
 from proxy.handler.wire import WIRE, HandlerFacts, Hello, encode_closed, encode_hello
 from proxy.network.connection_id import format_connection_id
-from proxy.server.closed import decode_closed
-from proxy.server.link import HANDLER_PROCESS, Handover, LinkReader, encode, send_handover
+from proxy.server.link import HANDLER_PROCESS, Handover, LinkReader, encode, send_handovers
 from proxy.server.loop import Loop
 from proxy.server.messages import StartMessage
 from proxy.server.protocol import REPLIES, WIRE_VERSION, Request, read_notice, read_ready
 from tests.fakes import fleet
 from tests.fakes.conformance import Kind
 from tests.fakes.processor import FakeProcessor
+from tests.fakes.rows import decode_line
 from tests.fakes.upstream import ScriptedUpstream, frame
 
 Row = dict[str, Any]
@@ -84,7 +84,7 @@ class Processor:
                 assert Request[Any]({"type": kind}, REPLIES.get(kind, {})).read(message) == message
                 self.answers[message["id"]] = message
             elif message["type"] == "closed":
-                self.closed += [decode_closed(line)[2] for line in message["rows"]]
+                self.closed += [decode_line(line) for line in message["rows"]]
             elif message["type"] != "failed":
                 self.notices.append(read_ready(message) if message["type"] == "ready" else read_notice(message))
             else:
@@ -135,8 +135,9 @@ class Processor:
         self.clients.append(ours)
         ours.settimeout(10)
         self.accepted_ns = max(time.monotonic_ns(), self.accepted_ns + 1)
+        handover = Handover(self.accepted_ns, int(socket.AF_UNIX), "a", f"client-{len(self.clients)}")
         with theirs:
-            assert send_handover(self.handover, Handover(self.accepted_ns, int(socket.AF_UNIX), "a", f"client-{len(self.clients)}"), theirs.fileno())
+            assert send_handovers(self.handover, [handover], [theirs.fileno()])
         ours.sendall(frame(b"hello"))
         assert ours.recv(100) == frame(b"hello")
         return ours
@@ -148,7 +149,7 @@ class Processor:
         ours.settimeout(10)
         self.pair = time.monotonic_ns()
         with theirs:
-            assert send_handover(self.handover, Handover(self.pair, int(socket.AF_UNIX), HANDLER_PROCESS, name), theirs.fileno())
+            assert send_handovers(self.handover, [Handover(self.pair, int(socket.AF_UNIX), HANDLER_PROCESS, name)], [theirs.fileno()])
         facts = HandlerFacts(ordered_pipelining=True, directions=["request", "response"])
         ours.sendall(encode_hello(Hello(wire=WIRE, slot=0, handlers={"a": facts})))
         return ours
@@ -366,7 +367,7 @@ def test_a_hand_over_that_cannot_be_used_takes_one_id_too(upstream: ScriptedUpst
     try:
         processor.start()
         with open(__file__, "rb") as no_socket:
-            assert send_handover(processor.handover, Handover(5, int(socket.AF_UNIX), "a", "no-socket"), no_socket.fileno())
+            assert send_handovers(processor.handover, [Handover(5, int(socket.AF_UNIX), "a", "no-socket")], [no_socket.fileno()])
         processor.connect()
         processor.until(lambda: processor.closed)
         assert [(format_connection_id(row["id"]), row["peer"]) for row in processor.closed] == [("3-7-1", "no-socket")]

@@ -1,3 +1,4 @@
+import contextlib
 import datetime
 import fcntl
 import json
@@ -234,5 +235,64 @@ def test_a_librarys_record_that_does_not_fit_its_arguments_is_a_row_and_an_excep
     log.close()
     assert [row["message"] for row in lines(reader)] == ["%d of %s ('x',)", "callback failed"]
     assert counted == [1]
+    os.close(reader)
+    os.close(writer)
+
+
+def test_rows_that_happened_together_are_lines_with_one_time_in_order() -> None:
+    reader, writer = os.pipe()
+    log = RowLog(writer, capacity=0)
+    log.write("lost")
+    log._capacity = 10
+    log.write_lines("closed", ['{"id": "0-1-2", "detail": "naïve"}', '{"id": "0-1-3"}', '{"id": "0-1-4"}'])
+    log.write("after")
+    log.close()
+    rows = lines(reader)
+    assert [(row["event"], row.get("id"), row.get("rows_dropped")) for row in rows] == [
+        ("closed", "0-1-2", 1),
+        ("closed", "0-1-3", None),
+        ("closed", "0-1-4", None),
+        ("after", None, None),
+    ]
+    assert list(rows[0]) == ["time", "level", "event", "rows_dropped", "id", "detail"]
+    assert (rows[0]["level"], rows[0]["detail"], len({row["time"] for row in rows[:3]})) == ("info", "naïve", 1)
+    os.close(reader)
+    os.close(writer)
+
+
+@pytest.mark.parametrize(("room", "kept"), [(0, 0), (1, 1), (2, 2), (3, 3), (4, 3)])
+def test_of_rows_that_happened_together_those_are_kept_that_there_is_room_for(room: int, kept: int) -> None:
+    """Each counts, also those that wait together: the bound is one of rows."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    for size in (65536, 1):  # to the last byte
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writer, b"\n" * size)
+    os.set_blocking(writer, True)
+    log = RowLog(writer, capacity=1000)
+    log.write("first")
+    deadline = time.monotonic() + 5
+    while log._queue.qsize():  # the thread has it, and cannot write it
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    log.write_lines("closed", ['{"n": 1}', '{"n": 2}'])
+    log._capacity = 2 + room
+    log.write_lines("closed", ['{"n": 3}', '{"n": 4}', '{"n": 5}'])
+    log.write("last")
+    assert log.dropped == 3 - kept + (0 if room > 3 else 1)
+    data = b""
+    while f'"n": {2 + kept}'.encode() not in data:
+        data += os.read(reader, 65536)
+    while room > 3 and b"last" not in data:
+        data += os.read(reader, 65536)
+    log._capacity = 1000
+    log.write("end")
+    log.close()
+    data += os.read(reader, 65536)
+    rows = [json.loads(line) for line in data.splitlines() if line]
+    assert [row["n"] for row in rows if row["event"] == "closed"] == list(range(1, 3 + kept))
+    assert sum(row.get("rows_dropped", 0) for row in rows) == log.dropped
+    assert log._together == 0
     os.close(reader)
     os.close(writer)

@@ -19,7 +19,8 @@ from control.fleet.slot import Slot
 from control.fleet.slot_cells import Life
 from control.fleet.supervisor import Supervisor
 from control.guard import Guard
-from control.intake.acceptor import Acceptor, Listening
+from control.intake.acceptor import Acceptor
+from control.intake.listening import Listening
 from control.intake.resolver import Names, Resolution, Resolver
 from control.logs import RowLog
 from control.meters import Meters
@@ -55,6 +56,10 @@ class MemoryLog(RowLog):
 
     def write_encoded(self, event: str, text: str) -> None:
         self.write(event, **json.loads(text))
+
+    def write_lines(self, event: str, texts: Sequence[str]) -> None:
+        for text in texts:
+            self.write_encoded(event, text)
 
     def reserve(self) -> bool:
         return self.room

@@ -46,7 +46,7 @@ from proxy.handler.wire import (
 )
 from proxy.server.handler_messages import BeatNotice, HandlerReadyMessage
 from proxy.server.handler_messages import HandlerFacts as FactsOfStart
-from proxy.server.link import LinkReader, encode, receive_handover
+from proxy.server.link import LinkReader, encode, receive_handovers
 from proxy.server.messages import FailedMessage, LogNotice, PartedNotice
 from proxy.server.protocol import WIRE_VERSION, event_notice, read_handler_start
 from proxy.server.rows import HandlerRaisedRow, HandoverFailedRow, InternalErrorRow
@@ -145,13 +145,13 @@ class FakeHandlerProcess:
 
     def take(self) -> None:
         try:
-            received = receive_handover(self.handover)
+            received = receive_handovers(self.handover)
         except EOFError:
             self.selector.unregister(self.handover)
             return
-        if received is None:
+        if not received:
             return
-        handover, descriptor = received
+        ((handover, descriptor),) = received
         assert handover.listener == "@handler", "no connection is handed over to a handler process"
         if descriptor < 0:
             error = "its descriptor was lost"

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from proxy.handler import wire
 from proxy.handler.wire import RecordReader, record_end
 from proxy.server.handler_messages import HandlerStartMessage
-from proxy.server.link import Handover, LinkReader, encode, send_handover
+from proxy.server.link import Handover, LinkReader, encode, send_handovers
 from proxy.server.protocol import WIRE_VERSION, read_handler_notice, read_handler_ready
 
 PATIENCE = 20.0
@@ -178,7 +178,7 @@ class HandlerProcess:
         ours, theirs = socket.socketpair()
         pair = time.monotonic_ns()
         with theirs:
-            assert send_handover(self.handover, Handover(pair, int(socket.AF_UNIX), listener, name), theirs.fileno())
+            assert send_handovers(self.handover, [Handover(pair, int(socket.AF_UNIX), listener, name)], [theirs.fileno()])
         self._records.append(Records(ours, pair))
         return self._records[-1]
 

@@ -20,15 +20,15 @@ from proxy.network.timer import Timer
 from proxy.relay.drain import Drain
 from proxy.relay.publisher import Publisher
 from proxy.relay.relay import Relay
-from proxy.server.closed import decode_closed
 from proxy.server.heap import Heap
-from proxy.server.link import Handover, LinkReader, encode, send_handover
+from proxy.server.link import Handover, LinkReader, encode, send_handovers
 from proxy.server.loop import Loop, Watcher
 from proxy.server.settings import Settings
 from proxy.tap.rules import TapRules
 from proxy.tap.segment import SegmentFiles
 from proxy.tap.writer import TapWriter
 from tests.fakes.pools import pool_of
+from tests.fakes.rows import decode_line
 
 Message = dict[str, Any]
 
@@ -124,14 +124,19 @@ class LoopBench:
 
     def connect(self) -> socket.socket:
         """A client's socket whose other end waits for the loop to take it over."""
+        client, accepted = self.accepted()
+        with accepted:
+            assert send_handovers(self.handover, [Handover(time.monotonic_ns(), accepted.family, "plain", "192.0.2.1:9")], [accepted.fileno()])
+        return client
+
+    def accepted(self) -> tuple[socket.socket, socket.socket]:
+        """A client's socket, and its other end, which nobody has handed over."""
         with socket.create_server(("127.0.0.1", 0)) as server:
             client = socket.create_connection(server.getsockname())
             accepted, _ = server.accept()
-        with accepted:
-            assert send_handover(self.handover, Handover(time.monotonic_ns(), accepted.family, "plain", "192.0.2.1:9"), accepted.fileno())
         client.settimeout(5)
         self.clients.append(client)
-        return client
+        return client, accepted
 
     def send(self, *messages: Message) -> None:
         self.command.sendall(b"".join(encode(message) for message in messages))
@@ -163,7 +168,7 @@ class LoopBench:
     def _keep(self, data: bytes) -> None:
         for message in self._reader.feed(data):
             if message["type"] == "closed":
-                self.read += [{"type": message["type"], "row": decode_closed(line)[2]} for line in message["rows"]]
+                self.read += [{"type": message["type"], "row": decode_line(line)} for line in message["rows"]]
             else:
                 self.read.append(message)
 

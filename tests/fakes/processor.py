@@ -36,8 +36,7 @@ from typing import Any
 from proxy.cells import CellLayout, CellWriter, State
 from proxy.config.model import MAX_RECEIVE_SIZE, forwarding_of, from_wire, largest_whole, quotas_to_wire, rule_from_wire, whole_request
 from proxy.network.connection_id import ConnectionIds
-from proxy.server.closed import encode_closed
-from proxy.server.link import HANDLER_PROCESS, Handover, LinkReader, encode, receive_handover
+from proxy.server.link import HANDLER_PROCESS, Handover, LinkReader, encode, receive_handovers
 from proxy.server.messages import (
     AbortedReply,
     BulkCommand,
@@ -63,6 +62,7 @@ from proxy.server.messages import (
 from proxy.server.protocol import WIRE_VERSION, change_fault, event_notice, read_command, read_start
 from proxy.server.rows import ClosedRow, EndpointDownRow, HandoverFailedRow, HolderRow, LostRow, OpenRow, TapRuleOffRow, TrafficRow
 from proxy.server.store_rows import StoresRow
+from tests.fakes.rows import line_of
 
 
 def numbers_of(row: StoresRow | None) -> dict[str, int]:
@@ -381,12 +381,13 @@ class FakeProcessor:
 
     def take(self) -> None:
         try:
-            received = receive_handover(self.handover)
+            received = receive_handovers(self.handover)
         except EOFError:
             sys.exit(0)
-        if received is None:
-            return
-        handover, descriptor = received
+        for handover, descriptor in received:
+            self.take_over(handover, descriptor)
+
+    def take_over(self, handover: Handover, descriptor: int) -> None:
         self.first = self.first or handover.listener
         if handover.listener == HANDLER_PROCESS:
             self.take_handler(handover, descriptor)
@@ -474,7 +475,7 @@ class FakeProcessor:
             lost=LostRow(bytes=0, request=0, response=0),
             mutes={},
         )
-        self.commands.sendall(encode(ClosedNotice(type="closed"), [encode_closed(row, handover.accepted_ns)]))
+        self.commands.sendall(encode(ClosedNotice(type="closed"), [line_of(row, handover.accepted_ns)]))
 
 
 def main() -> None:

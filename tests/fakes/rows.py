@@ -1,11 +1,14 @@
 """Rows as a processor sends them. A test says what it changes; what could not come over the link is refused here."""
 
+import json
 from typing import Any
 
+from proxy.network.connection_id import format_connection_id
+from proxy.server.closed import decode_closed, split_closed
 from proxy.server.rows import ChannelRow, ClosedRow, LostRow, MuteRow, OpenRow, TlsRow, TrafficRow
 from proxy.server.shape import shape_of
 
-__all__ = ["OPENED_NS", "closed_row", "open_row"]
+__all__ = ["OPENED_NS", "closed_row", "decode_line", "line_of", "open_row"]
 
 OPENED_NS = 1_800_000_000_500_000_000
 CHANNEL = ChannelRow(
@@ -53,6 +56,18 @@ def closed_row(**changes: Any) -> ClosedRow:
     )
     judged: ClosedRow = _judged(ClosedRow, {**row, **changes})
     return judged
+
+
+def line_of(row: ClosedRow, accepted_ns: int) -> str:
+    """A closed row as a processor sends it."""
+    text = json.dumps({**row, "id": format_connection_id(row["id"])}, ensure_ascii=False)
+    return f"{accepted_ns} {row['id']} {text}"
+
+
+def decode_line(line: str) -> ClosedRow:
+    """The row of a line that a processor sent."""
+    _, number, text = split_closed(line)
+    return decode_closed(number, text)
 
 
 def _judged(declared: Any, row: Any) -> Any:

@@ -11,10 +11,10 @@ from typing import Any
 
 from proxy.cells import CellLayout, CellReader, create
 from proxy.config.model import ProxyConfig, to_wire
-from proxy.server.closed import decode_closed
-from proxy.server.link import Handover, LinkReader, encode, send_handover
+from proxy.server.link import Handover, LinkReader, encode, send_handovers
 from proxy.server.messages import StartMessage
 from proxy.server.protocol import WIRE_VERSION
+from tests.fakes.rows import decode_line
 
 Message = dict[str, Any]
 ROOT = Path(__file__).parents[2]
@@ -105,7 +105,7 @@ class ServerProcess:
         data = self.command.recv(1 << 16)
         for message in self.reader.feed(data):
             if message["type"] == "closed":
-                self.notices += [{"type": message["type"], "row": decode_closed(line)[2]} for line in message["rows"]]
+                self.notices += [{"type": message["type"], "row": decode_line(line)} for line in message["rows"]]
             elif message.get("id") is None:
                 self.notices.append(message)
             else:
@@ -155,7 +155,7 @@ class ServerProcess:
     def give(self, accepted: socket.socket, listener: str, peer: str = "192.0.2.1:999") -> bool:
         """Hand a connection over; the caller closes its own end."""
         handover = Handover(time.monotonic_ns(), accepted.family, listener, peer)
-        return send_handover(self.handover, handover, accepted.fileno())
+        return send_handovers(self.handover, [handover], [accepted.fileno()])
 
     def wait(self, timeout_s: float = 6.0) -> int:
         return self.popen.wait(timeout_s)

@@ -26,9 +26,10 @@ from proxy.relay.request_channel import RequestChannel
 from proxy.relay.route import Route
 from proxy.relay.upstream import CONNECTING, Endpoint, Upstream
 from proxy.relay.watcher import PairWatcher
-from proxy.server.pair_rows import closed_row, endpoint_down_row, endpoint_up_row
+from proxy.server.pair_rows import closed_line, endpoint_down_row, endpoint_up_row
 from proxy.server.rows import ClosedRow, EndpointDownRow, EndpointUpRow
 from tests.fakes.pools import found_in, pool_of
+from tests.fakes.rows import decode_line
 
 SECOND = 1_000_000_000
 SMALL = 256 * 1024  # the largest frame, header counted, that is never cut through
@@ -64,7 +65,7 @@ class Told(PairWatcher):
         self.endpoints: list[EndpointDownRow | EndpointUpRow] = []
 
     def pair_closed(self, pair: Pair) -> None:
-        self.rows.append(closed_row(pair, 0))
+        self.rows.append(decode_line(closed_line(pair, 0)))
 
     def pair_muted(self, pair: Pair) -> None:
         self.muted.append(int(pair.id))

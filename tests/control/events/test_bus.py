@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import threading
@@ -224,3 +225,37 @@ def test_a_log_that_nobody_reads_holds_up_no_other_subscriber_and_keeps_what_is_
     log.close()
     os.close(reader)
     os.close(writer)
+
+
+def test_events_that_happened_together_have_numbers_in_their_order_and_are_read_when_asked_for() -> None:
+    log = Listed()
+    bus, failures = bus_of(log)
+    everything, closed, others = bus.subscribe(), bus.subscribe(("closed",)), bus.subscribe(("audit",))
+    read: list[int] = []
+
+    def reader(number: int) -> Row:
+        read.append(number)
+        return {"event": "closed", "id": number}
+
+    bus.publish({"event": "audit"})
+    bus.publish_lines("closed", [(number, f'{{"id": {number}}}', functools.partial(reader, number)) for number in (7, 8, 9)])
+    bus.publish_lines("closed", [])
+    bus.publish({"event": "audit"})
+    assert (numbers(everything), numbers(others), bus.newest) == ([1, 2, 3, 4, 5], [1, 5], 5)
+    assert log.offered[1:4] == [(2, '{"id": 7}', 9), (3, '{"id": 8}', 9), (4, '{"id": 9}', 9)]
+    assert read == []
+    events = [item for item in closed.take() if isinstance(item, Event)]
+    assert [(item.sequence, item.subject, item.name, item.level) for item in events] == [(n - 5, n, "closed", "info") for n in (7, 8, 9)]
+    assert [events[1].row, events[1].row, events[0].row] == [{"event": "closed", "id": 8}] * 2 + [{"event": "closed", "id": 7}]
+    assert read == [8, 7]
+    assert numbers(bus.subscribe(("closed",), after=2)) == [3, 4], "they are kept for those that come back"
+    assert failures == []
+
+
+def test_a_subscriber_that_raises_on_one_of_several_costs_nobody_else_any() -> None:
+    first, raising, last = Listed(), Listed(2), Listed()
+    bus, failures = bus_of(first, raising, last)
+    subscription = bus.subscribe()
+    bus.publish_lines("closed", [(number, "{}", dict) for number in (1, 2, 3)])
+    assert [[sequence for sequence, _, _ in item.offered] for item in (first, last)] == [[1, 2, 3]] * 2
+    assert (numbers(subscription), [str(failure) for failure in failures]) == ([1, 2, 3], ["no 2"])

@@ -2,12 +2,14 @@
 
 import socket
 
+import pytest
+
+from control.events import Event
 from control.intake.acceptor import Handed
 from proxy.config.limits import LimitsConfig, RateLimits
-from proxy.server.closed import encode_closed
-from proxy.server.link import Handover
+from proxy.server.link import Handover, LinkError
 from tests.fakes.fleet import Fleet, open_channels, run, until
-from tests.fakes.rows import closed_row
+from tests.fakes.rows import closed_row, line_of
 
 
 def test_each_connection_has_one_closed_row_with_the_id_it_was_listed_under() -> None:
@@ -30,11 +32,32 @@ def test_a_row_that_overtakes_the_booking_of_its_connection_leaves_nothing_open(
         processor = made.supervisor.running[0]
         handover = Handover(5, socket.AF_INET, "a", "192.0.2.1:1")
         row = closed_row(id=1, listener="a", peer=handover.peer)
-        made.supervisor._notice(processor, {"type": "closed", "rows": [encode_closed(row, handover.accepted_ns)]})
+        made.supervisor._notice(processor, {"type": "closed", "rows": [line_of(row, handover.accepted_ns)]})
         made.acceptor.handed.append(Handed(made.supervisor.connections.token(processor), handover))
         made.supervisor.connections.count_handed()
         assert processor.open == {}
         assert [event["id"] for event in made.events] == [1]
+
+    run(scenario, 1)
+
+
+def test_a_row_is_told_as_it_came_and_of_who_was_handed_over_it_is_not_read() -> None:
+    """What a processor says of the listener and the peer is nothing new: the books have it."""
+
+    async def scenario(made: Fleet) -> None:
+        processor = made.supervisor.running[0]
+        token = made.supervisor.connections.token(processor)
+        for accepted_ns in (5, 6):
+            made.acceptor.listeners["a"].handed += 1
+            made.acceptor.handed.append(Handed(token, Handover(accepted_ns, socket.AF_INET, "a", "192.0.2.1:1")))
+        lines = [line_of(closed_row(id=1, listener="a"), 5), line_of(closed_row(id=2, listener="a"), 6).replace("mutes", "mutters")]
+        made.supervisor._notice(processor, {"type": "closed", "rows": lines})
+        assert made.acceptor.listeners["a"].open == 0
+        assert processor.open == {}
+        first, second = (item for item in made._subscription.take() if isinstance(item, Event))
+        assert (first.subject, first.row["id"], second.subject) == (1, 1, 2)
+        with pytest.raises(LinkError, match=r"closed\.mutes is missing"):
+            assert second.row
 
     run(scenario, 1)
 

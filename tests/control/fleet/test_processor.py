@@ -13,7 +13,7 @@ from control.fleet.slot_cells import SlotCells
 from proxy.cells import CellLayout
 from proxy.config.model import to_wire
 from proxy.network.connection_id import format_connection_id
-from proxy.server.link import Handover, send_handover
+from proxy.server.link import Handover, send_handovers
 from proxy.server.messages import StartMessage
 from proxy.server.protocol import WIRE_VERSION, holders_request, list_request
 from tests.fakes.fleet import COMMAND, MemoryLog, fleet_config
@@ -76,7 +76,7 @@ def test_an_answer_that_is_not_what_it_should_be_is_refused_with_the_name_of_the
         ours, theirs = socket.socketpair()
         with ours, theirs:
             handover = Handover(5, int(socket.AF_UNIX), "a", "unix:")
-            assert send_handover(processor.handover, handover, theirs.fileno())
+            assert send_handovers(processor.handover, [handover], [theirs.fileno()])
             ours.sendall(b"x")
             assert await asyncio.to_thread(ours.recv, 1) == b"x"
             with pytest.raises(

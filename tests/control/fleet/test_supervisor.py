@@ -10,13 +10,12 @@ from control.fleet import supervisor as module
 from control.fleet.slot import Slot
 from control.fleet.slot_cells import Life
 from control.plane import RETIRED, ProcessorStatus
-from proxy.server.closed import encode_closed
 from proxy.server.protocol import WIRE_VERSION
 from proxy.server.rows import TapRuleOffRow
 from tests.fakes.cancelling import at_every_turn
 from tests.fakes.cancelling import run as run_cancelling
 from tests.fakes.fleet import Fleet, fleet, run, until
-from tests.fakes.rows import closed_row
+from tests.fakes.rows import closed_row, line_of
 
 UNKNOWN = {"request": None, "response": None}
 
@@ -275,7 +274,7 @@ def test_what_fails_around_a_process_costs_that_process_and_is_counted(monkeypat
 def test_a_notice_that_cannot_be_read_costs_itself_alone() -> None:
     async def scenario(made: Fleet) -> None:
         processor = made.supervisor.running[0]
-        lines = [encode_closed(closed_row(id=1, listener="a"), 5), encode_closed(closed_row(id=2, listener="a"), 6).replace("mutes", "mutters")]
+        lines = [line_of(closed_row(id=1, listener="a"), 5), line_of(closed_row(id=2, listener="a"), 6).replace("mutes", "mutters")]
         made.supervisor._notice(processor, {"type": "closed", "rows": ["nonsense", *lines]})
         fields = TapRuleOffRow(rule="all", cause="cpu", percent=50, limit=30)
         for row in ({}, {**fields, "percent": "50"}, {**fields, "colour": "red"}):

@@ -13,7 +13,7 @@ import pytest
 from control.fleet import wiring as module
 from control.fleet.child import Child
 from control.fleet.wiring import Rejoined, Wiring
-from proxy.server.link import Handover, receive_handover, send_handover
+from proxy.server.link import Handover, receive_handovers, send_handovers
 
 
 class Side:
@@ -34,21 +34,19 @@ class Side:
         """Let no more into the hand-over socket; how many are in it."""
         with open(os.devnull) as nothing:
             count = 0
-            while send_handover(self.handover, Handover(1, 1, "a", "x" * 1000), nothing.fileno()):
+            while send_handovers(self.handover, [Handover(1, 1, "a", "x" * 1000)], [nothing.fileno()]):
                 count += 1
         return count
 
     def empty(self, count: int) -> None:
         """Take so many out that lead nowhere."""
         for _ in range(count):
-            found = receive_handover(self.theirs)
-            assert found is not None
-            os.close(found[1])
+            ((_, descriptor),) = receive_handovers(self.theirs)
+            os.close(descriptor)
 
     def take(self) -> tuple[Handover, socket.socket]:
-        found = receive_handover(self.theirs)
-        assert found is not None
-        return found[0], socket.socket(fileno=found[1])
+        ((handover, descriptor),) = receive_handovers(self.theirs)
+        return handover, socket.socket(fileno=descriptor)
 
     def close(self) -> None:
         self.handover.close()
@@ -164,7 +162,7 @@ def test_with_a_side_that_is_gone_it_is_given_up_and_the_other_sees_the_end(gone
             end.close()
         wiring.join(one.child, other.child)  # and one that is reaped is not tried at all
         assert wiring.waiting == 0
-        assert receive_handover(sides[0].theirs) is None
+        assert receive_handovers(sides[0].theirs) == []
 
     run(scenario)
 
@@ -198,8 +196,8 @@ def are_joined(one: Side, other: Side) -> int:
         assert said.accepted_ns == told.accepted_ns
         mine.sendall(b"x")
         assert theirs.recv(5) == b"x"
-    assert receive_handover(one.theirs) is None
-    assert receive_handover(other.theirs) is None
+    assert receive_handovers(one.theirs) == []
+    assert receive_handovers(other.theirs) == []
     return said.accepted_ns
 
 
@@ -316,7 +314,7 @@ def test_who_died_is_not_joined_again_and_forgotten(gone: int, monkeypatch: pyte
         dead.ended.set_result(-9)
         await until(lambda: wiring.waiting == 0)
         assert (wiring.joined, wiring.rejoined) == (0, [])
-        assert receive_handover(sides[0].theirs) is None
+        assert receive_handovers(sides[0].theirs) == []
 
     run(scenario)
 

@@ -14,11 +14,15 @@ import pytest
 from control.errors import StartError
 from control.guard import Guard
 from control.intake import acceptor as module
-from control.intake.acceptor import Acceptor, Listening, Target
+from control.intake.acceptor import Acceptor, Target
+from control.intake.listening import Listening
 from control.meters import Meters
 from proxy.config.model import ListenerConfig
-from proxy.server.link import receive_handover
+from proxy.server.link import receive_handovers
 from tests.fakes.fleet import MemoryLog, fleet, until
+
+MORE = 160
+"""Connections, than both hand-over sockets hold when they are as small as the kernel makes them: seven messages of ten."""
 
 
 def listening(address: str = "127.0.0.1:0", **changes: Any) -> Listening:
@@ -40,6 +44,7 @@ class Rig:
             theirs.setblocking(False)
         self.acceptor.set_targets([Target(slot, ours, slot + 1) for slot, (ours, _) in enumerate(self.pairs)])
         self.clients: list[socket.socket] = []
+        self._received: list[list[Any]] = [[] for _ in range(targets)]
 
     def connect(self) -> socket.socket:
         if self.listening.family == socket.AF_UNIX:
@@ -70,12 +75,19 @@ class Rig:
         """The next connection that a slot gets: its facts."""
         deadline = time.monotonic() + 5
         while time.monotonic() < deadline:
-            received = receive_handover(self.pairs[slot][1])
-            if received is not None:
-                os.close(received[1])
-                return received[0]
+            self.receive(slot)
+            if self._received[slot]:
+                return self._received[slot].pop(0)
             time.sleep(0.002)
         raise AssertionError(f"slot {slot} got nothing")
+
+    def receive(self, slot: int) -> int:
+        """Be the processor for one message: how many connections came with it."""
+        received = receive_handovers(self.pairs[slot][1])
+        for handover, descriptor in received:
+            os.close(descriptor)
+            self._received[slot].append(handover)
+        return len(received)
 
     def close(self) -> None:
         self.acceptor.stop()
@@ -115,21 +127,38 @@ def test_when_every_queue_is_full_the_acceptor_waits_and_meters_the_time(rig: Ri
     """Number 171: the bound is the hand-over socket's."""
     for ours, _ in rig.pairs:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
-    for _ in range(40):
+    for _ in range(MORE):
         rig.connect()
     deadline = time.monotonic() + 5
     while rig.meters.value("accept.blocked.time", "a") == 0 and time.monotonic() < deadline:
         time.sleep(0.005)
     assert rig.meters.value("accept.blocked.time", "a") > 0
     taken = 0
-    while taken < 40 and time.monotonic() < deadline:
-        for _, theirs in rig.pairs:
-            received = receive_handover(theirs)
-            if received is not None:
-                os.close(received[1])
-                taken += 1
-    assert taken == 40
-    assert rig.listening.handed == 40
+    while taken < MORE and time.monotonic() < deadline:
+        taken += rig.receive(0) + rig.receive(1)
+    assert taken == MORE
+    assert rig.listening.handed == MORE
+
+
+def test_connections_that_came_together_go_round_in_messages_of_ten_at_most(rig: Rig) -> None:
+    """They come in the order in which they were accepted, and are booked in that in which each processor gets them."""
+    rig.acceptor.set_targets([])
+    clients = [rig.connect()]
+    rig.until(lambda: rig.meters.value("accept.blocked.time", "a") > 0)
+    clients += [rig.connect() for _ in range(24)]
+    rig.acceptor.set_targets([Target(slot, ours, slot + 1) for slot, (ours, _) in enumerate(rig.pairs)])
+    rig.until(lambda: rig.listening.handed == 25)
+    sizes = [list(iter(lambda slot=slot: rig.receive(slot), 0)) for slot in range(2)]  # type: ignore[misc]
+    assert sizes == [[1, 5, 5, 2], [5, 5, 2]]
+    names = ["{}:{}".format(*client.getsockname()) for client in clients]
+    first, second = ([handover.peer for handover in got] for got in rig._received)
+    assert (first, second) == (names[::2], names[1::2])
+    booked: dict[int, list[str]] = {1: [], 2: []}
+    for token, handover in rig.acceptor.handed:
+        booked[token].append(handover.peer)
+    assert booked == {1: first, 2: second}
+    accepted = [handover.accepted_ns for got in rig._received for handover in got]
+    assert len(set(accepted)) == 25
 
 
 def test_without_any_processor_a_connection_waits_for_one(rig: Rig) -> None:
@@ -223,13 +252,13 @@ def test_a_unix_client_may_be_bound_to_any_name(tmp_path: Path) -> None:
 
 def test_an_exception_costs_the_connection_at_hand_and_is_logged_and_counted(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Number 176."""
-    sound = module.send_handover
+    sound = module.send_handovers
 
-    def broken(sock: socket.socket, handover: Any, descriptor: int) -> bool:
-        monkeypatch.setattr(module, "send_handover", sound)
+    def broken(sock: socket.socket, handovers: Any, descriptors: Any) -> bool:
+        monkeypatch.setattr(module, "send_handovers", sound)
         raise ValueError("our bug")
 
-    monkeypatch.setattr(module, "send_handover", broken)
+    monkeypatch.setattr(module, "send_handovers", broken)
     victim = rig.connect()
     assert victim.recv(1) == b""
     rig.connect()
@@ -328,11 +357,11 @@ class Failing(socket.socket):
 
     errors: list[int]
 
-    def accept(self) -> Any:
+    def _accept(self) -> Any:
         if self.errors:
             number = self.errors.pop(0)
             raise OSError(number, os.strerror(number))
-        return super().accept()
+        return super()._accept()
 
 
 @pytest.mark.parametrize("number", [errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EPERM, errno.EINVAL])
@@ -366,16 +395,16 @@ def test_connections_that_were_aborted_are_counted_and_the_next_is_tried_at_once
 
 
 def test_when_too_many_descriptors_are_on_their_way_it_waits_without_spinning(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    sound = module.send_handover
-    calls: list[int] = []
+    sound = module.send_handovers
+    calls: list[Any] = []
 
-    def short(sock: socket.socket, handover: Any, descriptor: int) -> bool:
-        calls.append(descriptor)
+    def short(sock: socket.socket, handovers: Any, descriptors: Any) -> bool:
+        calls.append(descriptors)
         if len(calls) <= 6:  # three rounds over both processors
             raise OSError(errno.ETOOMANYREFS, "Too many references: cannot splice")
-        return sound(sock, handover, descriptor)
+        return sound(sock, handovers, descriptors)
 
-    monkeypatch.setattr(module, "send_handover", short)
+    monkeypatch.setattr(module, "send_handovers", short)
     began = time.monotonic()
     rig.connect()
     rig.take(0)
@@ -388,16 +417,14 @@ def test_when_too_many_descriptors_are_on_their_way_it_waits_without_spinning(ri
 def test_a_processor_that_is_closed_while_it_is_waited_for_harms_nobody(rig: Rig) -> None:
     for ours, _ in rig.pairs:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
-    for _ in range(20):
+    for _ in range(MORE):
         rig.connect()
     rig.until(lambda: rig.meters.value("accept.blocked.time", "a") > 0)
     rig.pairs[0][0].close()
 
     def all_handed() -> bool:
-        received = receive_handover(rig.pairs[1][1])
-        if received is not None:
-            os.close(received[1])
-        return rig.listening.handed == 20
+        rig.receive(1)
+        return rig.listening.handed == MORE
 
     rig.until(all_handed)
     assert rig.meters.value("task.failures", "acceptor") == 0

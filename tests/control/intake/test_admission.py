@@ -11,11 +11,12 @@ import pytest
 
 from control.guard import Guard
 from control.intake import acceptor, parked
-from control.intake.acceptor import Acceptor, Listening, Target
+from control.intake.acceptor import Acceptor, Target
+from control.intake.listening import Listening
 from control.meters import Meters
 from proxy.config.limits import UNLIMITED, LimitOverride, LimitsConfig, RateLimits, limits_in_force
 from proxy.config.model import ListenerConfig
-from proxy.server.link import Handover, receive_handover
+from proxy.server.link import Handover, receive_handovers
 from tests.fakes.fleet import MemoryLog
 
 SECOND = 1_000_000_000
@@ -68,8 +69,8 @@ class Gate:
 
     def take(self) -> None:
         """Be the processor."""
-        while (received := receive_handover(self.theirs)) is not None:
-            self.served.append(received)
+        while received := receive_handovers(self.theirs):
+            self.served += received
 
     def has(self, count: int, listener: str | None = None) -> bool:
         """Whether so many have been served, and exactly so many, of a listener or all."""

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from control.intake.acceptor import Listening
+from control.intake.listening import Listening
 from proxy.config.model import KeepAlive, SocketConfig
-from proxy.server.link import receive_handover
+from proxy.server.link import receive_handovers
 from tests.control.intake.test_acceptor import Rig, listening
 
 
@@ -28,8 +28,8 @@ def test_what_is_accepted_has_the_listeners_socket_options(address: str) -> None
         received: list[tuple[Any, int]] = []
 
         def taken() -> bool:
-            found = receive_handover(rig.pairs[0][1]) or receive_handover(rig.pairs[1][1])
-            return found is not None and not received.append(found)
+            received.extend(receive_handovers(rig.pairs[0][1]) or receive_handovers(rig.pairs[1][1]))
+            return bool(received)
 
         rig.until(taken)
         with socket.socket(fileno=received[0][1]) as accepted:

@@ -23,6 +23,7 @@ def test_contexts_are_hardened(tls_world: TlsWorld) -> None:
     assert strict.minimum_version == ssl.TLSVersion.TLSv1_3
     assert client_context(ca=tls_world.authority).verify_mode == ssl.CERT_REQUIRED
     assert client_context().check_hostname
+    assert tls_world.server_settings().context.num_tickets == 1, "one that is used is replaced by another"
 
 
 @pytest.mark.parametrize(("client_auth", "mode"), [("none", ssl.CERT_NONE), ("requested", ssl.CERT_OPTIONAL), ("required", ssl.CERT_REQUIRED)])

@@ -1,5 +1,6 @@
 """The link as a processor has it: behind, unread, or gone. Nothing that must arrive is lost, and nobody waits for long."""
 
+import socket
 import threading
 import time
 from pathlib import Path
@@ -10,12 +11,15 @@ import pytest
 from proxy.auth.questions import Unavailable
 from proxy.cells import CellWriter, State
 from proxy.config.sasl import ListenerSasl
+from proxy.network.selector import MAX_REGISTERED
 from proxy.relay.quotas import KeyDemand
-from proxy.server.control_link import LINK_CLOSE_MS
+from proxy.server.control_link import CLOSED_WAIT_NS, LINK_CLOSE_MS, MAX_ROWS
+from proxy.server.link import MAX_TOGETHER, Handover, send_handovers
 from proxy.server.rows import HandoverFailedRow
 from proxy.tap.rule_use import WINDOW_NS, RuleUse
 from tests.fakes.disk import FakeDisk
 from tests.fakes.loop import LoopBench
+from tests.fakes.rows import closed_row, line_of
 from tests.fakes.sasl_frames import handshake, plain_token, token
 from tests.fakes.upstream import frame
 
@@ -124,6 +128,76 @@ def test_a_link_that_is_gone_leaves_the_counts(tmp_path: Path, first: tuple[dict
         assert bench.cells.cell("framegate.connection.closed", "plain", "drained") == 1
         assert bench.cells.cell("framegate.tap.flushed") == 1
         assert bench.cells.state == State.STOPPED
+
+
+def test_closed_rows_wait_for_others_until_they_are_many_or_the_first_has_waited_long_enough() -> None:
+    with LoopBench() as bench:
+        link, now_ns = bench.loop.link, bench.selector.now_ns
+        line = line_of(closed_row(), 1)
+        assert link.queue_due(now_ns, 7) == 7, "there is none"
+        link._collect(line)
+        assert [link.queue_due(now_ns, timeout_ms) for timeout_ms in (7, 2)] == [CLOSED_WAIT_NS // 1_000_000, 2]
+        assert link.queue_due(now_ns + CLOSED_WAIT_NS - 1, 7) == 1, "no wait is shorter than what is left"
+        assert link.writer.pending == 0
+        assert link.queue_due(now_ns + CLOSED_WAIT_NS, 7) == 7
+        assert link.writer.pending > 0
+        link.flush()
+        for count in range(1, MAX_ROWS + 1):
+            assert link.writer.pending == 0, f"{count} rows"
+            link._collect(line)
+            link.queue_due(now_ns, 7)
+        assert link.writer.pending > 0
+        link.flush()
+        link._collect(line)
+        link.reply({"type": "dance"})
+        bench.send(STOP)
+        assert bench.loop.run([])
+        bench.end()
+        assert [row["type"] for row in bench.read] == ["closed"] * (MAX_ROWS + 2) + ["dance"]
+
+
+def test_connections_of_one_message_are_taken_over_each_by_itself() -> None:
+    """One that is for nobody, one that is no socket, one without its descriptor and one that cannot be said cost no other anything."""
+    with LoopBench() as bench:
+        clients = [bench.accepted() for _ in range(2)]
+        with open(__file__) as no_socket:
+            family, descriptor = int(socket.AF_INET), no_socket.fileno()
+            facts = [(family, "plain"), (family, "unheard-of"), (family, "plain"), (1 << 40, "plain"), (family, "plain"), (family, "plain")]
+            descriptors = [clients[0][1].fileno(), descriptor, descriptor, descriptor, clients[1][1].fileno()]
+            handovers = [Handover(number, family, name, f"192.0.2.1:{number}") for number, (family, name) in enumerate(facts)]
+            assert send_handovers(bench.handover, handovers, descriptors)
+        for _, accepted in clients:
+            accepted.close()
+        bench.when_open(2, lambda: bench.send(STOP, STOP))
+        assert bench.loop.run([])
+        bench.end()
+        rows = sorted((closed["row"] for closed in bench.of("closed")), key=lambda row: str(row["peer"]))
+        assert [(row["peer"][-1], row["cause"]) for row in rows] == [("0", "drained"), ("2", "internal"), ("4", "drained"), ("5", "limit")]
+        assert [row["id"] & 7 for row in rows] == [1, 2, 3, 4], "each takes one id, in the order in which they came"
+        told = {(row["event"], row["fields"].get("error", "")[:11]) for row in bench.of("log")}
+        assert told == {("handover_failed", "no listener"), ("internal_error", "OverflowErr")}
+
+
+@pytest.mark.parametrize("together", [1, MAX_TOGETHER - 3, MAX_TOGETHER])
+def test_no_more_connections_are_taken_over_in_one_poll_than_the_selector_wants(together: int) -> None:
+    with LoopBench() as bench:
+        pairs = [bench.accepted() for _ in range(3 * MAX_REGISTERED)]
+        for first in range(0, len(pairs), together):
+            some = pairs[first : first + together]
+            handovers = [Handover(first + number, int(socket.AF_INET), "plain", "192.0.2.1:1") for number in range(len(some))]
+            assert send_handovers(bench.handover, handovers, [accepted.fileno() for _, accepted in some])
+        for _, accepted in pairs:
+            accepted.close()
+        counts: list[int] = []
+        bench.loop.link.watch()
+        while len(bench.relay.pairs.open) < len(pairs):
+            before = len(bench.relay.pairs.open)
+            bench.selector.poll(100)
+            counts.append(len(bench.relay.pairs.open) - before)
+        assert max(counts) <= MAX_REGISTERED
+        assert min(filter(None, counts)) >= min(MAX_TOGETHER, len(pairs) - sum(counts[:-1]))
+        bench.send(STOP, STOP)
+        assert bench.loop.run([])
 
 
 def test_what_is_in_demand_is_told_where_rates_are_shared_and_not_to_a_link_that_is_behind() -> None:

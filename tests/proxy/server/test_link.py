@@ -1,21 +1,13 @@
 """The link's codec and hand-over, over real socketpairs."""
 
 import os
+import resource
 import socket
 from array import array
 
 import pytest
 
-from proxy.server.link import (
-    MAX_FRAME,
-    Handover,
-    LinkError,
-    LinkReader,
-    LinkWriter,
-    encode,
-    receive_handover,
-    send_handover,
-)
+from proxy.server.link import MAX_FRAME, MAX_TOGETHER, Handover, LinkError, LinkReader, LinkWriter, encode, receive_handovers, send_handovers
 
 HANDOVER = Handover(123, socket.AF_INET, "kafka", "unix:/tmp/a b")
 
@@ -107,24 +99,81 @@ def test_what_is_queued_goes_out_together(pair):
 def test_a_hand_over_carries_one_working_descriptor(packets):
     left, right = packets
     ours, theirs = socket.socketpair()
-    assert send_handover(left, HANDOVER, theirs.fileno())
+    assert send_handovers(left, [HANDOVER], [theirs.fileno()])
     theirs.close()
-    received = receive_handover(right)
-    assert received is not None
-    assert received[0] == HANDOVER
-    with socket.socket(fileno=received[1]) as taken:
+    ((handover, descriptor),) = receive_handovers(right)
+    assert handover == HANDOVER
+    with socket.socket(fileno=descriptor) as taken:
         assert not taken.get_inheritable()
         taken.sendall(b"hello")
         assert ours.recv(5) == b"hello"
     ours.close()
-    assert receive_handover(right) is None
+    assert receive_handovers(right) == []
+
+
+@pytest.mark.parametrize("count", [1, 2, MAX_TOGETHER - 1, MAX_TOGETHER])
+def test_several_hand_overs_in_one_message_keep_their_order_and_their_descriptors(packets, count):
+    left, right = packets
+    left.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+    pairs = [socket.socketpair() for _ in range(count)]
+    longest = "unix:" + "\\xff" * 108
+    handovers = [Handover(10**19 + number, socket.AF_UNIX, "l" * 63, longest) for number in range(count)]
+    assert send_handovers(left, handovers, [theirs.fileno() for _, theirs in pairs])
+    received = receive_handovers(right)
+    assert [handover for handover, _ in received] == handovers
+    for (ours, theirs), (_, descriptor) in zip(pairs, received, strict=True):
+        theirs.close()
+        with socket.socket(fileno=descriptor) as taken:
+            assert not taken.get_inheritable()
+            taken.sendall(b"%d" % descriptor)
+            assert ours.recv(20) == b"%d" % descriptor
+        ours.close()
+    assert receive_handovers(right) == []
+
+
+@pytest.mark.parametrize("there", [0, 1, 2, 3])
+def test_of_several_hand_overs_the_last_may_lose_their_descriptors(packets, there):
+    """The kernel gives as many as this process may have."""
+    left, right = packets
+    handovers = [Handover(number, socket.AF_INET, "kafka", "192.0.2.1:1") for number in range(3)]
+    ours, theirs = socket.socketpair()
+    spare = [os.dup(theirs.fileno()) for _ in range(there)]
+    assert send_handovers(left, handovers, [theirs.fileno()] * 3)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))), hard))  # the highest is that of the list itself
+    taken = [os.dup(theirs.fileno()) for _ in range(room_below(theirs.fileno()))]
+    for descriptor in spare:
+        os.close(descriptor)
+    try:
+        received = receive_handovers(right)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert [handover for handover, _ in received] == handovers
+    assert [descriptor >= 0 for _, descriptor in received] == [True] * there + [False] * (3 - there)
+    for descriptor in (*taken, *(descriptor for _, descriptor in received if descriptor >= 0)):
+        os.close(descriptor)
+    ours.close()
+    theirs.close()
+
+
+def room_below(descriptor: int) -> int:
+    """How many descriptors this process may still have."""
+    made = []
+    try:
+        while True:
+            made.append(os.dup(descriptor))
+    except OSError:
+        return len(made)
+    finally:
+        for one in made:
+            os.close(one)
 
 
 def test_a_full_hand_over_queue_is_said(packets):
     left, _ = packets
     with socket.socket() as sock:
         sent = 0
-        while send_handover(left, HANDOVER, sock.fileno()):
+        while send_handovers(left, [HANDOVER], [sock.fileno()]):
             sent += 1
     assert sent > 0
 
@@ -133,13 +182,13 @@ def test_the_end_of_the_hand_over_socket_is_said(packets):
     left, right = packets
     left.close()
     with pytest.raises(EOFError):
-        receive_handover(right)
+        receive_handovers(right)
 
 
 def test_a_lost_descriptor_is_said(packets):
     left, right = packets
     left.send(b"123 2 kafka unix:/tmp/a b")
-    assert receive_handover(right) == (HANDOVER, -1)
+    assert receive_handovers(right) == [(HANDOVER, -1)]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +201,10 @@ def test_a_lost_descriptor_is_said(packets):
         (b"\xff 2 a b", 1),
         (b"1 2 a b", 2),
         (b"1 2 a", 0),
-        (b"1 2 a " + b"x" * 5000, 1),
+        (b"1 2 a " + b"x" * 11000, 1),
+        (b"1 2 a b\n1 2 a b", 3),
+        (b"1 2 a b\n1 2 a", 2),
+        (b"1 2 a b\n", 1),
     ],
 )
 def test_a_bad_hand_over_leaks_no_descriptor(packets, body, count):
@@ -163,7 +215,7 @@ def test_a_bad_hand_over_leaks_no_descriptor(packets, body, count):
     theirs.close()
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(LinkError):
-        receive_handover(right)
+        receive_handovers(right)
     assert len(os.listdir("/proc/self/fd")) == before
     if count:
         assert ours.recv(1) == b""
