@@ -107,7 +107,7 @@ def test_records_so_small_that_their_headers_are_most_of_them_are_waited_behind_
     assert caught.value.reason == "hello_too_long"
 
 
-@pytest.mark.parametrize("before", [b"", b"\x01", GOOD[5:100]])
+@pytest.mark.parametrize("before", [b"", b"\x01", GOOD[5:100]], ids=len)
 def test_records_without_a_byte_are_not_waited_behind_for_ever(before: bytes) -> None:
     with pytest.raises(TlsError, match="not whole after"):
         read_hello(record(before), record(b"") * (MAX_CAME // 5 + 1))
