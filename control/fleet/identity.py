@@ -18,7 +18,7 @@ from control.meters import Meters
 from proxy.auth.messages import ApiRange
 from proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
 from proxy.config.upstream_sasl import secret_files
-from proxy.server.credentials import UPSTREAMS, desk_of_listener
+from proxy.server.credentials import desk_of_listener, desk_of_upstream
 from proxy.server.store_rows import Store, upstream_owner
 
 __all__ = ["Identity"]
@@ -66,7 +66,8 @@ class Identity:
             answers = {desk_of_listener(name): await asyncio.to_thread(self._answers, item, contents[name]) for name, item in self._listeners.items()}
         except IdentityFileError as error:
             raise StartError(str(error), reason="IDENTITY_FILE") from error
-        answers[UPSTREAMS] = Answers(secrets=Secrets(self._secrets))
+        secrets = Secrets(self._secrets)
+        answers |= {desk_of_upstream(name): Answers(secrets=secrets) for name, item in self._upstreams.items() if item.sasl is not None}
         self._desk = Desk(answers, lambda error: self._guard.failed("desk", error))
         self.questions = Questions(self._desk, self._meters)
         return contents

@@ -1,6 +1,6 @@
 """Where questions are answered: in a few threads, so that nothing else of the control process waits for a hash, a file or a signature.
 
-Each desk (``listener:NAME``, ``upstreams``) has a line of its own. The threads take the first of each line in turn, so that a storm of logins at one
+Each desk (``listener:NAME``, ``upstream:NAME``) has a line of its own. The threads take the first of each in turn, so that a storm of logins at one
 listener holds up nobody else, and a line that is full takes no more: who would wait longer than clients do is told so at once.
 """
 

@@ -16,6 +16,7 @@ import base64
 import contextlib
 import fcntl
 import os
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -35,6 +36,8 @@ _TITLE: Final = "framegate-users"
 _VERSION: Final = "1"
 _DECOY: Final = "decoy="
 _DECOY_SIZE: Final = 32
+_OWNERS: Final = stat.S_IRUSR | stat.S_IWUSR
+_GROUPS: Final = stat.S_IRGRP | stat.S_IWGRP
 _MAX_FILE: Final = 64 << 20
 _SAFE: Final = "!$&'()*+,;:@./-_~"
 
@@ -214,13 +217,13 @@ def changing(path: str | Path, *, wait: bool = True) -> Iterator[UsersFile]:
 
 
 def _replace(target: Path, text: str, before: os.stat_result | None) -> None:
-    number, temporary = tempfile.mkstemp(  # mode 0600
-        prefix=f".{target.name}.", dir=target.parent
-    )
+    number, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)  # mode 0600
     try:
         with open(number, "w", encoding="utf-8") as file:
             if before is not None and (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
                 os.fchown(number, before.st_uid, before.st_gid)  # root changes what the service must read
+            if before is not None:
+                os.fchmod(number, _OWNERS | before.st_mode & _GROUPS)  # it may read it as one of the group
             file.write(text)
             file.flush()
             os.fsync(number)

@@ -144,7 +144,7 @@ class CertificateStatus:
 
     Attributes:
         owner: ``listener/NAME`` or ``upstream/NAME``.
-        use: the key of its file: ``certificate``, ``client_ca``, ``ca``.
+        use: the key of its file: ``certificate``, ``client_ca``, ``ca``; ``crl``: it is a revocation list.
         position: in the file, from 0.
         subject, issuer: in RFC 4514 form.
         names: the alternative ones, as in ``DNS:host``.

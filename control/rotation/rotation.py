@@ -17,10 +17,10 @@ from collections.abc import Callable
 from typing import Final
 
 from control.events import Bus
+from control.files import Contents, FileError, Stamp, digest, is_fresh, read, stamp
 from control.guard import Guard
 from control.meters import Meters
 from control.plane import ReloadOutcome, ReloadResult
-from control.rotation.files import Contents, FileError, Stamp, digest, is_fresh, read, stamp
 from control.rotation.source import Refusal, Source, Taker
 from proxy.config.model import RotationConfig
 

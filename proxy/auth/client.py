@@ -2,6 +2,9 @@
 
 A broker that knows no SaslAuthenticate (before Kafka 1.0) is spoken to in bare tokens; one that refuses these just closes. Versions are the lesser of
 what it and we know. What it says of an error is in the log, never longer than a line, and not if our secret is in it.
+
+Who logs in again (KIP-368) begins with the handshake, as Kafka's clients do: a broker takes that alone behind the end of a session, and ends the
+connection at ApiVersions.
 """
 
 import enum
@@ -48,6 +51,7 @@ FIRST_CORRELATION_ID: Final = 0x7FFFFFF8  # of Kafka's eight for SASL, which no 
 _IDS: Final = 8
 _MAX_LIFETIME_MS: Final = 1 << 40  # 35 years: no sum overflows, and who lives longer lives for ever
 _NS_PER_MS: Final = 1_000_000
+_LASTING: Final = 1  # the version of SaslAuthenticate, and of the handshake before it, from which on a broker says how long it lasts
 _RENEWED_AT: Final = (0.85, 0.95)  # of a lifetime: not all at once
 
 
@@ -80,14 +84,21 @@ class _State(enum.Enum):
 
 
 class SaslClientAuthenticator(Authenticator):
-    """One connection's. Its ``principal`` is the upstream's, as its certificate says.
+    """One connection's. Its ``principal`` is the upstream's, as its certificate says. ``again``: it has logged in before, for a time that was told.
 
     Attributes:
         ranges: what the upstream understands.
     """
 
     def __init__(
-        self, settings: SaslClientSettings, source: CredentialSource, peer: str, *, nonce: Callable[[], str] = new_nonce, chance: random.Random
+        self,
+        settings: SaslClientSettings,
+        source: CredentialSource,
+        peer: str,
+        *,
+        again: bool = False,
+        nonce: Callable[[], str] = new_nonce,
+        chance: random.Random,
     ) -> None:
         super().__init__()
         self.ranges: tuple[ApiRange, ...] = ()
@@ -98,7 +109,9 @@ class SaslClientAuthenticator(Authenticator):
         self._nonce: Final = nonce
         self._chance: Final = chance
         self._state: _State = _State.BEGIN
-        self._versions: dict[int, int] = {}  # by key; of SaslAuthenticate none: bare tokens
+        self._again: Final = again
+        # By key; of SaslAuthenticate none: bare tokens.
+        self._versions: dict[int, int] = dict.fromkeys((SASL_HANDSHAKE, SASL_AUTHENTICATE), _LASTING) if again else {}
         self._requests: int = 0
         self._request: RequestHeader = RequestHeader(0, 0, 0)  # that is not answered
         self._frames: FrameExchange | None = None
@@ -121,7 +134,7 @@ class SaslClientAuthenticator(Authenticator):
             if self._inquiry is not None:
                 return self._on_settled(frames, self._inquiry)
             if self._state is _State.BEGIN:
-                return self._ask_versions(frames)
+                return self._ask_handshake(frames) if self._again else self._ask_versions(frames)
             body = frames.receive()
             return WANT_READ if body is None else self._on_frame(frames, body)
         except LoginError:
@@ -298,5 +311,10 @@ class SaslClientAuthenticators(AuthenticatorFactory):
         self._chance: Final = chance or random.Random()
 
     def make(self, identity: Identity) -> SaslClientAuthenticator:
-        peer = identity.subject or ANONYMOUS
-        return SaslClientAuthenticator(self._settings, self._source, peer, nonce=self._nonce, chance=self._chance)
+        return self._make(identity.subject or ANONYMOUS, again=False)
+
+    def again(self, identity: Identity, principal: str) -> SaslClientAuthenticator:
+        return self._make(principal, again=True)
+
+    def _make(self, peer: str, *, again: bool) -> SaslClientAuthenticator:
+        return SaslClientAuthenticator(self._settings, self._source, peer, again=again, nonce=self._nonce, chance=self._chance)

@@ -92,10 +92,12 @@ class ServerMechanism(Mechanism):
     Attributes:
         principal: who it is, once ``complete``.
         lifetime_ms: for how long, from when that was answered; None: for ever.
+        refused: why it is refused, of one that has been told and has yet to confirm it.
     """
 
     def __init__(self) -> None:
         super().__init__()
+        self.refused: str = ""
         self.principal: str = ""
         self.lifetime_ms: int | None = None
 

@@ -18,6 +18,7 @@ from typing import Final
 from proxy.auth.mechanism import Ask, ClientMechanism, Next, RefusalError, Reply, ServerMechanism, expect, printable
 from proxy.auth.questions import Answer, ScramCredential, ScramKeys, WantCredential, WantScramKeys
 from proxy.auth.scram_messages import ClientFinal, ClientFirst, ServerFinal, ServerFirst
+from proxy.errors import quoted
 
 __all__ = ["HASHES", "MAX_ITERATIONS", "MIN_ITERATIONS", "SCRAM_SHA_256", "SCRAM_SHA_512", "ScramClient", "ScramServer", "new_nonce", "signature_of"]
 
@@ -63,7 +64,7 @@ class ScramServer(ServerMechanism):
     def _first(self, token: bytes) -> Next:
         message = ClientFirst.read(token)
         if message.authorization not in ("", message.user):
-            raise RefusalError(f"the client is {message.user!r} and wants to be {message.authorization!r}")
+            raise RefusalError(f"the client is {quoted(message.user)} and wants to be {quoted(message.authorization)}")
         if any(text.startswith(_TOKEN) and text != f"{_TOKEN}false" for text in message.extensions):
             raise RefusalError("a delegation token is no user")
         self._client_first = message

@@ -16,10 +16,12 @@ from typing import Final
 
 from proxy.auth.mechanism import RefusalError, escape_name, unescape_name
 
-__all__ = ["GS2_HEADER", "ClientFinal", "ClientFirst", "ServerFinal", "ServerFirst"]
+__all__ = ["GS2_HEADER", "MAX_EXTENSIONS", "ClientFinal", "ClientFirst", "ServerFinal", "ServerFirst"]
 
 GS2_HEADER: Final = "n,,"
 _NONCE: Final = re.compile(r"[\x21-\x2b\x2d-\x7e]+")
+MAX_EXTENSIONS: Final = 128
+"""Of a message; nobody knows any."""
 _EXTENSION: Final = re.compile(r"[A-Za-z]+=[^,\0]+")
 _COUNT: Final = re.compile(r"[1-9][0-9]{0,9}")
 
@@ -166,6 +168,8 @@ def _first(fields: list[str], *names: str, what: str) -> list[str]:
 
 
 def _extensions(fields: list[str]) -> tuple[str, ...]:
+    if len(fields) > MAX_EXTENSIONS:
+        raise RefusalError(f"{len(fields)} extensions, more than {MAX_EXTENSIONS}")
     if not all(_EXTENSION.fullmatch(text) for text in fields):
         raise RefusalError("an extension that is none")
     return tuple(fields)

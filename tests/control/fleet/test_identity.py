@@ -100,10 +100,10 @@ def test_our_own_secrets_are_read_each_time_they_are_asked_for(tmp_path: Path) -
     async def scenario(rig: Rig) -> None:
         for text in ("first", "second"):
             (tmp_path / "ours").write_text(text + "\n")
-            assert await rig.ask("WantSecret", "upstreams", credential="u") == ("Secret", {"text": text})
-        assert (await rig.ask("WantSecret", "upstreams", credential="v"))[1] == {"reason": "there is no credential 'v'"}
+            assert await rig.ask("WantSecret", "upstream:u", credential="u") == ("Secret", {"text": text})
+        assert (await rig.ask("WantSecret", "upstream:u", credential="v"))[1] == {"reason": "there is no credential 'v'"}
         (tmp_path / "ours").unlink()
-        kind, row = await rig.ask("WantScramKeys", "upstreams", credential="u", mechanism="SCRAM-SHA-256", salt="00", iterations=4096)
+        kind, row = await rig.ask("WantScramKeys", "upstream:u", credential="u", mechanism="SCRAM-SHA-256", salt="00", iterations=4096)
         assert (kind, row["reason"]) == ("Unavailable", f"{tmp_path / 'ours'} cannot be read: No such file or directory")
 
     run(tmp_path, scenario)

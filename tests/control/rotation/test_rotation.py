@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from control.events import Bus
+from control.files import Contents, Stamp, digest, stamp
 from control.guard import Guard
 from control.meters import Meters
 from control.plane import ReloadOutcome
-from control.rotation.files import Contents, Stamp, digest, stamp
 from control.rotation.rotation import RETRY_S, Rotation
 from control.rotation.source import Refusal, Source, Taker
 from proxy.config.model import RotationConfig

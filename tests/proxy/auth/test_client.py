@@ -327,3 +327,13 @@ def test_who_is_let_in_keeps_no_secret(desk: Desk) -> None:
     assert authenticator._mechanism.secrets == (b"pencil",)
     one.say(answered(token_answer(), ID + 2))
     assert (one.code, authenticator._mechanism) == (DONE, None)
+
+
+def test_who_logs_in_again_begins_with_the_handshake(desk: Desk) -> None:
+    """Kafka's brokers take nothing else behind the end of a session, and have said that they know these versions."""
+    settings = SaslClientSettings("PLAIN", "user", "a", "c")
+    one = Talk(SaslClientAuthenticators(settings, desk).again(Identity(), "CN=broker"))
+    assert one.say() == [handshake("PLAIN", ID)]
+    assert one.say(answered(handshake_answer("PLAIN"), ID)) == [token(plain_token(), ID + 1, 1)]
+    one.say(answered(token_answer(version=1, lifetime=60_000), ID + 1))
+    assert (one.one.complete, one.one.principal, one.one.expires_ns != NEVER) == (True, "CN=broker", True)
