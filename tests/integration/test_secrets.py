@@ -39,7 +39,7 @@ from tests.fakes.watched_processes import WatchedProcesses
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]  # a whole framegate, some hundred logins with their hashes, and reloads of certificates
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]  # a whole framegate, some hundred logins with their hashes, and reloads of certificates
 
 
 # --- what lies in files --------------------------------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Secretive, 
             note_metrics(rig)
             core = {resource.prlimit(pid, resource.RLIMIT_CORE)[0] for pid in (rig.proxy.process.pid, *rig.proxy.processors)}
             deadline = time.monotonic() + 10
-            while len(rig.collector.calls if rig.collector else ()) < 3:
+            while len(rig.collector.calls if rig.collector else ()) < 1:
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
             assert rig.proxy.stop() == 0
