@@ -1,6 +1,6 @@
 """Where questions are answered: in a few threads, so that nothing else of the control process waits for a hash, a file or a signature.
 
-Each desk (``listener:NAME``, ``upstreams``) has a line of its own. The threads take the first of each line in turn, so that a storm of logins at one
+Each desk (``listener:NAME``, ``upstream:NAME``) has a line of its own. The threads take the first of each in turn, so that a storm of logins at one
 listener holds up nobody else, and a line that is full takes no more: who would wait longer than clients do is told so at once.
 """
 
@@ -69,6 +69,11 @@ class Desk:
         """Questions whose turn has not come."""
         with self._changed:
             return sum(map(len, self._lines.values()))
+
+    def answers(self, desk: str) -> Answers:
+        """Who answers now. Raises KeyError: there is no such desk."""
+        with self._changed:
+            return self._answers[desk]
 
     def replace(self, desk: str, answers: Answers) -> None:
         """Who answers from now on, those that wait included.

@@ -1,7 +1,7 @@
 """Kafka's SASL exchange with an upstream, from the client's side: which versions, the handshake, tokens until both are content.
 
 A broker that knows no SaslAuthenticate (before Kafka 1.0) is spoken to in bare tokens; one that refuses these just closes. Versions are the lesser of
-what it and we know. What it says of an error is in the log, never longer than a line.
+what it and we know. What it says of an error is in the log, never longer than a line, and not if our secret is in it.
 
 Who logs in again (KIP-368) begins with the handshake, as Kafka's clients do: a broker takes that alone behind the end of a session, and ends the
 connection at ApiVersions.
@@ -15,7 +15,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.auth.mechanism import Ask, ClientMechanism, Next, Reply
+from proxy.auth.mechanism import Ask, ClientMechanism, Next, Reply, printable
 from proxy.auth.messages import (
     API_VERSIONS,
     ILLEGAL_SASL_STATE,
@@ -49,7 +49,6 @@ __all__ = ["FIRST_CORRELATION_ID", "SaslClientAuthenticator", "SaslClientAuthent
 
 FIRST_CORRELATION_ID: Final = 0x7FFFFFF8  # of Kafka's eight for SASL, which no other request has
 _IDS: Final = 8
-_MAX_WORDS: Final = 200
 _MAX_LIFETIME_MS: Final = 1 << 40  # 35 years: no sum overflows, and who lives longer lives for ever
 _NS_PER_MS: Final = 1_000_000
 _LASTING: Final = 1  # the version of SaslAuthenticate, and of the handshake before it, from which on a broker says how long it lasts
@@ -141,7 +140,16 @@ class SaslClientAuthenticator(Authenticator):
         except LoginError:
             raise
         except AuthenticationError as error:
-            raise LoginError(f"{self._name}: {error}", refused=True) from None
+            raise LoginError(f"{self._name}: {self._without_secrets(str(error))}", refused=True) from None
+
+    def _without_secrets(self, words: str) -> str:
+        """What is wrong, of which some may be the upstream's words."""
+        mechanism = self._mechanism
+        if mechanism is None:
+            return words
+        from proxy.auth.withheld import without  # only who is refused needs it
+
+        return without(words, mechanism.secrets)
 
     def close(self) -> None:
         inquiry, self._inquiry = self._inquiry, None
@@ -214,7 +222,7 @@ class SaslClientAuthenticator(Authenticator):
         answer = HandshakeAnswer.read(answer_reader(body, self._request))
         name = self._settings.mechanism
         if answer.error == UNSUPPORTED_SASL_MECHANISM:
-            raise AuthenticationError(f"{name} is not enabled; enabled are {_printable(', '.join(answer.mechanisms))}")
+            raise AuthenticationError(f"{name} is not enabled; enabled are {printable(', '.join(answer.mechanisms))}")
         if answer.error == ILLEGAL_SASL_STATE:
             raise AuthenticationError("SaslHandshake is not expected: is there SASL at this address?")
         if answer.error != NONE:
@@ -240,7 +248,7 @@ class SaslClientAuthenticator(Authenticator):
         if SASL_AUTHENTICATE in self._versions:
             answer = TokenAnswer.read(answer_reader(body, self._request), self._request.version)
         if answer.error != NONE:
-            words = _printable(answer.message or "no reason")
+            words = printable(answer.message or "no reason")
             raise AuthenticationError(words if answer.error == SASL_AUTHENTICATION_FAILED else f"error {answer.error}: {words}")
         step = mechanism.evaluate(answer.token)
         if not mechanism.complete:
@@ -256,6 +264,7 @@ class SaslClientAuthenticator(Authenticator):
             now = waker.now_ns()
             self.expires_ns = now + lifetime_ms * _NS_PER_MS
             self.renew_ns = now + int(lifetime_ms * _NS_PER_MS * self._chance.uniform(*_RENEWED_AT))
+        self._mechanism = None  # it has the secret
         self.principal = self._peer
         self.complete = True
 
@@ -309,8 +318,3 @@ class SaslClientAuthenticators(AuthenticatorFactory):
 
     def _make(self, peer: str, *, again: bool) -> SaslClientAuthenticator:
         return SaslClientAuthenticator(self._settings, self._source, peer, again=again, nonce=self._nonce, chance=self._chance)
-
-
-def _printable(text: str) -> str:
-    """Somebody else's words as part of a line of ours."""
-    return "".join(character if character.isprintable() else "?" for character in text[:_MAX_WORDS])

@@ -84,7 +84,7 @@ class PlaintextTransport(Transport):
         return True
 
     def identity(self) -> Identity:
-        return Identity()  # not one for all: how a client authenticated is written into it
+        return Identity()  # one of its own: who authenticates the peer writes into it
 
     def close(self) -> None:
         pass

@@ -79,6 +79,7 @@ def open_row(pair: Pair, wall_offset_ns: i64) -> OpenRow:
         upstream=_upstream_name(pair.route),
         endpoint=pair.endpoint,
         principal=(None if client is None else client.principal) or None,
+        mechanism=_mechanism(client),
         tls=_tls(client),
         frames=_frames(pair),
         bytes=_bytes(pair),
@@ -106,6 +107,7 @@ def closed_row(pair: Pair, wall_offset_ns: i64) -> ClosedRow:
         upstream=_upstream_name(pair.route),
         endpoint=pair.endpoint,
         principal=(None if client is None else client.principal) or None,
+        mechanism=_mechanism(client),
         tls=_tls(client),
         frames=_frames(pair),
         bytes=_bytes(pair),
@@ -118,6 +120,10 @@ def closed_row(pair: Pair, wall_offset_ns: i64) -> ClosedRow:
         lost=LostRow(bytes=int(requests + responses), request=int(requests), response=int(responses)),
         mutes=_mutes(client),
     )
+
+
+def _mechanism(client: Channel | None) -> str | None:
+    return None if client is None or client.identity is None else client.identity.mechanism or None
 
 
 def _mutes(client: Channel | None) -> dict[str, MuteRow]:
@@ -133,6 +139,7 @@ def refused_row(pair_id: i64, route: Route, peer: str, opened_ns: i64, now_ns: i
         upstream=_upstream_name(route),
         endpoint="",
         principal=None,
+        mechanism=None,
         tls=None,
         frames=TrafficRow(request=0, response=0),
         bytes=TrafficRow(request=0, response=0),
