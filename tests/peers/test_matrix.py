@@ -81,6 +81,22 @@ def refused(world: World, said: Said, topic: str, began_ns: int, through: str, e
     return f"refused: {said.line('ERROR: Local: Authentication failure')}"
 
 
+def test_within_tls_who_says_who_he_is_is_that_one_whatever_his_certificate_says(world: World) -> None:
+    """And without one, as above; but one that is no good is refused before he says anything."""
+    client, way = CLIENTS["confluent-kafka"], "SCRAM-SHA-512"
+    topic, began_ns = world.topic("terminated", way, "certified"), time.time_ns()
+    certificate, key = world.certificate
+    said = client.produce(world.entry("terminated", way, certificate=certificate, key=key), topic, VALUES[:1])
+    assert (said.code, world.count(topic)) == (0, 1), words(said)
+    assert {row["principal"] for row in world.closed_since(began_ns, "terminated", way)} == {person(way)}
+    began_ns = time.time_ns()
+    certificate, key = world.revoked
+    said = client.produce(world.entry("terminated", way, certificate=certificate, key=key), topic, VALUES[:1])
+    assert "alert certificate revoked" in said.text
+    assert {row["principal"] for row in world.closed_since(began_ns, "terminated", way, cause="tls_failed")} == {None}
+    assert world.count(topic) == 1
+
+
 def test_what_passes_through_is_on_record_as_lengths(world: World, record_property: Any) -> None:
     way, topic = "PLAIN", world.topic("passed", "PLAIN", "tapped")
     secret = password(person(way)).encode()

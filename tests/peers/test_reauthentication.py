@@ -62,13 +62,14 @@ def test_sessions_are_renewed_for_two_minutes_and_nothing_is_lost(world: World, 
     at_broker = {name: world.broker_says("RENEWED", name) for name in ("successful-reauthentication-total", "expired-connections-killed-count")}
     for name, way in WAYS.items():
         produced, consumed = said[name]
-        what = f"{name}: {produced.code}, {produced.text[-2000:]}, {consumed.code}, {consumed.err[-2000:]}"
+        lasted = [(row["closed_ns"] - row["opened_ns"]) / NS for row in ended(world, began_ns, way)]
+        causes = Counter((row["cause"], row["detail"]) for row in ended(world, began_ns, way))
+        what = f"{name}: {produced.code}, {produced.text[-2000:]}, {consumed.code}, {consumed.err[-2000:]}, {causes}"
         assert (produced.code, consumed.code) == (0, 0), what
         assert consumed.lines == [str(number) for number in range(COUNT)], what
         assert world.count(topics[name]) == COUNT, what
-        lasted = [(row["closed_ns"] - row["opened_ns"]) / NS for row in ended(world, began_ns, way)]
-        causes = Counter(row["cause"] for row in ended(world, began_ns, way))
         proved = int(world.proxy.metric("framegate_authentication_count_total", framegate_listener="renewed", framegate_sasl_mechanism=way))
+        causes = Counter(row["cause"] for row in ended(world, began_ns, way))
         cells = {"records, none lost": str(COUNT), "logins": str(proved), "connections": str(len(lasted)), "longest": f"{max(lasted):.0f} s"}
         table += [(name, column, text) for column, text in {**cells, "ended by": ", ".join(sorted(causes))}.items()]
         if name == CONNECTS_AGAIN:

@@ -114,7 +114,7 @@ class World:
         self.issuer = Issuer(folder)
         self._server = self.authority.leaf("server")
         self._gate = self.authority.leaf(GATE)
-        self._person = self.authority.leaf(person("mTLS"))
+        self.certificate = self.authority.leaf(person("mTLS"))
         self.revoked = self.authority.leaf("revoked")
         self._entries = 0
         users = [GATE, *(name(way) for way in WAYS for name in (person, orders))]
@@ -237,7 +237,7 @@ class World:
         principal = {"rules": ["RULE:^CN=([^,]+),.*$/$1/"]}
         listeners: dict[str, dict[str, Any]] = {
             "terminated-tls": {"tls": asked, "principal": principal},
-            "terminated-sasl": {"tls": tls, "sasl": sasl},
+            "terminated-sasl": {"tls": asked, "sasl": sasl},
             "swapped-tls": {"tls": asked, "principal": principal},
             "swapped-sasl": {"sasl": sasl},
             "passed": {"tls": tls},
@@ -278,7 +278,7 @@ class World:
         tls = {item["name"]: "tls" in item for item in self.proxy.config["listeners"]}
         found = Entry(folder=str(folder), port=self.proxy.address(listener)[1], ca=str(self.authority.path), tls=tls[listener])
         if way == "mTLS":
-            found = dataclasses.replace(found, certificate=self._person[0], key=self._person[1])
+            found = dataclasses.replace(found, certificate=self.certificate[0], key=self.certificate[1])
         elif way == "OAUTHBEARER":
             found = dataclasses.replace(found, mechanism=way, token=self.issuer.token(person(way)))
         elif way in SASL:
