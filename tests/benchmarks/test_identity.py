@@ -22,7 +22,7 @@ from candidates import HaProxy, Place
 from driver import VoidRoundError
 from fetching import Fetched
 from logins import Beside, Outcomes, Shares
-from processes import Process
+from processes import Memory, Process
 from rotation import Newcomer, Swap, judge
 from shapes import SHAPES, Load
 
@@ -285,22 +285,42 @@ def test_newcomers_come_at_their_rate_until_their_input_ends(served: tuple[nativ
     assert [rows[2].due - rows[1].due, rows[1].due - rows[0].due] == [SECOND // 5] * 2
 
 
-def held(candidate: str, each: float = 20.0, kept: float = 0.0, growth: float = 0.0) -> certificates.Held:
-    full = each * 1000 / 1024
-    return certificates.Held(candidate, 1000, 50, 50 + full, 60, 60 + full, 60 + full, 60 + kept, 50 + full, 60 + kept + growth)
+def held(candidate: str, each: float = 20.0, left: float = 0.0, each_swap: float = 0.0) -> certificates.Held:
+    """A thousand connections; `each` in KiB, `left` in MiB, `each_swap` in KiB."""
+    full = 50 + each * 1000 / 1024
+    return certificates.Held(candidate, 1000, 50, full, 20, 40 + left, 40 + left, 20 + left, full, 60, 60 + each_swap * 10 / 1024, 10)
 
 
 @pytest.mark.parametrize(
     ("mine", "met"),
     [
-        (held("framegate", 25.0, 1.0, 1.0), [True] * 4),
+        (held("framegate", 25.0, 1.0, 12.0), [True] * 4),
         (held("framegate", 25.1), [False, False, True, True]),
-        (held("framegate", kept=1.1), [True, True, False, True]),
-        (held("framegate", growth=1.1), [True, True, True, False]),
+        (held("framegate", left=1.01), [True, True, False, True]),
+        (held("framegate", each_swap=12.1), [True, True, True, False]),
     ],
 )
 def test_connections_are_as_small_as_haproxys_and_an_old_certificate_goes(mine: certificates.Held, met: list[bool]) -> None:
     assert [figure.met for figure in certificates._judged([mine, held("haproxy")])] == met
+
+
+class Shrinking:
+    """A candidate whose memory falls to 100 MiB in steps."""
+
+    def __init__(self, *sizes: float) -> None:
+        self.sizes = list(sizes)
+        self.process = self
+
+    def total_memory(self) -> Memory:
+        return Memory(self.sizes.pop(0) if self.sizes else 100.0, 0.0)
+
+
+@pytest.mark.parametrize(("sizes", "left"), [((300, 300, 300, 299, 200, 100), 0), ((300, 100.1, 100, 100.1, 100, 100, 300, 300, 300, 300), 4)])
+def test_memory_has_settled_when_it_has_not_moved_for_a_while(sizes: tuple[float, ...], left: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certificates, "LOOK_SECONDS", 0)
+    candidate = Shrinking(*sizes)
+    assert certificates._settled(candidate) == 100  # type: ignore[arg-type]
+    assert len(candidate.sizes) == left
 
 
 @needs_compiler
