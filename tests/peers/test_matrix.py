@@ -50,7 +50,9 @@ def test_what_is_produced_is_consumed(world: World, client: Client, name: str, w
     expected = "ANONYMOUS" if way == "TLS" or through == "passed" else person(way)
     rows = world.closed_since(began_ns, through, way)
     assert {item["principal"] for item in rows} == {expected}
-    assert {item["cause"] for item in rows} <= {"peer_closed", "upstream_closed", "no_data"}, "some of librdkafka's leave without a request"
+    assert {item["cause"] for item in rows} <= {"peer_closed", "peer_reset", "upstream_closed", "no_data"}, (
+        "some of librdkafka's leave without a request"
+    )
     cell[0] = (row, through, "yes")
     if through == "swapped":
         refused_elsewhere(world, client, way)
