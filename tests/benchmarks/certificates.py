@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 
@@ -45,8 +46,8 @@ class Held:
         swapped: when the certificate was replaced beneath them.
         gone_swapped: when these were closed, too: the old certificate has nobody left.
         held_new: with as many on the new one.
-        cycled: when they are closed, and a few connections were opened and closed `swaps` times more.
-        gone_many: after as many times again, each with a swap beneath them.
+        cycled: of the processes that hold contexts alone, when these were closed and a few connections were opened and closed `swaps` times more.
+        gone_many: of the same, after as many times again, each with a swap beneath them.
     """
 
     candidate: str
@@ -122,24 +123,34 @@ def _measure(stage: Stage, name: str) -> Held:
         for _ in range(swaps):
             with _crowd(stage, candidate, SHORT_CROWD, client):
                 pass
-        cycled = _settled(candidate)
+        cycled = _settled(candidate, _holders)
         for _ in range(swaps):
             with _crowd(stage, candidate, SHORT_CROWD, client):
                 swap(candidate)
-        return Held(name, count, before, held, gone, held_again, swapped, gone_swapped, held_new, cycled, _settled(candidate), swaps)
+        return Held(name, count, before, held, gone, held_again, swapped, gone_swapped, held_new, cycled, _settled(candidate, _holders), swaps)
 
 
 def _crowd(stage: Stage, candidate: Candidate, count: int, client: native.Certificate) -> AbstractContextManager[object]:
     return stage.opener.hold(candidate.port, count, tls=True, certificate=client)
 
 
-def _settled(candidate: Candidate) -> float:
+def _all(candidate: Candidate) -> float:
+    return candidate.process.total_memory().rss
+
+
+def _holders(candidate: Candidate) -> float:
+    """Of the processes below the first alone, where there are any: control keeps events of connections, up to a bound, and no context."""
+    first, *others = candidate.process.memory().values()
+    return sum(memory.rss for memory in others) if others else first.rss
+
+
+def _settled(candidate: Candidate, resident: Callable[[Candidate], float] = _all) -> float:
     """Resident MiB once that has stopped moving."""
     end = time.monotonic() + SETTLE_SECONDS
-    last, still = candidate.process.total_memory().rss, 0
+    last, still = resident(candidate), 0
     while still < STILL and time.monotonic() < end:
         time.sleep(LOOK_SECONDS)
-        now = candidate.process.total_memory().rss
+        now = resident(candidate)
         still = still + 1 if abs(now - last) < STILL_MIB else 0
         last = now
     return last
@@ -151,7 +162,7 @@ def _show(stage: Stage, rows: list[Held]) -> None:
     lines = [(row.candidate, *(f"{getattr(row, key):.1f}" for key in (*sizes, *each))) for row in rows]
     first = ("candidate", "at start MiB", "held", "closed, twice")
     swaps = rows[0].swaps if rows else 0
-    columns = (*first, "held again", "swapped beneath", "closed", "held on the new", f"closed, {swaps} crowds", f"{swaps} swaps")
+    columns = (*first, "held again", "swapped beneath", "closed", "held on the new", f"alone: {swaps} crowds", f"{swaps} swaps")
     words = f"{rows[0].connections if rows else 0:,} idle TLS connections with client certificates"
     if MOST_CONNECTIONS < 10_000 and not stage.quick:
         words += ": as many as the limit of descriptors allows here"
