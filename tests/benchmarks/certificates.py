@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 
@@ -45,9 +46,8 @@ class Held:
         swapped: when the certificate was replaced beneath them.
         gone_swapped: when these were closed, too: the old certificate has nobody left.
         held_new: with as many on the new one.
-        gone_new: when these were closed.
-        cycled: when a few connections were opened and closed `swaps` times more.
-        gone_many: after as many times again, each with a swap beneath them.
+        cycled: of the processes that hold contexts alone, when these were closed and a few connections were opened and closed `swaps` times more.
+        gone_many: of the same, after as many times again, each with a swap beneath them.
     """
 
     candidate: str
@@ -59,7 +59,6 @@ class Held:
     swapped: float
     gone_swapped: float
     held_new: float
-    gone_new: float
     cycled: float
     gone_many: float
     swaps: int
@@ -81,8 +80,8 @@ class Held:
 
     @property
     def kib_each_swap(self) -> float:
-        """What each of many swaps left: more than the connections beneath it leave (events are kept, up to a bound)."""
-        return (self.gone_many - self.cycled - max(self.cycled - self.gone_new, 0.0)) * KIB / self.swaps
+        """What each of many swaps left."""
+        return (self.gone_many - self.cycled) * KIB / self.swaps
 
 
 def run(stage: Stage) -> dict[str, object]:
@@ -120,41 +119,50 @@ def _measure(stage: Stage, name: str) -> Held:
         gone_swapped = _settled(candidate)
         with _crowd(stage, candidate, count, client):
             held_new = _settled(candidate)
-        gone_new = _settled(candidate)
         swaps = QUICK_SWAPS if stage.quick else SWAPS
         for _ in range(swaps):
             with _crowd(stage, candidate, SHORT_CROWD, client):
                 pass
-        cycled = _settled(candidate)
+        cycled = _settled(candidate, _holders)
         for _ in range(swaps):
             with _crowd(stage, candidate, SHORT_CROWD, client):
                 swap(candidate)
-        return Held(name, count, before, held, gone, held_again, swapped, gone_swapped, held_new, gone_new, cycled, _settled(candidate), swaps)
+        return Held(name, count, before, held, gone, held_again, swapped, gone_swapped, held_new, cycled, _settled(candidate, _holders), swaps)
 
 
 def _crowd(stage: Stage, candidate: Candidate, count: int, client: native.Certificate) -> AbstractContextManager[object]:
     return stage.opener.hold(candidate.port, count, tls=True, certificate=client)
 
 
-def _settled(candidate: Candidate) -> float:
+def _all(candidate: Candidate) -> float:
+    return candidate.process.total_memory().rss
+
+
+def _holders(candidate: Candidate) -> float:
+    """Of the processes below the first alone, where there are any: control keeps events of connections, up to a bound, and no context."""
+    first, *others = candidate.process.memory().values()
+    return sum(memory.rss for memory in others) if others else first.rss
+
+
+def _settled(candidate: Candidate, resident: Callable[[Candidate], float] = _all) -> float:
     """Resident MiB once that has stopped moving."""
     end = time.monotonic() + SETTLE_SECONDS
-    last, still = candidate.process.total_memory().rss, 0
+    last, still = resident(candidate), 0
     while still < STILL and time.monotonic() < end:
         time.sleep(LOOK_SECONDS)
-        now = candidate.process.total_memory().rss
+        now = resident(candidate)
         still = still + 1 if abs(now - last) < STILL_MIB else 0
         last = now
     return last
 
 
 def _show(stage: Stage, rows: list[Held]) -> None:
-    sizes = ("before", "held", "gone", "held_again", "swapped", "gone_swapped", "held_new", "gone_new", "cycled", "gone_many")
+    sizes = ("before", "held", "gone", "held_again", "swapped", "gone_swapped", "held_new", "cycled", "gone_many")
     each = ("kib", "kib_new")
     lines = [(row.candidate, *(f"{getattr(row, key):.1f}" for key in (*sizes, *each))) for row in rows]
     first = ("candidate", "at start MiB", "held", "closed, twice")
     swaps = rows[0].swaps if rows else 0
-    columns = (*first, "held again", "swapped beneath", "closed", "held on the new", "closed", f"{swaps} crowds", f"{swaps} swaps")
+    columns = (*first, "held again", "swapped beneath", "closed", "held on the new", f"alone: {swaps} crowds", f"{swaps} swaps")
     words = f"{rows[0].connections if rows else 0:,} idle TLS connections with client certificates"
     if MOST_CONNECTIONS < 10_000 and not stage.quick:
         words += ": as many as the limit of descriptors allows here"

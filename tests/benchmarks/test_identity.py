@@ -156,6 +156,8 @@ def beside(*, p99_ms: float = 2.0, quiet_ms: tuple[float, float] = (0.8, 1.2), l
         (beside(p99_ms=1.99), [True, True]),
         (beside(p99_ms=2.0), [True, True]),
         (beside(p99_ms=2.01), [False, True]),
+        (beside(p99_ms=1.0, quiet_ms=(0.5, 1.0)), [True, True]),
+        (beside(p99_ms=1.0, quiet_ms=(0.5, 1.01)), [False, True]),  # it was not quiet: nothing is known
         (beside(missing=1), [False, True]),
         (beside(lost=1), [True, False]),
         (beside(unavailable=7), [True, True]),
