@@ -27,6 +27,7 @@ fd_handler, epoll        who handles the events of a descriptor; their bits
 event_loop               what channels need of the selector, and it of them
 options, stats           what the channels of one side share: settings, counters
 connection_id            64-bit ids and their text form
+connection_socket        sockets of connections, of the plain type
 ======================== =============================================================================
 
 Names are imported from their modules: ``from proxy.network.channel import Channel``.

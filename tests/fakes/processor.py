@@ -25,6 +25,7 @@ losing          has no descriptor for a socket to a handler process until it was
 
 import argparse
 import ipaddress
+import json
 import os
 import selectors
 import socket
@@ -35,7 +36,7 @@ from typing import Any
 
 from proxy.cells import CellLayout, CellWriter, State
 from proxy.config.model import MAX_RECEIVE_SIZE, forwarding_of, from_wire, largest_whole, quotas_to_wire, rule_from_wire, whole_request
-from proxy.network.connection_id import ConnectionIds
+from proxy.network.connection_id import ConnectionIds, format_connection_id
 from proxy.server.link import HANDLER_PROCESS, Handover, LinkReader, encode, receive_handovers
 from proxy.server.messages import (
     AbortedReply,
@@ -62,7 +63,6 @@ from proxy.server.messages import (
 from proxy.server.protocol import WIRE_VERSION, change_fault, event_notice, read_command, read_start
 from proxy.server.rows import ClosedRow, EndpointDownRow, HandoverFailedRow, HolderRow, LostRow, OpenRow, TapRuleOffRow, TrafficRow
 from proxy.server.store_rows import StoresRow
-from tests.fakes.rows import line_of
 
 
 def numbers_of(row: StoresRow | None) -> dict[str, int]:
@@ -475,7 +475,8 @@ class FakeProcessor:
             lost=LostRow(bytes=0, request=0, response=0),
             mutes={},
         )
-        self.commands.sendall(encode(ClosedNotice(type="closed"), [line_of(row, handover.accepted_ns)]))
+        line = f"{handover.accepted_ns} {number} {json.dumps({**row, 'id': format_connection_id(number)})}"
+        self.commands.sendall(encode(ClosedNotice(type="closed"), [line]))
 
 
 def main() -> None:
