@@ -290,7 +290,7 @@ def test_newcomers_come_at_their_rate_until_their_input_ends(served: tuple[nativ
 def held(candidate: str, each: float = 20.0, left: float = 0.0, each_swap: float = 0.0) -> certificates.Held:
     """A thousand connections; `each` in KiB, `left` in MiB, `each_swap` in KiB."""
     full = 50 + each * 1000 / 1024
-    return certificates.Held(candidate, 1000, 50, full, 20, 40 + left, 40 + left, 20 + left, full, 60, 61, 62 + each_swap * 10 / 1024, 10)
+    return certificates.Held(candidate, 1000, 50, full, 20, 40 + left, 40 + left, 20 + left, full, 60, 60 + each_swap * 10 / 1024, 10)
 
 
 @pytest.mark.parametrize(
