@@ -5,7 +5,7 @@ ARGS ?=
 setup := $(PYTHON) deploy/environment.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install run run-kafka test test-pure lint format bench bench-quick bench-pipeline proto clean
+.PHONY: help install run run-kafka test test-pure peers lint format bench bench-quick bench-pipeline proto clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -29,6 +29,9 @@ test:  ## the tests, over the built wheel (compiled) in its own environment
 
 test-pure:  ## the same tests, over the source, interpreted
 	@$(setup) pure --with java --wish maven,mariadb,openssl -- $(PYTEST) $(ARGS)
+
+peers:  ## other people's Kafka clients through framegate to a real broker, by every way in and through; five minutes, and tables
+	@$(setup) test --with java --wish compiler,maven,clients -- $(PYTEST) tests/peers $(ARGS)
 
 lint:  ## ruff, mypy strict, import contracts
 	@$(setup) pure -- ruff check .

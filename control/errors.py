@@ -1,13 +1,13 @@
 """What the control plane refuses, and why.
 
     ControlError                  base: ``reason`` (UPPER_SNAKE, stable, unique here) and ``metadata`` (strings for ErrorInfo.metadata)
-    ├── NotFoundError             the named listener, channel, upstream or tap rule does not exist
+    ├── NotFoundError             the named listener, channel, upstream, tap rule or user does not exist
     ├── AlreadyExistsError        something has the name that a new one is to have
     ├── InvalidArgumentError      a value is outside its range; ``violations`` names every field that is wrong
     ├── FailedPreconditionError   the value is good but the state does not allow it (a pool below the largest frame, draining)
     ├── AbortedError              a processor refused a change, or lived and was silent: no processor has it
     ├── EtagError                 what is to be changed is not what the caller saw any more
-    └── UnavailableError          no processor is there to answer, or not all have answered; the reason says what is known
+    └── UnavailableError          who would have to answer is not there, or busy; the reason says what is known
 
 ``control.service`` maps each to one gRPC code, the command line to one exit code.
 """
@@ -48,7 +48,7 @@ class ControlError(Exception):
 
 
 class NotFoundError(ControlError):
-    """Nothing has that name. ``kind`` is ``listener``, ``channel``, ``upstream``, ``tap rule``; ``name`` is what was asked for."""
+    """Nothing has that name. ``kind`` is ``listener``, ``channel``, ``upstream``, ``tap rule``, ``user``; ``name`` is what was asked for."""
 
     def __init__(self, kind: str, name: str) -> None:
         super().__init__(f"there is no {kind} {name!r}", reason=f"{_upper(kind)}_NOT_FOUND", kind=kind, name=name)
@@ -92,7 +92,7 @@ class AbortedError(ControlError):
 
 
 class UnavailableError(ControlError):
-    """The processors that would have to answer are not running or did not answer in time. Asking again may help."""
+    """Who would have to answer is not there, or busy: mostly processors; a file that somebody else is changing. Asking again may help."""
 
 
 class StartError(ControlError):

@@ -94,7 +94,12 @@ class Guard:
         return [job.name for job in tuple(self._jobs) if job.standing]
 
 
+def _described(error: BaseException) -> str:
+    """As ``repr``, but for one of an encoding, which has there all that was to be encoded: that may be a password."""
+    return f"{type(error).__name__}: {error}" if isinstance(error, UnicodeError) else repr(error)
+
+
 def _report(log: RowLog, meters: Meters, name: str, error: BaseException, **fields: str) -> None:
     trace = "".join(traceback.format_exception(error))
-    log.write("task_failed", level="error", task=name, **fields, error=repr(error), trace=trace)
+    log.write("task_failed", level="error", task=name, **fields, error=_described(error), trace=trace)
     meters.add("task.failures", name)

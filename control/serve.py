@@ -162,7 +162,7 @@ class Proxy:
         for source in [*certificates.sources(), *identity_files]:
             rotation.watch(source)
         self._on_stop(rotation.close)
-        steering = Steering(supervisor, acceptor, resolver, meters, log, events, guard, tapped, rotation, certificates, self._handlers)
+        steering = Steering(supervisor, acceptor, resolver, meters, log, events, guard, tapped, rotation, certificates, self._handlers, identity)
         self._steering = steering
         self._on_stop(steering.close)
         starting = asyncio.ensure_future(self._start_processes(supervisor, config.processors))
@@ -186,7 +186,7 @@ class Proxy:
         from control.fleet.identity import Identity  # only who asks for SASL pays for what hashes and checks signatures
         from control.rotation.identity_files import identity_sources
 
-        identity = Identity(config, lambda: desired.endpoints, self._meters, self._log, self._guard)
+        identity = Identity(config, lambda: desired.endpoints, lambda: desired.stores, self._meters, self._log, self._guard)
         self._on_stop(identity.stop)
         contents = await identity.start()
         return identity, identity_sources(identity, contents)
@@ -406,6 +406,7 @@ async def _until(work: Any, event: asyncio.Event, on_event: Callable[[], None] =
 def serve(path: str | pathlib.Path) -> int:
     """Run until a signal; the exit code. Faults of the configuration go to stderr, one on each line."""
     signals = Signals()
+    _leave_no_core()
     try:
         loaded = load_in_child(path)
     except ConfigurationError as error:
@@ -429,6 +430,11 @@ def serve(path: str | pathlib.Path) -> int:
         signals.ignore()
         logging.getLogger().removeHandler(library_rows)
         log.close()
+
+
+def _leave_no_core() -> None:
+    """A core file would hold keys and passwords, of this process and of all that it starts. ``prlimit --core=unlimited --pid`` has one written."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 def _raise_descriptor_limit() -> None:

@@ -1,6 +1,6 @@
 """Sets up what a task of the Makefile needs, then runs the task in it.
 
-``python3 deploy/environment.py KIND [--with java] [--wish compiler,openssl,maven,mariadb,peers] [-- COMMAND …]``
+``python3 deploy/environment.py KIND [--with java] [--wish compiler,openssl,maven,mariadb,peers,clients] [-- COMMAND …]``
 
 =======  ===============  ================================================================================================
 kind     where            what
@@ -114,6 +114,11 @@ def has_openssl() -> bool:
     return os.path.exists(OPENSSL_HEADER)
 
 
+def has_clients() -> bool:
+    """Whether the clients that meet a broker through framegate and come from no package index are here."""
+    return all(shutil.which(name) for name in ("kcat", "openssl"))
+
+
 def has_peers() -> bool:
     """Whether the peers of the bench are here."""
     return all(shutil.which(name) for name in ("haproxy", "nginx")) and os.path.exists("/usr/lib/nginx/modules/ngx_stream_module.so")
@@ -166,6 +171,7 @@ NEEDS = {
             ["libssl-dev"],
             "the bench's load generator, and its tests, are left out",
         ),
+        Need("clients", "kcat or OpenSSL's command", has_clients, ["kcat", "openssl"], "what they do through framegate is not shown"),
         Need("peers", "HAProxy or NGINX", has_peers, ["haproxy", "nginx", "libnginx-mod-stream"], "peers that are missing are left out"),
     )
 }

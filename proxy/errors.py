@@ -34,7 +34,10 @@ __all__ = [
     "TlsError",
     "TransportError",
     "WrongProtocolError",
+    "quoted",
 ]
+
+_MAX_QUOTED = 100
 
 Side = Literal["downstream", "upstream", "internal"]
 
@@ -134,3 +137,8 @@ class IllegalTransitionError(InternalError):
         super().__init__(f"no transition from {state} on {event}")
         self.state = state
         self.event = event
+
+
+def quoted(text: str) -> str:
+    """A name that a peer said, as an error's words have it: in quotes, in printable characters, and no longer than a line may be."""
+    return repr(text if len(text) <= _MAX_QUOTED else text[:_MAX_QUOTED] + "…")

@@ -158,6 +158,7 @@ def _fields(row: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     tls = row.get("tls")
     yield from (
         ("id", row["id"]), ("listener", row["listener"]), ("peer", row["peer_address"]), ("principal", row["principal"] or "-"),
+        ("mechanism", row["sasl_mechanism"] or "-"),
         ("tls", f"{tls['version']} {tls['cipher']}" if tls else "-"),
         ("certificate shown", tls["certificate_fingerprint"] or "-" if tls else "-"),
         ("upstream", f"{row['upstream']} {row['upstream_endpoint']}".strip()), ("state", word(row["state"], "STATE_")),

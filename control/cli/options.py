@@ -9,7 +9,7 @@ from click.core import ParameterSource
 
 from control.cli.kinds import ADDRESS
 
-__all__ = ["DEFAULT_ADDRESS", "EXIT_INTERRUPTED", "admin_options", "example", "output_option"]
+__all__ = ["DEFAULT_ADDRESS", "EXIT_INTERRUPTED", "address_option", "admin_options", "example", "output_option"]
 
 DEFAULT_ADDRESS: Final = "unix:/run/framegate/admin.sock"
 EXIT_INTERRUPTED: Final = 130
@@ -28,7 +28,12 @@ def output_option(function: F) -> F:
 
 def admin_options(function: F) -> F:
     """``--address`` and ``--output``."""
-    address = click.option(
+    return address_option(output_option(function))
+
+
+def address_option(function: F) -> F:
+    """``--address``."""
+    return click.option(
         "--address",
         envvar=_VARIABLE,
         type=ADDRESS,
@@ -37,8 +42,7 @@ def admin_options(function: F) -> F:
         show_envvar=True,
         callback=_not_empty,
         help="Where the control plane is: unix:PATH.",
-    )
-    return address(output_option(function))
+    )(function)
 
 
 def _not_empty(ctx: click.Context, param: click.Parameter, value: str) -> str:

@@ -1,74 +1,166 @@
-"""``framegate users``: the file of users on this machine. A password comes from the terminal or from standard input, never from the command line."""
+"""``framegate users``: a file of users on this machine, or that of a listener of a running framegate. A password comes from the terminal or from
+standard input, never from the command line, and goes nowhere: what is stored of it is made here.
+"""
 
 import contextlib
 import pathlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from control.cli.options import example, output_option
+from control.cli.options import address_option, example, output_option
+
+if TYPE_CHECKING:
+    from control.gen.framegate.control.v1.user_service_pb2 import User
+    from proxy.auth.questions import ScramCredential
 
 __all__ = ["users"]
 
-_FILE = click.option("--file", "path", type=click.Path(dir_okay=False, path_type=pathlib.Path), required=True, help="The file of users.")
+F = TypeVar("F", bound=Callable[..., object])
 _EXIT_USAGE, _EXIT_NOT_FOUND, _EXIT_CONFLICT = 2, 3, 4
+_COLUMNS: Final = ("NAME", "MECHANISMS", "ITERATIONS")
 
 
-@click.group(epilog=example("framegate users add alice --file users", "framegate users list --file users"))
+def _where(function: F) -> F:
+    """``--file`` or ``--listener``, and ``--address``."""
+    file = click.option("--file", "path", type=click.Path(dir_okay=False, path_type=pathlib.Path), help="The file of users, on this machine.")
+    listener = click.option("--listener", metavar="NAME", help="The listener of a running framegate whose file of users it is.")
+    return file(listener(address_option(function)))
+
+
+def _reason(function: F) -> F:
+    return click.option("--reason", default="", help="Why; for the audit record. With --listener.")(function)
+
+
+def _check_where(path: pathlib.Path | None, listener: str | None, reason: str = "") -> None:
+    if (path is None) == (listener is None):
+        raise click.UsageError("name the users by one of --file and --listener")
+    if reason and listener is None:
+        raise click.UsageError("--reason goes with --listener: a file has no audit record")
+
+
+@click.group(epilog=example("framegate users add alice --file users", "framegate users list --listener sasl"))
 def users() -> None:
     """Who may come in with a password: a file with salted entries for SCRAM-SHA-256 and SCRAM-SHA-512, which PLAIN is checked against, too.
 
-    No clear password is stored. The file is replaced as a whole; its mode is 0600.
+    No clear password is stored, or sent anywhere. The file is replaced as a whole; its mode is 0600. With --listener a running framegate changes
+    its own file, and what is new is in force when the command returns.
     """
 
 
-@users.command(epilog=example("framegate users add alice --file users", "framegate users add alice --file users --replace < password"))
+@users.command(
+    epilog=example(
+        "framegate users add alice --file users",
+        "framegate users add alice --file users --replace < password",
+        "framegate users add alice --listener sasl",
+    )
+)
 @click.argument("name")
-@_FILE
+@_where
 @click.option("--replace", is_flag=True, help="Give a user that there is a new password.")
 @click.option("--iterations", type=click.IntRange(4096, 16384), default=8192, show_default=True, help="How much it costs to try a password.")
-def add(name: str, path: pathlib.Path, replace: bool, iterations: int) -> None:
+@_reason
+def add(name: str, path: pathlib.Path | None, listener: str | None, address: str, replace: bool, iterations: int, reason: str) -> None:
     """Add a user. Asks for the password, or reads one line of standard input when that is no terminal."""
     from control.identity.passwords import new_credentials
     from control.identity.users_file import changing, name_fault
 
+    _check_where(path, listener, reason)
     fault = name_fault(name)
     if fault is not None:
         raise click.BadParameter(fault, param_hint="NAME")
     credentials = new_credentials(_password(), iterations=iterations)
+    if path is None:
+        _send(str(listener), name, credentials, address, replace=replace, reason=reason)
+        return
     with _faults(), changing(path) as file:
         file.add(name, credentials, replace=replace)
 
 
-@users.command(epilog=example("framegate users remove alice --file users"))
+def _send(listener: str, name: str, credentials: "Mapping[str, ScramCredential]", address: str, *, replace: bool, reason: str) -> None:
+    """Have a running framegate write them."""
+    from control.cli.client import CALL_TIMEOUT_S, calling, metadata
+    from control.gen.framegate.control.v1 import user_service_pb2 as pb2
+    from control.gen.framegate.control.v1.user_service_pb2_grpc import UserServiceStub
+
+    user = pb2.User(name=name)
+    for mechanism, item in credentials.items():
+        user.credentials.add(mechanism=mechanism, iterations=item.iterations, salt=item.salt, stored_key=item.stored_key, server_key=item.server_key)
+    with calling(address, change=True) as channel:
+        stub = UserServiceStub(channel)
+        if replace:
+            request = pb2.UpdateUserRequest(listener=listener, user=user, allow_missing=True, reason=reason)
+            stub.UpdateUser(request, timeout=CALL_TIMEOUT_S, metadata=metadata())
+        else:
+            stub.CreateUser(pb2.CreateUserRequest(listener=listener, user=user, reason=reason), timeout=CALL_TIMEOUT_S, metadata=metadata())
+
+
+@users.command(epilog=example("framegate users remove alice --file users", "framegate users remove alice --listener sasl"))
 @click.argument("name")
-@_FILE
-def remove(name: str, path: pathlib.Path) -> None:
+@_where
+@_reason
+def remove(name: str, path: pathlib.Path | None, listener: str | None, address: str, reason: str) -> None:
     """Remove a user. Connections that are open stay open."""
     from control.identity.users_file import changing, read_users
 
+    _check_where(path, listener, reason)
+    if path is None:
+        from control.cli.client import CALL_TIMEOUT_S, calling, metadata
+        from control.gen.framegate.control.v1 import user_service_pb2 as pb2
+        from control.gen.framegate.control.v1.user_service_pb2_grpc import UserServiceStub
+
+        request = pb2.DeleteUserRequest(listener=str(listener), name=name, reason=reason)
+        with calling(address, change=True) as channel:
+            UserServiceStub(channel).DeleteUser(request, timeout=CALL_TIMEOUT_S, metadata=metadata())
+        return
     with _faults():
         read_users(path)  # there must be one: none is made to remove somebody from
         with changing(path) as file:
             file.remove(name)
 
 
-@users.command("list", epilog=example("framegate users list --file users", "framegate users list --file users --output json"))
-@_FILE
+@users.command("list", epilog=example("framegate users list --file users", "framegate users list --listener sasl --output json"))
+@_where
 @output_option
-def list_(path: pathlib.Path, output: str) -> None:
-    """List the users, with the mechanisms that each has an entry for."""
+def list_(path: pathlib.Path | None, listener: str | None, address: str, output: str) -> None:
+    """List the users, with the mechanisms that each has an entry for; of a listener those in force."""
     from control.cli.output import print_json, print_table
     from control.identity.users_file import read_users
 
-    with _faults():
-        found = read_users(path).users
+    _check_where(path, listener)
+    if path is None:
+        found = _listed(str(listener), address)
+    else:
+        with _faults():
+            entries = read_users(path).users
+        found = [(name, {kind: item.iterations for kind, item in entry.items()}) for name, entry in entries.items()]
     if output == "json":
-        print_json([{"name": name, "mechanisms": {kind: item.iterations for kind, item in entry.items()}} for name, entry in found.items()])
+        print_json([{"name": name, "mechanisms": mechanisms} for name, mechanisms in found])
         return
-    rows = ((name, " ".join(entry), " ".join(str(item.iterations) for item in entry.values())) for name, entry in found.items())
-    print_table(("NAME", "MECHANISMS", "ITERATIONS"), rows)
+    print_table(_COLUMNS, ((name, " ".join(mechanisms), " ".join(map(str, mechanisms.values()))) for name, mechanisms in found))
+
+
+def _listed(listener: str, address: str) -> list[tuple[str, dict[str, int]]]:
+    """The users in force; a note when what lies in the file is not."""
+    from control.cli.client import CALL_TIMEOUT_S, PAGE_SIZE, calling, pages
+    from control.cli.output import print_note
+    from control.gen.framegate.control.v1 import user_service_pb2 as pb2
+    from control.gen.framegate.control.v1.user_service_pb2_grpc import UserServiceStub
+
+    def ask(token: str) -> pb2.ListUsersResponse:
+        request = pb2.ListUsersRequest(listener=listener, page_size=PAGE_SIZE, page_token=token)
+        return UserServiceStub(channel).ListUsers(request, timeout=CALL_TIMEOUT_S)
+
+    def entry(user: "User") -> dict[str, Any]:
+        return {item.mechanism: item.iterations for item in user.credentials}
+
+    with calling(address) as channel:
+        answers = list(pages(ask))
+    if answers[-1].error:
+        print_note(f"what lies in the files of the listener is not in force: {answers[-1].error}")
+    return [(user.name, entry(user)) for answer in answers for user in answer.users]
 
 
 def _password() -> str:

@@ -11,18 +11,29 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from cryptography import x509
 
-__all__ = ["CertificateFacts", "describe", "facts_from_row", "facts_of", "hosts", "revocation_ends", "short_fingerprint", "validities"]
+__all__ = [
+    "CertificateFacts",
+    "describe",
+    "describe_revocations",
+    "facts_from_row",
+    "facts_of",
+    "hosts",
+    "revocations",
+    "short_fingerprint",
+    "validities",
+]
 
 _SHORT: Final = 16
+_NO_END: Final = 253_402_300_799.0  # the last second of the year 9999, as RFC 5280 has it
 _REVOCATIONS: Final = re.compile(b"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CertificateFacts:
-    """One certificate.
+    """One certificate, or one revocation list.
 
     Attributes:
-        subject, issuer: in RFC 4514 form; a subject may be empty.
+        subject, issuer: in RFC 4514 form; a subject may be empty, and is, of a list.
         names: the alternative ones, as ``DNS:…``, ``IP:…``, ``URI:…``, ``email:…`` or ``other:…``, sorted.
         serial: in hexadecimal.
         fingerprint: SHA-256 of its DER form, in hexadecimal.
@@ -129,13 +140,32 @@ def hosts(pem: bytes) -> list[str]:
     return [name.lower() for name in names]
 
 
-def revocation_ends(pem: bytes) -> list[float]:
-    """When each revocation list of a PEM file ends, in seconds since 1970, of those that do.
+def revocations(pem: bytes) -> "list[x509.CertificateRevocationList]":
+    """The revocation lists of a PEM file.
 
     Raises:
         ValueError: one is broken.
     """
     from cryptography import x509
 
-    found = [x509.load_pem_x509_crl(block).next_update_utc for block in _REVOCATIONS.findall(pem)]
-    return [end.timestamp() for end in found if end is not None]
+    return [x509.load_pem_x509_crl(block) for block in _REVOCATIONS.findall(pem)]
+
+
+def describe_revocations(pem: bytes) -> list[CertificateFacts]:
+    """All revocation lists of a PEM file, in order, with what certificates have of it: who made it, and from when on until when it is in force. One
+    without an end lasts as long as the calendar; errors as above.
+    """
+    from cryptography.hazmat.primitives import hashes
+
+    return [
+        CertificateFacts(
+            subject="",
+            issuer=item.issuer.rfc4514_string(),
+            names=(),
+            serial="",
+            fingerprint=item.fingerprint(hashes.SHA256()).hex(),
+            begins=item.last_update_utc.timestamp(),
+            ends=_NO_END if item.next_update_utc is None else item.next_update_utc.timestamp(),
+        )
+        for item in revocations(pem)
+    ]

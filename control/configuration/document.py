@@ -26,6 +26,7 @@ MAX_VALUES: Final = 50_000
 """Keys, values and lists together; a listener has about 20."""
 MAX_DEPTH: Final = 16
 """Of lists and mappings within each other; the deepest key of a configuration lies 4 deep."""
+_PEM: Final = "-----BEGIN "
 _MAX_SHOWN: Final = 60
 _TAG: Final = "tag:yaml.org,2002:"
 _KINDS: Final = {"int": "a whole number", "float": "a number", "bool": "true or false"}
@@ -67,6 +68,8 @@ class Document:
 
     def _fault(self, path: Path, reason: str, value: object) -> Fault:
         shown = self.texts.get(path, "") if value is None else show(value)
+        if _PEM in shown:  # where a path to a key belongs
+            shown = "PEM text"
         if len(shown) > _MAX_SHOWN:
             shown = shown[: _MAX_SHOWN - 1] + "…"
         return Fault(self.line(path), key_of(path), shown, reason)

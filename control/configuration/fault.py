@@ -15,7 +15,7 @@ class Fault:
     Attributes:
         line: in the file, from 1; 0 when the configuration did not come from a file.
         key: the path of the value, as ``listeners[0].tls.key``; empty for the whole document.
-        value: what stands there, shortened; empty when the key is missing.
+        value: what stands there, shortened; empty when the key is missing, or when it is no key, of whose value nobody knows what it is.
         reason: why that is wrong and what would be right.
     """
 

@@ -5,7 +5,7 @@ import ssl
 import stat
 import time
 
-from control.configuration.certificate import hosts, revocation_ends, validities
+from control.configuration.certificate import describe_revocations, hosts, validities
 
 __all__ = [
     "authority_fault",
@@ -58,20 +58,22 @@ def revocation_warning(path: str) -> str | None:
     """Whether one of a readable file's revocation lists has ended; None when all is well, or the file is none of ours to judge."""
     try:
         with open(path, "rb") as file:
-            ends = revocation_ends(file.read())
+            lists = describe_revocations(file.read())
     except (OSError, ValueError):
         return None
-    ended = [end for end in ends if end <= time.time()]
+    ended = [item.ends for item in lists if item.ends <= time.time()]
     return f"expired on {_day(min(ended))}: every client of its authority is refused" if ended else None
 
 
 def cipher_fault(ciphers: str) -> str | None:
     """Why OpenSSL does not take a list of ciphers, or None."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).set_ciphers(ciphers)
+        context.set_ciphers(ciphers)
     except ssl.SSLError:
         return "names no cipher that OpenSSL has for TLS 1.2 (openssl ciphers -v prints them)"
-    return None
+    weak = [item["name"] for item in context.get_ciphers() if item["strength_bits"] == 0 or item["auth"] == "auth-null"]
+    return f"names ciphers that do not encrypt, or do not prove who we are: {', '.join(weak)}" if weak else None
 
 
 def curve_fault(curve: str) -> str | None:

@@ -4,6 +4,7 @@ from control.configuration.document import Document, Path
 from control.configuration.values import Values
 from proxy.auth.admission import Admission
 from proxy.auth.mapping_rules import MappingRules, RuleError
+from proxy.network.authenticator import ANONYMOUS
 
 __all__ = ["principal_rules"]
 
@@ -17,6 +18,8 @@ def principal_rules(document: Document, path: Path, listener: Values) -> None:
         if principal and (tls is None or (isinstance(tls, dict) and tls.get("client_auth") in (None, "none"))):
             document.warn((*path, "principal"), "has no effect: no client is asked for a certificate (tls.client_auth)", "")
     allowed = listener.get("allowed_principals")
+    if allowed and listener.get("tls") is None and listener.get("sasl") is None and ANONYMOUS not in allowed:
+        document.warn((*path, "allowed_principals"), f"refuses everybody: without tls and sasl each client is {ANONYMOUS}", "")
     for index, entry in enumerate(allowed if isinstance(allowed, list) else ()):
         place = (*path, "allowed_principals", index)
         if entry == "":

@@ -97,6 +97,10 @@ def _token_rules(document: Document, path: Path, tokens: object) -> None:
     for name in ("issuer", "audience", "principal_claim", "scope_claim"):
         if tokens.get(name) == "":
             document.add((*path, name), "must not be empty")
+    scopes = tokens.get("scopes")
+    for index, scope in enumerate(scopes if isinstance(scopes, list) else ()):
+        if isinstance(scope, str) and len(scope.split()) != 1:
+            document.add((*path, "scopes", index), "is no scope: they have no spaces, and are not empty")
     algorithms = tokens.get("algorithms")
     if algorithms == []:
         document.add((*path, "algorithms"), "needs at least one", "")

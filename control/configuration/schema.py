@@ -49,7 +49,7 @@ def _model(document: Document, model: type, data: dict[str, Any], path: Path) ->
         if field is None:
             near = difflib.get_close_matches(str(key), fields, 1)
             advice = f"did you mean {near[0]}?" if near else f"known here: {', '.join(sorted(fields))}"
-            document.add(entry, f"is not a known key; {advice}", "" if not isinstance(value, str | int | float) else value)
+            document.add(entry, f"is not a known key; {advice}", "")  # its value may be a password: who looks for a key for it writes one
             continue
         converted = _value(document, known[field], types_of[field], value, entry)
         if converted is not _MISSING:
@@ -67,7 +67,7 @@ def _value(document: Document, key: Key, hint: Any, value: Any, path: Path) -> A
     if dataclasses.is_dataclass(hint):
         if isinstance(value, dict):
             return _model(document, typing.cast(type, hint), value, path)
-        document.add(path, "must be a mapping of keys to values", value)
+        document.add(path, "must be a mapping of keys to values", "a list" if isinstance(value, list | tuple) else "no mapping")  # likewise
         return _MISSING
     if typing.get_origin(hint) is tuple:
         if isinstance(value, list | tuple):

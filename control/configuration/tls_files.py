@@ -4,12 +4,13 @@ All processors serve the same, whenever they are started: not what lies on the d
 are replaced later are taken by ``control.rotation``.
 """
 
+import contextlib
 import dataclasses
 import typing
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from control.configuration.certificate import CertificateFacts, describe, short_fingerprint
+from control.configuration.certificate import CertificateFacts, describe, describe_revocations, short_fingerprint
 from control.configuration.fault import ConfigurationError, Fault
 from proxy.config.key import keys
 from proxy.config.model import ProxyConfig
@@ -111,14 +112,15 @@ def _misfits(config: ProxyConfig, files: dict[str, bytes]) -> list[Fault]:
 
 
 def describe_files(files: Mapping[str, str]) -> dict[str, list[CertificateFacts]]:
-    """The certificates that are in files, by path; a file that has none, or that only OpenSSL can read, has an empty list."""
-    found = {}
-    for path, content in files.items():
-        try:
-            found[path] = describe(content.encode("latin-1"))
-        except ValueError:
-            found[path] = []
-    return found
+    """The certificates, or revocation lists, that are in files, by path; a file that has none, or that only OpenSSL can read, has an empty list."""
+    return {path: _described(content.encode("latin-1")) for path, content in files.items()}
+
+
+def _described(pem: bytes) -> list[CertificateFacts]:
+    for read in (describe, describe_revocations):
+        with contextlib.suppress(ValueError):
+            return read(pem)
+    return []
 
 
 def first_stores(config: ProxyConfig, files: Mapping[str, str], certificates: Mapping[str, list[CertificateFacts]]) -> dict[str, Store]:
@@ -144,6 +146,14 @@ def shown_of(section: ListenerTls | UpstreamTls, certificates: Mapping[str, list
 
 def ends_of(owner: str, section: ListenerTls | UpstreamTls, certificates: Mapping[str, list[CertificateFacts]]) -> dict[str, float]:
     """When each certificate ends that peers are shown, of those that can be read, by what it is for: the owner, and ``OWNER/HOST`` for one that is
-    for certain hosts, of which that is the first.
+    for certain hosts, of which that is the first. And when the first of its revocation lists does, as ``OWNER/crl``.
     """
-    return {f"{owner}/{host}" if host else owner: certificates[path][0].ends for host, path in _identities(section) if certificates[path]}
+    found = {f"{owner}/{host}" if host else owner: certificates[path][0].ends for host, path in _identities(section) if certificates[path]}
+    lists = [facts.ends for path in _revocation_lists(section) for facts in certificates[path]]
+    return {**found, f"{owner}/crl": min(lists)} if lists else found
+
+
+def _revocation_lists(section: ListenerTls | UpstreamTls) -> list[str]:
+    if not isinstance(section, ListenerTls):
+        return []
+    return [*section.crl, *(path for item in section.certificates for path in item.crl)]

@@ -13,14 +13,14 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from control.demo.java import find_java
 from control.demo.processes import ending_with_us
 
-__all__ = ["VERSION", "Broker", "BrokerError", "cache_directory", "missing_tools", "prepare"]
+__all__ = ["VERSION", "Broker", "BrokerError", "cache_directory", "java_command", "missing_tools", "prepare"]
 
 VERSION: Final = "4.3.1"
 """Of Kafka. 4.4.0 and 4.0.1 are incomplete on the registry."""
@@ -57,7 +57,6 @@ _SETTINGS: Final = """process.roles=broker,controller
 node.id=1
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=INTERNAL
-listener.security.protocol.map=CONTROLLER:PLAINTEXT,INTERNAL:PLAINTEXT,PLAIN:PLAINTEXT,SASL:SASL_PLAINTEXT
 offsets.topic.replication.factor=1
 offsets.topic.num.partitions=1
 transaction.state.log.replication.factor=1
@@ -69,6 +68,7 @@ num.io.threads=2
 log.cleaner.dedupe.buffer.size=2097152
 sasl.enabled.mechanisms=PLAIN
 """
+_PROTOCOLS: Final = {"CONTROLLER": "PLAINTEXT", "INTERNAL": "PLAINTEXT", "PLAIN": "PLAINTEXT", "SASL": "SASL_PLAINTEXT"}
 _API_VERSIONS: Final = bytes.fromhex("0000000b0012000000000001000170")
 _HOST: Final = "127.0.0.1"
 _TOOL_S: Final = 300.0
@@ -113,15 +113,15 @@ def prepare() -> Path:
             (cache / "pom.xml").write_text(_POM)
             (cache / "log4j2.properties").write_text(_LOG4J)
             _fetch_jars(cache)
-            (cache / "format.properties").write_text(_properties({"CONTROLLER": 9093, "INTERNAL": 9092}, {}, cache / "formatted", {}))
+            (cache / "format.properties").write_text(_properties({"CONTROLLER": 9093, "INTERNAL": 9092}, {}, cache / "formatted", {}, _PROTOCOLS))
             tool = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(cache / "format.properties")]
-            _run(*_java(cache), *tool)
+            _run(*java_command(cache), *tool)
             (cache / _MARKER).touch()
     return cache
 
 
 class Broker:
-    """One broker and controller in a process of its own.
+    """One broker and controller in a process of its own, which has its ports from when it is made.
 
     Its listeners: ``PLAIN`` and, with users, ``SASL`` (mechanism PLAIN, no TLS) advertise whatever address ``start`` is told, so that clients
     come through a proxy; ``INTERNAL`` advertises itself.
@@ -129,13 +129,28 @@ class Broker:
     Args:
         directory: for data, log and settings; made when missing.
         users: names and passwords for SASL.
+        listeners: more of them: name in upper case, and security protocol as Kafka calls it (``SASL_SSL``).
+        settings: more lines of the broker's properties; of a key that is there already these win.
+        options: more options of Java.
     """
 
-    def __init__(self, directory: Path, users: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        users: Mapping[str, str] | None = None,
+        *,
+        listeners: Mapping[str, str] | None = None,
+        settings: str = "",
+        options: Sequence[str] = (),
+    ) -> None:
         self.directory = directory
         self._users = dict(users or {})
-        names = ["CONTROLLER", "INTERNAL", "PLAIN", *(["SASL"] if self._users else []), "JMX"]
-        self.ports = dict(zip(names, _free_ports(len(names)), strict=True))
+        self._protocols = {**_PROTOCOLS, **(listeners or {})}
+        self._settings = settings
+        self._options = tuple(options)
+        names = ["CONTROLLER", "INTERNAL", "PLAIN", *(["SASL"] if self._users else []), *(listeners or {}), "JMX"]
+        self._reserved = [_reserved_socket() for _ in names]
+        self.ports = {name: reserved.getsockname()[1] for name, reserved in zip(names, self._reserved, strict=True)}
         self._process: subprocess.Popen[bytes] | None = None
         self._cache = Path()
 
@@ -159,13 +174,16 @@ class Broker:
         shutil.copytree(self._cache / "formatted", self.directory / "data", dirs_exist_ok=True)
         listeners = {name: port for name, port in self.ports.items() if name != "JMX"}
         settings = self.directory / "server.properties"
-        settings.write_text(_properties(listeners, advertised, self.directory / "data", self._users))
+        properties = _properties(listeners, advertised, self.directory / "data", self._users, self._protocols)
+        settings.write_text(properties + self._settings)
         settings.chmod(0o600)
         jmx = {"port": self.ports["JMX"], "rmi.port": self.ports["JMX"], "authenticate": "false", "ssl": "false", "host": _HOST}
         options = [f"-Dcom.sun.management.jmxremote.{key}={value}" for key, value in jmx.items()]
         with (self.directory / "broker.log").open("ab") as log:
             self._process = subprocess.Popen(
-                ending_with_us([*_java(self._cache, *options, f"-Djava.rmi.server.hostname={_HOST}"), "kafka.Kafka", str(settings)]),
+                ending_with_us(
+                    [*java_command(self._cache, *options, *self._options, f"-Djava.rmi.server.hostname={_HOST}"), "kafka.Kafka", str(settings)]
+                ),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -182,7 +200,7 @@ class Broker:
         query = ["--object-name", "kafka.network:type=RequestMetrics,name=RequestsPerSec,*", "--attributes", "Count"]
         tool = ["org.apache.kafka.tools.JmxTool", "--jmx-url", url, "--one-time", "--report-format", "tsv", *query]
         counts: dict[tuple[str, int], int] = {}
-        for line in _run(*_java(self._cache), *tool).splitlines():
+        for line in _run(*java_command(self._cache), *tool).splitlines():
             name, _, value = line.partition("\t")
             if "request=" in name:
                 properties = dict(part.split("=", 1) for part in name.rpartition(":")[0].partition(":")[2].split(","))
@@ -196,7 +214,9 @@ class Broker:
         return " | ".join(log.read_text(errors="replace").splitlines()[-5:]) if log.exists() else ""
 
     def stop(self) -> None:
-        """End it: politely first, for a clean log on disk."""
+        """End it: politely first, for a clean log on disk. Its ports are anybody's then."""
+        for reserved in self._reserved:
+            reserved.close()
         if self._process is None:
             return
         self._process.terminate()
@@ -231,8 +251,16 @@ class Broker:
             return False
 
 
-def _java(cache: Path, *options: str) -> list[str]:
-    """Java with Kafka's jars: the quick compiler and the small collector, which suit a broker that lives for a minute."""
+def java_command(cache: Path, *options: str) -> list[str]:
+    """Java with Kafka's jars: the quick compiler and the small collector, which suit a broker that lives for a minute, and Kafka's own tools.
+
+    Args:
+        cache: what ``prepare`` returned.
+        options: of Java; those of memory may be among them.
+
+    Raises:
+        BrokerError: there is no Java.
+    """
     java = find_java()
     if java is None:
         raise BrokerError("needs Java 17 or newer")
@@ -240,11 +268,14 @@ def _java(cache: Path, *options: str) -> list[str]:
     return [java, *tuning, f"-Dlog4j2.configurationFile={cache / 'log4j2.properties'}", *options, "-cp", f"{cache / 'jars'}/*"]
 
 
-def _properties(listeners: Mapping[str, int], advertised: Mapping[str, int], data: Path, users: Mapping[str, str]) -> str:
+def _properties(
+    listeners: Mapping[str, int], advertised: Mapping[str, int], data: Path, users: Mapping[str, str], protocols: Mapping[str, str]
+) -> str:
     """The broker's settings."""
     lines = [
         f"controller.quorum.voters=1@{_HOST}:{listeners['CONTROLLER']}",
         f"log.dirs={data}",
+        "listener.security.protocol.map=" + ",".join(f"{name}:{protocols[name]}" for name in listeners),
         "listeners=" + ",".join(f"{name}://{_HOST}:{port}" for name, port in listeners.items()),
         "advertised.listeners="
         + ",".join(f"{name}://{_HOST}:{advertised.get(name, port)}" for name, port in listeners.items() if name != "CONTROLLER"),
@@ -299,10 +330,14 @@ def _maven_reason(said: str) -> str:
     return next((error.partition(" -> [Help")[0] for error in errors if error), lines[-1] if lines else "it said nothing")
 
 
-def _free_ports(count: int) -> list[int]:
-    """Ports that nobody uses now."""
-    with contextlib.ExitStack() as stack:
-        return [stack.enter_context(socket.create_server((_HOST, 0))).getsockname()[1] for _ in range(count)]
+def _reserved_socket() -> socket.socket:
+    """A socket at a port that nobody uses now, and that the system gives to nobody who asks for any, or connects, as long as this socket is there;
+    the broker, which asks for this very one, gets it: both reuse addresses, and this one does not listen.
+    """
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind((_HOST, 0))
+    return reserved
 
 
 @contextlib.contextmanager

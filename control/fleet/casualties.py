@@ -28,6 +28,7 @@ def casualty_row(processor: Processor, given: Given, upstream: str) -> ClosedRow
         upstream=upstream,
         endpoint=None,
         principal=None,
+        mechanism=None,
         tls=None,
         frames=TrafficRow(request=None, response=None),
         bytes=TrafficRow(request=None, response=None),

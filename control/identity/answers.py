@@ -1,5 +1,7 @@
 """Answers to all that authenticators ask. What fails is ``Unavailable``: what went wrong inside is in no answer of ours to a peer."""
 
+import hmac
+import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -34,7 +36,7 @@ class UnknownApisError(Exception):
 
 
 class Answers:
-    """Who answers for one listener, or for the upstreams. Each may be asked in a thread of its own: nothing here changes.
+    """Who answers for one listener, or for the upstreams. Each may be asked in a thread of its own.
 
     ``apis`` says what the listener's upstream understands, and raises ``UnknownApisError`` while it does not know.
     """
@@ -53,6 +55,13 @@ class Answers:
         self._secrets: Final = secrets or Secrets({})
         self._apis: Final = apis
         self._now_s: Final = now_s
+        self._own_key: Final = os.urandom(32)
+        self._keys: Final[dict[str, tuple[tuple[str, bytes, int, bytes], ScramKeys]]] = {}  # by credential
+
+    @property
+    def users(self) -> Users | None:
+        """Who may come in with a password; None where there is no file of users."""
+        return self._users
 
     def answer(self, question: Question) -> Answer:
         """Answer a question. May take milliseconds and read files; does not raise."""
@@ -80,4 +89,14 @@ class Answers:
         return users.credential(question) if isinstance(question, WantCredential) else users.check(question)
 
     def _scram_keys(self, question: WantScramKeys) -> ScramKeys:
-        return keys_of(question.mechanism, self._secrets.read(question.credential), question.salt, question.iterations)
+        """Made of the password and what the server said, which are the same for a broker's every connection: the last of each are remembered, without
+        the password. A thousand clients that come back at once would wait for a thousand times 4 ms and more.
+        """
+        secret = self._secrets.read(question.credential)
+        made_of = (question.mechanism, question.salt, question.iterations, hmac.digest(self._own_key, secret.encode(), "sha256"))
+        known = self._keys.get(question.credential)
+        if known is not None and known[0] == made_of:
+            return known[1]
+        keys = keys_of(question.mechanism, secret, question.salt, question.iterations)
+        self._keys[question.credential] = made_of, keys
+        return keys

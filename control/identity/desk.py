@@ -1,9 +1,10 @@
 """Where questions are answered: in a few threads, so that nothing else of the control process waits for a hash, a file or a signature.
 
-Each desk (``listener:NAME``, ``upstreams``) has a line of its own. The threads take the first of each line in turn, so that a storm of logins at one
+Each desk (``listener:NAME``, ``upstream:NAME``) has a line of its own. The threads take the first of each in turn, so that a storm of logins at one
 listener holds up nobody else, and a line that is full takes no more: who would wait longer than clients do is told so at once.
 """
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -12,12 +13,15 @@ from typing import Final
 from control.identity.answers import Answers
 from proxy.auth.questions import Answer, Question
 
-__all__ = ["LINE", "THREADS", "Desk", "DeskError", "Ticket"]
+__all__ = ["LINE", "NICE", "THREADS", "Desk", "DeskError", "Ticket"]
 
 THREADS: Final = 2
 """Two hashes at once: about 500 checks of PLAIN a second, with as much processor time as that takes."""
 LINE: Final = 256
 """Questions that wait at a desk: half a second of PLAIN's."""
+NICE: Final = 10
+"""So much nicer are the threads than the rest of us: where they share a core with a processor, it has nine tenths of what both want. Not as nice as
+can be: behind each hash a thread holds the interpreter's lock for a moment, and all of control waits for one that is not let run then."""
 _END_S: Final = 1.0
 
 
@@ -69,6 +73,11 @@ class Desk:
         """Questions whose turn has not come."""
         with self._changed:
             return sum(map(len, self._lines.values()))
+
+    def answers(self, desk: str) -> Answers:
+        """Who answers now. Raises KeyError: there is no such desk."""
+        with self._changed:
+            return self._answers[desk]
 
     def replace(self, desk: str, answers: Answers) -> None:
         """Who answers from now on, those that wait included.
@@ -122,6 +131,7 @@ class Desk:
 
     def _work(self) -> None:
         """A thread's life."""
+        os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0) + NICE)  # of this thread alone; 19 is the most
         while True:
             with self._changed:
                 while not self._turns and not self._closed:

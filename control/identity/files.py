@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from control.files import FileError, read_file
 from control.identity.answers import Answers
 from control.identity.users import Users
 from control.identity.users_file import UsersFileError, parse_users
@@ -41,10 +42,9 @@ def read_files(paths: tuple[str, ...]) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for path in paths:
         try:
-            with open(path, "rb") as file:
-                found[path] = file.read(MAX_BYTES + 1)
-        except OSError as error:
-            raise IdentityFileError(path, f"cannot be read: {error.strerror or error}") from None
+            found[path] = read_file(path, MAX_BYTES)
+        except FileError as error:
+            raise IdentityFileError(path, error.reason) from None
     return found
 
 

@@ -4,13 +4,22 @@ import base64
 import hashlib
 import hmac
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from proxy.auth.questions import ScramCredential, ScramKeys
 from proxy.auth.scram import HASHES, MAX_ITERATIONS, MIN_ITERATIONS
 
-__all__ = ["DEFAULT_ITERATIONS", "SALT_SIZE", "format_credential", "is_password_of", "keys_of", "new_credentials", "parse_credential"]
+__all__ = [
+    "DEFAULT_ITERATIONS",
+    "SALT_SIZE",
+    "credential_faults",
+    "format_credential",
+    "is_password_of",
+    "keys_of",
+    "new_credentials",
+    "parse_credential",
+]
 
 DEFAULT_ITERATIONS: Final = 8192
 """About 3.5 ms for SHA-256 and 8 ms for SHA-512 (one core, OpenSSL 3.0): a check of PLAIN costs that, and so does a guess from a stolen file."""
@@ -59,17 +68,24 @@ def parse_credential(mechanism: str, text: str) -> ScramCredential:
     if len(pairs) != len(_FIELDS) or set(fields) != set(_FIELDS):
         raise ValueError(f"a credential has {', '.join(_FIELDS)}, each once")
     salt, stored, server = (_base64(fields, name) for name in _FIELDS[:3])
-    size = hashlib.new(HASHES[mechanism]).digest_size
     if not fields["iterations"].isascii() or not fields["iterations"].isdigit() or len(fields["iterations"]) > 9:
         raise ValueError("iterations is no number")
-    iterations = int(fields["iterations"])
-    if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
-        raise ValueError(f"iterations is {iterations}; {MIN_ITERATIONS} to {MAX_ITERATIONS} are allowed")
-    if not _MIN_SALT <= len(salt) <= _MAX_SALT:
-        raise ValueError(f"salt has {len(salt)} bytes; {_MIN_SALT} to {_MAX_SALT} are allowed")
-    if (len(stored), len(server)) != (size, size):
-        raise ValueError(f"the keys of {mechanism} have {size} bytes each")
-    return ScramCredential(salt, iterations, stored, server)
+    credential = ScramCredential(salt, int(fields["iterations"]), stored, server)
+    for field, reason in credential_faults(mechanism, credential):
+        raise ValueError(f"{field} {reason}")
+    return credential
+
+
+def credential_faults(mechanism: str, credential: ScramCredential) -> Iterator[tuple[str, str]]:
+    """Why a credential is not good enough for a mechanism: field and reason of each fault, without anything secret."""
+    if not MIN_ITERATIONS <= credential.iterations <= MAX_ITERATIONS:
+        yield "iterations", f"is {credential.iterations}; {MIN_ITERATIONS} to {MAX_ITERATIONS} are allowed"
+    if not _MIN_SALT <= len(credential.salt) <= _MAX_SALT:
+        yield "salt", f"has {len(credential.salt)} bytes; {_MIN_SALT} to {_MAX_SALT} are allowed"
+    size = hashlib.new(HASHES[mechanism]).digest_size
+    for field, key in (("stored_key", credential.stored_key), ("server_key", credential.server_key)):
+        if len(key) != size:
+            yield field, f"has {len(key)} bytes; those of {mechanism} have {size}"
 
 
 def _base64(fields: Mapping[str, str], name: str) -> bytes:

@@ -1,24 +1,53 @@
 """Passwords and tokens of our own, each in a file that is read again each time it is needed: what renews it need not tell us."""
 
+import threading
+import time
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["MAX_SECRET", "SecretError", "Secrets"]
+from control.files import FileError, read_file
+
+__all__ = ["MAX_SECRET", "PATIENCE_S", "SecretError", "Secrets"]
 
 MAX_SECRET: Final = 65536
 """Bytes of a file."""
+PATIENCE_S: Final = 2.0
+"""For a file. Those who log in meanwhile wait as long; clients of Kafka wait for 10 s and more."""
 
 
 class SecretError(Exception):
     """A file that gives no secret. Its words hold nothing of it."""
 
 
+class _Reading:
+    """One file that is being read.
+
+    Attributes:
+        done: it was.
+        found: what is in it, or why it cannot be read.
+        deadline: nobody waits longer for it, on the monotonic clock.
+    """
+
+    __slots__ = ("deadline", "done", "found")
+
+    def __init__(self) -> None:
+        self.deadline: Final = time.monotonic() + PATIENCE_S
+        self.done: Final = threading.Event()
+        self.found: bytes | FileError = b""
+
+
 class Secrets:
-    """The secrets of upstreams, by the name of the credential."""
+    """The secrets of upstreams, by the name of the credential. Any thread.
+
+    A file system may stand still. So each file is read in a thread of its own, one at a time; who asks waits for it for ``PATIENCE_S`` at most, and
+    as long as it stands still others are told at once.
+    """
 
     def __init__(self, files: Mapping[str, str]) -> None:
         """``files``: paths, by name."""
         self._files: Final = dict(files)
+        self._lock: Final = threading.Lock()
+        self._readings: Final[dict[str, _Reading]] = {}
 
     def read(self, name: str) -> str:
         """The secret: what is in the file, without the end of its line.
@@ -29,17 +58,35 @@ class Secrets:
         path = self._files.get(name)
         if path is None:
             raise SecretError(f"there is no credential {name!r}")
+        reading = self._reading(path)
+        if not reading.done.wait(max(reading.deadline - time.monotonic(), 0)):
+            raise SecretError(f"{path} cannot be read: it does not come within {PATIENCE_S:g} s")
+        if isinstance(reading.found, FileError):
+            raise SecretError(str(reading.found)) from None
         try:
-            with open(path, "rb") as file:
-                data = file.read(MAX_SECRET + 1)
-        except OSError as error:
-            raise SecretError(f"{path} cannot be read: {error.strerror}") from None
-        if len(data) > MAX_SECRET:
-            raise SecretError(f"{path} has more than {MAX_SECRET} bytes")
-        try:
-            text = data.decode().removesuffix("\n").removesuffix("\r")
+            text = reading.found.decode().removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError:
             raise SecretError(f"{path} is not UTF-8") from None
         if not text or not text.isprintable():
             raise SecretError(f"{path} holds no secret in one line")
         return text
+
+    def _reading(self, path: str) -> _Reading:
+        """The one that is under way, or a new one."""
+        with self._lock:
+            found = self._readings.get(path)
+            if found is None:
+                found = self._readings[path] = _Reading()
+                threading.Thread(target=self._read, args=(path, found), name="framegate-secret", daemon=True).start()
+            return found
+
+    def _read(self, path: str, reading: _Reading) -> None:
+        try:
+            reading.found = read_file(path, MAX_SECRET)
+        except FileError as error:
+            error.__traceback__ = None
+            reading.found = error
+        finally:
+            with self._lock:
+                del self._readings[path]
+            reading.done.set()

@@ -1,11 +1,13 @@
 """Who the users are, and what is said of those who are none.
 
-Of a user that there is not, a salt is told that is always the same for a name, and a count of iterations that is that of most users; and a password
-is hashed before it is refused. Neither answer nor time tells who is there, as long as all have an entry for SCRAM-SHA-256, as ours do.
+Of a user that there is not, a salt is told that is always the same for a name, and a password is hashed before it is refused. How long that salt is,
+how many iterations it takes, and which mechanisms it has, is as with one of those who are there: which of their kinds, the name decides. So neither
+answer nor time tells who is there, whatever tool made the entries.
 """
 
-import collections
+import hashlib
 import hmac
+from collections.abc import Mapping
 from typing import Final
 
 from control.identity.passwords import DEFAULT_ITERATIONS, SALT_SIZE, is_password_of
@@ -15,6 +17,11 @@ from proxy.auth.scram import HASHES, SCRAM_SHA_256, SCRAM_SHA_512
 
 __all__ = ["Users"]
 
+_Kind = tuple[tuple[int, int], ...]
+"""Of a user: iterations, and bytes of its salt, for each mechanism of ``HASHES``; zeros where it has no entry."""
+_NO_ENTRY: Final = (0, 0)
+_USUAL: Final = (DEFAULT_ITERATIONS, SALT_SIZE)
+_PLACES: Final = {name: place for place, name in enumerate(HASHES)}
 _FOR_PLAIN: Final = (SCRAM_SHA_256, SCRAM_SHA_512)  # whichever a user has, the cheaper one first: who steals the file tries that, too
 
 
@@ -24,10 +31,14 @@ class Users:
     def __init__(self, file: UsersFile) -> None:
         self._users: Final = file.users
         self._decoy: Final = file.decoy
-        self._iterations: Final = {mechanism: self._usual_iterations(mechanism) for mechanism in HASHES}
+        self._kinds: Final = sorted({_kind_of(entries) for entries in file.users.values()}) or [(_USUAL,) * len(HASHES)]
 
     def __len__(self) -> int:
         return len(self._users)
+
+    def shown(self) -> list[tuple[str, dict[str, int]]]:
+        """Name, and iterations by mechanism, of each, in the order of the file."""
+        return [(name, {mechanism: item.iterations for mechanism, item in entry.items()}) for name, entry in self._users.items()]
 
     def credential(self, question: WantCredential) -> ScramCredential:
         """What is stored of a user, or a decoy."""
@@ -35,8 +46,8 @@ class Users:
 
     def check(self, question: CheckPassword) -> Accepted | Refused:
         """Whether it is the user's password. Takes milliseconds."""
-        stored = self._users.get(question.user, {})
-        mechanism = next((item for item in _FOR_PLAIN if item in stored), _FOR_PLAIN[0])
+        kind = self._kind(question.user)
+        mechanism = next((item for item in _FOR_PLAIN if kind[_PLACES[item]] != _NO_ENTRY), _FOR_PLAIN[0])
         credential = self.credential(WantCredential(mechanism, question.user))
         is_right = is_password_of(mechanism, credential, question.password)
         if not credential.is_known:
@@ -44,11 +55,28 @@ class Users:
         return Accepted(question.user) if is_right else Refused("wrong password")
 
     def _decoy_of(self, mechanism: str, user: str) -> ScramCredential:
+        """What is said of a user that has no such entry."""
+
         def derived(what: str) -> bytes:
-            return hmac.digest(self._decoy, f"{what}\0{mechanism}\0{user}".encode(errors="surrogatepass"), HASHES[mechanism])
+            return self._derive(f"{what}\0{mechanism}\0{user}", HASHES[mechanism])
 
-        return ScramCredential(derived("salt")[:SALT_SIZE], self._iterations[mechanism], derived("stored key"), derived("server key"), is_known=False)
+        place = _PLACES[mechanism]
+        iterations, size = self._kind(user)[place]
+        if size == 0:
+            iterations, size = next((kind[place] for kind in self._kinds if kind[place] != _NO_ENTRY), _USUAL)
+        salt = hashlib.shake_256(derived("salt")).digest(size)
+        return ScramCredential(salt, iterations, derived("stored key"), derived("server key"), is_known=False)
 
-    def _usual_iterations(self, mechanism: str) -> int:
-        counts = collections.Counter(item[mechanism].iterations for item in self._users.values() if mechanism in item)
-        return counts.most_common(1)[0][0] if counts else DEFAULT_ITERATIONS
+    def _kind(self, user: str) -> _Kind:
+        """Of which kind a user is, or would be if there were one of that name."""
+        entries = self._users.get(user)
+        if entries is not None:
+            return _kind_of(entries)
+        return self._kinds[int.from_bytes(self._derive(f"kind\0{user}", "sha256")[:8]) % len(self._kinds)]
+
+    def _derive(self, text: str, name: str) -> bytes:
+        return hmac.digest(self._decoy, text.encode(errors="surrogatepass"), name)
+
+
+def _kind_of(entries: Mapping[str, ScramCredential]) -> _Kind:
+    return tuple((entries[name].iterations, len(entries[name].salt)) if name in entries else _NO_ENTRY for name in HASHES)

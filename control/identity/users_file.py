@@ -16,6 +16,7 @@ import base64
 import contextlib
 import fcntl
 import os
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -35,6 +36,8 @@ _TITLE: Final = "framegate-users"
 _VERSION: Final = "1"
 _DECOY: Final = "decoy="
 _DECOY_SIZE: Final = 32
+_OWNERS: Final = stat.S_IRUSR | stat.S_IWUSR
+_GROUPS: Final = stat.S_IRGRP | stat.S_IWGRP
 _MAX_FILE: Final = 64 << 20
 _SAFE: Final = "!$&'()*+,;:@./-_~"
 
@@ -187,36 +190,40 @@ def parse_users(data: bytes, path: str = "users") -> UsersFile:
 
 
 @contextlib.contextmanager
-def changing(path: str | Path) -> Iterator[UsersFile]:
+def changing(path: str | Path, *, wait: bool = True) -> Iterator[UsersFile]:
     """Change a file of users, which need not be there yet: what is done to what is given is written when that ends well.
 
-    Others who change it wait. A link is followed: what it points at is replaced.
+    Others who change it wait, or, with ``wait=False``, are told that it is being changed. A link is followed: what it points at is replaced.
 
     Raises:
-        UsersFileError: what is there is none.
+        UsersFileError: what is there is none, or there would be too much in it.
+        BlockingIOError: somebody else is changing it.
         OSError: it cannot be read or written.
     """
     target = Path(os.path.realpath(path))
     folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
+        fcntl.flock(folder, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         before = target.stat() if target.exists() else None
         users = UsersFile() if before is None else read_users(target)
         yield users
-        _replace(target, users.text(), before)
+        text = users.text()
+        if len(text.encode()) > _MAX_FILE:
+            raise UsersFileError(str(path), [(1, f"the file would have more than {_MAX_FILE} bytes")])
+        _replace(target, text, before)
         os.fsync(folder)
     finally:
         os.close(folder)
 
 
 def _replace(target: Path, text: str, before: os.stat_result | None) -> None:
-    number, temporary = tempfile.mkstemp(  # mode 0600
-        prefix=f".{target.name}.", dir=target.parent
-    )
+    number, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)  # mode 0600
     try:
         with open(number, "w", encoding="utf-8") as file:
             if before is not None and (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
                 os.fchown(number, before.st_uid, before.st_gid)  # root changes what the service must read
+            if before is not None:
+                os.fchmod(number, _OWNERS | before.st_mode & _GROUPS)  # it may read it as one of the group
             file.write(text)
             file.flush()
             os.fsync(number)
@@ -257,5 +264,5 @@ def _parse_line(line: str) -> _Line:
     if fault is not None:
         raise ValueError(fault)
     if mechanism not in HASHES:
-        raise ValueError(f"{mechanism!r} is no mechanism; known are {', '.join(HASHES)}")
+        raise ValueError(f"what stands behind the name is no mechanism; known are {', '.join(HASHES)}")  # it may be a password
     return _Line(line, user, mechanism, parse_credential(mechanism, text))

@@ -9,15 +9,15 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from control.guard import Guard
 from control.identity.answers import UnknownApisError
 from control.logs import RowLog
 from proxy.auth.messages import API_VERSIONS, NONE, ApiRange, ApiVersionsAnswer, ApiVersionsRequest, RequestHeader, answer_reader, request_writer
-from proxy.errors import ProxyError
+from proxy.errors import AuthenticationError, ProxyError
 
-__all__ = ["ApiVersions", "common_ranges"]
+__all__ = ["ApiVersions", "Tls", "common_ranges"]
 
 INTERVAL_S: Final = 60.0
 """Between two looks at what is known: brokers are upgraded."""
@@ -27,6 +27,14 @@ MOST_PAUSE_S: Final = 30.0
 _MAX_ANSWER: Final = 1 << 20
 _REQUEST: Final = RequestHeader(API_VERSIONS, 0, 1, "framegate")
 Wire = Sequence[Any]
+
+
+class Tls(NamedTuple):
+    """How an endpoint is spoken to: the context, the name that its certificate must have, and ``UpstreamTls.pins``."""
+
+    context: ssl.SSLContext
+    name: str
+    pins: tuple[str, ...] = ()
 
 
 def common_ranges(answers: Sequence[Sequence[ApiRange]]) -> tuple[ApiRange, ...]:
@@ -47,7 +55,7 @@ class ApiVersions:
     Args:
         upstream: its name.
         addresses: of its endpoints, as the link has them.
-        tls: what an endpoint is spoken to with, and the name that its certificate must have, by its host; None for plaintext. May raise ProxyError.
+        tls: how an endpoint is spoken to, by its host; None for plaintext. In a thread; may raise ProxyError.
         timeout_s: for one endpoint's answer.
     """
 
@@ -55,7 +63,7 @@ class ApiVersions:
         self,
         upstream: str,
         addresses: Callable[[], Sequence[Wire]],
-        tls: Callable[[str], tuple[ssl.SSLContext, str] | None],
+        tls: Callable[[str], Tls | None],
         log: RowLog,
         guard: Guard,
         *,
@@ -131,8 +139,11 @@ class ApiVersions:
     async def _ask(self, address: Wire) -> tuple[ApiRange, ...]:
         """What one endpoint understands. Raises OSError (TimeoutError is one), EOFError or ProxyError."""
         async with asyncio.timeout(self._timeout_s):
-            reader, writer = await self._connect(address)
+            tls = await asyncio.to_thread(self._tls, address[0])  # to build a context takes milliseconds, and to read the system's authorities tens
+            reader, writer = await _connect(address, tls)
             try:
+                if tls is not None and tls.pins:
+                    _check_key(writer, tls.pins)
                 request = request_writer(_REQUEST)
                 ApiVersionsRequest().write(request, 0)
                 body = request.message()
@@ -148,10 +159,19 @@ class ApiVersions:
             raise OSError(f"ApiVersions is answered with error {answer.error}")
         return answer.ranges
 
-    async def _connect(self, address: Wire) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        host, family, *rest = address
-        found = self._tls(host)
-        context, name = (None, None) if found is None else found
-        if family == socket.AF_UNIX:
-            return await asyncio.open_unix_connection(rest[0], ssl=context, server_hostname=name)
-        return await asyncio.open_connection(rest[0], rest[1], ssl=context, server_hostname=name)
+
+async def _connect(address: Wire, tls: Tls | None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    _, family, *rest = address
+    context, name = (None, None) if tls is None else (tls.context, tls.name)
+    if family == socket.AF_UNIX:
+        return await asyncio.open_unix_connection(rest[0], ssl=context, server_hostname=name)
+    return await asyncio.open_connection(rest[0], rest[1], ssl=context, server_hostname=name)
+
+
+def _check_key(writer: asyncio.StreamWriter, pins: tuple[str, ...]) -> None:
+    """As processors do, who say more of it. Raises AuthenticationError."""
+    from proxy.auth.certificate_pins import key_pin
+
+    pin = key_pin(writer.get_extra_info("ssl_object").getpeercert(binary_form=True))
+    if pin not in pins:
+        raise AuthenticationError(f"the certificate has the key {pin}, which is none of pins")

@@ -35,6 +35,8 @@ from control.plane.status import (
     TapRuleStatus,
     TapStop,
     UpstreamStatus,
+    UsersStatus,
+    UserStatus,
 )
 
 __all__ = [
@@ -66,5 +68,7 @@ __all__ = [
     "TapRuleStatus",
     "TapStop",
     "UpstreamStatus",
+    "UserStatus",
+    "UsersStatus",
     "rows_per_page",
 ]

@@ -9,7 +9,7 @@ A *row* is the JSON object of one pair, as the processors give it (``proxy.serve
 
 import abc
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from control.events import Subscription
 from control.plane.status import (
@@ -30,10 +30,15 @@ from control.plane.status import (
     Row,
     TapRuleStatus,
     UpstreamStatus,
+    UsersStatus,
+    UserStatus,
 )
 from proxy.cells import CellReader
 from proxy.config.model import ProxyConfig, TapRule
 from proxy.server.rows import OpenRow
+
+if TYPE_CHECKING:
+    from proxy.auth.questions import ScramCredential  # it loads what authenticates
 
 __all__ = ["ControlPlane"]
 
@@ -233,6 +238,42 @@ class ControlPlane(abc.ABC):
         """Look at every file that may be replaced while framegate runs, and take what is new; what became of each owner's files of each kind. It goes
         on to its end, whoever waits for it.
         """
+
+    @abc.abstractmethod
+    async def list_users(self, listener: str) -> UsersStatus:
+        """The users in force of a listener.
+
+        Raises:
+            NotFoundError: no such listener. FailedPreconditionError: it has no file of users (NO_USERS_FILE).
+        """
+
+    @abc.abstractmethod
+    async def create_user(self, listener: str, name: str, credentials: "Mapping[str, ScramCredential]", *, validate_only: bool = False) -> UserStatus:
+        """Write a new user into a listener's file of users, and have the file taken by all listeners that name it.
+
+        Args:
+            listener: its name.
+            name: of the user.
+            credentials: what is stored of the password, by mechanism; they are good (``control.identity.passwords.credential_faults``).
+            validate_only: only say whether it could be done; nothing is written.
+
+        Raises:
+            AlreadyExistsError: there is a user of that name. NotFoundError: no such listener. InvalidArgumentError: nobody can have the name.
+            FailedPreconditionError: there is no file of users (NO_USERS_FILE), it cannot be written (USERS_FILE_UNWRITABLE), or what lies in the
+            listener's files is no good (IDENTITY_FILES_REFUSED). UnavailableError: somebody else is changing the file (USERS_FILE_BUSY).
+        """
+
+    @abc.abstractmethod
+    async def update_user(
+        self, listener: str, name: str, credentials: "Mapping[str, ScramCredential]", *, allow_missing: bool = False, validate_only: bool = False
+    ) -> UserStatus:
+        """Give a user other credentials, in the place of all that it has. Arguments and errors as ``create_user``, but for who is not there:
+        NotFoundError, unless ``allow_missing``.
+        """
+
+    @abc.abstractmethod
+    async def delete_user(self, listener: str, name: str, *, validate_only: bool = False) -> None:
+        """Take a user out of a listener's file. Its open connections stay open. Arguments and errors as ``update_user``."""
 
     @abc.abstractmethod
     async def status(self) -> list[ProcessorStatus]:

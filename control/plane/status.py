@@ -34,6 +34,8 @@ __all__ = [
     "TapRuleStatus",
     "TapStop",
     "UpstreamStatus",
+    "UserStatus",
+    "UsersStatus",
 ]
 
 RETIRED: Final = -1
@@ -142,7 +144,7 @@ class CertificateStatus:
 
     Attributes:
         owner: ``listener/NAME`` or ``upstream/NAME``.
-        use: the key of its file: ``certificate``, ``client_ca``, ``ca``.
+        use: the key of its file: ``certificate``, ``client_ca``, ``ca``; ``crl``: it is a revocation list.
         position: in the file, from 0.
         subject, issuer: in RFC 4514 form.
         names: the alternative ones, as in ``DNS:host``.
@@ -329,3 +331,19 @@ class TapRuleStatus:
     etag: str
     expired: bool
     stops: tuple[TapStop, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class UserStatus:
+    """Who may come in with a password: the iterations of what is stored of it, by mechanism. Nothing else of that is told."""
+
+    name: str
+    mechanisms: Mapping[str, int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class UsersStatus:
+    """The users in force of a listener, in the order of their file; ``error``: why what lies in the listener's files is not in force, or nothing."""
+
+    users: tuple[UserStatus, ...]
+    error: str

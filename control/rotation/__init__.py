@@ -2,7 +2,6 @@
 
     rotation    looks at the files, has what is new taken, tells what became of it
     source      what is watched, and who takes it: the interfaces
-    files       reads files that may be replaced at any moment
     tls_stores  certificates, keys and authorities: judged, then in force in every processor or in none
     identity_files  users and keys of tokens: in force for who authenticates afterwards
     judge       is what is new good enough? A process of its own

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Final
 
+from control.files import Contents, digest
 from control.fleet.identity import Identity
 from control.identity.files import MAX_BYTES, IdentityFileError
-from control.rotation.files import Contents, digest
 from control.rotation.source import RefusedError, Reload, Source
 from proxy.server.store_rows import listener_owner
 

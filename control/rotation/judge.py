@@ -9,6 +9,7 @@ the configuration allows it; the processors' own context can be built; and a han
 """
 
 import dataclasses
+import datetime
 import itertools
 import json
 import sys
@@ -21,7 +22,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from control.configuration.certificate import describe, facts_of, revocation_ends
+from control.configuration.certificate import describe, describe_revocations, facts_of, revocations
 from control.configuration.tls_files import describe_files, tls_sections
 from control.rotation.source import Refusal, RefusedError
 from control.rotation.trial import TrialError, try_as_client, try_as_server
@@ -77,8 +78,8 @@ def refusal_of(section: Tls, old: Files, new: Files, now: float) -> Refusal | No
             authorities = part.ca if isinstance(part, UpstreamTls) else part.client_ca
             if authorities is not None:
                 _judge_authorities(authorities, new[authorities], now)
-            for path in () if isinstance(part, UpstreamTls) else part.crl:
-                _judge_revocations(path, new[path], now)
+            if not isinstance(part, UpstreamTls):
+                _judge_revocations(part, old, new, now)
         _try(section, new, chains)
     except RefusedError as error:
         return error.refusal
@@ -178,19 +179,71 @@ def _text(value: str | bytes) -> str:
 
 def _judge_authorities(path: str, pem: bytes, now: float) -> None:
     """One that has not ended is enough."""
-    facts = [facts_of(item) for item in _certificates(path, pem)]
+    found = _certificates(path, pem)
+    facts = [facts_of(item) for item in found]
     if all(item.ends <= now for item in facts):
         raise RefusedError(path, f"expired on {_day(max(item.ends for item in facts))}, all that is in it")
+    if not any(map(_may_sign, found)):
+        raise RefusedError(path, "holds no authority: no certificate in it may sign others")
 
 
-def _judge_revocations(path: str, pem: bytes, now: float) -> None:
-    """Each list must be in force: one that has ended refuses every client of its authority."""
+def _may_sign(item: x509.Certificate) -> bool:
+    """An old root says nothing about that; and one that signed itself may be trusted as the peer's own."""
     try:
-        ends = revocation_ends(pem)
+        return item.issuer == item.subject or item.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except (x509.ExtensionNotFound, ValueError):
+        return False
+
+
+def _judge_revocations(part: ListenerTls | NamedCertificate, old: Files, new: Files, now: float) -> None:
+    """Each list must be in force, its authority's own, and none may be lost: without one every client of its authority is refused."""
+    authorities = [] if part.client_ca is None else _certificates(part.client_ca, new[part.client_ca])
+    for path in part.crl:
+        lists = _lists(path, new[path])
+        if not lists:
+            raise RefusedError(path, "holds no revocation list in PEM form")
+        ends = [facts.ends for facts in describe_revocations(new[path])]
+        if min(ends) <= now:
+            raise RefusedError(path, f"has a revocation list that ended on {_day(min(ends))}")
+        if any(item.last_update_utc.timestamp() > now for item in lists):
+            raise RefusedError(path, "has a revocation list that is not in force yet")
+        for item in lists:
+            makers = [authority for authority in authorities if authority.subject == item.issuer]
+            if makers and not any(_signed(item, maker) for maker in makers):
+                raise RefusedError(path, f"has a revocation list of {item.issuer.rfc4514_string()} that this authority did not sign")
+    _judge_lost_lists(part, old, new, authorities)
+
+
+def _judge_lost_lists(part: ListenerTls | NamedCertificate, old: Files, new: Files, authorities: list[x509.Certificate]) -> None:
+    left: dict[x509.Name, datetime.datetime] = {}
+    for path in part.crl:
+        for item in _lists(path, new[path]):
+            left[item.issuer] = max(left.get(item.issuer, item.last_update_utc), item.last_update_utc)
+    gone = set() if part.client_ca is None else {item.subject for item in _certificates(part.client_ca, old[part.client_ca])}
+    gone -= {item.subject for item in authorities}
+    for path in part.crl:
+        for item in _lists(path, old[path]):
+            maker = item.issuer.rfc4514_string()
+            if item.issuer not in left and item.issuer not in gone:
+                raise RefusedError(path, f"lacks the revocation list of {maker}, which the one in force has")
+            if item.issuer in left and left[item.issuer] < item.last_update_utc:
+                raise RefusedError(
+                    path, f"has a revocation list of {maker} that is older than the one in force: whom that revoked would come in again"
+                )
+
+
+def _lists(path: str, pem: bytes) -> list[x509.CertificateRevocationList]:
+    try:
+        return revocations(pem)
     except (ValueError, UnsupportedAlgorithm):
         raise RefusedError(path, "holds a revocation list that is broken") from None
-    if any(end <= now for end in ends):
-        raise RefusedError(path, f"has a revocation list that ended on {_day(min(ends))}")
+
+
+def _signed(item: x509.CertificateRevocationList, maker: x509.Certificate) -> bool:
+    try:
+        return item.is_signature_valid(maker.public_key())  # type: ignore[arg-type]
+    except (TypeError, ValueError, UnsupportedAlgorithm):
+        return False
 
 
 def _try(section: Tls, new: Files, chains: list[list[x509.Certificate]]) -> None:

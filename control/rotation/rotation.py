@@ -17,10 +17,10 @@ from collections.abc import Callable
 from typing import Final
 
 from control.events import Bus
+from control.files import Contents, FileError, Stamp, digest, is_fresh, read, stamp
 from control.guard import Guard
 from control.meters import Meters
 from control.plane import ReloadOutcome, ReloadResult
-from control.rotation.files import Contents, FileError, Stamp, digest, is_fresh, read, stamp
 from control.rotation.source import Refusal, Source, Taker
 from proxy.config.model import RotationConfig
 
@@ -70,7 +70,7 @@ class _Watched:
 
     async def look(self, now_s: float) -> None:
         """See what is in the files now, unless nothing can have changed."""
-        found_stamp = stamp(self.source.paths)
+        found_stamp = await asyncio.to_thread(stamp, self.source.paths)  # a file system of the network may take its time
         if found_stamp == self.stamp and not self.fresh:
             self.settled = True
             return
@@ -138,37 +138,42 @@ class Rotation:
         """One look at all files, and what follows from it."""
         async with self._lock:
             now_s = self._clock()
-            await self._see(now_s)
-            await self._ask([item for item in self._watched.values() if item.is_due(now_s)], now_s)
-            self._tell(self._clock())
+            items = list(self._watched.values())
+            await self._see(items, now_s)
+            await self._ask([item for item in items if item.is_due(now_s)], now_s)
+            self._tell(items, self._clock())
 
-    async def reload(self) -> list[ReloadOutcome]:
+    async def reload(self, path: str | None = None) -> list[ReloadOutcome]:
         """Take what is in the files now, without waiting; what became of each source, in order of owner and kind. Who no longer waits for it cannot
         end it.
+
+        Args:
+            path: of a file: only of the sources that it belongs to; none: of all.
         """
-        task = asyncio.create_task(self._reload())
+        task = asyncio.create_task(self._reload(path))
         self._reloads.add(task)
         task.add_done_callback(self._reloads.discard)
         return await asyncio.shield(task)
 
-    async def _reload(self) -> list[ReloadOutcome]:
+    async def _reload(self, path: str | None) -> list[ReloadOutcome]:
         async with self._lock:
             now_s = self._clock()
-            items = sorted(self._watched.items())
+            items = sorted((key, item) for key, item in self._watched.items() if path is None or path in item.source.paths)
+            chosen = [item for _, item in items]
             before = {key: item.loaded_ns for key, item in items}
             for _, item in items:
                 item.stamp = None
             for _ in range(_TRIES):
-                await self._see(now_s)
-                await self._ask([item for _, item in items if item.seen is not None], now_s)
-                if all(item.seen is None or item.refusal is not None for _, item in items):
+                await self._see(chosen, now_s)
+                await self._ask([item for item in chosen if item.seen is not None], now_s)
+                if all(item.seen is None or item.refusal is not None for item in chosen):
                     break  # else one was replaced between the look and the question
-            self._tell(now_s + self._grace_s)
+            self._tell(chosen, now_s + self._grace_s)
             return [_outcome(item, is_new=item.loaded_ns != before[key]) for key, item in items]
 
-    async def _see(self, now_s: float) -> None:
-        """Look at all files."""
-        for item in list(self._watched.values()):
+    async def _see(self, items: list[_Watched], now_s: float) -> None:
+        """Look at files."""
+        for item in items:
             await item.look(now_s)
             if item.told and item.seen is None:
                 self._restored(item)
@@ -212,19 +217,20 @@ class Rotation:
             if owner in refused:
                 item.refusal = refused[owner]
             else:
-                self._taken(item, found[owner])
+                self._taken(item)
 
-    def _taken(self, item: _Watched, contents: Contents) -> None:
+    def _taken(self, item: _Watched) -> None:
         source = item.source
-        item.in_force, item.loaded_ns = digest(contents), time.time_ns()
+        assert isinstance(item.seen, bytes), "what cannot be read is given to nobody"
+        item.in_force, item.loaded_ns = item.seen, time.time_ns()
         item.seen, item.refusal, item.told = None, None, False
         self._meters.add("reload.count", source.kind, "")
         self._events.publish({"event": "files_replaced", "owner": source.owner, "kind": source.kind, "files": list(source.paths)})
 
-    def _tell(self, now_s: float) -> None:
+    def _tell(self, items: list[_Watched], now_s: float) -> None:
         """Tell each refusal once, when it has lasted."""
-        for item in self._watched.values():
-            if item.refusal is None or item.told or now_s - item.since_s < self._grace_s:
+        for item in items:
+            if item.refusal is None or item.told or now_s < item.since_s + self._grace_s:  # a reload adds the same number: no rounding differs
                 continue
             item.told = True
             self._meters.add("reload.count", item.source.kind, "refused")

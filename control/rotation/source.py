@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from control.rotation.files import MAX_BYTES, Contents
+from control.files import MAX_BYTES, Contents
 from proxy.cells import FILE_KINDS
 
 __all__ = ["Refusal", "RefusedError", "Reload", "Source", "Taker"]

@@ -14,12 +14,12 @@ from typing import Any, Final
 from control.configuration.certificate import CertificateFacts, facts_from_row
 from control.configuration.tls_files import TlsFile, ends_of, shown_of, tls_files, tls_sections
 from control.errors import AbortedError, UnavailableError
+from control.files import Contents, digest
 from control.fleet.child import child_environment
 from control.fleet.desired_state import DesiredState
 from control.fleet.reaper import Reaper
 from control.fleet.supervisor import Supervisor
 from control.plane import CertificateStatus
-from control.rotation.files import Contents, digest
 from control.rotation.rotation import Rotation
 from control.rotation.source import Refusal, Source, Taker
 from proxy.config.model import to_wire

@@ -8,7 +8,7 @@
     convert      rows and statuses of the plane become messages
     paging       pages and tokens of lists that lie in memory
     closed       the channels that closed last
-    channels, limits, pools, listeners, upstreams, certificates, proxies   the servicers, one for each service
+    channels, limits, pools, listeners, upstreams, certificates, users, proxies   the servicers, one for each service
     health       startup, liveness and readiness
 
 ``start(plane, config)`` is all that ``control.serve`` needs. It imports grpc, so import this room late.

@@ -1,8 +1,8 @@
 """Every method of the API: which role its caller needs, and whether a call leaves an audit row. The one table of methods.
 
-``view`` sees; ``operate`` changes what traffic may do, until it is changed back; ``admin`` also ends the proxy's work, and decides what of the
-clients' data is written to disk. Who may open the admin socket, which is the user that runs framegate, has every role: roles are not asked for
-until callers can be told apart. The audit is: a change whose row could not be kept is refused.
+``view`` sees; ``operate`` changes what traffic may do, until it is changed back; ``admin`` also ends the proxy's work, decides what of the
+clients' data is written to disk, and who may come in. Who may open the admin socket, which is the user that runs framegate, has every role: roles
+are not asked for until callers can be told apart. The audit is: a change whose row could not be kept is refused.
 """
 
 import enum
@@ -66,6 +66,7 @@ _SERVICES: Final = {
         "DeleteTapRule": _GRAVE,
     },
     "UpstreamService": {"ListUpstreams": _LOOK, "GetUpstream": _LOOK},
+    "UserService": {"ListUsers": _LOOK, "CreateUser": _GRAVE, "UpdateUser": _GRAVE, "DeleteUser": _GRAVE},
 }
 METHODS: Final = {f"{_PACKAGE}.{service}/{method}": access for service, methods in _SERVICES.items() for method, access in methods.items()}
 """By ``package.Service/Method``."""

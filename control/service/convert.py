@@ -113,6 +113,7 @@ def _fill_common(message: channel_pb2.Channel, row: ChannelRow) -> None:
     message.upstream = row["upstream"]
     message.upstream_endpoint = row["endpoint"] or ""
     message.principal = row["principal"] or ""
+    message.sasl_mechanism = row["mechanism"] or ""
     tls = row["tls"]
     if tls is not None:
         message.tls.version = tls["version"]

@@ -11,10 +11,11 @@ import contextvars
 import getpass
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Any, Final, cast
 
 import grpc
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from grpc_status import rpc_status
@@ -24,7 +25,7 @@ from control.plane import ControlPlane, Row
 from control.service.access import access_of
 from control.service.status import code_of, status_of
 
-__all__ = ["CLIENT_KEY", "CallInterceptor", "CallObserver", "note"]
+__all__ = ["CLIENT_KEY", "CallInterceptor", "CallObserver", "note", "shown"]
 
 CallObserver = Callable[[str, str, float], None]
 """Told of every call that ended: ``package.Service/Method``, the code's name, seconds."""
@@ -135,12 +136,37 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             "who": self._user,
             "client": str(metadata.get(CLIENT_KEY, metadata.get("user-agent", "")))[:_CLIENT_LIMIT],
             "method": method,
-            "request": MessageToDict(request, preserving_proto_field_name=True),
+            "request": shown(request),
             "before": noted.get("before"),
             "after": noted.get("after"),
             "result": code.name,
             "error": "" if failure is None else getattr(failure, "reason", type(failure).__name__),
         }
+
+
+def shown(message: Message) -> Row:
+    """A message as the audit shows it: without the fields that are marked ``debug_redact``, wherever they are."""
+    copy = type(message)()
+    copy.CopyFrom(message)
+    _clear_secrets(copy)
+    found: Row = MessageToDict(copy, preserving_proto_field_name=True)
+    return found
+
+
+def _clear_secrets(message: Message) -> None:
+    for field, value in message.ListFields():
+        if field.GetOptions().debug_redact:
+            message.ClearField(field.name)
+        elif field.message_type is not None:
+            for each in _messages(field.message_type, value if field.is_repeated else (value,)):
+                _clear_secrets(each)
+
+
+def _messages(kind: Descriptor, values: Any) -> Iterable[Message]:
+    """The messages in a field of a kind; of a map, its values, unless they are none."""
+    if not kind.GetOptions().map_entry:
+        return cast(Iterable[Message], values)
+    return cast(Iterable[Message], values.values()) if kind.fields_by_name["value"].message_type is not None else ()
 
 
 def _code(error: BaseException) -> grpc.StatusCode:

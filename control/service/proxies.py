@@ -21,6 +21,8 @@ Context = grpc.aio.ServicerContext[Any, Any]
 MAX_DRAIN_MS: Final = 3_600_000
 _OWN: Final = "certificate"
 _SOON_S: Final = 7 * 86_400
+_LIST: Final = "crl"
+_LIST_SOON_S: Final = 86_400  # they are made anew each few days
 """Who renews certificates does so earlier."""
 _REVISION: Final = ("framegate.config.revision", ())
 
@@ -62,6 +64,11 @@ class Proxies(ProxyServiceServicer):
             first = min(ours, key=lambda item: item.ends)
             proxy.certificate_end_time.CopyFrom(timestamp(int(first.ends) * 10**9))
             proxy.certificate_owner = first.owner
+        for item in certificates:
+            left_s = item.ends - time.time()
+            if item.use == _LIST and left_s < _LIST_SOON_S:
+                when = f"ends in {int(left_s // 3600)} hours" if left_s > 0 else "has ended: every client of its authority is refused"
+                proxy.warnings.append(f"the revocation list of {item.issuer} of {item.owner} ({item.file}) {when}")
         for item in ours:
             left_s = item.ends - time.time()
             if left_s < _SOON_S:

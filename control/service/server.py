@@ -29,6 +29,7 @@ from control.gen.framegate.control.v1 import (
     proxy_service_pb2_grpc,
     tap_service_pb2_grpc,
     upstream_service_pb2_grpc,
+    user_service_pb2_grpc,
 )
 from control.plane import ControlPlane
 from control.service.access import METHODS
@@ -44,6 +45,7 @@ from control.service.pools import Pools
 from control.service.proxies import Proxies
 from control.service.taps import TapRules
 from control.service.upstreams import Upstreams
+from control.service.users import Users
 from proxy.config.address import MAX_UNIX_PATH_BYTES, parse_address
 from proxy.config.model import ProxyConfig
 
@@ -130,6 +132,7 @@ def _api_server(plane: ControlPlane, closed: ClosedChannels, observe: CallObserv
     proxy_service_pb2_grpc.add_ProxyServiceServicer_to_server(Proxies(plane), server)
     tap_service_pb2_grpc.add_TapServiceServicer_to_server(TapRules(plane), server)
     upstream_service_pb2_grpc.add_UpstreamServiceServicer_to_server(Upstreams(plane), server)
+    user_service_pb2_grpc.add_UserServiceServicer_to_server(Users(plane), server)
     reflection.enable_server_reflection([*SERVICE_NAMES, reflection.SERVICE_NAME], server)
     return server
 

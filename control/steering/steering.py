@@ -33,6 +33,8 @@ from control.plane import (
     Row,
     TapRuleStatus,
     UpstreamStatus,
+    UsersStatus,
+    UserStatus,
 )
 from control.rotation.rotation import Rotation
 from control.rotation.tls_stores import TlsStores
@@ -46,12 +48,15 @@ from control.steering.rates import Rates
 from control.steering.taps import MAX_RULES, STOPPED_EVENT, Rules, Taps
 from control.steering.transactions import Transactions
 from control.steering.upstreams import Upstreams
+from control.steering.users import Users
 from proxy.cells import CellReader
 from proxy.config.model import MAX_PROCESSORS, ProxyConfig, TapRule
 from proxy.server.rows import OpenRow
 
 if TYPE_CHECKING:
     from control.fleet.handlers import Handlers
+    from control.fleet.identity import Identity
+    from proxy.auth.questions import ScramCredential
 
 __all__ = ["Steering"]
 
@@ -65,6 +70,7 @@ class Steering(ControlPlane):
         tapped: see ``Taps``.
         rotation, certificates: what is watched, and what is in force of it.
         handlers: the handler processes, where a listener has a handler.
+        identity: who answers authenticators, where there are any.
 
     Attributes:
         pool, upstreams: what changes without a call, too: shares move to where they are needed, and names get new addresses.
@@ -83,6 +89,7 @@ class Steering(ControlPlane):
         rotation: Rotation,
         certificates: TlsStores,
         handlers: "Handlers | None" = None,
+        identity: "Identity | None" = None,
     ) -> None:
         self._supervisor = supervisor
         self._meters = meters
@@ -103,6 +110,7 @@ class Steering(ControlPlane):
         self._limits = Limits(supervisor, acceptor, self._transactions, meters, self.pool)
         self._eviction = Eviction(supervisor, acceptor, log, guard)
         self._taps = Taps(supervisor, self._transactions, meters, tapped)
+        self._users = Users(supervisor, self._transactions, rotation, identity)
         self._drain = Drain(supervisor, acceptor, self._listeners, self.pool, self._transactions, log)
         self._tap_events = events.subscribe((STOPPED_EVENT,), max_events=MAX_RULES * MAX_PROCESSORS)
         self._following = asyncio.create_task(self._tap_events.each(self._taps.note))
@@ -177,6 +185,20 @@ class Steering(ControlPlane):
 
     async def reload(self) -> list[ReloadOutcome]:
         return await self._rotation.reload()
+
+    async def list_users(self, listener: str) -> UsersStatus:
+        return await self._users.list(listener)
+
+    async def create_user(self, listener: str, name: str, credentials: "Mapping[str, ScramCredential]", *, validate_only: bool = False) -> UserStatus:
+        return await self._users.put(listener, name, credentials, create=True, replace=False, validate_only=validate_only)
+
+    async def update_user(
+        self, listener: str, name: str, credentials: "Mapping[str, ScramCredential]", *, allow_missing: bool = False, validate_only: bool = False
+    ) -> UserStatus:
+        return await self._users.put(listener, name, credentials, create=allow_missing, replace=True, validate_only=validate_only)
+
+    async def delete_user(self, listener: str, name: str, *, validate_only: bool = False) -> None:
+        await self._users.delete(listener, name, validate_only=validate_only)
 
     def subscribe(self, names: Collection[str] = (), after: int | None = None) -> Subscription:
         return self._events.subscribe(names, after)

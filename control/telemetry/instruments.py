@@ -55,7 +55,9 @@ def observe_certificates(meter: Meter, served: Mapping[str, float]) -> None:
     def ends(options: CallbackOptions) -> Iterable[Observation]:
         return [Observation(end, {"framegate.certificate": use}) for use, end in list(served.items())]
 
-    meter.create_observable_gauge("framegate.tls.certificate.not_after", [ends], "s", "When a certificate that is served ends, as Unix time.")
+    meter.create_observable_gauge(
+        "framegate.tls.certificate.not_after", [ends], "s", "When a certificate that is served, or the first revocation list, ends, as Unix time."
+    )
 
 
 def observe_refused(meter: Meter, read: Callable[[], int]) -> None:

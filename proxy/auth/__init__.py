@@ -9,6 +9,7 @@
     wire, messages      Kafka's protocol, as far as authentication needs it
     questions           what has to be asked of the control process, and the answers
     mechanism           what a SASL mechanism is: ``plain``, ``scram`` (its messages: ``scram_messages``), ``oauthbearer``
+    withheld            what a server says, without what is a secret of ours
     server              the exchange with a client; ``server_state`` is its table
     client              the exchange with an upstream
 

@@ -4,15 +4,12 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from mypy_extensions import i64
-
 from proxy.auth.mapping_rules import compile_pattern
-from proxy.errors import AuthenticationError
-from proxy.network.authenticator import Authenticator, AuthenticatorFactory, Waker
-from proxy.network.frame_exchange import FrameExchange
-from proxy.network.transport import DONE, Identity
+from proxy.errors import AuthenticationError, quoted
+from proxy.network.authenticator import Authenticator, AuthenticatorFactory
+from proxy.network.transport import Identity
 
-__all__ = ["Admission", "AdmittingAuthenticators"]
+__all__ = ["Admission", "AdmittingAuthenticators", "not_admitted"]
 
 _RULE: Final = "RULE:"
 
@@ -35,14 +32,16 @@ class Admission:
         """Whether that one may come in."""
         return principal in self._exact or any(pattern.fullmatch(principal) for pattern in self._patterns)
 
-    def judge(self, principal: str) -> None:
-        """Raises AuthenticationError for one that may not."""
-        if not self.admits(principal):
-            raise AuthenticationError(f"the principal {principal!r} is none of allowed_principals")
+
+def not_admitted(principal: str) -> str:
+    """Why one may not, for the log."""
+    return f"the principal {quoted(principal)} is none of allowed_principals"
 
 
 class AdmittingAuthenticators(AuthenticatorFactory):
-    """Judges what the authenticators of another factory find out."""
+    """Judges what another factory knows of a peer from its handshake. Who proves it in frames is judged before it is told that it has
+    (``proxy.auth.server``).
+    """
 
     def __init__(self, admission: Admission, factory: AuthenticatorFactory) -> None:
         self._admission: Final = admission
@@ -50,39 +49,7 @@ class AdmittingAuthenticators(AuthenticatorFactory):
 
     def make(self, identity: Identity) -> Authenticator:
         found = self._factory.make(identity)
-        if not found.complete:
-            return _Judged(found, self._admission)
-        try:
-            self._admission.judge(found.principal)
-        except AuthenticationError:
+        if not self._admission.admits(found.principal):
             found.close()
-            raise
+            raise AuthenticationError(not_admitted(found.principal))
         return found
-
-    def again(self, identity: Identity, principal: str) -> Authenticator | None:
-        """It is the same principal, or none: that one was admitted."""
-        return self._factory.again(identity, principal)
-
-
-class _Judged(Authenticator):
-    """Another one, whose principal is judged once it knows it."""
-
-    def __init__(self, inner: Authenticator, admission: Admission) -> None:
-        super().__init__()
-        self._inner: Final = inner
-        self._admission: Final = admission
-
-    def start(self, frames: FrameExchange, waker: Waker) -> None:
-        self._inner.start(frames, waker)
-
-    def step(self) -> i64:
-        inner = self._inner
-        code = inner.step()
-        if code == DONE:
-            self._admission.judge(inner.principal)
-            self.principal, self.principal_type, self.expires_ns = inner.principal, inner.principal_type, inner.expires_ns
-            self.complete = True
-        return code
-
-    def close(self) -> None:
-        self._inner.close()

@@ -6,9 +6,9 @@ import hashlib
 from collections.abc import Iterable
 from typing import Final
 
-from proxy.auth.der import SEQUENCE, elements, only
 from proxy.errors import AuthenticationError
 from proxy.network.authenticator import Authenticator, AuthenticatorFactory
+from proxy.network.der import SEQUENCE, elements, only
 from proxy.network.transport import Identity
 
 __all__ = ["PinnedAuthenticators", "key_pin", "pin_fault"]

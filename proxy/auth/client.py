@@ -1,7 +1,10 @@
 """Kafka's SASL exchange with an upstream, from the client's side: which versions, the handshake, tokens until both are content.
 
 A broker that knows no SaslAuthenticate (before Kafka 1.0) is spoken to in bare tokens; one that refuses these just closes. Versions are the lesser of
-what it and we know. What it says of an error is in the log, never longer than a line.
+what it and we know. What it says of an error is in the log, never longer than a line, and not if our secret is in it.
+
+Who logs in again (KIP-368) begins with the handshake, as Kafka's clients do: a broker takes that alone behind the end of a session, and ends the
+connection at ApiVersions.
 """
 
 import enum
@@ -12,7 +15,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.auth.mechanism import Ask, ClientMechanism, Next, Reply
+from proxy.auth.mechanism import Ask, ClientMechanism, Next, Reply, printable
 from proxy.auth.messages import (
     API_VERSIONS,
     ILLEGAL_SASL_STATE,
@@ -46,9 +49,9 @@ __all__ = ["FIRST_CORRELATION_ID", "SaslClientAuthenticator", "SaslClientAuthent
 
 FIRST_CORRELATION_ID: Final = 0x7FFFFFF8  # of Kafka's eight for SASL, which no other request has
 _IDS: Final = 8
-_MAX_WORDS: Final = 200
 _MAX_LIFETIME_MS: Final = 1 << 40  # 35 years: no sum overflows, and who lives longer lives for ever
 _NS_PER_MS: Final = 1_000_000
+_LASTING: Final = 1  # the version of SaslAuthenticate, and of the handshake before it, from which on a broker says how long it lasts
 _RENEWED_AT: Final = (0.85, 0.95)  # of a lifetime: not all at once
 
 
@@ -81,14 +84,21 @@ class _State(enum.Enum):
 
 
 class SaslClientAuthenticator(Authenticator):
-    """One connection's. Its ``principal`` is the upstream's, as its certificate says.
+    """One connection's. Its ``principal`` is the upstream's, as its certificate says. ``again``: it has logged in before, for a time that was told.
 
     Attributes:
         ranges: what the upstream understands.
     """
 
     def __init__(
-        self, settings: SaslClientSettings, source: CredentialSource, peer: str, *, nonce: Callable[[], str] = new_nonce, chance: random.Random
+        self,
+        settings: SaslClientSettings,
+        source: CredentialSource,
+        peer: str,
+        *,
+        again: bool = False,
+        nonce: Callable[[], str] = new_nonce,
+        chance: random.Random,
     ) -> None:
         super().__init__()
         self.ranges: tuple[ApiRange, ...] = ()
@@ -99,7 +109,9 @@ class SaslClientAuthenticator(Authenticator):
         self._nonce: Final = nonce
         self._chance: Final = chance
         self._state: _State = _State.BEGIN
-        self._versions: dict[int, int] = {}  # by key; of SaslAuthenticate none: bare tokens
+        self._again: Final = again
+        # By key; of SaslAuthenticate none: bare tokens.
+        self._versions: dict[int, int] = dict.fromkeys((SASL_HANDSHAKE, SASL_AUTHENTICATE), _LASTING) if again else {}
         self._requests: int = 0
         self._request: RequestHeader = RequestHeader(0, 0, 0)  # that is not answered
         self._frames: FrameExchange | None = None
@@ -122,13 +134,22 @@ class SaslClientAuthenticator(Authenticator):
             if self._inquiry is not None:
                 return self._on_settled(frames, self._inquiry)
             if self._state is _State.BEGIN:
-                return self._ask_versions(frames)
+                return self._ask_handshake(frames) if self._again else self._ask_versions(frames)
             body = frames.receive()
             return WANT_READ if body is None else self._on_frame(frames, body)
         except LoginError:
             raise
         except AuthenticationError as error:
-            raise LoginError(f"{self._name}: {error}", refused=True) from None
+            raise LoginError(f"{self._name}: {self._without_secrets(str(error))}", refused=True) from None
+
+    def _without_secrets(self, words: str) -> str:
+        """What is wrong, of which some may be the upstream's words."""
+        mechanism = self._mechanism
+        if mechanism is None:
+            return words
+        from proxy.auth.withheld import without  # only who is refused needs it
+
+        return without(words, mechanism.secrets)
 
     def close(self) -> None:
         inquiry, self._inquiry = self._inquiry, None
@@ -201,7 +222,7 @@ class SaslClientAuthenticator(Authenticator):
         answer = HandshakeAnswer.read(answer_reader(body, self._request))
         name = self._settings.mechanism
         if answer.error == UNSUPPORTED_SASL_MECHANISM:
-            raise AuthenticationError(f"{name} is not enabled; enabled are {_printable(', '.join(answer.mechanisms))}")
+            raise AuthenticationError(f"{name} is not enabled; enabled are {printable(', '.join(answer.mechanisms))}")
         if answer.error == ILLEGAL_SASL_STATE:
             raise AuthenticationError("SaslHandshake is not expected: is there SASL at this address?")
         if answer.error != NONE:
@@ -227,7 +248,7 @@ class SaslClientAuthenticator(Authenticator):
         if SASL_AUTHENTICATE in self._versions:
             answer = TokenAnswer.read(answer_reader(body, self._request), self._request.version)
         if answer.error != NONE:
-            words = _printable(answer.message or "no reason")
+            words = printable(answer.message or "no reason")
             raise AuthenticationError(words if answer.error == SASL_AUTHENTICATION_FAILED else f"error {answer.error}: {words}")
         step = mechanism.evaluate(answer.token)
         if not mechanism.complete:
@@ -243,6 +264,7 @@ class SaslClientAuthenticator(Authenticator):
             now = waker.now_ns()
             self.expires_ns = now + lifetime_ms * _NS_PER_MS
             self.renew_ns = now + int(lifetime_ms * _NS_PER_MS * self._chance.uniform(*_RENEWED_AT))
+        self._mechanism = None  # it has the secret
         self.principal = self._peer
         self.complete = True
 
@@ -289,10 +311,10 @@ class SaslClientAuthenticators(AuthenticatorFactory):
         self._chance: Final = chance or random.Random()
 
     def make(self, identity: Identity) -> SaslClientAuthenticator:
-        peer = identity.subject or ANONYMOUS
-        return SaslClientAuthenticator(self._settings, self._source, peer, nonce=self._nonce, chance=self._chance)
+        return self._make(identity.subject or ANONYMOUS, again=False)
 
+    def again(self, identity: Identity, principal: str) -> SaslClientAuthenticator:
+        return self._make(principal, again=True)
 
-def _printable(text: str) -> str:
-    """Somebody else's words as part of a line of ours."""
-    return "".join(character if character.isprintable() else "?" for character in text[:_MAX_WORDS])
+    def _make(self, peer: str, *, again: bool) -> SaslClientAuthenticator:
+        return SaslClientAuthenticator(self._settings, self._source, peer, again=again, nonce=self._nonce, chance=self._chance)

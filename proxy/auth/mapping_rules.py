@@ -14,6 +14,7 @@ nothing behind it, and so gives its text twice.) And a faulty replacement is ref
 """
 
 import re
+import warnings
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -119,14 +120,16 @@ def _until_slash(text: str, position: int, start: int) -> tuple[str, int]:
 
 
 def compile_pattern(pattern: str, position: int = 0) -> re.Pattern[str]:
-    """A pattern of a rule, which may name its groups as Java does.
+    r"""A pattern of a rule, which may name its groups as Java does. As with Java, ``\d``, ``\w``, ``\s`` and ``(?i)`` know ASCII's characters only.
 
     Raises:
-        RuleError: it is none; ``position`` is where it stands.
+        RuleError: it is none, or means something else in Java (classes within classes); ``position`` is where it stands.
     """
     try:
-        return re.compile(_NAMED.sub("(?P<", pattern))
-    except re.error as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # of what is to become set operations, which Java has
+            return re.compile(_NAMED.sub("(?P<", pattern), re.ASCII)
+    except (re.error, ValueError, OverflowError, RecursionError, Warning) as error:
         raise RuleError(f"the pattern {pattern!r} is none: {error}", position) from None
 
 

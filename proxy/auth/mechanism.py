@@ -8,9 +8,22 @@ from typing import Final, TypeVar
 from proxy.auth.questions import Answer, Question, Unavailable
 from proxy.errors import AuthenticationError, InternalError
 
-__all__ = ["Ask", "ClientMechanism", "Mechanism", "Next", "RefusalError", "Reply", "ServerMechanism", "escape_name", "expect", "unescape_name"]
+__all__ = [
+    "Ask",
+    "ClientMechanism",
+    "Mechanism",
+    "Next",
+    "RefusalError",
+    "Reply",
+    "ServerMechanism",
+    "escape_name",
+    "expect",
+    "printable",
+    "unescape_name",
+]
 
 A = TypeVar("A")
+_MAX_WORDS: Final = 200
 _ESCAPED: Final = re.compile(r"(?:[^=,\0]|=2C|=3D)+")
 
 
@@ -79,16 +92,26 @@ class ServerMechanism(Mechanism):
     Attributes:
         principal: who it is, once ``complete``.
         lifetime_ms: for how long, from when that was answered; None: for ever.
+        refused: why it is refused, of one that has been told and has yet to confirm it.
     """
 
     def __init__(self) -> None:
         super().__init__()
+        self.refused: str = ""
         self.principal: str = ""
         self.lifetime_ms: int | None = None
 
 
 class ClientMechanism(Mechanism):
-    """The side that shows who it is."""
+    """The side that shows who it is.
+
+    Attributes:
+        secrets: what it showed, or could have: to be in no line of ours, even if the server says it again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.secrets: tuple[bytes, ...] = ()
 
     @abc.abstractmethod
     def begin(self) -> Next:
@@ -123,3 +146,8 @@ def unescape_name(text: str) -> str:
     if not _ESCAPED.fullmatch(text):
         raise RefusalError("a name that is empty, or has a comma, an equal sign or a NUL that is not escaped")
     return text.replace("=2C", ",").replace("=3D", "=")
+
+
+def printable(text: str) -> str:
+    """Somebody else's words as part of a line of ours."""
+    return "".join(character if character.isprintable() else "?" for character in text[:_MAX_WORDS])

@@ -20,6 +20,7 @@ __all__ = [
     "SASL_AUTHENTICATION_FAILED",
     "SASL_HANDSHAKE",
     "SUPPORTED",
+    "UNKNOWN_SERVER_ERROR",
     "UNSUPPORTED_SASL_MECHANISM",
     "UNSUPPORTED_VERSION",
     "ApiRange",
@@ -46,6 +47,7 @@ ILLEGAL_SASL_STATE: Final = 34
 UNSUPPORTED_VERSION: Final = 35
 INVALID_REQUEST: Final = 42
 SASL_AUTHENTICATION_FAILED: Final = 58
+UNKNOWN_SERVER_ERROR: Final = -1
 
 _FLEXIBLE: Final = {API_VERSIONS: 3, SASL_AUTHENTICATE: 2}  # the first version; the others have none
 _SOFTWARE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")

@@ -11,11 +11,14 @@ from typing import Final
 
 from proxy.auth.mechanism import Ask, ClientMechanism, Next, RefusalError, Reply, ServerMechanism, escape_name, expect, unescape_name
 from proxy.auth.questions import Accepted, Answer, CheckToken, Refused, Secret, WantSecret
+from proxy.errors import quoted
 
-__all__ = ["OAUTHBEARER", "OAuthBearerClient", "OAuthBearerServer"]
+__all__ = ["MAX_PAIRS", "OAUTHBEARER", "OAuthBearerClient", "OAuthBearerServer"]
 
 OAUTHBEARER: Final = "OAUTHBEARER"
 
+MAX_PAIRS: Final = 128
+"""Of a message: the token, and extensions."""
 _CONFIRMATION: Final = b"\x01"
 _KEY: Final = re.compile(r"[A-Za-z]+")
 _VALUE: Final = re.compile(r"[\x21-\x7e \t\r\n]+")
@@ -41,12 +44,12 @@ class OAuthBearerServer(ServerMechanism):
 
     def resume(self, answer: Answer) -> Next:
         if isinstance(answer, Refused):
-            self._refused = answer
+            self._refused, self.refused = answer, answer.reason
             return Reply(_status(answer).encode())
         accepted = expect(Accepted, answer)
         if self._authorization not in ("", accepted.principal):
             raise RefusalError(
-                f"the client wants to be {self._authorization!r} with the token of {accepted.principal!r}",
+                f"the client wants to be {quoted(self._authorization)} with the token of {quoted(accepted.principal)}",
                 told="Authentication failed: Client requested an authorization id that is different from the token's principal name",
             )
         self.principal, self.lifetime_ms, self.complete = accepted.principal, accepted.lifetime_ms, True
@@ -80,6 +83,7 @@ class OAuthBearerClient(ClientMechanism):
         token = expect(Secret, answer).text
         if not _AUTH.fullmatch(f"Bearer {token}"):
             raise RefusalError("the token has characters that none has")
+        self.secrets = (token.encode(),)
         return Reply(f"{self._header}\x01auth=Bearer {token}\x01{self._extensions}\x01".encode())
 
     def evaluate(self, token: bytes) -> Next | None:
@@ -115,6 +119,8 @@ def _read(message: bytes) -> tuple[str, str]:
 
 
 def _token_of(pairs: list[str]) -> str:
+    if len(pairs) > MAX_PAIRS:
+        raise RefusalError(f"{len(pairs)} pairs, more than {MAX_PAIRS}")
     values: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -125,5 +131,5 @@ def _token_of(pairs: list[str]) -> str:
     if match is None:
         raise RefusalError("the message has no auth=Bearer TOKEN")
     if match[1].lower() != "bearer":
-        raise RefusalError(f"the scheme {match[1]!r} is not Bearer")
+        raise RefusalError("the scheme is not Bearer")
     return match[2]

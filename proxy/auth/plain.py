@@ -43,7 +43,7 @@ class PlainServer(ServerMechanism):
 
 
 class PlainClient(ClientMechanism):
-    """Asks for the password when it is needed, and keeps nothing of it."""
+    """Asks for the password when it is needed, and keeps it until it is known whether it is good."""
 
     def __init__(self, user: str, credential: str) -> None:
         super().__init__()
@@ -54,7 +54,9 @@ class PlainClient(ClientMechanism):
         return Ask(WantSecret(self._credential))
 
     def resume(self, answer: Answer) -> Next:
-        return Reply(f"\0{self._user}\0{expect(Secret, answer).text}".encode())
+        password = expect(Secret, answer).text
+        self.secrets = (password.encode(),)
+        return Reply(f"\0{self._user}\0{password}".encode())
 
     def evaluate(self, token: bytes) -> None:
         if token:

@@ -15,9 +15,10 @@ import secrets
 from collections.abc import Callable
 from typing import Final
 
-from proxy.auth.mechanism import Ask, ClientMechanism, Next, RefusalError, Reply, ServerMechanism, expect
+from proxy.auth.mechanism import Ask, ClientMechanism, Next, RefusalError, Reply, ServerMechanism, expect, printable
 from proxy.auth.questions import Answer, ScramCredential, ScramKeys, WantCredential, WantScramKeys
 from proxy.auth.scram_messages import ClientFinal, ClientFirst, ServerFinal, ServerFirst
+from proxy.errors import quoted
 
 __all__ = ["HASHES", "MAX_ITERATIONS", "MIN_ITERATIONS", "SCRAM_SHA_256", "SCRAM_SHA_512", "ScramClient", "ScramServer", "new_nonce", "signature_of"]
 
@@ -63,7 +64,7 @@ class ScramServer(ServerMechanism):
     def _first(self, token: bytes) -> Next:
         message = ClientFirst.read(token)
         if message.authorization not in ("", message.user):
-            raise RefusalError(f"the client is {message.user!r} and wants to be {message.authorization!r}")
+            raise RefusalError(f"the client is {quoted(message.user)} and wants to be {quoted(message.authorization)}")
         if any(text.startswith(_TOKEN) and text != f"{_TOKEN}false" for text in message.extensions):
             raise RefusalError("a delegation token is no user")
         self._client_first = message
@@ -126,7 +127,7 @@ class ScramClient(ClientMechanism):
             raise RefusalError("a second server-first message")
         message = ServerFinal.read(token)
         if message.error:
-            raise RefusalError(f"the server says {message.error[:100]!r}")
+            raise RefusalError(f"the server says {printable(message.error)}")
         if not hmac.compare_digest(message.signature, self._expected):
             raise RefusalError("the server does not know the user: its signature is wrong")
         self.complete = True
@@ -145,6 +146,7 @@ class ScramClient(ClientMechanism):
 
     def resume(self, answer: Answer) -> Next:
         keys = expect(ScramKeys, answer)
+        self.secrets = (keys.client_key, keys.server_key)
         server_first = self._server_first
         assert server_first is not None, "that was asked for because it came"
         final = ClientFinal.of(self._first.gs2_header, server_first.nonce)

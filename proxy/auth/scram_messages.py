@@ -16,10 +16,12 @@ from typing import Final
 
 from proxy.auth.mechanism import RefusalError, escape_name, unescape_name
 
-__all__ = ["GS2_HEADER", "ClientFinal", "ClientFirst", "ServerFinal", "ServerFirst"]
+__all__ = ["GS2_HEADER", "MAX_EXTENSIONS", "ClientFinal", "ClientFirst", "ServerFinal", "ServerFirst"]
 
 GS2_HEADER: Final = "n,,"
 _NONCE: Final = re.compile(r"[\x21-\x2b\x2d-\x7e]+")
+MAX_EXTENSIONS: Final = 128
+"""Of a message; nobody knows any."""
 _EXTENSION: Final = re.compile(r"[A-Za-z]+=[^,\0]+")
 _COUNT: Final = re.compile(r"[1-9][0-9]{0,9}")
 
@@ -161,11 +163,13 @@ def _first(fields: list[str], *names: str, what: str) -> list[str]:
     if fields and fields[0].startswith("m="):
         raise RefusalError(f"the {what} message has a mandatory extension, which nobody understands")
     if len(fields) < len(names) or not all(text.startswith(name) and len(text) > 2 for name, text in zip(names, fields, strict=False)):
-        raise RefusalError(f"no {what} message: its fields are {', '.join(text[:2] for text in fields[:4])}")
+        raise RefusalError(f"no {what} message: its fields do not begin with {', '.join(names)}")  # what they do begin with may be a password
     return [text[2:] for text, _ in zip(fields, names, strict=False)]
 
 
 def _extensions(fields: list[str]) -> tuple[str, ...]:
+    if len(fields) > MAX_EXTENSIONS:
+        raise RefusalError(f"{len(fields)} extensions, more than {MAX_EXTENSIONS}")
     if not all(_EXTENSION.fullmatch(text) for text in fields):
         raise RefusalError("an extension that is none")
     return tuple(fields)

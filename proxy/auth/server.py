@@ -14,6 +14,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from proxy.auth.admission import Admission, not_admitted
 from proxy.auth.mechanism import Ask, Next, RefusalError, Reply, ServerMechanism, expect
 from proxy.auth.messages import (
     API_VERSIONS,
@@ -23,6 +24,7 @@ from proxy.auth.messages import (
     SASL_AUTHENTICATION_FAILED,
     SASL_HANDSHAKE,
     SUPPORTED,
+    UNKNOWN_SERVER_ERROR,
     UNSUPPORTED_SASL_MECHANISM,
     UNSUPPORTED_VERSION,
     ApiRange,
@@ -52,7 +54,7 @@ from proxy.auth.server_state import (
     next_state,
 )
 from proxy.auth.wire import MalformedError, Reader
-from proxy.errors import AuthenticationError
+from proxy.errors import AuthenticationError, LoginError, quoted
 from proxy.network.authenticator import WAIT, Authenticator, AuthenticatorFactory, Waker
 from proxy.network.frame_exchange import MAX_FRAME, FrameExchange
 from proxy.network.transport import DONE, WANT_READ, WANT_WRITE, Identity
@@ -60,7 +62,12 @@ from proxy.network.transport import DONE, WANT_READ, WANT_WRITE, Identity
 __all__ = ["MECHANISMS", "SaslServerAuthenticator", "SaslServerAuthenticators", "SaslServerSettings", "Session"]
 
 MECHANISMS: Final = (PLAIN, *HASHES, OAUTHBEARER)
+MAX_MESSAGE: Final = 65536
+"""Bytes of a mechanism's. Tokens of many groups have some KiB; what is checked elsewhere has to get there."""
 PROTOCOL: Final = "protocol"
+NOT_ADMITTED: Final = "Authentication failed: the principal is not allowed to connect"
+CANNOT_TELL: Final = "It cannot be told at the moment who the client is; it may try again"
+"""Not as SASL_AUTHENTICATION_FAILED, which clients take for final: their applications would end."""
 Count = Callable[[str, str], None]
 """Is told of each end: the mechanism, and why not (``proxy.cells.AUTHENTICATION_ERRORS``)."""
 _NS_PER_MS: Final = 1_000_000
@@ -77,12 +84,14 @@ class SaslServerSettings:
         max_session_ms: after so long they have to do it again (Kafka's ``connections.max.reauth.ms``); 0: never.
         max_frame: bytes of a frame before they are known (Kafka's ``sasl.server.max.receive.size``).
         reauthenticates: they may do it in the connection that they have; else they are not told how long the answer is good, and connect again.
+        admission: who of them may come in; None: everybody who proves who it is.
     """
 
     mechanisms: tuple[str, ...]
     max_session_ms: int = 0
     max_frame: int = MAX_FRAME
     reauthenticates: bool = True
+    admission: Admission | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +140,7 @@ class SaslServerAuthenticator(Authenticator):
         self._request: RequestHeader = RequestHeader(0, 0, 0)  # that is being answered
         self._mechanism: ServerMechanism | None = None
         self._inquiry: Inquiry | None = None
+        self._last: bytes | None = None  # of the mechanism, while the client waits for it
 
     def start(self, frames: FrameExchange, waker: Waker) -> None:
         frames.max_size = self._settings.max_frame
@@ -155,6 +165,8 @@ class SaslServerAuthenticator(Authenticator):
     def _step(self, frames: FrameExchange) -> i64:
         if self._inquiry is not None:
             return self._on_answer(frames, self._inquiry)
+        if self._last is not None and self._mechanism is not None:
+            return self._tell(frames, self._mechanism, self._last)
         body = frames.receive()
         if body is None:
             return WANT_READ
@@ -212,7 +224,7 @@ class SaslServerAuthenticator(Authenticator):
         name = HandshakeRequest.read(reader).mechanism
         if name not in self._settings.mechanisms:
             self._failure = "mechanism"
-            raise AuthenticationError(f"Unsupported SASL mechanism {name[:100]!r}", answer=self._handshake_answer(UNSUPPORTED_SASL_MECHANISM))
+            raise AuthenticationError(f"Unsupported SASL mechanism {quoted(name)}", answer=self._handshake_answer(UNSUPPORTED_SASL_MECHANISM))
         if self._session is not None and name != self._session.mechanism:
             self._move(ServerEvent.MECHANISM_CHANGED)
         else:
@@ -233,17 +245,28 @@ class SaslServerAuthenticator(Authenticator):
 
     def _on_authenticate(self, frames: FrameExchange, header: RequestHeader, reader: Reader) -> i64:
         if header.key != SASL_AUTHENTICATE:
-            raise AuthenticationError(f"a request of type {header.key} where SaslAuthenticate belongs")
+            raise self._stray(header.key)
         if not header.is_supported:
             raise AuthenticationError(f"version {header.version} of SaslAuthenticate")
         self.can_reauthenticate = self.can_reauthenticate or header.version > 0
         return self._on_token(frames, TokenRequest.read(reader, header.version).token)
+
+    def _stray(self, key: int) -> AuthenticationError:
+        """The end by another request; of one that was refused before (aiokafka does not look) the log still says why it was."""
+        mechanism = self._mechanism
+        stray = f"a request of type {key} where SaslAuthenticate belongs"
+        if mechanism is None or not mechanism.refused:
+            return AuthenticationError(stray)
+        self._failure = "credentials"
+        return AuthenticationError(f"{self.mechanism_name}: {mechanism.refused}; then {stray}")
 
     # The mechanism.
 
     def _on_token(self, frames: FrameExchange, token: bytes) -> i64:
         mechanism = self._mechanism
         assert mechanism is not None, "made with the handshake"
+        if len(token) > MAX_MESSAGE:
+            raise self._refusal(f"a message of {len(token)} bytes, more than {MAX_MESSAGE}", "")
         try:
             return self._do(frames, mechanism.evaluate(token))
         except RefusalError as error:
@@ -281,11 +304,29 @@ class SaslServerAuthenticator(Authenticator):
             return self._send(frames, self._token_answer(TokenAnswer(NONE, token=step.token)))
         if self._session is not None and mechanism.principal != self._session.principal:
             raise self._refusal(
-                f"the client was {self._session.principal!r} and is {mechanism.principal!r} now",
+                f"the client was {quoted(self._session.principal)} and is {quoted(mechanism.principal)} now",
                 "Cannot change principals during re-authentication",
             )
+        admission = self._settings.admission
+        if admission is not None and not admission.admits(mechanism.principal):
+            self._failure = "denied"
+            raise self._refusal(not_admitted(mechanism.principal), NOT_ADMITTED)
+        self._last = step.token
+        return self._tell(frames, mechanism, step.token)
+
+    def _tell(self, frames: FrameExchange, mechanism: ServerMechanism, last: bytes) -> i64:
+        """The client has proved who it is: tell it so, once it may come in."""
+        waker = self._waker
+        assert waker is not None, "started before it is stepped"
+        try:
+            if not waker.lets_in(mechanism.principal):
+                return WAIT
+        except LoginError as error:
+            self._failure = "denied" if error.refused else "unavailable"
+            raise AuthenticationError(str(error), answer=self._failure_answer(NOT_ADMITTED)) from None
+        self._last = None
         self._end(mechanism)
-        return self._send(frames, self._token_answer(TokenAnswer(NONE, token=step.token, lifetime_ms=self.lifetime_ms)))
+        return self._send(frames, self._token_answer(TokenAnswer(NONE, token=last, lifetime_ms=self.lifetime_ms)))
 
     def _ask(self, frames: FrameExchange, step: Ask) -> i64:
         waker = self._waker
@@ -321,8 +362,12 @@ class SaslServerAuthenticator(Authenticator):
             self._failure = "credentials"
         again = "re-authentication" if self._session is not None else "authentication"
         message = told or f"Authentication failed during {again} due to invalid credentials with SASL mechanism {self.mechanism_name}"
-        answer = self._token_answer(TokenAnswer(SASL_AUTHENTICATION_FAILED, message))
-        return AuthenticationError(f"{self.mechanism_name}: {reason}" if self.mechanism_name else reason, answer=answer)
+        return AuthenticationError(f"{self.mechanism_name}: {reason}" if self.mechanism_name else reason, answer=self._failure_answer(message))
+
+    def _failure_answer(self, message: str) -> bytes:
+        """The last that a client is told; who could not be asked about says nothing against it."""
+        answer = TokenAnswer(SASL_AUTHENTICATION_FAILED, message)
+        return self._token_answer(TokenAnswer(UNKNOWN_SERVER_ERROR, CANNOT_TELL) if self._failure == "unavailable" else answer)
 
     def _send(self, frames: FrameExchange, body: bytes) -> i64:
         sent = frames.send(body)

@@ -6,9 +6,11 @@ from typing import Final, TypeVar
 
 from proxy.errors import AuthenticationError
 
-__all__ = ["MalformedError", "Reader", "Writer"]
+__all__ = ["MAX_TAGS", "MalformedError", "Reader", "Writer"]
 
 T = TypeVar("T")
+MAX_TAGS: Final = 128
+"""In one place. Kafka's messages have a handful; who sends more has proved nothing yet, and others wait while they are read."""
 _MAX_VARINT: Final = 5  # bytes of an unsigned 32-bit varint
 
 
@@ -92,9 +94,12 @@ class Reader:
         return [read() for _ in range(count)]
 
     def tags(self, what: str) -> None:
-        """Tagged fields, all passed over."""
+        """Tagged fields, ``MAX_TAGS`` at most, all passed over."""
         last = -1
-        for _ in range(self.uvarint(what)):
+        count = self.uvarint(what)
+        if count > MAX_TAGS:
+            raise MalformedError(f"{what}: {count} tagged fields, more than {MAX_TAGS}")
+        for _ in range(count):
             tag = self.uvarint(what)
             if tag <= last:
                 raise MalformedError(f"{what}: tag {tag} behind tag {last}")

@@ -105,8 +105,9 @@ HANDLER_ACTIONS: Final = ("pass", "frame", "nothing", "answer", "close", "failed
 """What a handler may have done with a frame, in the order of the link's numbers (``proxy.handler.wire``)."""
 MECHANISMS: Final = ("", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 """Of SASL; none while a client has not chosen one."""
-AUTHENTICATION_ERRORS: Final = ("", "credentials", "mechanism", "protocol", "unavailable")
-"""Why a client is not who it says: what it proved it with is not good, its mechanism is not enabled, it broke the rules, or nobody could say."""
+AUTHENTICATION_ERRORS: Final = ("", "credentials", "denied", "mechanism", "protocol", "unavailable")
+"""Why a client does not come in: what it proved it with is not good, it is none of those who may, its mechanism is not enabled, it broke the rules,
+or nobody could say who it is."""
 RATE_LEVELS: Final = ("node", "listener", "address")
 """Whose rates there are. Addresses have no series of their own: there are too many."""
 FAULT_PLACES: Final = ("channel", "callback", "timer", "descriptor", "command", "loop", "tap", "pool")

@@ -93,6 +93,10 @@ class Authentication(Waker):
         if self._channel is not None and self.refusal is None:
             self._arm(deadline_ns)
 
+    def lets_in(self, principal: str) -> bool:
+        channel = self._channel
+        return channel is not None and channel.lets_in(principal)
+
     # What a channel calls.
 
     def step(self) -> None:

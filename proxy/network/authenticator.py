@@ -61,6 +61,14 @@ class Waker(abc.ABC):
     def wake_at(self, deadline_ns: i64) -> None:
         """Have ``step`` called at a time on the selector's clock, instead of the time that was said before; NEVER: not at all."""
 
+    def lets_in(self, principal: str) -> bool:
+        """Whether a peer that has proved to be this one may be told so. False: not yet; ``step`` is called when that may have changed.
+
+        Raises:
+            LoginError: it may not come in.
+        """
+        return True
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Authenticator(abc.ABC):
@@ -116,7 +124,9 @@ class AuthenticatorFactory(abc.ABC):
         """
 
     def again(self, identity: Identity, principal: str) -> Authenticator | None:
-        """One for a client that is known, and is to prove once more that it is the same; None: nobody has to do that here."""
+        """One for a peer that is known: a client that is to prove once more that it is the same, or an upstream to which we prove it once more;
+        None: nobody has to do that here.
+        """
         return None
 
 

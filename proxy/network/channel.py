@@ -366,6 +366,10 @@ class Channel(ChannelCallbacks):
         self._authentication = Authentication(self, self._loop, self._socket, self._transport, self._account, self.options, authenticator)
         self._authentication.step()
 
+    def lets_in(self, principal: str) -> bool:
+        self.principal = principal
+        return self.sink.lets_in(principal)
+
     def become_ready(self, authenticator: Authenticator) -> None:
         self._authentication = None
         self.principal = authenticator.principal

@@ -65,6 +65,10 @@ class ChannelCallbacks(PolledChannel):
         """Tell epoll what the handshake, or the authentication, waits for, and have it watched."""
 
     @abc.abstractmethod
+    def lets_in(self, principal: str) -> bool:
+        """As ``ChannelSink.lets_in``."""
+
+    @abc.abstractmethod
     def become_ready(self, authenticator: Authenticator) -> None:
         """The authenticator is complete: take over what it knows, and close it."""
 

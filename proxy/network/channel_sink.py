@@ -39,6 +39,15 @@ class ChannelSink(abc.ABC):
     def ready(self) -> None:
         """Handshake and authentication are done; frames flow from here on, unless the channel is muted here."""
 
+    def lets_in(self, principal: str) -> bool:
+        """Asked of a peer that has proved who it is in an exchange, before it is told so. False: not yet; ``Channel.queue_handshake`` has it asked
+        again. The channel may be closed by now.
+
+        Raises:
+            LoginError: it may not come in.
+        """
+        return True
+
     @abc.abstractmethod
     def received(self, run: Run) -> None:
         """Whole frames came. The run, and its lease, are the sink's: ``Channel.send`` takes both over, else ``Channel.discard``."""

@@ -1,37 +1,100 @@
-"""A certificate's subject as text, in the form of RFC 4514: the most specific part first, ``CN=client,OU=edge,O=Example``."""
+"""A certificate's subject as text, as Java writes it by RFC 2253, and so Kafka's brokers, their rules and their ACLs: the most specific part first,
+``CN=client,OU=edge,O=Example``.
 
-from typing import Any, Final
+Nine attributes have names there; any other is its number, with its value in hexadecimal as it is encoded: ``1.2.840.113549.1.9.1=#1605614062…``.
+Source: RFC 2253, 2.3 and 2.4; X.690, 8.19.
+"""
 
-__all__ = ["format_name"]
+from typing import Final
 
-SHORT: Final[dict[str, str]] = {
-    "commonName": "CN",
-    "countryName": "C",
-    "localityName": "L",
-    "stateOrProvinceName": "ST",
-    "streetAddress": "STREET",
-    "organizationName": "O",
-    "organizationalUnitName": "OU",
-    "domainComponent": "DC",
-    "userId": "UID",
+from proxy.errors import AuthenticationError
+from proxy.network.der import OID, SEQUENCE, elements, only
+
+__all__ = ["format_name", "subject_of"]
+
+NAMES: Final[dict[str, str]] = {
+    "2.5.4.3": "CN",
+    "2.5.4.6": "C",
+    "2.5.4.7": "L",
+    "2.5.4.8": "ST",
+    "2.5.4.9": "STREET",
+    "2.5.4.10": "O",
+    "2.5.4.11": "OU",
+    "0.9.2342.19200300.100.1.25": "DC",
+    "0.9.2342.19200300.100.1.1": "UID",
 }
-SPECIAL: Final = frozenset('"+,;<>\\')
+CHARSETS: Final[dict[int, str]] = {
+    0x0C: "utf-8",  # UTF8String
+    0x13: "ascii",  # PrintableString
+    0x14: "latin-1",  # T61String
+    0x16: "ascii",  # IA5String
+    0x1B: "ascii",  # GeneralString
+    0x1E: "utf-16-be",  # BMPString
+}
+SPECIAL: Final = frozenset('",=+<>#;\\')
+SPACES: Final = " \r"
+VERSION: Final = 0xA0
+BEFORE_SUBJECT: Final = 4  # serial number, signature, issuer, validity
 
 
-def format_name(subject: Any) -> str:
-    """The text of a subject as ``ssl.SSLObject.getpeercert`` gives it: a tuple of RDNs, each a tuple of (name, value) pairs."""
-    return ",".join("+".join(f"{SHORT.get(name, name)}={escape(value)}" for name, value in rdn) for rdn in reversed(subject))
+def subject_of(certificate: bytes) -> str:
+    """The subject of a certificate in DER form; empty when it has none.
+
+    Raises:
+        AuthenticationError: it cannot be read.
+    """
+    fields = list(elements(next((item.content for item in elements(only(certificate))), b"")))
+    place = BEFORE_SUBJECT + (1 if fields and fields[0].tag == VERSION else 0)
+    if place >= len(fields) or fields[place].tag != SEQUENCE:
+        raise AuthenticationError("the certificate cannot be read: it has no place for a subject")
+    return format_name(fields[place].content)
+
+
+def format_name(name: bytes) -> str:
+    """The text of a distinguished name, of its RDNs in DER form; errors as above."""
+    parts = ["+".join([_attribute(item.content) for item in elements(rdn.content)]) for rdn in elements(name)]
+    parts.reverse()
+    return ",".join(parts)
+
+
+def _attribute(attribute: bytes) -> str:
+    fields = list(elements(attribute))
+    if len(fields) != 2 or fields[0].tag != OID:
+        raise AuthenticationError("the certificate cannot be read: an attribute that is none")
+    kind, value = _number(fields[0].content), fields[1]
+    name = NAMES.get(kind, kind)
+    charset = CHARSETS.get(value.tag)
+    if charset is None or name is kind:
+        return f"{name}=#{value.encoded.hex()}"
+    return f"{name}={escape(value.content.decode(charset, 'replace'))}"
+
+
+def _number(content: bytes) -> str:
+    """An object identifier, with dots."""
+    parts: list[str] = []
+    part = 0
+    for byte in content:
+        part = part << 7 | byte & 0x7F
+        if byte < 0x80:
+            if not parts:
+                first = min(part // 40, 2)
+                parts.append(str(first))
+                part -= 40 * first
+            parts.append(str(part))
+            part = 0
+    return ".".join(parts)
 
 
 def escape(value: str) -> str:
-    """Escape a value: special characters anywhere, a space at either end, ``#`` at the beginning."""
-    last = len(value) - 1
+    """Escape a value: special characters, and spaces and carriage returns at either end."""
+    last = len(value.rstrip(SPACES))
+    first = len(value) - len(value.lstrip(SPACES))
     parts: list[str] = []
     for index, character in enumerate(value):
-        if character in SPECIAL or (character == " " and index in (0, last)) or (character == "#" and index == 0):
-            parts.append("\\" + character)
-        elif character == "\0":
+        if character == "\0":
             parts.append("\\00")
+        elif character in SPECIAL or not first <= index < last:
+            parts.append("\\" + character)
         else:
             parts.append(character)
     return "".join(parts)

@@ -12,7 +12,6 @@ from proxy.network.transport import DONE, Identity, Transport
 
 __all__ = ["PlaintextTransport"]
 
-NOBODY: Final = Identity()
 MAX_PIECES: Final = 64  # of one gathering write; the system's IOV_MAX is 1024
 
 
@@ -85,7 +84,7 @@ class PlaintextTransport(Transport):
         return True
 
     def identity(self) -> Identity:
-        return NOBODY
+        return Identity()  # one of its own: who authenticates the peer writes into it
 
     def close(self) -> None:
         pass

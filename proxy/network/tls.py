@@ -25,8 +25,8 @@ from typing import Any, Final
 
 from mypy_extensions import i64
 
-from proxy.errors import TlsError, TransportError
-from proxy.network.distinguished_name import format_name
+from proxy.errors import TlsError, TransportError, quoted
+from proxy.network.distinguished_name import subject_of
 from proxy.network.framing import foreign_protocol
 from proxy.network.memory_pool import TLS, Account
 from proxy.network.options import TlsSettings
@@ -34,7 +34,7 @@ from proxy.network.run import Buffer
 from proxy.network.socket_buffers import queued
 from proxy.network.tls_bio import BioPair
 from proxy.network.tls_failure import describe
-from proxy.network.tls_hello import read_hello
+from proxy.network.tls_hello import HelloReader
 from proxy.network.tls_record import least_overhead, most_plaintext
 from proxy.network.tls_state import CLOSED, FAILING, FINISHING, NEW, READY, SHAKING, UNPROVEN, TlsEvent, TlsState, next_state
 from proxy.network.tls_wire import TlsWire
@@ -53,6 +53,7 @@ FIRST_BYTES: Final = b"\x16\x15"
 FATAL: Final = b"\x15\x03\x03\x00\x02\x02"  # a record with an alert, as it is before there are keys; its number follows
 DECODE_ERROR: Final = b"\x32"
 NO_APPLICATION_PROTOCOL: Final = b"\x78"
+MOST_NAMED: Final = 10  # protocols of a client, in the words that refuse it
 THROWN_AWAY: Final = 16  # reads of the socket before the close of a connection that failed
 
 
@@ -66,7 +67,7 @@ class TlsTransport(TlsWire):
         self._context: ssl.SSLContext = settings.context
         self._object: Any = None
         self._state: TlsState = NEW
-        self._hello: bytes = b""  # of a client's first message, while it is not whole
+        self._hello: HelloReader | None = None  # of a client's first message, while it is not whole
         self._ahead: bytes = b""  # what was read before it was asked for
         self._rest: bool = False  # the record read last may hold more plaintext: only then OpenSSL is asked
         self._fin: bool = False
@@ -109,23 +110,22 @@ class TlsTransport(TlsWire):
         store = self._settings.store
         if store is None or not store.reads_hello:
             return data
-        data = self._hello + data
-        self._hello = b""
+        reader, self._hello = self._hello or HelloReader(), None
         try:
-            hello = read_hello(data)
+            hello = reader.take(data)
         except TlsError as error:
             self._refuse(error, DECODE_ERROR)
             return b""
         if hello is None:
-            self._hello = data
+            self._hello = reader
             return b""
         self._context = store.context(hello.host)
         if not store.agrees(hello.protocols):
-            asked, ours = ", ".join(map(repr, hello.protocols)), ", ".join(store.protocols)
+            asked, ours = ", ".join(map(quoted, hello.protocols[:MOST_NAMED])), ", ".join(store.protocols)
             self._refuse(TlsError(f"TLS failed: the client asks for {asked} (ALPN), and {ours} is spoken", reason="alpn"), NO_APPLICATION_PROTOCOL)
             return b""
         self._ensure_object()
-        return data
+        return reader.came()
 
     def _refuse(self, failure: TlsError, alert: bytes) -> None:
         """Refuse a client that OpenSSL has not seen."""
@@ -221,8 +221,8 @@ class TlsTransport(TlsWire):
         assert tls is not None, "an identity needs a finished handshake"
         cipher = tls.cipher()
         certificate = tls.getpeercert(True)
-        fields = None if certificate is None else tls.getpeercert()
-        subject = format_name(fields["subject"]) if fields else None
+        is_verified = certificate is not None and self._context.verify_mode is not ssl.CERT_NONE
+        subject = subject_of(certificate) if certificate is not None and is_verified else None
         # The words are few, and OpenSSL's module makes new ones for each connection.
         settings = self._settings
         return Identity(
@@ -440,7 +440,7 @@ class TlsTransport(TlsWire):
         self.booked = 0
         self._waiting = []
         self._held = b""
-        self._hello = b""
+        self._hello = None
         self.pending_write = 0
 
     def _throw_away(self) -> None:

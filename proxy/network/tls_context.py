@@ -22,6 +22,7 @@ from proxy.network.tls_store import ServerStore
 __all__ = ["client_context", "server_context", "server_store", "upstream_context"]
 
 VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+_LIST: Final = b"-----BEGIN X509 CRL-----"
 CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 TICKETS: Final = 1
@@ -151,9 +152,16 @@ def _load_revocations(context: ssl.SSLContext, path: str, files: Files | None) -
             context.load_verify_locations(lists)
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"revocation list {path}: {error}") from error
-    if context.cert_store_stats()["crl"] == before:
-        raise ConfigError(f"revocation list {path}: there is none in it, or it was loaded before")
+    if context.cert_store_stats()["crl"] == before and not _has_list(path, files):  # one that was loaded before is there
+        raise ConfigError(f"revocation list {path}: there is none in it")
     context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_CHAIN
+
+
+def _has_list(path: str, files: Files | None) -> bool:
+    if files is None:
+        with open(path, "rb") as file:
+            return _LIST in file.read()
+    return _LIST in files[path]
 
 
 def _set_ciphers(context: ssl.SSLContext, ciphers: str) -> None:

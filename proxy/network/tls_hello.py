@@ -15,10 +15,12 @@ from mypy_extensions import i64
 from proxy.errors import TlsError
 from proxy.network.tls_record import RECORD_HEADER, is_refused
 
-__all__ = ["MAX_HELLO", "Hello", "read_hello"]
+__all__ = ["MAX_CAME", "MAX_HELLO", "Hello", "HelloReader"]
 
 MAX_HELLO: Final = 32_768
 """Of the message. Clients of today send 200 bytes to 2 KiB, one that resumes with a certificate in its ticket some KiB more."""
+MAX_CAME: Final = 65_536
+"""Of the records that the message comes in, while it is not whole. Some clients cut it; nobody's records have headers as long as what is in them."""
 HANDSHAKE: Final = 0x16
 CLIENT_HELLO: Final = 1
 MESSAGE_HEADER: Final = 4
@@ -41,41 +43,61 @@ class Hello:
         self.protocols: Final = protocols
 
 
-def read_hello(data: bytes) -> Hello | None:
-    """Read what a client sent first.
-
-    Args:
-        data: everything that has come, from the first record on.
-
-    Returns:
-        What it asks for; None when not all of the message is here.
-
-    Raises:
-        TlsError: it is longer than ``MAX_HELLO``.
+class HelloReader:
+    """Reads a client's first message as it comes. What has been looked at is not looked at again, however small the records or the pieces in which it
+    comes: whoever sends it has proved nothing yet.
     """
-    message = b""
-    size: i64 = MESSAGE_HEADER
-    position: i64 = 0
-    while len(message) < size:
-        header = data[position : position + RECORD_HEADER]
-        if (len(header) > 0 and header[0] != HANDSHAKE) or is_refused(header):
-            return Hello("", [])
-        if len(header) < RECORD_HEADER:
-            return None
-        end = position + RECORD_HEADER + (header[3] << 8 | header[4])
-        if end > len(data):
-            return None
-        message += data[position + RECORD_HEADER : end]
-        position = end
-        if len(message) >= MESSAGE_HEADER:
-            if message[0] != CLIENT_HELLO:
+
+    def __init__(self) -> None:
+        self._came: Final = bytearray()
+        self._position: i64 = 0  # of the next record
+        self._message: Final = bytearray()
+        self._size: i64 = MESSAGE_HEADER  # of the message, its header counted, as far as is known
+
+    def take(self, data: bytes) -> Hello | None:
+        """Go on reading.
+
+        Args:
+            data: what has come behind what was taken before.
+
+        Returns:
+            What it asks for; None when not all of the message is here.
+
+        Raises:
+            TlsError: it is longer than ``MAX_HELLO``, or comes in records so small that all of them are longer than ``MAX_CAME``.
+        """
+        self._came.extend(data)
+        while len(self._message) < self._size:
+            begin = self._position
+            header = bytes(self._came[begin : begin + RECORD_HEADER])
+            if (len(header) > 0 and header[0] != HANDSHAKE) or is_refused(header):
                 return Hello("", [])
-            size = MESSAGE_HEADER + (message[1] << 16 | message[2] << 8 | message[3])
-            if size > MAX_HELLO:
-                raise TlsError(f"the client's first message has {size} bytes, more than {MAX_HELLO}", reason="hello_too_long")
-        elif position > MAX_HELLO:
-            return Hello("", [])  # records without a byte
-    return _extensions(message[MESSAGE_HEADER:size])
+            end: i64 = begin + RECORD_HEADER
+            if len(header) == RECORD_HEADER:
+                end += header[3] << 8 | header[4]
+            if end > len(self._came):
+                if len(self._came) > MAX_CAME:
+                    raise TlsError(f"the client's first message is not whole after {MAX_CAME} bytes of records", reason="hello_too_long")
+                return None
+            self._position = end
+            self._message.extend(self._came[begin + RECORD_HEADER : end])
+            if len(self._message) >= MESSAGE_HEADER and not self._is_hello():
+                return Hello("", [])
+        return _extensions(bytes(self._message[MESSAGE_HEADER : self._size]))
+
+    def came(self) -> bytes:
+        """Everything that was taken: OpenSSL's to begin with."""
+        return bytes(self._came)
+
+    def _is_hello(self) -> bool:
+        """Whether the message is what a client begins with; its size is known then."""
+        header = bytes(self._message[:MESSAGE_HEADER])
+        if header[0] != CLIENT_HELLO:
+            return False
+        self._size = MESSAGE_HEADER + (header[1] << 16 | header[2] << 8 | header[3])
+        if self._size > MAX_HELLO:
+            raise TlsError(f"the client's first message has {self._size} bytes, more than {MAX_HELLO}", reason="hello_too_long")
+        return True
 
 
 def _extensions(body: bytes) -> Hello:

@@ -29,7 +29,7 @@ class Identity:
 
     Attributes:
         version, cipher: of TLS; empty for plaintext.
-        subject: the certificate's distinguished name in RFC 4514 form, most specific part first; None without a certificate.
+        subject: the distinguished name of the certificate that was verified, in RFC 2253 form, most specific part first; None without a certificate.
         certificate: the peer's certificate in DER form, or None; a channel keeps it no longer than until the peer is authenticated.
         number, shown: of ``TlsSettings``, with which the handshake was done.
         mechanism: of SASL, by which the peer proved then who it is; empty: by none.

@@ -269,7 +269,9 @@ def closed(pair: Pair, leg: Leg, channel: Channel) -> None:
     else:
         _count_upstream(pair, channel)
     if pair.state is not CLOSING:
-        end(pair, channel.close_cause or Cause.INTERNAL, channel.detail, _side_of(channel))
+        refused = leg.is_client and pair.refusal is not None and channel.close_cause is Cause.AUTH_FAILED
+        side = pair.refusal.side if refused and pair.refusal is not None else _side_of(channel)
+        end(pair, channel.close_cause or Cause.INTERNAL, channel.detail, side)
     check_gone(pair)
 
 

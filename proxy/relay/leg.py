@@ -48,6 +48,9 @@ class RelayLeg(Leg):
     def passed_by(self, size: i64, frames: i64) -> None:
         passing.passed_by(self.pair, self, size, frames)
 
+    def lets_in(self, principal: str) -> bool:
+        return opening.lets_in(self.pair, principal)
+
     def ready(self) -> None:
         opening.ready(self.pair, self)
 

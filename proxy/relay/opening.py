@@ -2,7 +2,8 @@
 
 Attempts are made one after the other, of the endpoints that ``Upstream.pick`` says; ``Pair.tried`` has what failed. An attempt ends as the
 upstream's channel does: READY, or closed before it was. Where the upstream asks who we are (``login``), who the client is decides what it is
-told; when it does not believe us the pair ends, and no other endpoint is asked.
+told; when it does not believe us the pair ends, and no other endpoint is asked. A client that proves who it is in an exchange of its own waits for
+that: before it is told that it may come in, the upstream has let us in for it (``lets_in``), and it hears of a refusal as of one of ours.
 """
 
 import errno
@@ -28,12 +29,13 @@ from proxy.relay.state import PairEvent, PairState
 from proxy.relay.upstream import Attempt, Tried, Upstream
 from proxy.tap.record import DIRECTION_REQUEST, DIRECTION_RESPONSE
 
-__all__ = ["attempt_failed", "ready", "start"]
+__all__ = ["attempt_failed", "lets_in", "ready", "start"]
 
 PEER: Final = mute.PEER
 ACCEPTED: Final = LISTENER_BLOCK.at("framegate.connection.accepted")
 HANDSHAKING_UPSTREAMS: Final = PROCESSOR_BLOCK.at("framegate.tls.handshake.active", "upstream")
 CLOSING: Final = PairState.CLOSING
+HANDSHAKING: Final = PairState.HANDSHAKING
 
 NO_SOCKET: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # of ``socket``: ours; whatever else it says is the endpoint's
 ENDPOINT_CAUSES: Final = (
@@ -60,6 +62,19 @@ def start(pair: Pair, channel: Channel) -> None:
         pair.owner.loop.counts.cells[HANDSHAKING_CLIENTS] += 1
 
 
+def lets_in(pair: Pair, principal: str) -> bool:
+    """Whether a client that has proved who it is may be told so; see ``ChannelSink.lets_in``."""
+    upstream, logins = pair.upstream.channel, pair.route.logins
+    if upstream is None and pair.refusal is None:
+        if logins is None or pair.owner.draining:
+            return True
+        if pair.state is HANDSHAKING and _may_log_in(pair, logins, principal):
+            _connect(pair)
+    if pair.refusal is not None:
+        raise pair.refusal
+    return upstream is not None and upstream.ready_ns != 0
+
+
 def ready(pair: Pair, leg: Leg) -> None:
     """A channel is READY."""
     channel = leg.channel
@@ -81,27 +96,43 @@ def _client_ready(pair: Pair, channel: Channel) -> None:
     pair.state = state.next_state(pair.state, PairEvent.CLIENT_READY)
     tapping.match(pair, pair.client, channel, DIRECTION_REQUEST)
     limiting.limit(pair, pair.client, channel)
-    channel.mute(PEER)
+    upstream, logins = pair.upstream.channel, pair.route.logins
+    if upstream is None:
+        channel.mute(PEER)
     if pair.owner.draining:
         ending.end(pair, Cause.DRAINED, "", "internal")
-        return
-    logins = pair.route.logins
-    if logins is None or _may_log_in(pair, logins, channel):
+    elif upstream is not None:
+        _open(pair, channel, upstream)
+        upstream.unmute(PEER)
+    elif logins is None or _may_log_in(pair, logins, channel.principal):
         _connect(pair)
 
 
-def _may_log_in(pair: Pair, logins: Logins, client: Channel) -> bool:
-    """Choose who we are to the upstream; False: nobody that it would let in, and the pair has ended."""
-    login = logins.choose(client.principal)
+def _may_log_in(pair: Pair, logins: Logins, principal: str) -> bool:
+    """Choose who we are to the upstream; False: nobody that it would let in, and the pair ends."""
+    login = logins.choose(principal)
     if login is None:
-        ending.end(pair, Cause.AUTH_FAILED, f"no identity of {_upstream(pair).name} is for the principal {client.principal}", "upstream")
+        _refuse(pair, f"no identity of {_upstream(pair).name} is for the principal {principal}", refused=True)
         return False
     now_ns = pair.owner.selector.now_ns
     pair.login = login.begin(now_ns)
     if pair.login is None:
-        ending.end(pair, Cause.AUTH_FAILED, login.why_not(now_ns), "upstream")
+        _refuse(pair, login.why_not(now_ns), refused=True)
         return False
     return True
+
+
+def _refuse(pair: Pair, detail: str, *, refused: bool) -> None:
+    """The upstream does not let us in for this client; or we have nothing to show, and are at fault ourselves. A client that waits is told first."""
+    client = pair.client.channel
+    assert client is not None, "the client came first"
+    error = LoginError(detail, refused=refused)
+    error.side = "upstream" if refused else "internal"
+    if client.ready_ns != 0:
+        ending.end(pair, Cause.AUTH_FAILED, detail, error.side)
+    else:
+        pair.refusal = error
+        client.queue_handshake()
 
 
 def _serve(pair: Pair, channel: Channel) -> None:
@@ -193,11 +224,7 @@ def _upstream_ready(pair: Pair, channel: Channel) -> None:
     pair.attempt = None
     pair.tried = None
     if pair.login is not None:
-        login = pair.login.login
         pair.login.accepted(channel.ready_ns)
-        pair.login = None
-        if channel.renew_ns != NEVER:
-            pair.renewal = Renewal(pair, channel, login)
     upstream = _upstream(pair)
     upstream.counters.counts.cells[USED] += 1
     if upstream.answered(attempt, channel.ready_ns):
@@ -206,6 +233,20 @@ def _upstream_ready(pair: Pair, channel: Channel) -> None:
         pair.owner.loop.counts.cells[HANDSHAKING_UPSTREAMS] -= 1
         pair.owner.loop.upstream_handshakes[0].observe(channel.ready_ns - channel.connected_ns)
     pair.route.counters.upstream_counts.cells[ACTIVE] += 1
+    if client.ready_ns == 0:  # it waits to be told
+        channel.mute(PEER)
+        client.queue_handshake()
+    else:
+        _open(pair, client, channel)
+        client.unmute(PEER)
+
+
+def _open(pair: Pair, client: Channel, channel: Channel) -> None:
+    """Both are READY."""
+    if pair.login is not None:
+        if channel.renew_ns != NEVER:
+            pair.renewal = Renewal(pair, channel, pair.login.login)
+        pair.login = None
     if client.options.framing is not channel.options.framing:
         pair.client.translation = Translation(client.options.framing, channel.options.framing, pair.owner.scratch)
         pair.upstream.translation = Translation(channel.options.framing, client.options.framing, pair.owner.scratch)
@@ -217,7 +258,6 @@ def _upstream_ready(pair: Pair, channel: Channel) -> None:
         tapping.share_facts(pair)
     tapping.forward(pair, pair.client)
     tapping.forward(pair, pair.upstream)
-    client.unmute(PEER)
 
 
 def _upstream(pair: Pair) -> Upstream:
@@ -262,4 +302,4 @@ def _login_failed(pair: Pair, attempt: Attempt, channel: Channel, error: LoginEr
         pair.login.refused(channel.detail, channel.closed_ns)
         pair.login = None
     _give_login_back(pair)
-    ending.end(pair, Cause.AUTH_FAILED, f"{attempt.endpoint.text}: {channel.detail}", "upstream" if error.refused else "internal")
+    _refuse(pair, f"{attempt.endpoint.text}: {channel.detail}", refused=error.refused)

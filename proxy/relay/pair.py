@@ -29,6 +29,7 @@ from typing import Final
 from mypy_extensions import i64, mypyc_attr
 
 from proxy.cause import Cause
+from proxy.errors import LoginError
 from proxy.network import mute
 from proxy.network.channel import Channel
 from proxy.network.channel_sink import ChannelSink
@@ -292,6 +293,7 @@ class Pair:
         owner: who keeps it.
         attempt: of the upstream, while one goes on; ``tried`` is what has failed before it (``opening``).
         login: to the upstream, while attempts go on (``opening``).
+        refusal: why the client, which waits to be told that it may come in, may not (``opening``).
         renewal: of a login that does not last; None: there is none.
         full: the client is muted for its open requests (``passing``).
         first_end, first_side: why, and by whom, a half-closed pair was half-closed (``ending``).
@@ -320,6 +322,7 @@ class Pair:
         self.attempt: Attempt | None = None
         self.tried: Tried | None = None
         self.login: LoginTry | None = None
+        self.refusal: LoginError | None = None
         self.renewal: Renewing | None = None
         self.full: bool = False
         self.first_end: Cause = Cause.PEER_CLOSED

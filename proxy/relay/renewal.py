@@ -3,7 +3,9 @@
 Theory of operation. At ``Channel.renew_ns``, when 85 to 95 % of the session are over, the client is muted for ``peer``, as it was at the beginning.
 The answers that are owed leave first: a broker answers in order, so it would not come to us before. Then an authenticator talks to the upstream as
 it did before the first frame, and what the upstream sends is its own; nothing of it is paired, tapped, or passed on. Then the client goes on. So our
-ids never meet the client's. All of it ends with the session: a login that was not renewed by then ends the pair (``session_expired``).
+ids never meet the client's. A login that is not renewed by the end of the session ends the pair (``session_expired``), but for answers that are owed:
+a broker that holds one back, for a consumer that waits for records or a member that joins a group, takes the login afterwards as well (Kafka's ends
+a connection at the first other request behind its session), and as long as it does nothing else could come past it.
 
 Where nobody knows what is owed, since a handler has the frames or pairing is lost, nothing can be told apart: from ``renew_ns`` on such a pair ends
 as soon as nothing seems to be under way, and with its session at the latest.
@@ -30,6 +32,8 @@ from proxy.relay.state import PairState
 __all__ = ["AGAIN_NS", "Renewal"]
 
 AGAIN_NS: Final = 20_000_000  # between two looks at what nobody tells of
+LATE_NS: Final = 300_000_000_000  # behind the session, for an answer: as long as JoinGroup may take by default
+LOOK_NS: Final = 1_000_000_000  # between two looks whether pairing was lost meanwhile
 PEER: Final = mute.PEER
 OPEN: Final = PairState.OPEN
 
@@ -67,6 +71,7 @@ class Renewal(Renewing):
         self._frames: Final = ChannelFrames(channel)
         self._waker: Final = _Waker(self)
         self._authenticator: Authenticator | None = None
+        self._until_ns: i64 = 0  # for what is said
         self._due: Final = CallbackTimer(self._on_due)
         self._wake: Final = CallbackTimer(self._on_wake)
         pair.owner.selector.call_at(channel.renew_ns, self._due)
@@ -133,7 +138,9 @@ class Renewal(Renewing):
 
     def _look(self, pair: Pair) -> None:
         client, now_ns = pair.client.channel, self.now_ns()
-        if now_ns >= self._channel.expires_ns:
+        if self.holds and self._may_be_late(pair, now_ns):
+            pair.owner.selector.call_at(self._until_ns if self.talks else now_ns + LOOK_NS, self._due)
+        elif now_ns >= self._channel.expires_ns:
             why = "the login to the upstream was not renewed in time" if self.holds else "the login to the upstream could not be renewed here"
             ending.end(pair, Cause.SESSION_EXPIRED, why, "upstream")
         elif self.holds or client is None:
@@ -151,6 +158,13 @@ class Renewal(Renewing):
             pair.owner.selector.call_at(self._channel.expires_ns, self._due)
             self.advance()
 
+    def _may_be_late(self, pair: Pair, now_ns: i64) -> bool:
+        """Whether the session may be over while the upstream is waited for."""
+        if self.talks:
+            return now_ns < self._until_ns
+        pairing = pair.pairing
+        return pairing is not None and not pairing.lost and now_ns < self._channel.expires_ns + LATE_NS
+
     def _look_again(self, pair: Pair) -> None:
         pair.owner.selector.call_at(min(self.now_ns() + AGAIN_NS, self._channel.expires_ns), self._due)
 
@@ -165,7 +179,11 @@ class Renewal(Renewing):
         identity = self._channel.identity
         assert identity is not None, "the channel is READY"
         self.talks = True
-        authenticator = self._authenticator = self._login.factory.make(identity)
+        expires_ns, now_ns = self._channel.expires_ns, self.now_ns()
+        self._until_ns = expires_ns if now_ns < expires_ns else now_ns + expires_ns - self._channel.renew_ns
+        pair.owner.selector.call_at(self._until_ns, self._due)
+        authenticator = self._authenticator = self._login.factory.again(identity, self._channel.principal)
+        assert authenticator is not None, "who logs in may do it again"
         authenticator.start(self._frames, self._waker)
         self._step(pair)
 

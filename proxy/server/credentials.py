@@ -11,19 +11,22 @@ from proxy.auth.questions import Answer, CredentialSource, Inquiry, Unavailable
 from proxy.server.messages import AnswerCommand, ForgetNotice, QuestionNotice
 from proxy.server.question_codec import answer_from_row, row_of
 
-__all__ = ["MAX_OPEN", "MAX_QUESTION", "UPSTREAMS", "Credentials", "desk_of_listener"]
+__all__ = ["MAX_OPEN", "MAX_QUESTION", "Credentials", "desk_of_listener", "desk_of_upstream"]
 
 MAX_OPEN: Final = 512
 """Questions of a processor that control has not answered: more would wait longer than clients do."""
 MAX_QUESTION: Final = 65536
 """Characters in the fields of one; what is longer is no password, and no token that anybody takes."""
-UPSTREAMS: Final = "upstreams"
-"""The desk for our own credentials."""
 
 
 def desk_of_listener(name: str) -> str:
     """The desk for the clients of a listener."""
     return f"listener:{name}"
+
+
+def desk_of_upstream(name: str) -> str:
+    """The desk for our logins to an upstream."""
+    return f"upstream:{name}"
 
 
 class Credentials:

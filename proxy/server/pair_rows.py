@@ -59,6 +59,11 @@ def _tls(channel: Channel | None) -> TlsRow | None:
     return TlsRow(version=identity.version, cipher=identity.cipher, certificate=identity.shown)
 
 
+def _mechanism(client: Channel | None) -> str:
+    """Of SASL; empty: by none."""
+    return "" if client is None or client.identity is None else client.identity.mechanism
+
+
 def _state(pair: Pair) -> str:
     if pair.draining and (pair.state is PairState.OPEN or pair.state is PairState.HALF_CLOSED):
         return "draining"
@@ -90,6 +95,7 @@ def open_row(pair: Pair, wall_offset_ns: i64) -> OpenRow:
         upstream=_upstream_name(pair.route),
         endpoint=pair.endpoint,
         principal=(None if client is None else client.principal) or None,
+        mechanism=_mechanism(client) or None,
         tls=_tls(client),
         frames=_traffic(_frames(pair)),
         bytes=_traffic(_bytes(pair)),
@@ -119,6 +125,7 @@ def closed_line(pair: Pair, wall_offset_ns: i64) -> str:
         wall_offset_ns,
         endpoint=pair.endpoint,
         principal="" if client is None else client.principal,
+        mechanism=_mechanism(client),
         tls=_tls_text(client),
         frames=frames,
         size=size,
@@ -142,6 +149,7 @@ def refused_line(pair_id: i64, route: Route, peer: str, accepted_ns: i64, now_ns
         wall_offset_ns,
         endpoint="",
         principal="",
+        mechanism="",
         tls="null",
         frames=(0, 0),
         size=(0, 0),
@@ -164,6 +172,7 @@ def _closed_line(
     *,
     endpoint: str,
     principal: str,
+    mechanism: str,
     tls: str,
     frames: tuple[i64, i64],
     size: tuple[i64, i64],
@@ -181,7 +190,7 @@ def _closed_line(
     return (
         f'{accepted_ns} {number} {{"id": "{format_connection_id(int(number))}", "listener": {_text(route.listener)}, "peer": {_text(peer)}, '
         f'"upstream": {_text(_upstream_name(route))}, "endpoint": {_text(endpoint)}, '
-        f'"principal": {_text(principal) if principal else "null"}, "tls": {tls}, '
+        f'"principal": {_text(principal) if principal else "null"}, "mechanism": {_text(mechanism) if mechanism else "null"}, "tls": {tls}, '
         f'"frames": {{"request": {frames[0]}, "response": {frames[1]}}}, "bytes": {{"request": {size[0]}, "response": {size[1]}}}, '
         f'"opened_ns": {accepted_ns + wall_offset_ns}, "cause": "{_CAUSE_WORDS[cause]}", "detail": {_text(detail)}, "side": "{side}", '
         f'"state": "{_STATE_WORDS[state]}", "closed_ns": {closed_ns + wall_offset_ns}, '

@@ -67,6 +67,7 @@ class ChannelRow(TypedDict):
         id: a number on the link and in events; the log prints it as text (``format_connection_id``).
         upstream: empty where a handler answers.
         endpoint: the upstream's address tried last; empty: none.
+        mechanism: of SASL, by which the client proved to us who it is; None: by none.
         tls: of the client; None: plaintext, or not known.
         frames, bytes: received from the client, and from the upstream; or sent to the client, where a handler answers.
     """
@@ -77,6 +78,7 @@ class ChannelRow(TypedDict):
     upstream: str
     endpoint: str | None
     principal: str | None
+    mechanism: str | None
     tls: TlsRow | None
     frames: TrafficRow
     bytes: TrafficRow

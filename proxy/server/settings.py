@@ -33,6 +33,8 @@ from proxy.network.framings import framing_of
 from proxy.network.memory_pool import MemoryPool
 from proxy.network.options import ChannelOptions
 from proxy.network.receive import NEVER_CUT, ReceiveLimit
+from proxy.network.selector import Selector
+from proxy.network.timer import CallbackTimer
 from proxy.relay.bucket import WHOLE
 from proxy.relay.counters import Counters
 from proxy.relay.handler_metrics import HandlerMetrics
@@ -44,7 +46,7 @@ from proxy.server.limit_rows import LimitsRow
 from proxy.server.messages import Change, StartMessage
 from proxy.server.protocol import change_fault
 from proxy.server.store_rows import listener_owner, upstream_owner
-from proxy.server.stores import MadeStore, Stores
+from proxy.server.stores import SESSION_NS, MadeStore, Stores
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter
 
@@ -131,6 +133,8 @@ class Settings:
         self._relay: Relay | None = None
         self._tap: TapWriter | None = None
         self._retirement: Retirement | None = None
+        self._selector: Selector | None = None
+        self._sessions_end: Final = CallbackTimer(self._end_sessions)
         self._part: Final = message.get("part", WHOLE)
         self._set_largest()
 
@@ -140,12 +144,22 @@ class Settings:
         """
         self._retirement = retirement
         self._relay = relay
+        self._selector = relay.pairs.selector
         self._tap = tap
         if self.requests is not None:
             self.requests.attach(relay.pairs.selector)
         relay.pairs.quotas.show_in(self.counters)
         relay.pairs.quotas.set_parts(self._part, [])
         relay.pairs.quotas.set_limits(limits_from_wire(quotas_to_wire(self.config)))
+        if self._stores.verifies:
+            self._selector.call_at(self._selector.now_ns + SESSION_NS, self._sessions_end)
+
+    def _end_sessions(self) -> None:
+        """Have clients that are verified be verified again: a certificate, or a revocation list, may have ended since."""
+        selector = self._selector
+        assert selector is not None, "it was attached"
+        selector.call_at(selector.now_ns + SESSION_NS, self._sessions_end)
+        self._serve(self._stores.renewed())
 
     def _route(self, listener: ListenerConfig) -> Route:
         counters = self.counters.listeners[listener.name]
@@ -198,17 +212,23 @@ class Settings:
         def count(mechanism: str, error: str) -> None:
             counts.count(LISTENER_BLOCK.at("framegate.authentication.count", mechanism, error))
 
-        settings = SaslServerSettings(sasl.mechanisms, sasl.max_session_ms, sasl.max_frame, reauthenticates=listener.handler is None)
+        settings = SaslServerSettings(
+            sasl.mechanisms,
+            sasl.max_session_ms,
+            sasl.max_frame,
+            reauthenticates=listener.handler is None,
+            admission=factories.admission_of(listener),
+        )
         return SaslServerAuthenticators(settings, self.credentials.desk(desk_of_listener(listener.name)), count=count)
 
     def _upstream_logins(self, upstream: UpstreamConfig) -> "Logins | None":
         """Who we are to an upstream; None: it does not ask."""
         if upstream.sasl is None or self.credentials is None:
             return None
-        from proxy.server.credentials import UPSTREAMS
+        from proxy.server.credentials import desk_of_upstream
         from proxy.server.upstream_logins import UpstreamLogins
 
-        return UpstreamLogins(upstream.name, upstream.sasl, self.credentials.desk(UPSTREAMS))
+        return UpstreamLogins(upstream.name, upstream.sasl, self.credentials.desk(desk_of_upstream(upstream.name)))
 
     def _upstream_options(self, listener: ListenerConfig, upstream: UpstreamConfig) -> dict[str, ChannelOptions]:
         """The options of channels to an upstream, by the server name of the endpoint."""
@@ -345,14 +365,18 @@ class Settings:
         """Have new connections begin with these."""
         if not made:
             return
-        self._stores.put(made)
         max_ages = {item.name: item.tls.max_age_ms * NS_PER_MS for item in self.config.listeners if item.tls is not None}
+        if self._retirement is not None:
+            for name, route in self.routes.items():
+                if listener_owner(name) in made and route.options.tls is not None:
+                    self._retirement.replaced(route, route.options.tls.number, max_ages[name])
+        self._serve(made)
+
+    def _serve(self, made: dict[str, MadeStore]) -> None:
+        self._stores.put(made)
         for name, route in self.routes.items():
             if listener_owner(name) in made:
-                old = route.options.tls
                 route.options.tls = self._stores.listener(name)
-                if old is not None and self._retirement is not None:
-                    self._retirement.replaced(route, old.number, max_ages[name])
             upstream = None if route.upstream is None else route.upstream.name
             if upstream is not None and upstream_owner(upstream) in made:
                 for server_name, options in route.upstream_options.items():

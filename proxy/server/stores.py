@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
     from proxy.network.tls_store import ServerStore
 
-__all__ = ["MadeStore", "Stores"]
+__all__ = ["SESSION_NS", "MadeStore", "Stores"]
 
+SESSION_NS: Final = 7200 * 1_000_000_000
+"""How long clients that are verified resume a session, at most. OpenSSL says as much of each, but one that is resumed in TLS 1.3 begins anew."""
 Files = dict[str, bytes] | None
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----(.*?)-----END CERTIFICATE-----", re.DOTALL)
 
@@ -75,6 +77,15 @@ class Stores:
             owner: self._make(owner, store, has_files=True) for owner, store in given.items() if store.number != self._in_force[owner].store.number
         }
 
+    def renewed(self) -> dict[str, MadeStore]:
+        """Those of listeners that verify their clients, made anew of the same files: no session of before is resumed."""
+        return {owner: self._make(owner, made.store, has_files=True) for owner, made in self._in_force.items() if _verifies(made)}
+
+    @property
+    def verifies(self) -> bool:
+        """Whether there are such."""
+        return any(map(_verifies, self._in_force.values()))
+
     def put(self, made: dict[str, MadeStore]) -> None:
         """Have what was prepared; who serves asks for it anew."""
         self._in_force.update(made)
@@ -98,6 +109,10 @@ class Stores:
         files = {path: content.encode("latin-1") for path, content in store.files.items()} if has_files else None
         section = self._sections[owner]
         return _server(section, store, files) if isinstance(section, ListenerConfig) else _client(section, store, files)
+
+
+def _verifies(made: MadeStore) -> bool:
+    return bool(made.store.files) and made.server is not None and made.context.verify_mode != 0  # ssl.CERT_NONE; not everybody loads OpenSSL
 
 
 def _read(row: StoresRow) -> dict[str, Store]:

@@ -20,6 +20,7 @@ from datetime import datetime
 from pathlib import Path
 
 import answers
+import certificates
 import cpu
 import features
 import figures
@@ -27,6 +28,7 @@ import guard
 import handlers
 import handshakes
 import hostages
+import logins
 import memory
 import native
 import pipeline_latency
@@ -37,6 +39,7 @@ import pressure
 import quotas
 import reframing
 import report
+import rotation
 import scale
 import sizing
 import starting
@@ -59,6 +62,9 @@ PARTS: dict[str, Callable[[Stage], dict[str, object]]] = {
     "answers": answers.run,
     "hostages": hostages.run,
     "pressure": pressure.run,
+    "logins": logins.run,
+    "certificates": certificates.run,
+    "rotation": rotation.run,
     "sizing": sizing.run,
     "features": features.run,
     "reframing": reframing.run,

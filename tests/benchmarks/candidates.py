@@ -139,7 +139,7 @@ class HaProxy(Candidate):
 
     def launch(self) -> None:
         large = self.load.shape.size >= 16 * 1024
-        listen_tls = f" ssl crt {self.place.certificate.both} ssl-min-ver TLSv1.3" if self.load.downstream_tls else ""
+        listen_tls = f" ssl crt {self.place.certificate.both} ssl-min-ver TLSv1.3{self.client_settings()}" if self.load.downstream_tls else ""
         upstream_tls = " ssl verify none ssl-min-ver TLSv1.3" if self.load.upstream_tls else ""
         self.port = self.wanted_port or free_port()
         text = f"""global
@@ -147,7 +147,7 @@ class HaProxy(Candidate):
     maxconn {MANY_CONNECTIONS}
     maxpipes 200
     tune.bufsize {131072 if large else 16384}
-defaults
+{self.more_settings()}defaults
     mode tcp
     option splice-auto
     timeout connect 5s
@@ -158,6 +158,14 @@ listen bench
     server echo 127.0.0.1:{self.place.upstream(self.load)}{upstream_tls}
 """
         self._run(["haproxy", "-db", "-f", str(self._file("cfg", text))])
+
+    def client_settings(self) -> str:
+        """What else it does with a client's TLS."""
+        return ""
+
+    def more_settings(self) -> str:
+        """Further lines of its section `global`."""
+        return ""
 
 
 class Nginx(Candidate):

@@ -12,6 +12,7 @@ from pathlib import Path
 from candidates import Candidate
 from driver import VoidRoundError, event, started
 from measure import compare_counters
+from native import Certificate
 
 __all__ = ["Churn", "Held", "Opener"]
 
@@ -111,8 +112,9 @@ class Opener:
         return Churn(candidate.name, kind, number, count, seconds, busy * seconds * 1e6 / count, busy, *times, resumed)
 
     @contextmanager
-    def hold(self, port: int, count: int, *, tls: bool = False) -> Iterator[Held]:
-        """Open so many, one echoed frame each, and keep them until the block ends."""
-        with started(self._command(port, "--hold", str(count), *["--tls"] * tls)) as process:
+    def hold(self, port: int, count: int, *, tls: bool = False, certificate: Certificate | None = None) -> Iterator[Held]:
+        """Open so many, one echoed frame each, and keep them until the block ends; with TLS they may show a certificate."""
+        shown = [] if certificate is None else ["--certificate", str(certificate.certificate), "--key", str(certificate.key)]
+        with started(self._command(port, "--hold", str(count), *["--tls"] * tls, *shown)) as process:
             event(process, "open")
             yield Held(process, count)

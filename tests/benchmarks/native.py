@@ -12,6 +12,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPrivateKeyTypes, CertificateIssuerPublicKeyTypes
 
 __all__ = ["Certificate", "build", "make_certificate"]
 
@@ -46,24 +47,54 @@ class Certificate:
     both: Path
 
 
-def make_certificate(folder: Path, kind: str = "ecdsa") -> Certificate:
-    """A self-signed certificate for localhost and 127.0.0.1, good for two days: `ecdsa` (P-256) or `rsa` (2048 bits)."""
+def make_certificate(folder: Path, kind: str = "ecdsa", *, name: str = "", issuer: Certificate | None = None) -> Certificate:
+    """A certificate for localhost and 127.0.0.1, good for two days.
+
+    Args:
+        folder: where its files go.
+        kind: of its key: `ecdsa` (P-256) or `rsa` (2048 bits).
+        name: of its subject and its files; `localhost` and `kind` without.
+        issuer: who signs it; None: it does so itself, and may sign others.
+    """
     key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
     key = rsa.generate_private_key(65537, 2048) if kind == "rsa" else ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    subject = signer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name or "localhost")])
+    signing_key: CertificateIssuerPrivateKeyTypes = key
+    if issuer is not None:
+        signer = x509.load_pem_x509_certificate(issuer.certificate.read_bytes()).subject
+        loaded = serialization.load_pem_private_key(issuer.key.read_bytes(), None)
+        assert isinstance(loaded, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey), "it was made here"
+        signing_key = loaded
     now = datetime.datetime.now(datetime.UTC)
-    names = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.IPv4Address("127.0.0.1"))])
-    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key()).serial_number(x509.random_serial_number())
+    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(signer).public_key(key.public_key())
+    builder = builder.serial_number(x509.random_serial_number())
     builder = builder.not_valid_before(now - datetime.timedelta(hours=1)).not_valid_after(now + datetime.timedelta(days=2))
-    builder = builder.add_extension(names, critical=False).add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-    identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())  # strict verification, Python's default from 3.13, asks for it
-    builder = builder.add_extension(identifier, critical=False)
-    certificate = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    for extension, critical in _extensions(key.public_key(), signing_key.public_key(), signs=issuer is None):
+        builder = builder.add_extension(extension, critical=critical)
+    certificate = builder.sign(signing_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
     secret = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    result = Certificate(folder / f"{kind}.crt", folder / f"{kind}.key", folder / f"{kind}.pem")
+    stem = name or kind
+    result = Certificate(folder / f"{stem}.crt", folder / f"{stem}.key", folder / f"{stem}.pem")
     result.certificate.write_bytes(certificate)
     result.key.write_bytes(secret)
     result.both.write_bytes(certificate + secret)
     for path in (result.key, result.both):
         path.chmod(0o600)
     return result
+
+
+def _extensions(
+    key: CertificateIssuerPublicKeyTypes, signer: CertificateIssuerPublicKeyTypes, *, signs: bool
+) -> list[tuple[x509.ExtensionType, bool]]:
+    """What strict verification, Python's default from 3.13, asks for."""
+    others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only")
+    names = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.IPv4Address("127.0.0.1"))])
+    found: list[tuple[x509.ExtensionType, bool]] = [
+        (names, False),
+        (x509.BasicConstraints(ca=signs, path_length=None), True),
+        (x509.KeyUsage(digital_signature=True, key_cert_sign=signs, crl_sign=signs, **dict.fromkeys(others, False)), True),
+        (x509.SubjectKeyIdentifier.from_public_key(key), False),
+    ]
+    if not signs:
+        found.append((x509.AuthorityKeyIdentifier.from_issuer_public_key(signer), False))
+    return found

@@ -9,6 +9,8 @@ import grpc
 from candidates import Framegate
 
 from control.gen.framegate.control.v1 import (
+    certificate_service_pb2,
+    certificate_service_pb2_grpc,
     channel_service_pb2,
     channel_service_pb2_grpc,
     limit_service_pb2,
@@ -27,6 +29,7 @@ class Control:
     """Calls that return when what they ask for is in force, or raise."""
 
     def __init__(self, channel: grpc.Channel) -> None:
+        self._certificates = certificate_service_pb2_grpc.CertificateServiceStub(channel)
         self._channels = channel_service_pb2_grpc.ChannelServiceStub(channel)
         self._limits = limit_service_pb2_grpc.LimitServiceStub(channel)
         self._pools = pool_service_pb2_grpc.PoolServiceStub(channel)
@@ -63,6 +66,11 @@ class Control:
         """The size of the memory pool."""
         pool = pool_service_pb2.MemoryPool(size_bytes=size)
         self._pools.UpdateMemoryPool(pool_service_pb2.UpdateMemoryPoolRequest(memory_pool=pool), timeout=SECONDS)
+
+    def reload_certificates(self) -> dict[str, str]:
+        """Take what is new in all files that are watched: what became of each owner's."""
+        answer = self._certificates.ReloadCertificates(certificate_service_pb2.ReloadCertificatesRequest(reason="bench"), timeout=SECONDS)
+        return {reload.owner: certificate_service_pb2.Reload.Result.Name(reload.result) for reload in answer.reloads}
 
 
 @contextmanager

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from candidates import Candidate, CRelay, Envoy, Framegate, HaProxy, Nginx
+import subprocess
+
+from candidates import Candidate, CRelay, Envoy, Framegate, HaProxy, Nginx, Place
+from mutual import FramegateMutual, FramegateRenewed, HaProxyMutual
 from servers import AsyncioProtocol, AsyncioStreams, UvloopProtocol, UvloopStreams
 
-__all__ = ["CANDIDATES", "FramegateHandler", "FramegateSized", "FramegateSteered", "FramegateTap"]
+__all__ = ["CANDIDATES", "FramegateHandler", "FramegateLogins", "FramegateSized", "FramegateSteered", "FramegateTap"]
 
 
 class FramegateIdleRule(Framegate):
@@ -141,6 +144,28 @@ class FramegateSteered(Framegate):
     more_listeners = ("idle",)
 
 
+class FramegateLogins(Framegate):
+    """With a second listener, whose clients show by SASL who they are. Its users are those of a file that `add_user` makes."""
+
+    name = "framegate-logins"
+
+    @classmethod
+    def add_user(cls, place: Place, user: str, password: str) -> None:
+        """The only user there is, before a start."""
+        file = place.folder / f"{cls.name}.users"
+        file.unlink(missing_ok=True)
+        command = [cls.program(), "users", "add", user, "--file", str(file)]
+        subprocess.run(command, input=f"{password}\n", text=True, check=True, capture_output=True)
+
+    def configuration(self) -> dict[str, object]:
+        configuration = super().configuration()
+        listeners = configuration["listeners"]
+        assert isinstance(listeners, list), "see Framegate"
+        sasl = {"mechanisms": ["SCRAM-SHA-512", "PLAIN"], "users": str(self.place.folder / f"{self.name}.users")}
+        listeners.append({"name": "logins", "address": "127.0.0.1:0", "upstream": "echo", "protocol": "kafka", "sasl": sasl})
+        return configuration
+
+
 class FramegateVarint(Framegate):
     """Clients speak int32 and the upstream varint: every frame is re-framed on its way there, and on its way back."""
 
@@ -167,7 +192,9 @@ FRAMEGATES = (
     *(Framegate, FramegateIdleRule, FramegateTap, FramegateTapMute, FramegateKafka, FramegateSmallPool, FramegateTwo, FramegateSteered),
     *(FramegateHostages, FramegateHostagesSmall, FramegateCircle, FramegateRoom, FramegateSlowReaders, FramegateSized),
     *(FramegateUnreached, FramegateLimited, FramegateLimitedTwo, FramegateLimitedFrames),
-    *(FramegateVarint, FramegateHandler),
+    *(FramegateVarint, FramegateHandler, FramegateLogins, FramegateMutual, FramegateRenewed),
 )
 SERVERS = (AsyncioStreams, AsyncioProtocol, UvloopStreams, UvloopProtocol)
-CANDIDATES: dict[str, type[Candidate]] = {candidate.name: candidate for candidate in (CRelay, HaProxy, Nginx, Envoy, *FRAMEGATES, *SERVERS)}
+CANDIDATES: dict[str, type[Candidate]] = {
+    candidate.name: candidate for candidate in (CRelay, HaProxy, HaProxyMutual, Nginx, Envoy, *FRAMEGATES, *SERVERS)
+}

@@ -209,6 +209,11 @@ REFUSALS: list[tuple[str, Callable[[ControlPlane], Awaitable[Any]], type[Control
     ("change of another tap rule", lambda plane: plane.update_tap_rule("all", {}, None, "beef"), EtagError),
     ("end of no tap rule", lambda plane: plane.delete_tap_rule("none"), NotFoundError),
     ("end of another tap rule", lambda plane: plane.delete_tap_rule("all", "beef"), EtagError),
+    ("users of an unknown listener", lambda plane: plane.list_users("none"), NotFoundError),
+    ("users of a listener without", lambda plane: plane.list_users("a"), FailedPreconditionError),
+    ("a user of an unknown listener", lambda plane: plane.create_user("none", "alice", {}), NotFoundError),
+    ("a user of a listener without", lambda plane: plane.update_user("a", "alice", {}), FailedPreconditionError),
+    ("end of a user of a listener without", lambda plane: plane.delete_user("a", "alice"), FailedPreconditionError),
     ("drain in the past", lambda plane: plane.drain(-1), InvalidArgumentError),
 ]
 

@@ -165,8 +165,8 @@ def stage(request: pytest.FixtureRequest) -> Stage:
     return made
 
 
-ROW: Final = {"id", "listener", "peer", "upstream", "endpoint", "principal", "tls", "frames", "bytes", "opened_ns", "closed_ns", "cause", "detail",
-              "side", "lost", "mutes", "state"}  # fmt: skip
+ROW: Final = {"id", "listener", "peer", "upstream", "endpoint", "principal", "mechanism", "tls", "frames", "bytes", "opened_ns", "closed_ns",
+              "cause", "detail", "side", "lost", "mutes", "state"}  # fmt: skip
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])

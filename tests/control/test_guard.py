@@ -57,3 +57,13 @@ def test_what_does_not_move_or_only_fails_stands_until_it_is_ended(monkeypatch: 
     assert guard.standing == ["shares"]
     other.end()
     assert guard.standing == []
+
+
+def test_an_error_of_an_encoding_is_told_without_what_was_to_be_encoded() -> None:
+    log, meters = MemoryLog(), Meters()
+    for wrong in (lambda: b"canary-7f3a9c\xff".decode(), lambda: "canary-7f3a9c\ud800".encode()):
+        with pytest.raises(UnicodeError) as caught:
+            wrong()
+        Guard(log, meters).failed("callback", caught.value)
+    assert [row["error"].partition(":")[0] for row in log.rows] == ["UnicodeDecodeError", "UnicodeEncodeError"]
+    assert "canary" not in repr([row["error"] for row in log.rows]) + "".join(row["trace"].splitlines()[-1] for row in log.rows)

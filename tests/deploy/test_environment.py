@@ -16,6 +16,7 @@ from types import ModuleType
 import pytest
 
 from tests.fakes import mariadb
+from tests.peers import clients
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -164,6 +165,18 @@ def test_what_is_installed_for_mariadb_is_what_its_tests_miss(environment: Modul
     program(tmp_path / "bin", "perl", "exit 2")
     assert not environment.has_mariadb()
     assert mariadb.missing_packages() == ["libdbd-mariadb-perl"]
+
+
+def test_what_is_installed_for_the_clients_is_what_their_tests_miss(environment: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tools = {tool for client in clients.CLIENTS.values() for tool in client.tools}
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin")
+    assert set(environment.NEEDS["clients"].packages) == tools
+    for name in sorted(tools):
+        assert not environment.has_clients()
+        assert name in clients.missing()
+        program(tmp_path / "bin", name, "exit 0")
+    assert environment.has_clients()
+    assert not tools & set(clients.missing())
 
 
 def test_root_installs_what_is_missing(environment: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -63,10 +63,10 @@ class Authority:
         signed = builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
         return signed, key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 
-    def revocations(self, *certificates: str, ends: datetime.timedelta = YEAR) -> str:
-        """A list of the certificates that are revoked: the path of its file. ``ends``: from now."""
+    def revocations(self, *certificates: str, begins: datetime.timedelta = -2 * YEAR, ends: datetime.timedelta = YEAR) -> str:
+        """A list of the certificates that are revoked: the path of its file. ``begins``, ``ends``: from now."""
         now = datetime.datetime.now(datetime.UTC)
-        builder = x509.CertificateRevocationListBuilder().issuer_name(self._name).last_update(now - 2 * YEAR).next_update(now + ends)
+        builder = x509.CertificateRevocationListBuilder().issuer_name(self._name).last_update(now + begins).next_update(now + ends)
         builder = builder.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
         builder = builder.add_extension(x509.CRLNumber(1), critical=False)
         for path in certificates:

@@ -51,8 +51,9 @@ VERBS: Final = (
     ("taps", "add", "new", "--before", "all"),
     ("taps", "set", "all", "--capture", "hash"),
     ("taps", "remove", "all", "--validate-only"),
+    ("users", "list", "--listener", "kafka"),
 )
-"""Every command that asks the control plane; some need ``TAP``."""
+"""Every command that asks the control plane, but for changes of users, which print nothing; some need ``TAP``."""
 
 
 def start_cli(*words: str, **options: Any) -> "subprocess.Popen[str]":

@@ -21,6 +21,7 @@ from control.errors import (
     Violation,
 )
 from control.events import Bus, Subscription
+from control.identity.users_file import name_fault
 from control.plane import (
     MAX_HOLDERS,
     RETIRED,
@@ -46,9 +47,12 @@ from control.plane import (
     TapRuleStatus,
     TapStop,
     UpstreamStatus,
+    UsersStatus,
+    UserStatus,
     rows_per_page,
 )
 from control.steering.pool import equal_shares, too_small
+from proxy.auth.questions import ScramCredential
 from proxy.cells import CellLayout, CellReader, CellWriter, create
 from proxy.config.limits import RateLimits
 from proxy.config.model import (
@@ -168,6 +172,10 @@ def certificate(owner: str, **changes: Any) -> CertificateStatus:
     )
 
 
+def _user(name: str, entry: Mapping[str, ScramCredential]) -> UserStatus:
+    return UserStatus(name=name, mechanisms={mechanism: item.iterations for mechanism, item in entry.items()})
+
+
 class FakePlane(ControlPlane):
     """Set ``failure`` to have every change raise it; look at ``audits`` and ``asked`` afterwards."""
 
@@ -184,6 +192,8 @@ class FakePlane(ControlPlane):
         self.tap_stops: dict[str, TapStop] = {}
         self.certificates: list[CertificateStatus] = []
         self.outcomes: list[ReloadOutcome] = []
+        self.users: dict[str, dict[str, Mapping[str, ScramCredential]]] = {"kafka": {}}  # of listeners that have a file of them
+        self.users_error = ""
         self.handlers: list[HandlerProcessStatus] = []
         self.accepting = True
         self.started = True
@@ -495,6 +505,49 @@ class FakePlane(ControlPlane):
 
     async def list_certificates(self) -> list[CertificateStatus]:
         return list(self.certificates)
+
+    def _users(self, listener: str) -> dict[str, Mapping[str, ScramCredential]]:
+        self._listener(listener)
+        if listener not in self.users:
+            raise FailedPreconditionError("no file of users", reason="NO_USERS_FILE", listener=listener)
+        return self.users[listener]
+
+    async def list_users(self, listener: str) -> UsersStatus:
+        return UsersStatus(users=tuple(_user(name, entry) for name, entry in self._users(listener).items()), error=self.users_error)
+
+    async def create_user(self, listener: str, name: str, credentials: Mapping[str, ScramCredential], *, validate_only: bool = False) -> UserStatus:
+        users = self._users(listener)
+        if name in users:
+            raise AlreadyExistsError("user", name, "user.name")
+        return self._put(users, name, credentials, validate_only)
+
+    async def update_user(
+        self, listener: str, name: str, credentials: Mapping[str, ScramCredential], *, allow_missing: bool = False, validate_only: bool = False
+    ) -> UserStatus:
+        users = self._users(listener)
+        if name not in users and not allow_missing:
+            raise NotFoundError("user", name)
+        return self._put(users, name, credentials, validate_only)
+
+    def _put(
+        self, users: dict[str, Mapping[str, ScramCredential]], name: str, credentials: Mapping[str, ScramCredential], validate_only: bool
+    ) -> UserStatus:
+        fault = name_fault(name)
+        if fault is not None:
+            raise InvalidArgumentError([Violation("user.name", fault)])
+        self._fail()
+        if not validate_only:
+            users.pop(name, None)
+            users[name] = credentials
+        return _user(name, credentials)
+
+    async def delete_user(self, listener: str, name: str, *, validate_only: bool = False) -> None:
+        users = self._users(listener)
+        if name not in users:
+            raise NotFoundError("user", name)
+        self._fail()
+        if not validate_only:
+            del users[name]
 
     async def reload(self) -> list[ReloadOutcome]:
         self.asked.append(("reload",))

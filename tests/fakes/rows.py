@@ -18,6 +18,7 @@ CHANNEL = ChannelRow(
     upstream="brokers",
     endpoint="10.1.0.1:9092",
     principal="CN=client",
+    mechanism=None,
     tls=TlsRow(version="TLSv1.3", cipher="TLS_AES_256_GCM_SHA384", certificate="0123456789abcdef"),
     frames=TrafficRow(request=3, response=2),
     bytes=TrafficRow(request=300, response=200),

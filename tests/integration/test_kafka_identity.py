@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -100,15 +100,9 @@ class Behind:
 
 @pytest.fixture(scope="module")
 def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Behind]:
-    usual = broker._properties
-
-    def properties(listeners: Mapping[str, int], advertised: Mapping[str, int], data: Path, users: Mapping[str, str]) -> str:
-        return usual(listeners, advertised, data, users) + _SETTINGS
-
     with contextlib.ExitStack() as undo:
-        patch = undo.enter_context(pytest.MonkeyPatch.context())
-        patch.setattr(broker, "_properties", properties)
-        real = undo.enter_context(broker.Broker(tmp_path_factory.mktemp("kafka"), {GATE: SECRET, "alice": PASSWORD}))
+        users = {GATE: SECRET, "alice": PASSWORD}
+        real = undo.enter_context(broker.Broker(tmp_path_factory.mktemp("kafka"), users, settings=_SETTINGS))
         made = Behind(tmp_path_factory.mktemp("gate"), real, undo)
         real.start({"SASL": made.proxy.address("kafka")[1]})
         admin = AdminClient({"bootstrap.servers": real.internal_address})

@@ -4,7 +4,7 @@ import base64
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -42,18 +42,12 @@ MODULES = {SCRAM_SHA_256: "scram.ScramLoginModule", SCRAM_SHA_512: "scram.ScramL
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
     """A broker's listener with every mechanism and sessions of 40 s."""
-    usual = broker._properties
-
-    def properties(listeners: Mapping[str, int], advertised: Mapping[str, int], data: Path, users: Mapping[str, str]) -> str:
-        lines = [f"listener.name.sasl.sasl.enabled.mechanisms=PLAIN,{','.join(MODULES)}"]
-        for name, module in MODULES.items():
-            extra = ' unsecuredLoginStringClaim_sub="broker"' if name == "OAUTHBEARER" else ""
-            lines.append(f"listener.name.sasl.{name.lower()}.sasl.jaas.config=org.apache.kafka.common.security.{module} required{extra};")
-            lines.append(f"listener.name.sasl.{name.lower()}.connections.max.reauth.ms={LIFETIME_S * 1000}")
-        return usual(listeners, advertised, data, users) + "\n".join(lines) + "\n"
-
-    with pytest.MonkeyPatch.context() as patch, broker.Broker(tmp_path_factory.mktemp("kafka"), {USER: PASSWORD}) as real:
-        patch.setattr(broker, "_properties", properties)
+    lines = [f"listener.name.sasl.sasl.enabled.mechanisms=PLAIN,{','.join(MODULES)}"]
+    for name, module in MODULES.items():
+        extra = ' unsecuredLoginStringClaim_sub="broker"' if name == "OAUTHBEARER" else ""
+        lines.append(f"listener.name.sasl.{name.lower()}.sasl.jaas.config=org.apache.kafka.common.security.{module} required{extra};")
+        lines.append(f"listener.name.sasl.{name.lower()}.connections.max.reauth.ms={LIFETIME_S * 1000}")
+    with broker.Broker(tmp_path_factory.mktemp("kafka"), {USER: PASSWORD}, settings="\n".join(lines) + "\n") as real:
         real.start({})
         admin = AdminClient({"bootstrap.servers": real.internal_address})
         kinds = (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)

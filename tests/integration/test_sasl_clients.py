@@ -78,7 +78,11 @@ class Rig:
         config = {
             "rotation": {"poll": "100ms", "grace": "300ms"},
             "memory_pool": {"size": "16MiB"},
-            "listeners": [{"name": "plain", "address": "127.0.0.1:0", **common}, {"name": "tls", "address": "127.0.0.1:0", **common, "tls": tls}],
+            "listeners": [
+                {"name": "plain", "address": "127.0.0.1:0", **common},
+                {"name": "tls", "address": "127.0.0.1:0", **common, "tls": tls},
+                {"name": "few", "address": "127.0.0.1:0", **common, "allowed_principals": ["carol"]},
+            ],
             "upstreams": [{"name": "kafka", "endpoints": [self.upstream.address]}],
         }
         self.proxy = undo.enter_context(Framegate(folder, config))
@@ -104,7 +108,7 @@ class Rig:
         (self.folder / "port").write_text(str(port))
         found: dict[str, Any] = {
             "bootstrap.servers": f"127.0.0.1:{port}",
-            "security.protocol": "SASL_PLAINTEXT" if listener == "plain" else "SASL_SSL",
+            "security.protocol": "SASL_SSL" if listener == "tls" else "SASL_PLAINTEXT",
             "sasl.mechanisms": mechanism,
             "log_level": 0,
             "reconnect.backoff.ms": 10_000,
@@ -170,7 +174,7 @@ def test_who_proves_who_it_is_is_answered_and_named(rig: Rig, listener: str, mec
     assert set(rig.asked[before:]) <= {kafka_server.METADATA, kafka_server.API_VERSIONS}, "SASL is none of the upstream's"
     del client, found
     closed = rig.wait_since(rows, event="closed", listener=listener)
-    assert (closed["principal"], closed["cause"]) == (USER, "peer_closed")
+    assert (closed["principal"], closed["mechanism"], closed["cause"]) == (USER, mechanism, "peer_closed")
 
 
 @pytest.mark.parametrize(
@@ -187,7 +191,7 @@ def test_who_cannot_is_told_what_kafka_says_and_goes_no_further(rig: Rig, mechan
     assert words in rig.refusal(rig.settings("plain", mechanism, password, user))
     row = rig.wait_since(rows, event="closed", cause="auth_failed")
     assert row["detail"].startswith(detail)
-    assert (row["side"], row["principal"], len(rig.asked)) == ("downstream", None, before)
+    assert (row["side"], row["principal"], row["mechanism"], len(rig.asked)) == ("downstream", None, None, before)
 
 
 @pytest.mark.parametrize(
@@ -227,6 +231,16 @@ def test_a_file_of_users_that_is_none_changes_nothing_and_is_named(rig: Rig) -> 
     (rig.folder / "users").write_text(good)
 
 
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_who_may_not_come_in_is_told_so(rig: Rig, mechanism: str) -> None:
+    count = len(rig.proxy.rows)
+    assert "the principal is not allowed to connect" in rig.refusal(rig.settings("few", mechanism))
+    row = rig.wait_since(count, event="closed", cause="auth_failed")
+    assert row["detail"] == f"{mechanism}: the principal {USER!r} is none of allowed_principals"
+    labels = {"framegate_listener": "few", "framegate_sasl_mechanism": mechanism}
+    assert rig.proxy.metric("framegate_authentication_count_total", **labels, error_type="denied") >= 1
+
+
 def test_what_the_upstream_understands_is_told_before_anybody_has_said_who_he_is(rig: Rig) -> None:
     with rig.proxy.connect("plain") as client:
         client.sendall(frame(versions(0, 5)))
@@ -240,19 +254,23 @@ def test_what_the_upstream_understands_is_told_before_anybody_has_said_who_he_is
         assert rig.proxy.closed_row(client)["cause"] == "auth_failed"
 
 
-def test_a_session_that_ends_is_begun_anew_in_the_same_connection(tmp_path: Path, certificates: Certificates) -> None:
-    """Real time: the client's own timer begins it, and none lasts less than a second."""
+@pytest.mark.parametrize("listener", ["plain", "tls"])
+def test_a_session_that_ends_is_begun_anew_in_the_same_connection(tmp_path: Path, certificates: Certificates, listener: str) -> None:
+    """Two clients, each by its own mechanism. Real time: the client's own timer begins it, and none lasts less than a second."""
+    mechanisms = ("SCRAM-SHA-256", "PLAIN")
     with contextlib.ExitStack() as undo:
         rig = Rig(tmp_path, certificates, undo, max_session="1500ms")
-        client = AdminClient(rig.settings("tls", "SCRAM-SHA-256"))
+        clients = [AdminClient(rig.settings(listener, mechanism)) for mechanism in mechanisms]
         deadline = time.monotonic() + 6
         while time.monotonic() < deadline:
-            assert client.list_topics(timeout=20).topics
+            for client in clients:
+                assert client.list_topics(timeout=20).topics
             time.sleep(0.05)
-        labels = {"framegate_listener": "tls", "framegate_sasl_mechanism": "SCRAM-SHA-256"}
-        found = rig.proxy.metric("framegate_authentication_count_total", **labels)
-        assert rig.proxy.metric("framegate_connection_accepted_total", framegate_listener="tls") <= 2, "of librdkafka's, one may be the bootstrap"
-        assert found >= 4
+        for mechanism in mechanisms:
+            labels = {"framegate_listener": listener, "framegate_sasl_mechanism": mechanism}
+            assert rig.proxy.metric("framegate_authentication_count_total", **labels) >= 4
+        accepted = rig.proxy.metric("framegate_connection_accepted_total", framegate_listener=listener)
+        assert accepted <= 2 * len(clients), "of librdkafka's, one may be the bootstrap"
         assert {row["cause"] for row in rig.proxy.rows if row["event"] == "closed"} <= {"peer_closed"}
         assert set(rig.asked) <= {kafka_server.METADATA, kafka_server.API_VERSIONS}
 

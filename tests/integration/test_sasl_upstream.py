@@ -56,14 +56,14 @@ class Rig:
         path.write_text(text + "\n")
         path.chmod(0o600)
 
-    def log_in(self, sock: socket.socket, user: str = "alice") -> None:
+    def log_in(self, sock: socket.socket, user: str = "alice", error: int = 0) -> None:
         """A client's whole exchange, which framegate answers."""
         for number, request in enumerate((versions(0, 1), handshake("PLAIN", 2), token(plain_token(PASSWORD, user), 3))):
             sock.sendall(frame(request))
             answer = read_frame(sock)
             assert struct.unpack_from(">i", answer) == (number + 1,)
             assert answer[4:6] == b"\0\0" or number == 2
-        assert answer[5:7] == b"\0\0", "it is known who the client is"
+        assert struct.unpack_from(">h", answer, 5) == (error,)
 
 
 def ask(sock: socket.socket, correlation: int, key: int = 3) -> str:
@@ -91,7 +91,7 @@ def ended(rig: Rig, listener: str, user: str = "") -> Row:
     """The row of a client that is not let through."""
     with rig.proxy.connect(listener) as client:
         if user:
-            rig.log_in(client, user)
+            rig.log_in(client, user, error=58)
         name = name_of(client)
         assert client.recv(1) == b""
     return rig.proxy.closed_row(name)
@@ -110,6 +110,7 @@ def test_a_client_comes_as_one_and_the_broker_sees_another(rig: Rig) -> None:
         name = name_of(client)
     row = rig.proxy.closed_row(name)
     assert (row["principal"], row["cause"], row["frames"]) == ("alice", "peer_closed", {"request": 3, "response": 3})
+    assert row["mechanism"] == "PLAIN", "of the client; ours to the broker is another"
 
 
 def test_a_client_that_says_nothing_has_its_first_request_passed_on(rig: Rig) -> None:

@@ -2,6 +2,8 @@
 
 import inspect
 
+import pytest
+
 from proxy import errors
 from proxy.errors import (
     FrameTooLargeError,
@@ -11,6 +13,7 @@ from proxy.errors import (
     ProxyError,
     TlsError,
     WrongProtocolError,
+    quoted,
 )
 
 
@@ -34,3 +37,17 @@ def test_an_illegal_transition_is_our_bug() -> None:
     error = IllegalTransitionError("here", "this")
     assert isinstance(error, InternalError)
     assert (error.state, error.event, error.side) == ("here", "this", "internal")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "''"),
+        ("a\x01\n'", '"a\\x01\\n\'"'),
+        ("x" * 100, repr("x" * 100)),
+        ("x" * 101, repr("x" * 100 + "…")),
+        ("\0" * 70_000, repr("\0" * 100 + "…")),
+    ],
+)
+def test_what_a_peer_said_is_quoted_and_cut(text: str, words: str) -> None:
+    assert quoted(text) == words

@@ -1,7 +1,7 @@
 /* Opens connections: many after each other, or many at once.
  *
  *     opener --connect HOST:PORT --slots 32 --warm-up 0.5 --seconds 2 [--tls [--resume]] [--rate CONNECTIONS_PER_SECOND]
- *     opener --connect HOST:PORT --hold 10000 [--tls]
+ *     opener --connect HOST:PORT --hold 10000 [--tls [--certificate FILE --key FILE]]
  *
  * Churn: every slot connects, shakes hands, has one frame of `size` bytes echoed, ends in order (close-notify, FIN), waits for the other side's end, and
  * begins again. So a connection that counts was accepted, connected to the upstream, used in both directions and closed on both sides.
@@ -25,7 +25,7 @@
 enum state { FREE, CONNECTING, SHAKING, EXCHANGING, ENDING, IDLE };
 
 struct options {
-    const char *connect, *cipher;
+    const char *connect, *cipher, *certificate, *key;
     int slots, hold, tls, resume;
     size_t size;
     double warm_up, seconds, rate;
@@ -294,6 +294,9 @@ static void prepare_tls(void) {
     SSL_CTX_set_session_cache_mode(tls, SSL_SESS_CACHE_CLIENT | SSL_SESS_CACHE_NO_INTERNAL);
     SSL_CTX_sess_set_new_cb(tls, on_new_session);
     if (SSL_CTX_set_ciphersuites(tls, options.cipher) != 1) die("no such cipher suite: %s", options.cipher);
+    if (options.certificate == NULL) return;
+    if (SSL_CTX_use_certificate_chain_file(tls, options.certificate) != 1 || SSL_CTX_use_PrivateKey_file(tls, options.key, SSL_FILETYPE_PEM) != 1)
+        die("no certificate and key: %s, %s", options.certificate, options.key);
 }
 
 static void churn(struct slot *all) {
@@ -386,6 +389,8 @@ static void parse_options(int argc, char **argv) {
         if (!strcmp(name, "--resume")) { options.resume = 1; continue; }
         const char *value = i + 1 < argc ? argv[++i] : "";
         if (!strcmp(name, "--connect")) options.connect = value;
+        else if (!strcmp(name, "--certificate")) options.certificate = value;
+        else if (!strcmp(name, "--key")) options.key = value;
         else if (!strcmp(name, "--slots")) options.slots = atoi(value);
         else if (!strcmp(name, "--hold")) options.hold = atoi(value);
         else if (!strcmp(name, "--size")) options.size = (size_t)atol(value);
@@ -395,6 +400,7 @@ static void parse_options(int argc, char **argv) {
         else die("unknown option %s", name);
     }
     if (options.connect == NULL) die("opener --connect HOST:PORT [--slots N | --hold N] …");
+    if ((options.certificate == NULL) != (options.key == NULL)) die("--certificate and --key go together");
     if (options.slots < 1 || options.hold < 0 || options.size < 1) die("--slots and --size must be at least 1");
 }
 

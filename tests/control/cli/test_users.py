@@ -12,9 +12,11 @@ import pytest
 from click.testing import CliRunner
 
 from control.cli import main
+from control.identity.passwords import is_password_of
 from control.identity.users import Users
 from control.identity.users_file import read_users
 from proxy.auth.questions import Accepted, CheckPassword, Refused
+from tests.fakes.cli import Cli, served
 
 
 def run(*words: str, password: str | bytes | None = None) -> Any:
@@ -87,9 +89,52 @@ def test_a_folder_that_is_not_ours(tmp_path: Path) -> None:
 
 def test_there_is_no_way_to_say_a_password_on_the_command_line(tmp_path: Path) -> None:
     command = main.commands["users"].commands["add"]  # type: ignore[attr-defined]
-    assert {item.name for item in command.params} == {"name", "path", "replace", "iterations"}
+    assert {item.name for item in command.params} == {"name", "path", "listener", "address", "replace", "iterations", "reason"}
     result = run("add", "alice", "canary", "--file", str(tmp_path / "users"))
     assert result.exit_code == 2
+
+
+def to_listener(cli: Cli, *words: str, password: str = "canary\n") -> Any:
+    return CliRunner(env={"FRAMEGATE_ADDRESS": cli.address}).invoke(main, ["users", *words, "--listener", "kafka"], input=password)
+
+
+def test_users_of_a_running_framegate(tmp_path: Path) -> None:
+    with served() as cli:
+        added = to_listener(cli, "add", "alice", "--iterations", "4096", "--reason", "new colleague")
+        assert (added.exit_code, added.output) == (0, "")
+        entry = cli.plane.users["kafka"]["alice"]
+        assert is_password_of("SCRAM-SHA-256", entry["SCRAM-SHA-256"], "canary")
+        assert is_password_of("SCRAM-SHA-512", entry["SCRAM-SHA-512"], "canary")
+        assert cli.json("users", "list", "--listener", "kafka") == [{"name": "alice", "mechanisms": {"SCRAM-SHA-256": 4096, "SCRAM-SHA-512": 4096}}]
+        assert (to_listener(cli, "add", "alice").exit_code, to_listener(cli, "add", "alice", "--replace", password="new\n").exit_code) == (4, 0)
+        assert is_password_of("SCRAM-SHA-256", cli.plane.users["kafka"]["alice"]["SCRAM-SHA-256"], "new")
+        assert to_listener(cli, "add", "bob", "--replace", "--iterations", "4096").exit_code == 0
+        assert to_listener(cli, "remove", "alice").exit_code == 0
+        gone = to_listener(cli, "remove", "alice")
+        assert (gone.exit_code, gone.stderr) == (3, "framegate: there is no user 'alice' (USER_NOT_FOUND)\n")
+        assert list(cli.plane.users["kafka"]) == ["bob"]
+        assert cli.plane.audits[0]["request"]["reason"] == "new colleague"
+        cli.plane.users_error = "/users is no file of users"
+        listed = cli("users", "list", "--listener", "kafka")
+        assert [line.split() for line in listed.stdout.splitlines()] == [["NAME", "MECHANISMS", "ITERATIONS"], ["bob", *entry, "4096", "4096"]]
+        assert listed.stderr == "framegate: what lies in the files of the listener is not in force: /users is no file of users\n"
+
+
+@pytest.mark.parametrize("words", [("list",), ("add", "alice"), ("remove", "alice")], ids=" ".join)
+def test_users_are_those_of_one_place(tmp_path: Path, words: tuple[str, ...]) -> None:
+    for where in ((), ("--file", str(tmp_path / "users"), "--listener", "kafka")):
+        result = run(*words, *where, password="canary\n")
+        assert (result.exit_code, "one of --file and --listener" in result.stderr) == (2, True)
+    if words != ("list",):
+        result = run(*words, "--file", str(tmp_path / "users"), "--reason", "x", password="canary\n")
+        assert (result.exit_code, "--reason goes with --listener" in result.stderr) == (2, True)
+    assert not (tmp_path / "users").exists()
+
+
+@pytest.mark.parametrize("words", [("add", "alice"), ("remove", "alice")], ids=" ".join)
+def test_a_change_that_nobody_answers_exits_with_5(tmp_path: Path, words: tuple[str, ...]) -> None:
+    result = run(*words, "--listener", "kafka", "--address", f"unix:{tmp_path}/admin.sock", password="canary\n")
+    assert (result.exit_code, "cannot be reached" in result.stderr) == (5, True)
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from proxy.config.model import (
     UpstreamConfig,
     UpstreamTls,
 )
+from proxy.config.sasl import ListenerSasl, TokenConfig
 
 CPUS = len(os.sched_getaffinity(0))
 
@@ -161,3 +162,15 @@ def test_the_nodes_limit_bounds_all_connections_but_those_of_the_protected_liste
     limits = LimitsConfig(connections=node, protected_listener=protected)
     need = memory_need(dataclasses.replace(base, listeners=listeners, limits=limits), 1)
     assert (dict(need.parts).get("connections", 0), need.uncounted) == (connections * KIB, uncounted)
+
+
+def test_who_takes_tokens_pays_for_what_checks_them_once() -> None:
+    users = ListenerSasl(mechanisms=("PLAIN",), users="u")
+    tokens = ListenerSasl(mechanisms=("OAUTHBEARER",), tokens=TokenConfig(jwks="j", issuer="i", audience="a"))
+
+    def need(*sasl: ListenerSasl | None) -> int:
+        listeners = tuple(ListenerConfig(name=f"l{place}", address="x", upstream="u", sasl=each) for place, each in enumerate(sasl))
+        config = ProxyConfig(node="n", listeners=listeners, upstreams=(UpstreamConfig(name="u", endpoints=("x:1",)),))
+        return dict(memory_need(config, 1).parts).get("checks of tokens", 0)
+
+    assert [need(None), need(users), need(None, tokens), need(tokens, tokens)] == [0, 0, 12 * MIB, 12 * MIB]

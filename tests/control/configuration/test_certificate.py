@@ -11,7 +11,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from control.configuration.certificate import describe, facts_from_row, revocation_ends, short_fingerprint, validities
+from control.configuration.certificate import describe, describe_revocations, facts_from_row, short_fingerprint, validities
 from tests.fakes.certificates import Authority
 
 KEY = ec.generate_private_key(ec.SECP256R1())
@@ -77,12 +77,16 @@ def test_what_a_certificate_says_is_told_and_names_that_mean_the_same_are_the_sa
     assert describe(pem(datetime.datetime(2030, 1, 1)))[0].names == ()
 
 
-def test_the_ends_of_revocation_lists(tmp_path: Path) -> None:
+def test_what_revocation_lists_say(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     day = datetime.timedelta(days=1)
     text = b"\n".join(Path(authority.revocations(ends=ends)).read_bytes() for ends in (day, -day))
-    late, early = revocation_ends(b"a comment\n" + text)
-    assert late - early == 2 * day.total_seconds()
-    assert revocation_ends(b"nothing") == []
+    late, early = describe_revocations(b"a comment\n" + text)
+    assert late.ends - early.ends == 2 * day.total_seconds()
+    assert early.begins < early.ends < late.ends
+    maker = describe(authority.path.read_bytes())[0]
+    assert {item.issuer for item in (late, early)} == {maker.subject}
+    assert len({item.fingerprint for item in (late, early, maker)}) == 3
+    assert describe_revocations(b"nothing") == []
     with pytest.raises(ValueError, match=r"PEM|pars"):
-        revocation_ends(b"-----BEGIN X509 CRL-----\nMIIB\n-----END X509 CRL-----")
+        describe_revocations(b"-----BEGIN X509 CRL-----\nMIIB\n-----END X509 CRL-----")

@@ -44,6 +44,13 @@ def test_what_cannot_be_read_is_named(data: dict[str, Any], place: str, value: A
     assert words in faults[0][1]
 
 
+@pytest.mark.parametrize(("allowed", "told"), [(["CN=app"], True), (["CN=app", "ANONYMOUS"], False), ([], False)])
+def test_a_listener_that_lets_nobody_in_is_told(data: dict[str, Any], allowed: list[str], told: bool) -> None:
+    """The second speaks plaintext, and asks nobody."""
+    _, warnings = found(put(data, "listeners.1.allowed_principals", allowed))
+    assert [words for _, words in warnings] == ["refuses everybody: without tls and sasl each client is ANONYMOUS"] * told
+
+
 @pytest.mark.parametrize("listener", [0, 1])
 def test_a_principal_of_nobody_is_told(data: dict[str, Any], listener: int) -> None:
     data = put(data, "listeners.0.tls.client_auth", "none")

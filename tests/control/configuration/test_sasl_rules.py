@@ -94,6 +94,8 @@ def test_paths_begin_at_the_folder_of_the_file(asking: dict[str, Any], folder: p
         ("sasl.tokens.algorithms", [], f"{KEY}.tokens.algorithms", "needs at least one"),
         ("sasl.tokens.algorithms", ["HS256"], f"{KEY}.tokens.algorithms[0]", "must be 'RS256'"),
         ("sasl.tokens.algorithms", ["RS256", "RS256"], f"{KEY}.tokens.algorithms[1]", "is named twice"),
+        ("sasl.tokens.scopes", ["a", "b c"], f"{KEY}.tokens.scopes[1]", "is no scope"),
+        ("sasl.tokens.scopes", [""], f"{KEY}.tokens.scopes[0]", "is no scope"),
         ("sasl.tokens.clock_skew", "1500ms", f"{KEY}.tokens.clock_skew", "must be whole seconds"),
         ("sasl.tokens.clock_skew", "11m", f"{KEY}.tokens.clock_skew", "must be from 0 to 10m"),
         ("sasl.max_session", "31d", f"{KEY}.max_session", "must be from 0 to 30d"),

@@ -121,3 +121,22 @@ def test_a_list_that_is_none_is_a_fault() -> None:
 
 def test_missing_keys_are_all_named() -> None:
     assert {key for key, reason in faults_of({}) if reason == "is required"} == {"node", "listeners"}
+
+
+@pytest.mark.parametrize(
+    ("data", "shown"),
+    [
+        (listener(pasword="canary-7f3a9c"), ""),
+        (listener(password=12345678), ""),
+        (listener(tls={"certificate": "c", "key": "k", "key_password": "canary-7f3a9c"}), ""),
+        (listener(sasl="canary-7f3a9c"), "no mapping"),
+        (listener(sasl=["canary-7f3a9c"]), "a list"),
+        (listener(tls={"certificate": 5, "key": "-----BEGIN PRIVATE KEY-----\ncanary-7f3a9c\0"}), "PEM text"),
+    ],
+)
+def test_what_may_be_a_secret_is_not_shown(data: dict[str, Any], shown: str) -> None:
+    document = document_of(data)
+    build(document, convert(document))
+    assert shown in [fault.value for fault in document.faults]
+    assert "canary" not in repr(document.faults)
+    assert "12345678" not in repr(document.faults)

@@ -65,6 +65,8 @@ def test_a_certificate_without_other_names_has_its_common_name(data: dict[str, A
     [
         ("listeners.0.tls.max_version", "1.1", "max_version", "must be '1.2' or '1.3'"),
         ("listeners.0.tls.ciphers", "NONSENSE", "ciphers", "names no cipher"),
+        ("listeners.0.tls.ciphers", "ECDHE+AESGCM:aNULL@SECLEVEL=0", "ciphers", "do not prove who we are: ADH-"),
+        ("listeners.0.tls.ciphers", "eNULL:@SECLEVEL=0", "ciphers", "do not encrypt"),
         ("listeners.0.tls.curve", "ed25519000", "curve", "is no group"),
         ("listeners.0.tls.alpn", [""], "alpn[0]", "1 to 255 ASCII"),
         ("listeners.0.tls.alpn", ["x" * 256], "alpn[0]", "1 to 255 ASCII"),

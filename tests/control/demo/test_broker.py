@@ -1,5 +1,6 @@
 """The broker runner without a broker: the cache's place, what is missing, settings. A real one runs in tests/integration/test_kafka.py."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -84,8 +85,37 @@ def test_a_maven_that_hangs_is_ended(maven: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_each_broker_has_ports_of_its_own(tmp_path: Path) -> None:
-    plain = broker.Broker(tmp_path / "a")
-    with_users = broker.Broker(tmp_path / "b", {"alice": "secret"})
-    assert len(set(plain.ports.values())) == len(plain.ports)
-    assert set(with_users.ports) - set(plain.ports) == {"SASL"}
-    assert plain.internal_address == f"127.0.0.1:{plain.ports['INTERNAL']}"
+    with broker.Broker(tmp_path / "a") as plain, broker.Broker(tmp_path / "b", {"alice": "secret"}) as with_users:
+        assert not set(plain.ports.values()) & set(with_users.ports.values())
+        assert len(set(plain.ports.values())) == len(plain.ports)
+        assert set(with_users.ports) - set(plain.ports) == {"SASL"}
+        assert plain.internal_address == f"127.0.0.1:{plain.ports['INTERNAL']}"
+
+
+def test_until_a_broker_starts_its_ports_are_nobody_elses_and_then_its_own(tmp_path: Path) -> None:
+    with broker.Broker(tmp_path) as made:
+        address = ("127.0.0.1", made.ports["PLAIN"])
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(address)  # as who connects, or asks for any port, would
+        socket.create_server(address).close()  # as the broker does: Java, too, reuses addresses
+    with socket.socket() as other:
+        other.bind(address)
+
+
+def test_more_listeners_and_settings_than_usual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker that is started is one that ends at once: what it was given is what is looked at."""
+    (tmp_path / "cache" / "formatted").mkdir(parents=True)
+    program = tmp_path / "java"
+    program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/told\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(broker, "prepare", lambda: tmp_path / "cache")
+    monkeypatch.setattr(broker, "find_java", lambda: str(program))
+    made = broker.Broker(tmp_path / "b", listeners={"OUTER": "SASL_SSL"}, settings="num.io.threads=7\n", options=["-Dmine=1"])
+    with made, pytest.raises(broker.BrokerError, match="did not start"):
+        made.start({"OUTER": 4711})
+    found = dict(line.split("=", 1) for line in (tmp_path / "b" / "server.properties").read_text().splitlines())
+    assert found["listener.security.protocol.map"] == "CONTROLLER:PLAINTEXT,INTERNAL:PLAINTEXT,PLAIN:PLAINTEXT,OUTER:SASL_SSL"
+    assert f"OUTER://127.0.0.1:{made.ports['OUTER']}" in found["listeners"].split(",")
+    assert "OUTER://127.0.0.1:4711" in found["advertised.listeners"].split(",")
+    assert found["num.io.threads"] == "7", "the last line of a key wins"
+    assert "-Dmine=1" in (tmp_path / "told").read_text().split()

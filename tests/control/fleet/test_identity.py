@@ -1,6 +1,7 @@
 """Who answers in the control process: what its files held, and hold, and what upstreams understand."""
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
@@ -15,11 +16,16 @@ from control.identity.files import IdentityFileError
 from control.identity.passwords import new_credentials
 from control.identity.users_file import UsersFile
 from control.meters import Meters
+from proxy.auth.messages import ApiRange
 from proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
 from proxy.config.sasl import ListenerSasl
+from proxy.config.tls import UpstreamTls
 from proxy.config.upstream_sasl import UpstreamSasl
 from proxy.server.messages import QuestionNotice
+from proxy.server.store_rows import Store
 from tests.fakes.fleet import MemoryLog
+from tests.fakes.sasl_frames import versions_answer
+from tests.fakes.tls import TlsWorld
 
 Scenario = Callable[["Rig"], Awaitable[None]]
 
@@ -51,7 +57,7 @@ class Rig:
                 ),
             ),
         )
-        self.identity = Identity(config, lambda: {"u": []}, self.meters, self.log, Guard(self.log, self.meters))
+        self.identity = Identity(config, lambda: {"u": []}, dict, self.meters, self.log, Guard(self.log, self.meters))
         self.told: list[Any] = []
         self.link = self
         self.asked = 0
@@ -94,10 +100,10 @@ def test_our_own_secrets_are_read_each_time_they_are_asked_for(tmp_path: Path) -
     async def scenario(rig: Rig) -> None:
         for text in ("first", "second"):
             (tmp_path / "ours").write_text(text + "\n")
-            assert await rig.ask("WantSecret", "upstreams", credential="u") == ("Secret", {"text": text})
-        assert (await rig.ask("WantSecret", "upstreams", credential="v"))[1] == {"reason": "there is no credential 'v'"}
+            assert await rig.ask("WantSecret", "upstream:u", credential="u") == ("Secret", {"text": text})
+        assert (await rig.ask("WantSecret", "upstream:u", credential="v"))[1] == {"reason": "there is no credential 'v'"}
         (tmp_path / "ours").unlink()
-        kind, row = await rig.ask("WantScramKeys", "upstreams", credential="u", mechanism="SCRAM-SHA-256", salt="00", iterations=4096)
+        kind, row = await rig.ask("WantScramKeys", "upstream:u", credential="u", mechanism="SCRAM-SHA-256", salt="00", iterations=4096)
         assert (kind, row["reason"]) == ("Unavailable", f"{tmp_path / 'ours'} cannot be read: No such file or directory")
 
     run(tmp_path, scenario)
@@ -135,3 +141,45 @@ def test_a_file_that_is_none_at_the_start_is_the_end_of_it(tmp_path: Path) -> No
 
     with pytest.raises(StartError, match="users: is no file of users: line 1"):
         run(tmp_path, scenario, b"nonsense")
+
+
+def test_an_upstream_is_asked_with_what_is_in_force_and_not_with_what_lies_in_its_files(tmp_path: Path) -> None:
+    (tmp_path / "tls").mkdir()
+    world = TlsWorld.make(tmp_path / "tls")
+    paths = {"ca": str(tmp_path / "ca.crt"), "certificate": str(tmp_path / "tls.crt"), "key": str(tmp_path / "tls.key")}  # none of them is there
+    known = dict(zip(paths.values(), (Path(path).read_text("latin-1") for path in (world.authority, *world.client)), strict=True))
+
+    async def scenario() -> None:
+        names: list[str] = []
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            names.append(dict(item[0] for item in writer.get_extra_info("peercert")["subject"])["commonName"])
+            body = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+            answer = versions_answer(0, ApiRange(3, 0, 12), correlation=int.from_bytes(body[4:8], "big"))
+            writer.write(len(answer).to_bytes(4, "big") + answer)
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=world.server_settings(client_auth="required").context)
+        port = server.sockets[0].getsockname()[1]
+        tls = UpstreamTls(server_name="localhost", **paths)
+        config = ProxyConfig(
+            node="n",
+            listeners=(
+                ListenerConfig(name="a", address="x", upstream="u", protocol="kafka", sasl=ListenerSasl(mechanisms=("PLAIN",), users=users_file)),
+            ),
+            upstreams=(UpstreamConfig(name="u", endpoints=(f"127.0.0.1:{port}",), tls=tls),),
+        )
+        log, meters = MemoryLog(), Meters()
+        address = ["127.0.0.1", int(socket.AF_INET), "127.0.0.1", port]
+        identity = Identity(config, lambda: {"u": [address]}, lambda: {"upstream/u": Store(1, files=known)}, meters, log, Guard(log, meters))
+        try:
+            await identity.start()
+            while not names:
+                await asyncio.sleep(0.01)
+        finally:
+            await identity.stop()
+            server.close()
+        assert (names[0], log.rows) == ("client", [])
+
+    users_file = str(tmp_path / "users")
+    Path(users_file).write_bytes(users(alice="first"))
+    asyncio.run(asyncio.wait_for(scenario(), 10))

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from control.identity import answers as module
 from control.identity.answers import Answers
 from control.identity.secrets import Secrets
 from control.identity.users import Users
 from control.identity.users_file import UsersFile
 from proxy.auth import questions as q
 from proxy.auth.messages import ApiRange
-from proxy.auth.scram import HASHES, SCRAM_SHA_256
+from proxy.auth.scram import HASHES, SCRAM_SHA_256, SCRAM_SHA_512
 from tests.control.identity.conftest import NOW, Signer
 from tests.fakes.sasl_frames import ITERATIONS, PASSWORD, SALT, keys, stored
 
@@ -51,6 +52,35 @@ def test_each_question_is_answered(tmp_path: Path, signer: Signer) -> None:
 def test_what_is_not_configured_is_unavailable(question: q.Question) -> None:
     assert isinstance(Answers().answer(question), q.Unavailable)
     assert Answers().answer(EVERY[0]) == q.KnownApis(())
+
+
+def test_keys_of_the_same_password_and_salt_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[str, str, bytes, int]] = []
+    real = module.keys_of
+
+    def counted(mechanism: str, password: str, salt: bytes, iterations: int) -> q.ScramKeys:
+        made.append((mechanism, password, salt, iterations))
+        return real(mechanism, password, salt, iterations)
+
+    monkeypatch.setattr(module, "keys_of", counted)
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(PASSWORD)
+    answers = Answers(secrets=Secrets({name: str(tmp_path / name) for name in ("a", "b")}))
+    question = q.WantScramKeys("a", SCRAM_SHA_256, SALT, ITERATIONS)
+    assert [answers.answer(question) for _ in range(5)] == [keys(question)] * 5
+    assert len(made) == 1
+    others = [
+        q.WantScramKeys("b", SCRAM_SHA_256, SALT, ITERATIONS),
+        q.WantScramKeys("a", SCRAM_SHA_512, SALT, ITERATIONS),
+        q.WantScramKeys("a", SCRAM_SHA_512, SALT + b"x", ITERATIONS),
+        q.WantScramKeys("a", SCRAM_SHA_512, SALT + b"x", ITERATIONS + 1),
+    ]
+    assert [answers.answer(other) for other in others] == [keys(other) for other in others]
+    assert len(made) == 5
+    (tmp_path / "a").write_text("another")
+    assert answers.answer(others[-1]) != keys(others[-1]), "the file is read each time"
+    assert len(made) == 6
+    assert PASSWORD not in repr(vars(answers))
 
 
 def test_what_goes_wrong_inside_stays_inside(monkeypatch: pytest.MonkeyPatch) -> None:

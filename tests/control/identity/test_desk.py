@@ -1,12 +1,13 @@
 """The desks: every question is answered once, in turn, never in the thread of who asks; and what is full, closed or withdrawn is not."""
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from control.identity.answers import Answers
-from control.identity.desk import Desk, DeskError
+from control.identity.desk import NICE, Desk, DeskError
 from proxy.auth.questions import Answer, CheckToken, Question, Secret, WantSecret
 
 Made = Callable[..., Desk]
@@ -21,12 +22,14 @@ class Held(Answers):
         self.let = threading.Event()
         self.asked: list[str] = []
         self.threads: set[str] = set()
+        self.nice: set[int] = set()
         self.begun = threading.Semaphore(0)
 
     def answer(self, question: Question) -> Answer:
         assert isinstance(question, WantSecret)
         self.asked.append(question.credential)
         self.threads.add(threading.current_thread().name)
+        self.nice.add(os.getpriority(os.PRIO_PROCESS, 0))
         self.begun.release()
         assert self.let.wait(5)
         return Secret(self.word + question.credential)
@@ -74,6 +77,16 @@ def test_questions_are_answered_in_another_thread(make: Made) -> None:
     assert told.wait(1) == [Secret("x")]
     assert held.threads == {"framegate-desk-0"}
     assert desk.waiting == 0
+
+
+def test_who_answers_leaves_the_processor_to_who_does_not(make: Made) -> None:
+    held, told = Held(), Told()
+    held.let.set()
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    make(a=held).ask("a", WantSecret("x"), told)
+    told.wait(1)
+    assert held.nice == {min(before + NICE, 19)}
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
 
 
 def test_the_first_of_each_line_comes_before_the_second_of_any(make: Made) -> None:

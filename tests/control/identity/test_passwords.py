@@ -63,7 +63,7 @@ def test_kafkas_own_text_is_read() -> None:
         (GOOD.replace("iterations=4096", "iterations=٤٠٩٦"), "iterations is no number"),
         (GOOD.replace("iterations=4096", "iterations=" + "9" * 5000), "iterations is no number"),
         (GOOD.replace("salt=W22ZaJ0SNY7soEsUEjb6gQ==", "salt=AAAA"), "salt has 3 bytes"),
-        (format_credential(stored(SCRAM_SHA_512)), "32 bytes each"),
+        (format_credential(stored(SCRAM_SHA_512)), "stored_key has 64 bytes; those of SCRAM-SHA-256 have 32"),
     ],
 )
 def test_what_is_no_credential(text: str, words: str) -> None:

@@ -1,5 +1,7 @@
 """control.identity.users: who there is, and that nobody can tell."""
 
+import dataclasses
+
 from control.identity import users as module
 from control.identity.passwords import DEFAULT_ITERATIONS, new_credentials
 from control.identity.users import Users
@@ -41,11 +43,29 @@ def test_who_is_not_there_has_a_salt_that_stays_the_same() -> None:
             assert found == again.credential(WantCredential(mechanism, name)), "in every process, after every restart"
             assert not found.is_known
             real = users.credential(WantCredential(mechanism, "user"))
-            assert (len(found.salt), len(found.stored_key), found.iterations) == (len(real.salt), len(real.stored_key), real.iterations)
+            assert len(found.stored_key) == len(real.stored_key)
             seen.add(found.salt)
     assert len(seen) == 8
     other = Users(UsersFile()).credential(WantCredential(SCRAM_SHA_256, "nobody"))
     assert (other.salt in seen, other.iterations) == (False, DEFAULT_ITERATIONS)
+
+
+def shapes(users: Users, name: str) -> tuple[tuple[int, int], ...]:
+    """What is told of somebody before he has proved anything: iterations and length of the salt, for each mechanism."""
+    found = [users.credential(WantCredential(mechanism, name)) for mechanism in HASHES]
+    return tuple((item.iterations, len(item.salt)) for item in found)
+
+
+def test_who_is_not_there_looks_like_those_who_are() -> None:
+    file = UsersFile.parse(FILE.text())
+    file.add("kafkas own", {SCRAM_SHA_512: dataclasses.replace(stored(SCRAM_SHA_512), salt=b"s" * 26)})
+    users = Users(file)
+    there = {shapes(users, name) for name in file.users}
+    strangers = {f"stranger {number}": shapes(users, f"stranger {number}") for number in range(200)}
+    assert set(strangers.values()) == there, "each kind has strangers, and no stranger is of a kind of his own"
+    file.add("another", new_credentials("x", iterations=16384))
+    later = Users(file)
+    assert {name: shapes(later, name) for name in strangers} == strangers, "another user of a kind that there is changes nothing"
 
 
 def test_a_password_is_hashed_as_often_for_who_is_not_there(monkeypatch) -> None:
@@ -57,7 +77,9 @@ def test_a_password_is_hashed_as_often_for_who_is_not_there(monkeypatch) -> None
         return real(mechanism, credential, password)
 
     monkeypatch.setattr(module, "is_password_of", count)
-    users = Users(FILE)
+    file = UsersFile()
+    file.add("user", {mechanism: stored(mechanism) for mechanism in HASHES})
+    users = Users(file)
     for name, password in (("user", "pencil"), ("user", "wrong"), ("nobody", "pencil")):
         users.check(CheckPassword(name, password))
     assert hashed == [(SCRAM_SHA_256, 4096)] * 3

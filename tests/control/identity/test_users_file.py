@@ -142,10 +142,11 @@ def test_a_new_file_is_for_its_owner_only(tmp_path: Path, no_umask: None) -> Non
     with changing(path) as file:
         file.add("alice", CREDENTIALS)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    path.chmod(0o644)
-    with changing(path) as file:
-        file.add("bob", CREDENTIALS)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    for before, after in ((0o644, 0o640), (0o660, 0o660), (0o777, 0o660), (0o400, 0o600)):
+        path.chmod(before)
+        with changing(path) as file:
+            file.add("bob", CREDENTIALS, replace=True)
+        assert stat.S_IMODE(path.stat().st_mode) == after, "who read it as one of its group goes on to"
     assert list(read_users(path).users) == ["alice", "bob"]
     assert os.listdir(tmp_path) == ["users"], "nothing else is left"
 

@@ -6,14 +6,16 @@ import socket
 import ssl
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from control.guard import Guard
 from control.identity.answers import UnknownApisError
-from control.intake.api_versions import ApiVersions, common_ranges
+from control.intake.api_versions import ApiVersions, Tls, common_ranges
 from control.meters import Meters
+from proxy.auth.certificate_pins import key_pin
 from proxy.auth.messages import ApiRange
 from tests.fakes.fleet import MemoryLog
 from tests.fakes.sasl_frames import versions_answer
@@ -73,13 +75,10 @@ def framed(body: Body) -> Body:
     return answer
 
 
-Tls = Callable[[str], tuple[ssl.SSLContext, str] | None]
-
-
 class Bench:
     """One upstream's, and what it logged."""
 
-    def __init__(self, addresses: list[Any], tls: Tls = lambda host: None, timeout_s: float = 5.0) -> None:
+    def __init__(self, addresses: list[Any], tls: Callable[[str], Tls | None] = lambda host: None, timeout_s: float = 5.0) -> None:
         self.log, self.meters = MemoryLog(), Meters()
         guard = Guard(self.log, self.meters)
         self.apis = ApiVersions("u", lambda: addresses, tls, self.log, guard, timeout_s=timeout_s, interval_s=0.01, pause_s=0.01)
@@ -187,9 +186,9 @@ def test_it_is_asked_over_tls_by_its_name(tmp_path_factory: pytest.TempPathFacto
 
     async def scenario() -> None:
         async with Endpoint(framed(broker(*ONE)), server) as address:
-            async with bench([address], tls=lambda host: (client, "localhost")) as made:
+            async with bench([address], tls=lambda host: Tls(client, "localhost")) as made:
                 await made.until(ONE)
-            async with bench([address], tls=lambda host: (client, "other.example")) as made:
+            async with bench([address], tls=lambda host: Tls(client, "other.example")) as made:
                 while "CERTIFICATE_VERIFY_FAILED" not in str(made.known()):
                     await asyncio.sleep(0.002)
 
@@ -226,5 +225,22 @@ def test_another_thread_may_ask_and_an_error_of_ours_costs_one_look() -> None:
                 thread.start()
                 await asyncio.to_thread(thread.join)
                 assert found == [ONE]
+
+    run(scenario)
+
+
+def test_a_key_that_is_none_of_pins_is_told_and_asked_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
+    world = TlsWorld.make(tmp_path_factory.mktemp("tls"))
+    server, client = world.server_settings().context, world.client_settings().context
+    right, wrong = (key_pin(ssl.PEM_cert_to_DER_cert(Path(paths[0]).read_text())) for paths in (world.server, world.client))
+
+    async def scenario() -> None:
+        endpoint = Endpoint(framed(broker(*ONE)), server)
+        async with endpoint as address:
+            async with bench([address], tls=lambda host: Tls(client, "localhost", (wrong,))) as made:
+                await made.until(f"what the upstream u understands is not known: the certificate has the key {right}, which is none of pins")
+                assert [row["event"] for row in made.log.rows] == ["api_versions_failed"]
+            async with bench([address], tls=lambda host: Tls(client, "localhost", (wrong, right))) as made:
+                await made.until(ONE)
 
     run(scenario)

@@ -154,4 +154,37 @@ def test_certificates_for_certain_hosts_and_revocation_lists_are_judged_too(auth
     assert why(section, old, {**made(), "l": ended}).startswith("l: has a revocation list that ended on")
     broken = b"-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n"
     assert why(section, old, {**made(), "l": broken}) == "l: holds a revocation list that is broken"
-    assert why(section, old, {**made(), "l": b""}).startswith("c: is refused by OpenSSL")
+    assert why(section, old, {**made(), "l": b""}) == "l: holds no revocation list in PEM form"
+
+
+def test_a_revocation_list_is_its_authoritys_and_none_is_lost(tmp_path: Path) -> None:
+    """Else every client of that authority would be refused."""
+    for name in ("ours", "other", "namesake"):
+        (tmp_path / name).mkdir()
+    ours, other = (Authority(tmp_path / name, name) for name in ("ours", "other"))
+    section = ListenerTls(certificate="c", key="k", client_auth="required", client_ca="a", crl=("l", "m"))
+    lists = {authority: Path(authority.revocations()).read_bytes() for authority in (ours, other)}
+    both = {**files(ours), "a": ours.path.read_bytes() + other.path.read_bytes(), "l": lists[ours], "m": lists[other]}
+    assert why(section, both, {**both, "l": lists[other], "m": lists[ours]}) == "", "whichever file it is in"
+    assert why(section, both, {**both, "l": lists[ours] + lists[other]}) == "", "twice is once"
+    assert why(section, both, {**both, "l": lists[other]}) == "l: lacks the revocation list of CN=ours, which the one in force has"
+    assert why(section, both, {**both, "m": lists[ours], "a": ours.path.read_bytes()}) == "", "with the authority its list may go"
+    leaf, _ = ours.leaf_pem("leaf")
+    assert why(section, both, {**both, "a": leaf}) == "a: holds no authority: no certificate in it may sign others"
+    namesake = Authority(tmp_path / "namesake", "ours")
+    forged = Path(namesake.revocations()).read_bytes()
+    assert why(section, both, {**both, "l": forged}) == "l: has a revocation list of CN=ours that this authority did not sign"
+
+
+def test_a_revocation_list_is_in_force_and_no_older_than_the_one_before(tmp_path: Path) -> None:
+    """Whom the newer one revoked would come in again."""
+    authority = Authority(tmp_path)
+    section = ListenerTls(certificate="c", key="k", client_auth="required", client_ca="a", crl=("l",))
+
+    def made(begins: timedelta) -> Files:
+        return {**files(authority), "l": Path(authority.revocations(begins=begins)).read_bytes()}
+
+    assert why(section, made(-2 * DAY), made(-DAY)) == ""
+    assert why(section, made(-DAY), made(-DAY)) == ""
+    assert "older than the one in force" in why(section, made(-DAY), made(-2 * DAY))
+    assert why(section, made(-DAY), made(timedelta(hours=1))) == "l: has a revocation list that is not in force yet"

@@ -1,18 +1,19 @@
 """When files are looked at, taken, refused and told; what takes them is a fake."""
 
 import asyncio
+import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from control.events import Bus
+from control.files import Contents, Stamp, digest, stamp
 from control.guard import Guard
 from control.meters import Meters
 from control.plane import ReloadOutcome
-from control.rotation.files import Contents, digest
 from control.rotation.rotation import RETRY_S, Rotation
 from control.rotation.source import Refusal, Source, Taker
 from proxy.config.model import RotationConfig
@@ -266,3 +267,52 @@ def test_what_changed_a_moment_ago_is_read_again_though_its_stamp_is_the_same(
         assert bench.told() == ([("replaced", "a")] if seen else [])
 
     run(tmp_path, body)
+
+
+def test_a_reload_of_one_file_is_of_the_sources_that_it_belongs_to(tmp_path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        shared = (str(tmp_path / "b"), str(tmp_path / "a"))
+        before = digest({shared[0]: b"1", shared[1]: b"1"})
+        bench.rotation.watch(Source(owner="c", kind="sasl", paths=shared, taker=bench.taker, in_force=before))
+        bench.write("a", b"2")
+        bench.write("b", b"bad")
+        assert [(item.owner, item.result) for item in await bench.rotation.reload(str(tmp_path / "a"))] == [("a", "replaced"), ("c", "refused")]
+        assert bench.told() == [("replaced", "a"), ("refused", "c")], "nobody has looked at the other one"
+        assert await bench.rotation.reload(str(tmp_path / "x")) == []
+        assert [item.result for item in await bench.rotation.reload()] == ["unchanged", "refused", "refused"]
+
+    run(tmp_path, body)
+
+
+def test_a_file_system_that_does_not_answer_holds_up_nothing_but_the_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(bench: Bench) -> None:
+        answers = threading.Event()
+
+        def hanging(paths: Iterable[str]) -> Stamp:
+            assert answers.wait(10)
+            return stamp(paths)
+
+        monkeypatch.setattr("control.rotation.rotation.stamp", hanging)
+        bench.write("a", b"2")
+        look = asyncio.create_task(bench.look())
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not look.done()
+        answers.set()
+        await look
+        await bench.look()
+        assert bench.told() == [("replaced", "a")]
+
+    run(tmp_path, body)
+
+
+def test_a_reload_tells_of_a_refusal_at_once_whatever_the_clock_says(tmp_path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        for number in range(100):
+            bench.now_s = 3000 + number / 7
+            bench.write("a", b"%d bad" % number)
+            await bench.rotation.reload()
+            assert len(bench.log.events("files_refused")) == number + 1
+        assert any((3000 + number / 7 + 0.2) - (3000 + number / 7) < 0.2 for number in range(100)), "some of them are rounded down"
+
+    run(tmp_path, body, grace_ms=200)

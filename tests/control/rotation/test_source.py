@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from control.rotation.files import Contents
+from control.files import Contents
 from control.rotation.source import Refusal, RefusedError, Reload, Source
 
 

@@ -62,7 +62,8 @@ def test_the_states_of_a_pair_are_the_relays() -> None:
 
 def test_an_open_row_without_tls_or_principal_has_neither() -> None:
     message = channel_message(channel_row("0-1-1", tls=None, principal=None))
-    assert (message.HasField("tls"), message.principal, message.HasField("close")) == (False, "", False)
+    assert (message.HasField("tls"), message.principal, message.sasl_mechanism, message.HasField("close")) == (False, "", "", False)
+    assert channel_message(channel_row("0-1-1", mechanism="PLAIN")).sasl_mechanism == "PLAIN"
 
 
 def test_what_is_zero_is_there_and_not_unknown() -> None:

@@ -5,14 +5,22 @@ import logging
 
 import grpc
 import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from control.errors import AbortedError, UnavailableError
 from control.gen.framegate.control.v1 import channel_service_pb2 as pb2
-from control.gen.framegate.control.v1 import limit_service_pb2, listener_service_pb2, pool_service_pb2, proxy_service_pb2, upstream_service_pb2
+from control.gen.framegate.control.v1 import (
+    limit_service_pb2,
+    listener_service_pb2,
+    pool_service_pb2,
+    proxy_service_pb2,
+    upstream_service_pb2,
+    user_service_pb2,
+)
 from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
-from control.service.interceptor import CLIENT_KEY
+from control.service.interceptor import CLIENT_KEY, shown
 from tests.fakes.plane import channel_row
 from tests.fakes.serving import Serving, run
 
@@ -132,3 +140,37 @@ def test_each_call_that_changes_something_is_audited_whatever_came_of_it() -> No
         assert len(rpcs()) == 21  # a new one has to be put in the list above, or not
 
     run(body)
+
+
+def test_what_is_marked_is_left_out_wherever_it_is() -> None:
+    one = user_service_pb2.Credential(mechanism="m", iterations=1, salt=b"x", stored_key=b"y", server_key=b"z")
+    request = user_service_pb2.CreateUserRequest(listener="a", user=user_service_pb2.User(name="n", credentials=[one, one]))
+    shown_one = {"mechanism": "m", "iterations": 1}
+    assert shown(request) == {"listener": "a", "user": {"name": "n", "credentials": [shown_one, shown_one]}}
+    assert request.user.credentials[1].server_key == b"z", "the request itself is as it was"
+
+
+def test_what_is_marked_is_left_out_of_maps_as_well() -> None:
+    of = descriptor_pb2.FieldDescriptorProto
+    secret = descriptor_pb2.FieldOptions(debug_redact=True)
+    entry = descriptor_pb2.MessageOptions(map_entry=True)
+    kept = of(name="kept", number=1, type=of.TYPE_STRING, label=of.LABEL_OPTIONAL)
+    inner = descriptor_pb2.DescriptorProto(
+        name="Inner", field=[kept, of(name="lost", number=2, type=of.TYPE_STRING, label=of.LABEL_OPTIONAL, options=secret)]
+    )
+    key = of(name="key", number=1, type=of.TYPE_STRING, label=of.LABEL_OPTIONAL)
+    entries = [
+        descriptor_pb2.DescriptorProto(name=name, field=[key, of(name="value", number=2, label=of.LABEL_OPTIONAL, **kind)], options=entry)
+        for name, kind in (("TextsEntry", {"type": of.TYPE_STRING}), ("InnersEntry", {"type": of.TYPE_MESSAGE, "type_name": ".audit.Inner"}))
+    ]
+    maps = [
+        of(name=name, number=number, type=of.TYPE_MESSAGE, label=of.LABEL_REPEATED, type_name=f".audit.Outer.{name.title()}Entry")
+        for number, name in enumerate(("texts", "inners"), 1)
+    ]
+    outer = descriptor_pb2.DescriptorProto(name="Outer", field=maps, nested_type=entries)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(descriptor_pb2.FileDescriptorProto(name="audit.proto", package="audit", syntax="proto3", message_type=[inner, outer]))
+    request = message_factory.GetMessageClass(pool.FindMessageTypeByName("audit.Outer"))()
+    request.texts["a"] = "b"
+    request.inners["c"].kept, request.inners["c"].lost = "d", "canary"
+    assert shown(request) == {"texts": {"a": "b"}, "inners": {"c": {"kept": "d"}}}

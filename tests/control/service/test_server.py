@@ -123,7 +123,7 @@ def test_a_reflection_client_finds_every_service_with_its_files() -> None:
     async def body(at: Serving) -> None:
         assert {name.rpartition(".")[2] for name in SERVICE_NAMES} == {
             "CertificateService", "ChannelService", "HandlerService", "LimitService", "ListenerService", "PoolService", "ProxyService", "TapService",
-            "UpstreamService",
+            "UpstreamService", "UserService",
         }  # fmt: skip
         for name in SERVICE_NAMES:
             answer = await reflect(at.channel, reflection_pb2.ServerReflectionRequest(file_containing_symbol=name))

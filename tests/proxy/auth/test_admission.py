@@ -4,12 +4,9 @@ import pytest
 
 from proxy.auth.admission import Admission, AdmittingAuthenticators
 from proxy.auth.mapping_rules import RuleError
-from proxy.cause import Cause
 from proxy.errors import AuthenticationError
-from proxy.network.authenticator import ANONYMOUS, AnonymousAuthenticators, AuthenticatorFactory, CertificateAuthenticators, HandshakeAuthenticator
+from proxy.network.authenticator import ANONYMOUS, AnonymousAuthenticators, CertificateAuthenticators
 from proxy.network.transport import Identity
-from tests.fakes.authenticator import Expect, Say, ScriptedAuthenticators, framed
-from tests.fakes.network import net_bench
 
 
 @pytest.mark.parametrize(
@@ -50,35 +47,3 @@ def test_nobody_comes_in_only_when_that_is_said() -> None:
     with pytest.raises(AuthenticationError, match="'ANONYMOUS'"):
         AdmittingAuthenticators(Admission(["CN=app"]), AnonymousAuthenticators()).make(Identity())
     assert AdmittingAuthenticators(Admission([ANONYMOUS]), AnonymousAuthenticators()).make(Identity()).principal == ANONYMOUS
-
-
-@pytest.mark.parametrize("admitted", [True, False])
-def test_who_proves_it_in_frames_is_judged_once_that_is_done(admitted: bool) -> None:
-    scripted = ScriptedAuthenticators(Expect(b"proof"), Say(b"good"))
-    factory = AdmittingAuthenticators(Admission(["somebody" if admitted else "another"]), scripted)
-    with net_bench() as net:
-        channel, peer = net.pair(net.options(authenticators=factory), tcp=True)
-        net.poll()
-        assert not channel.is_open
-        peer.send(framed(b"proof"))
-        net.poll_until(lambda: channel.is_open or channel.close_cause)
-        assert scripted.made[0].closed == 1
-        if admitted:
-            assert (channel.principal, channel.principal_type) == ("somebody", "User")
-        else:
-            assert (channel.close_cause, channel.detail) == (Cause.AUTH_FAILED, "the principal 'somebody' is none of allowed_principals")
-        peer.close()
-
-
-def test_who_was_admitted_proves_it_again_as_the_others_factory_says() -> None:
-    class Repeating(AuthenticatorFactory):
-        def make(self, identity: Identity) -> HandshakeAuthenticator:
-            return HandshakeAuthenticator("CN=app")
-
-        def again(self, identity: Identity, principal: str) -> HandshakeAuthenticator:
-            return HandshakeAuthenticator(f"{principal} again")
-
-    found = AdmittingAuthenticators(Admission([ANONYMOUS]), Repeating()).again(Identity(), "CN=app")
-    assert found is not None
-    assert found.principal == "CN=app again"
-    assert AdmittingAuthenticators(Admission([ANONYMOUS]), AnonymousAuthenticators()).again(Identity(), "x") is None

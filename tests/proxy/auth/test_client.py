@@ -1,7 +1,10 @@
 """proxy.auth.client: the exchange with an upstream; and with our own server, over real sockets and channels."""
 
+import base64
 import random
 import struct
+from collections.abc import Callable
+from typing import cast
 
 import pytest
 
@@ -10,6 +13,7 @@ from proxy.auth.client import FIRST_CORRELATION_ID, SaslClientAuthenticator, Sas
 from proxy.auth.messages import ApiRange
 from proxy.auth.scram import SCRAM_SHA_256, SCRAM_SHA_512
 from proxy.auth.server import SaslServerAuthenticators, SaslServerSettings
+from proxy.auth.withheld import WITHHELD
 from proxy.cause import Cause
 from proxy.errors import LoginError
 from proxy.network.authenticator import ANONYMOUS, WAIT
@@ -32,7 +36,7 @@ from tests.fakes.sasl_frames import (
     versions_answer,
 )
 from tests.fakes.tls import TlsWorld
-from tests.proxy.auth.conftest import Desk, Talk
+from tests.proxy.auth.conftest import Desk, Talk, usual_answer
 
 ID = FIRST_CORRELATION_ID
 KNOWN = (ApiRange(17, 0, 1), ApiRange(36, 0, 2))
@@ -291,3 +295,45 @@ def test_a_client_that_hangs_up_while_somebody_is_asked_frees_the_question(net: 
     net.poll_until(lambda: server.close_cause is Cause.PEER_CLOSED)
     assert [type(item.question) for item in desk.forgotten] == [q.CheckPassword]
     assert desk.open == []
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "OAUTHBEARER"])
+@pytest.mark.parametrize("write", [str, lambda text: base64.b64encode(f"\0user\0{text}".encode()).decode(), lambda text: f"x{text[1:-1]}x"])
+def test_what_a_server_says_of_a_secret_is_in_no_line_of_ours(desk: Desk, mechanism: str, write: Callable[[str], str]) -> None:
+    desk.answer = lambda question: q.Secret("canary.7f3a9c")
+    one = begun(desk, mechanism)
+    accept(one, mechanism)
+    error = one.refused(answered(token_answer(error=58, message=f"no such login: {write('canary.7f3a9c')}"), ID + 2))
+    assert str(error).partition(": ")[2] == WITHHELD
+
+
+def test_what_a_server_makes_of_the_keys_of_a_password_is_in_no_line_of_ours(desk: Desk) -> None:
+    exchange = scram_exchange(SCRAM_SHA_256)
+    one = begun(desk, SCRAM_SHA_256)
+    accept(one, SCRAM_SHA_256)
+    one.say(answered(token_answer(exchange.server[0]), ID + 2))
+    (asked,) = desk.asked
+    keys = usual_answer(asked)
+    assert isinstance(keys, q.ScramKeys)
+    error = one.refused(answered(token_answer(f"e={base64.b64encode(keys.client_key).decode()}".encode()), ID + 3))
+    assert str(error) == f"SCRAM-SHA-256 as user: {WITHHELD}"
+
+
+def test_who_is_let_in_keeps_no_secret(desk: Desk) -> None:
+    one = begun(desk)
+    accept(one)
+    authenticator = cast(SaslClientAuthenticator, one.one)
+    assert authenticator._mechanism is not None
+    assert authenticator._mechanism.secrets == (b"pencil",)
+    one.say(answered(token_answer(), ID + 2))
+    assert (one.code, authenticator._mechanism) == (DONE, None)
+
+
+def test_who_logs_in_again_begins_with_the_handshake(desk: Desk) -> None:
+    """Kafka's brokers take nothing else behind the end of a session, and have said that they know these versions."""
+    settings = SaslClientSettings("PLAIN", "user", "a", "c")
+    one = Talk(SaslClientAuthenticators(settings, desk).again(Identity(), "CN=broker"))
+    assert one.say() == [handshake("PLAIN", ID)]
+    assert one.say(answered(handshake_answer("PLAIN"), ID)) == [token(plain_token(), ID + 1, 1)]
+    one.say(answered(token_answer(version=1, lifetime=60_000), ID + 1))
+    assert (one.one.complete, one.one.principal, one.one.expires_ns != NEVER) == (True, "CN=broker", True)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from proxy.auth.mapping_rules import MappingRules, RuleError
+from proxy.auth.mapping_rules import MappingRules, RuleError, compile_pattern
 
 RULES = ", ".join(
     (
@@ -133,3 +133,21 @@ def test_any_text_is_rules_or_a_fault(text: str) -> None:
         position = 0
         assert rules.apply("CN=a") is not None or "RULE" in text or len(rules) == 0
     assert 0 <= position <= len(text)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"), [(r"app-\d+", "app-١٢"), (r"\w+", "ſink"), ("(?i)sink", "ſink"), ("(?i)kafka", "\u212aafka"), (r"a\sb", "a\u2003b")]
+)
+def test_classes_and_case_are_asciis_as_in_java(pattern: str, text: str) -> None:
+    assert compile_pattern(pattern).fullmatch(text) is None
+
+
+@pytest.mark.parametrize(("pattern", "text"), [(r"app-\d+", "app-12"), (r"\w+", "s_1"), ("(?i)sink", "SINK"), (r"a\sb", "a\tb"), ("ü.", "üx")])
+def test_and_know_those(pattern: str, text: str) -> None:
+    assert compile_pattern(pattern).fullmatch(text) is not None
+
+
+@pytest.mark.parametrize("pattern", ["a{99999999999999}", "(" * 600 + ")" * 600, "[a-z&&[^b]]", "[[a]b]", "(?u)a", "(", "a**"])
+def test_what_is_no_pattern_or_another_in_java_is_a_fault(pattern: str) -> None:
+    with pytest.raises(RuleError, match="is none"):
+        compile_pattern(pattern)

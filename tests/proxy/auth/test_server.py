@@ -7,9 +7,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from proxy.auth import questions as q
+from proxy.auth.admission import Admission
 from proxy.auth.messages import ApiRange
+from proxy.auth.oauthbearer import MAX_PAIRS
 from proxy.auth.scram import SCRAM_SHA_256, SCRAM_SHA_512
-from proxy.auth.server import SaslServerAuthenticator, SaslServerAuthenticators, SaslServerSettings, Session
+from proxy.auth.scram_messages import MAX_EXTENSIONS
+from proxy.auth.server import CANNOT_TELL, MAX_MESSAGE, MECHANISMS, SaslServerAuthenticator, SaslServerAuthenticators, SaslServerSettings, Session
+from proxy.auth.wire import MAX_TAGS
 from proxy.errors import AuthenticationError, WrongProtocolError
 from proxy.network.authenticator import WAIT
 from proxy.network.timer import NEVER
@@ -217,12 +221,23 @@ def test_what_clients_of_oauthbearer_are_told(desk: Desk) -> None:
     assert one.refused(token(b"\x01", 8)).answer == told('{"status": "invalid_token"}')
 
 
+def test_why_a_token_was_refused_is_told_of_clients_that_do_not_look(desk: Desk) -> None:
+    """aiokafka takes the refusal for a welcome, and asks on."""
+    counted: list[tuple[str, str]] = []
+    factory = SaslServerAuthenticators(SaslServerSettings(("OAUTHBEARER",)), desk, count=lambda *what: counted.append(what))
+    one = Talk(factory.make(Identity()))
+    one.say(handshake("OAUTHBEARER"), token(b"n,,\x01auth=Bearer bad\x01\x01"))
+    refused = one.refused(request(3, 9, 1, b""))
+    assert str(refused) == "OAUTHBEARER: bad token; then a request of type 3 where SaslAuthenticate belongs"
+    assert (refused.answer, counted) == (b"", [("OAUTHBEARER", "credentials")])
+
+
 @pytest.mark.parametrize("mechanism", ["PLAIN", SCRAM_SHA_256, "OAUTHBEARER"])
 def test_what_went_wrong_inside_is_told_to_nobody_but_the_log(desk: Desk, mechanism: str) -> None:
     desk.answer = lambda question: q.Unavailable("/etc/framegate/users cannot be read")
     first = {"PLAIN": plain_token(), "OAUTHBEARER": b"n,,\x01auth=Bearer good\x01\x01"}.get(mechanism, scram_exchange(SCRAM_SHA_256).client[0])
     error = fail(desk, mechanism, first)
-    assert error.answer == told(NEUTRAL + mechanism)
+    assert error.answer == token_answer(error=-1, message=CANNOT_TELL, correlation=8), "no client takes that for final"
     assert "/etc/framegate/users" in str(error)
 
 
@@ -424,6 +439,67 @@ def test_what_became_of_it_is_counted_once(desk: Desk, bodies: list[bytes], answ
         one.say(*bodies)
         assert one.one.step() == DONE
     assert found == [counted]
+
+
+@pytest.mark.parametrize("entries", [["user"], ["RULE:us.."], ["other", "RULE:.*"]])
+def test_who_may_come_in_is_told_so(desk: Desk, entries: list[str]) -> None:
+    found: list[tuple[str, str]] = []
+    one = Talk(of_clients(desk, found, admission=Admission(entries)).make(Identity()))
+    assert one.say(handshake("PLAIN"), token(plain_token()))[1] == token_answer(lifetime=60_000)
+    assert (one.one.principal, found) == ("user", [("PLAIN", "")])
+
+
+@pytest.mark.parametrize("entries", [["other"], ["RULE:use"], ["User"]])
+def test_who_may_not_is_told_that_and_not_that_its_password_was_good(desk: Desk, entries: list[str]) -> None:
+    found: list[tuple[str, str]] = []
+    one = Talk(of_clients(desk, found, admission=Admission(entries)).make(Identity()))
+    error = one.refused(handshake("PLAIN"), token(plain_token()))
+    assert str(error) == "PLAIN: the principal 'user' is none of allowed_principals"
+    assert error.answer == token_answer(error=58, message="Authentication failed: the principal is not allowed to connect")
+    assert (one.one.complete, one.one.principal, found) == (False, "", [("PLAIN", "denied")])
+    wrong = Talk(of_clients(desk, found, admission=Admission(entries)).make(Identity()))
+    refusal = wrong.refused(handshake("PLAIN"), token(plain_token("wrong")))
+    assert b"not allowed" not in refusal.answer, "who may come in is told to those alone who are who they say"
+
+
+@pytest.mark.parametrize(("size", "words"), [(MAX_MESSAGE, "PLAIN: "), (MAX_MESSAGE + 1, f"a message of {MAX_MESSAGE + 1} bytes")])
+def test_a_message_that_no_client_needs_is_refused_as_one_that_is_not_good(desk: Desk, size: int, words: str) -> None:
+    found: list[tuple[str, str]] = []
+    one = Talk(of_clients(desk, found).make(Identity()))
+    assert words in str(one.refused(handshake("PLAIN"), token(b"\0user\0" + b"p" * (size - 6), version=1)))
+    assert found == [("PLAIN", "credentials")]
+
+
+@pytest.mark.parametrize("first", [b"n,a=" + b"\x01" * 60_000 + b",n=user,r=xyz", b"n,a=user,n=" + b"u" * 60_000 + b",r=x"])
+def test_what_nobody_has_proved_makes_no_long_lines(desk: Desk, first: bytes) -> None:
+    error = Talk(of_clients(desk, []).make(Identity())).refused(handshake(SCRAM_SHA_256), token(first, version=1))
+    assert "wants to be" in str(error)
+    assert len(str(error)) < 1000
+
+
+def tagged(count: int) -> bytes:
+    """ApiVersions with so many tagged fields."""
+    varint = bytes((count,)) if count < 128 else bytes((count & 0x7F | 0x80, count >> 7))
+    tags = b"".join((bytes((tag,)) if tag < 128 else bytes((tag & 0x7F | 0x80, tag >> 7))) + b"\0" for tag in range(count))
+    return versions(3)[:-1] + varint + tags
+
+
+@pytest.mark.parametrize(
+    ("bodies", "words"),
+    [
+        ((tagged(MAX_TAGS),), ""),
+        ((tagged(MAX_TAGS + 1),), "129 tagged fields"),
+        ((handshake(SCRAM_SHA_256), token(b"n,,n=user,r=xyz" + b",a=b" * MAX_EXTENSIONS, version=1)), ""),
+        ((handshake(SCRAM_SHA_256), token(b"n,,n=user,r=xyz" + b",a=b" * (MAX_EXTENSIONS + 1), version=1)), "129 extensions"),
+        ((handshake("OAUTHBEARER"), token(b"n,,\1auth=Bearer good\1" + b"a=b\1" * (MAX_PAIRS + 1) + b"\1", version=1)), "130 pairs"),
+    ],
+)
+def test_what_nobody_has_proved_holds_up_nobody_for_long(desk: Desk, bodies: tuple[bytes, ...], words: str) -> None:
+    one = Talk(SaslServerAuthenticators(SaslServerSettings(MECHANISMS), desk).make(Identity()))
+    if words:
+        assert words in str(one.refused(*bodies))
+    else:
+        assert len(one.say(*bodies)) == len(bodies)
 
 
 def test_who_has_proved_it_is_to_do_it_by_the_same_mechanism_again(desk: Desk) -> None:

@@ -15,6 +15,12 @@ def test_there_is_no_handshake_and_nobody_is_known() -> None:
     assert sock.calls == []
 
 
+def test_what_is_known_of_one_is_known_of_no_other() -> None:
+    first, second = (PlaintextTransport(as_socket(memory_sockets()[0])).identity() for _ in range(2))
+    first.mechanism = "PLAIN"
+    assert second.mechanism == ""
+
+
 def test_one_call_of_the_socket_for_each_call() -> None:
     sock, peer = memory_sockets()
     transport = PlaintextTransport(as_socket(sock))

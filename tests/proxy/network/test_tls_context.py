@@ -10,6 +10,7 @@ import pytest
 from proxy.config.tls import NamedCertificate
 from proxy.errors import ConfigError
 from proxy.network.tls_context import client_context, server_context, server_store
+from proxy.network.tls_store import ServerStore
 from tests.fakes.certificates import Authority
 from tests.fakes.tls import TlsWorld
 
@@ -113,7 +114,16 @@ def test_what_openssl_does_not_take_is_named(tls_world: TlsWorld, keys: dict[str
         server_store(tls_world.listener(client_auth="required", client_ca=tls_world.authority, **keys))
 
 
-def test_the_same_list_twice_is_a_fault_and_not_a_list_less(tls_world: TlsWorld, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sent", [True, False])
+def test_the_same_list_twice_is_one_and_a_file_without_a_list_is_a_fault(tls_world: TlsWorld, tmp_path: Path, sent: bool) -> None:
+    """Whether what is in the files was sent along or not."""
     lists = Authority(tmp_path).revocations()
-    with pytest.raises(ConfigError, match="or it was loaded before"):
-        server_store(tls_world.listener(client_auth="required", client_ca=tls_world.authority, crl=(lists, lists)))
+
+    def store(*crl: str) -> ServerStore:
+        tls = tls_world.listener(client_auth="required", client_ca=tls_world.authority, crl=crl)
+        paths = (tls.certificate, tls.key, tls_world.authority, *crl)
+        return server_store(tls, {path: Path(path).read_bytes() for path in paths} if sent else None)
+
+    assert store(lists, lists).default.cert_store_stats()["crl"] == 1
+    with pytest.raises(ConfigError, match="there is none in it"):
+        store(lists, tls_world.authority)

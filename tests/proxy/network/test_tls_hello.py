@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.errors import TlsError
-from proxy.network.tls_hello import MAX_HELLO, Hello, read_hello
+from proxy.network.tls_hello import MAX_CAME, MAX_HELLO, Hello, HelloReader
 
 
 def hello_of(host: str | None, protocols: tuple[str, ...] = (), version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> bytes:
@@ -23,6 +23,15 @@ def hello_of(host: str | None, protocols: tuple[str, ...] = (), version: ssl.TLS
     with pytest.raises(ssl.SSLWantReadError):
         client.do_handshake()
     return outgoing.read()
+
+
+def read_hello(*pieces: bytes) -> Hello | None:
+    """What is known after each of the pieces came, but for the last nothing."""
+    reader = HelloReader()
+    assert [reader.take(piece) for piece in pieces[:-1]] == [None] * (len(pieces) - 1)
+    hello = reader.take(pieces[-1])
+    assert reader.came() == b"".join(pieces), "OpenSSL begins with all of it"
+    return hello
 
 
 def shown(data: bytes) -> tuple[str, list[str]] | None:
@@ -71,8 +80,42 @@ def test_a_message_longer_than_any_is_refused_before_it_is_here() -> None:
     assert caught.value.reason == "hello_too_long"
 
 
-def test_records_without_a_byte_are_not_waited_behind_for_ever() -> None:
-    assert shown(record(b"") * 7000) == ("", [])
+def in_records(message: bytes, size: int) -> bytes:
+    return b"".join(record(message[start : start + size]) for start in range(0, len(message), size))
+
+
+@pytest.mark.parametrize("size", [1, 100, 16_384])
+def test_it_comes_in_pieces_however_small(size: int) -> None:
+    data = in_records(GOOD[5:], size)
+    hello = read_hello(*(data[place : place + 1] for place in range(len(data))))
+    assert hello is not None
+    assert (hello.host, hello.protocols) == ("broker.example.org", ["kafka", "h2"])
+
+
+def begun(came: int, size: int) -> bytes:
+    """So many bytes of the records of a long message, in records of a size."""
+    data = in_records(b"\x01" + (MAX_HELLO - 4).to_bytes(3, "big") + bytes(MAX_HELLO - 5), size)
+    return data[:came]
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_records_so_small_that_their_headers_are_most_of_them_are_waited_behind_to_a_bound(size: int) -> None:
+    assert read_hello(begun(MAX_CAME - 1, size)) is None
+    assert read_hello(begun(MAX_CAME, size)) is None
+    with pytest.raises(TlsError, match="not whole after 65536 bytes") as caught:
+        read_hello(begun(MAX_CAME, size), begun(MAX_CAME + 1, size)[MAX_CAME:])
+    assert caught.value.reason == "hello_too_long"
+
+
+@pytest.mark.parametrize("before", [b"", b"\x01", GOOD[5:100]], ids=len)
+def test_records_without_a_byte_are_not_waited_behind_for_ever(before: bytes) -> None:
+    with pytest.raises(TlsError, match="not whole after"):
+        read_hello(record(before), record(b"") * (MAX_CAME // 5 + 1))
+
+
+def test_what_was_looked_at_is_not_looked_at_again() -> None:
+    data = begun(MAX_CAME, 1)
+    assert read_hello(*(data[place : place + 1] for place in range(len(data)))) is None, "hours, if each byte had all records read again"
 
 
 @given(st.integers(5, len(GOOD) - 1), st.integers(0, 255))

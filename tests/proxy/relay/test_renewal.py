@@ -11,7 +11,9 @@ from proxy.cause import Cause
 from proxy.network import mute
 from proxy.network.timer import NEVER
 from proxy.relay import ending
+from proxy.relay.renewal import LATE_NS, LOOK_NS
 from proxy.server.upstream_logins import UpstreamLogins
+from tests.fakes.clock import SECOND
 from tests.fakes.sasl_broker import SaslBroker
 from tests.fakes.world import frame
 from tests.proxy.relay.test_login import GATE, SECRET, Secrets, address, ask, ended, for_all
@@ -194,6 +196,69 @@ def test_one_that_is_not_renewed_in_time_ends_the_pair(world, secrets):
     row = close(world, client)
     assert (row["cause"], row["side"]) == ("session_expired", "upstream")
     assert secrets.open == [], "nobody waits for the password"
+
+
+@pytest.fixture
+def held(world, broker):
+    """A client whose request the broker holds back, until the session is over; and how to let it go on."""
+    client, pair = opened(world)
+    release, asked = threading.Event(), threading.Event()
+
+    def hold(key):
+        asked.set()
+        assert release.wait(20)
+
+    broker.hold = hold
+    client.sendall(request(1))
+    world.until(lambda: pair.pairing.open == 1 and asked.is_set())
+    world.pass_time(RENEWED_S)
+    world.pass_time(LIFETIME_S - RENEWED_S)
+    yield client, pair, release
+    release.set()
+
+
+def test_an_answer_that_comes_behind_the_session_is_waited_for(world, broker, held):
+    client, pair, release = held
+    world.pass_time(LATE_NS / SECOND - 1)
+    assert (pair.state.value, broker.logins) == ("open", [GATE])
+    release.set()
+    assert struct.unpack(">i", world.read(client, 4 + 4 + len(GATE) + 1 + 10)[4:8]) == (1,)
+    world.until(lambda: len(broker.logins) == 2 and pair.client.channel.mute_causes == 0)
+    assert ask(world, client, correlation=2) == (2, GATE)
+    assert broker.asked().count(18) == 1, "a broker would end the connection at ApiVersions behind the session"
+    close(world, client)
+
+
+def test_an_answer_that_never_comes_is_not_waited_for_for_ever(world, held):
+    client, _, release = held
+    world.pass_time(LATE_NS / SECOND)
+    assert world.ended(client) == b""
+    release.set()
+    assert (close(world, client)["cause"], world.row["side"]) == ("session_expired", "upstream")
+
+
+def test_nor_is_one_when_nobody_knows_any_more_what_is_owed(world, held):
+    client, pair, release = held
+    pair.pairing.lose()
+    world.pass_time(LOOK_NS / SECOND)
+    assert world.ended(client) == b""
+    release.set()
+    assert close(world, client)["cause"] == "session_expired"
+
+
+def test_a_login_that_begins_late_has_as_long_as_one_in_time(world, broker, secrets, held):
+    client, pair, release = held
+    margin_ns = int(pair.upstream.channel.expires_ns - pair.upstream.channel.renew_ns)
+    secrets.late = True
+    release.set()
+    world.until(lambda: secrets.open)
+    world.pass_time((margin_ns - 1) / SECOND)
+    assert pair.state.value == "open"
+    world.pass_time(2 / SECOND)
+    world.until(lambda: pair.cause is not None)
+    assert pair.cause is Cause.SESSION_EXPIRED
+    assert secrets.open == [], "nobody waits for the password"
+    close(world, client)
 
 
 @pytest.mark.parametrize("way", ["admin", "client", "drain", "broker"])

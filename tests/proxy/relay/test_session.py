@@ -8,7 +8,7 @@ import pytest
 
 from proxy.auth import questions as q
 from proxy.auth.messages import ApiRange
-from proxy.auth.server import MECHANISMS, SaslServerAuthenticators, SaslServerSettings
+from proxy.auth.server import CANNOT_TELL, MECHANISMS, SaslServerAuthenticators, SaslServerSettings
 from proxy.network.run import Run
 from proxy.relay.session import first_sasl
 from tests.fakes.handled import HandledWorld
@@ -232,7 +232,7 @@ WRONG = q.Refused("wrong password")
     [
         (WRONG, "Authentication failed: Invalid username or password", "PLAIN: wrong password"),
         (q.Accepted("other"), "Cannot change principals during re-authentication", "PLAIN: the client was 'user' and is 'other' now"),
-        (q.Unavailable("a full line"), "", "PLAIN: cannot be checked: a full line"),
+        (q.Unavailable("a full line"), CANNOT_TELL, "PLAIN: cannot be checked: a full line"),
     ],
 )
 def test_who_is_not_who_it_was_is_told_after_the_delay_and_goes(make: Any, answered: q.Answer, told: str, detail: str) -> None:
@@ -250,7 +250,7 @@ def test_who_is_not_who_it_was_is_told_after_the_delay_and_goes(make: Any, answe
     rig.world.poll(5)
     rig.world.pass_time(0.5)
     refusal = rig.frame_of(client)
-    assert refusal[5:7] == b"\0\x3a"
+    assert refusal[5:7] == (b"\xff\xff" if told == CANNOT_TELL else b"\0\x3a")
     assert told.encode() in refusal
     upstream.close()
     assert rig.end(client) == ("auth_failed", detail, "downstream")
@@ -263,6 +263,19 @@ def test_another_mechanism_is_refused(rig: Rig) -> None:
     rig.frame_of(client)
     client.sendall(frame(token(b"n,,n=user,r=x")))
     assert rig.end(client)[:2] == ("auth_failed", "SCRAM-SHA-256: the mechanism is not the one that the connection was made with")
+
+
+def test_a_mechanism_is_one_clients_and_not_that_of_whoever_came_last(rig: Rig) -> None:
+    client, upstream, pair = rig.login()
+    other, its_pair = rig.world.client()
+    for body in (handshake("OAUTHBEARER"), token(b"n,,\x01auth=Bearer good\x01\x01")):
+        other.sendall(frame(body))
+        rig.frame_of(other)
+    rig.world.until(lambda: its_pair.state.value == "open")
+    assert [item.client.channel.identity.mechanism for item in (pair, its_pair)] == ["PLAIN", "OAUTHBEARER"]
+    rig.ask(client, upstream, 1)
+    rig.authenticate(client)
+    rig.ask(client, upstream, 2)
 
 
 @pytest.mark.parametrize(

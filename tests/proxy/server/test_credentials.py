@@ -8,7 +8,7 @@ import pytest
 from proxy.auth import questions as q
 from proxy.network.authenticator import Waker
 from proxy.server import credentials as module
-from proxy.server.credentials import MAX_QUESTION, UPSTREAMS, Credentials, desk_of_listener
+from proxy.server.credentials import MAX_QUESTION, Credentials, desk_of_listener, desk_of_upstream
 from proxy.server.messages import AnswerCommand
 from proxy.server.protocol import MessageError
 
@@ -55,10 +55,10 @@ def rig() -> Rig:
 
 
 def test_a_question_goes_to_its_desk_and_its_answer_to_who_asked(rig: Rig) -> None:
-    first, second = rig.ask(q.CheckPassword("a", "canary"), desk_of_listener("l")), rig.ask(q.WantSecret("b"), UPSTREAMS)
+    first, second = rig.ask(q.CheckPassword("a", "canary"), desk_of_listener("l")), rig.ask(q.WantSecret("b"), desk_of_upstream("u"))
     assert [(row["number"], row["desk"], row["kind"], row["row"]) for row in rig.told] == [
         (1, "listener:l", "CheckPassword", {"user": "a", "password": "canary"}),
-        (2, "upstreams", "WantSecret", {"credential": "b"}),
+        (2, "upstream:u", "WantSecret", {"credential": "b"}),
     ]
     rig.answer(2)
     assert (first.answer, second.answer) == (None, q.Secret("s"))
@@ -82,7 +82,7 @@ def test_a_second_answer_is_nobodys(rig: Rig) -> None:
     rig.answer(1)
     rig.answer(1, text="other")
     assert (inquiry.answer, rig.wakers[0].times) == (q.Secret("s"), 1)
-    rig.credentials.desk(UPSTREAMS).forget(inquiry)
+    rig.credentials.desk(desk_of_upstream("u")).forget(inquiry)
     assert len(rig.told) == 1
 
 
@@ -116,7 +116,7 @@ def test_a_link_that_is_lost_ends_all_and_whatever_is_asked_then(rig: Rig) -> No
     later = rig.ask(q.WantSecret("b"))
     assert [item.answer for item in (*open_ones, later)] == [gone] * 3
     rig.credentials.lose()
-    rig.credentials.desk(UPSTREAMS).forget(later)
+    rig.credentials.desk(desk_of_upstream("u")).forget(later)
     rig.answer(1)
     assert (len(rig.told), rig.credentials.open, [waker.times for waker in rig.wakers]) == (2, 0, [1, 1, 1])
 

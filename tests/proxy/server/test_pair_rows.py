@@ -35,7 +35,7 @@ def test_an_open_row_shows_what_is_true_now():
     assert row["id"] == pair.id
     assert (row["listener"], row["upstream"], row["peer"], row["principal"]) == ("l", "u", "192.0.2.1:1", "ANONYMOUS")
     assert row["endpoint"].startswith("127.0.0.1:")
-    assert (row["tls"], row["state"]) == (None, "open")
+    assert (row["tls"], row["mechanism"], row["state"]) == (None, None, "open")
     assert (row["muted"], row["muting"], row["muted_upstream"], row["mute_reason"]) == (["admin"], True, [], "why")
     assert row["frames"] == {"request": 1, "response": 0}
     assert row["bytes"] == {"request": 9, "response": 0}

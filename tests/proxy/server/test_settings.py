@@ -40,7 +40,7 @@ from proxy.server.store_rows import Store, pack_stores
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter
 from tests.fakes.tls import TlsWorld
-from tests.fakes.world import World
+from tests.fakes.world import SECOND, World
 
 CONFIG = ProxyConfig(
     node="n",
@@ -438,3 +438,30 @@ def test_quotas_that_cannot_be_are_refused_in_words_and_those_before_stay(limite
         limited.settings.prepare(1, {"limits": row, "max_receive_size": {"a": 5}})
     assert not limited.settings.commit(1)
     assert limited.quotas.limits is before
+
+
+# Sessions.
+
+
+@pytest.mark.parametrize("client_auth", ["none", "requested", "required"])
+def test_clients_that_are_verified_resume_no_session_for_longer_than_two_hours(tmp_path, client_auth):
+    tls = TlsWorld.make(tmp_path)
+    section = ListenerTls(certificate=tls.server[0], key=tls.server[1], client_auth=client_auth, client_ca=tls.authority)
+    listener = dataclasses.replace(CONFIG.listeners[0], tls=section)
+    files = {path: Path(path).read_text() for path in (*tls.server, tls.authority)}
+    stores = pack_stores({"listener/a": Store(1, "shown", files)})
+    settings = settings_of(dataclasses.replace(CONFIG, listeners=(listener, *CONFIG.listeners[1:])), stores=stores)
+    world = World()
+    settings.attach(world.relay, None)
+    options = settings.routes["a"].options
+    for hours in (2, 4, 6):
+        before = options.tls
+        world.clock.ns = 1000 * SECOND + hours * 3600 * SECOND - 1
+        world.poll(1)
+        assert options.tls is before
+        world.clock.ns += 1
+        world.poll(2)
+        assert (options.tls is not before) is (client_auth != "none")
+        assert (options.tls.number, options.tls.shown) == (1, "shown")
+        assert (options.tls.context is not before.context) is (client_auth != "none"), "tickets are the context's"
+    world.close()

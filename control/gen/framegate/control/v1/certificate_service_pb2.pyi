@@ -22,7 +22,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class Certificate(_message.Message):
-    """A certificate in force."""
+    """A certificate, or a revocation list, in force."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -43,7 +43,9 @@ class Certificate(_message.Message):
     owner: _builtins.str
     """Whose it is, `listener/` or `upstream/` and a name."""
     use: _builtins.str
-    """The key of its file in the configuration: `certificate`, or, for authorities, `client_ca` or `ca`."""
+    """The key of its file in the configuration: `certificate`; for authorities, `client_ca` or `ca`; for revocation lists, which have an issuer and
+    times, and neither subject nor serial number, `crl`.
+    """
     file: _builtins.str
     """Its file."""
     position: _builtins.int

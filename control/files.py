@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-__all__ = ["MAX_BYTES", "Contents", "FileError", "Stamp", "digest", "is_fresh", "read", "stamp"]
+__all__ = ["MAX_BYTES", "Contents", "FileError", "Stamp", "digest", "is_fresh", "read", "read_file", "stamp"]
 
 Contents = Mapping[str, bytes]
 """What is in files, by path."""
@@ -74,14 +74,19 @@ def read(paths: Iterable[str], max_bytes: int = MAX_BYTES) -> dict[str, bytes] |
     left = max_bytes
     try:
         for path in names:
-            contents[path] = _read(path, left)
+            contents[path] = read_file(path, left)
             left -= len(contents[path])
     except FileError as error:
         return error if stamp(names) == before else None
     return contents if stamp(names) == before else None
 
 
-def _read(path: str, most: int) -> bytes:
+def read_file(path: str, most: int) -> bytes:
+    """What is in one file, of at most so many bytes.
+
+    Raises:
+        FileError: it cannot be read, is no ordinary file, or too large.
+    """
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # a pipe without a writer would be waited for
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -90,5 +95,5 @@ def _read(path: str, most: int) -> bytes:
     except OSError as error:
         raise FileError(path, f"cannot be read: {error.strerror or error}") from error
     if len(data) > most:
-        raise FileError(path, "is too large, together with the others that belong to it")
+        raise FileError(path, f"is too large: more than {most} bytes")
     return data

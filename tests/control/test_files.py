@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from control.rotation import files
-from control.rotation.files import FileError, digest, is_fresh, read, stamp
+from control import files
+from control.files import FileError, digest, is_fresh, read, stamp
 from tests.fakes.mounted import WAYS, Mounted, Way
 
 
@@ -42,7 +42,7 @@ def test_files_without_an_end_are_not_read_to_it(tmp_path: Path) -> None:
 def test_what_is_replaced_while_it_is_read_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mounted = Mounted(tmp_path / "m", "link", {"a": b"1", "b": b"1"})
     paths = [mounted.path("a"), mounted.path("b")]
-    real = files._read
+    real = files.read_file
 
     def turned(path: str, most: int) -> bytes:
         data = real(path, most)
@@ -50,7 +50,7 @@ def test_what_is_replaced_while_it_is_read_is_not_taken(tmp_path: Path, monkeypa
             mounted.replace({"a": b"2", "b": b"2"})
         return data
 
-    monkeypatch.setattr(files, "_read", turned)
+    monkeypatch.setattr(files, "read_file", turned)
     assert read(paths) is None, "the one is old and the other is new"
 
 

@@ -1,4 +1,4 @@
-"""proxy.auth.der: elements as they are, and garbage refused."""
+"""proxy.network.der: elements as they are, and garbage refused."""
 
 import contextlib
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.auth.der import SEQUENCE, Element, elements, only
 from proxy.errors import AuthenticationError
+from proxy.network.der import SEQUENCE, Element, elements, only
 
 
 @pytest.mark.parametrize("size", [0, 1, 127, 128, 255, 256, 70_000])

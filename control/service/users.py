@@ -1,0 +1,109 @@
+"""UserService."""
+
+from typing import Any
+
+import grpc
+
+from control.gen.framegate.control.v1 import user_service_pb2 as pb2
+from control.gen.framegate.control.v1.user_service_pb2_grpc import UserServiceServicer
+from control.identity.passwords import credential_faults
+from control.identity.users_file import name_fault
+from control.plane import ControlPlane, Row, UserStatus
+from control.service import paging
+from control.service.interceptor import note
+from control.service.validate import Violations, reason, required
+from proxy.auth.questions import ScramCredential
+from proxy.auth.scram import HASHES
+
+__all__ = ["Users"]
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class Users(UserServiceServicer):
+    """Shows and changes who may come in with a password. Of what is stored of it nothing is in an answer, an error or an audit row."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._plane = plane
+
+    async def ListUsers(self, request: pb2.ListUsersRequest, context: Context) -> pb2.ListUsersResponse:
+        """One page of a listener's users."""
+        violations = Violations()
+        required(request.listener, "listener", violations)
+        violations.check()
+        status = await self._plane.list_users(request.listener)
+        chosen, token = paging.page([(user.name, user) for user in status.users], request.page_size, request.page_token)
+        return pb2.ListUsersResponse(users=map(_user, chosen), next_page_token=token, error=status.error)
+
+    async def CreateUser(self, request: pb2.CreateUserRequest, context: Context) -> pb2.CreateUserResponse:
+        """A new user."""
+        credentials = _judge(request)
+        await self._note_before(request.listener, request.user.name)
+        user = await self._plane.create_user(request.listener, request.user.name, credentials, validate_only=request.validate_only)
+        _note(user, validate_only=request.validate_only)
+        return pb2.CreateUserResponse(user=_user(user))
+
+    async def UpdateUser(self, request: pb2.UpdateUserRequest, context: Context) -> pb2.UpdateUserResponse:
+        """Other credentials for a user."""
+        credentials = _judge(request)
+        await self._note_before(request.listener, request.user.name)
+        user = await self._plane.update_user(
+            request.listener, request.user.name, credentials, allow_missing=request.allow_missing, validate_only=request.validate_only
+        )
+        _note(user, validate_only=request.validate_only)
+        return pb2.UpdateUserResponse(user=_user(user))
+
+    async def DeleteUser(self, request: pb2.DeleteUserRequest, context: Context) -> pb2.DeleteUserResponse:
+        """Take a user away."""
+        violations = Violations()
+        required(request.listener, "listener", violations)
+        required(request.name, "name", violations)
+        reason(request.reason, violations)
+        violations.check()
+        await self._note_before(request.listener, request.name)
+        await self._plane.delete_user(request.listener, request.name, validate_only=request.validate_only)
+        return pb2.DeleteUserResponse()
+
+    async def _note_before(self, listener: str, name: str) -> None:
+        """The user as it was, if it was, for the audit row."""
+        found = next((user for user in (await self._plane.list_users(listener)).users if user.name == name), None)
+        note(before=None if found is None else _row(found))
+
+
+def _judge(request: pb2.CreateUserRequest | pb2.UpdateUserRequest) -> dict[str, ScramCredential]:
+    """The credentials of a request, once all of it is good."""
+    violations = Violations()
+    required(request.listener, "listener", violations)
+    reason(request.reason, violations)
+    fault = name_fault(request.user.name)
+    if fault is not None:
+        violations.add("user.name", f"cannot be: {fault}")
+    found: dict[str, ScramCredential] = {}
+    for place, item in enumerate(request.user.credentials):
+        field = f"user.credentials[{place}]"
+        if item.mechanism not in HASHES:
+            violations.add(f"{field}.mechanism", f"must be one of {', '.join(HASHES)}")
+            continue
+        if item.mechanism in found:
+            violations.add(f"{field}.mechanism", f"is {item.mechanism}, as that of another one is")
+        found[item.mechanism] = ScramCredential(item.salt, item.iterations, item.stored_key, item.server_key)
+        for name, what in credential_faults(item.mechanism, found[item.mechanism]):
+            violations.add(f"{field}.{name}", what)
+    if not request.user.credentials:
+        violations.add("user.credentials", "is required")
+    violations.check()
+    return found
+
+
+def _note(user: UserStatus, *, validate_only: bool) -> None:
+    if not validate_only:
+        note(after=_row(user))
+
+
+def _row(user: UserStatus) -> Row:
+    return {"name": user.name, "mechanisms": dict(user.mechanisms)}
+
+
+def _user(status: UserStatus) -> pb2.User:
+    credentials = [pb2.Credential(mechanism=mechanism, iterations=iterations) for mechanism, iterations in status.mechanisms.items()]
+    return pb2.User(name=status.name, credentials=credentials)

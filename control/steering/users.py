@@ -1,0 +1,182 @@
+"""Who may come in with a password, listed and changed over the API: the file of users is changed as everybody changes it, and what is new in it is
+taken as everything new in it is.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from control.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError, Violation
+from control.fleet.supervisor import Supervisor
+from control.plane import UsersStatus, UserStatus
+from control.rotation.rotation import Rotation
+from control.steering.listeners import find_listener
+from control.steering.transactions import Transaction, Transactions
+from proxy.server.store_rows import listener_owner
+
+if TYPE_CHECKING:
+    from control.fleet.identity import Identity  # only who asks for SASL pays for what hashes
+    from control.identity.users import Users as KnownUsers
+    from control.identity.users_file import UsersFile
+    from proxy.auth.questions import ScramCredential
+
+__all__ = ["USER", "Users"]
+
+USER: Final = "user"
+"""The kind, as ``NotFoundError`` and others name it."""
+_KIND: Final = "sasl"
+_PATIENCE_S: Final = 5.0
+_PAUSE_S: Final = 0.02
+"""Between two tries, while somebody else changes the file: that takes milliseconds."""
+
+
+class Users:
+    """Shows and changes the users of listeners.
+
+    Args:
+        identity: who has the users in force; None where no listener asks for SASL.
+        clock: seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        transactions: Transactions,
+        rotation: Rotation,
+        identity: "Identity | None",
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._supervisor: Final = supervisor
+        self._transactions: Final = transactions
+        self._rotation: Final = rotation
+        self._identity: Final = identity
+        self._clock: Final = clock
+        self._listed: Final[dict[str, tuple[KnownUsers, tuple[UserStatus, ...]]]] = {}  # by listener, of the users that were in force then
+
+    async def list(self, listener: str) -> UsersStatus:
+        """See ``ControlPlane.list_users``."""
+        self._path(listener)
+        assert self._identity is not None, "who has a file of users has SASL"
+        users = self._identity.users(listener)
+        known, statuses = self._listed.get(listener, (None, ()))
+        if known is not users:
+            statuses = await asyncio.to_thread(_statuses, users)  # 10,000 take 10 ms
+            self._listed[listener] = users, statuses
+        refusal = self._rotation.refusal(listener_owner(listener), _KIND)
+        return UsersStatus(users=statuses, error="" if refusal is None else str(refusal))
+
+    async def put(
+        self, listener: str, name: str, credentials: "Mapping[str, ScramCredential]", *, create: bool, replace: bool, validate_only: bool
+    ) -> UserStatus:
+        """See ``ControlPlane.create_user`` (``create`` only) and ``update_user`` (``replace``, and both with ``allow_missing``)."""
+        from control.identity.users_file import UserExistsError
+
+        def edit(file: "UsersFile") -> None:
+            if not create and name not in file.users:
+                raise NotFoundError(USER, name)
+            try:
+                file.add(name, credentials, replace=replace)
+            except UserExistsError:
+                raise AlreadyExistsError(USER, name, "user.name") from None
+            except ValueError as error:
+                raise InvalidArgumentError([Violation("user.name", str(error))]) from None
+
+        await self._change(listener, name, edit, validate_only=validate_only)
+        return UserStatus(name=name, mechanisms={mechanism: item.iterations for mechanism, item in credentials.items()})
+
+    async def delete(self, listener: str, name: str, *, validate_only: bool) -> None:
+        """See ``ControlPlane.delete_user``."""
+        from control.identity.users_file import UserUnknownError
+
+        def edit(file: "UsersFile") -> None:
+            try:
+                file.remove(name)
+            except UserUnknownError:
+                raise NotFoundError(USER, name) from None
+
+        await self._change(listener, name, edit, validate_only=validate_only)
+
+    def _path(self, listener: str) -> str:
+        """A listener's file."""
+        find_listener(self._supervisor.desired.config, listener)
+        path = None if self._identity is None else self._identity.users_file(listener)
+        if path is None:
+            text = f"the listener {listener} has no file of users: the configuration needs listeners[].sasl.users"
+            raise FailedPreconditionError(text, reason="NO_USERS_FILE", listener=listener)
+        return path
+
+    async def _change(self, listener: str, name: str, edit: "Callable[[UsersFile], None]", *, validate_only: bool) -> None:
+        path = self._path(listener)
+
+        async def work(transaction: Transaction) -> None:
+            # What somebody else has written is taken first: it would come along, and if it is no good nothing would be taken.
+            await self._take(listener, path, "nothing was written")
+            transaction.decide()  # the thread that writes cannot be stopped
+            await self._edit(path, edit, validate_only=validate_only)
+            if not validate_only:
+                await self._take(listener, path, "the file is written")
+
+        await self._transactions.run(f"{USER} {name} of {listener}", work)
+
+    async def _edit(self, path: str, edit: "Callable[[UsersFile], None]", *, validate_only: bool) -> None:
+        ends = self._clock() + _PATIENCE_S
+        while True:
+            try:
+                await asyncio.to_thread(_try if validate_only else _write, path, edit)
+                return
+            except BlockingIOError:
+                if self._clock() >= ends:
+                    text = f"{path} has been changed by somebody else for {_PATIENCE_S:g} s"
+                    raise UnavailableError(text, reason="USERS_FILE_BUSY", file=path) from None
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _take(self, listener: str, path: str, so_far: str) -> None:
+        """Have all that name the file take what is in it."""
+        owner = listener_owner(listener)
+        refused = [item for item in await self._rotation.reload(path) if item.owner == owner and item.result == "refused"]
+        for item in refused:
+            text = f"{so_far}; what lies in the files of {owner} is not taken: {item.file} {item.reason}"
+            raise FailedPreconditionError(text, reason="IDENTITY_FILES_REFUSED", listener=listener, file=item.file)
+
+
+def _statuses(users: "KnownUsers") -> tuple[UserStatus, ...]:
+    shared: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}  # nearly all have the same mechanisms and iterations
+    return tuple(UserStatus(name=name, mechanisms=shared.setdefault(tuple(found.items()), found)) for name, found in users.shown())
+
+
+def _write(path: str, edit: "Callable[[UsersFile], None]") -> None:
+    """Change a file. In a thread."""
+    from control.identity.users_file import UsersFileError, changing
+
+    try:
+        with changing(path, wait=False) as file:
+            edit(file)
+    except BlockingIOError:
+        raise
+    except UsersFileError as error:
+        raise FailedPreconditionError(f"nothing was written: {error}", reason="IDENTITY_FILES_REFUSED", file=path) from None
+    except OSError as error:
+        raise _unwritable(path, error.strerror or str(error)) from None
+
+
+def _try(path: str, edit: "Callable[[UsersFile], None]") -> None:
+    """Find out whether a file could be changed. In a thread."""
+    import os
+
+    from control.identity.users_file import UsersFileError, read_users
+
+    try:
+        edit(read_users(path))
+    except UsersFileError as error:
+        raise FailedPreconditionError(str(error), reason="IDENTITY_FILES_REFUSED", file=path) from None
+    except OSError as error:
+        raise _unwritable(path, error.strerror or str(error)) from None
+    folder = os.path.dirname(os.path.realpath(path))
+    if not os.access(folder, os.W_OK):
+        raise _unwritable(path, f"framegate may not write into {folder}")
+
+
+def _unwritable(path: str, reason: str) -> FailedPreconditionError:
+    return FailedPreconditionError(f"{path} cannot be written: {reason}", reason="USERS_FILE_UNWRITABLE", file=path)

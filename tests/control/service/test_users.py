@@ -1,0 +1,169 @@
+"""UserService over a real socket: what is judged, what is shown, and what is in no answer and no row."""
+
+import base64
+import json
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from control.errors import FailedPreconditionError
+from control.gen.framegate.control.v1 import user_service_pb2 as pb2
+from control.gen.framegate.control.v1.user_service_pb2_grpc import UserServiceStub
+from control.identity.passwords import new_credentials
+from tests.fakes.serving import Serving, run
+
+KEYS = {"SCRAM-SHA-256": 32, "SCRAM-SHA-512": 64}
+
+
+def credential(mechanism: str = "SCRAM-SHA-256", **changes: object) -> pb2.Credential:
+    size = KEYS.get(mechanism, 32)
+    fields = {"mechanism": mechanism, "iterations": 4096, "salt": b"s" * 16, "stored_key": b"K" * size, "server_key": b"V" * size, **changes}
+    return pb2.Credential(**fields)
+
+
+def user(name: str = "alice", *credentials: pb2.Credential) -> pb2.User:
+    return pb2.User(name=name, credentials=credentials or (credential(), credential("SCRAM-SHA-512")))
+
+
+def with_users(at: Serving, *names: str) -> UserServiceStub:
+    at.plane.users = {"kafka": {name: new_credentials("canary", iterations=4096) for name in names}}
+    return UserServiceStub(at.channel)
+
+
+def test_users_are_listed_by_pages_with_mechanisms_and_without_keys() -> None:
+    async def body(at: Serving) -> None:
+        stub = with_users(at, "alice", "bob", "carol")
+        at.plane.users_error = "/users is no file of users"
+        first = await stub.ListUsers(pb2.ListUsersRequest(listener="kafka", page_size=2))
+        rest = await stub.ListUsers(pb2.ListUsersRequest(listener="kafka", page_token=first.next_page_token))
+        assert [[item.name for item in page.users] for page in (first, rest)] == [["alice", "bob"], ["carol"]]
+        assert (rest.next_page_token, first.error) == ("", "/users is no file of users")
+        expected = [pb2.Credential(mechanism=name, iterations=4096) for name in KEYS]
+        assert list(first.users[0].credentials) == expected, "neither salt nor keys"
+
+    run(body)
+
+
+def test_users_are_created_updated_and_deleted() -> None:
+    async def body(at: Serving) -> None:
+        stub = with_users(at)
+        answer = await stub.CreateUser(pb2.CreateUserRequest(listener="kafka", user=user()))
+        assert answer.user == pb2.User(name="alice", credentials=[pb2.Credential(mechanism=name, iterations=4096) for name in KEYS])
+        assert at.plane.users["kafka"]["alice"]["SCRAM-SHA-512"].stored_key == b"K" * 64
+        await stub.UpdateUser(pb2.UpdateUserRequest(listener="kafka", user=user("alice", credential(iterations=16384))))
+        assert {name: item.iterations for name, item in at.plane.users["kafka"]["alice"].items()} == {"SCRAM-SHA-256": 16384}
+        await stub.UpdateUser(pb2.UpdateUserRequest(listener="kafka", user=user("bob"), allow_missing=True))
+        await stub.DeleteUser(pb2.DeleteUserRequest(listener="kafka", name="alice"))
+        assert list(at.plane.users["kafka"]) == ["bob"]
+
+    run(body)
+
+
+def test_what_is_only_tried_changes_nothing() -> None:
+    async def body(at: Serving) -> None:
+        stub = with_users(at, "bob")
+        answer = await stub.CreateUser(pb2.CreateUserRequest(listener="kafka", user=user(), validate_only=True))
+        assert answer.user.name == "alice"
+        await stub.UpdateUser(pb2.UpdateUserRequest(listener="kafka", user=user("bob", credential()), validate_only=True))
+        await stub.DeleteUser(pb2.DeleteUserRequest(listener="kafka", name="bob", validate_only=True))
+        assert list(at.plane.users["kafka"]) == ["bob"]
+        assert len(at.plane.users["kafka"]["bob"]) == 2
+        assert [row["after"] for row in at.plane.audits] == [None, None, None]
+
+    run(body)
+
+
+def test_the_audit_names_users_and_mechanisms_and_has_nothing_of_the_keys() -> None:
+    async def body(at: Serving) -> None:
+        stub = with_users(at)
+        await stub.CreateUser(pb2.CreateUserRequest(listener="kafka", user=user(), reason="new colleague"))
+        await stub.UpdateUser(pb2.UpdateUserRequest(listener="kafka", user=user("alice", credential())))
+        await stub.DeleteUser(pb2.DeleteUserRequest(listener="kafka", name="alice"))
+        both, one = ({"name": "alice", "mechanisms": dict.fromkeys(names, 4096)} for names in (KEYS, ["SCRAM-SHA-256"]))
+        assert [(row["before"], row["after"]) for row in at.plane.audits] == [(None, both), (both, one), (one, None)]
+        assert at.plane.audits[0]["request"] == {
+            "listener": "kafka",
+            "user": {"name": "alice", "credentials": [{"mechanism": name, "iterations": 4096} for name in KEYS]},
+            "reason": "new colleague",
+        }
+        written = json.dumps(at.plane.audits)
+        for secret in (b"s" * 16, b"K" * 32, b"V" * 32):
+            assert base64.b64encode(secret).decode()[:-4] not in written
+            assert secret.decode() not in written
+
+    run(body)
+
+
+FAULTS = [
+    (pb2.CreateUserRequest(user=user()), ["listener"]),
+    (pb2.CreateUserRequest(listener="kafka"), ["user.name", "user.credentials"]),
+    (pb2.CreateUserRequest(listener="kafka", user=user("a\nb"), reason="x" * 257), ["reason", "user.name"]),
+    (pb2.CreateUserRequest(listener="kafka", user=user("x" * 256)), ["user.name"]),
+    (pb2.CreateUserRequest(listener="kafka", user=user("a", credential("PLAIN"))), ["user.credentials[0].mechanism"]),
+    (pb2.CreateUserRequest(listener="kafka", user=user("a", credential(), credential())), ["user.credentials[1].mechanism"]),
+    (pb2.CreateUserRequest(listener="kafka", user=user("a", credential(iterations=4095))), ["user.credentials[0].iterations"]),
+    (pb2.CreateUserRequest(listener="kafka", user=user("a", credential(iterations=16385))), ["user.credentials[0].iterations"]),
+    (pb2.CreateUserRequest(listener="kafka", user=user("a", credential(salt=b"1234567"))), ["user.credentials[0].salt"]),
+    (pb2.CreateUserRequest(listener="kafka", user=user("a", credential(salt=bytes(1025)))), ["user.credentials[0].salt"]),
+    (pb2.CreateUserRequest(listener="kafka", user=user("a", credential(stored_key=b"K" * 31))), ["user.credentials[0].stored_key"]),
+    (pb2.CreateUserRequest(listener="kafka", user=user("a", credential(server_key=b"K" * 33))), ["user.credentials[0].server_key"]),
+]
+
+
+@pytest.mark.parametrize(("request_", "fields"), FAULTS, ids=[" ".join(fields) for _, fields in FAULTS])
+def test_every_field_that_cannot_be_is_named(request_: pb2.CreateUserRequest, fields: list[str]) -> None:
+    async def body(at: Serving) -> None:
+        stub = with_users(at)
+        for call in (
+            stub.CreateUser(request_),
+            stub.UpdateUser(pb2.UpdateUserRequest(listener=request_.listener, user=request_.user, reason=request_.reason)),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            bad = error_details_pb2.BadRequest()
+            assert any(detail.Unpack(bad) for detail in rpc_status.from_call(caught.value).details)
+            assert [item.field for item in bad.field_violations] == fields
+            assert "KKKK" not in str(caught.value)
+        assert at.plane.users == {"kafka": {}}
+
+    run(body)
+
+
+@pytest.mark.parametrize("salt", [8, 1024])
+@pytest.mark.parametrize("iterations", [4096, 16384])
+def test_the_least_and_the_most_are_taken(salt: int, iterations: int) -> None:
+    async def body(at: Serving) -> None:
+        one = credential(salt=bytes(salt), iterations=iterations)
+        await with_users(at).CreateUser(pb2.CreateUserRequest(listener="kafka", user=user("x" * 255, one)))
+
+    run(body)
+
+
+def test_who_is_there_and_who_is_not() -> None:
+    async def body(at: Serving) -> None:
+        stub = with_users(at, "alice")
+
+        async def code(call: object) -> tuple[grpc.StatusCode, str]:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call  # type: ignore[misc]
+            info = error_details_pb2.ErrorInfo()
+            assert rpc_status.from_call(caught.value).details[0].Unpack(info)
+            return caught.value.code(), info.reason
+
+        create, delete = pb2.CreateUserRequest(listener="kafka", user=user()), pb2.DeleteUserRequest(listener="kafka", name="bob")
+        assert await code(stub.CreateUser(create)) == (grpc.StatusCode.ALREADY_EXISTS, "USER_EXISTS")
+        assert await code(stub.UpdateUser(pb2.UpdateUserRequest(listener="kafka", user=user("bob")))) == (grpc.StatusCode.NOT_FOUND, "USER_NOT_FOUND")
+        assert await code(stub.DeleteUser(delete)) == (grpc.StatusCode.NOT_FOUND, "USER_NOT_FOUND")
+        for asked in (stub.ListUsers(pb2.ListUsersRequest(listener="none")), stub.DeleteUser(pb2.DeleteUserRequest(listener="none", name="a"))):
+            assert await code(asked) == (grpc.StatusCode.NOT_FOUND, "LISTENER_NOT_FOUND")
+        at.plane.users = {}
+        assert await code(stub.CreateUser(create)) == (grpc.StatusCode.FAILED_PRECONDITION, "NO_USERS_FILE")
+        at.plane.users = {"kafka": {"bob": {}}}
+        at.plane.failure = FailedPreconditionError("/users cannot be written: Read-only file system", reason="USERS_FILE_UNWRITABLE", file="/users")
+        assert await code(stub.DeleteUser(delete)) == (grpc.StatusCode.FAILED_PRECONDITION, "USERS_FILE_UNWRITABLE")
+        assert [row["error"] for row in at.plane.audits][-2:] == ["NO_USERS_FILE", "USERS_FILE_UNWRITABLE"]
+
+    run(body)

@@ -1,0 +1,348 @@
+"""The users of a running framegate, changed by itself: a real file, a real rotation, and who answers authenticators."""
+
+import asyncio
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from control.errors import AlreadyExistsError, ControlError, FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError
+from control.events import Bus
+from control.fleet.identity import Identity
+from control.fleet.supervisor import Supervisor
+from control.guard import Guard
+from control.identity import users_file
+from control.identity.passwords import new_credentials
+from control.identity.users_file import changing, read_users
+from control.meters import Meters
+from control.plane import UserStatus
+from control.rotation.identity_files import identity_sources
+from control.rotation.rotation import Rotation
+from control.steering.transactions import Transactions
+from control.steering.users import Users
+from proxy.auth.questions import Accepted, CheckPassword, ScramCredential
+from proxy.config.model import ListenerConfig, ProxyConfig, RotationConfig
+from proxy.config.sasl import ListenerSasl, TokenConfig
+from tests.fakes.fleet import MemoryLog
+
+FIRST, SECOND = (new_credentials(password, iterations=4096) for password in ("first", "second"))
+MECHANISMS = {"SCRAM-SHA-256": 4096, "SCRAM-SHA-512": 4096}
+Scenario = Callable[["Rig"], Awaitable[None]]
+
+
+class Rig:
+    """Two listeners with the same file of users, ``jwks`` with tokens too, and one with tokens only; the clock of what waits is moved by hand."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "kept" / "users"
+        self.path.parent.mkdir()
+        self.jwks = folder / "jwks.json"
+        self.jwks.write_text(JWKS)
+        with changing(self.path) as file:
+            file.add("bob", FIRST)
+        tokens = TokenConfig(jwks=str(self.jwks), issuer="i", audience="a")
+        sections = {
+            "a": ListenerSasl(mechanisms=("PLAIN",), users=str(self.path)),
+            "b": ListenerSasl(mechanisms=("PLAIN", "OAUTHBEARER"), users=str(self.path), tokens=tokens),
+            "t": ListenerSasl(mechanisms=("OAUTHBEARER",), tokens=tokens),
+        }
+        listeners = [ListenerConfig(name=name, address="x", handler="m:h", protocol="kafka", sasl=sasl) for name, sasl in sections.items()]
+        self.config = ProxyConfig(node="n", listeners=(*listeners, ListenerConfig(name="open", address="x", handler="m:h")), upstreams=())
+        self.log, self.meters = MemoryLog(), Meters()
+        guard = Guard(self.log, self.meters)
+        self.identity = Identity(self.config, dict, dict, self.meters, self.log, guard)
+        self.rotation = Rotation(RotationConfig(), Bus((self.log,), on_failure=lambda error: None), self.meters, guard)
+        self.now_s = 0.0
+        supervisor = cast(Supervisor, SimpleNamespace(desired=SimpleNamespace(config=self.config)))
+        self.users = Users(supervisor, Transactions(self.log), self.rotation, self.identity, clock=lambda: self.now_s)
+
+    async def put(self, name: str, credentials: dict[str, ScramCredential] = FIRST, listener: str = "a", **how: bool) -> UserStatus:
+        given: dict[str, bool] = {"create": True, "replace": False, "validate_only": False, **how}
+        return await self.users.put(listener, name, credentials, **given)
+
+    async def delete(self, name: str, *, validate_only: bool = False) -> None:
+        await self.users.delete("a", name, validate_only=validate_only)
+
+    def is_password(self, name: str, password: str, listener: str = "a") -> bool:
+        """Whether it is in force."""
+        return self.identity.users(listener).check(CheckPassword(name, password)) == Accepted(name)
+
+    @property
+    def written(self) -> list[str]:
+        return list(read_users(self.path).users)
+
+
+JWKS = json.dumps({"keys": [{"kty": "OKP", "crv": "Ed25519", "kid": "k", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]})
+
+
+def run(folder: Path, scenario: Scenario) -> Rig:
+    async def main() -> Rig:
+        rig = Rig(folder)
+        try:
+            async with asyncio.timeout(20):
+                contents = await rig.identity.start()
+                for source in identity_sources(rig.identity, contents):
+                    rig.rotation.watch(source)
+                await scenario(rig)
+        finally:
+            await rig.identity.stop()
+        return rig
+
+    return asyncio.run(main())
+
+
+async def refused(call: Awaitable[Any], kind: type[ControlError]) -> ControlError:
+    with pytest.raises(kind) as caught:
+        await call
+    return caught.value
+
+
+def test_what_is_changed_is_written_and_in_force_at_every_listener_with_that_file(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        assert await rig.put("alice") == UserStatus(name="alice", mechanisms=MECHANISMS)
+        assert (rig.is_password("alice", "first"), rig.is_password("alice", "first", "b"), rig.written) == (True, True, ["bob", "alice"])
+        await rig.put("alice", SECOND, create=False, replace=True)
+        assert (rig.is_password("alice", "first"), rig.is_password("alice", "second")) == (False, True)
+        await rig.put("carol", replace=True)
+        status = await rig.users.list("b")
+        assert ([user.name for user in status.users], status.users[0].mechanisms, status.error) == (["bob", "alice", "carol"], MECHANISMS, "")
+        await rig.delete("alice")
+        assert (rig.is_password("alice", "second"), rig.written) == (False, ["bob", "carol"])
+        taken = [row["owner"] for row in rig.log.events("files_replaced")]
+        assert taken == ["listener/a", "listener/b"] * 4
+        assert (os.stat(rig.path).st_mode & 0o777, os.listdir(rig.path.parent)) == (0o600, ["users"])
+
+    run(tmp_path, scenario)
+
+
+def test_what_cannot_be_changes_nothing(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        before = rig.path.read_bytes()
+        await refused(rig.put("bob"), AlreadyExistsError)
+        await refused(rig.put("alice", create=False, replace=True), NotFoundError)
+        await refused(rig.delete("alice"), NotFoundError)
+        await refused(rig.put("a\nb"), InvalidArgumentError)
+        assert (await refused(rig.put("alice", listener="none"), NotFoundError)).metadata["kind"] == "listener"
+        for name in ("t", "open"):
+            assert (await refused(rig.put("alice", listener=name), FailedPreconditionError)).reason == "NO_USERS_FILE"
+        assert (rig.path.read_bytes(), rig.log.rows) == (before, [])
+
+    run(tmp_path, scenario)
+
+
+def test_without_any_sasl_there_is_no_file_either(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        supervisor = cast(Supervisor, SimpleNamespace(desired=SimpleNamespace(config=rig.config)))
+        users = Users(supervisor, Transactions(rig.log), rig.rotation, None)
+        assert (await refused(users.list("open"), FailedPreconditionError)).reason == "NO_USERS_FILE"
+
+    run(tmp_path, scenario)
+
+
+def test_what_is_only_tried_is_judged_and_not_written(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        before = rig.path.read_bytes()
+        assert (await rig.put("alice", validate_only=True)).name == "alice"
+        await rig.put("bob", SECOND, create=False, replace=True, validate_only=True)
+        await rig.delete("bob", validate_only=True)
+        await refused(rig.put("bob", validate_only=True), AlreadyExistsError)
+        await refused(rig.delete("alice", validate_only=True), NotFoundError)
+        assert rig.path.read_bytes() == before
+
+    run(tmp_path, scenario)
+
+
+def test_two_changes_at_once_lose_nothing_whoever_makes_them(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        def beside() -> None:
+            for number in range(20):
+                with changing(rig.path) as file:
+                    file.add(f"theirs-{number}", SECOND)
+
+        thread = threading.Thread(target=beside)
+        thread.start()
+        await asyncio.gather(*(rig.put(f"ours-{number}") for number in range(20)))
+        await asyncio.to_thread(thread.join)
+        assert sorted(rig.written) == sorted(["bob", *(f"{who}-{number}" for who in ("ours", "theirs") for number in range(20))])
+        assert all(rig.is_password(f"ours-{number}", "first") for number in (0, 19))
+
+    run(tmp_path, scenario)
+
+
+def test_what_somebody_else_wrote_before_comes_along(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        with changing(rig.path) as file:
+            file.add("theirs", SECOND)
+        await rig.put("alice")
+        assert rig.is_password("theirs", "second")
+
+    run(tmp_path, scenario)
+
+
+def test_a_file_that_somebody_else_holds_is_waited_for_and_not_for_ever(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        folder = os.open(rig.path.parent, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            waiting = asyncio.ensure_future(rig.put("alice"))
+            await asyncio.sleep(0.1)
+            assert not waiting.done()
+            rig.now_s = 4.999
+            await asyncio.sleep(0.1)
+            assert not waiting.done()
+            rig.now_s = 5.0
+            error = await refused(waiting, UnavailableError)
+            assert (error.reason, rig.written) == ("USERS_FILE_BUSY", ["bob"])
+            waiting = asyncio.ensure_future(rig.put("alice"))
+            await asyncio.sleep(0.1)
+            fcntl.flock(folder, fcntl.LOCK_UN)
+            assert (await waiting).name == "alice"
+        finally:
+            os.close(folder)
+
+    run(tmp_path, scenario)
+
+
+def test_a_broken_file_is_told_and_stays_as_it_is(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        broken = rig.path.read_text() + "alice canary-7f3a9c\n"
+        rig.path.write_text(broken)
+        error = await refused(rig.put("alice"), FailedPreconditionError)
+        assert (error.reason, error.message) == (
+            "IDENTITY_FILES_REFUSED",
+            f"nothing was written; what lies in the files of listener/a is not taken: {rig.path} is no file of users: line 4: "
+            "a line is NAME MECHANISM CREDENTIAL, with one space between them",
+        )
+        assert (rig.path.read_text(), rig.is_password("bob", "first")) == (broken, True)
+        assert "line 4" in (await rig.users.list("a")).error
+        assert [user.name for user in (await rig.users.list("a")).users] == ["bob"]
+
+    run(tmp_path, scenario)
+
+
+def test_another_file_of_the_listener_that_is_broken_keeps_it_from_being_written(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.jwks.write_text("{")
+        error = await refused(rig.put("alice", listener="b"), FailedPreconditionError)
+        assert (error.reason, error.metadata["file"], rig.written) == ("IDENTITY_FILES_REFUSED", str(rig.jwks), ["bob"])
+        await rig.put("alice", listener="a")
+        assert rig.is_password("alice", "first"), "of a listener to which that file is nothing"
+        assert not rig.is_password("alice", "first", "b")
+
+    run(tmp_path, scenario)
+
+
+def test_a_file_that_breaks_meanwhile_is_written_and_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(rig: Rig) -> None:
+        replace = users_file._replace
+
+        def and_break(*arguments: Any) -> None:
+            replace(*arguments)
+            rig.jwks.write_text("{")
+
+        monkeypatch.setattr(users_file, "_replace", and_break)
+        error = await refused(rig.put("alice", listener="b"), FailedPreconditionError)
+        assert error.message.startswith("the file is written; what lies in the files of listener/b is not taken: ")
+        assert rig.written == ["bob", "alice"]
+
+    run(tmp_path, scenario)
+
+
+def test_a_file_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.path.unlink()
+        error = await refused(rig.put("alice"), FailedPreconditionError)
+        assert ("No such file" in error.message, rig.path.exists(), rig.is_password("bob", "first")) == (True, False, True)
+
+    run(tmp_path, scenario)
+
+
+@contextlib.contextmanager
+def read_only(folder: Path) -> Any:
+    """As Kubernetes mounts a Secret; False where that is not allowed."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    path = os.fsencode(folder)
+    bind, remount, ro, detach = 4096, 32, 1, 2
+    mounted = libc.mount(path, path, None, ctypes.c_ulong(bind), None) == 0
+    if mounted:
+        assert libc.mount(path, path, None, ctypes.c_ulong(bind | remount | ro), None) == 0
+    try:
+        yield mounted
+    finally:
+        if mounted:
+            assert libc.umount2(path, detach) == 0
+
+
+@pytest.mark.parametrize("validate_only", [False, True])
+def test_a_file_system_that_cannot_be_written_is_named(tmp_path: Path, validate_only: bool) -> None:
+    async def scenario(rig: Rig) -> None:
+        with read_only(rig.path.parent) as mounted:
+            if not mounted:
+                pytest.skip("mounting is not allowed here")
+            error = await refused(rig.put("alice", validate_only=validate_only), FailedPreconditionError)
+            assert error.reason == "USERS_FILE_UNWRITABLE"
+            assert error.message.startswith(f"{rig.path} cannot be written: ")
+            assert validate_only or "Read-only file system" in error.message
+        assert rig.written == ["bob"]
+
+    run(tmp_path, scenario)
+
+
+def test_a_call_that_is_cancelled_before_the_file_is_touched_changes_nothing(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.rotation._lock:  # it waits for a look that goes on
+            call = asyncio.ensure_future(rig.put("alice"))
+            await asyncio.sleep(0.05)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+        await asyncio.sleep(0.1)
+        assert rig.written == ["bob"]
+        assert [row["result"] for row in rig.log.events("change_settled")] == ["taken back"]
+
+    run(tmp_path, scenario)
+
+
+def test_a_call_that_is_cancelled_while_the_file_is_written_is_made_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(rig: Rig) -> None:
+        replace, reached, go_on = users_file._replace, threading.Event(), threading.Event()
+
+        def slowly(*arguments: Any) -> None:
+            reached.set()
+            assert go_on.wait(10)
+            replace(*arguments)
+
+        monkeypatch.setattr(users_file, "_replace", slowly)
+        call = asyncio.ensure_future(rig.put("alice"))
+        await asyncio.to_thread(reached.wait, 10)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert rig.written == ["bob"]
+        go_on.set()
+        while not rig.log.events("change_settled"):
+            await asyncio.sleep(0.01)
+        assert (rig.written, rig.is_password("alice", "first")) == (["bob", "alice"], True)
+        assert [row["result"] for row in rig.log.events("change_settled")] == ["made"]
+
+    run(tmp_path, scenario)
+
+
+def test_a_file_that_would_be_too_large_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.put("alice")
+        monkeypatch.setattr(users_file, "_MAX_FILE", rig.path.stat().st_size)
+        error = await refused(rig.put("carol"), FailedPreconditionError)
+        assert "would have more than" in error.message
+        await rig.put("alice", SECOND, create=False, replace=True)
+        assert (rig.written, rig.is_password("alice", "second")) == (["bob", "alice"], True)
+
+    run(tmp_path, scenario)

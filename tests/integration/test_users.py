@@ -1,0 +1,112 @@
+"""Users of a running framegate, over its API: what its command line is told holds for the next login."""
+
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from control.identity.users_file import read_users
+from tests.fakes.framegate import Framegate
+from tests.fakes.sasl_frames import handshake, plain_token, token
+from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]  # a whole framegate, and a process for each command
+PASSWORD, OTHER = "canary-of-alice-5d1", "canary-of-alice-5d2"
+
+
+class Rig:
+    """A framegate with the listener ``sasl``, whose file of users lies in a folder that it may write."""
+
+    def __init__(self, folder: Path, upstream: ScriptedUpstream, undo: contextlib.ExitStack) -> None:
+        self.file = folder / "users"
+        common = {"address": "127.0.0.1:0", "upstream": "echo", "protocol": "kafka", "max_receive_size": "1MiB"}
+        sasl = {"mechanisms": ["PLAIN"], "users": "users"}
+        self.users("add", "first", "--file", str(self.file), password="x")
+        config = {
+            "memory_pool": {"size": "16MiB"},
+            "rotation": {"poll": "1h"},  # whatever is noticed is noticed by the command
+            "listeners": [
+                {"name": "sasl", **common, "timeouts": {"failed_authentication": "0ms"}, "sasl": sasl},
+                {"name": "open", **common},
+            ],
+            "upstreams": [{"name": "echo", "endpoints": [upstream.address]}],
+        }
+        self.proxy = undo.enter_context(Framegate(folder, config))
+
+    def users(self, *words: str, password: str = "") -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", "control.cli", "users", *words]
+        return subprocess.run(command, input=f"{password}\n", capture_output=True, text=True, timeout=30, check=False)
+
+    def ask(self, *words: str, listener: str = "sasl", password: str = "") -> tuple[int, str]:
+        """Exit code, and what is said on standard error."""
+        done = self.users(*words, "--listener", listener, "--address", self.proxy.serving["admin"], password=password)
+        return done.returncode, done.stderr
+
+    def is_let_in(self, password: str, user: str = "alice") -> bool:
+        with self.proxy.connect("sasl") as client:
+            return log_in(client, user, password)
+
+
+def log_in(client: socket.socket, user: str, password: str) -> bool:
+    for request in (handshake("PLAIN", 1), token(plain_token(password, user), 2)):
+        client.sendall(frame(request))
+        answer = read_frame(client)
+    return answer[5:7] == b"\0\0"
+
+
+@pytest.fixture
+def rig(tmp_path: Path, upstream: ScriptedUpstream) -> Iterator[Rig]:
+    with contextlib.ExitStack() as undo:
+        yield Rig(tmp_path, upstream, undo)
+
+
+def test_a_user_comes_and_goes_while_framegate_runs_and_no_password_is_on_the_way(rig: Rig) -> None:
+    assert not rig.is_let_in(PASSWORD)
+    assert rig.ask("add", "alice", "--reason", "new colleague", password=PASSWORD) == (0, "")
+    assert rig.is_let_in(PASSWORD)
+    with rig.proxy.connect("sasl") as client:
+        assert log_in(client, "alice", PASSWORD)
+        assert rig.ask("add", "alice", "--replace", password=OTHER) == (0, "")
+        client.sendall(frame(b"still here"))
+        assert read_frame(client) == b"still here"
+    assert (rig.is_let_in(PASSWORD), rig.is_let_in(OTHER)) == (False, True)
+    code, words = rig.ask("add", "alice", password=PASSWORD)
+    assert (code, words) == (4, "framegate: there is a user 'alice' already (USER_EXISTS)\n")
+    assert rig.ask("remove", "alice") == (0, "")
+    assert not rig.is_let_in(OTHER)
+    assert rig.ask("remove", "alice") == (3, "framegate: there is no user 'alice' (USER_NOT_FOUND)\n")
+    code, words = rig.ask("list", listener="open")
+    assert (code, "NO_USERS_FILE" in words) == (1, True)
+    audits = [row for row in rig.proxy.rows if row["event"] == "audit"]
+    both = {"SCRAM-SHA-256": 8192, "SCRAM-SHA-512": 8192}
+    known: list[Any] = [{"name": "alice", "mechanisms": both}]
+    assert [(row["before"], row["after"], row["result"]) for row in audits] == [
+        (None, *known, "OK"),
+        (*known, *known, "OK"),
+        (*known, None, "ALREADY_EXISTS"),
+        (*known, None, "OK"),
+        (None, None, "NOT_FOUND"),
+    ]
+    said = json.dumps(rig.proxy.rows)
+    assert not any(secret in said for secret in (PASSWORD, OTHER, "stored_key", "server_key"))
+
+
+def test_many_at_once_lose_nothing(rig: Rig) -> None:
+    address = rig.proxy.serving["admin"]
+    commands = [
+        subprocess.Popen(
+            [sys.executable, "-m", "control.cli", "users", "add", f"user-{number}", "--iterations", "4096", *where],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number, where in enumerate([("--listener", "sasl", "--address", address), ("--file", str(rig.file))] * 3)
+    ]
+    assert [(command.communicate("x", timeout=50)[1], command.returncode) for command in commands] == [("", 0)] * 6
+    assert sorted(read_users(rig.file).users) == sorted(["first", *(f"user-{number}" for number in range(6))])

@@ -1,0 +1,237 @@
+"""Other people's Kafka clients, each as a command: lines from standard input go to a topic, or a topic comes out as lines.
+
+What they print is theirs; nothing of it is made nicer here.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from control.demo import broker
+
+__all__ = ["CLIENTS", "Client", "Entry", "Said", "missing", "require", "run"]
+
+PROGRAMS = Path(__file__).parent / "programs"
+SECONDS = 60
+_PASSING = re.compile(
+    r"^%\d\|[\d.]+\||\[thrd:[^]]*\]: |\(after \d+ms in state \w+\)|<-\d+|(?<=127\.0\.0\.1):\d+|^[\dA-F]+:error:[\dA-F]+:|(?<='127\.0\.0\.1'), \d+"
+)
+_MODULE = "org.apache.kafka.common.security"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Entry:
+    """Where a client comes in, and as whom.
+
+    Attributes:
+        folder: for files of settings.
+        tls: whether it speaks TLS; ``ca`` is whom it trusts.
+        certificate, key: of its own; empty for none.
+        mechanism: of SASL; empty for none.
+    """
+
+    folder: str
+    port: int
+    ca: str
+    tls: bool = True
+    certificate: str = ""
+    key: str = ""
+    mechanism: str = ""
+    user: str = ""
+    password: str = ""
+    token: str = ""
+
+    def write(self, name: str, text: str) -> str:
+        """A file that nobody else may read: its path."""
+        path = Path(self.folder) / name
+        path.touch(0o600)
+        path.write_text(text)
+        return str(path)
+
+
+@dataclasses.dataclass(frozen=True)
+class Said:
+    """How a client ended and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+    @property
+    def text(self) -> str:
+        return self.out + self.err
+
+    def line(self, words: str) -> str:
+        """The first that matches, without what differs from run to run: times, ports, names of threads."""
+        found = next((line for line in self.text.splitlines() if re.search(words, line)), "")
+        return _PASSING.sub("", found).strip()
+
+
+class Client:
+    """One of our own programs around a library; the others overrule ``command``.
+
+    Attributes:
+        name: in the table.
+        tools, modules: commands and Python's modules that it needs.
+    """
+
+    def __init__(self, name: str, script: str = "", tools: tuple[str, ...] = (), modules: tuple[str, ...] = ()) -> None:
+        self.name = name
+        self.tools = tools
+        self.modules = modules
+        self._script = script
+
+    def command(self, verb: str, entry: Entry, topic: str, count: int) -> list[str]:
+        """To ``produce`` or ``consume`` so many."""
+        settings = entry.write(f"{self.name}.json", json.dumps(dataclasses.asdict(entry)))
+        return [sys.executable, str(PROGRAMS / self._script), verb, settings, topic, str(count)]
+
+    def produce(self, entry: Entry, topic: str, values: list[str]) -> Said:
+        return run(self.command("produce", entry, topic, len(values)), values)
+
+    def consume(self, entry: Entry, topic: str, count: int) -> Said:
+        return run(self.command("consume", entry, topic, count), [])
+
+
+class Kcat(Client):
+    """kcat; where its librdkafka was built without curl, as Debian's, the only tokens that it has are those it makes itself, unsigned."""
+
+    def command(self, verb: str, entry: Entry, topic: str, count: int) -> list[str]:
+        lines = [f"bootstrap.servers=127.0.0.1:{entry.port}", f"security.protocol={_protocol(entry)}", f"ssl.ca.location={entry.ca}"]
+        if entry.certificate:
+            lines += [f"ssl.certificate.location={entry.certificate}", f"ssl.key.location={entry.key}"]
+        if entry.mechanism:
+            lines.append(f"sasl.mechanisms={entry.mechanism}")
+        if entry.mechanism == "OAUTHBEARER":
+            lines += ["enable.sasl.oauthbearer.unsecure.jwt=true", "sasl.oauthbearer.config=principal=anybody scope=produce"]
+        elif entry.mechanism:
+            lines += [f"sasl.username={entry.user}", f"sasl.password={entry.password}"]
+        settings = entry.write("kcat.conf", "\n".join(lines) + "\n")
+        how = ["-P", "-p", "0"] if verb == "produce" else ["-C", "-p", "0", "-o", "beginning", "-c", str(count), "-u", "-q"]
+        return ["kcat", "-F", settings, "-t", topic, *how]
+
+
+class Java(Client):
+    """Kafka's console tools; their tokens come from a file."""
+
+    def command(self, verb: str, entry: Entry, topic: str, count: int) -> list[str]:
+        where = ["--bootstrap-server", f"127.0.0.1:{entry.port}", "--topic", topic, *self.settings(entry)]
+        if verb == "produce":
+            return self.tool(entry, "ConsoleProducer", *where)
+        limits = ["--partition", "0", "--offset", "earliest", "--max-messages", str(count), "--timeout-ms", "20000"]
+        return self.tool(entry, "consumer.ConsoleConsumer", *where, *limits)
+
+    def tool(self, entry: Entry, name: str, *words: str) -> list[str]:
+        """A tool of Kafka's, which says what it has to say on standard error."""
+        log = entry.write(
+            "log4j2.properties",
+            "appender.console.type=Console\nappender.console.name=console\nappender.console.target=SYSTEM_ERR\n"
+            "appender.console.layout.type=PatternLayout\nappender.console.layout.pattern=%p %m (%c)%n\n"
+            "rootLogger.level=warn\nrootLogger.appenderRef.console.ref=console\n",
+        )
+        allowed = [f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.{what}" for what in ("urls", "files")]
+        options = [f"-Dlog4j2.configurationFile={log}", f"{allowed[0]}={self._token_url(entry)}", f"{allowed[1]}={self._token_url(entry)[7:]}"]
+        command = broker.java_command(broker.cache_directory(), "-Xms16m", "-Xmx64m", *options)
+        return [*command, f"org.apache.kafka.tools.{name}", *words]
+
+    def settings(self, entry: Entry) -> list[str]:
+        """The option that names the file of settings."""
+        lines = [f"security.protocol={_protocol(entry)}", "ssl.truststore.type=PEM", f"ssl.truststore.location={entry.ca}"]
+        if entry.certificate:
+            both = entry.write("java.pem", Path(entry.key).read_text() + Path(entry.certificate).read_text())
+            lines += ["ssl.keystore.type=PEM", f"ssl.keystore.location={both}"]
+        if entry.mechanism:
+            lines.append(f"sasl.mechanism={entry.mechanism}")
+        if entry.mechanism == "OAUTHBEARER":
+            entry.write("java.token", entry.token)
+            lines.append(f"sasl.jaas.config={_MODULE}.oauthbearer.OAuthBearerLoginModule required;")
+            lines.append(f"sasl.login.callback.handler.class={_MODULE}.oauthbearer.OAuthBearerLoginCallbackHandler")
+            lines.append(f"sasl.oauthbearer.token.endpoint.url={self._token_url(entry)}")
+        elif entry.mechanism:
+            module = "plain.PlainLoginModule" if entry.mechanism == "PLAIN" else "scram.ScramLoginModule"
+            lines.append(f'sasl.jaas.config={_MODULE}.{module} required username="{entry.user}" password="{entry.password}";')
+        return ["--command-config", entry.write("java.properties", "\n".join(lines) + "\n")]
+
+    @staticmethod
+    def _token_url(entry: Entry) -> str:
+        return f"file://{entry.folder}/java.token"
+
+
+def _protocol(entry: Entry) -> str:
+    return ("SASL_" if entry.mechanism else "") + ("SSL" if entry.tls else "PLAINTEXT")
+
+
+CLIENTS = {
+    client.name: client
+    for client in (
+        Client("openssl", "openssl_client.py", ("openssl",), ("aiokafka",)),
+        Client("confluent-kafka", "confluent_client.py", modules=("confluent_kafka",)),
+        Client("kafka-python", "kafka_python_client.py", modules=("kafka",)),
+        Client("aiokafka", "aiokafka_client.py", modules=("aiokafka",)),
+        Kcat("kcat", tools=("kcat",)),
+        Java("java"),
+    )
+}
+
+
+def missing(names: tuple[str, ...] = tuple(CLIENTS)) -> list[str]:
+    """What must be installed for a broker and these clients."""
+    clients = [CLIENTS[name] for name in names]
+    tools = [tool for client in clients for tool in client.tools if shutil.which(tool) is None]
+    return [*broker.missing_tools(), *tools, *(module for client in clients for module in client.modules if find_spec(module) is None)]
+
+
+def require(names: tuple[str, ...] = ()) -> None:
+    """Skip the test where a broker or one of these clients is missing; but in continuous integration, which installs them, it fails."""
+    lacking = missing(names)
+    if lacking:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(f"needs {' and '.join(lacking)}")
+
+
+def run(command: list[str], lines: list[str], rate: float = 0.0, seconds: float = SECONDS) -> Said:
+    """A command to its end.
+
+    Args:
+        lines: for its standard input.
+        rate: of them a second; 0: all at once.
+        seconds: that it may take when it has them all; then it is killed, and its code tells.
+    """
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=err, text=True)
+        try:
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError), process.stdin:  # it has ended: its code and words say why
+                _feed(process.stdin, lines, rate)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(seconds)
+        finally:
+            process.kill()
+            code = process.wait()
+        out.seek(0)
+        err.seek(0)
+        return Said(code, out.read(), err.read())
+
+
+def _feed(pipe: IO[str], lines: list[str], rate: float) -> None:
+    began = time.monotonic()
+    for number, line in enumerate(lines):
+        pipe.write(f"{line}\n")
+        if rate:
+            pipe.flush()
+            time.sleep(max(began + (number + 1) / rate - time.monotonic(), 0.0))

@@ -1,0 +1,83 @@
+"""confluent-kafka as a program: what comes in on standard input goes to a topic, line by line, or what is in the topic comes out.
+
+``python confluent_client.py produce|consume SETTINGS TOPIC COUNT``; the settings are those of ``tests/peers/clients.py``'s ``Entry``.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+
+FATAL = (KafkaError._AUTHENTICATION, KafkaError._SSL)
+GIVE_UP_S = 20.0
+failed: list[str] = []
+
+
+def fails(error: KafkaError) -> None:
+    """Whatever reaches the application is printed; what cannot get better ends it: nothing that is raised here would."""
+    failed.append(error.str())
+    print(f"error_cb: {error.name()}: {error.str()}", file=sys.stderr, flush=True)
+    if error.code() in FATAL or "SSL alert" in error.str():
+        os._exit(1)
+
+
+def settings(entry: dict[str, Any]) -> dict[str, Any]:
+    kind = ("SASL_" if entry["mechanism"] else "") + ("SSL" if entry["tls"] else "PLAINTEXT")
+    found: dict[str, Any] = {"bootstrap.servers": f"127.0.0.1:{entry['port']}", "security.protocol": kind, "error_cb": fails, "log_level": 0}
+    if entry["tls"]:
+        found["ssl.ca.location"] = entry["ca"]
+    if entry["certificate"]:
+        found |= {"ssl.certificate.location": entry["certificate"], "ssl.key.location": entry["key"]}
+    if entry["mechanism"] == "OAUTHBEARER":
+        token = entry["token"]
+        return {**found, "sasl.mechanism": "OAUTHBEARER", "oauth_cb": lambda _: (token, time.time() + 3600)}
+    if entry["mechanism"]:
+        found |= {"sasl.mechanism": entry["mechanism"], "sasl.username": entry["user"], "sasl.password": entry["password"]}
+    return found
+
+
+def produce(entry: dict[str, Any], topic: str) -> None:
+    def delivered(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            failed.append(error.str())
+            print(f"delivery: {error}", file=sys.stderr, flush=True)
+
+    producer = Producer({**settings(entry), "enable.idempotence": True, "linger.ms": 0, "message.timeout.ms": int(GIVE_UP_S * 1000)})
+    for line in sys.stdin:
+        producer.produce(topic, line.rstrip("\n").encode(), partition=0, on_delivery=delivered)
+        producer.poll(0)
+    if producer.flush(GIVE_UP_S + 5):
+        raise SystemExit("not everything was sent")
+
+
+def consume(entry: dict[str, Any], topic: str, count: int) -> None:
+    consumer = Consumer({**settings(entry), "group.id": topic, "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    got, last = 0, time.monotonic()
+    while got < count:
+        message = consumer.poll(0.5)
+        if message is None:
+            if time.monotonic() - last > GIVE_UP_S:
+                raise SystemExit(f"nothing came for {GIVE_UP_S:g} s")
+            continue
+        if message.error() is not None:
+            raise SystemExit(f"message: {message.error()}")
+        last = time.monotonic()
+        value = message.value()
+        assert value is not None
+        print(value.decode(), flush=True)
+        got += 1
+    consumer.close()
+
+
+if __name__ == "__main__":
+    entry = json.loads(Path(sys.argv[2]).read_text())
+    if sys.argv[1] == "produce":
+        produce(entry, sys.argv[3])
+    else:
+        consume(entry, sys.argv[3], int(sys.argv[4]))
+    sys.exit(1 if failed else 0)

@@ -1,0 +1,187 @@
+"""A client that proves who it is, before an upstream that asks who we are: it is told that it may come in once the upstream has let us in for it."""
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from proxy.auth.server import CANNOT_TELL, NOT_ADMITTED, SaslServerAuthenticators, SaslServerSettings
+from proxy.cause import Cause
+from proxy.config.upstream_sasl import UpstreamIdentity, UpstreamSasl
+from proxy.relay import ending
+from proxy.relay.login import FIRST_NS
+from proxy.server.upstream_logins import UpstreamLogins
+from tests.fakes.sasl_broker import SaslBroker
+from tests.fakes.sasl_frames import handshake, handshake_answer, plain_token, token, token_answer
+from tests.fakes.world import World, frame
+from tests.proxy.auth.conftest import Desk
+from tests.proxy.relay.test_login import GATE, SECRET, Secrets, address, ask
+
+DELAY_MS = 100
+TOLD = frame(token_answer())
+REFUSED = frame(token_answer(error=58, message=NOT_ADMITTED))
+UNKNOWN = frame(token_answer(error=-1, message=CANNOT_TELL))
+
+
+class Rig:
+    """A listener that asks clients who they are, ``user`` among them, and its upstream, which asks us.
+
+    Attributes:
+        source: of our passwords, which answers when it is told to.
+        counts: what became of the clients' logins.
+    """
+
+    def __init__(self, endpoints: list[Any], principals: tuple[str, ...] = ("user",)) -> None:
+        self.source = Secrets(**{"u/0": SECRET})
+        self.source.late = True
+        self.counts: list[tuple[str, str]] = []
+        identity = UpstreamIdentity(principals=principals, mechanism="PLAIN", user=GATE, password_file="/p")
+        factory = SaslServerAuthenticators(SaslServerSettings(("PLAIN",)), Desk(), count=lambda *ended: self.counts.append(ended))
+        self.logins = UpstreamLogins("u", UpstreamSasl(identities=(identity,)), self.source)
+        self.world = World("kafka", endpoints=endpoints, authenticators=factory, refusal_ms=DELAY_MS, logins=self.logins)
+
+    def prove(self) -> tuple[socket.socket, Any]:
+        """A client that has said all it has to, and waits."""
+        client, pair = self.world.client()
+        client.sendall(frame(handshake("PLAIN")))
+        answer = frame(handshake_answer("PLAIN"))
+        assert self.world.read(client, len(answer)) == answer
+        client.sendall(frame(token(plain_token())))
+        return client, pair
+
+    def is_told(self, client: socket.socket) -> bool:
+        """Whether there is something to read for the client."""
+        self.world.poll()
+        client.setblocking(False)
+        try:
+            return len(client.recv(1, socket.MSG_PEEK)) > 0
+        except BlockingIOError:
+            return False
+
+    def refused(self, client: socket.socket) -> tuple[bytes, tuple[str, str, str, str]]:
+        """All that a client is told, and what its row says."""
+        world, count = self.world, len(self.world.rows)
+        world.poll()
+        assert not self.is_told(client), "guessing is slow"
+        world.clock.ns += DELAY_MS * 1_000_000
+        said = world.ended(client)
+        client.close()
+        world.until(lambda: len(world.rows) > count)
+        row = world.rows[-1]
+        return said, (row["cause"], row["side"], row["principal"], row["detail"])
+
+
+@pytest.fixture
+def broker() -> Iterator[SaslBroker]:
+    with contextlib.closing(SaslBroker({GATE: SECRET})) as made:
+        yield made
+
+
+@pytest.fixture
+def rigs() -> Iterator[list[Rig]]:
+    made: list[Rig] = []
+    yield made
+    for rig in made:
+        assert rig.source.open == [], "nobody waits for a password"
+        rig.world.close()
+
+
+@pytest.fixture
+def rig(rigs: list[Rig], broker: SaslBroker) -> Rig:
+    rigs.append(Rig([address(broker)]))
+    return rigs[-1]
+
+
+def test_it_is_told_when_the_upstream_has_let_us_in_and_not_before(rig: Rig, broker: SaslBroker) -> None:
+    client, pair = rig.prove()
+    rig.world.until(lambda: rig.source.open)
+    assert not rig.is_told(client)
+    assert (pair.state.value, broker.asked(), rig.counts) == ("handshaking", [18, 17], [])
+    rig.source.settle()
+    assert rig.world.read(client, len(TOLD)) == TOLD
+    rig.world.until(lambda: pair.state.value == "open")
+    assert (pair.client.channel.principal, rig.counts, broker.logins) == ("user", [("PLAIN", "")], [GATE])
+    for number in range(3):
+        assert ask(rig.world, client, correlation=number) == (number, GATE)
+    client.close()
+    rig.world.until(lambda: rig.world.rows)
+    assert (rig.world.row["cause"], rig.world.row["frames"]) == ("peer_closed", {"request": 3, "response": 3})
+
+
+def test_a_refusal_of_the_upstreams_is_told_as_one_of_ours_and_so_is_the_back_off(rig: Rig, broker: SaslBroker) -> None:
+    rig.source.texts["u/0"] = "wrong"
+    rig.source.late = False
+    client, _ = rig.prove()
+    rig.world.until(lambda: broker.refused)
+    said, row = rig.refused(client)
+    assert said == REFUSED
+    assert row == ("auth_failed", "upstream", "user", f"127.0.0.1:{broker.port}: PLAIN as gate: {broker.words}")
+    said, row = rig.refused(rig.prove()[0])
+    assert said == REFUSED
+    assert row[:3] == ("auth_failed", "upstream", "user")
+    assert "not tried again" in row[3]
+    assert (broker.refused, rig.counts) == (1, [("PLAIN", "denied")] * 2)
+    rig.source.texts["u/0"] = SECRET
+    rig.world.clock.ns += FIRST_NS
+    client, _ = rig.prove()
+    assert rig.world.read(client, len(TOLD)) == TOLD
+
+
+def test_whom_no_identity_is_for_is_told_so_and_the_upstream_hears_nothing(rigs: list[Rig], broker: SaslBroker) -> None:
+    rigs.append(Rig([address(broker)], principals=("somebody",)))
+    said, row = rigs[0].refused(rigs[0].prove()[0])
+    assert (said, row) == (REFUSED, ("auth_failed", "upstream", "user", "no identity of u is for the principal user"))
+    assert (broker.requests, rigs[0].counts) == ([], [("PLAIN", "denied")])
+
+
+def test_our_own_fault_is_not_the_clients_it_may_try_again(rig: Rig) -> None:
+    del rig.source.texts["u/0"]
+    rig.source.late = False
+    client, pair = rig.prove()
+    rig.world.until(lambda: pair.refusal is not None)
+    said, row = rig.refused(client)
+    assert (said, row[:3]) == (UNKNOWN, ("auth_failed", "internal", "user"))
+    assert "the file cannot be read" in row[3]
+    assert rig.counts == [("PLAIN", "unavailable")]
+
+
+def test_an_upstream_that_is_not_there_ends_the_client_as_ever(rigs: list[Rig], refusing: tuple[str, int]) -> None:
+    rigs.append(Rig([refusing]))
+    world = rigs[0].world
+    client, _ = rigs[0].prove()
+    assert world.ended(client) == b"", "it proved who it is; that nobody is there is no refusal"
+    client.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["side"]) == ("upstream_refused", "upstream")
+
+
+def test_the_next_endpoint_is_tried_meanwhile(rigs: list[Rig], broker: SaslBroker, refusing: tuple[str, int]) -> None:
+    rigs.append(Rig([refusing, address(broker)]))
+    rigs[0].source.late = False
+    client, _ = rigs[0].prove()
+    assert rigs[0].world.read(client, len(TOLD)) == TOLD
+    assert ask(rigs[0].world, client, correlation=1) == (1, GATE)
+
+
+@pytest.mark.parametrize("way", ["client", "admin", "drain", "reset"])
+def test_who_goes_before_that_leaves_nothing_behind(rig: Rig, way: str) -> None:
+    world = rig.world
+    client, pair = rig.prove()
+    world.until(lambda: rig.source.open)
+    if way == "drain":
+        world.drain.start(FIRST_NS)
+    elif way == "admin":
+        ending.abort(pair, Cause.ADMIN, "", "internal")
+    elif way == "reset":
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    if way in ("client", "reset"):
+        client.close()
+    world.until(lambda: world.rows)
+    causes = {"client": "peer_closed", "admin": "admin", "drain": "drained", "reset": "peer_reset"}
+    assert (world.row["cause"], world.row["state"]) == (causes[way], "handshaking")
+    login = rig.logins.choose("user")
+    assert login is not None
+    assert (login.tried, login.backoff_ns) == (False, 0)
+    assert not world.relay.pairs.open
