@@ -45,8 +45,8 @@ def _check_where(path: pathlib.Path | None, listener: str | None, reason: str = 
 def users() -> None:
     """Who may come in with a password: a file with salted entries for SCRAM-SHA-256 and SCRAM-SHA-512, which PLAIN is checked against, too.
 
-    No clear password is stored, or sent anywhere. The file is replaced as a whole; its mode is 0600. With --listener a running framegate changes
-    its own file, and what is new is in force when the command returns.
+    No clear password is stored, or sent anywhere. The file is replaced as a whole; a new one has the mode 0600. With --listener a running
+    framegate changes its own file, and what is new is in force when the command returns.
     """
 
 
