@@ -24,6 +24,7 @@
 #define FETCH 0x00010004 /* a request and its version */
 #define NONE 0
 #define AUTHENTICATION_FAILED 58
+#define UNKNOWN_SERVER_ERROR -1 /* nobody could check it: the line is full */
 
 enum state { FREE, CONNECTING, ASKING, FIRST, FINAL, EXCHANGING, ENDING };
 enum outcome { THROUGH, REFUSED, CLOSED, OUTCOMES };
@@ -205,7 +206,7 @@ static void say_frame(struct slot *s) {
 /* What an answer to SaslAuthenticate carries; NULL when the login is refused. */
 static const char *token_of(struct slot *s, size_t size, size_t *length) {
     int64_t error = take_int(s->frame, 8, 2), words = take_int(s->frame, 10, 2);
-    if (error == AUTHENTICATION_FAILED) return NULL;
+    if (error == AUTHENTICATION_FAILED || error == UNKNOWN_SERVER_ERROR) return NULL;
     if (error != NONE) die("an answer to SaslAuthenticate with error %lld", (long long)error);
     size_t at = 12 + (words > 0 ? (size_t)words : 0);
     *length = (size_t)take_int(s->frame, at, 4);
