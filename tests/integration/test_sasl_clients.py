@@ -37,6 +37,10 @@ USER, PASSWORD = "alice, of =accounts", "canary-7f3a9c-do-not-log"
 ISSUER, AUDIENCE = "https://id.example.com", "kafka"
 
 
+LEFT = {"peer_closed", "peer_reset"}
+"""By itself: who leaves while something for it is unread does so with a reset."""
+
+
 class Issuer:
     """Signs tokens."""
 
@@ -174,7 +178,8 @@ def test_who_proves_who_it_is_is_answered_and_named(rig: Rig, listener: str, mec
     assert set(rig.asked[before:]) <= {kafka_server.METADATA, kafka_server.API_VERSIONS}, "SASL is none of the upstream's"
     del client, found
     closed = rig.wait_since(rows, event="closed", listener=listener)
-    assert (closed["principal"], closed["mechanism"], closed["cause"]) == (USER, mechanism, "peer_closed")
+    assert (closed["principal"], closed["mechanism"]) == (USER, mechanism)
+    assert closed["cause"] in LEFT
 
 
 @pytest.mark.parametrize(
@@ -271,7 +276,7 @@ def test_a_session_that_ends_is_begun_anew_in_the_same_connection(tmp_path: Path
             assert rig.proxy.metric("framegate_authentication_count_total", **labels) >= 4
         accepted = rig.proxy.metric("framegate_connection_accepted_total", framegate_listener=listener)
         assert accepted <= 2 * len(clients), "of librdkafka's, one may be the bootstrap"
-        assert {row["cause"] for row in rig.proxy.rows if row["event"] == "closed"} <= {"peer_closed"}
+        assert {row["cause"] for row in rig.proxy.rows if row["event"] == "closed"} <= LEFT
         assert set(rig.asked) <= {kafka_server.METADATA, kafka_server.API_VERSIONS}
 
 
