@@ -157,6 +157,8 @@ def test_an_upstream_is_asked_with_what_is_in_force_and_not_with_what_lies_in_it
             body = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
             answer = versions_answer(0, ApiRange(3, 0, 12), correlation=int.from_bytes(body[4:8], "big"))
             writer.write(len(answer).to_bytes(4, "big") + answer)
+            await writer.drain()
+            writer.close()
 
         server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=world.server_settings(client_auth="required").context)
         port = server.sockets[0].getsockname()[1]
