@@ -2,7 +2,7 @@
 
     factories           which of all this a listener's or an upstream's settings ask for
     mapping_rules       Kafka's ``ssl.principal.mapping.rules``
-    certificate_names   the names beside its subject that a certificate has; ``der`` reads it
+    certificate_names   the names beside its subject that a certificate has
     certificates        the factory of principals from certificates
     certificate_pins    the keys that an upstream's certificate may have
     admission           which principals may come in

@@ -12,7 +12,7 @@ pipe                     bytes that pass from socket to socket without coming he
 transport                bytes over a socket: plaintext and tls look the same
 tls_bio, tls_record      OpenSSL's two ends, which all connections share; where TLS records end
 tls_context              TLS contexts from files
-distinguished_name       a certificate's subject as text
+distinguished_name       a certificate's subject as text; der: the form that certificates have
 authenticator            the interface: who is the peer, after the handshake; and who needs no more than that
 authentication           a channel while it waits for its authenticator; frame_exchange: the frames of that
 state, mute              the life of a channel, and why it is not read: two tables (``state_table``)
