@@ -50,10 +50,11 @@ class Authority:
         uris: tuple[str, ...] = (),
         lifetime: tuple[datetime.timedelta, datetime.timedelta] = (-YEAR, YEAR),
         key: PrivateKey | None = None,
+        organization: str = "Test",
     ) -> tuple[bytes, bytes]:
-        """A certificate for ``CN=name,O=Test``: as PEM, and its key. ``lifetime``: from now."""
+        """A certificate for ``CN=name,O=organization``: as PEM, and its key. ``lifetime``: from now."""
         key = key or ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Test"), x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization), x509.NameAttribute(NameOID.COMMON_NAME, name)])
         names: list[x509.GeneralName] = [x509.DNSName(host) for host in hosts]
         names += [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
         names += [x509.UniformResourceIdentifier(uri) for uri in uris]
