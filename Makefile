@@ -5,7 +5,7 @@ ARGS ?=
 setup := $(PYTHON) deploy/environment.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install run run-kafka test test-pure peers lint format bench bench-quick bench-pipeline proto clean
+.PHONY: help install run run-kafka test test-pure peers cluster-test lint format bench bench-quick bench-pipeline proto clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -32,6 +32,9 @@ test-pure:  ## the same tests, over the source, interpreted
 
 peers:  ## other people's Kafka clients through framegate to a real broker, by every way in and through; five minutes, and tables
 	@$(setup) test --with java --wish compiler,maven,clients -- $(PYTEST) tests/peers $(ARGS)
+
+cluster-test:  ## the sidecar on a real node: API server, kubelet, containerd, Kafka and Spark in pods; says "not run" where it cannot
+	@$(setup) pure --wish java,maven -- python tests/cluster $(ARGS)
 
 lint:  ## ruff, mypy strict, import contracts
 	@$(setup) pure -- ruff check .

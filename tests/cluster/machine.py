@@ -4,56 +4,54 @@ A command runs in new namespaces of mounts, network and processes: whatever it l
 however the command ended.
 """
 
-import contextlib
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
-__all__ = ["GROUP", "groups", "run_apart"]
+__all__ = ["FOLDER", "groups", "run_apart"]
 
-GROUP: Final = "framegate-cluster"
+FOLDER: Final = "FRAMEGATE_CLUSTER"
+"""The variable that tells the command its folder, whose name is its group's, too: two nodes at once do not meet."""
 SETTINGS: Final = ("kernel.panic", "kernel.panic_on_oops", "vm.overcommit_memory")
 """What the kubelet sets for the whole machine."""
 
 
-def groups() -> Iterator[Path]:
-    """Our group in each hierarchy of control groups: the one of version 2, or each controller's of version 1."""
+def groups(name: str) -> Iterator[Path]:
+    """A group in each hierarchy of control groups: the one of version 2, or each controller's of version 1."""
     root = Path("/sys/fs/cgroup")
     if (root / "cgroup.controllers").exists():
-        yield root / GROUP
+        yield root / name
     else:
-        yield from (folder / GROUP for folder in root.iterdir() if folder.is_dir() and not folder.is_symlink())
+        yield from (folder / name for folder in root.iterdir() if folder.is_dir() and not folder.is_symlink())
 
 
-def run_apart(command: Sequence[str], environment: Mapping[str, str]) -> int:
+def run_apart(command: Sequence[str], environment: Mapping[str, str], folder: Path) -> int:
     """Run a command in namespaces of its own, and put the machine back as it was.
 
-    SIGINT reaches the command from the terminal; SIGTERM ends it, too.
+    Args:
+        command: what to run.
+        environment: its variables; the folder's is added.
+        folder: for all that it writes.
 
     Returns:
         Its exit code; 128 and the number when a signal ended it.
     """
     saved = {name: _setting(name).read_text() for name in SETTINGS}
     apart = ["unshare", "--mount", "--net", "--pid", "--fork", "--mount-proc", "--kill-child"]
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command's to answer
+    before = signal.signal(signal.SIGINT, lambda *_: None)  # the command has it, too, and answers
     try:
-        process = subprocess.Popen([*apart, *command], env=dict(environment), preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None)
-
-        def end(_number: int, _frame: FrameType | None) -> None:
-            process.terminate()
-
-        signal.signal(signal.SIGTERM, end)
+        process = subprocess.Popen([*apart, *command], env={**environment, FOLDER: str(folder)})
+        signal.signal(signal.SIGTERM, lambda *_: process.kill())
         code = process.wait()
     finally:
         signal.signal(signal.SIGINT, before)
         for name, value in saved.items():
             _setting(name).write_text(value)
-        for group in groups():
+        for group in groups(folder.name):
             _remove(group)
     return code if code >= 0 else 128 - code
 
@@ -63,15 +61,12 @@ def _setting(name: str) -> Path:
 
 
 def _remove(group: Path) -> None:
+    deadline = time.monotonic() + 5.0
     for folder, _, _ in os.walk(group, topdown=False):
-        deadline = time.monotonic() + 5.0
         while time.monotonic() < deadline:
-            with contextlib.suppress(FileNotFoundError):
-                try:
-                    os.rmdir(folder)
-                except FileNotFoundError:
-                    raise
-                except OSError:  # its last processes are ending
-                    time.sleep(0.1)
-                    continue
-            break
+            try:
+                os.rmdir(folder)
+            except OSError:  # its last processes are ending
+                time.sleep(0.1)
+            else:
+                break

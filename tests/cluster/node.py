@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.cluster.components import binaries
-from tests.cluster.machine import GROUP, groups
+from tests.cluster.machine import groups
 from tests.fakes.certificates import Authority
 
 __all__ = ["ApiServer", "Failed", "Node", "wait_until"]
@@ -168,7 +168,15 @@ class ApiServer:
 
 
 class Node(ApiServer):
-    """The API server, and a node that runs pods."""
+    """The API server, and a node that runs pods.
+
+    Args:
+        folder: for data, certificates and logs; the name of the folder around it is that of the group of all processes of pods.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._group = folder.parent.name
 
     def start(self) -> None:
         _run(["ip", "link", "set", "lo", "up"])
@@ -176,7 +184,8 @@ class Node(ApiServer):
         _run(["ip", "address", "add", f"{NODE_ADDRESS}/32", "dev", NODE])
         _run(["ip", "link", "set", NODE, "up"])
         _run(["ip", "route", "add", "default", "dev", NODE])  # kube-proxy asks for the address of the default route
-        for group in groups():
+        _run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", "/run"])  # what runtimes keep there ends with this namespace
+        for group in groups(self._group):
             group.mkdir(exist_ok=True)
         super().start()
         self._containerd()
@@ -253,7 +262,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
             "authorization": {"mode": "AlwaysAllow"},
             "containerRuntimeEndpoint": f"unix://{path / 'containerd.sock'}",
             "cgroupDriver": "cgroupfs",
-            "cgroupRoot": f"/{GROUP}",
+            "cgroupRoot": f"/{self._group}",
             "failCgroupV1": False,
             "oomScoreAdj": 0,
             "makeIPTablesUtilChains": False,

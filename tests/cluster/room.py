@@ -1,0 +1,162 @@
+"""A namespace of the cluster in which one test works: what is in it, and how it is asked, awaited and removed."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.components import binaries
+from tests.cluster.node import Failed, Node, wait_until
+
+__all__ = ["Room"]
+
+
+class Room:
+    """One namespace.
+
+    Args:
+        node: of the cluster.
+        name: of the namespace.
+        folder: for files of the test.
+    """
+
+    def __init__(self, node: Node, name: str, folder: Path) -> None:
+        self.node = node
+        self.name = name
+        self.folder = folder
+        self._volumes: list[str] = []
+
+    def create(self) -> None:
+        """Make it: whatever does not meet the restricted standard is refused in it."""
+        self.folder.mkdir(parents=True)
+        labels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
+        self.node.kubectl(
+            "apply", "-f", "-", given=json.dumps({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.name, "labels": labels}})
+        )
+        wait_until(lambda: self.kubectl("get", "serviceaccount", "default", check=False), f"the service account of {self.name}")
+
+    def remove(self) -> None:
+        """Remove it, wait until its pods have gone, and remove its volumes."""
+        self.node.kubectl("delete", "namespace", self.name, "--wait=false", check=False)
+        wait_until(lambda: not self.node.kubectl("get", "namespace", self.name, "--ignore-not-found", check=False), f"the end of {self.name}", 120.0)
+        for volume in self._volumes:
+            self.node.kubectl("delete", "persistentvolume", volume, check=False)
+
+    def kubectl(self, *words: str, given: str | None = None, timeout_s: float = 60.0, check: bool = True) -> str:
+        """``kubectl`` in this namespace: its standard output."""
+        return self.node.kubectl("--namespace", self.name, *words, given=given, timeout_s=timeout_s, check=check)
+
+    def get(self, *words: str) -> Any:
+        """What ``kubectl get … -o json`` says of this namespace."""
+        return self.node.get("--namespace", self.name, *words)
+
+    def apply(self, *documents: dict[str, Any]) -> str:
+        """Apply documents; a warning of pod security is a failure, too."""
+        return self.apply_text("\n---\n".join(json.dumps(document) for document in documents))
+
+    def apply_text(self, text: str, *words: str) -> str:
+        """Apply YAML, with strict validation."""
+        done = self.command("kubectl", "--namespace", self.name, "apply", "--validate=strict", "-f", "-", *words, given=text)
+        if "would violate" in done.stderr:
+            raise Failed(done.stderr)
+        if done.returncode:
+            raise Failed(f"kubectl apply: {done.stderr}")
+        return done.stdout
+
+    def command(self, *words: str, given: str | None = None, timeout_s: float = 120.0) -> "subprocess.CompletedProcess[str]":
+        """A program as a user of the cluster runs it: kubectl and kustomize are on its path, and know the cluster."""
+        environment = dict(os.environ, KUBECONFIG=str(self.node.config), PATH=os.pathsep.join((str(binaries()), os.environ["PATH"])))
+        return subprocess.run(words, input=given, capture_output=True, text=True, timeout=timeout_s, check=False, env=environment, cwd=self.folder)
+
+    def secret(self, name: str, **files: bytes) -> None:
+        """Make or replace a secret: its keys are the files' names with ``_`` for a dot."""
+        import base64
+
+        data = {key.replace("_", "."): base64.b64encode(content).decode() for key, content in files.items()}
+        self.apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": data})
+
+    def claim(self, name: str, size: str = "2Gi", owner: int = 10001) -> Path:
+        """A claim with a volume of its own, a folder of this machine.
+
+        Returns:
+            The folder.
+        """
+        folder = self.folder / f"volume-{name}"
+        folder.mkdir()
+        os.chown(folder, owner, owner)
+        full = f"{self.name}-{name}"
+        volume = {"capacity": {"storage": size}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": str(folder)}, "storageClassName": "here",
+                  "claimRef": {"namespace": self.name, "name": name}}  # fmt: skip
+        self.node.kubectl(
+            "apply", "-f", "-", given=json.dumps({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": full}, "spec": volume})
+        )
+        self._volumes.append(full)
+        claim = {"accessModes": ["ReadWriteOnce"], "storageClassName": "here", "resources": {"requests": {"storage": size}}, "volumeName": full}
+        self.apply({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": claim})
+        return folder
+
+    def pod(self, label: str) -> str:
+        """The name of the newest pod with a label that is not ending, as ``app=kafka``; empty when there is none."""
+        pods = [pod for pod in self.get("pods", "-l", label)["items"] if "deletionTimestamp" not in pod["metadata"]]
+        return max(pods, key=lambda pod: pod["metadata"]["creationTimestamp"])["metadata"]["name"] if pods else ""
+
+    def wait_ready(self, label: str, timeout_s: float = 90.0) -> str:
+        """Wait until the newest pod with a label is ready; its name."""
+
+        def ready() -> str:
+            name = self.pod(label)
+            if not name:
+                return ""
+            conditions = self.get("pod", name)["status"].get("conditions", [])
+            return name if any(item["type"] == "Ready" and item["status"] == "True" for item in conditions) else ""
+
+        try:
+            return str(wait_until(ready, f"a ready pod of {label}", timeout_s, 0.2))
+        except Failed as error:
+            raise Failed(f"{error}\n{self.story()}") from error
+
+    def wait_job(self, name: str, timeout_s: float = 300.0) -> str:
+        """Wait until a Job has completed; the log of its container ``main``."""
+
+        def ended() -> str:
+            conditions = self.get("job", name)["status"].get("conditions", [])
+            return next((item["type"] for item in conditions if item["status"] == "True" and item["type"] in ("Complete", "Failed")), "")
+
+        end = wait_until(ended, f"the end of the job {name}", timeout_s, 0.3)
+        log = self.kubectl("logs", f"job/{name}", "-c", "main", check=False)
+        if end != "Complete":
+            raise Failed(f"the job {name} failed:\n{log}\n{self.story()}")
+        return log
+
+    def rows(self, pod: str, *, previous: bool = False, container: str = "framegate") -> list[dict[str, Any]]:
+        """framegate's rows of a pod."""
+        log = self.kubectl("logs", pod, "-c", container, *(["--previous"] if previous else []), check=False)
+        return [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+
+    def framegate(self, pod: str, *words: str, check: bool = True) -> str:
+        """framegate's command line within the sidecar of a pod."""
+        return self.kubectl("exec", pod, "-c", "framegate", "--", "/opt/framegate/bin/framegate", *words, check=check)
+
+    def address(self, pod: str) -> str:
+        """A pod's address."""
+        return str(self.get("pod", pod)["status"]["podIP"])
+
+    def sidecar(self, pod: str) -> dict[str, Any]:
+        """The status of framegate's container in a pod."""
+        statuses = self.get("pod", pod)["status"].get("initContainerStatuses", [])
+        (status,) = [item for item in statuses if item["name"] == "framegate"]
+        return dict(status)
+
+    def story(self) -> str:
+        """What happened here: pods, events and last rows, for whoever reads a failure."""
+        parts = [
+            self.kubectl("get", "pods", "-o", "wide", check=False),
+            self.kubectl("get", "events", "--sort-by=.lastTimestamp", check=False)[-4000:],
+        ]
+        for pod in self.get("pods")["items"]:
+            name = pod["metadata"]["name"]
+            for container in [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]:
+                said = self.kubectl("logs", name, "-c", container["name"], "--tail=15", check=False)
+                parts.append(f"--- {name}/{container['name']}\n{said}")
+        return "\n".join(parts)
