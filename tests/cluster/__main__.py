@@ -1,4 +1,6 @@
-"""``make cluster-test``: the sidecar on a real node. Builds what a node needs, makes the images, and runs this folder's tests in namespaces of their own.
+"""``make cluster-test``: the sidecar on a real node.
+
+Builds what a node needs, makes the images, and runs this folder's tests in namespaces of their own.
 
 What cannot be had here is said (``not run: …``), and the end is 0 then: a machine without root or Go has not failed.
 """

@@ -1,7 +1,7 @@
 """What of this machine a node uses: namespaces of its own, a group of processes in each hierarchy, and some of the kernel's settings.
 
-A command runs in new namespaces of mounts, network and processes: whatever it leaves behind ends with it. What belongs to no namespace is put back here,
-however the command ended.
+A command runs in new namespaces of mounts, network and processes: whatever it leaves behind ends with it. What belongs to no namespace is put back
+here, however the command ended.
 """
 
 import os

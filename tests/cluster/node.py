@@ -18,7 +18,7 @@ from tests.cluster.components import binaries
 from tests.cluster.machine import groups
 from tests.fakes.certificates import Authority
 
-__all__ = ["ApiServer", "Failed", "Node", "wait_until"]
+__all__ = ["ApiServer", "ClusterError", "Node", "wait_until"]
 
 NODE: Final = "node0"
 NODE_ADDRESS: Final = "10.78.0.1"
@@ -30,7 +30,7 @@ _START_S: Final = 60.0
 _END_S: Final = 20.0
 
 
-class Failed(Exception):
+class ClusterError(Exception):
     """A command or a server failed; the message has its words."""
 
 
@@ -38,12 +38,12 @@ def wait_until(ready: Callable[[], Any], what: str, timeout_s: float = _START_S,
     """Ask until the answer is true, and return it.
 
     Raises:
-        Failed: it never was, within the time.
+        ClusterError: it never was, within the time.
     """
     deadline = time.monotonic() + timeout_s
     while not (answer := ready()):
         if time.monotonic() > deadline:
-            raise Failed(f"{what}: not within {timeout_s:g} s")
+            raise ClusterError(f"{what}: not within {timeout_s:g} s")
         time.sleep(every_s)
     return answer
 
@@ -53,9 +53,9 @@ def _run(words: Sequence[str], *, given: str | None = None, timeout_s: float = _
     try:
         done = subprocess.run(list(words), input=given, capture_output=True, text=True, timeout=timeout_s, check=False, cwd=cwd)
     except subprocess.TimeoutExpired as error:
-        raise Failed(f"{' '.join(words)[:200]}: not done within {timeout_s:g} s") from error
+        raise ClusterError(f"{' '.join(words)[:200]}: not done within {timeout_s:g} s") from error
     if check and done.returncode:
-        raise Failed(f"{' '.join(words)[:200]}: exit {done.returncode}: {(done.stderr or done.stdout).strip()[-2000:]}")
+        raise ClusterError(f"{' '.join(words)[:200]}: exit {done.returncode}: {(done.stderr or done.stdout).strip()[-2000:]}")
     return done.stdout
 
 
@@ -79,7 +79,7 @@ class ApiServer:
         self.config = folder / "admin.conf"
 
     def start(self) -> None:
-        """Start everything and wait until it answers. Raises Failed."""
+        """Start everything and wait until it answers. Raises ClusterError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._certificates()
         self.server("etcd", "etcd", "--data-dir", str(self.folder / "etcd"), "--listen-client-urls", _ETCD, "--advertise-client-urls", _ETCD,
@@ -297,7 +297,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
         return said == "True"
 
     def stop(self) -> None:
-        with contextlib.suppress(Failed):
+        with contextlib.suppress(ClusterError):
             self.kubectl("delete", "namespace", "--all", "--wait=false", check=False)
             wait_until(lambda: not self.ctr("tasks", "list", "--quiet", check=False).split(), "the end of all containers", 60.0)
         super().stop()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.components import binaries
-from tests.cluster.node import Failed, Node, wait_until
+from tests.cluster.node import ClusterError, Node, wait_until
 
 __all__ = ["Room"]
 
@@ -59,9 +59,9 @@ class Room:
         """Apply YAML, with strict validation."""
         done = self.command("kubectl", "--namespace", self.name, "apply", "--validate=strict", "-f", "-", *words, given=text)
         if "would violate" in done.stderr:
-            raise Failed(done.stderr)
+            raise ClusterError(done.stderr)
         if done.returncode:
-            raise Failed(f"kubectl apply: {done.stderr}")
+            raise ClusterError(f"kubectl apply: {done.stderr}")
         return done.stdout
 
     def command(self, *words: str, given: str | None = None, timeout_s: float = 120.0) -> "subprocess.CompletedProcess[str]":
@@ -113,8 +113,8 @@ class Room:
 
         try:
             return str(wait_until(ready, f"a ready pod of {label}", timeout_s, 0.2))
-        except Failed as error:
-            raise Failed(f"{error}\n{self.story()}") from error
+        except ClusterError as error:
+            raise ClusterError(f"{error}\n{self.story()}") from error
 
     def wait_job(self, name: str, timeout_s: float = 300.0) -> str:
         """Wait until a Job has completed; the log of its container ``main``."""
@@ -126,7 +126,7 @@ class Room:
         end = wait_until(ended, f"the end of the job {name}", timeout_s, 0.3)
         log = self.kubectl("logs", f"job/{name}", "-c", "main", check=False)
         if end != "Complete":
-            raise Failed(f"the job {name} failed:\n{log}\n{self.story()}")
+            raise ClusterError(f"the job {name} failed:\n{log}\n{self.story()}")
         return log
 
     def rows(self, pod: str, *, previous: bool = False, container: str = "framegate") -> list[dict[str, Any]]:

@@ -1,12 +1,13 @@
 """A Kafka client in a pod, which says in one line of JSON at its end what became of its records.
 
-``client.py produce``: idempotent, ``acks=all``; record n of a run goes to partition n mod 3 and holds the run, n and padding. It ends after --count records,
-or at SIGTERM, and then delivers what it has. ``client.py consume``: reads a topic from its beginning until --count records came, or to its end.
+``client.py produce``: idempotent, ``acks=all``; record n of a run goes to partition n mod 3 and holds the run, n and padding. It ends after so many
+records, or at SIGTERM, and then delivers what it has. ``client.py consume``: reads a topic from its beginning to its end, or so many records.
 """
 
 import argparse
 import collections
 import json
+import os
 import signal
 import sys
 import time
@@ -23,11 +24,12 @@ def options() -> argparse.Namespace:
     parser.add_argument("--servers", required=True)
     parser.add_argument("--ca", help="TLS, with this authority")
     parser.add_argument("--topic", default="records")
-    parser.add_argument("--run", default="run")
+    parser.add_argument("--run", default=os.environ.get("POD_NAME", "run"))
     parser.add_argument("--count", type=int, default=0, help="0: until SIGTERM, or the topic's end")
     parser.add_argument("--rate", type=float, default=0.0, help="records a second; 0: as fast as can be")
     parser.add_argument("--size", type=int, default=100, help="bytes of a record")
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds")
+    parser.add_argument("--report", help="a folder that gets the line, too, in a file named after the run")
     return parser.parse_args()
 
 
@@ -46,23 +48,25 @@ def note(name: str) -> None:
     NOTED[name] += 1
 
 
-def produce(asked: argparse.Namespace) -> dict[str, object]:
-    ended = False
-    failed: collections.Counter[str] = collections.Counter()
-    acknowledged = 0
+class Tally:
+    """What became of a producer's records."""
 
-    def end(*_: object) -> None:
-        nonlocal ended
-        ended = True
+    def __init__(self) -> None:
+        self.ended = False
+        self.acknowledged = 0
+        self.failed: collections.Counter[str] = collections.Counter()
 
-    def delivered(error: KafkaError | None, _message: object) -> None:
-        nonlocal acknowledged
+    def end(self, *_: object) -> None:
+        self.ended = True
+
+    def delivered(self, error: KafkaError | None, _message: object) -> None:
         if error is None:
-            acknowledged += 1
+            self.acknowledged += 1
         else:
-            failed[error.name()] += 1
+            self.failed[error.name()] += 1
 
-    signal.signal(signal.SIGTERM, end)
+
+def make_topic(asked: argparse.Namespace) -> None:
     admin = AdminClient(settings(asked))
     for future in admin.create_topics([NewTopic(asked.topic, PARTITIONS, 1)], operation_timeout=30.0).values():
         try:
@@ -70,26 +74,29 @@ def produce(asked: argparse.Namespace) -> dict[str, object]:
         except Exception as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
-    producer = Producer(
-        {**settings(asked), "acks": "all", "enable.idempotence": True, "linger.ms": 5, "delivery.timeout.ms": int(asked.timeout * 1000)}
-    )
+
+
+def produce(asked: argparse.Namespace) -> dict[str, object]:
+    tally = Tally()
+    signal.signal(signal.SIGTERM, tally.end)
+    make_topic(asked)
+    delivery = {"acks": "all", "enable.idempotence": True, "linger.ms": 5, "delivery.timeout.ms": int(asked.timeout * 1000)}
+    producer = Producer({**settings(asked), **delivery})
     padding = "." * asked.size
     sent, started = 0, time.monotonic()
     print("producing", file=sys.stderr, flush=True)
-    while not ended and (not asked.count or sent < asked.count):
+    while not tally.ended and (not asked.count or sent < asked.count):
+        value = f"{asked.run} {sent} {padding}"[: asked.size]
         try:
-            value = f"{asked.run} {sent} {padding}"[: asked.size]
-            producer.produce(asked.topic, value, partition=sent % PARTITIONS, on_delivery=delivered)
+            producer.produce(asked.topic, value, partition=sent % PARTITIONS, on_delivery=tally.delivered)
             sent += 1
         except BufferError:
             producer.poll(0.05)
-        producer.poll(0.0)
-        if asked.rate:
-            ahead = started + sent / asked.rate - time.monotonic()
-            if ahead > 0:
-                producer.poll(ahead)
+        ahead = started + sent / asked.rate - time.monotonic() if asked.rate else 0.0
+        producer.poll(max(0.0, ahead))
     left = producer.flush(asked.timeout)
-    return {"run": asked.run, "sent": sent, "acknowledged": acknowledged, "failed": dict(failed), "left": left, "noted": dict(NOTED)}
+    said = {"sent": sent, "acknowledged": tally.acknowledged, "failed": dict(tally.failed), "left": left, "noted": dict(NOTED)}
+    return {"run": asked.run, **said}
 
 
 def consume(asked: argparse.Namespace) -> dict[str, object]:
@@ -126,6 +133,9 @@ def main() -> int:
     asked = options()
     said = produce(asked) if asked.verb == "produce" else consume(asked)
     print(json.dumps(said), flush=True)
+    if asked.report:
+        with open(os.path.join(asked.report, f"{asked.run}.json"), "w") as file:
+            json.dump(said, file)
     return 0
 
 

@@ -1,0 +1,152 @@
+"""What stands in the pods of the tests: a Kafka broker that listens within its pod only, and its clients. framegate is added to them by others."""
+
+import json
+from typing import Any, Final
+
+from tests.cluster.images import KAFKA
+
+__all__ = [
+    "CONFIGURATION",
+    "OUTBOUND",
+    "broker",
+    "client_job",
+    "client_pod",
+    "document",
+    "last_line",
+    "restricted_container",
+    "restricted_pod",
+    "service",
+]
+
+_ANSWERS: Final = "import socket; socket.create_connection(('127.0.0.1', 9092), 1).close()"
+CONFIGURATION: Final = """\
+node: kafka
+admin: {address: "unix:/run/framegate/admin.sock"}
+health: {address: "0.0.0.0:9901", http_address: "0.0.0.0:9902"}
+processors: 0
+memory_pool: {size: 0}
+listeners:
+  - name: kafka
+    address: 0.0.0.0:9093
+    protocol: kafka
+    max_receive_size: 16MiB
+    tls: {certificate: /var/run/framegate/tls/tls.crt, key: /var/run/framegate/tls/tls.key}
+    upstream: broker
+upstreams:
+  - {name: broker, endpoints: ["127.0.0.1:9092"]}
+tap:
+  directory: /var/lib/framegate/tap
+  budget: 1GiB
+  rules: [{name: all, capture: full}]
+telemetry: {prometheus: {address: "0.0.0.0:9464"}}
+drain: {timeout: 20s}
+rotation: {poll: 250ms}
+"""
+"""In front of the broker: TLS ends here, and everything is recorded."""
+OUTBOUND: Final = """\
+node: client
+admin: {address: "unix:/run/framegate/admin.sock"}
+health: {address: "0.0.0.0:9901", http_address: "0.0.0.0:9902"}
+processors: 1
+memory_pool: {size: 0}
+listeners:
+  - name: broker
+    address: 127.0.0.1:9093
+    protocol: kafka
+    max_receive_size: 16MiB
+    upstream: broker
+upstreams:
+  - name: broker
+    endpoints: ["kafka.NAMESPACE.svc.cluster.local:9093"]
+    tls: {ca: /var/run/framegate/tls/ca.crt, server_name: kafka}
+drain: {timeout: 20s}
+"""
+"""Behind a client: it speaks to its own pod in the clear, and framegate speaks TLS to the broker's framegate."""
+
+
+def document(kind: str, name: str, spec: dict[str, Any], version: str = "v1", labels: dict[str, str] | None = None) -> dict[str, Any]:
+    """One object."""
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name, "labels": labels or {"app": name}}, "spec": spec}
+
+
+def restricted_pod() -> dict[str, Any]:
+    """A pod's security context under the restricted standard."""
+    return {"runAsNonRoot": True, "runAsUser": 10001, "fsGroup": 10001, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def restricted_container() -> dict[str, Any]:
+    """A container's."""
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": True}
+
+
+def _container(*words: str, environment: dict[str, str] | None = None, **more: Any) -> dict[str, Any]:
+    variables: list[dict[str, Any]] = [{"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]
+    variables += [{"name": name, "value": value} for name, value in (environment or {}).items()]
+    return {
+        "name": "main",
+        "image": KAFKA,
+        "imagePullPolicy": "Never",
+        "args": list(words),
+        "env": variables,
+        "securityContext": restricted_container(),
+        **more,
+    }
+
+
+def broker(advertised: str, claim: str | None = None, **more: Any) -> dict[str, Any]:
+    """A StatefulSet of one broker, which listens at 127.0.0.1:9092 and tells clients another address.
+
+    Args:
+        advertised: host and port that clients are told.
+        claim: of its data; without, they end with the pod.
+        more: of the pod.
+    """
+    container = _container(
+        "/kafka/broker.py",
+        environment={"ADVERTISED": advertised, "DATA": "/data"},
+        volumeMounts=[{"name": "data", "mountPath": "/data"}],
+        resources={"requests": {"cpu": "200m", "memory": "400Mi"}},
+        readinessProbe={"exec": {"command": ["/opt/framegate/bin/python", "-c", _ANSWERS]}, "periodSeconds": 1},
+    )
+    volume = {"name": "data", **({"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}})}
+    pod = {"securityContext": restricted_pod(), "containers": [container], "volumes": [volume], **more}
+    template = {"metadata": {"labels": {"app": "kafka"}}, "spec": pod}
+    labels = {"app": "kafka", "framegate.io/inject": "true"}
+    spec = {"serviceName": "kafka", "replicas": 1, "selector": {"matchLabels": {"app": "kafka"}}, "template": template}
+    return document("StatefulSet", "kafka", spec, "apps/v1", labels)
+
+
+def service(name: str = "kafka", port: int = 9093, target: str = "framegate-data") -> dict[str, Any]:
+    """A Service whose port leads to framegate's."""
+    return document("Service", name, {"selector": {"app": name}, "ports": [{"name": "data", "port": port, "targetPort": target}]})
+
+
+def client_pod(*words: str, secret: str | None = "framegate-tls", claims: dict[str, str] | None = None, **more: Any) -> dict[str, Any]:
+    """The specification of a client's pod.
+
+    Args:
+        words: of the client's program.
+        secret: whose ``ca.crt`` it finds in ``/tls``; None for none.
+        claims: folders, and the claims that are there.
+        more: of the pod.
+    """
+    volumes: list[dict[str, Any]] = [{"name": "tls", "secret": {"secretName": secret}}] if secret else []
+    mounts = [{"name": "tls", "mountPath": "/tls", "readOnly": True}] if secret else []
+    for path, claim in (claims or {}).items():
+        volumes.append({"name": claim, "persistentVolumeClaim": {"claimName": claim}})
+        mounts.append({"name": claim, "mountPath": path})
+    container = _container("/kafka/client.py", *words, volumeMounts=mounts)
+    return {"restartPolicy": "Never", "securityContext": restricted_pod(), "containers": [container], "volumes": volumes, **more}
+
+
+def client_job(name: str, *words: str, **more: Any) -> dict[str, Any]:
+    """A Job that runs a client to its end; ``more`` as of ``client_pod``."""
+    template = {"metadata": {"labels": {"app": name}}, "spec": client_pod(*words, **more)}
+    return document("Job", name, {"backoffLimit": 0, "template": template}, "batch/v1")
+
+
+def last_line(log: str) -> dict[str, Any]:
+    """What a client's program said at its end."""
+    line = [line for line in log.splitlines() if line.startswith("{")][-1]
+    said: dict[str, Any] = json.loads(line)
+    return said
