@@ -25,7 +25,7 @@ _KAFKA_IMAGE: Final = f"""\
 FROM {SPARK}
 COPY jars /kafka/jars
 COPY formatted /kafka/formatted
-COPY log4j2.properties broker.py client.py /kafka/
+COPY log4j2.properties broker.py client.py latency.py /kafka/
 COPY site /kafka/site
 COPY envoy /kafka/envoy
 ENV PYTHONPATH=/kafka/site
@@ -78,7 +78,7 @@ def _kafka(folder: Path) -> Path:
     context, kafka = _fresh(folder / "kafka"), prepare()
     for name in ("jars", "formatted"):
         shutil.copytree(kafka / name, context / name)
-    for path in (kafka / "log4j2.properties", PROGRAMS / "broker.py", PROGRAMS / "client.py"):
+    for path in (kafka / "log4j2.properties", *PROGRAMS.glob("*.py")):
         shutil.copy(path, context)
     python = _python_of_the_image()
     wheels = cache_directory() / f"wheels-{python}"

@@ -34,8 +34,8 @@ class ClusterError(Exception):
     """A command or a server failed; the message has its words."""
 
 
-def wait_until(ready: Callable[[], Any], what: str, timeout_s: float = _START_S, every_s: float = 0.1) -> Any:
-    """Ask until the answer is true, and return it.
+def wait_until(ready: Callable[[], Any], what: str, timeout_s: float = _START_S, every_s: float = 0.1, why: Callable[[], str] = str) -> Any:
+    """Ask until the answer is true, and return it; ``why`` adds to the error's words.
 
     Raises:
         ClusterError: it never was, within the time.
@@ -43,7 +43,7 @@ def wait_until(ready: Callable[[], Any], what: str, timeout_s: float = _START_S,
     deadline = time.monotonic() + timeout_s
     while not (answer := ready()):
         if time.monotonic() > deadline:
-            raise ClusterError(f"{what}: not within {timeout_s:g} s")
+            raise ClusterError(f"{what}: not within {timeout_s:g} s {why()}")
         time.sleep(every_s)
     return answer
 
@@ -103,7 +103,7 @@ class ApiServer:
                     f"--service-cluster-ip-range={SERVICE_SUBNET}", "--authorization-mode=RBAC", "--allow-privileged=true",
                     "--endpoint-reconciler-type=none", "--kubelet-preferred-address-types=InternalIP",
                     f"--kubelet-client-certificate={path / 'admin.crt'}", f"--kubelet-client-key={path / 'admin.key'}")  # fmt: skip
-        wait_until(lambda: self.kubectl("get", "--raw", "/readyz", check=False) == "ok", f"the API server ({self.log('api')})")
+        wait_until(lambda: self.kubectl("get", "--raw", "/readyz", check=False) == "ok", "the API server", why=lambda: self.log("api"))
 
     def stop_server(self, name: str, number: int = signal.SIGTERM) -> None:
         """End one server and wait for its end."""
@@ -191,7 +191,7 @@ class Node(ApiServer):
         self._containerd()
         self._dns()
         self._kubelet()
-        wait_until(self._is_ready, f"the node ({self.log('kubelet')})")
+        wait_until(self._is_ready, "the node", 120.0, why=lambda: self.log("kubelet"))
         self.kubectl("taint", "nodes", NODE, "node.kubernetes.io/not-ready-", check=False)
 
     def _containerd(self) -> None:
@@ -220,7 +220,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
 """
         )
         self.server("containerd", "containerd", "--config", str(path / "containerd.toml"))
-        wait_until(lambda: self.ctr("version", check=False), f"containerd ({self.log('containerd')})")
+        wait_until(lambda: self.ctr("version", check=False), "containerd", why=lambda: self.log("containerd"))
 
     def ctr(self, *words: str, check: bool = True) -> str:
         """containerd's own command, in the kubelet's room."""
