@@ -221,7 +221,7 @@ class Proxy:
         await asyncio.to_thread(_load_servers, config)  # the loop starts the processors meanwhile
         from control import service
 
-        addresses: dict[str, Any] = {"admin": config.admin.address, "health": None, "prometheus": None}
+        addresses: dict[str, Any] = {"admin": config.admin.address, "health": None, "health_http": None, "prometheus": None}
         observe = None
         if config.telemetry.otlp is not None or config.telemetry.prometheus is not None:
             from control import telemetry
@@ -234,7 +234,7 @@ class Proxy:
                 observe = exporter.record_call
         server = await service.start(steering, config, observe)
         self._on_stop(lambda: server.stop(SERVICE_GRACE_MS))
-        addresses["health"] = server.health_address
+        addresses.update(health=server.health_address, health_http=server.health_http_address)
         return addresses
 
     def _announce(self, acceptor: Acceptor, steering: Steering, addresses: dict[str, Any]) -> None:

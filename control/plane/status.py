@@ -293,12 +293,14 @@ class DrainResult:
 class Health:
     """For probes. ``started``: every processor and every handler process was ready once and the listeners are bound; ``alive``: control's loop and
     every processor's heartbeat move; ``ready``: started, listening and not draining, with a processor that runs and, where a listener has a handler,
-    a handler process.
+    a handler process; ``draining``: that is over, for good; ``problems``: in words, why it is not all of the first three.
     """
 
     started: bool
     alive: bool
     ready: bool
+    draining: bool = False
+    problems: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

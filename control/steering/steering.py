@@ -161,12 +161,19 @@ class Steering(ControlPlane):
         statuses = self._supervisor.status()
         running = [item for item in statuses if item.state in ("running", "draining")]
         handled = self._handlers is None or bool(self._handlers.running)
-        beating = all(item.heartbeat_age_ms < ALIVE_MS for item in running)
-        return Health(
-            started=self._serving,
-            alive=not self._guard.standing and beating,
-            ready=self._serving and not self.pool.draining and bool(running) and handled,
-        )
+        dead = [f"control's part {name!r} stands still" for name in self._guard.standing]
+        dead += [f"processor {item.slot} has not moved for {item.heartbeat_age_ms} ms" for item in running if item.heartbeat_age_ms >= ALIVE_MS]
+        away = [
+            problem
+            for problem, there in (
+                ("framegate is starting", not self._serving),
+                ("framegate drains", self.pool.draining),
+                ("no processor runs", not running),
+                ("no handler process runs", not handled),
+            )
+            if there
+        ]
+        return Health(started=self._serving, alive=not dead, ready=not away, draining=self.pool.draining, problems=(*dead, *away))
 
     async def status(self) -> list[ProcessorStatus]:
         return self._supervisor.status()

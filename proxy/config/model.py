@@ -319,9 +319,12 @@ class AdminConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HealthConfig:
-    """The plaintext gRPC health listener, which serves grpc.health.v1 and nothing else."""
+    """Plaintext listeners for probes, which say how framegate is and nothing else."""
 
-    address: Annotated[str, Key("``host:port``", "address")]
+    address: Annotated[str, Key("``host:port`` for grpc.health.v1", "address")]
+    http_address: Annotated[str | None, Key("``host:port`` for HTTP: ``/healthz``, ``/ready`` and ``/startup``; none: there is none", "address")] = (
+        None
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -264,7 +264,14 @@ class FakePlane(ControlPlane):
         return dict(self.measured)
 
     def health(self) -> Health:
-        return Health(started=self.started, alive=self.alive, ready=self.started and self.accepting)
+        problems = {"dead": not self.alive, "starting": not self.started, "draining": not self.accepting}
+        return Health(
+            started=self.started,
+            alive=self.alive,
+            ready=self.started and self.accepting,
+            draining=not self.accepting,
+            problems=tuple(problem for problem, there in problems.items() if there),
+        )
 
     def _listener(self, name: str | None) -> None:
         if name is not None and name not in self.limits:
