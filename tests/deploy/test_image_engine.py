@@ -119,7 +119,12 @@ def test_the_old_control_groups_need_runc(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 @pytest.mark.parametrize(
     ("limits", "told"),
-    [((10, 20), "10:20"), ((16383, 16384), "16383:16384"), ((5, 16385), "5:16384"), ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), "16384:16384")],
+    [
+        ((10, 20), "10:20"),
+        ((16383, 16384), "16383:16384"),
+        ((5, 16385), "5:16384"),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), "16384:16384"),
+    ],
 )
 def test_no_limit_is_raised_and_none_is_more_than_a_trial_needs(monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], told: str) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _kind: limits)
