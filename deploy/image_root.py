@@ -32,7 +32,7 @@ SBOM = Path("usr/share/sbom")
 # Of the standard library: what tests, draws, edits, installs, or links Python into programs; it would bring libraries, and no sidecar uses it.
 LEFT_OUT = {"test", "idlelib", "ensurepip", "tkinter", "turtle.py", "turtledemo", "pydoc_data", "venv", "curses", "sitecustomize.py", "__pycache__"}
 LEFT_OUT_PREFIXES = ("config-", "_test", "_tkinter", "_curses", "_dbm", "_gdbm", "_ctypes_test", "readline", "xxlimited", "_xx")
-# Of the environment: what only a compiler, a type checker or a test reads; and pygments' lexers: rich has them to colour source, which is nowhere here.
+# Of the environment: what a compiler, a type checker or a test reads; and pygments' lexers: rich has them to colour source, which is nowhere here.
 UNREAD = ("__pycache__", "include", "testdata", "*.pyi", "*.pyx", "*.pxd", "*.h", "*.c", "*.proto")
 LEXERS = "pygments/lexers"
 LEXERS_KEPT = {"__init__.py", "_mapping.py", "python.py", "special.py"}
