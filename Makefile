@@ -5,7 +5,7 @@ ARGS ?=
 setup := $(PYTHON) deploy/environment.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install run run-kafka test test-pure peers cluster-test lint format bench bench-quick bench-pipeline proto clean
+.PHONY: help install run run-kafka test test-pure peers cluster-test lint format bench bench-quick bench-pipeline image locks proto clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -40,7 +40,7 @@ lint:  ## ruff, mypy strict, import contracts
 	@$(setup) pure -- ruff check .
 	@$(setup) pure -- ruff format --check .
 	@$(setup) pure -- mypy
-	@$(setup) pure -- mypy deploy/environment.py deploy/hatch_build.py
+	@MYPYPATH=deploy $(setup) pure -- mypy deploy/environment.py deploy/hatch_build.py deploy/image.py deploy/image_root.py deploy/locks.py
 	@MYPYPATH=tests/benchmarks $(setup) pure -- mypy tests/benchmarks
 	@$(setup) pure -- lint-imports
 
@@ -56,6 +56,12 @@ bench-quick:  ## the cost per frame only, in two minutes, beside the ratios that
 
 bench-pipeline:  ## what the tap's log, its Spark source and its tables cost, beside Spark's own Parquet; a quarter of an hour
 	@FRAMEGATE_REQUIRE_COMPILED=1 $(setup) run --with java --wish compiler,openssl -- python tests/benchmarks --parts pipeline --candidates framegate $(ARGS)
+
+image:  ## the container image, checked and tried in a container; ARGS="--target all --twice --archive DIR"
+	@PYTHONSAFEPATH= $(PYTHON) deploy/image.py $(ARGS)
+
+locks:  ## deploy/locks anew: what the images install, with versions and hashes
+	@PYTHONSAFEPATH= $(PYTHON) deploy/locks.py
 
 proto:  ## generate control/gen from proto/
 	@$(setup) pure -- python -m control.gen

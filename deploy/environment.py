@@ -429,13 +429,13 @@ def on_signal(number: int, _frame: FrameType | None) -> NoReturn:
     raise StoppedError(number)
 
 
-def guarded(arguments: list[str]) -> int:
-    """``main``, with one line and a code for what can happen to it."""
+def guarded(arguments: list[str], task: Callable[[list[str]], int] | None = None) -> int:
+    """A task (else ``main``) with one line and a code for what can happen to it."""
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, on_signal)
     try:
-        return main(arguments)
+        return (task or main)(arguments)
     except StoppedError as stopped:
         say("interrupted" if stopped.number == signal.SIGINT else "terminated")
         return 128 + stopped.number

@@ -6,7 +6,9 @@ editable install never hold one.
 
 Without a C compiler, or with one that fails, the wheel is plain Python and says so in one line; ``FRAMEGATE_REQUIRE_COMPILED=1`` makes
 that an error.
-``FRAMEGATE_PURE=1`` asks for plain Python. The wheel's tag names a platform only when something was compiled.
+``FRAMEGATE_PURE=1`` asks for plain Python. ``FRAMEGATE_COMPILED=DIR`` takes what ``python hatch_build.py --ahead DIR`` compiled, if the sources
+are still the same: a container's build compiles in a layer of its own, which lasts as long as ``proxy/`` does. The wheel's tag names a platform
+only when something was compiled.
 
 The modules named ``top_level`` are installed a second time, at the top, for those who look for them there: each as a package of one module, for
 only a package can say that it is typed (``py.typed``).
@@ -19,6 +21,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +47,34 @@ def compile_group(root: Path, modules: list[str], target: Path) -> tuple[list[Pa
     done = subprocess.run(command, cwd=target, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode != 0:
         return [], done.stdout
-    built = [path.relative_to(target) for path in target.rglob("*.so") if "build" not in path.relative_to(target).parts]
-    return sorted(built), done.stdout
+    return extensions_in(target), done.stdout
+
+
+def compiled_ahead(root: Path, folder: Path) -> list[Path]:
+    """The extension files that ``--ahead`` left in a folder, relative to it.
+
+    Raises:
+        RuntimeError: they were made from other sources than those in ``root``, or there are none.
+    """
+    now = sources(root)
+    before = sources(folder)
+    if now != before:
+        differing = sorted({name for name, _ in now ^ before})
+        raise RuntimeError(f"framegate: FRAMEGATE_COMPILED={folder} is of other sources ({', '.join(differing[:5])}): compile again with --ahead")
+    built = extensions_in(folder)
+    if not built:
+        raise RuntimeError(f"framegate: FRAMEGATE_COMPILED={folder} holds nothing compiled: compile with --ahead")
+    return built
+
+
+def sources(root: Path) -> set[tuple[str, bytes]]:
+    """Every Python file of the data path, and what it says."""
+    return {(path.relative_to(root).as_posix(), path.read_bytes()) for path in (root / "proxy").rglob("*.py")}
+
+
+def extensions_in(folder: Path) -> list[Path]:
+    """The extension files below a folder in which a group was compiled, relative to it."""
+    return sorted(path.relative_to(folder) for path in folder.rglob("*.so") if "build" not in path.relative_to(folder).parts)
 
 
 def reason(output: str) -> str:
@@ -85,8 +114,10 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
         included = build_data["force_include_editable" if version == "editable" else "force_include"]
         included.update(self._copies(Path(self.root), target / "top"))
         if version != "editable":
-            built = self._compile(Path(self.root), target / "compiled")
-            included.update({str(target / "compiled" / path): path.as_posix() for path in built})
+            ahead = os.environ.get("FRAMEGATE_COMPILED")
+            compiled = Path(ahead) if ahead else target / "compiled"
+            built = compiled_ahead(Path(self.root), compiled) if ahead else self._compile(Path(self.root), compiled)
+            included.update({str(compiled / path): path.as_posix() for path in built})
             build_data["pure_python"] = not built
             build_data["infer_tag"] = bool(built)
 
@@ -130,5 +161,18 @@ def main(modules: list[str]) -> None:
     setup(name=GROUP, packages=[], py_modules=[], ext_modules=extensions, script_args=["build_ext", "--inplace"])
 
 
+def compile_ahead(root: Path, folder: Path) -> int:
+    """Compile the data path of a checkout into a new folder; the exit code."""
+    project = tomllib.loads((root / "pyproject.toml").read_text())
+    modules = hot_modules(root, project["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]["compiled"])
+    built, output = compile_group(root, modules, folder)
+    sys.stdout.write(output)
+    if not built:
+        sys.stderr.write(f"framegate: the hot path did not compile: {reason(output)}\n")
+    return 0 if built else 1
+
+
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--ahead"]:
+        raise SystemExit(compile_ahead(Path.cwd(), Path(sys.argv[2]).resolve()))
     main(sys.argv[1:])

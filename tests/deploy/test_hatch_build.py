@@ -29,17 +29,21 @@ top_level = ["proxy/found.py"]
 pytestmark = pytest.mark.slow
 
 
+def fill(root: Path) -> None:
+    """A project of two modules, built by our hook."""
+    (root / "proxy" / "hot").mkdir(parents=True)
+    (root / "pyproject.toml").write_text(PROJECT)
+    (root / "hatch_build.py").write_text((ROOT / "deploy" / "hatch_build.py").read_text())
+    (root / "proxy" / "__init__.py").write_text("")
+    (root / "proxy" / "found.py").write_text("")
+    (root / "proxy" / "hot" / "__init__.py").write_text("")
+    (root / "proxy" / "hot" / "one.py").write_text("def double(number: int) -> int:\n    return number * 2\n")
+    (root / "proxy" / "hot" / "two.py").write_text("from proxy.hot.one import double\n\ndef four() -> int:\n    return double(2)\n")
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A project of two modules, built by our hook."""
-    (tmp_path / "proxy" / "hot").mkdir(parents=True)
-    (tmp_path / "pyproject.toml").write_text(PROJECT)
-    (tmp_path / "hatch_build.py").write_text((ROOT / "deploy" / "hatch_build.py").read_text())
-    (tmp_path / "proxy" / "__init__.py").write_text("")
-    (tmp_path / "proxy" / "found.py").write_text("")
-    (tmp_path / "proxy" / "hot" / "__init__.py").write_text("")
-    (tmp_path / "proxy" / "hot" / "one.py").write_text("def double(number: int) -> int:\n    return number * 2\n")
-    (tmp_path / "proxy" / "hot" / "two.py").write_text("from proxy.hot.one import double\n\ndef four() -> int:\n    return double(2)\n")
+    fill(tmp_path)
     return tmp_path
 
 
@@ -47,7 +51,7 @@ def build(project: Path, target: str = "wheel", **environment: str) -> subproces
     temporary = project.with_name(f"{project.name}-tmp")
     temporary.mkdir(exist_ok=True)
     options = {**os.environ, "TMPDIR": str(temporary), **environment}
-    for name in ("FRAMEGATE_REQUIRE_COMPILED", "FRAMEGATE_PURE"):
+    for name in ("FRAMEGATE_REQUIRE_COMPILED", "FRAMEGATE_PURE", "FRAMEGATE_COMPILED"):
         if name not in environment:
             options.pop(name, None)
     function = "build_editable" if target == "editable" else "build_wheel"
@@ -120,3 +124,56 @@ def test_a_compiled_wheel_can_be_demanded(project: Path) -> None:
 def test_a_plain_wheel_can_be_demanded(project: Path) -> None:
     assert build(project, FRAMEGATE_PURE="1").returncode == 0
     assert contents(project)[0].endswith("-none-any.whl")
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project whose hot path was compiled ahead, into ``ahead`` beside it."""
+    needs_compiler()
+    root = tmp_path_factory.mktemp("compiled") / "project"
+    root.mkdir()
+    fill(root)
+    done = ahead(root)
+    assert done.returncode == 0, done.stderr
+    return root
+
+
+def ahead(project: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "hatch_build.py", "--ahead", str(project.parent / "ahead")]
+    return subprocess.run(command, cwd=project, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+
+
+def test_what_was_compiled_ahead_is_taken_and_nothing_compiled_again(compiled: Path) -> None:
+    done = build(compiled, CC="/bin/false", FRAMEGATE_REQUIRE_COMPILED="1", FRAMEGATE_COMPILED=str(compiled.parent / "ahead"))
+    assert done.returncode == 0, done.stderr
+    name, files = contents(compiled)
+    assert "linux" in name
+    assert {file.partition(".")[0] for file in files if file.endswith(".so")} == {"proxy/hot/one", "proxy/hot/two", "framegate__mypyc"}
+    assert compiled_in(compiled) == []
+
+
+@pytest.mark.parametrize("changed", ["hot/one.py", "found.py", "new.py"])
+def test_what_was_compiled_from_other_sources_is_refused(compiled: Path, changed: str) -> None:
+    path = compiled / "proxy" / changed
+    before = path.read_text() if path.exists() else None
+    path.write_text("other = 1\n")
+    try:
+        done = build(compiled, FRAMEGATE_COMPILED=str(compiled.parent / "ahead"))
+    finally:
+        path.unlink() if before is None else path.write_text(before)
+    assert done.returncode != 0
+    assert f"is of other sources (proxy/{changed})" in done.stderr
+
+
+def test_a_folder_in_which_nothing_was_compiled_is_refused(project: Path) -> None:
+    folder = project.parent / "empty"
+    shutil.copytree(project / "proxy", folder / "proxy")
+    done = build(project, FRAMEGATE_COMPILED=str(folder))
+    assert done.returncode != 0
+    assert "holds nothing compiled" in done.stderr
+
+
+def test_compiling_ahead_fails_with_the_compilers_reason(project: Path) -> None:
+    done = ahead(project, CC="/bin/false")
+    assert done.returncode == 1
+    assert "framegate: the hot path did not compile" in done.stderr

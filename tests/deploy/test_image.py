@@ -1,0 +1,301 @@
+"""`make image`: the base, what of this machine gets into a build and what not, the steps, and how each can fail. The engines here are scripts."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.deploy import test_image_archive as archives
+from tests.fakes import deploying
+
+ROOT = Path(__file__).resolve().parents[2]
+PUBLIC = "docker.io/library/debian:trixie-slim"
+
+
+class Engine:
+    """An engine that has some images, and writes down what it is asked."""
+
+    build, run = "podman", ""
+
+    def __init__(self, *images: str) -> None:
+        self.images = {name: f"id of {name}" for name in images}
+        self.removed: list[str] = []
+
+    def has(self, image: str) -> bool:
+        return image in self.images
+
+    def image_id(self, image: str) -> str:
+        return self.images.get(image, "")
+
+    def remove(self, image: str) -> None:
+        self.removed.append(image)
+
+    def pull_command(self, image: str) -> list[str]:
+        return ["pull", image]
+
+    def save_command(self, image: str, archive: Path) -> list[str]:
+        return ["save", image, str(archive)]
+
+    def build_command(self, order: object, containerfile: Path, context: Path) -> list[str]:
+        return ["build", order.image, "fresh" if order.fresh else ""]  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """The module, with folders of its own."""
+    module = deploying.module("image")
+    monkeypatch.setattr(module.environment, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(module, "FOLDER", tmp_path / "cache" / "image")
+    monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
+    module.FOLDER.mkdir(parents=True)
+    return module
+
+
+@pytest.fixture
+def ran(image: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The commands that were run; none of them runs."""
+    commands: list[list[str]] = []
+    monkeypatch.setattr(image.environment, "run_logged", lambda command, *_words, **_more: commands.append(command) or image.environment.code)
+    monkeypatch.setattr(image.environment, "run_or_stop", lambda command, *_words, **_more: commands.append(command) or "")
+    monkeypatch.setattr(image.environment, "code", 0, raising=False)
+    monkeypatch.setattr(image.environment, "provide", lambda _need, *, wished: None)
+    return commands
+
+
+# The base
+
+
+def test_the_base_that_is_asked_for_is_taken(image: ModuleType, ran: list[list[str]]) -> None:
+    assert image.find_base(Engine(PUBLIC), "mine", "", fresh=True) == "mine"
+    assert ran == []
+
+
+@pytest.mark.parametrize("here", [[PUBLIC], [PUBLIC, "localhost/framegate-base:trixie"]])
+def test_the_public_base_is_taken_when_it_is_here(image: ModuleType, ran: list[list[str]], here: list[str]) -> None:
+    assert image.find_base(Engine(*here), "", "", fresh=False) == PUBLIC
+    assert ran == []
+
+
+def test_a_base_that_was_made_is_taken_before_a_registry_is_asked(image: ModuleType, ran: list[list[str]]) -> None:
+    assert image.find_base(Engine(image.MADE_BASE), "", "", fresh=False) == image.MADE_BASE
+    assert ran == []
+
+
+@pytest.mark.parametrize("here", [[], [PUBLIC], ["localhost/framegate-base:trixie"]])
+def test_a_fresh_base_is_fetched_in_a_bounded_time(image: ModuleType, ran: list[list[str]], here: list[str]) -> None:
+    assert image.find_base(Engine(*here), "", "", fresh=True) == PUBLIC
+    assert ran == [["timeout", "60", "pull", PUBLIC]]
+
+
+def test_without_a_registry_it_is_made_from_packages(image: ModuleType, ran: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image.environment, "code", 124)
+    assert image.find_base(Engine(), "", "", fresh=False) == image.MADE_BASE
+    assert [command[0] for command in ran] == ["timeout", "mmdebstrap", "build"]
+    assert ran[1][1:3] == ["--variant=apt", "trixie"]
+    assert "SOURCE_DATE_EPOCH" not in os.environ
+    assert not (image.FOLDER / "base").exists()
+
+
+def test_another_mirror_means_made_here(image: ModuleType, ran: list[list[str]]) -> None:
+    assert image.find_base(Engine(PUBLIC), "", "http://mirror.example/debian", fresh=False) == image.MADE_BASE
+    assert ran[0][-1] == "http://mirror.example/debian"
+
+
+def test_the_default_base_is_the_containerfiles(image: ModuleType) -> None:
+    assert image.default_base(image.CONTAINERFILE.read_text()) == PUBLIC
+
+
+# What of this machine gets into a build
+
+
+def test_pips_settings_are_those_of_the_environment_before_a_files(image: ModuleType) -> None:
+    told = ":env:.index-url='https://one.example/simple'\nglobal.index-url='https://two.example/simple'\nglobal.cert='/ca'\nglobal.find-links='/wheels'\n"
+    assert image.pip_settings(told) == {"index-url": "https://one.example/simple", "cert": "/ca"}
+    assert image.pip_settings("") == {}
+
+
+def test_settings_go_into_a_build_as_secrets_and_are_gone_afterwards(image: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "ca").write_text("certificate")
+    told = f"global.cert='{tmp_path}/ca'\nglobal.index-url='https://user:word@index.example/simple'\n"
+    monkeypatch.setattr(image, "said", lambda _command: told)
+    build = image.secrets()
+    files, words = build.__enter__()
+    assert {name: path.read_text() for name, path in files.items()} == {
+        "ca.crt": "certificate",
+        "pip.conf": "[global]\nindex-url = https://user:word@index.example/simple\ncert = /run/secrets/ca.crt\n",
+    }
+    assert words == [str(image.environment.ROOT).encode(), b"index.example"]
+    assert (image.FOLDER / "secrets").stat().st_mode & 0o077 == 0
+    assert not build.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert not (image.FOLDER / "secrets").exists()
+
+
+def test_a_machine_without_settings_gives_none(image: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image, "said", lambda _command: "")
+    with image.secrets() as (files, words):
+        assert files == {}
+        assert words == [str(image.environment.ROOT).encode()]
+
+
+def test_the_revision_says_when_the_checkout_differs(image: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(image.environment, "ROOT", tmp_path)
+    assert image.revision() == "unknown"
+    for words in (["init", "-q"], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "one"]):
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
+    clean = image.revision()
+    assert len(clean) == 40
+    (tmp_path / "new").touch()
+    assert image.revision() == clean, "what Git does not know is in no image"
+    subprocess.run(["git", "-C", str(tmp_path), "add", "new"], check=True)
+    assert image.revision() == clean + "-modified"
+
+
+def test_the_time_in_an_image_is_the_same_each_time_unless_asked_for(image: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert image.epoch() == image.EPOCH
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "5")
+    assert image.epoch() == 5
+
+
+# The archive, the rules, the second build
+
+
+def order(image: ModuleType) -> object:
+    return image.Order("framegate", "localhost/framegate:1", {"VERSION": "1"}, {}, archives.EPOCH)
+
+
+@pytest.fixture
+def saves(image: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The images that were saved; what each holds is in its name: one whose name ends on -again may be told to differ."""
+    saved: list[str] = []
+
+    def run(command: list[str], *_words: object, **_more: object) -> str:
+        if command[0] == "save":
+            saved.append(command[1])
+            more: archives.Members = {"etc/more": (b"", 0o644, 0)} if command[1].endswith("-again") and image.differs else {}
+            archives.archive(Path(command[2]), archives.layer({**archives.GOOD, **more}))
+        return ""
+
+    monkeypatch.setattr(image, "differs", False, raising=False)
+    monkeypatch.setattr(image.environment, "run_or_stop", run)
+    return saved
+
+
+def test_an_archive_is_written_only_when_the_image_is_another(image: ModuleType, saves: list[str]) -> None:
+    engine = Engine("localhost/framegate:1")
+    for _ in range(2):
+        archive, _found = image.archived(engine, "localhost/framegate:1", "framegate", [])
+    assert saves == ["localhost/framegate:1"]
+    assert archive.name == "framegate-1.tar"
+    assert archive.with_suffix(".cdx.json").read_text() == "{}"
+    engine.images["localhost/framegate:1"] = "another"
+    image.archived(engine, "localhost/framegate:1", "framegate", [])
+    assert len(saves) == 2
+
+
+def test_two_builds_that_are_one_image_leave_nothing_of_the_second(image: ModuleType, saves: list[str]) -> None:
+    engine = Engine()
+    _, first = image.archived(engine, "localhost/framegate:1", "framegate", [])
+    image.built_twice(engine, order(image), first, [])
+    assert engine.removed == ["localhost/framegate:1-again"]
+    assert sorted(path.name for path in image.FOLDER.glob("framegate-1*")) == ["framegate-1.cdx.json", "framegate-1.tar"]
+    image.built_twice(engine, order(image), first, [])
+    assert saves.count("localhost/framegate:1-again") == 2, "a second build is never taken from an archive"
+
+
+def test_two_builds_that_differ_are_told_path_by_path(
+    image: ModuleType, saves: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, first = image.archived(Engine(), "localhost/framegate:1", "framegate", [])
+    monkeypatch.setattr(image, "differs", True)
+    engine = Engine()
+    with pytest.raises(SystemExit) as stopped:
+        image.built_twice(engine, order(image), first, [])
+    assert stopped.value.code == 1
+    assert "/etc/more" in capsys.readouterr().err
+    assert engine.removed == ["localhost/framegate:1-again"]
+    assert len(saves) == 2
+
+
+def test_a_broken_rule_ends_it_with_the_rule(image: ModuleType, saves: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    _, found = image.archived(Engine(), "localhost/framegate:1", "framegate", [])
+    found.config["config"]["User"] = ""
+    with pytest.raises(SystemExit) as stopped:
+        image.checked(Engine(), order(image), found, [], twice=False)
+    assert stopped.value.code == 1
+    assert "it runs as root" in capsys.readouterr().err
+    assert saves
+
+
+def test_an_image_that_could_not_be_tried_says_so(image: ModuleType, saves: list[str]) -> None:
+    _, found = image.archived(Engine(), "localhost/framegate:1", "framegate", [])
+    lines = image.checked(Engine(), order(image), found, [], twice=False)
+    assert lines[-1] == "tried       not run: there is no podman to run it with"
+    assert any(line.startswith("size") and "MiB unpacked" in line for line in lines)
+    assert saves
+
+
+def test_an_archive_and_its_bill_are_copied_to_where_they_are_asked_for(image: ModuleType, tmp_path: Path) -> None:
+    archive = tmp_path / "framegate-1.tar"
+    archive.write_text("tar")
+    archive.with_suffix(".cdx.json").write_text("bill")
+    assert image.keep(archive, tmp_path / "a" / "b") == tmp_path / "a" / "b" / "framegate-1.tar"
+    assert {path.name for path in (tmp_path / "a" / "b").iterdir()} == {"framegate-1.tar", "framegate-1.cdx.json"}
+
+
+# In a process of its own
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout in which the only engine is a script."""
+    root = tmp_path / "checkout"
+    shutil.copytree(ROOT / "deploy", root / "deploy", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", root)
+    return root
+
+
+def start(checkout: Path, script: str, *words: str) -> "subprocess.Popen[str]":
+    deploying.program(checkout / "bin", "buildah", script)
+    deploying.program(checkout / "bin", "podman", "exit 1")
+    environment = {**os.environ, "PYTHONSAFEPATH": "", "PATH": f"{checkout}/bin:{os.environ['PATH']}"}
+    command = [sys.executable, str(checkout / "deploy" / "image.py"), "--base", "mine", *words]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def test_a_step_that_fails_shows_its_last_words_and_where_all_of_them_are(checkout: Path) -> None:
+    process = start(checkout, "echo no space left; exit 125")
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (1, "")
+    assert "no space left" in err
+    assert err.splitlines()[-1].endswith("localhost/framegate:0.1.0 could not be built (the whole output: .cache/image-framegate.log)")
+    assert "Traceback" not in err
+
+
+def test_a_signal_ends_the_engine_and_removes_the_secrets(checkout: Path) -> None:
+    process = start(checkout, f"echo $$ > {checkout}/half; mv {checkout}/half {checkout}/inner; exec sleep 300")
+    deadline = time.monotonic() + 30
+    while not (checkout / "inner").exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (143, "")
+    assert err.splitlines()[-1] == "framegate: terminated"
+    assert not Path(f"/proc/{(checkout / 'inner').read_text().strip()}").exists()
+    assert not (checkout / ".cache" / "image" / "secrets").exists()
+
+
+@pytest.mark.parametrize("words", [["--target", "other"], ["--archive"], ["more"]])
+def test_words_that_it_does_not_know_end_it_before_anything_starts(checkout: Path, words: list[str]) -> None:
+    process = start(checkout, f"touch {checkout}/asked", *words)
+    err = process.communicate(timeout=30)[1]
+    assert process.returncode == 2
+    assert "usage: image.py" in err
+    assert not (checkout / "asked").exists()

@@ -1,0 +1,145 @@
+"""Container engines: which is taken, what each is told, and a clear word where there is none."""
+
+import os
+import resource
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.fakes import deploying
+
+image_engine = deploying.module("image_engine")
+program = deploying.program
+ORDER = image_engine.Order("framegate", "localhost/framegate:1", {"BASE": "debian"}, {"pip.conf": Path("/secret")}, 77)
+
+
+@pytest.fixture
+def tools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The only folder in which programs are found; we are nobody."""
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    (tmp_path / "bin").mkdir()
+    return tmp_path / "bin"
+
+
+def test_buildah_is_taken_before_podman_and_podman_before_docker(tools: Path) -> None:
+    assert image_engine.builder() == ""
+    for name in ("docker", "podman", "buildah"):
+        program(tools, name, "exit 0")
+        assert image_engine.builder() == name
+
+
+@pytest.mark.parametrize("script", ["exit 1", "exec sleep 60"])
+def test_a_docker_whose_daemon_does_not_answer_is_none(tools: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
+    monkeypatch.setattr(image_engine, "PROBE_S", 0.2)
+    program(tools, "docker", script)
+    started = time.monotonic()
+    assert not image_engine.succeeds(["docker", "version"], 0.2)
+    assert time.monotonic() - started < 10
+
+
+def test_who_runs_sees_the_images_of_who_built(tools: Path) -> None:
+    assert image_engine.runner("docker") == "docker"
+    assert image_engine.runner("buildah") == ""
+    program(tools, "podman", "exit 0")
+    assert image_engine.runner("buildah") == "podman"
+    assert image_engine.runner("podman") == "podman"
+
+
+def test_without_an_engine_one_line_says_what_to_install(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        image_engine.choose(trial=True)
+    assert stopped.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "apt-get install buildah podman runc" in line
+
+
+def test_root_gets_one_installed(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    engine = "#!/bin/sh\\nexit 0\\n"
+    program(
+        tools,
+        "apt-get",
+        f'[ "$1" = update ] && exit 0; for name in buildah podman; do printf "{engine}" >{tools}/$name; /bin/chmod +x {tools}/$name; done',
+    )
+    assert image_engine.choose(trial=True) == image_engine.Engine("buildah", "podman")
+
+
+def test_where_nothing_can_run_it_is_built_all_the_same(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program(tools, "buildah", "exit 0")
+    assert image_engine.choose(trial=True) == image_engine.Engine("buildah", "")
+    assert "images are built and not tried" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("engine", ["buildah", "podman", "docker"])
+def test_each_engine_is_told_the_same(engine: str) -> None:
+    words = image_engine.Engine(engine, "").build_command(ORDER, Path("/x/Containerfile"), Path("/x"))
+    text = " ".join(words)
+    assert words[0] == engine
+    assert words[-1] == "/x"
+    for part in (
+        "--file /x/Containerfile",
+        "--target framegate",
+        "--tag localhost/framegate:1",
+        "--build-arg BASE=debian",
+        "--build-arg SOURCE_DATE_EPOCH=77",
+        "--secret id=pip.conf,src=/secret",
+    ):
+        assert part in text
+    assert "--no-cache" not in words
+    assert ("--timestamp 77" in text) is (engine != "docker")
+
+
+def test_from_nothing_means_without_what_was_kept() -> None:
+    fresh = image_engine.Order("", "x", {}, {}, 1, fresh=True)
+    words = image_engine.Engine("podman", "").build_command(fresh, Path("a"), Path("b"))
+    assert "--no-cache" in words
+    assert "--target" not in words
+
+
+@pytest.mark.parametrize("engine", ["podman", "docker"])
+def test_a_container_is_confined(engine: str) -> None:
+    words = image_engine.Engine("buildah", engine).run_command("image", "--rm", words=("--version",))
+    text = " ".join(words)
+    for part in ("--read-only", "--cap-drop all", "--security-opt no-new-privileges"):
+        assert part in text
+    assert words[-3:] == ["--rm", "image", "--version"]
+
+
+@pytest.mark.parametrize(("exists", "chosen"), [(False, True), (True, False)])
+def test_the_old_control_groups_need_runc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, exists: bool, chosen: bool) -> None:
+    if exists:
+        (tmp_path / "controllers").touch()
+    monkeypatch.setattr(image_engine, "CGROUP_V2", tmp_path / "controllers")
+    assert ("runc" in image_engine.Engine("buildah", "podman").command("ps")) is chosen
+    assert image_engine.Engine("docker", "docker").command("ps") == ["docker", "ps"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "told"),
+    [
+        ((10, 20), "10:20"),
+        ((16383, 16384), "16383:16384"),
+        ((5, 16385), "5:16384"),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), "16384:16384"),
+    ],
+)
+def test_no_limit_is_raised_and_none_is_more_than_a_trial_needs(monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], told: str) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _kind: limits)
+    words = image_engine.Engine("buildah", "podman").run_command("image")
+    assert [words[index + 1] for index, word in enumerate(words) if word == "--ulimit"] == [f"nofile={told}", f"nproc={told}"]
+
+
+def test_memory_over_a_folder_is_the_users() -> None:
+    assert "uid=7" in " ".join(image_engine.Engine("docker", "docker").tmpfs("/run/x", 7))
+    assert image_engine.Engine("buildah", "podman").tmpfs("/run/x", 7) == ["--read-only-tmpfs=false", "--tmpfs", "/run/x:mode=0700,U"]
+
+
+def test_an_image_that_is_not_here_has_no_id(tools: Path) -> None:
+    program(tools, "podman", '[ "$5" = here ] && echo sha256:12 && exit 0; exit 1')
+    engine = image_engine.Engine("podman", "podman")
+    assert engine.image_id("here") == "12"
+    assert engine.has("here")
+    assert not engine.has("elsewhere")

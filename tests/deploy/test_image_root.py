@@ -1,0 +1,126 @@
+"""The root file system of an image: only what is needed, with bytecode that is never checked again, the same each time."""
+
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.fakes import deploying
+
+image_root = deploying.module("image_root")
+UNCHECKED_HASH = 0b01
+
+
+@pytest.mark.parametrize(
+    "name", ["test", "idlelib", "ensurepip", "tkinter", "config-3.13-x86_64-linux-gnu", "_tkinter.cpython-313.so", "__pycache__"]
+)
+def test_what_tests_draws_or_installs_is_left_out(name: str) -> None:
+    assert image_root.left_out("", [name, "ssl.py"]) == {name}
+
+
+@pytest.mark.parametrize("name", ["ssl.py", "asyncio", "sqlite3", "unittest", "_ssl.cpython-313.so", "configparser.py", "this.py"])
+def test_the_rest_of_the_library_is_there(name: str) -> None:
+    assert image_root.left_out("", [name]) == set()
+
+
+def test_libraries_are_those_that_ldd_found() -> None:
+    told = (
+        "\tlinux-vdso.so.1 (0x00007f)\n\tlibssl.so.3 => /lib/x/libssl.so.3 (0x00007f)\n\t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n"
+        "\t/opt/framegate/lib/libx.so (0x0001)\n\tstatically linked\n"
+    )
+    assert image_root.libraries(told) == {Path("/lib/x/libssl.so.3"), Path("/lib64/ld-linux-x86-64.so.2"), Path("/opt/framegate/lib/libx.so")}
+
+
+def test_a_library_that_is_nowhere_ends_the_build() -> None:
+    with pytest.raises(image_root.MissingError, match=r"libgone\.so\.1"):
+        image_root.libraries("\tlibgone.so.1 => not found\n")
+
+
+def test_programs_are_known_by_their_first_bytes(tmp_path: Path) -> None:
+    for name, content, expected in (("a", b"\x7fELF\x02", True), ("b", b"\x7fEL", False), ("c", b"", False), ("d", b"#!/bin/sh", False)):
+        (tmp_path / name).write_bytes(content)
+        assert image_root.is_elf(tmp_path / name) is expected
+
+
+def test_a_link_is_copied_with_what_it_leads_to(tmp_path: Path) -> None:
+    there, root = tmp_path / "there", tmp_path / "root"
+    there.mkdir()
+    (there / "libz.so.1.3").write_text("z")
+    (there / "libz.so.1").symlink_to("libz.so.1.3")
+    for _ in range(2):
+        assert image_root.put(root, there / "libz.so.1") == {there / "libz.so.1.3"}
+    copied = root / there.relative_to("/")
+    assert os.readlink(copied / "libz.so.1") == "libz.so.1.3"
+    assert (copied / "libz.so.1").read_text() == "z"
+
+
+def test_folders_that_are_links_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "usr" / "lib").mkdir(parents=True)
+    (tmp_path / "usr" / "lib" / "a").touch()
+    (tmp_path / "lib").symlink_to("usr/lib")
+    root = tmp_path / "root"
+    assert image_root.put(root, tmp_path / "lib" / "a") == {tmp_path / "usr" / "lib" / "a"}
+    assert (root / tmp_path.relative_to("/") / "usr" / "lib" / "a").exists()
+
+
+def test_bytecode_is_never_checked_against_its_source_and_names_it_where_it_will_be(tmp_path: Path) -> None:
+    pycs = []
+    for build in ("one", "two"):
+        source = tmp_path / build / "lib" / "module.py"
+        source.parent.mkdir(parents=True)
+        source.write_text("WORDS = {'a', 'b'}\n\ndef f():\n    return 1\n")
+        os.utime(source, (1, len(build) * ord(build[0])))
+        image_root.compile_bytecode(tmp_path / build, [tmp_path / build / "lib"])
+        pycs.append(Path(importlib.util.cache_from_source(str(source))).read_bytes())
+    assert int.from_bytes(pycs[0][4:8], "little") == UNCHECKED_HASH
+    assert b"/lib/module.py" in pycs[0]
+    assert str(tmp_path).encode() not in pycs[0]
+    assert pycs[0] == pycs[1]
+
+
+def test_a_source_that_cannot_be_compiled_ends_the_build(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("def\n")
+    with pytest.raises(image_root.MissingError, match="compiled"):
+        image_root.compile_bytecode(tmp_path, [tmp_path])
+
+
+def test_of_the_environment_what_runs_is_there_without_symbols(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = tmp_path / "opt" / "framegate"
+    (environment / "bin").mkdir(parents=True)
+    (environment / "lib" / "__pycache__").mkdir(parents=True)
+    (environment / "bin" / "python").symlink_to("/usr/bin/python3")
+    for name in ("framegate", "activate", "pygmentize"):
+        (environment / "bin" / name).touch()
+    (environment / "lib" / "pygments" / "lexers").mkdir(parents=True)
+    for name in ("__init__.py", "_mapping.py", "fortran.py"):
+        (environment / "lib" / "pygments" / "lexers" / name).touch()
+    (environment / "lib" / "types.pyi").touch()
+    (environment / "lib" / "compiled.so").write_bytes(b"\x7fELF")
+    deploying.program(tmp_path / "tools", "strip", f'echo "$@" >> {tmp_path}/stripped')
+    monkeypatch.setenv("PATH", f"{tmp_path}/tools")
+    monkeypatch.setattr(image_root, "ENVIRONMENT", environment)
+    root = tmp_path / "root"
+    image_root.put_environment(root)
+    target = root / environment.relative_to("/")
+    assert {path.name for path in (target / "bin").iterdir()} == {"python", "framegate"}
+    assert (target / "bin" / "python").is_symlink()
+    assert {path.name for path in (target / "lib").rglob("*")} == {"pygments", "lexers", "__init__.py", "_mapping.py", "compiled.so"}
+    assert (tmp_path / "stripped").read_text() == f"--strip-unneeded {target}/lib/compiled.so\n"
+
+
+def test_who_asks_for_no_image_gets_the_words_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ([], ["framegate"], ["nothing", "/x"]):
+        assert image_root.main(words) == 1
+    assert "image_root.py framegate DIR" in capsys.readouterr().err
+
+
+def test_something_missing_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def missing(_root: Path) -> None:
+        raise image_root.MissingError("libx: no such library")
+
+    monkeypatch.setattr(image_root, "make_sidecar", missing)
+    assert image_root.main(["framegate", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == "framegate: libx: no such library\n"
+    shutil.rmtree(tmp_path)
