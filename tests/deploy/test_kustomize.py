@@ -1,7 +1,11 @@
-"""The Kustomize component: valid by Kubernetes' schemas, merged into a Deployment, and as restricted as it says."""
+"""The Kustomize components and Spark's manifests: valid by Kubernetes' schemas, merged into a Deployment, and as restricted as they say.
 
+What a real API server says of them: tests/cluster/test_dry_run.py."""
+
+import json
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +13,16 @@ import kubernetes_validate
 import pytest
 from ruamel.yaml import YAML
 
+from control.cli.pipeline import run
+from control.configuration.load import validate
+from control.demo.generator import Options
 from control.kubernetes.workload import KINDS
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 COMPONENT = DEPLOY / "kustomize" / "framegate"
 EXAMPLE = DEPLOY / "kustomize" / "example"
+PIPELINE = DEPLOY / "kustomize" / "options" / "spark" / "pipeline.yaml"
+SPARK = DEPLOY / "spark"
 # The first version whose sidecars are on by default, and the newest that the validator knows.
 VERSIONS = ("1.29", "1.37")
 # Lists that a strategic merge joins by a key of their items; every other list is replaced.
@@ -46,9 +55,11 @@ def strategic_merge(base: Any, patch: Any, key: str = "") -> Any:
 
 @pytest.fixture(scope="module")
 def deployment() -> dict[str, Any]:
-    patch = load(COMPONENT / "sidecar.yaml")
-    del patch["metadata"]["name"]
-    merged: dict[str, Any] = strategic_merge(load(EXAMPLE / "deployment.yaml"), patch)
+    merged: dict[str, Any] = load(EXAMPLE / "echo-deployment.yaml")
+    for path in (COMPONENT / "sidecar.yaml", PIPELINE):
+        patch = load(path)
+        del patch["metadata"]["name"]
+        merged = strategic_merge(merged, patch)
     return merged
 
 
@@ -63,7 +74,7 @@ def port_of(container: dict[str, Any], name: str) -> int:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("name", ["namespace.yaml", "deployment.yaml", "service.yaml"])
+@pytest.mark.parametrize("name", ["namespace.yaml", "echo-deployment.yaml", "service.yaml", "client.yaml"])
 def test_the_example_is_valid_by_the_schemas(name: str, version: str) -> None:
     kubernetes_validate.validate(load(EXAMPLE / name), version, strict=True)
 
@@ -92,13 +103,16 @@ def test_the_component_reaches_every_kind_of_workload_by_label(deployment: dict[
 def test_the_overlay_refers_to_files_that_are_there() -> None:
     overlay = load(EXAMPLE / "kustomization.yaml")
     assert all((EXAMPLE / name).is_file() for name in overlay["resources"])
-    assert [(EXAMPLE / name).resolve() for name in overlay["components"]] == [COMPONENT]
+    assert [(EXAMPLE / name).resolve() for name in overlay["components"]] == [COMPONENT, PIPELINE.parent]
     assert all((EXAMPLE / name).is_file() for generator in overlay["configMapGenerator"] for name in generator["files"])
 
 
 def test_the_application_keeps_its_containers_and_gains_a_native_sidecar(deployment: dict[str, Any], sidecar: dict[str, Any]) -> None:
     containers = deployment["spec"]["template"]["spec"]["containers"]
-    assert containers == load(EXAMPLE / "deployment.yaml")["spec"]["template"]["spec"]["containers"]
+    assert containers == [
+        *load(EXAMPLE / "echo-deployment.yaml")["spec"]["template"]["spec"]["containers"],
+        *load(PIPELINE)["spec"]["template"]["spec"]["containers"],
+    ]
     assert sidecar["restartPolicy"] == "Always"
 
 
@@ -131,7 +145,8 @@ def test_the_sidecar_meets_the_restricted_standard(deployment: dict[str, Any], s
 def test_volumes_cover_what_the_configuration_names(deployment: dict[str, Any], sidecar: dict[str, Any]) -> None:
     configuration = load(EXAMPLE / "framegate.yaml")
     mounts = {mount["mountPath"]: mount for mount in sidecar["volumeMounts"]}
-    assert {mount["name"] for mount in mounts.values()} == {volume["name"] for volume in deployment["spec"]["template"]["spec"]["volumes"]}
+    volumes = {volume["name"] for volume in deployment["spec"]["template"]["spec"]["volumes"]}
+    assert {mount["name"] for mount in mounts.values()} == {name for name in volumes if name.startswith("framegate-")} - {"framegate-tables"}
     assert configuration["tap"]["directory"] in mounts
     assert str(Path(configuration["admin"]["address"].removeprefix("unix:")).parent) in mounts
     assert str(Path(configuration["listeners"][0]["tls"]["key"]).parent) in mounts
@@ -156,6 +171,67 @@ def test_variables_are_declared_before_they_are_used(sidecar: dict[str, Any]) ->
         seen.add(variable["name"])
 
 
+def test_the_application_is_reached_by_framegate_only_and_by_its_own_configuration() -> None:
+    (listener,) = load(EXAMPLE / "echo.yaml")["listeners"]
+    (upstream,) = load(EXAMPLE / "framegate.yaml")["upstreams"]
+    assert upstream["endpoints"] == [listener["address"]]
+    assert listener["address"].startswith("127.0.0.1:")
+    validate(load(EXAMPLE / "echo.yaml"))
+
+
+def test_the_client_is_the_load_generator_and_asks_the_service() -> None:
+    (container,) = load(EXAMPLE / "client.yaml")["spec"]["template"]["spec"]["containers"]
+    options = Options(**json.loads(container["args"][0]))
+    service = load(EXAMPLE / "service.yaml")
+    assert (options.host, options.port) == (service["metadata"]["name"], service["spec"]["ports"][0]["port"])
+    assert container["command"][1:] == ["-m", "control.demo.generator"]
+
+
+def pipelines() -> list[tuple[str, dict[str, Any]]]:
+    """Containers that run the job, and whose they are."""
+    found = [(path.name, item) for path in sorted(SPARK.glob("*.yaml")) for item in YAML(typ="safe").load_all(path.read_text())]
+    found.append((PIPELINE.name, load(PIPELINE)))
+    return [(name, item) for name, item in found if item["kind"] in ("Job", "Deployment")]
+
+
+@pytest.mark.parametrize(("name", "item"), pipelines(), ids=lambda value: value if isinstance(value, str) else "")
+def test_the_pipeline_is_told_what_it_knows(name: str, item: dict[str, Any]) -> None:
+    (container,) = item["spec"]["template"]["spec"]["containers"]
+    assert container["args"][:2] == ["pipeline", "run"]
+    run.make_context("run", list(container["args"][2:]))
+    mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert {"/var/lib/framegate/tap", "/var/lib/framegate/tables", "/tmp"} == mounts
+    assert {f"--source={path}" for path in mounts} & set(container["args"])
+    assert {f"--output={path}" for path in mounts} & set(container["args"])
+
+
+@pytest.mark.parametrize("path", sorted(SPARK.glob("*.yaml")), ids=lambda path: path.name)
+def test_sparks_manifests_are_valid_by_the_schemas_and_name_this_version(path: Path) -> None:
+    version = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())["project"]["version"]
+    text = path.read_text()
+    assert text.count("framegate-spark:") == text.count(f"framegate-spark:{version}")
+    for item in YAML(typ="safe").load_all(text):
+        if item["kind"] != "SparkApplication":
+            for schema in VERSIONS:
+                kubernetes_validate.validate(item, schema, strict=True)
+
+
+@pytest.mark.parametrize("operator", ["apache", "kubeflow"])
+def test_an_application_of_an_operator_runs_the_program_in_the_driver_alone(operator: str) -> None:
+    program, application = YAML(typ="safe").load_all((SPARK / f"application-{operator}.yaml").read_text())
+    spec = application["spec"]
+    template = (spec["driverSpec"]["podTemplateSpec"] if operator == "apache" else spec["driver"]["template"])["spec"]
+    (container,) = template["containers"]
+    (folder,) = [mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "program"]
+    assert (spec.get("pyFiles") or spec["mainApplicationFile"]) == f"local://{folder}/{next(iter(program['data']))}"
+    assert spec["sparkConf"]["spark.kubernetes.driver.master"].startswith("local[")
+    run.make_context("run", list(spec.get("driverArgs") or spec["arguments"]))
+    compile(program["data"]["pipeline.py"], "pipeline.py", "exec")
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "driver"}, "spec": template}
+    pod["spec"]["containers"][0]["image"] = "any"
+    kubernetes_validate.validate(pod, VERSIONS[-1], strict=True)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 def test_kubectl_renders_the_overlay_as_the_merge_here_says(deployment: dict[str, Any]) -> None:
@@ -165,4 +241,6 @@ def test_kubectl_renders_the_overlay_as_the_merge_here_says(deployment: dict[str
     kubernetes_validate.validate(theirs, VERSIONS[-1], strict=True)
     spec, expected = theirs["spec"]["template"]["spec"], deployment["spec"]["template"]["spec"]
     assert spec["initContainers"] == expected["initContainers"]
-    assert spec["containers"] == expected["containers"]
+    assert {container["name"]: container for container in spec["containers"]} == {
+        container["name"]: container for container in expected["containers"]
+    }

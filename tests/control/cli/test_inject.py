@@ -1,0 +1,237 @@
+"""The command `inject`: what it reads, where it writes, what it says and how it ends."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from ruamel.yaml import YAML
+
+from control.cli import main
+
+POD = """\
+# a pod
+apiVersion: v1
+kind: Pod
+metadata: {name: a}
+spec:
+  containers:
+  - name: app   # it
+"""
+CONFIGURATION = """\
+node: edge
+health: {address: "0.0.0.0:9901"}
+memory_pool: {size: 64MiB}
+listeners:
+  - {name: a, address: "0.0.0.0:7000", upstream: u, max_receive_size: 1MiB, limits: {connections: 100},
+     tls: {certificate: /tls/tls.crt, key: /tls/tls.key}}
+upstreams: [{name: u, endpoints: ["127.0.0.1:9190"]}]
+tap: {directory: /tap, budget: 100MiB, segment_size: 10MiB}
+telemetry: {prometheus: {address: "0.0.0.0:9464"}}
+drain: {timeout: 10s}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "pod.yaml").write_text(POD)
+    (tmp_path / "framegate.yaml").write_text(CONFIGURATION)
+    return tmp_path
+
+
+def run(*words: object, given: str | bytes | None = None) -> Result:
+    return CliRunner().invoke(main, ["inject", *map(str, words)], input=given)
+
+
+def data(text: str) -> list[Any]:
+    return list(YAML(typ="safe", pure=True).load_all(text))
+
+
+def sidecar(text: str) -> dict[str, Any]:
+    (container,) = data(text)[0]["spec"]["initContainers"]
+    return dict(container)
+
+
+def test_a_file_comes_out_with_framegate_and_goes_back(folder: Path) -> None:
+    done = run("-f", folder / "pod.yaml")
+    assert (done.exit_code, done.stderr) == (0, "framegate: added to Pod a\n")
+    assert sidecar(done.stdout)["name"] == "framegate"
+    again = run("-f", "-", given=done.stdout)
+    assert (again.exit_code, again.stdout) == (0, done.stdout)
+    back = run("-f", "-", "--remove", given=done.stdout)
+    assert (back.exit_code, back.stdout, back.stderr) == (0, POD, "framegate: removed from Pod a\n")
+    nothing = run("-f", "-", "--remove", given=POD)
+    assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (0, POD, "framegate: removed from nothing: nothing has it\n")
+
+
+def test_bytes_pass_as_they_are(folder: Path) -> None:
+    text = POD.replace("\n", "\r\n").encode()
+    done = run("-f", "-", given=text)
+    assert done.stdout_bytes.count(b"\n") == done.stdout_bytes.count(b"\r\n")
+    assert run("-f", "-", "--remove", given=done.stdout_bytes).stdout_bytes == text
+
+
+def test_a_configuration_decides_ports_probes_volumes_and_times(folder: Path) -> None:
+    done = run("-f", folder / "pod.yaml", "--config", folder / "framegate.yaml")
+    assert done.exit_code == 0, done.stderr
+    pod, config_map = data(done.stdout)
+    container = sidecar(done.stdout)
+    assert [port["containerPort"] for port in container["ports"]] == [7000, 9464, 9901]
+    assert pod["spec"]["terminationGracePeriodSeconds"] == 40
+    assert {mount["mountPath"] for mount in container["volumeMounts"]} == {"/etc/framegate", "/tls", "/run/framegate", "/tap"}
+    assert {volume["name"]: volume for volume in pod["spec"]["volumes"]}["framegate-tap"]["emptyDir"] == {"sizeLimit": "136Mi"}
+    assert (config_map["kind"], config_map["data"]) == ("ConfigMap", {"framegate.yaml": CONFIGURATION})
+
+
+def test_what_was_asked_for_comes_along(folder: Path) -> None:
+    words = (
+        "--image r/framegate:2 --memory 1GiB --cpu 500m --tls-secret t --config-map c --secret s=/sasl --certificate ClusterIssuer/ca --dns-name x"
+    )
+    more = "--network-policy --pod-monitor --disruption-budget --tap-claim tap --tap-claim-size 1GiB"
+    done = run("-f", folder / "pod.yaml", "--config", folder / "framegate.yaml", *words.split(), *more.split())
+    assert done.exit_code == 0, done.stderr
+    found = {item["kind"]: item for item in data(done.stdout)}
+    assert list(found) == ["Pod", "ConfigMap", "Certificate", "PersistentVolumeClaim", "NetworkPolicy", "PodMonitor", "PodDisruptionBudget"]
+    assert found["ConfigMap"]["metadata"]["name"] == "c"
+    assert (found["Certificate"]["metadata"]["name"], found["Certificate"]["spec"]["dnsNames"]) == ("t", ["x"])
+    assert found["PersistentVolumeClaim"]["spec"]["resources"]["requests"]["storage"] == "1Gi"
+    container = sidecar(done.stdout)
+    assert container["image"] == "r/framegate:2"
+    assert container["resources"]["limits"] == {"cpu": "500m", "memory": "1Gi"}
+    assert run("-f", "-", "--remove", given=done.stdout).stdout == POD
+
+
+def test_a_container_that_is_too_small_for_the_configuration_is_a_warning(folder: Path) -> None:
+    words = ("-f", folder / "pod.yaml", "--config", folder / "framegate.yaml", "--memory")
+    small = run(*words, "128MiB")
+    assert small.exit_code == 0
+    assert "framegate: warning: " in small.stderr
+    assert "memory_pool.size does not fit into the container's 128MiB" in small.stderr
+    assert "warning" not in run(*words, "512MiB").stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "said"),
+    [
+        (("0.0.0.0:9901", "127.0.0.1:9901"), "", "which the kubelet cannot reach"),
+        (("node: edge", "nodes: edge"), "", "line 1: nodes"),
+        (("upstream: u", "upstream: v"), "", "is not the name of an upstream"),
+        (("key: /tls/tls.key", "key: /keys/tls.key"), "", "is a file in /keys, which no volume holds: add --secret NAME=/keys"),
+        (("", ""), "--probes http", "--probes http needs health.http_address"),
+        (('telemetry: {prometheus: {address: "0.0.0.0:9464"}}', "telemetry: {}"), "--pod-monitor", "--pod-monitor needs telemetry.prometheus"),
+        (("tap: {directory: /tap, budget: 100MiB, segment_size: 10MiB}\n", ""), "--tap-claim c", "--tap-claim has no effect"),
+        (("", ""), "--tap-claim c --tap-claim-size 135MiB", "--tap-claim-size is less than 136MiB"),
+        (("tls: {certificate: /tls/tls.crt, key: /tls/tls.key}", "tls: null"), "--certificate ca", "--certificate has no effect"),
+    ],
+)
+def test_a_configuration_that_does_not_do_is_refused(folder: Path, change: tuple[str, str], words: str, said: str) -> None:
+    path = folder / "framegate.yaml"
+    path.write_text(CONFIGURATION.replace(*change))
+    done = run("-f", folder / "pod.yaml", "--config", path, *words.split())
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert str(path) in done.stderr
+
+
+def test_a_claim_that_is_large_enough_is_good(folder: Path) -> None:
+    words = ("--tap-claim", "c", "--tap-claim-size")
+    for size in ("136MiB", "137MiB"):
+        assert run("-f", folder / "pod.yaml", "--config", folder / "framegate.yaml", *words, size).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--cpu 0", "--cpu x", "--cpu 0.0001", "--cpu 1.5m", "--memory x", "--secret a", "--secret A=/x", "--secret a=x", "--certificate Other/x",
+        "--certificate X", "--tap-claim A", "--tls-secret -", "--probes tcp", "--in-place --output x", "--tap-claim-size 1GiB", "-f missing.yaml",
+    ],
+)  # fmt: skip
+def test_wrong_usage_is_said_before_anything_is_read(folder: Path, words: str) -> None:
+    done = run("-f", folder / "pod.yaml", *words.split())
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "Error: " in done.stderr
+
+
+def test_in_place_does_not_go_with_standard_input() -> None:
+    assert run("-f", "-", "--in-place", given=POD).exit_code == 2
+
+
+def test_every_fault_of_every_file_is_named_and_nothing_is_written(folder: Path) -> None:
+    bad = POD + "  hostNetwork: true\n"
+    (folder / "bad.yaml").write_text(bad)
+    (folder / "broken.yaml").write_text("a: [\n")
+    done = run("-f", folder / "pod.yaml", "-f", folder / "bad.yaml", "-f", folder / "broken.yaml", "--in-place")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert f"{folder / 'bad.yaml'}: line 8: Pod a: has hostNetwork" in done.stderr
+    assert f"{folder / 'broken.yaml'}: line 2: is not YAML" in done.stderr
+    assert "2 faults, nothing was written" in done.stderr
+    assert (folder / "pod.yaml").read_text() == POD
+
+
+def test_a_folder_is_read_in_the_order_of_names_and_comes_out_as_one_stream(tmp_path: Path) -> None:
+    (tmp_path / "b.yaml").write_text(POD)
+    (tmp_path / "a.json").write_text(json.dumps(data(POD.replace("name: a}", "name: j}"))[0]))
+    (tmp_path / "c.yml").write_text("kind: Service\napiVersion: v1")
+    (tmp_path / "notes.txt").write_text("a: [")
+    (tmp_path / "deeper").mkdir()
+    (tmp_path / "deeper" / "d.yaml").write_text(POD)
+    done = run("-f", tmp_path)
+    assert done.exit_code == 0, done.stderr
+    assert [item["kind"] + item.get("metadata", {}).get("name", "") for item in data(done.stdout)] == ["Podj", "Poda", "Service"]
+    assert done.stderr == "framegate: added to Pod j, Pod a\n"
+
+
+def test_a_folder_without_manifests_and_a_file_without_pods_are_refused(tmp_path: Path) -> None:
+    assert "holds no manifest" in run("-f", tmp_path).stderr
+    path = tmp_path / "a.yaml"
+    path.write_text("kind: Service\n")
+    done = run("-f", path)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "has nothing with a pod template" in done.stderr
+
+
+def test_what_is_no_utf8_is_refused_with_its_line() -> None:
+    done = run("-f", "-", given=b"a: 1\nb: \xff\n")
+    assert (done.exit_code, "standard input: line 2: is not UTF-8" in done.stderr) == (2, True)
+
+
+def test_in_place_keeps_the_mode_and_what_a_link_points_to(folder: Path) -> None:
+    path = folder / "pod.yaml"
+    path.chmod(0o640)
+    link = folder / "link.yaml"
+    link.symlink_to("pod.yaml")
+    assert run("-f", link, "--in-place").exit_code == 0
+    assert link.is_symlink()
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert sidecar(path.read_text())["name"] == "framegate"
+    before = path.stat().st_mtime_ns, path.stat().st_ino
+    assert run("-f", path, "--in-place").exit_code == 0
+    assert (path.stat().st_mtime_ns, path.stat().st_ino) == before, "what does not change is not written"
+    assert run("-f", path, "--in-place", "--remove").exit_code == 0
+    assert path.read_text() == POD
+    assert sorted(item.name for item in folder.iterdir()) == ["framegate.yaml", "link.yaml", "pod.yaml"]
+
+
+def test_a_file_is_written_whole_or_not_at_all(folder: Path) -> None:
+    target = folder / "out" / "x.yaml"
+    done = run("-f", folder / "pod.yaml", "-o", target)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert f"{target} cannot be written: No such file or directory" in done.stderr
+    target.parent.mkdir()
+    assert run("-f", folder / "pod.yaml", "-o", target).exit_code == 0
+    assert run("-f", target, "--remove").stdout == POD
+    assert os.listdir(target.parent) == ["x.yaml"]
+
+
+@pytest.mark.slow
+def test_a_reader_that_leaves_ends_it_as_any_program(folder: Path) -> None:
+    command = [sys.executable, "-P", "-m", "control.cli", "inject", "-f", str(folder / "pod.yaml")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.close()
+    _, said = process.communicate(timeout=30)
+    assert (process.returncode, b"Traceback" in said) == (141, False)
