@@ -56,8 +56,9 @@ def _examine(document: Document, *, in_use: bool) -> Findings:
     make_absolute(values, document.folder)
     config = build(document, values)
     bound = apply_rules(document, values)
+    model = None if document.faults else config
     apply_machine(document, values, config, bound, in_use=in_use)
-    return Findings(None if document.faults else config, _sorted(document.faults), _sorted(document.warnings))
+    return Findings(None if document.faults else config, _sorted(document.faults), _sorted(document.warnings), model)
 
 
 def _sorted(faults: list[Fault]) -> list[Fault]:

@@ -167,8 +167,6 @@ def _end_of_chain(subject: str, path: str, chain: "list[x509.Certificate]", know
 def _made(item: "x509.Certificate", maker: "x509.Certificate") -> bool:
     from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 
-    if item.issuer != maker.subject:
-        return False
     try:
         item.verify_directly_issued_by(maker)
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):

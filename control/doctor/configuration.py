@@ -31,12 +31,13 @@ def look(path: Path | None, found: Findings) -> Iterator[Finding]:
         return
     yield from _told("fault", found.faults, path)
     yield from _told("warning", found.warnings, path)
-    if found.config is None:
+    if found.model is None:
         words = "is faulty: what depends on it is not looked at"
         yield Finding("configuration", str(path), "fault", words, f"framegate check --config {path}")
-    else:
-        listeners, upstreams = len(found.config.listeners), len(found.config.upstreams)
-        yield Finding("configuration", str(path), "ok", "is valid", figures={"listeners": listeners, "upstreams": upstreams})
+        return
+    figures = {"listeners": len(found.model.listeners), "upstreams": len(found.model.upstreams)}
+    besides = "" if found.config is not None else ", and this machine does not give what it needs"
+    yield Finding("configuration", str(path), "ok", f"is valid{besides}", figures=figures)
 
 
 def area_of(key: str) -> Area:

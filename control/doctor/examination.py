@@ -62,8 +62,8 @@ def examine_all(
     read: list[Findings] = []
     early = [] if path is None else look_at_all([Probe("configuration", str(path), lambda: _read(path, read))], around.timeout_s)
     found = read[0] if read else Findings(None, [], [])
-    around = dataclasses.replace(around, config=found.config)
-    address = address or (default if found.config is None else found.config.admin.address)
+    around = dataclasses.replace(around, config=found.model)
+    address = address or (default if found.model is None else found.model.admin.address)
     running = Running(around, address, why, version)
     first = look_at_all([Probe("running", "control plane", running.look)], around.timeout_s)
     around = dataclasses.replace(around, pid=running.pid)
@@ -84,10 +84,14 @@ def _read(path: Path, read: list[Findings]) -> Iterator[Finding]:
 
 
 def _without_repetition(findings: list[Finding]) -> list[Finding]:
-    """A file that ended is told by ``framegate check`` in a few words, and by the judge of files in more."""
+    """A file that ended is told by ``framegate check`` in a few words, and by the judge of files in more; a folder that cannot be written by it, and
+    by who tries to write there.
+    """
+    told = any(item.area == "disk" and item.subject.startswith("tap.directory") for item in findings)
     judged = [item.found for item in findings if item.area == "certificates" and item.level == "fault"]
     return [
         item
         for item in findings
         if not (item.area == "certificates" and item.level == "warning" and any(f" {item.found}" in words for words in judged))
+        and not (told and item.level == "fault" and item.subject.startswith("writing in "))
     ]

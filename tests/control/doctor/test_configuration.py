@@ -35,6 +35,12 @@ def test_a_good_one_is_good_and_its_warnings_are_warnings(tmp_path: Path) -> Non
     assert levels(look(path, examine(path))) == ["warning", "ok"]
 
 
+def test_a_good_one_that_this_machine_cannot_run_is_valid_and_its_faults_are_faults(tmp_path: Path) -> None:
+    path = tmp_path / "f.yaml"
+    path.write_text(json.dumps({**GOOD, "tap": {"directory": "/proc/x"}}))
+    assert levels(look(path, examine(path))) == ["fault", "ok"]
+
+
 def test_without_a_file_that_is_said(tmp_path: Path) -> None:
     (found,) = look(None, examine(tmp_path))
     assert (found.level, "framegate doctor --config FILE" in found.advice) == ("unknown", True)

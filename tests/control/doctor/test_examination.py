@@ -55,6 +55,18 @@ def test_a_faulty_file_is_told_and_what_needs_no_file_is_looked_at_all_the_same(
     assert {item.area for item in found} == set(AREAS)
 
 
+def test_where_only_this_machine_is_at_fault_everything_is_looked_at(tmp_path: Path) -> None:
+    """And what cannot be written is told once."""
+    upstream = ScriptedUpstream()
+    path = write(tmp_path, upstreams=[{"name": "up", "endpoints": [upstream.address]}], tap={"directory": str(tmp_path / "file" / "tap")})
+    (tmp_path / "file").touch()
+    found = examine(path).findings
+    upstream.close()
+    assert [item.subject.split(" = ")[0] for item in found if item.level == "fault"] == ["tap.directory"]
+    assert one(found, f"up, {upstream.address}").level == "ok"
+    assert one(found, str(path)).found == "is valid, and this machine does not give what it needs"
+
+
 def test_what_has_ended_is_told_once(tmp_path: Path) -> None:
     """By ``check`` as a warning, by the judge as a fault with more words."""
     certificate, key = Authority(tmp_path).leaf("server", lifetime=(-YEAR, -YEAR / 365))

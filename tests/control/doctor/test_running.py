@@ -98,8 +98,8 @@ def test_an_address_that_it_leaves_out_is_told(tmp_path: Path, cli: Cli) -> None
 
 
 def test_a_number_that_is_another_process_here_is_not_taken_for_it(tmp_path: Path, cli: Cli) -> None:
-    files = {f"proc/{os.getpid()}/cmdline": "python\0-m\0pytest"}
-    assert ask(around(tmp_path, files), cli.address)[0].pid is None
+    for line in ("python\0-m\0pytest", "python\0/opt/framegate/bin/framegate\0status", "serve"):
+        assert ask(around(tmp_path, {f"proc/{os.getpid()}/cmdline": line}), cli.address)[0].pid is None
     files = {f"proc/{os.getpid()}/cmdline": "python\0/opt/framegate/bin/framegate\0serve\0--config\0x"}
     assert ask(around(tmp_path, files), cli.address)[0].pid == os.getpid()
     assert ask(around(tmp_path / "none"), cli.address)[0].pid is None
