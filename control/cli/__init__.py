@@ -1,7 +1,7 @@
 """The command ``framegate``.
 
     commands    the group, and what each command is; bodies are loaded when they are called
-    local       check, serve, demo; ``pipeline`` run
+    local       check, serve, demo; ``pipeline`` run; ``doctor`` looks at all that is around
     channels, handlers, limits, pools, listeners, upstreams, certificates, taps, proxies   the commands that call the control plane
     tap         tap ls, cat, follow, verify, consumers: the log on this machine; ``tap`` says which of the modules ``tap_*`` does what
     users       users add, remove, list: a file on this machine

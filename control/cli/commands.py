@@ -8,6 +8,7 @@ import click
 
 from control.cli.certificates import certificates
 from control.cli.channels import channels
+from control.cli.doctor import doctor
 from control.cli.handlers import handlers
 from control.cli.inject import inject
 from control.cli.limits import limits
@@ -78,7 +79,7 @@ def completion(shell: str) -> None:
 
 
 for _command in (
-    check, serve, demo, pipeline, channels, handlers, limits, pool, listeners, upstreams, certificates, taps, tap, users, status, drain, inject,
+    check, doctor, serve, demo, pipeline, channels, handlers, limits, pool, listeners, upstreams, certificates, taps, tap, users, status, drain, inject,
     completion,
 ):  # fmt: skip
     main.add_command(_command)

@@ -9,12 +9,12 @@ from click.core import ParameterSource
 
 from control.cli.kinds import ADDRESS
 
-__all__ = ["DEFAULT_ADDRESS", "EXIT_INTERRUPTED", "address_option", "admin_options", "example", "output_option"]
+__all__ = ["ADDRESS_VARIABLE", "DEFAULT_ADDRESS", "EXIT_INTERRUPTED", "address_option", "admin_options", "example", "output_option"]
 
 DEFAULT_ADDRESS: Final = "unix:/run/framegate/admin.sock"
 EXIT_INTERRUPTED: Final = 130
 """What a shell says of a program that SIGINT ended."""
-_VARIABLE: Final = "FRAMEGATE_ADDRESS"
+ADDRESS_VARIABLE: Final = "FRAMEGATE_ADDRESS"
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -35,7 +35,7 @@ def address_option(function: F) -> F:
     """``--address``."""
     return click.option(
         "--address",
-        envvar=_VARIABLE,
+        envvar=ADDRESS_VARIABLE,
         type=ADDRESS,
         default=DEFAULT_ADDRESS,
         show_default=True,
@@ -47,8 +47,8 @@ def address_option(function: F) -> F:
 
 def _not_empty(ctx: click.Context, param: click.Parameter, value: str) -> str:
     """An empty variable is a mistake of a script: what was meant for another framegate must not reach the one at the default address."""
-    if ctx.get_parameter_source("address") is ParameterSource.DEFAULT and os.environ.get(_VARIABLE) == "":
-        raise click.BadParameter(f"{_VARIABLE} is empty: write unix:PATH, or unset it for {DEFAULT_ADDRESS}", ctx, param)
+    if ctx.get_parameter_source("address") is ParameterSource.DEFAULT and os.environ.get(ADDRESS_VARIABLE) == "":
+        raise click.BadParameter(f"{ADDRESS_VARIABLE} is empty: write unix:PATH, or unset it for {DEFAULT_ADDRESS}", ctx, param)
     return value
 
 

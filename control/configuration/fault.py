@@ -31,12 +31,13 @@ class Fault:
 
 class Findings(NamedTuple):
     """What was found in a configuration, by line. Attributes: ``config`` (None when there are faults), ``faults`` (nothing starts with one),
-    ``warnings`` (it starts, but perhaps not as it was meant).
+    ``warnings`` (it starts, but perhaps not as it was meant), ``model`` (as ``config``, and there as well when only this machine is at fault).
     """
 
     config: ProxyConfig | None
     faults: list[Fault]
     warnings: list[Fault]
+    model: ProxyConfig | None = None
 
 
 class ConfigurationError(Exception):

@@ -68,9 +68,11 @@ def judge(document: Document, *, machine: bool, in_use: bool = False) -> Finding
     make_absolute(values, document.folder)
     config = build(document, values)
     bound = apply_rules(document, values)
+    model = None if document.faults else config
     if machine:
         apply_machine(document, values, config, bound, in_use=in_use)
-    return Findings(None if document.faults and machine else config, _sorted(document.faults), _sorted(document.warnings))
+    judged = None if document.faults and machine else config
+    return Findings(judged, _sorted(document.faults), _sorted(document.warnings), model)
 
 
 def _sorted(faults: list[Fault]) -> list[Fault]:

@@ -29,9 +29,11 @@ from proxy.config.address import Address
 from proxy.config.model import MIB, ProxyConfig, TapConfig
 from proxy.tap.record import LOCK_NAME, WRITERS_NAME
 
-__all__ = ["apply_machine"]
+__all__ = ["IN_USE", "apply_machine"]
 
 Bound = list[tuple[Path, Address]]
+IN_USE: Final = "is in use now"
+"""How a warning of what another process uses begins."""
 _ADMIN: Final = ("admin", "address")
 _EXTRAS: Final = {"otlp": "opentelemetry.exporter.otlp.proto.grpc", "prometheus": "prometheus_client"}
 _KERNEL: Final = "/proc/sys/net/core"
@@ -83,7 +85,7 @@ def _addresses(document: Document, bound: Bound, *, in_use: bool) -> None:
         if fault is not None and not fault[1]:
             document.add(path, f"cannot be bound: {fault[0]}")
         elif fault is not None and in_use:
-            document.warn(path, "is in use now: serve cannot start until it is free")
+            document.warn(path, f"{IN_USE}: serve cannot start until it is free")
 
 
 def _socket(document: Document, path: Path, address: Address, *, in_use: bool) -> None:
@@ -94,7 +96,7 @@ def _socket(document: Document, path: Path, address: Address, *, in_use: bool) -
         document.add(path, f"cannot be used: {fault}", str(address))
     elif in_use and is_served(address.host):
         who = "another framegate" if path == _ADMIN else "another process"
-        document.warn(path, f"is in use now: {who} listens there, and serve cannot start until it has ended", str(address))
+        document.warn(path, f"{IN_USE}: {who} listens there, and serve cannot start until it has ended", str(address))
 
 
 def _tap(document: Document, directory: str, *, in_use: bool) -> None:
@@ -106,7 +108,7 @@ def _tap(document: Document, directory: str, *, in_use: bool) -> None:
         return
     holder = lock_holder(lock) if in_use else None
     if holder is not None:
-        document.warn(path, f"is in use now: another framegate (process {holder}) writes there, and serve cannot start until it has ended")
+        document.warn(path, f"{IN_USE}: another framegate (process {holder}) writes there, and serve cannot start until it has ended")
 
 
 def _budget(document: Document, tap: TapConfig) -> None:

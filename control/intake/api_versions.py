@@ -17,14 +17,15 @@ from control.logs import RowLog
 from proxy.auth.messages import API_VERSIONS, NONE, ApiRange, ApiVersionsAnswer, ApiVersionsRequest, RequestHeader, answer_reader, request_writer
 from proxy.errors import AuthenticationError, ProxyError
 
-__all__ = ["ApiVersions", "Tls", "common_ranges"]
+__all__ = ["MAX_ANSWER", "ApiVersions", "Tls", "common_ranges", "question", "ranges_in"]
 
 INTERVAL_S: Final = 60.0
 """Between two looks at what is known: brokers are upgraded."""
 PAUSE_S: Final = 0.5
 """After a look that found nothing; it doubles, up to ``MOST_PAUSE_S``, unless somebody wants to know."""
 MOST_PAUSE_S: Final = 30.0
-_MAX_ANSWER: Final = 1 << 20
+MAX_ANSWER: Final = 1 << 20
+"""Bytes of an answer; who announces more does not speak Kafka's protocol."""
 _REQUEST: Final = RequestHeader(API_VERSIONS, 0, 1, "framegate")
 Wire = Sequence[Any]
 
@@ -47,6 +48,22 @@ def common_ranges(answers: Sequence[Sequence[ApiRange]]) -> tuple[ApiRange, ...]
         if len(same) == len(answers) and least <= most:
             found.append(ApiRange(key, least, most))
     return tuple(found)
+
+
+def question() -> bytes:
+    """The frame that asks, with its size; every broker knows this version of it, and answers before anybody has logged in."""
+    request = request_writer(_REQUEST)
+    ApiVersionsRequest().write(request, 0)
+    body = request.message()
+    return len(body).to_bytes(4, "big") + body
+
+
+def ranges_in(body: bytes) -> tuple[ApiRange, ...]:
+    """What the answer says, without its size. Raises OSError: it is a refusal; MalformedError: it is no answer."""
+    answer = ApiVersionsAnswer.read(answer_reader(body, _REQUEST), 0)
+    if answer.error != NONE or not answer.ranges:
+        raise OSError(f"ApiVersions is answered with error {answer.error}")
+    return answer.ranges
 
 
 class ApiVersions:
@@ -144,20 +161,14 @@ class ApiVersions:
             try:
                 if tls is not None and tls.pins:
                     _check_key(writer, tls.pins)
-                request = request_writer(_REQUEST)
-                ApiVersionsRequest().write(request, 0)
-                body = request.message()
-                writer.write(len(body).to_bytes(4, "big") + body)
+                writer.write(question())
                 await writer.drain()
                 size = int.from_bytes(await reader.readexactly(4), "big")
-                if size > _MAX_ANSWER:
+                if size > MAX_ANSWER:
                     raise OSError(f"an answer of {size} bytes: it does not speak Kafka's protocol")
-                answer = ApiVersionsAnswer.read(answer_reader(await reader.readexactly(size), _REQUEST), 0)
+                return ranges_in(await reader.readexactly(size))
             finally:
                 writer.transport.abort()
-        if answer.error != NONE or not answer.ranges:
-            raise OSError(f"ApiVersions is answered with error {answer.error}")
-        return answer.ranges
 
 
 async def _connect(address: Wire, tls: Tls | None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -1,4 +1,4 @@
-"""Throw-away certificates: an authority, leaves it signed and those it revoked, as PEM files.
+"""Throw-away certificates: an authority, leaves it signed and those it revoked, an authority below another, as PEM files.
 
 They pass OpenSSL's strict verification, Python's default from 3.13.
 """
@@ -103,3 +103,41 @@ class Authority:
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
         )
+
+
+class Intermediate:
+    """An authority between the root and a leaf, with what it signs."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._root_key, self._key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+        self.root = self.sign("root", self._root_key, "root", self._root_key, authority=True)
+        self.pem = self.sign("between", self._key, "root", self._root_key, authority=True)
+        (folder / "root.crt").write_bytes(self.root)
+
+    def leaf(self, *behind: bytes, first: bytes = b"", **extra: Any) -> tuple[str, str]:
+        key = ec.generate_private_key(ec.SECP256R1())
+        (self._folder / "leaf.crt").write_bytes(first + b"".join([self.sign("leaf", key, "between", self._key, **extra), *behind]))
+        (self._folder / "leaf.key").write_bytes(
+            key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        )
+        return str(self._folder / "leaf.crt"), str(self._folder / "leaf.key")
+
+    def sign(self, name: str, key: Any, maker: str, maker_key: Any, *, authority: bool = False, usage: x509.ObjectIdentifier | None = None) -> bytes:
+        names = [x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)]) for text in (name, maker)]
+        now = datetime.datetime.now(datetime.UTC)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(names[0])
+            .issuer_name(names[1])
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+        )
+        builder = (
+            builder.not_valid_before(now - YEAR).not_valid_after(now + YEAR).add_extension(x509.BasicConstraints(authority, None), critical=True)
+        )
+        if not authority:
+            builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        if usage is not None:
+            builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        return builder.sign(maker_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)

@@ -65,3 +65,18 @@ def test_a_file_that_is_not_there_is_one_fault(tmp_path: pathlib.Path) -> None:
 def test_a_mapping_is_validated_like_a_file() -> None:
     with pytest.raises(ConfigurationError, match="node: is required"):
         validate({"listeners": [], "upstreams": []})
+
+
+def test_what_only_this_machine_does_not_give_leaves_a_model_that_nothing_starts_with(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "framegate.yaml"
+    path.write_text(GOOD.replace("tap: {directory: tap}", "tap: {directory: /proc/tap}"))
+    found = examine(path)
+    assert [fault.key for fault in found.faults] == ["tap.directory"]
+    assert found.config is None
+    assert found.model is not None
+    assert found.model.tap is not None
+    path.write_text(GOOD)
+    found = examine(path)
+    assert found.model == found.config is not None
+    path.write_text(FIVE)
+    assert examine(path).model is None

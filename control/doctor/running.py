@@ -1,0 +1,194 @@
+"""The framegate that runs here, when its control plane answers: how it is, and whether it is what the file and this program are."""
+
+import importlib.metadata
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+
+from control.doctor.finding import Figure, Finding
+from control.doctor.surroundings import Surroundings
+from control.gen.framegate.control.v1 import listener_service_pb2, pool_service_pb2, proxy_service_pb2, upstream_service_pb2
+from control.gen.framegate.control.v1.listener_service_pb2_grpc import ListenerServiceStub
+from control.gen.framegate.control.v1.pool_service_pb2_grpc import PoolServiceStub
+from control.gen.framegate.control.v1.proxy_service_pb2_grpc import ProxyServiceStub
+from control.gen.framegate.control.v1.upstream_service_pb2_grpc import UpstreamServiceStub
+from proxy.config.address import parse_address
+from proxy.config.model import ProxyConfig
+
+if TYPE_CHECKING:
+    from control.gen.framegate.control.v1.pool_service_pb2 import MemoryPool, ProcessorPool
+    from control.gen.framegate.control.v1.proxy_service_pb2 import Proxy
+
+__all__ = ["Running", "own_version"]
+
+_PAGE: Final = 1000
+_STEP_S: Final = 10.0
+"""A start takes less than a second, on a machine that is busy several, by which the two may differ."""
+_PROGRAMS: Final = (b"framegate", b"control.cli", b"control.serve")
+
+
+def own_version() -> str:
+    """Of this program; empty where it is not installed."""
+    try:
+        return importlib.metadata.version("framegate")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+class Running:
+    """Asks.
+
+    Args:
+        address: of the control plane.
+        why: says why nobody answers at an address.
+        version: of this program; empty: not known.
+
+    Attributes:
+        answered: whether there is one.
+        pid: its process, when it can be seen from here.
+    """
+
+    def __init__(self, around: Surroundings, address: str, why: Callable[[str], str], version: str) -> None:
+        self.answered = False
+        self.pid: int | None = None
+        self._around: Final = around
+        self._address: Final = address
+        self._why: Final = why
+        self._version: Final = version
+
+    def look(self) -> Iterator[Finding]:
+        """All that it says of itself."""
+        timeout_s = self._around.timeout_s
+        try:
+            with grpc.insecure_channel(self._address) as channel:
+                proxy = ProxyServiceStub(channel).GetProxy(proxy_service_pb2.GetProxyRequest(), timeout=timeout_s).proxy
+                self.answered = True
+                self.pid = proxy.pid if self._is_seen(proxy.pid) else None
+                pools = PoolServiceStub(channel)
+                processors = pools.GetProcessorPool(pool_service_pb2.GetProcessorPoolRequest(), timeout=timeout_s).processor_pool
+                pool = pools.GetMemoryPool(pool_service_pb2.GetMemoryPoolRequest(), timeout=timeout_s).memory_pool
+                listeners = ListenerServiceStub(channel).ListListeners(listener_service_pb2.ListListenersRequest(page_size=_PAGE), timeout=timeout_s)
+                upstreams = UpstreamServiceStub(channel).ListUpstreams(upstream_service_pb2.ListUpstreamsRequest(page_size=_PAGE), timeout=timeout_s)
+        except grpc.RpcError as error:
+            yield self._unanswered(error)
+            return
+        yield from self._state(proxy, processors)
+        yield self._program(proxy)
+        yield from self._clock(proxy)
+        for item in upstreams.upstreams:
+            for down in item.down_endpoints:
+                advice = "see what is said of this upstream below; framegate tries it again by itself"
+                yield Finding(
+                    "running", f"upstream {item.name}, {down.address}", "warning", f"is left out: {down.reason} {down.detail}".strip(), advice
+                )
+        if self._around.config is not None:
+            yield self._same(self._around.config, proxy, processors, pool, listeners.listeners, upstreams.upstreams)
+
+    def _unanswered(self, error: Any) -> Finding:
+        code = error.code()
+        if code == grpc.StatusCode.UNAVAILABLE and not self.answered:
+            words = f"no framegate answers at {self._address}: {self._why(self._address)}"
+            return Finding("running", "control plane", "unknown", words, "start it, or name its socket: --address unix:PATH")
+        if code == grpc.StatusCode.DEADLINE_EXCEEDED:
+            words = f"what listens at {self._address} did not answer within {self._around.timeout_s:g} s"
+            return Finding(
+                "running", "control plane", "fault", words, "look at its rows and its processor time; the liveness probe restarts one that hangs"
+            )
+        words = f"what listens at {self._address} did not answer: {error.details()} ({code.name})"
+        return Finding("running", "control plane", "fault", words, "look whether it is a framegate of this version, and not its health listener")
+
+    def _is_seen(self, pid: int) -> bool:
+        """Whether that number is this framegate's here as well: from another container it is not, or is somebody else's."""
+        try:
+            line = (self._around.root / f"proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            return False
+        return any(program in line for program in _PROGRAMS) and b"serve" in line
+
+    def _state(self, proxy: "Proxy", processors: "ProcessorPool") -> Iterator[Finding]:
+        state = type(proxy).State.Name(proxy.state).removeprefix("STATE_").lower()
+        up = sum(item.state == type(item).STATE_RUNNING for item in processors.processors)
+        figures = {"open_connections": proxy.open_connection_count, "processors": processors.size, "running": up}
+        words = f"is {state}, with {proxy.open_connection_count} open connections and {up} of {processors.size} processors"
+        if state != "serving":
+            yield Finding(
+                "running", f"framegate {proxy.node}", "warning", words, "it takes no connections now: its rows say why (framegate status)", figures
+            )
+        elif up < processors.size:
+            advice = "look at its rows of processors that died; it starts others by itself"
+            yield Finding("running", f"framegate {proxy.node}", "warning" if up else "fault", words, advice, figures)
+        else:
+            yield Finding("running", f"framegate {proxy.node}", "ok", words, figures=figures)
+        for warning in proxy.warnings:
+            yield Finding("running", f"framegate {proxy.node}", "warning", warning, "see what is said of it below, and `framegate status`")
+
+    def _program(self, proxy: "Proxy") -> Finding:
+        figures: dict[str, Figure] = {"version": proxy.version, "own_version": self._version, "compiled": int(proxy.compiled)}
+        if self._version and proxy.version != self._version:
+            words = f"runs the version {proxy.version}, and this program is {self._version}"
+            return Finding("running", "version", "warning", words, "restart it, or take the program that it was started with", figures)
+        if not proxy.compiled:
+            advice = "install the wheel that was built with a C compiler; the data path is several times slower without"
+            return Finding("running", "version", "warning", f"{proxy.version}, as plain Python", advice, figures)
+        return Finding("running", "version", "ok", f"{proxy.version}, compiled, as this program", figures=figures)
+
+    def _clock(self, proxy: "Proxy") -> Iterator[Finding]:
+        """When it started by its own word, and by the kernel's clock that is never set."""
+        if self.pid is None:
+            return
+        try:
+            fields = (self._around.root / f"proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return
+        age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        by = (self._around.now() - age_s) - proxy.start_time.ToNanoseconds() / 1e9
+        figures = {"step_s": round(by, 3)}
+        if abs(by) < _STEP_S:
+            yield Finding("clock", "since the start of framegate", "ok", "it was not set", figures=figures)
+        else:
+            advice = "find out what sets it; framegate's times of waiting do not depend on it, stamps of rows and of the tap, and certificates, do"
+            yield Finding("clock", "since the start of framegate", "warning", f"it was set by {by:+.1f} s", advice, figures)
+
+    def _same(self, config: ProxyConfig, proxy: "Proxy", processors: "ProcessorPool", pool: "MemoryPool", listeners: Any, upstreams: Any) -> Finding:
+        differ = list(_differences(config, proxy, processors, pool, {item.name: item for item in listeners}, {item.name: item for item in upstreams}))
+        figures = {"revision": proxy.config_revision, "differences": len(differ)}
+        if not differ:
+            return Finding("running", "configuration in force", "ok", "is the file's, as far as the control plane shows it", figures=figures)
+        changed = f"; it was changed {proxy.config_revision - 1} times over the API" if proxy.config_revision > 1 else ""
+        advice = "restart framegate to have the file in force, or write into the file what is to stay"
+        return Finding("running", "configuration in force", "warning", f"differs from the file: {'; '.join(differ)}{changed}", advice, figures)
+
+
+def _differences(
+    config: ProxyConfig, proxy: "Proxy", processors: "ProcessorPool", pool: "MemoryPool", listeners: dict[str, Any], upstreams: dict[str, Any]
+) -> Iterator[str]:
+    """What the API shows of both. Numbers that are found at the start (0) are not compared."""
+    yield from _differ("node", config.node, proxy.node)
+    if config.processors:
+        yield from _differ("processors", config.processors, processors.size)
+    if config.memory_pool.size:
+        yield from _differ("memory_pool.size", config.memory_pool.size, pool.size_bytes)
+    yield from _differ("listeners", sorted(item.name for item in config.listeners), sorted(listeners))
+    for item in config.listeners:
+        theirs = listeners.get(item.name)
+        if theirs is None:
+            continue
+        key = f"listener {item.name}"
+        ours = parse_address(item.address, port_zero=True)
+        if ours.kind != "name" and (ours.kind == "unix" or ours.port):
+            yield from _differ(f"{key}, address", str(ours), theirs.address)
+        yield from _differ(f"{key}, upstream", item.upstream or "", theirs.upstream)
+        yield from _differ(f"{key}, max_receive_size", item.max_receive_size, theirs.max_receive_size_bytes)
+        yield from _differ(f"{key}, tls", item.tls is not None, theirs.tls_enabled)
+    yield from _differ("upstreams", sorted(item.name for item in config.upstreams), sorted(upstreams))
+    for upstream in config.upstreams:
+        if upstream.name in upstreams:
+            yield from _differ(f"upstream {upstream.name}, endpoints", list(upstream.endpoints), list(upstreams[upstream.name].endpoints))
+
+
+def _differ(what: str, file: object, force: object) -> Iterator[str]:
+    if file != force:
+        yield f"{what} is {force}, in the file {file}"

@@ -1,0 +1,335 @@
+"""Each address of each upstream: does it take a connection, does TLS succeed with our identity, do frames pass, and how long does each take.
+
+Nothing is changed there. Of ``protocol: kafka`` one request is sent, ApiVersions, which brokers answer before anybody has logged in; to others
+nothing is sent at all, they only have to stay. Nobody logs in.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from control.configuration.certificate import CertificateFacts, facts_of
+from control.doctor.finding import Figure, Finding
+from control.doctor.probe import Deadline, Probe
+from control.doctor.surroundings import Surroundings
+from control.doctor.validity import DAY_S, days, ends_soon, weakness
+from control.intake.api_versions import MAX_ANSWER, question, ranges_in
+from proxy.auth.certificate_pins import key_pin
+from proxy.config.address import format_sockaddr
+from proxy.config.model import UpstreamConfig
+from proxy.config.tls import UpstreamTls
+from proxy.errors import ProxyError
+from proxy.network.tls_context import upstream_context
+
+__all__ = ["MOST", "address_probes"]
+
+MOST: Final = 256
+"""Addresses that are met; all at once, each on a thread."""
+STAYS_S: Final = 0.3
+"""Who takes a connection, and ends it at once, does so within it."""
+_TLS_ALERT: Final = b"\x15\x03"
+_NOT_YET_VALID: Final = 9
+_ADVICE: Final[Mapping[int, str]] = {
+    _NOT_YET_VALID: "look at this machine's clock, and at its: the certificate begins in the future",
+    10: "renew its certificate; until then no TLS connection to it is made",
+    18: "name its certificate, or its authority's, in tls.ca",
+    19: "name the root that its chain ends at in tls.ca",
+    20: "name its authority in tls.ca; if it is named, the upstream sends no intermediate certificates: have it send its whole chain",
+    21: "have it send its whole chain, or name its authority in tls.ca",
+    62: "set tls.server_name to a name that its certificate has, or connect to it by one",
+    64: "set tls.server_name to a name that its certificate has: it has not this address",
+}
+"""By OpenSSL's X509_V_ERR numbers."""
+
+
+class _StageError(Exception):
+    """Where it ended. Attributes: ``words``, ``advice``."""
+
+    def __init__(self, words: str, advice: str) -> None:
+        super().__init__(words)
+        self.words = words
+        self.advice = advice
+
+
+@dataclasses.dataclass
+class _Meeting:
+    """One address, on the way."""
+
+    around: Surroundings
+    upstream: UpstreamConfig
+    kafka: bool
+    wire: list[Any]
+    deadline: Deadline
+    figures: dict[str, Figure] = dataclasses.field(default_factory=dict)
+    said: list[str] = dataclasses.field(default_factory=list)
+    peer: CertificateFacts | None = None
+    weak: str | None = None
+
+    @property
+    def text(self) -> str:
+        _, family, address, *port = self.wire
+        return format_sockaddr(family, (address, *port) if port else address)
+
+    @property
+    def name(self) -> str:
+        """That the certificate must have."""
+        return (self.upstream.tls.server_name if self.upstream.tls else None) or self.wire[0].rstrip(".") or "localhost"
+
+
+def address_probes(around: Surroundings, addresses: Mapping[str, list[list[Any]]]) -> list[Probe]:
+    """One for each address of each upstream, ``MOST`` at most."""
+    config = around.config
+    if config is None:
+        return [Probe("upstreams", "all", _not_looked_at)]
+    kafka = {item.upstream for item in config.listeners if item.protocol == "kafka"}
+    pairs = [(item, wire) for item in config.upstreams for wire in addresses.get(item.name, [])]
+    probes = [
+        Probe("upstreams", f"{item.name}, {wire[2]}", functools.partial(_look, around, item, wire, item.name in kafka)) for item, wire in pairs[:MOST]
+    ]
+    if len(pairs) > MOST:
+        probes.append(
+            Probe("upstreams", "others", lambda: [Finding("upstreams", "others", "unknown", f"{len(pairs) - MOST} more addresses were not met")])
+        )
+    unreached = [item for item in config.upstreams if not addresses.get(item.name)]
+    probes += [Probe("upstreams", item.name, functools.partial(_without_address, item)) for item in unreached]
+    return probes + [Probe("upstreams", item.name, functools.partial(_login, item)) for item in config.upstreams if item.sasl is not None]
+
+
+def _not_looked_at() -> Iterator[Finding]:
+    yield Finding("upstreams", "all", "unknown", "none was met, for there is no valid configuration")
+
+
+def _without_address(upstream: UpstreamConfig) -> Iterator[Finding]:
+    yield Finding("upstreams", upstream.name, "fault", "no endpoint has an address", "see what is said of its names, or write addresses in endpoints")
+
+
+def _login(upstream: UpstreamConfig) -> Iterator[Finding]:
+    words = "is not tried: it would count as one there, and a wrong password could lock the user out"
+    yield Finding(
+        "upstreams", f"{upstream.name}, login", "unknown", words, "framegate status, and the closed rows, tell how logins end (auth_failed)"
+    )
+
+
+def _look(around: Surroundings, upstream: UpstreamConfig, wire: list[Any], kafka: bool) -> Iterator[Finding]:
+    meeting = _Meeting(around, upstream, kafka, wire, Deadline(around.timeout_s))
+    subject = f"{upstream.name}, {meeting.text}"
+    try:
+        with contextlib.ExitStack() as stack:
+            sock = _connected(meeting)
+            stack.callback(sock.close)
+            if upstream.tls is not None:
+                sock = _encrypted(meeting, sock, upstream.tls)
+                stack.callback(sock.close)
+            (_answered if kafka else _stays)(meeting, sock)
+    except _StageError as error:
+        words = "; ".join([*meeting.said, error.words])
+        yield Finding("upstreams", subject, "fault", words, error.advice, meeting.figures)
+    else:
+        yield Finding("upstreams", subject, "ok", "; ".join(meeting.said), figures=meeting.figures)
+    yield from _certificate(meeting, subject)
+
+
+def _certificate(meeting: _Meeting, subject: str) -> Iterator[Finding]:
+    """What is to be said of the peer's beside whether it is good now."""
+    peer, now = meeting.peer, meeting.around.now()
+    if peer is None:
+        return
+    if peer.begins > now:
+        words = f"the certificate of {subject} begins in {(peer.begins - now) / 3600:.1f} hours: this clock is behind, or its maker's ahead"
+        yield Finding("clock", "certificates of upstreams", "warning", words, _ADVICE[_NOT_YET_VALID], {"behind_s": round(peer.begins - now)})
+    elif peer.ends > now and ends_soon(peer.begins, peer.ends, now):
+        advice = "have it renewed by who runs the upstream"
+        yield Finding(
+            "upstreams",
+            subject,
+            "warning",
+            f"its certificate {days(peer.ends, now)}",
+            advice,
+            {"certificate_days": round((peer.ends - now) / DAY_S, 2)},
+        )
+    if meeting.weak is not None:
+        yield Finding("upstreams", subject, "warning", f"its certificate is weak: {meeting.weak}", "have it made anew by who runs the upstream")
+
+
+@contextlib.contextmanager
+def _timed(meeting: _Meeting, name: str) -> Iterator[None]:
+    begun = time.monotonic()
+    yield
+    meeting.figures[f"{name}_ms"] = round((time.monotonic() - begun) * 1000, 2)
+
+
+def _connected(meeting: _Meeting) -> socket.socket:
+    try:
+        with _timed(meeting, "connect"):
+            sock = _dial(meeting)
+    except TimeoutError:
+        advice = "look for a firewall, a network policy or a route that loses packets between here and there"
+        raise _StageError(f"takes no connection within {meeting.around.timeout_s:g} s", advice) from None
+    except ConnectionRefusedError:
+        raise _StageError("nobody listens there", "start it, or correct the address in endpoints") from None
+    except OSError as error:
+        raise _StageError(f"no connection: {error.strerror or error}", "look at the address in endpoints, and at the network") from None
+    meeting.said.append(f"connected in {meeting.figures['connect_ms']:g} ms")
+    return sock
+
+
+def _dial(meeting: _Meeting) -> socket.socket:
+    _, family, host, *port = meeting.wire
+    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        sock.settimeout(meeting.deadline.left())
+        sock.connect((host, *port) if port else host)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _encrypted(meeting: _Meeting, sock: socket.socket, tls: UpstreamTls) -> ssl.SSLSocket:
+    try:
+        context = upstream_context(tls)
+        with _timed(meeting, "tls"):
+            sock.settimeout(meeting.deadline.left())
+            encrypted = context.wrap_socket(sock, server_hostname=meeting.name)
+    except ssl.SSLCertVerificationError as error:
+        shown = _shown_by(meeting)
+        advice = _ADVICE.get(error.verify_code, "look at its certificate, and at tls.ca")
+        raise _StageError(f"its certificate is refused: {error.verify_message}{shown}", advice) from None
+    except TimeoutError:
+        advice = "look whether it speaks TLS at all on this port: it took the connection and said nothing"
+        raise _StageError(f"no TLS handshake within {meeting.around.timeout_s:g} s", advice) from None
+    except (OSError, ProxyError) as error:
+        raise _tls_failure(error) from None
+    der = encrypted.getpeercert(binary_form=True) or b""
+    meeting.peer, meeting.weak = _facts(der)
+    cipher = encrypted.cipher()
+    meeting.figures.update({"tls_version": encrypted.version() or "", "cipher": cipher[0] if cipher else ""})
+    left = f", certificate {days(meeting.peer.ends, meeting.around.now())}" if meeting.peer is not None else ""
+    meeting.said.append(f"{encrypted.version()} with {cipher[0] if cipher else '?'} in {meeting.figures['tls_ms']:g} ms{left}")
+    if tls.pins and key_pin(der) not in tls.pins:
+        encrypted.close()
+        raise _StageError(f"its certificate has the key {key_pin(der)}, which is none of pins", "add it to tls.pins, if it is to be trusted")
+    return encrypted
+
+
+def _tls_failure(error: Exception) -> _StageError:
+    reason = (error.reason or str(error)) if isinstance(error, ssl.SSLError) else getattr(error, "strerror", None) or str(error)
+    words = f"TLS failed: {reason.lower().replace('_', ' ')}"
+    if "WRONG_VERSION" in reason or "RECORD_LAYER" in reason or "PACKET_LENGTH" in reason:
+        return _StageError(words, "it does not speak TLS on this port: take another one, or leave tls out of the upstream")
+    if "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason or "HANDSHAKE" in reason):
+        return _StageError(words, "it wants a certificate of ours that it trusts: tls.certificate and tls.key of the upstream")
+    if isinstance(error, ssl.SSLEOFError | ConnectionResetError):
+        return _StageError(words, "look at its log: it ended the connection; it may want a certificate of ours (tls.certificate)")
+    return _StageError(words, "look at its log: it ended the handshake; versions, ciphers and certificates must suit both")
+
+
+def _facts(der: bytes) -> tuple[CertificateFacts | None, str | None]:
+    from cryptography import x509
+
+    try:
+        certificate = x509.load_der_x509_certificate(der)
+        return facts_of(certificate), weakness(certificate)
+    except ValueError:  # OpenSSL took it, and nothing else depends on these words
+        return None, None
+
+
+def _shown_by(meeting: _Meeting) -> str:
+    """Whom a refused certificate is of: it is met once more, unverified, with no identity of ours; nothing is said to it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with _dial(meeting) as sock, context.wrap_socket(sock, server_hostname=meeting.name) as encrypted:
+            meeting.peer, meeting.weak = _facts(encrypted.getpeercert(binary_form=True) or b"")
+    except OSError as error:
+        return f" (it could not be looked at closer: {error.strerror or error})"
+    if meeting.peer is None:
+        return ""
+    peer = meeting.peer
+    names = ", ".join(peer.names) or "no names"
+    return f" (it is {peer.subject or 'without a subject'}, for {names}, made by {peer.issuer}, {days(peer.ends, meeting.around.now())})"
+
+
+def _answered(meeting: _Meeting, sock: socket.socket) -> None:
+    """Kafka: one question."""
+    begun: Callable[[], contextlib.AbstractContextManager[None]] = functools.partial(_timed, meeting, "frames")
+    head = b""
+    try:
+        with begun():
+            sock.settimeout(meeting.deadline.left())
+            sock.sendall(question())
+            head = _exactly(meeting, sock, 4)
+            size = int.from_bytes(head, "big")
+            if size > MAX_ANSWER:
+                raise _StageError(_no_kafka(head), _WRONG_PORT)
+            found = ranges_in(_exactly(meeting, sock, size))
+    except TimeoutError:
+        advice = "look whether it is a Kafka broker, and whether it hangs: it took the connection and did not answer ApiVersions"
+        raise _StageError(f"no answer to ApiVersions within {meeting.around.timeout_s:g} s", advice) from None
+    except EOFError:
+        raise _StageError("ends the connection instead of answering ApiVersions", _WRONG_PORT) from None
+    except ssl.SSLError as error:
+        raise _tls_failure(_alert(sock) or error) from None
+    except (OSError, ProxyError) as error:
+        alert = _alert(sock)
+        if alert is not None:
+            raise _tls_failure(alert) from None
+        raise _StageError(f"no answer to ApiVersions: {getattr(error, 'strerror', None) or error}", _WRONG_PORT) from None
+    meeting.figures["apis"] = len(found)
+    meeting.said.append(f"ApiVersions answered in {meeting.figures['frames_ms']:g} ms with {len(found)} APIs")
+
+
+def _alert(sock: socket.socket) -> ssl.SSLError | None:
+    """What a peer said that ended TLS while we wrote: of TLS 1.3 it judges our certificate behind the handshake, and goes."""
+    if not isinstance(sock, ssl.SSLSocket):
+        return None
+    try:
+        sock.recv(1)
+    except ssl.SSLError as error:
+        return error if "ALERT" in (error.reason or "") else None
+    except OSError:  # it says nothing more: what the writing said is all that is known
+        return None
+    return None
+
+
+_WRONG_PORT: Final = "look whether a Kafka broker listens on this port, and whether it speaks TLS there (tls of the upstream) or not"
+
+
+def _no_kafka(head: bytes) -> str:
+    if head.startswith(_TLS_ALERT):
+        return "answers a plaintext request with a TLS alert: it speaks TLS on this port"
+    return f"answers ApiVersions with {head!r}, which is no frame of Kafka's"
+
+
+def _exactly(meeting: _Meeting, sock: socket.socket, size: int) -> bytes:
+    """Raises EOFError and what sockets raise."""
+    data = bytearray()
+    while len(data) < size:
+        sock.settimeout(meeting.deadline.left())
+        chunk = sock.recv(size - len(data))
+        if not chunk:
+            raise EOFError
+        data += chunk
+    return bytes(data)
+
+
+def _stays(meeting: _Meeting, sock: socket.socket) -> None:
+    """Others: whoever ends the connection before a byte was said to it will not take frames."""
+    try:
+        sock.settimeout(min(STAYS_S, meeting.deadline.left()))
+        spoke = sock.recv(1)
+    except TimeoutError:
+        meeting.said.append("stays open")
+        return
+    except ssl.SSLError as error:
+        raise _tls_failure(error) from None
+    except OSError as error:
+        raise _StageError(f"ends the connection: {error.strerror or error}", "look at its log: it takes connections and breaks them") from None
+    if not spoke:
+        raise _StageError("ends the connection at once", "look at its log, and at who may connect to it")
+    meeting.said.append("stays open, and speaks first")

@@ -1,0 +1,80 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from control.doctor.disk import PROBE_BYTES, look
+from control.doctor.surroundings import Surroundings
+from proxy.config.model import MIB, TapConfig
+from tests.fakes.privileges import unprivileged
+from tests.fakes.small_disk import fill, tiny_disk
+from tests.fakes.surroundings import around, config_of, levels, one
+
+
+def tapping(directory: Path, **fields: object) -> Surroundings:
+    return Surroundings(config=config_of(tap=TapConfig(directory=str(directory), budget=MIB)), **fields)  # type: ignore[arg-type]
+
+
+def test_a_disk_is_tried_and_nothing_is_left_behind(tmp_path: Path) -> None:
+    found = list(look(tapping(tmp_path)))
+    assert [item.subject.split(" ")[0] for item in found] == ["file", "room", "inodes", "writing"]
+    written = one(found, "writing")
+    assert written.figures["write_ms"] != 0
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_directory_that_is_not_there_yet_is_tried_above_and_not_made(tmp_path: Path) -> None:
+    assert one(look(tapping(tmp_path / "a" / "b")), "writing").level in ("ok", "warning")
+    assert os.listdir(tmp_path) == []
+
+
+def test_without_a_tap_there_is_nothing_to_look_at() -> None:
+    assert levels(look(Surroundings(config=config_of()))) == ["ok"]
+    assert levels(look(Surroundings())) == ["unknown"]
+
+
+def test_a_full_disk_is_a_fault(tmp_path: Path) -> None:
+    with tiny_disk(tmp_path / "small", 8) as mounted:
+        if not mounted:
+            pytest.skip("no disk can be mounted here")
+        good = list(look(tapping(tmp_path / "small")))
+        assert (one(good, "writing").level, one(good, "file system").level) == ("ok", "warning")
+        assert one(good, "file system").figures == {"kind": "tmpfs"}
+        fill(tmp_path / "small" / "all")
+        found = list(look(tapping(tmp_path / "small")))
+        assert (one(found, "room").level, one(found, "writing").level) == ("fault", "fault")
+        assert "No space left" in one(found, "writing").found
+        assert os.listdir(tmp_path / "small") == ["all"]
+
+
+@pytest.mark.parametrize(("mebibytes", "written"), [(1, 2), (8, 16), (31, 62), (40, 64)])
+def test_no_more_is_written_than_an_eighth_of_what_is_free_and_it_is_given_back(tmp_path: Path, mebibytes: int, written: int) -> None:
+    """In blocks of 64 KiB, and never more than ``PROBE_BYTES``, 64 of them."""
+    with tiny_disk(tmp_path / "small", mebibytes) as mounted:
+        if not mounted:
+            pytest.skip("no disk can be mounted here")
+        assert one(look(tapping(tmp_path / "small")), "writing").figures["written_bytes"] == written * 65_536 <= PROBE_BYTES
+        status = os.statvfs(tmp_path / "small")
+        assert status.f_bavail == status.f_blocks
+
+
+def test_a_directory_of_others_is_a_fault(tmp_path: Path) -> None:
+    (tmp_path / "others").mkdir(mode=0o755)
+    os.chmod(tmp_path, 0o755)
+    for folder in (tmp_path.parent, tmp_path.parent.parent):
+        os.chmod(folder, 0o755)
+    if os.geteuid() != 0:
+        pytest.skip("only root can be somebody else")
+    with unprivileged():
+        found = one(look(tapping(tmp_path / "others")), "writing")
+    assert (found.level, "Permission denied" in found.found, "fsGroup" in found.advice) == ("fault", True, True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "level"), [("ext4", "ok"), ("xfs", "ok"), ("overlay", "warning"), ("tmpfs", "warning"), ("nfs4", "warning"), ("fuse.sshfs", "warning")]
+)
+def test_the_kind_of_file_system_decides(tmp_path: Path, kind: str, level: str) -> None:
+    files = {"proc/self/mountinfo": f"1 0 8:1 / / rw - {kind} x rw\n"}
+    config = config_of(tap=TapConfig(directory=str(tmp_path), budget=MIB))
+    assert one(look(around(tmp_path / "root", files, config=config)), "file system").level == level
+    assert one(look(around(tmp_path / "none", config=config)), "file system").level == "unknown"

@@ -1,0 +1,134 @@
+"""All areas together, and what they owe each other."""
+
+import json
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from control.doctor import examination
+from control.doctor.examination import Examination, examine_all
+from control.doctor.finding import AREAS, Finding
+from control.doctor.surroundings import Surroundings
+from tests.fakes.certificates import YEAR, Authority
+from tests.fakes.surroundings import around, levels, one
+from tests.fakes.upstream import ScriptedUpstream
+
+
+def write(folder: Path, **keys: Any) -> Path:
+    data = {
+        "node": "n",
+        "processors": 1,
+        "admin": {"address": f"unix:{folder}/admin.sock"},
+        "listeners": [{"name": "in", "address": "127.0.0.1:0", "upstream": "up", "max_receive_size": "1MiB"}],
+        "upstreams": [{"name": "up", "endpoints": ["127.0.0.1:1"]}],
+        **keys,
+    }
+    (folder / "f.yaml").write_text(json.dumps(data))
+    return folder / "f.yaml"
+
+
+def examine(path: Path | None, at: Surroundings | None = None, address: str | None = None) -> Examination:
+    return examine_all(at or Surroundings(), path, address, default="unix:/nowhere/default.sock", why=lambda text: "why", version="1")
+
+
+def test_every_area_says_something_with_a_configuration_and_without(tmp_path: Path) -> None:
+    for path in (write(tmp_path), None):
+        assert {item.area for item in examine(path).findings} == set(AREAS)
+
+
+def test_whom_it_asks_is_named_by_the_caller_or_the_file_or_the_default(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    assert examine(path).address == f"unix:{tmp_path}/admin.sock"
+    assert examine(path, address="unix:/other.sock").address == "unix:/other.sock"
+    assert examine(None).address == "unix:/nowhere/default.sock"
+    assert one(examine(path).findings, "control plane").found.startswith(f"no framegate answers at unix:{tmp_path}/admin.sock: why")
+
+
+def test_a_faulty_file_is_told_and_what_needs_no_file_is_looked_at_all_the_same(tmp_path: Path) -> None:
+    found = examine(write(tmp_path, colour="red")).findings
+    assert [item.subject for item in found if item.level == "fault"] == ["colour", str(tmp_path / "f.yaml")]
+    assert {item.area for item in found} == set(AREAS)
+
+
+def test_where_only_this_machine_is_at_fault_everything_is_looked_at(tmp_path: Path) -> None:
+    """And what cannot be written is told once."""
+    upstream = ScriptedUpstream()
+    path = write(tmp_path, upstreams=[{"name": "up", "endpoints": [upstream.address]}], tap={"directory": str(tmp_path / "file" / "tap")})
+    (tmp_path / "file").touch()
+    found = examine(path).findings
+    upstream.close()
+    assert [item.subject.split(" = ")[0] for item in found if item.level == "fault"] == ["tap.directory"]
+    assert one(found, f"up, {upstream.address}").level == "ok"
+    assert one(found, str(path)).found == "is valid, and this machine does not give what it needs"
+
+
+def test_what_has_ended_is_told_once(tmp_path: Path) -> None:
+    """By ``check`` as a warning, by the judge as a fault with more words."""
+    certificate, key = Authority(tmp_path).leaf("server", lifetime=(-YEAR, -YEAR / 365))
+    listener = {"name": "in", "address": "127.0.0.1:0", "upstream": "up", "tls": {"certificate": certificate, "key": key}}
+    path = write(tmp_path, listeners=[listener])
+    told = [item for item in examine(path).findings if "expired on" in item.found]
+    assert [(item.area, item.level) for item in told] == [("certificates", "fault")]
+
+
+def test_an_upstream_is_met_at_what_its_name_stands_for(tmp_path: Path) -> None:
+    upstream = ScriptedUpstream()
+    path = write(tmp_path, upstreams=[{"name": "up", "endpoints": [f"localhost:{upstream.port}"]}])
+    found = examine(path).findings
+    upstream.close()
+    assert one(found, "localhost (upstream up)").level == "ok"
+    assert one(found, f"up, 127.0.0.1:{upstream.port}").level == "ok"
+
+
+def test_an_address_in_use_is_told_where_no_framegate_runs(tmp_path: Path) -> None:
+    """Where one does, it is what uses it."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        path = write(tmp_path, listeners=[{"name": "in", "address": address, "upstream": "up"}])
+        assert levels([one(examine(path).findings, "listeners[0].address")]) == ["warning"]
+
+
+def test_a_file_that_hangs_costs_its_own_time_and_the_rest_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one on a file server that is gone."""
+    never = threading.Event()
+    monkeypatch.setattr(examination, "examine", lambda path, in_use: never.wait(30))
+    begun = time.monotonic()
+    found = examine(write(tmp_path), Surroundings(timeout_s=0.2)).findings
+    assert time.monotonic() - begun < 10
+    never.set()
+    told = one(found, str(tmp_path / "f.yaml"))
+    assert (told.level, told.found) == ("fault", "did not answer within 0.2 s")
+    assert {item.area for item in found} == set(AREAS)
+
+
+def test_a_look_of_ours_that_breaks_ends_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def break_(around: Surroundings) -> list[Finding]:
+        raise ValueError("broken")
+
+    areas = [(area, subject, break_ if area == "disk" else look) for area, subject, look in examination._AREAS]
+    monkeypatch.setattr(examination, "_AREAS", areas)
+    found = examine(None).findings
+    assert "a fault of `framegate doctor` itself" in one(found, "the tap's disk").found
+    assert {item.area for item in found} == set(AREAS)
+
+
+def test_a_system_whose_files_cannot_be_read_is_told_in_words(tmp_path: Path) -> None:
+    """Nothing of it is left out, and nothing is a fault."""
+    path = write(tmp_path)
+    found = examine(path, around(tmp_path / "empty"))
+    unknown = {item.area for item in found.findings if item.level == "unknown"}
+    assert unknown >= {"limits", "memory", "names", "kernel", "permissions", "running"}
+    assert not any("a fault of `framegate doctor` itself" in item.found for item in found.findings)
+
+
+def test_nothing_is_left_behind(tmp_path: Path) -> None:
+    (tmp_path / "tap").mkdir()
+    path = write(tmp_path, tap={"directory": str(tmp_path / "tap")})
+    before = sorted(os.listdir(tmp_path))
+    examine(path)
+    assert (sorted(os.listdir(tmp_path)), os.listdir(tmp_path / "tap")) == (before, [])

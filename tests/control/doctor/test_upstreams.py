@@ -1,0 +1,293 @@
+"""Addresses of upstreams as they are found on real sockets: good ones, and every way in which one is not."""
+
+import contextlib
+import datetime
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from control.doctor import upstreams
+from control.doctor.finding import Finding
+from control.doctor.probe import look_at_all
+from control.doctor.surroundings import Surroundings
+from control.doctor.upstreams import address_probes
+from proxy.config.tls import UpstreamTls
+from proxy.config.upstream_sasl import UpstreamSasl
+from tests.fakes.certificates import YEAR, Authority, Intermediate
+from tests.fakes.sasl_broker import SaslBroker
+from tests.fakes.surroundings import config_of, levels
+from tests.fakes.upstream import ScriptedUpstream, echo, frame, read_frame, refusing_port, reset
+
+DAY = datetime.timedelta(days=1)
+SHORT_S = 0.3
+Script = Callable[[socket.socket], None]
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@contextlib.contextmanager
+def serving(script: Script = echo) -> Iterator[ScriptedUpstream]:
+    made = ScriptedUpstream(script)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def encrypted(certificate: tuple[str, str], script: Script = echo, client_ca: str | None = None) -> Script:
+    """The script behind a handshake as a server."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    if client_ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(client_ca)
+
+    def talk(sock: socket.socket) -> None:
+        with context.wrap_socket(sock, server_side=True) as inside:
+            script(inside)
+
+    return talk
+
+
+def meet(
+    port: int, *, kafka: bool = False, timeout_s: float = 10.0, tls: UpstreamTls | None = None, host: str = "localhost", **keys: Any
+) -> list[Finding]:
+    """What is found of one address that a name stood for."""
+    config = config_of(f"localhost:{port}", listener={"protocol": "kafka"} if kafka else {}, upstream={"tls": tls, **keys})
+    around = Surroundings(config=config, timeout_s=timeout_s)
+    return look_at_all(address_probes(around, {"up": [[host, socket.AF_INET, "127.0.0.1", port]]}), timeout_s)
+
+
+def told(findings: list[Finding], level: str = "fault") -> Finding:
+    (found,) = [item for item in findings if item.level == level]
+    return found
+
+
+def test_who_takes_a_connection_and_keeps_it_is_good() -> None:
+    with serving() as upstream:
+        (found,) = meet(upstream.port)
+    assert (found.level, found.subject) == ("ok", f"up, 127.0.0.1:{upstream.port}")
+    assert found.found.endswith("; stays open")
+    assert set(found.figures) == {"connect_ms"}
+
+
+def test_who_speaks_first_is_good_as_well() -> None:
+    def greet(sock: socket.socket) -> None:
+        sock.sendall(b"220 hello\r\n")
+        sock.recv(1)
+
+    with serving(greet) as upstream:
+        assert meet(upstream.port)[0].found.endswith("stays open, and speaks first")
+
+
+def test_a_unix_socket_is_met(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        config = config_of(f"unix:{tmp_path}/s")
+        probes = address_probes(Surroundings(config=config), {"up": [["", socket.AF_UNIX, str(tmp_path / "s")]]})
+        assert levels(look_at_all(probes, 10)) == ["ok"]
+
+
+def test_where_nobody_listens_is_a_fault() -> None:
+    with refusing_port() as port:
+        assert told(meet(port)).found == "nobody listens there"
+
+
+def test_who_ends_the_connection_at_once_is_a_fault() -> None:
+    with serving(lambda sock: None) as upstream:
+        assert "ends the connection at once" in told(meet(upstream.port)).found
+    with serving(reset) as upstream:
+        assert "Connection reset by peer" in told(meet(upstream.port)).found
+
+
+def test_who_takes_no_connection_is_told_in_its_time() -> None:
+    """A full queue: the kernel leaves packets unanswered."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, contextlib.ExitStack() as stack:
+        port = listener.getsockname()[1]
+        for _ in range(2):
+            sock = stack.enter_context(socket.socket())
+            sock.setblocking(False)
+            sock.connect_ex(("127.0.0.1", port))
+        begun = time.monotonic()
+        found = told(meet(port, timeout_s=SHORT_S))
+        assert time.monotonic() - begun < SHORT_S + 2
+    assert found.found == "takes no connection within 0.3 s"
+
+
+def test_a_broker_answers_one_request_and_nobody_logs_in() -> None:
+    broker = SaslBroker({"me": "secret"})
+    found = meet(broker.port, kafka=True, sasl=UpstreamSasl(mechanism="PLAIN", user="me", password_file="/nowhere"))
+    broker.close()
+    assert levels(found) == ["ok", "unknown"]
+    assert "ApiVersions answered in" in found[0].found
+    assert set(found[0].figures) == {"connect_ms", "frames_ms", "apis"}
+    assert found[0].figures["apis"] == 4
+    assert (broker.asked(), broker.logins, broker.refused) == ([18], [], 0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (lambda body: frame(body), "no answer to ApiVersions: correlation id"),
+        (lambda body: frame(body[4:8] + struct.pack(">hi", 35, 0)), "ApiVersions is answered with error 35"),
+        (lambda body: frame(body[4:8] + b"\0\0"), "no answer to ApiVersions"),
+        (lambda body: b"HTTP/1.1 400 Bad Request\r\n\r\n", "answers ApiVersions with b'HTTP', which is no frame of Kafka's"),
+        (lambda body: b"\x15\x03\x01\x00\x02\x02\x46", "with a TLS alert: it speaks TLS on this port"),
+        (lambda body: b"\0\0", "ends the connection instead of answering"),
+        (lambda body: b"", "ends the connection instead of answering"),
+    ],
+)
+def test_who_does_not_speak_kafka_is_a_fault(answer: Callable[[bytes], bytes], words: str) -> None:
+    with serving(lambda sock: sock.sendall(answer(read_frame(sock)))) as upstream:
+        assert words in told(meet(upstream.port, kafka=True)).found
+
+
+def test_who_takes_the_request_and_says_nothing_is_told_in_its_time() -> None:
+    with serving(lambda sock: sock.recv(1 << 16) and sock.recv(1) and None) as upstream:
+        begun = time.monotonic()
+        found = told(meet(upstream.port, kafka=True, timeout_s=SHORT_S))
+        assert time.monotonic() - begun < SHORT_S + 2
+    assert found.found.endswith("no answer to ApiVersions within 0.3 s")
+
+
+def test_who_answers_byte_by_byte_gets_no_longer_than_the_others() -> None:
+    stop = threading.Event()
+
+    def drip(sock: socket.socket) -> None:
+        sock.sendall(struct.pack(">i", 1000))
+        while not stop.wait(0.05):
+            sock.sendall(b"x")
+
+    with serving(drip) as upstream:
+        assert told(meet(upstream.port, kafka=True, timeout_s=SHORT_S)).found.endswith("no answer to ApiVersions within 0.3 s")
+        stop.set()
+
+
+def test_tls_is_told_with_protocol_cipher_days_and_times(authority: Authority) -> None:
+    with serving(encrypted(authority.leaf("server"))) as upstream:
+        (found,) = meet(upstream.port, tls=UpstreamTls(ca=str(authority.path)))
+    assert found.level == "ok"
+    assert "TLSv1.3 with TLS_" in found.found
+    assert "certificate ends in 365 days" in found.found
+    assert set(found.figures) == {"connect_ms", "tls_ms", "tls_version", "cipher"}
+
+
+def test_a_broker_behind_tls_that_asks_for_our_certificate_gets_it(authority: Authority) -> None:
+    certificate, key = authority.leaf("client")
+    talk = SaslBroker()._talk
+    with serving(encrypted(authority.leaf("server"), talk, str(authority.path))) as upstream:
+        good = meet(upstream.port, kafka=True, tls=UpstreamTls(ca=str(authority.path), certificate=certificate, key=key))
+        bad = told(meet(upstream.port, kafka=True, tls=UpstreamTls(ca=str(authority.path))))
+    assert levels(good) == ["ok"]
+    assert "certificate required" in bad.found
+    assert "tls.certificate and tls.key" in bad.advice
+
+
+@pytest.mark.parametrize(
+    ("leaf", "tls", "words", "advice"),
+    [
+        ({"lifetime": (-YEAR, -DAY)}, {}, "certificate has expired (it is CN=server,O=Test, for DNS:localhost, IP:127.0.0.1, made by", "renew"),
+        ({"hosts": ("other.example.org",)}, {}, "certificate is not valid for 'localhost'", "tls.server_name"),
+        ({}, {"server_name": "broker.example.org"}, "certificate is not valid for 'broker.example.org'", "tls.server_name"),
+        ({}, {"ca": None}, "unable to get local issuer certificate", "tls.ca"),
+    ],
+)
+def test_a_certificate_that_is_refused_is_told_with_what_is_in_it(
+    authority: Authority, leaf: dict[str, Any], tls: dict[str, Any], words: str, advice: str
+) -> None:
+    with serving(encrypted(authority.leaf("server", **leaf))) as upstream:
+        found = told(meet(upstream.port, tls=UpstreamTls(**{"ca": str(authority.path), **tls})))
+    assert words in found.found
+    assert advice in found.advice
+
+
+def test_an_incomplete_chain_is_told(tmp_path: Path) -> None:
+    made = Intermediate(tmp_path)
+    with serving(encrypted(made.leaf())) as upstream:
+        found = told(meet(upstream.port, tls=UpstreamTls(ca=str(tmp_path / "root.crt"))))
+    assert "unable to get local issuer certificate" in found.found
+    assert "have it send its whole chain" in found.advice
+
+
+def test_a_certificate_that_begins_in_the_future_is_told_of_the_clock_as_well(authority: Authority) -> None:
+    with serving(encrypted(authority.leaf("server", lifetime=(DAY / 8, YEAR)))) as upstream:
+        found = meet(upstream.port, tls=UpstreamTls(ca=str(authority.path)))
+    assert "certificate is not yet valid" in told(found).found
+    clock = told(found, "warning")
+    assert (clock.area, "begins in 3.0 hours" in clock.found) == ("clock", True)
+    assert clock.figures["behind_s"] == pytest.approx(10_800, abs=5)
+
+
+def test_a_certificate_that_ends_soon_is_told(authority: Authority) -> None:
+    with serving(encrypted(authority.leaf("server", lifetime=(-YEAR, 3 * DAY)))) as upstream:
+        found = meet(upstream.port, tls=UpstreamTls(ca=str(authority.path)))
+    assert (levels(found), told(found, "warning").found) == (["ok", "warning"], "its certificate ends in 3 days")
+
+
+def test_a_key_that_is_not_pinned_is_a_fault(authority: Authority) -> None:
+    pin = "sha256/" + "A" * 43 + "="
+    with serving(encrypted(authority.leaf("server"))) as upstream:
+        found = told(meet(upstream.port, tls=UpstreamTls(ca=str(authority.path), pins=(pin,))))
+    assert "which is none of pins" in found.found
+
+
+def test_who_speaks_no_tls_is_told(authority: Authority) -> None:
+    with serving(lambda sock: sock.sendall(b"220 hello, this is no TLS\r\n" * 10)) as upstream:
+        found = told(meet(upstream.port, tls=UpstreamTls(ca=str(authority.path))))
+    assert "it does not speak TLS on this port" in found.advice
+
+
+def test_who_takes_the_handshake_and_says_nothing_is_told_in_its_time(authority: Authority) -> None:
+    with serving(lambda sock: sock.recv(1 << 16) and sock.recv(1) and None) as upstream:
+        begun = time.monotonic()
+        found = told(meet(upstream.port, timeout_s=SHORT_S, tls=UpstreamTls(ca=str(authority.path))))
+        assert time.monotonic() - begun < SHORT_S + 2
+    assert "no TLS handshake within 0.3 s" in found.found
+
+
+def test_all_addresses_are_met_at_once_and_the_slow_one_holds_up_nobody() -> None:
+    """One after the other they would take the time of all."""
+    with contextlib.ExitStack() as stack:
+        ports = [stack.enter_context(serving(lambda sock: sock.recv(1 << 16) and sock.recv(1) and None)).port for _ in range(10)]
+        config = config_of(listener={"protocol": "kafka"})
+        around = Surroundings(config=config, timeout_s=SHORT_S)
+        rows = [["", socket.AF_INET, "127.0.0.1", port] for port in ports]
+        begun = time.monotonic()
+        found = look_at_all(address_probes(around, {"up": rows}), SHORT_S)
+        assert time.monotonic() - begun < 5 * SHORT_S
+    assert levels(found) == ["fault"] * 10
+
+
+def test_more_addresses_than_are_met_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upstreams, "MOST", 2)
+    rows = [["", socket.AF_INET, f"127.0.0.{number}", 1] for number in range(1, 6)]
+    probes = address_probes(Surroundings(config=config_of()), {"up": rows})
+    found = look_at_all(probes, 10)
+    assert levels(found) == ["fault", "fault", "unknown"]
+    assert found[2].found == "3 more addresses were not met"
+
+
+def test_an_upstream_without_an_address_is_a_fault_and_no_configuration_is_not_known() -> None:
+    around = Surroundings(config=config_of("nowhere:1"))
+    assert levels(look_at_all(address_probes(around, {"up": []}), 10)) == ["fault"]
+    assert levels(look_at_all(address_probes(Surroundings(), {}), 10)) == ["unknown"]
+
+
+def test_our_key_is_in_nothing_that_is_said(authority: Authority, tmp_path: Path) -> None:
+    certificate, key = authority.leaf("client")
+    secret = Path(key).read_text().splitlines()[1]
+    with serving(encrypted(authority.leaf("server", lifetime=(-YEAR, -DAY)))) as upstream:
+        found = meet(upstream.port, tls=UpstreamTls(ca=str(authority.path), certificate=certificate, key=key))
+    assert levels(found) == ["fault"]
+    assert secret not in str(found)
