@@ -79,7 +79,7 @@ def completion(shell: str) -> None:
 
 
 for _command in (
-    check, doctor, serve, demo, pipeline, channels, handlers, limits, pool, listeners, upstreams, certificates, taps, tap, users, status, drain, inject,
-    completion,
+    check, doctor, serve, demo, pipeline, channels, handlers, limits, pool, listeners, upstreams, certificates, taps, tap, users, status, drain,
+    inject, completion,
 ):  # fmt: skip
     main.add_command(_command)

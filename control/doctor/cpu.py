@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from control.configuration.capacity import cpu_limit
+from control.configuration.cgroup import cpu_limit
 from control.doctor import cgroup
 from control.doctor.finding import Finding
 from control.doctor.surroundings import Surroundings

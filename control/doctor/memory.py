@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from typing import Final
 
-from control.configuration.capacity import memory_limit, memory_need, memory_usage, memory_warning
+from control.configuration.capacity import memory_need, memory_warning
+from control.configuration.cgroup import memory_limit, memory_usage
 from control.configuration.units import format_size
 from control.doctor import cgroup
 from control.doctor.finding import Finding
