@@ -248,6 +248,14 @@ def test_what_cannot_be_added_to_safely_is_refused(was: str, now: str, words: st
     assert not line or caught.value.faults[0].line == line
 
 
+@pytest.mark.parametrize("lines", [("? initContainers", ": - name: wait"), ("? volumes", ":", "  []")])
+def test_a_text_that_says_something_else_after_all_is_not_given_out(lines: tuple[str, ...]) -> None:
+    text = in_spec(*lines)
+    assert len(data(text)) == 1, "it is good YAML"
+    with pytest.raises(ManifestError, match="is written so that framegate cannot"):
+        inject(text)
+
+
 def test_labels_that_the_selector_shares_are_refused_since_it_cannot_change() -> None:
     shared = DEPLOYMENT.replace("matchLabels: {app: lookup}", "matchLabels: &l {app: lookup}").replace("labels: {app: lookup} ", "labels: *l ")
     with pytest.raises(ManifestError, match=r"Deployment lookup: labels is the alias \*l"):
