@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
@@ -280,6 +281,14 @@ def test_all_faults_of_all_workloads_are_named_at_once() -> None:
     with pytest.raises(ManifestError) as caught:
         inject(f"{bad}---\n{bad}")
     assert [fault.line for fault in caught.value.faults] == [13, 14, 35, 36]
+
+
+def test_of_a_text_that_another_tool_wrote_anew_the_meaning_comes_back() -> None:
+    injected = data(inject(DEPLOYMENT, None, Needs(text=TEXT), EVERYTHING))
+    rewritten = "---\n".join(yaml.safe_dump(item, sort_keys=True) for item in injected)
+    assert [item for item in data(remove(rewritten)[0]) if item] == data(DEPLOYMENT)
+    listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": injected})
+    assert json.loads(remove(listed)[0])["items"] == data(DEPLOYMENT)
 
 
 # ---- any manifest ----
