@@ -19,6 +19,11 @@ output any more.
 """
 
 import signal
+import sys
+
+if sys.argv[1:2] == ["serve"]:
+    # As process 1, which the kernel spares signals without a handler, it would miss those that come before ``control.signals`` has set some.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
 
 _before = signal.getsignal(signal.SIGINT)
 if _before is signal.default_int_handler:
