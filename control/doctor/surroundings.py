@@ -5,7 +5,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from control.configuration.capacity import cpu_limit, processor_count
+from control.configuration.capacity import processor_count
+from control.configuration.cgroup import cpu_limit
 from proxy.config.model import ProxyConfig, largest_whole
 
 __all__ = ["Surroundings", "most_connections"]
