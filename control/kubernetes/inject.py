@@ -64,7 +64,7 @@ class Injector:
             if judged:
                 continue
             try:
-                added, addition = _addition(manifest, workload, template)
+                added, addition = _addition(base, workload, template)
             except ManifestError as error:
                 faults += [Fault(fault.line, f"{workload}: {fault.what}") for fault in error.faults]
                 continue
@@ -87,17 +87,18 @@ class Injector:
         return objects
 
 
-def _addition(manifest: Manifest, workload: Workload, template: dict[str, Any]) -> tuple[list[Edit], dict[str, Any]]:
+def _addition(text: str, workload: Workload, template: dict[str, Any]) -> tuple[list[Edit], dict[str, Any]]:
     """Edits of one workload, and what they add."""
     addition: dict[str, Any] = {"metadata": template["metadata"], "spec": template["spec"]}
     _leave(workload, addition)
-    layout = layout_of(manifest.text, workload.spec, "containers")
+    shared = workload.document.aliases
+    layout = layout_of(text, workload.spec, "containers")
     record: dict[str, Any] = {"set": _set_values(addition["spec"]), "volumes": [volume["name"] for volume in addition["spec"]["volumes"]]}
     annotations = addition["metadata"].setdefault("annotations", {})
     annotations[RECORD] = ""
-    _, record["was"] = graft(manifest, workload.template, addition, layout)
+    _, record["was"] = graft(text, shared, workload.template, addition, layout)
     annotations[RECORD] = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
-    edits, _ = graft(manifest, workload.template, addition, layout)
+    edits, _ = graft(text, shared, workload.template, addition, layout)
     return edits, addition
 
 
@@ -207,7 +208,7 @@ def _with_objects(manifest: Manifest, objects: list[dict[str, Any]]) -> str:
     if manifest.json:
         root = manifest.documents[0].root
         if root is not None and (items := root.get("items")) is not None and items.items:
-            edits, _ = graft(manifest, root, {"items": objects}, Layout(2, 0, newline))
+            edits, _ = graft(text, manifest.documents[0].aliases, root, {"items": objects}, Layout(2, 0, newline))
             return apply(text, edits)
         alone = text.rstrip()
         return f"{_LIST}{alone}{''.join(f',{newline}{json.dumps(item, ensure_ascii=False)}' for item in objects)}{_LIST_END}{text[len(alone) :]}"
