@@ -73,9 +73,9 @@ class Injector:
         if faults:
             raise ManifestError(faults)
         changed = apply(base, edits)
-        _believe(changed, [_expected(document.root, wanted) for document in manifest.documents if document.root is not None])
+        believed = _believed(changed, [_expected(document.root, wanted) for document in manifest.documents if document.root is not None])
         self.injected += [str(workload) for workload in found]
-        return _with_objects(read_manifest(changed), self._objects(found))
+        return _with_objects(believed, self._objects(found))
 
     def _objects(self, found: list[Workload]) -> list[dict[str, Any]]:
         objects: list[dict[str, Any]] = []
@@ -150,7 +150,7 @@ def remove(text: str) -> tuple[str, list[str]]:
         edits += prune(text, workload.template, *cuts)[0]
     if faults:
         raise ManifestError(faults)
-    return _without_objects(read_manifest(apply(text, edits))), removed
+    return _without_objects(read_manifest(apply(text, edits)) if edits else manifest), removed
 
 
 def _record_node(workload: Workload) -> Node | None:
@@ -186,16 +186,17 @@ def _expected(node: Node, wanted: dict[int, dict[str, Any]]) -> Any:
     return [_expected(item, wanted) for item in node.items] if node.kind == "sequence" else node.value
 
 
-def _believe(text: str, expected: list[Any]) -> None:
-    """Whether a text that was changed says what it should."""
+def _believed(text: str, expected: list[Any]) -> Manifest:
+    """A text that was changed, read again. Raises ManifestError when it does not say what it should."""
     try:
-        said = [document.root.value for document in read_manifest(text).documents if document.root is not None]
+        manifest = read_manifest(text)
     except ManifestError as error:
         raise ManifestError(
             [Fault(0, f"is written so that framegate cannot add to it ({error}): write its pod templates as kubectl does")]
         ) from error
-    if said != expected:
+    if [document.root.value for document in manifest.documents if document.root is not None] != expected:
         raise ManifestError([Fault(0, "is written so that framegate cannot safely add to it: write its pod templates as kubectl does")])
+    return manifest
 
 
 # ---- objects beside the workloads ----
