@@ -45,8 +45,6 @@ TRACES = (
     "var/cache",
     "var/log",
     "etc/machine-id",
-    "etc/resolv.conf",
-    "etc/hostname",
     "var/lib/dpkg/status-old",
     "root/.cache",
     "tmp",
@@ -168,16 +166,10 @@ def compile_bytecode(root: Path, folders: list[Path]) -> None:
     Raises:
         MissingError: a source that is no Python of this version.
     """
+    inside = {"stripdir": str(root), "prependdir": "/"} if root != Path("/") else {}
     for folder in folders:
         if not compileall.compile_dir(
-            folder,
-            maxlevels=50,
-            quiet=1,
-            force=True,
-            workers=1,
-            stripdir=str(root),
-            prependdir="/",
-            invalidation_mode=PycInvalidationMode.UNCHECKED_HASH,
+            folder, maxlevels=50, quiet=1, force=True, workers=1, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH, **inside
         ):
             raise MissingError(f"{folder}: not everything in it could be compiled")
 
