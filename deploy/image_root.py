@@ -166,10 +166,17 @@ def compile_bytecode(root: Path, folders: list[Path]) -> None:
     Raises:
         MissingError: a source that is no Python of this version.
     """
-    inside = {"stripdir": str(root), "prependdir": "/"} if root != Path("/") else {}
+    strip, prepend = (None, None) if root == Path("/") else (str(root), "/")
     for folder in folders:
         if not compileall.compile_dir(
-            folder, maxlevels=50, quiet=1, force=True, workers=1, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH, **inside
+            folder,
+            maxlevels=50,
+            quiet=1,
+            force=True,
+            workers=1,
+            stripdir=strip,
+            prependdir=prepend,
+            invalidation_mode=PycInvalidationMode.UNCHECKED_HASH,
         ):
             raise MissingError(f"{folder}: not everything in it could be compiled")
 
