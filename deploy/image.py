@@ -43,6 +43,7 @@ CONTAINERFILE = environment.ROOT / "deploy" / "Containerfile"
 FOLDER = environment.CACHE / "image"
 MADE_BASE = "localhost/framegate-base:trixie"
 BASE_CONTAINERFILE = 'FROM scratch\nADD base.tar /\nCMD ["bash"]\n'
+NO_TRACES = 'rm -f "$1/etc/resolv.conf" "$1/etc/hostname"'  # mmdebstrap copies them from this machine
 EPOCH = 1767225600  # 2026-01-01: the same for every build, so that what an engine kept of an earlier one is the same as what it would build now
 PULL_S = 60
 PIP_SETTINGS = ("index-url", "extra-index-url", "trusted-host", "proxy", "timeout", "retries")
@@ -157,7 +158,7 @@ def make_base(engine: Engine, mirror: str) -> str:
     folder.mkdir(parents=True)
     try:
         os.environ["SOURCE_DATE_EPOCH"], before = str(epoch()), os.environ.get("SOURCE_DATE_EPOCH")
-        command = ["mmdebstrap", "--variant=apt", "trixie", str(folder / "base.tar"), *([mirror] if mirror else [])]
+        command = ["mmdebstrap", "--variant=apt", f"--customize-hook={NO_TRACES}", "trixie", str(folder / "base.tar"), *([mirror] if mirror else [])]
         environment.run_or_stop(command, "image-base.log", "making a Debian 13", "no base could be made from Debian's packages")
         (folder / "Containerfile").write_text(BASE_CONTAINERFILE)
         order = Order("", MADE_BASE, {}, {}, epoch(), fresh=True)

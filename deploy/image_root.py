@@ -45,8 +45,6 @@ TRACES = (
     "var/cache",
     "var/log",
     "etc/machine-id",
-    "etc/resolv.conf",
-    "etc/hostname",
     "var/lib/dpkg/status-old",
     "root/.cache",
     "tmp",
@@ -168,6 +166,7 @@ def compile_bytecode(root: Path, folders: list[Path]) -> None:
     Raises:
         MissingError: a source that is no Python of this version.
     """
+    strip, prepend = (None, None) if root == Path("/") else (str(root), "/")
     for folder in folders:
         if not compileall.compile_dir(
             folder,
@@ -175,8 +174,8 @@ def compile_bytecode(root: Path, folders: list[Path]) -> None:
             quiet=1,
             force=True,
             workers=1,
-            stripdir=str(root),
-            prependdir="/",
+            stripdir=strip,
+            prependdir=prepend,
             invalidation_mode=PycInvalidationMode.UNCHECKED_HASH,
         ):
             raise MissingError(f"{folder}: not everything in it could be compiled")

@@ -16,7 +16,8 @@ ORDER = image_engine.Order("framegate", "localhost/framegate:1", {"BASE": "debia
 
 @pytest.fixture
 def tools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The only folder in which programs are found; we are nobody."""
+    """The only folder in which programs are found; we are nobody, and have a cache of our own: a build that runs meanwhile keeps its files there."""
+    monkeypatch.setattr(image_engine.environment, "CACHE", tmp_path / "cache")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     (tmp_path / "bin").mkdir()
