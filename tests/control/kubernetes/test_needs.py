@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from control.configuration.fault import ConfigurationError
+from control.configuration.load import load
 from control.kubernetes.needs import DEFAULT_NEEDS, Needs, NeedsError, needs_of, read_configuration
 from proxy.config.model import MIB
 
@@ -46,6 +47,13 @@ def test_files_of_the_pod_need_not_be_here_and_relative_paths_start_at_the_confi
     assert found.tls_folder == "/etc/framegate/tls"
     assert found.secret_folders == (("/run/keys", "listeners[0].tls.key"),)
     assert found.text == path.read_text()
+
+
+def test_addresses_and_folders_of_the_pod_are_not_asked_of_this_machine(write) -> None:  # type: ignore[no-untyped-def]
+    text = SMALL.replace("0.0.0.0:9093", "192.0.2.77:9093") + 'tap: {directory: /proc/none}\nadmin: {address: "unix:/proc/none/a.sock"}\n'
+    assert needs(write(text)).tap_folder == "/proc/none"
+    with pytest.raises(ConfigurationError, match="cannot be bound"):
+        load(write(text))
 
 
 def test_other_faults_are_named_as_check_names_them(write) -> None:  # type: ignore[no-untyped-def]
