@@ -18,7 +18,7 @@
     configuration  a YAML file becomes the model of ``proxy.config``; every fault at once
     gen            generated stubs
     events         one numbered order of what happens, and who subscribes to it
-    errors         what is refused, and why; ``files``: reads files that may be replaced at any moment
+    errors         what is refused, and why; ``files``: reads files that may be replaced at any moment; ``web``: the HTTP server of scrapes and probes
 
 It may import the data path (``proxy``); nothing there imports it.
 """

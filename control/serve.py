@@ -22,7 +22,8 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from control.configuration.capacity import cpu_limit, processor_count
+from control.configuration.capacity import fitted
+from control.configuration.cgroup import container
 from control.configuration.child import Loaded, load_in_child
 from control.configuration.fault import ConfigurationError
 from control.configuration.tls_files import first_stores
@@ -44,9 +45,10 @@ from control.rotation.rotation import Rotation
 from control.rotation.tls_stores import TlsStores, judge_in_child
 from control.signals import Signals
 from control.steering.pool import equal_shares
+from control.steering.sizing import Chosen
 from control.steering.steering import Steering
 from control.uncaught import catch_in_loop, catch_in_process
-from proxy.config.model import ProxyConfig, largest_whole
+from proxy.config.model import ProxyConfig
 from proxy.server.messages import PartedNotice
 
 if TYPE_CHECKING:
@@ -112,7 +114,9 @@ class Proxy:
         """Bring everything up. Raises StartError; ``stop`` must be called in any case."""
         log, meters, guard = self._log, self._meters, self._guard
         events = Bus((log,), on_failure=self._subscriber_failed)
-        config = _with_processor_count(self._loaded.config)
+        asked, allowed = self._loaded.config, container()
+        config = fitted(asked, allowed)
+        chosen = Chosen(allowed, processors=not asked.processors, pool=not asked.memory_pool.size)
         if config.tap is not None:
             from control.tap.keeper import TapKeeper  # only who taps pays for the log's modules
 
@@ -162,7 +166,9 @@ class Proxy:
         for source in [*certificates.sources(), *identity_files]:
             rotation.watch(source)
         self._on_stop(rotation.close)
-        steering = Steering(supervisor, acceptor, resolver, meters, log, events, guard, tapped, rotation, certificates, self._handlers, identity)
+        steering = Steering(
+            supervisor, acceptor, resolver, meters, log, events, guard, tapped, rotation, certificates, self._handlers, identity, chosen
+        )
         self._steering = steering
         self._on_stop(steering.close)
         starting = asyncio.ensure_future(self._start_processes(supervisor, config.processors))
@@ -221,7 +227,7 @@ class Proxy:
         await asyncio.to_thread(_load_servers, config)  # the loop starts the processors meanwhile
         from control import service
 
-        addresses: dict[str, Any] = {"admin": config.admin.address, "health": None, "prometheus": None}
+        addresses: dict[str, Any] = {"admin": config.admin.address, "health": None, "health_http": None, "prometheus": None}
         observe = None
         if config.telemetry.otlp is not None or config.telemetry.prometheus is not None:
             from control import telemetry
@@ -234,7 +240,7 @@ class Proxy:
                 observe = exporter.record_call
         server = await service.start(steering, config, observe)
         self._on_stop(lambda: server.stop(SERVICE_GRACE_MS))
-        addresses["health"] = server.health_address
+        addresses.update(health=server.health_address, health_http=server.health_http_address)
         return addresses
 
     def _announce(self, acceptor: Acceptor, steering: Steering, addresses: dict[str, Any]) -> None:
@@ -341,12 +347,6 @@ def _load_servers(config: ProxyConfig) -> None:
 
     if config.telemetry.otlp is not None or config.telemetry.prometheus is not None:
         import control.telemetry  # noqa: F401
-
-
-def _with_processor_count(config: ProxyConfig) -> ProxyConfig:
-    """The configuration with the number of processors that 0 stands for."""
-    count = processor_count(config.processors, config.memory_pool.size, max(largest_whole(config)), cpu_limit())
-    return dataclasses.replace(config, processors=count)
 
 
 async def _run(loaded: Loaded, signals: Signals, log: RowLog, meters: Meters, guard: Guard) -> int:

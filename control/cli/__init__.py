@@ -5,6 +5,7 @@
     channels, handlers, limits, pools, listeners, upstreams, certificates, taps, proxies   the commands that call the control plane
     tap         tap ls, cat, follow, verify, consumers: the log on this machine; ``tap`` says which of the modules ``tap_*`` does what
     users       users add, remove, list: a file on this machine
+    inject      framegate into the pods of Kubernetes' manifests, and out of them
     client      the connection to it, and what its errors mean for the exit code; ``reach`` finds out why there is none
     output      tables and JSON
     kinds       sizes, times, ids, addresses: what options may hold; ``options`` that many commands share

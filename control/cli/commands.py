@@ -9,6 +9,7 @@ import click
 from control.cli.certificates import certificates
 from control.cli.channels import channels
 from control.cli.handlers import handlers
+from control.cli.inject import inject
 from control.cli.limits import limits
 from control.cli.listeners import listeners
 from control.cli.local import check, demo, serve
@@ -77,6 +78,7 @@ def completion(shell: str) -> None:
 
 
 for _command in (
-    check, serve, demo, pipeline, channels, handlers, limits, pool, listeners, upstreams, certificates, taps, tap, users, status, drain, completion,
+    check, serve, demo, pipeline, channels, handlers, limits, pool, listeners, upstreams, certificates, taps, tap, users, status, drain, inject,
+    completion,
 ):  # fmt: skip
     main.add_command(_command)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from control.gen.framegate.control.v1 import pool_service_pb2 as pb2
     from control.gen.framegate.control.v1.pool_service_pb2_grpc import PoolServiceStub
 
-__all__ = ["pool"]
+__all__ = ["origin_text", "pool"]
 
 _MAX_PROCESSORS = 64
 _MAX_HOLDERS = 100
@@ -111,7 +111,8 @@ def _print(got: "pb2.GetMemoryPoolResponse", processors: "pb2.ProcessorPool", ou
         return
     kind = word(type(memory).Kind.Name(memory.kind), "KIND_")
     used = f"{size_text(memory.usage_bytes)} in use"
-    print_line(f"memory pool {size_text(memory.size_bytes)}, {kind}, {used}; {counted(processors.size, 'processor')}")
+    size, count = f"{size_text(memory.size_bytes)}{origin_text(memory.size_origin)}", f"{counted(processors.size, 'processor')}"
+    print_line(f"memory pool {size}, {kind}, {used}; {count}{origin_text(processors.size_origin)}")
     tap = f"; tap queues {size_text(memory.tap_bytes)} of {size_text(memory.tap_limit_bytes)}" if memory.tap_limit_bytes else ""
     waiting = f"{counted(memory.waiting_count, 'frame')} waiting for a turn"
     kinds = (("begun", memory.begun_bytes), ("pending", memory.pending_bytes), ("TLS", memory.tls_bytes))
@@ -120,6 +121,15 @@ def _print(got: "pb2.GetMemoryPoolResponse", processors: "pb2.ProcessorPool", ou
         print_line("guaranteed: " + ", ".join(f"{name} {percent} %" for name, percent in sorted(memory.guaranteed_percents.items())))
     _print_processors(memory, processors)
     _print_holders(got)
+
+
+def origin_text(origin: int) -> str:
+    """Who decides a size, in brackets, where it is not the configuration."""
+    from control.gen.framegate.control.v1 import pool_service_pb2 as pb2
+
+    if origin == pb2.ORIGIN_CONTAINER:
+        return " (follows the container)"
+    return " (set by hand, until the next start)" if origin == pb2.ORIGIN_OPERATOR else ""
 
 
 def _print_processors(memory: "pb2.MemoryPool", processors: "pb2.ProcessorPool") -> None:

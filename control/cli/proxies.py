@@ -8,6 +8,7 @@ import click
 from control.cli.handlers import ask_handlers
 from control.cli.kinds import DURATION
 from control.cli.options import admin_options, example
+from control.cli.pools import origin_text
 
 if TYPE_CHECKING:
     from control.gen.framegate.control.v1.handler_service_pb2 import HandlerProcess
@@ -57,10 +58,10 @@ def _fields(proxy: "Proxy", pool: "MemoryPool", processors: "ProcessorPool", han
     yield "started", started
     yield "open connections", proxy.open_connection_count
     yield "config revision", proxy.config_revision
-    yield "processors", f"{running} of {processors.size} running"
+    yield "processors", f"{running} of {processors.size} running{origin_text(processors.size_origin)}"
     if handlers:
         yield "handler processes", f"{sum(item.state == type(item).STATE_RUNNING for item in handlers)} of {len(handlers)} running"
-    yield "memory pool", f"{size_text(pool.usage_bytes)} of {size_text(pool.size_bytes)} in use{waiting}"
+    yield "memory pool", f"{size_text(pool.usage_bytes)} of {size_text(pool.size_bytes)} in use{origin_text(pool.size_origin)}{waiting}"
     yield "memory", _memory_text(proxy.memory)
     if proxy.HasField("certificate_end_time"):
         left = proxy.certificate_end_time.ToNanoseconds() / 1e9 - time.time()

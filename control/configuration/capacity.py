@@ -1,16 +1,14 @@
-"""What this container may use: the CPUs and memory of its cgroup, and what follows for processors and the memory pool."""
+"""What follows from the container's CPUs and memory (``cgroup``) for the processors and the memory pool."""
 
 import dataclasses
-import os
-import pathlib
 from typing import Final
 
+from control.configuration.cgroup import Container
 from control.configuration.units import format_size
-from proxy.config.model import KIB, MAX_PROCESSORS, MIB, ListenerConfig, ProxyConfig, largest_whole
+from proxy.config.model import GIB, KIB, LEAST_POOL, MAX_PROCESSORS, MIB, ListenerConfig, ProxyConfig, largest_whole
 
-__all__ = ["MemoryNeed", "cpu_limit", "memory_limit", "memory_need", "memory_usage", "memory_warning", "processor_count"]
+__all__ = ["MemoryNeed", "fitted", "memory_need", "memory_warning", "processor_count"]
 
-_ROOT: Final = pathlib.Path("/sys/fs/cgroup")
 CONTROL_BASE: Final = 64 * MIB
 PROCESSOR_BASE: Final = 29 * MIB
 """Resident, with room for what control does: at start both together are 63 MiB with one processor (README's figures)."""
@@ -34,7 +32,10 @@ PIECES: Final = 1.25
 """Memory held for each byte booked, at most: a piece may be a view of a read that it is four fifths of (MEMORY.md)."""
 _USABLE: Final = 0.85
 """Of the container's limit: the kernel's socket buffers count, too, and are in no bound of ours."""
-_UNLIMITED: Final = 2**60
+UNLIMITED_POOL: Final = GIB
+"""How large a pool without a size of its own is at most, where the container sets no limit."""
+_KEPT: Final = 4
+"""Of what would be left for a pool without a size of its own, one part in so many is kept for connections whose number nobody limits."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,52 +56,39 @@ class MemoryNeed:
         return sum(size for _, size in self.parts)
 
 
-def cpu_limit(root: pathlib.Path = _ROOT) -> int:
-    """Whole CPUs this process may use, at least 1: the cgroup's quota rounded up, bounded by its affinity."""
-    available = len(os.sched_getaffinity(0))
-    quota, period = _words(root / "cpu.max") or ("max", "100000")
-    if quota == "max":
-        quota = next(iter(_words(root / "cpu/cpu.cfs_quota_us")), "-1")
-        period = next(iter(_words(root / "cpu/cpu.cfs_period_us")), "100000")
-    if not quota.isdigit() or not period.isdigit() or int(period) == 0:
-        return available
-    return max(1, min(available, -(-int(quota) // int(period))))
-
-
-def memory_limit(root: pathlib.Path = _ROOT) -> int | None:
-    """Bytes of the cgroup's memory limit; None when there is none."""
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        words = _words(root / name)
-        if words and words[0].isdigit() and int(words[0]) < _UNLIMITED:
-            return int(words[0])
-    return None
-
-
-def memory_usage(root: pathlib.Path = _ROOT) -> int | None:
-    """Bytes that the cgroup uses now and could not give back at once: without the files that the kernel merely remembers, as the kubelet counts.
-    None when it is not known.
-    """
-    for folder, current, inactive in (("", "memory.current", "inactive_file"), ("memory/", "memory.usage_in_bytes", "total_inactive_file")):
-        used = _words(root / f"{folder}{current}")
-        if used and used[0].isdigit():
-            words = _words(root / f"{folder}memory.stat")
-            remembered = words[words.index(inactive) + 1] if inactive in words[:-1] else "0"
-            return max(0, int(used[0]) - int(remembered))
-    return None
-
-
-def _words(path: pathlib.Path) -> list[str]:
-    try:
-        return path.read_text(encoding="ascii").split()
-    except OSError:
-        return []
-
-
 def processor_count(configured: int, pool_size: int, largest: int, cpus: int) -> int:
     """How many processors to start: as configured, or for 0 as many as there are CPUs and parts of the pool that hold the largest frame."""
     if configured:
         return configured
     return max(1, min(cpus, MAX_PROCESSORS, pool_size // largest))
+
+
+def fitted(config: ProxyConfig, container: Container) -> ProxyConfig:
+    """The configuration with what stands for 0: as many processors as the container has CPUs and its memory allows, and the memory pool that the rest
+    of it allows, each processor's part at least the largest frame that passes whole. What is not 0 stays.
+    """
+    pool, largest = config.memory_pool, max(largest_whole(config))
+    if pool.size:
+        count = processor_count(config.processors, pool.size, largest, container.cpus)
+        return dataclasses.replace(config, processors=count)
+    most = config.processors or min(container.cpus, MAX_PROCESSORS)
+    least = config.processors or 1
+    count = next((count for count in range(most, least, -1) if _room(config, count, container.memory) >= count * largest), least)
+    size = max(_room(config, count, container.memory), count * largest, LEAST_POOL)
+    return dataclasses.replace(config, processors=count, memory_pool=dataclasses.replace(pool, size=size))
+
+
+def _room(config: ProxyConfig, processors: int, limit: int | None) -> int:
+    """Whole MiB that a memory pool may have; less than 0 where there is none."""
+    if limit is None:
+        return UNLIMITED_POOL
+    rest = memory_need(dataclasses.replace(config, memory_pool=dataclasses.replace(config.memory_pool, size=0)), processors)
+    room = int((_usable(limit) - rest.total) / PIECES)
+    return (room - room // _KEPT if rest.uncounted and room > 0 else room) // MIB * MIB
+
+
+def _usable(limit: int) -> int:
+    return int(limit * _USABLE) // MIB * MIB
 
 
 def memory_need(config: ProxyConfig, processors: int) -> MemoryNeed:
@@ -149,7 +137,7 @@ def memory_warning(config: ProxyConfig, processors: int, limit: int | None) -> s
     """A sentence, which the memory pool's size may begin, when the configuration does not fit into the container; else None."""
     if limit is None:
         return None
-    need, usable = memory_need(config, processors), int(limit * _USABLE) // MIB * MIB
+    need, usable = memory_need(config, processors), _usable(limit)
     if need.total <= usable:
         return None
     parts = ", ".join(f"{name} {_rounded(size)}" for name, size in need.parts)

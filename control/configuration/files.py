@@ -4,10 +4,12 @@ import os
 import ssl
 import stat
 import time
+from typing import Final
 
 from control.configuration.certificate import describe_revocations, hosts, validities
 
 __all__ = [
+    "UNREADABLE",
     "authority_fault",
     "cipher_fault",
     "curve_fault",
@@ -20,16 +22,20 @@ __all__ = [
 ]
 
 
+UNREADABLE: Final = "cannot be read: "
+"""How the reason begins why a file that should be here is not, or not for us."""
+
+
 def readable_fault(path: str) -> str | None:
     """Why a file cannot be read, or None. It must be an ordinary one: a pipe can be read once, and several processes read it."""
     try:
         mode = os.stat(path).st_mode
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-            return "cannot be read: it is no ordinary file"
+            return f"{UNREADABLE}it is no ordinary file"
         with open(path, "rb") as file:
             file.read(1)
     except OSError as error:
-        return f"cannot be read: {error.strerror}"
+        return f"{UNREADABLE}{error.strerror}"
     return None
 
 

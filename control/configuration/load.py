@@ -16,7 +16,7 @@ from control.configuration.rules import apply_rules
 from control.configuration.schema import build, convert
 from proxy.config.model import ProxyConfig
 
-__all__ = ["examine", "load", "validate"]
+__all__ = ["examine", "judge", "load", "validate"]
 
 
 def examine(path: str | pathlib.Path, *, in_use: bool = False) -> Findings:
@@ -50,14 +50,27 @@ def _model_or_raise(document: Document) -> ProxyConfig:
 
 
 def _examine(document: Document, *, in_use: bool) -> Findings:
+    return judge(document, machine=True, in_use=in_use)
+
+
+def judge(document: Document, *, machine: bool, in_use: bool = False) -> Findings:
+    """Everything that can be said of a document.
+
+    Args:
+        document: as read.
+        machine: whether this machine must give what it asks for. Files that it names are looked at in any case; those that are missing are faults,
+            whose reason begins with ``files.UNREADABLE``, and the model is there all the same when they are the only ones.
+        in_use: as of ``examine``.
+    """
     if not isinstance(document.data, dict):
         return Findings(None, document.faults, [])
     values = convert(document)
     make_absolute(values, document.folder)
     config = build(document, values)
     bound = apply_rules(document, values)
-    apply_machine(document, values, config, bound, in_use=in_use)
-    return Findings(None if document.faults else config, _sorted(document.faults), _sorted(document.warnings))
+    if machine:
+        apply_machine(document, values, config, bound, in_use=in_use)
+    return Findings(None if document.faults and machine else config, _sorted(document.faults), _sorted(document.warnings))
 
 
 def _sorted(faults: list[Fault]) -> list[Fault]:

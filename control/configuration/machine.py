@@ -9,7 +9,8 @@ import importlib.util
 import os
 from typing import Any, Final
 
-from control.configuration.capacity import cpu_limit, memory_limit, memory_warning, processor_count
+from control.configuration.capacity import fitted, memory_warning
+from control.configuration.cgroup import container
 from control.configuration.document import Document, Path, key_of
 from control.configuration.handler_rules import handler_places
 from control.configuration.places import (
@@ -25,7 +26,7 @@ from control.configuration.places import (
 )
 from control.configuration.units import format_size
 from proxy.config.address import Address
-from proxy.config.model import MIB, ProxyConfig, TapConfig, largest_whole
+from proxy.config.model import MIB, ProxyConfig, TapConfig
 from proxy.tap.record import LOCK_NAME, WRITERS_NAME
 
 __all__ = ["apply_machine"]
@@ -166,7 +167,8 @@ def _kernel_limit(name: str) -> int | None:
 
 
 def _memory(document: Document, config: ProxyConfig) -> None:
-    count = processor_count(config.processors, config.memory_pool.size, max(largest_whole(config)), cpu_limit())
-    warning = memory_warning(config, count, memory_limit())
+    given = container()
+    chosen = fitted(config, given)
+    warning = memory_warning(chosen, chosen.processors, given.memory)
     if warning is not None:
-        document.warn(("memory_pool", "size"), warning, format_size(config.memory_pool.size))
+        document.warn(("memory_pool", "size"), warning, format_size(chosen.memory_pool.size))

@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from control.configuration.capacity import cpu_limit, processor_count
+from control.configuration.capacity import processor_count
+from control.configuration.cgroup import cpu_limit
 from control.configuration.document import Document, Path, key_of
 from control.configuration.units import format_size
 from control.configuration.values import Values, default_of, given
-from proxy.config.model import Forwarding, ListenerConfig, MemoryPoolConfig, ProxyConfig, UpstreamConfig, whole_request, whole_response
+from proxy.config.model import LEAST_POOL, Forwarding, ListenerConfig, MemoryPoolConfig, ProxyConfig, UpstreamConfig, whole_request, whole_response
 
 __all__ = ["pool_rules", "share_rules"]
 
@@ -15,7 +16,11 @@ def pool_rules(document: Document, values: Values, listeners: list[tuple[Path, V
     """A processor's part of the pool holds each frame that passes whole."""
     size = given(values.get("memory_pool") or {}, MemoryPoolConfig, "size", document, ("memory_pool",))
     processors = given(values, ProxyConfig, "processors", document, ())
-    if not isinstance(size, int) or not isinstance(processors, int):
+    if not isinstance(size, int) or not isinstance(processors, int) or size == 0:
+        return  # what stands for 0 is chosen so that it fits (``capacity.fitted``)
+    if 0 < size < LEAST_POOL:
+        reason = f"must be at least {format_size(LEAST_POOL)}, or 0 for what the container's memory allows"
+        document.add(("memory_pool", "size"), reason, format_size(size))
         return
     requests = [((*path, "max_receive_size"), limit) for path, item in listeners if (limit := _whole_request(document, path, item)) is not None]
     answers = _whole_answers(document, listeners, upstreams)

@@ -134,11 +134,12 @@ def _bound_addresses(document: Document, values: Values, listeners: list[tuple[P
     sections: list[tuple[Path, object, bool]] = [
         (("admin", "address"), values.get("admin"), True),
         (("health", "address"), values.get("health"), False),
+        (("health", "http_address"), values.get("health"), False),
         (("telemetry", "prometheus", "address"), telemetry.get("prometheus"), False),
     ]
     for path, section, unix in sections:
         if isinstance(section, dict):
-            wanted.append((path, section.get("address"), unix))
+            wanted.append((path, section.get(path[-1]), unix))
     bound: list[tuple[Path, Address]] = []
     for path, value, unix in wanted:
         address = _parsed(document, path, value, port_zero=True, unix=unix)

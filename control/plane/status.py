@@ -23,6 +23,7 @@ __all__ = [
     "Limit",
     "ListenerStatus",
     "NodeLimits",
+    "Origin",
     "Outcome",
     "PoolShare",
     "PoolStatus",
@@ -43,6 +44,8 @@ RETIRED: Final = -1
 TAP_RULE: Final = "tap rule"
 """The kind of a rule, as ``NotFoundError`` and others name it."""
 Attributes = tuple[tuple[str, str], ...]
+Origin = Literal["configuration", "container", "operator"]
+"""Who decides a size: the configuration, what the container allows (0 there), or an operator, until the next start."""
 ReloadResult = Literal["unchanged", "replaced", "refused"]
 ProcessorState = Literal["starting", "running", "draining", "restarting", "stopped"]
 
@@ -238,7 +241,8 @@ class PoolShare:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PoolStatus:
     """The memory pool. ``kind`` is that of ``MemoryPoolConfig``; ``size`` is the sum of the shares; ``processors`` is the number configured now;
-    ``tap_limit`` the most that all taps' queues may take; ``guaranteed`` the percent of each share that listeners are guaranteed, by name.
+    ``tap_limit`` the most that all taps' queues may take; ``guaranteed`` the percent of each share that listeners are guaranteed, by name;
+    ``size_origin`` and ``processors_origin``: who decides them.
     """
 
     kind: PoolKind
@@ -247,6 +251,8 @@ class PoolStatus:
     processors: int
     tap_limit: int
     guaranteed: Mapping[str, int]
+    size_origin: Origin = "configuration"
+    processors_origin: Origin = "configuration"
 
     @property
     def usage(self) -> int:
@@ -293,12 +299,14 @@ class DrainResult:
 class Health:
     """For probes. ``started``: every processor and every handler process was ready once and the listeners are bound; ``alive``: control's loop and
     every processor's heartbeat move; ``ready``: started, listening and not draining, with a processor that runs and, where a listener has a handler,
-    a handler process.
+    a handler process; ``draining``: that is over, for good; ``problems``: in words, why it is not all of the first three.
     """
 
     started: bool
     alive: bool
     ready: bool
+    draining: bool = False
+    problems: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

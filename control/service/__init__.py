@@ -9,7 +9,7 @@
     paging       pages and tokens of lists that lie in memory
     closed       the channels that closed last
     channels, limits, pools, listeners, upstreams, certificates, users, proxies   the servicers, one for each service
-    health       startup, liveness and readiness
+    health       startup, liveness and readiness over gRPC; ``probes``: the listeners of that and of HTTP
 
 ``start(plane, config)`` is all that ``control.serve`` needs. It imports grpc, so import this room late.
 """

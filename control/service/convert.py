@@ -14,7 +14,7 @@ from control.gen.framegate.control.v1 import handler_service_pb2 as handler_pb2
 from control.gen.framegate.control.v1 import listener_service_pb2 as listener_pb2
 from control.gen.framegate.control.v1 import pool_service_pb2 as pool_pb2
 from control.gen.framegate.control.v1 import upstream_service_pb2 as upstream_pb2
-from control.plane import HandlerProcessStatus, Holder, ListenerStatus, PoolStatus, ProcessorStatus, UpstreamStatus
+from control.plane import HandlerProcessStatus, Holder, ListenerStatus, Origin, PoolStatus, ProcessorStatus, UpstreamStatus
 from proxy.network.connection_id import format_connection_id, parse_connection_id, slot_of
 from proxy.server.rows import ChannelRow, ClosedRow, OpenRow
 
@@ -29,6 +29,7 @@ __all__ = [
     "holder_message",
     "listener_message",
     "memory_pool_message",
+    "origin_value",
     "processor_message",
     "timestamp",
     "upstream_message",
@@ -237,7 +238,13 @@ def memory_pool_message(status: PoolStatus) -> pool_pb2.MemoryPool:
         tap_limit_bytes=status.tap_limit,
         waiting_count=sum(item.waiting for item in status.shares),
         guaranteed_percents=status.guaranteed,
+        size_origin=origin_value(status.size_origin),
     )
+
+
+def origin_value(origin: Origin) -> pool_pb2.Origin.ValueType:
+    """Who decides a size."""
+    return pool_pb2.Origin.Value(f"ORIGIN_{origin.upper()}")
 
 
 def holder_message(holder: Holder) -> pool_pb2.MemoryHolder:

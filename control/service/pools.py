@@ -7,7 +7,7 @@ import grpc
 from control.gen.framegate.control.v1 import pool_service_pb2 as pb2
 from control.gen.framegate.control.v1.pool_service_pb2_grpc import PoolServiceServicer
 from control.plane import MAX_HOLDERS, ControlPlane
-from control.service.convert import holder_message, memory_pool_message, processor_message
+from control.service.convert import holder_message, memory_pool_message, origin_value, processor_message
 from control.service.interceptor import note
 from control.service.validate import Violations, changed_fields
 from proxy.config.model import MAX_PROCESSORS
@@ -64,4 +64,5 @@ class Pools(PoolServiceServicer):
 
     async def _processors(self) -> pb2.ProcessorPool:
         processors = [processor_message(status) for status in await self._plane.status()]
-        return pb2.ProcessorPool(size=(await self._plane.get_pool()).processors, processors=processors)
+        pool = await self._plane.get_pool()
+        return pb2.ProcessorPool(size=pool.processors, processors=processors, size_origin=origin_value(pool.processors_origin))

@@ -6,7 +6,8 @@ from typing import Any, Final
 
 import grpc
 
-from control.configuration.capacity import memory_limit, memory_need, memory_usage, memory_warning
+from control.configuration.capacity import memory_need, memory_warning
+from control.configuration.cgroup import memory_limit, memory_usage
 from control.configuration.units import format_size
 from control.gen.framegate.control.v1 import proxy_service_pb2 as pb2
 from control.gen.framegate.control.v1.proxy_service_pb2_grpc import ProxyServiceServicer

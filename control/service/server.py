@@ -5,7 +5,6 @@ file ``<path>.lock`` beside it; the kernel gives the lock back when the process 
 leaves it to its owner alone.
 """
 
-import asyncio
 import contextlib
 import fcntl
 import os
@@ -15,7 +14,6 @@ from collections.abc import Callable
 from typing import Final
 
 import grpc
-from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from control.errors import StartError
@@ -37,16 +35,16 @@ from control.service.certificates import Certificates
 from control.service.channels import Channels
 from control.service.closed import ClosedChannels
 from control.service.handlers import Handlers
-from control.service.health import HealthService
 from control.service.interceptor import CallInterceptor, CallObserver
 from control.service.limits import Limits
 from control.service.listeners import Listeners
 from control.service.pools import Pools
+from control.service.probes import Probes, start_probes, start_whole
 from control.service.proxies import Proxies
 from control.service.taps import TapRules
 from control.service.upstreams import Upstreams
 from control.service.users import Users
-from proxy.config.address import MAX_UNIX_PATH_BYTES, parse_address
+from proxy.config.address import MAX_UNIX_PATH_BYTES
 from proxy.config.model import ProxyConfig
 
 __all__ = ["SERVICE_NAMES", "Service", "start"]
@@ -54,46 +52,35 @@ __all__ = ["SERVICE_NAMES", "Service", "start"]
 SERVICE_NAMES: Final = tuple(dict.fromkeys(method.partition("/")[0] for method in METHODS))
 _UNIX: Final = "unix:"
 _OPTIONS: Final = (("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 1024 * 1024))
-_HEALTH_OPTIONS: Final = (
-    ("grpc.so_reuseport", 0),
-    ("grpc.max_receive_message_length", 4096),
-    ("grpc.max_metadata_size", 8192),
-    ("grpc.max_allowed_incoming_connections", 1024),
-    ("grpc.max_concurrent_streams", 4),
-    ("grpc.server_handshake_timeout_ms", 2_000),
-    ("grpc.max_connection_idle_ms", 10_000),
-    ("grpc.max_connection_age_ms", 300_000),
-    ("grpc.max_connection_age_grace_ms", 5_000),
-)
-"""Whoever reaches the health port may ask, so everything is bounded: connections, calls of each, the time of those that say nothing, and of all. What
-watches for longer than five minutes is told to connect again.
-"""
 
 
 class Service:
-    """What was started. Attributes: ``address`` (``unix:PATH``), ``health_address`` (``host:port`` with the port bound, or None)."""
+    """What was started.
 
-    def __init__(
-        self, server: grpc.aio.Server, address: str, health: grpc.aio.Server | None, health_address: str | None, release: Callable[[], None]
-    ) -> None:
+    Attributes:
+        address: ``unix:PATH``.
+        health_address, health_http_address: ``host:port`` with the port bound, or None.
+    """
+
+    def __init__(self, server: grpc.aio.Server, address: str, probes: Probes, release: Callable[[], None]) -> None:
         self.address = address
-        self.health_address = health_address
+        self.health_address = probes.grpc_address
+        self.health_http_address = probes.http_address
         self._server = server
-        self._health = health
+        self._probes = probes
         self._release = release
 
     async def stop(self, grace_ms: int = 500) -> None:
         """Take no new calls, give those under way ``grace_ms``, close; then remove the socket and give the lock back. Health goes last."""
         try:
             await self._server.stop(grace_ms / 1000)
-            if self._health is not None:
-                await self._health.stop(0)
+            await self._probes.stop()
         finally:
             self._release()
 
 
 async def start(plane: ControlPlane, config: ProxyConfig, observe: CallObserver | None = None) -> Service:
-    """Serve the API on ``config.admin.address`` and health on ``config.health.address``.
+    """Serve the API on ``config.admin.address`` and health on the addresses of ``config.health``.
 
     Args:
         plane: answers the calls.
@@ -112,13 +99,13 @@ async def start(plane: ControlPlane, config: ProxyConfig, observe: CallObserver 
         server = _api_server(plane, closed, observe)
         _bind_socket(server, path)
         stack.callback(_remove, path)
-        await _start_whole(server)
+        await start_whole(server)
         try:
-            health, health_address = await _start_health(plane, config, observe)
+            probes = await start_probes(plane, config.health, observe)
         except BaseException:
             await server.stop(0)
             raise
-        return Service(server, f"{_UNIX}{path}", health, health_address, stack.pop_all().close)
+        return Service(server, f"{_UNIX}{path}", probes, stack.pop_all().close)
 
 
 def _api_server(plane: ControlPlane, closed: ClosedChannels, observe: CallObserver | None) -> grpc.aio.Server:
@@ -135,31 +122,6 @@ def _api_server(plane: ControlPlane, closed: ClosedChannels, observe: CallObserv
     user_service_pb2_grpc.add_UserServiceServicer_to_server(Users(plane), server)
     reflection.enable_server_reflection([*SERVICE_NAMES, reflection.SERVICE_NAME], server)
     return server
-
-
-async def _start_health(plane: ControlPlane, config: ProxyConfig, observe: CallObserver | None) -> tuple[grpc.aio.Server | None, str | None]:
-    if config.health is None:
-        return None, None
-    server = grpc.aio.server(options=_HEALTH_OPTIONS)
-    health_pb2_grpc.add_HealthServicer_to_server(HealthService(plane, observe), server)
-    address = config.health.address
-    try:
-        port = server.add_insecure_port(address)
-    except RuntimeError as error:
-        raise StartError(f"the health listener cannot bind {address}: {error}", reason="HEALTH_ADDRESS_UNUSABLE", address=address) from error
-    await _start_whole(server)
-    return server, str(parse_address(address, port_zero=True)._replace(port=port))
-
-
-async def _start_whole(server: grpc.aio.Server) -> None:
-    """Start a server even if we are cancelled meanwhile, then stop it: grpc's ``start``, cancelled itself, fails where nobody sees it."""
-    starting = asyncio.ensure_future(server.start())
-    try:
-        await asyncio.shield(starting)
-    except asyncio.CancelledError:
-        await starting
-        await server.stop(0)
-        raise
 
 
 def _socket_path(address: str) -> pathlib.Path:

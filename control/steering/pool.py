@@ -20,7 +20,7 @@ from control.fleet.supervisor import Supervisor
 from control.guard import Guard
 from control.logs import RowLog
 from control.meters import Meters
-from control.plane import PoolShare, PoolStatus
+from control.plane import Origin, PoolShare, PoolStatus
 from control.steering.balance import Need, Sample, moved_shares
 from control.steering.transactions import Transaction, Transactions
 from proxy.cells import MEMORY_KINDS, CellReader
@@ -78,10 +78,13 @@ class Pool:
 
     Attributes:
         draining: the proxy drains; no processor is added or taken away any more.
+        size_origin, processors_origin: who decides the pool's size, and how many processors there are.
     """
 
     def __init__(self, supervisor: Supervisor, transactions: Transactions, meters: Meters, log: RowLog, guard: Guard) -> None:
         self.draining = False
+        self.size_origin: Origin = "configuration"
+        self.processors_origin: Origin = "configuration"
         self._supervisor = supervisor
         self._transactions = transactions
         self._meters = meters
@@ -129,20 +132,25 @@ class Pool:
             processors=len(wanted),
             tap_limit=config.tap.queue_size * len(wanted) if config.tap else 0,
             guaranteed=config.memory_pool.shares,
+            size_origin=self.size_origin,
+            processors_origin=self.processors_origin,
         )
 
     # --- shares ------------------------------------------------------------------------------------------------------------------
 
-    async def set_size(self, size: int) -> PoolStatus:
-        """See ``ControlPlane.set_pool_size``."""
-        return await self._transactions.run("memory pool size", lambda transaction: self._resize(size, transaction))
+    async def set_size(self, size: int, origin: Origin = "operator") -> PoolStatus:
+        """See ``ControlPlane.set_pool_size``; ``origin`` decides it from then on."""
+        return await self._transactions.run("memory pool size", lambda transaction: self._resize(size, transaction, origin))
 
-    async def _resize(self, size: int, transaction: Transaction) -> PoolStatus:
+    async def _resize(self, size: int, transaction: Transaction, origin: Origin) -> PoolStatus:
         with counted(self._meters):
             if size < 1:
                 raise InvalidArgumentError([Violation("size", f"must be positive, not {size}")])
             async with self._scale:
+                if origin == "container" and self.size_origin == "operator":
+                    return self.status()  # who set it meanwhile decides
                 await self._put_shares(equal_shares(size, len(self.wanted_slots())), size, transaction)
+                self.size_origin = origin
         return self.status()
 
     async def _put_shares(self, shares: dict[int, int], size: int, transaction: Transaction | None = None) -> None:
@@ -186,11 +194,11 @@ class Pool:
 
     # --- processors --------------------------------------------------------------------------------------------------------------
 
-    async def set_processors(self, count: int) -> PoolStatus:
-        """See ``ControlPlane.set_processors``."""
-        return await self._transactions.run("number of processors", lambda transaction: self._scale_to(count, transaction))
+    async def set_processors(self, count: int, origin: Origin = "operator") -> PoolStatus:
+        """See ``ControlPlane.set_processors``; ``origin`` decides it from then on."""
+        return await self._transactions.run("number of processors", lambda transaction: self._scale_to(count, transaction, origin))
 
-    async def _scale_to(self, count: int, transaction: Transaction) -> PoolStatus:
+    async def _scale_to(self, count: int, transaction: Transaction, origin: Origin) -> PoolStatus:
         with counted(self._meters):
             if not 1 <= count <= MAX_PROCESSORS:
                 raise InvalidArgumentError([Violation("processors", f"must be from 1 to {MAX_PROCESSORS}, not {count}")])
@@ -198,9 +206,12 @@ class Pool:
                 if self.draining:
                     raise FailedPreconditionError("the proxy drains", reason="DRAINING")
                 now = len(self.wanted_slots())
+                if origin == "container" and self.processors_origin == "operator":
+                    return self.status()  # who set them meanwhile decides
                 if count > now:
                     await self._grow(now, count, transaction)
-                elif count < now:
+                self.processors_origin = origin
+                if count < now:
                     transaction.decide()
                     await self._shrink(now, count)
         return self.status()

@@ -45,6 +45,7 @@ from control.steering.limits import Limits
 from control.steering.listeners import Listeners
 from control.steering.pool import Pool
 from control.steering.rates import Rates
+from control.steering.sizing import Chosen, Sizing
 from control.steering.taps import MAX_RULES, STOPPED_EVENT, Rules, Taps
 from control.steering.transactions import Transactions
 from control.steering.upstreams import Upstreams
@@ -71,6 +72,7 @@ class Steering(ControlPlane):
         rotation, certificates: what is watched, and what is in force of it.
         handlers: the handler processes, where a listener has a handler.
         identity: who answers authenticators, where there are any.
+        chosen: what was chosen by what the container allows, where something was.
 
     Attributes:
         pool, upstreams: what changes without a call, too: shares move to where they are needed, and names get new addresses.
@@ -90,6 +92,7 @@ class Steering(ControlPlane):
         certificates: TlsStores,
         handlers: "Handlers | None" = None,
         identity: "Identity | None" = None,
+        chosen: Chosen | None = None,
     ) -> None:
         self._supervisor = supervisor
         self._meters = meters
@@ -103,6 +106,7 @@ class Steering(ControlPlane):
         self._certificates = certificates
         self._transactions = Transactions(log)
         self.pool = Pool(supervisor, self._transactions, meters, log, guard)
+        self._sizing = None if chosen is None else Sizing(self.pool, lambda: supervisor.desired.config, chosen, events, log, guard)
         self._rates = Rates(supervisor, guard, log)
         self.upstreams = Upstreams(supervisor, resolver, log)
         self._listeners = Listeners(supervisor, acceptor)
@@ -126,6 +130,8 @@ class Steering(ControlPlane):
         self._following.cancel()
         self._tap_events.close()
         self._eviction.close()
+        if self._sizing is not None:
+            self._sizing.close()
         self.pool.close()
         self._rates.close()
         self._transactions.close()
@@ -161,12 +167,19 @@ class Steering(ControlPlane):
         statuses = self._supervisor.status()
         running = [item for item in statuses if item.state in ("running", "draining")]
         handled = self._handlers is None or bool(self._handlers.running)
-        beating = all(item.heartbeat_age_ms < ALIVE_MS for item in running)
-        return Health(
-            started=self._serving,
-            alive=not self._guard.standing and beating,
-            ready=self._serving and not self.pool.draining and bool(running) and handled,
-        )
+        dead = [f"control's part {name!r} stands still" for name in self._guard.standing]
+        dead += [f"processor {item.slot} has not moved for {item.heartbeat_age_ms} ms" for item in running if item.heartbeat_age_ms >= ALIVE_MS]
+        away = [
+            problem
+            for problem, there in (
+                ("framegate is starting", not self._serving),
+                ("framegate drains", self.pool.draining),
+                ("no processor runs", not running),
+                ("no handler process runs", not handled),
+            )
+            if there
+        ]
+        return Health(started=self._serving, alive=not dead, ready=not away, draining=self.pool.draining, problems=(*dead, *away))
 
     async def status(self) -> list[ProcessorStatus]:
         return self._supervisor.status()

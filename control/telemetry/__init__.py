@@ -6,7 +6,7 @@
     histograms    the fold's histograms, put into what a reader collects (the SDK has no observable histogram)
     otlp          the reader that pushes to a collector; needs the extra ``otlp``
     prometheus    the reader that answers scrapes; needs the extra ``prometheus``
-    exposition    what a scrape gets, and the HTTP server that says it; loaded by the first one
+    exposition    what a scrape gets; loaded by the first one
     names         what a metric is called in Prometheus
     process       CPU, memory, descriptors and threads of our processes
 

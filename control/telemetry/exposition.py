@@ -1,7 +1,7 @@
-"""What a scrape gets, and the HTTP server that says it. Needs the extra ``prometheus``; the first scrape loads this module.
+"""What a scrape gets. Needs the extra ``prometheus``; the first scrape loads this module.
 
-``prometheus_client`` negotiates the format and escapes; ``wsgiref`` reads the request and writes the answer, between two buffers; asyncio moves the
-bytes, on the loop of the one thread that serves. Whoever reaches the port may connect: connections are bounded, and so is the time of each.
+``prometheus_client`` negotiates the format and escapes; ``wsgiref`` reads the request and writes the answer, between two buffers; ``control.web``
+moves the bytes, on the loop of the one thread that serves.
 """
 
 import asyncio
@@ -11,8 +11,7 @@ import logging
 import socket
 import wsgiref.simple_server
 from collections.abc import Callable, Iterable, Iterator
-from http import HTTPStatus
-from typing import Any, Final
+from typing import Any
 
 from opentelemetry.sdk.metrics.export import Gauge, HistogramDataPoint, MetricsData, NumberDataPoint, Sum
 from opentelemetry.sdk.metrics.export import Metric as SdkMetric
@@ -21,44 +20,33 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from control.telemetry.names import label_name, prometheus_name
+from control.web import Server
 
-__all__ = ["Server", "families"]
-
-MAX_CONNECTIONS: Final = 512
-"""At once. When one more comes, the one that has kept its request back for longest has to go."""
-TIME_LIMIT_S: Final = 5.0
-"""For a client to say what it wants, and once more to take the answer."""
-_HEAD_BYTES: Final = 8192
-_BACKLOG: Final = 1024
-"""Connections that the kernel keeps. One more is tried again by its client after a second."""
-_ACCEPTS: Final = 64
-"""At one go: less than a quarter of the connections, so that a scrape among many that say nothing is read before it is the oldest."""
-_HEAD_END: Final = b"\r\n\r\n"
+__all__ = ["Scrapes", "families"]
 
 _log = logging.getLogger(__name__)
 
 
-class Server:
-    """Answers what comes to a socket that listens already, one scrape after the other.
+class Scrapes:
+    """Answers scrapes on a socket that listens already, in a thread of their own.
 
     Args:
         sock: closed when ``serve`` ends.
         collect: gives what there is at the moment of a scrape; called in the thread that serves.
-
-    Attributes:
-        refused: connections that were closed without what they asked for, or that asked for nothing.
     """
 
     def __init__(self, sock: socket.socket, collect: Callable[[], MetricsData | None]) -> None:
-        self.refused = 0
-        self._socket = sock
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Scrape(collect))
-        self._site = _Site(sock, make_wsgi_app(registry))
-        self._open: dict[asyncio.StreamWriter, bool] = {}
-        """Oldest first; True while the request has not come."""
+        site = _Site(sock, make_wsgi_app(registry))
+        self._server = Server(sock, lambda head: _Request(head, site).answer)
         self._loop = asyncio.new_event_loop()
         self._end = asyncio.Event()
+
+    @property
+    def refused(self) -> int:
+        """See ``Server``. Any thread."""
+        return self._server.refused
 
     def serve(self) -> None:
         """Serve in this thread until ``stop``."""
@@ -71,63 +59,9 @@ class Server:
             self._loop.call_soon_threadsafe(self._end.set)
 
     async def _serve(self) -> None:
-        server = await asyncio.start_server(self._connected, sock=self._socket, limit=_HEAD_BYTES, backlog=_ACCEPTS)
-        self._socket.listen(_BACKLOG)  # asyncio takes one number for both
+        await self._server.start()
         await self._end.wait()
-        server.close()
-        for writer in tuple(self._open):
-            writer.transport.abort()
-
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._open) >= MAX_CONNECTIONS:
-            self._refuse_oldest()
-        self._open[writer] = True
-        try:
-            await self._exchange(reader, writer)
-        except OSError:  # a timeout is one
-            self.refused += 1  # it did not take its answer
-        finally:
-            del self._open[writer]
-            writer.transport.abort()
-
-    def _refuse_oldest(self) -> None:
-        writer = next((writer for writer, waits in self._open.items() if waits), None)
-        if writer is None:
-            next(iter(self._open)).transport.abort()
-        else:
-            self._open[writer] = False
-            writer.write(_refusal(HTTPStatus.SERVICE_UNAVAILABLE))
-            writer.close()  # its reader sees the end, as when a client hangs up
-
-    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        answer = await self._answer(reader)
-        if writer.transport.is_closing():
-            return
-        self._open[writer] = False
-        async with asyncio.timeout(TIME_LIMIT_S):
-            writer.write(answer)
-            await writer.drain()
-            writer.close()
-            await writer.wait_closed()
-
-    async def _answer(self, reader: asyncio.StreamReader) -> bytes:
-        try:
-            async with asyncio.timeout(TIME_LIMIT_S):
-                head = await reader.readuntil(_HEAD_END)
-        except TimeoutError:
-            status = HTTPStatus.REQUEST_TIMEOUT
-        except asyncio.LimitOverrunError:
-            status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-        except (asyncio.IncompleteReadError, OSError):
-            status = HTTPStatus.BAD_REQUEST
-        else:
-            return _Request(head, self._site).answer
-        self.refused += 1
-        return _refusal(status)
-
-
-def _refusal(status: HTTPStatus) -> bytes:
-    return f"HTTP/1.0 {status.value} {status.phrase}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
+        self._server.stop()
 
 
 class _Site:

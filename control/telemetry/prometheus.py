@@ -19,14 +19,13 @@ from control.errors import StartError
 from control.plane import ControlPlane
 from control.telemetry.fold import Fold
 from control.telemetry.histograms import Injector
-from proxy.config.address import parse_address
+from control.web import bind
 
 if TYPE_CHECKING:
-    from control.telemetry.exposition import Server
+    from control.telemetry.exposition import Scrapes
 
 __all__ = ["PrometheusReader"]
 
-_BACKLOG: Final = 1024
 _PAUSE_S: Final = 1.0
 
 _log = logging.getLogger(__name__)
@@ -54,12 +53,12 @@ class PrometheusReader(MetricReader):
         self._injector = Injector(plane.build.version, plane.started_ns)
         self._collected = threading.local()
         try:
-            self._socket = _listen(address)
+            self._socket = bind(address)
         except OSError as error:
             raise StartError(
                 f"the Prometheus listener cannot bind {address}: {error}", reason="PROMETHEUS_ADDRESS_UNUSABLE", address=address
             ) from error
-        self._server: Server | None = None
+        self._server: Scrapes | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._answer, name="framegate-prometheus", daemon=True)
         self._thread.start()
@@ -77,9 +76,9 @@ class PrometheusReader(MetricReader):
                 self._stopping.wait(_PAUSE_S)
 
     def _serve(self) -> None:
-        from control.telemetry.exposition import Server
+        from control.telemetry.exposition import Scrapes
 
-        self._server = server = Server(self._socket, self.scrape)
+        self._server = server = Scrapes(self._socket, self.scrape)
         if self._stopping.is_set():  # ``shutdown`` may have looked before there was one to stop
             server.stop()
         server.serve()
@@ -109,16 +108,3 @@ class PrometheusReader(MetricReader):
                 self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for the first
         self._thread.join(timeout_millis / 1000)
         self._socket.close()
-
-
-def _listen(address: str) -> socket.socket:
-    parsed = parse_address(address, port_zero=True, unix=False)
-    sock = socket.socket(socket.AF_INET6 if parsed.kind == "ipv6" else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((parsed.host, parsed.port))
-        sock.listen(_BACKLOG)
-    except OSError:
-        sock.close()
-        raise
-    return sock

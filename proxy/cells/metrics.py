@@ -125,6 +125,7 @@ TASKS: Final = (
     "shares",
     "evictions",
     "rates",
+    "sizing",
     "endpoints",
     "tap_keeper",
     "rotation",

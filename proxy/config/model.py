@@ -25,6 +25,7 @@ MAX_INT32: Final = 2**31 - 1
 MAX_PROCESSORS: Final = 64
 """As many as a connection's id has slots for (``proxy.network.connection_id``)."""
 MAX_HANDLER_PROCESSES: Final = 64
+LEAST_POOL: Final = 64 * KIB
 CUT_ABOVE: Final = 256 * KIB
 """A frame of at most so many bytes, its size header counted, always passes whole."""
 _SECOND: Final = 1_000
@@ -284,7 +285,15 @@ class MemoryPoolConfig:
             "knows who holds what, and notes a fault of the place ``pool`` for what is given back twice or not at all, for tests and debugging"
         ),
     ] = "bounded"
-    size: Annotated[int, Key("what all processors together may retain", "bytes", (64 * KIB, 1024 * TIB), live=True)] = 256 * MIB
+    size: Annotated[
+        int,
+        Key(
+            "what all processors together may retain, at least 64 KiB; 0 asks for what the memory limit of the pod allows",
+            "bytes",
+            (0, 1024 * TIB),
+            live=True,
+        ),
+    ] = 256 * MIB
     shares: Annotated[
         dict[str, int],
         Key("of each processor's part, what a listener is guaranteed, by its name; together at most 100", "percent", (1, 100)),
@@ -319,9 +328,12 @@ class AdminConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HealthConfig:
-    """The plaintext gRPC health listener, which serves grpc.health.v1 and nothing else."""
+    """Plaintext listeners for probes, which say how framegate is and nothing else."""
 
-    address: Annotated[str, Key("``host:port``", "address")]
+    address: Annotated[str, Key("``host:port`` for grpc.health.v1", "address")]
+    http_address: Annotated[str | None, Key("``host:port`` for HTTP: ``/healthz``, ``/ready`` and ``/startup``; none: there is none", "address")] = (
+        None
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,7 @@ import pytest
 from control.configuration.child import Loaded
 from control.guard import Guard
 from control.meters import Meters
-from control.serve import EXIT_CONFIGURATION, Proxy, _in_thread, _until, _with_processor_count
-from proxy.config.model import MIB, ListenerConfig, MemoryPoolConfig, ProxyConfig, UpstreamConfig
+from control.serve import EXIT_CONFIGURATION, Proxy, _in_thread, _until
 from tests.fakes.fleet import MemoryLog, fleet_config
 
 
@@ -39,16 +38,6 @@ def test_work_on_a_thread_gives_its_result_or_its_error_and_is_left_behind_when_
         done.set()
 
     asyncio.run(scenario())
-
-
-def test_zero_processors_become_a_number() -> None:
-    config = ProxyConfig(
-        node="n",
-        listeners=(ListenerConfig(name="a", address="127.0.0.1:0", upstream="u"),),
-        upstreams=(UpstreamConfig(name="u", endpoints=("127.0.0.1:1",)),),
-        memory_pool=MemoryPoolConfig(size=100 * MIB),
-    )
-    assert _with_processor_count(config).processors == 1
 
 
 def proxy() -> tuple[Proxy, MemoryLog]:

@@ -38,6 +38,7 @@ from control.plane import (
     Limit,
     ListenerStatus,
     NodeLimits,
+    Origin,
     Outcome,
     PoolShare,
     PoolStatus,
@@ -188,6 +189,8 @@ class FakePlane(ControlPlane):
         self.node_quotas = config.limits
         self.pool = config.memory_pool.size
         self.processors = config.processors
+        self.size_origin: Origin = "configuration"
+        self.processors_origin: Origin = "configuration"
         self.tap_rules = [] if config.tap is None else list(config.tap.rules)
         self.tap_stops: dict[str, TapStop] = {}
         self.certificates: list[CertificateStatus] = []
@@ -264,7 +267,14 @@ class FakePlane(ControlPlane):
         return dict(self.measured)
 
     def health(self) -> Health:
-        return Health(started=self.started, alive=self.alive, ready=self.started and self.accepting)
+        problems = {"dead": not self.alive, "starting": not self.started, "draining": not self.accepting}
+        return Health(
+            started=self.started,
+            alive=self.alive,
+            ready=self.started and self.accepting,
+            draining=not self.accepting,
+            problems=tuple(problem for problem, there in problems.items() if there),
+        )
 
     def _listener(self, name: str | None) -> None:
         if name is not None and name not in self.limits:
@@ -387,7 +397,16 @@ class FakePlane(ControlPlane):
         config = self._config
         tap_limit = config.tap.queue_size * self.processors if config.tap else 0
         memory = config.memory_pool
-        return PoolStatus(kind=memory.kind, size=self.pool, shares=shares, processors=self.processors, tap_limit=tap_limit, guaranteed=memory.shares)
+        return PoolStatus(
+            kind=memory.kind,
+            size=self.pool,
+            shares=shares,
+            processors=self.processors,
+            tap_limit=tap_limit,
+            guaranteed=memory.shares,
+            size_origin=self.size_origin,
+            processors_origin=self.processors_origin,
+        )
 
     async def top_holders(self, count: int) -> list[Holder]:
         self._fail()
@@ -400,7 +419,7 @@ class FakePlane(ControlPlane):
         if size < 1:
             raise InvalidArgumentError([Violation("size", "must be positive")])
         self._check_share(size, self.processors, self._largest())
-        self.pool = size
+        self.pool, self.size_origin = size, "operator"
         return await self.get_pool()
 
     async def set_processors(self, count: int) -> PoolStatus:
@@ -410,7 +429,7 @@ class FakePlane(ControlPlane):
         if not self.accepting:
             raise FailedPreconditionError("the proxy drains", reason="DRAINING")
         self._check_share(self.pool, count, self._largest())
-        self.processors = count
+        self.processors, self.processors_origin = count, "operator"
         return await self.get_pool()
 
     def _tap_status(self, rule: TapRule) -> TapRuleStatus:

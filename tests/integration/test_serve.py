@@ -22,6 +22,9 @@ from tests.fakes.upstream import frame, read_frame
 MIB = 1024 * 1024
 
 
+HEALTH = {"address": "127.0.0.1:0", "http_address": "127.0.0.1:0"}
+
+
 def resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
 
@@ -35,7 +38,7 @@ def test_one_whole_framegate(tmp_path: Path, plain: dict[str, Any]) -> None:
         {**base, "name": "local", "address": "unix:data.sock"},
         {**base, "name": "one", "limits": {"connections": 1}},
     ]
-    with Framegate(tmp_path, {**plain, "processors": 2, "listeners": listeners, "health": {"address": "127.0.0.1:0"}}) as proxy:
+    with Framegate(tmp_path, {**plain, "processors": 2, "listeners": listeners, "health": HEALTH}) as proxy:
         assert set(proxy.serving["listeners"]) == {"plain", "six", "local", "one"}
         assert proxy.serving["listeners"]["local"] == f"unix:{tmp_path}/data.sock"
         check_sizes(proxy)
@@ -61,6 +64,9 @@ def check_health(proxy: Framegate) -> None:
         stub = health_pb2_grpc.HealthStub(channel)
         for service in ("framegate-startup", "framegate-liveness", "framegate-readiness"):
             assert stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=5).status == health_pb2.HealthCheckResponse.SERVING
+    for path in ("healthz", "ready", "startup"):
+        with urllib.request.urlopen(f"http://{proxy.serving['health_http']}/{path}", timeout=5) as answer:
+            assert (answer.status, answer.read()) == (200, b"ok\n")
 
 
 def check_every_listener(proxy: Framegate, folder: Path) -> None:

@@ -40,6 +40,7 @@ def test_int64_is_a_number_however_deep_and_maps_stay() -> None:
     assert as_dict(pool) == {
         **zeroes,
         "kind": "KIND_UNSPECIFIED",
+        "size_origin": "ORIGIN_UNSPECIFIED",
         "size_bytes": 2**40,
         "tap_limit_bytes": 0,
         "guaranteed_percents": {"kafka": 60},

@@ -105,3 +105,19 @@ def test_a_refusal_of_the_state_exits_with_1(cli: Cli) -> None:
     cli.plane.failure = FailedPreconditionError("a share would be too small", reason="POOL_TOO_SMALL")
     result = cli("pool", "set", "--size", "1")
     assert (result.exit_code, result.stderr) == (1, "framegate: a share would be too small (POOL_TOO_SMALL)\n")
+
+
+def test_who_decides_a_size_is_said_where_it_is_not_the_configuration(cli: Cli) -> None:
+    cli.plane.size_origin = cli.plane.processors_origin = "container"
+    assert (
+        cli("pool", "get")
+        .stdout.splitlines()[0]
+        .endswith("256 MiB (follows the container), bounded, 10 B in use; 2 processors (follows the container)")
+    )
+    assert cli.json("pool", "get")["memory_pool"]["size_origin"] == "ORIGIN_CONTAINER"
+    status = cli("status").stdout
+    assert "2 running (follows the container)" in status
+    assert "256 MiB in use (follows the container)" in status
+    first = cli("pool", "set", "--size", "300MiB", "--processors", "2").stdout.splitlines()[0]
+    assert first.count("(set by hand, until the next start)") == 2
+    assert cli.json("pool", "get")["processor_pool"]["size_origin"] == "ORIGIN_OPERATOR"

@@ -1,11 +1,10 @@
 import dataclasses
-import os
-import pathlib
 from typing import Any
 
 import pytest
 
-from control.configuration.capacity import cpu_limit, memory_limit, memory_need, memory_usage, memory_warning, processor_count
+from control.configuration.capacity import UNLIMITED_POOL, fitted, memory_need, memory_warning, processor_count
+from control.configuration.cgroup import Container
 from proxy.config.limits import LimitsConfig, RateLimits
 from proxy.config.model import (
     GIB,
@@ -23,53 +22,12 @@ from proxy.config.model import (
 )
 from proxy.config.sasl import ListenerSasl, TokenConfig
 
-CPUS = len(os.sched_getaffinity(0))
-
-
-@pytest.mark.parametrize(("content", "expected"), [("max 100000", CPUS), ("100000 100000", 1), ("50000 100000", 1), ("9900000 100000", CPUS)])
-def test_the_cpu_limit_is_the_quota_rounded_up_and_bounded_by_the_machine(tmp_path: pathlib.Path, content: str, expected: int) -> None:
-    (tmp_path / "cpu.max").write_text(content)
-    assert cpu_limit(tmp_path) == expected
-
-
-def test_the_cpu_limit_of_the_older_cgroups_is_read_too(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "cpu").mkdir()
-    (tmp_path / "cpu/cpu.cfs_quota_us").write_text("100000\n")
-    (tmp_path / "cpu/cpu.cfs_period_us").write_text("100000\n")
-    assert cpu_limit(tmp_path) == 1
-
-
-def test_the_memory_limit_is_none_without_one(tmp_path: pathlib.Path) -> None:
-    assert memory_limit(tmp_path) is None
-    (tmp_path / "memory.max").write_text("max\n")
-    assert memory_limit(tmp_path) is None
-    (tmp_path / "memory.max").write_text("268435456\n")
-    assert memory_limit(tmp_path) == 256 * MIB
-
 
 def test_zero_processors_means_as_many_as_cpus_and_shares_allow() -> None:
     assert processor_count(3, 1, 1, 8) == 3
     assert processor_count(0, 256 * MIB, 100 * MIB, 8) == 2
     assert processor_count(0, 256 * MIB, 1 * MIB, 8) == 8
     assert processor_count(0, 1 * MIB, 2 * MIB, 8) == 1
-
-
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ({}, None),
-        ({"memory.current": "max"}, None),
-        ({"memory.current": "1000"}, 1000),
-        ({"memory.current": "1000", "memory.stat": "anon 5\ninactive_file 300\nactive_file 7\n"}, 700),
-        ({"memory.current": "100", "memory.stat": "inactive_file 300\n"}, 0),
-        ({"memory/memory.usage_in_bytes": "1000", "memory/memory.stat": "inactive_file 1\ntotal_inactive_file 400\n"}, 600),
-    ],
-)
-def test_the_memory_in_use_is_without_what_the_kernel_merely_remembers(tmp_path: pathlib.Path, files: dict[str, str], expected: int | None) -> None:
-    for name, content in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(content)
-    assert memory_usage(tmp_path) == expected
 
 
 def config(pool: int, tap: TapConfig | None = None, upstream_tls: UpstreamTls | None = None, **listener: Any) -> ProxyConfig:
@@ -174,3 +132,49 @@ def test_who_takes_tokens_pays_for_what_checks_them_once() -> None:
         return dict(memory_need(config, 1).parts).get("checks of tokens", 0)
 
     assert [need(None), need(users), need(None, tokens), need(tokens, tokens)] == [0, 0, 12 * MIB, 12 * MIB]
+
+
+def chosen(limit: int | None, cpus: int = 1, processors: int = 0, **listener: Any) -> tuple[int, int]:
+    found = fitted(dataclasses.replace(config(0, limits=RateLimits(connections=1024), **listener), processors=processors), Container(cpus, limit, 2))
+    return found.processors, found.memory_pool.size // MIB
+
+
+@pytest.mark.parametrize("cpus", [1, 2, 4])
+@pytest.mark.parametrize("size", [256, 512, 1000, 4096])
+@pytest.mark.parametrize("tap", [None, TapConfig(directory="t")])
+def test_a_pool_of_0_is_the_largest_that_fits(cpus: int, size: int, tap: TapConfig | None) -> None:
+    asked = config(0, tap, max_receive_size=16 * MIB, limits=RateLimits(connections=1000))
+    found = fitted(asked, Container(cpus, size * MIB, 2))
+    pool = found.memory_pool
+    assert memory_warning(found, found.processors, size * MIB) is None
+    larger = dataclasses.replace(found, memory_pool=dataclasses.replace(pool, size=pool.size + MIB))
+    assert memory_warning(larger, found.processors, size * MIB) is not None
+    assert pool.size >= found.processors * 16 * MIB
+
+
+def test_as_many_processors_are_chosen_as_there_is_memory_for() -> None:
+    assert [chosen(limit * MIB, 4, max_receive_size=MIB)[0] for limit in (128, 160, 224, 1024)] == [1, 1, 3, 4]
+    assert chosen(1024 * MIB, 4, processors=2)[0] == 2  # what is given stays
+    assert fitted(config(64 * MIB), Container(8, 64 * MIB, 2)).memory_pool.size == 64 * MIB
+
+
+def test_a_container_that_is_too_small_gets_the_least_that_works_and_a_warning() -> None:
+    assert chosen(64 * MIB) == (1, 100)
+    assert chosen(1, 8) == (1, 100)
+    assert chosen(64 * MIB, 8, processors=2) == (2, 200)
+    found = fitted(config(0, max_receive_size=1), Container(1, 1, 2))
+    assert found.memory_pool.size == 64 * KIB
+    assert memory_warning(found, 1, 64 * MIB) is not None
+
+
+def test_without_a_limit_the_pool_has_the_most_that_is_stated_or_what_the_largest_frames_need() -> None:
+    assert chosen(None, 2) == (2, UNLIMITED_POOL // MIB)
+    assert chosen(None, 64) == (10, UNLIMITED_POOL // MIB)
+    assert chosen(None, 8, processors=16) == (16, 1600)
+    assert chosen(None, 100, max_receive_size=1)[0] == 64
+
+
+def test_connections_that_nobody_limits_are_left_a_quarter_of_the_rest() -> None:
+    limited = fitted(config(0, max_receive_size=MIB, limits=RateLimits(connections=1)), Container(1, GIB, 2)).memory_pool.size
+    unlimited = fitted(config(0, max_receive_size=MIB), Container(1, GIB, 2)).memory_pool.size
+    assert 0 <= limited * 3 // 4 - unlimited <= MIB

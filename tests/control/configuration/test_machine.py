@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from control.configuration.cgroup import Container
 from control.configuration.fault import ConfigurationError
 from control.configuration.load import examine, load
 from control.configuration.units import format_size
@@ -242,7 +243,7 @@ def test_a_socket_buffer_beyond_what_the_kernel_allows_is_a_warning(
 
 
 def test_a_pool_beyond_the_container_is_a_warning(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("control.configuration.machine.memory_limit", lambda: 64 * MIB)
+    monkeypatch.setattr("control.configuration.machine.container", lambda: Container(1, 64 * MIB, 1))
     ((key, value, reason),) = warnings(write(folder))
     assert (key, value) == ("memory_pool.size", "1MiB")
     assert reason == (

@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from control.gen.framegate.control.v1 import proxy_service_pb2, proxy_service_pb2_grpc
 from control.plane import Health
 from control.service import health as module
-from control.service import server
+from control.service import probes
 from control.service.health import SERVICES
 from tests.fakes.serving import Serving, run
 
@@ -134,8 +134,8 @@ def test_one_poll_serves_all_who_watch_and_there_is_none_without_them(monkeypatc
 
 
 def test_connections_that_say_nothing_are_closed_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = {**dict(server._HEALTH_OPTIONS), "grpc.server_handshake_timeout_ms": 300, "grpc.max_allowed_incoming_connections": 20}
-    monkeypatch.setattr(server, "_HEALTH_OPTIONS", tuple(options.items()))
+    options = {**dict(probes._OPTIONS), "grpc.server_handshake_timeout_ms": 300, "grpc.max_allowed_incoming_connections": 20}
+    monkeypatch.setattr(probes, "_OPTIONS", tuple(options.items()))
 
     def ended(idle: socket.socket) -> bool:
         with contextlib.suppress(ConnectionError):

@@ -101,3 +101,20 @@ def test_liveness_is_gone_when_a_job_stands(monkeypatch: pytest.MonkeyPatch) -> 
         assert made.steering.health().alive
 
     run(scenario, 1)
+
+
+def test_health_says_in_words_what_is_missing() -> None:
+    async def scenario(made: Fleet) -> None:
+        made.steering._serving = False
+        assert made.steering.health().problems == ("framegate is starting",)
+        made.steering.set_serving()
+        health = made.steering.health()
+        assert (health.started, health.alive, health.ready, health.draining, health.problems) == (True, True, True, False, ())
+        made.steering.pool.draining = True
+        health = made.steering.health()
+        assert (health.alive, health.ready, health.draining, health.problems) == (True, False, True, ("framegate drains",))
+        made.guard.job("loop", -1.0)  # one that stands from the first moment on
+        health = made.steering.health()
+        assert (health.alive, health.problems[0]) == (False, "control's part 'loop' stands still")
+
+    run(scenario, 1)

@@ -93,13 +93,13 @@ def test_connections_that_ask_for_nothing_are_counted(plane: FakePlane) -> None:
 
 
 def test_a_server_that_fails_is_logged_and_tried_again(plane: FakePlane, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    sound = exposition.Server
+    sound = exposition.Scrapes
 
-    def broken(*arguments: Any) -> exposition.Server:
-        monkeypatch.setattr(exposition, "Server", sound)
+    def broken(*arguments: Any) -> exposition.Scrapes:
+        monkeypatch.setattr(exposition, "Scrapes", sound)
         raise OSError("Too many open files")
 
-    monkeypatch.setattr(exposition, "Server", broken)
+    monkeypatch.setattr(exposition, "Scrapes", broken)
     monkeypatch.setattr(prometheus, "_PAUSE_S", 0.0)
     reader = PrometheusReader(plane, Fold(plane), "127.0.0.1:0", {})
     MeterProvider([reader], shutdown_on_exit=False)

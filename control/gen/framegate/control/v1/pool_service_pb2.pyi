@@ -22,6 +22,34 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _Origin:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _OriginEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Origin.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ORIGIN_UNSPECIFIED: _Origin.ValueType  # 0
+    """Not known."""
+    ORIGIN_CONFIGURATION: _Origin.ValueType  # 1
+    """The configuration."""
+    ORIGIN_CONTAINER: _Origin.ValueType  # 2
+    """What the container allows; it follows when that changes."""
+    ORIGIN_OPERATOR: _Origin.ValueType  # 3
+    """An operator, who set it by hand; until the next start."""
+
+class Origin(_Origin, metaclass=_OriginEnumTypeWrapper):
+    """Who decides a size."""
+
+ORIGIN_UNSPECIFIED: Origin.ValueType  # 0
+"""Not known."""
+ORIGIN_CONFIGURATION: Origin.ValueType  # 1
+"""The configuration."""
+ORIGIN_CONTAINER: Origin.ValueType  # 2
+"""What the container allows; it follows when that changes."""
+ORIGIN_OPERATOR: Origin.ValueType  # 3
+"""An operator, who set it by hand; until the next start."""
+Global___Origin: _TypeAlias = Origin  # noqa: Y015
+
 @_typing.final
 class MemoryPool(_message.Message):
     """The memory that all processors together may retain for frames. There is one."""
@@ -86,6 +114,7 @@ class MemoryPool(_message.Message):
     WAITING_COUNT_FIELD_NUMBER: _builtins.int
     GUARANTEED_PERCENTS_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
+    SIZE_ORIGIN_FIELD_NUMBER: _builtins.int
     size_bytes: _builtins.int
     """Its size in bytes; each processor's share must hold the largest frame that passes whole."""
     usage_bytes: _builtins.int
@@ -104,6 +133,8 @@ class MemoryPool(_message.Message):
     """Turns that large frames wait for."""
     kind: Global___MemoryPool.Kind.ValueType
     """What it does when it is full, as the configuration said at the start."""
+    size_origin: Global___Origin.ValueType
+    """Who decides its size."""
     @_builtins.property
     def shares(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemoryShare]:
         """Each processor's part."""
@@ -126,10 +157,11 @@ class MemoryPool(_message.Message):
         waiting_count: _builtins.int = ...,
         guaranteed_percents: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         kind: Global___MemoryPool.Kind.ValueType = ...,
+        size_origin: Global___Origin.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_size_bytes", b"_size_bytes", "size_bytes", b"size_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_size_bytes", b"_size_bytes", "begun_bytes", b"begun_bytes", "guaranteed_percents", b"guaranteed_percents", "kind", b"kind", "pending_bytes", b"pending_bytes", "shares", b"shares", "size_bytes", b"size_bytes", "tap_bytes", b"tap_bytes", "tap_limit_bytes", b"tap_limit_bytes", "tls_bytes", b"tls_bytes", "usage_bytes", b"usage_bytes", "waiting_count", b"waiting_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_size_bytes", b"_size_bytes", "begun_bytes", b"begun_bytes", "guaranteed_percents", b"guaranteed_percents", "kind", b"kind", "pending_bytes", b"pending_bytes", "shares", b"shares", "size_bytes", b"size_bytes", "size_origin", b"size_origin", "tap_bytes", b"tap_bytes", "tap_limit_bytes", b"tap_limit_bytes", "tls_bytes", b"tls_bytes", "usage_bytes", b"usage_bytes", "waiting_count", b"waiting_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__size_bytes: _TypeAlias = _typing.Literal["size_bytes"]  # noqa: Y015
     _WhichOneofArgType__size_bytes: _TypeAlias = _typing.Literal["_size_bytes", b"_size_bytes"]  # noqa: Y015
@@ -305,8 +337,11 @@ class ProcessorPool(_message.Message):
 
     SIZE_FIELD_NUMBER: _builtins.int
     PROCESSORS_FIELD_NUMBER: _builtins.int
+    SIZE_ORIGIN_FIELD_NUMBER: _builtins.int
     size: _builtins.int
     """How many there shall be; 1 to 64."""
+    size_origin: Global___Origin.ValueType
+    """Who decides how many there shall be."""
     @_builtins.property
     def processors(self) -> _containers.RepeatedCompositeFieldContainer[Global___Processor]:
         """Those that there are, by slot; one that the pool has shrunk by is not among them any more."""
@@ -316,10 +351,11 @@ class ProcessorPool(_message.Message):
         *,
         size: _builtins.int | None = ...,
         processors: _abc.Iterable[Global___Processor] | None = ...,
+        size_origin: Global___Origin.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_size", b"_size", "size", b"size"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_size", b"_size", "processors", b"processors", "size", b"size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_size", b"_size", "processors", b"processors", "size", b"size", "size_origin", b"size_origin"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__size: _TypeAlias = _typing.Literal["size"]  # noqa: Y015
     _WhichOneofArgType__size: _TypeAlias = _typing.Literal["_size", b"_size"]  # noqa: Y015

@@ -1,0 +1,286 @@
+"""The command ``inject``: framegate into the pods of manifests, and out of them."""
+
+import pathlib
+import re
+import sys
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import click
+
+from control.cli.kinds import SIZE
+from control.cli.options import example
+
+if TYPE_CHECKING:
+    from control.kubernetes.inject import Injector
+    from control.kubernetes.needs import Needs
+    from control.kubernetes.sidecar import Options
+
+__all__ = ["inject"]
+
+_STANDARD: Final = pathlib.Path("-")
+_MANIFESTS: Final = (".yaml", ".yml", ".json")
+_CPU: Final = re.compile(r"(\d+)m|(\d+(?:\.\d{1,3})?)")
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_EXIT_FAILED: Final = 1
+_EXIT_FAULTY: Final = 2
+
+
+def _cpu(ctx: click.Context, param: click.Parameter, value: str) -> int:
+    """Thousandths of a CPU."""
+    match = _CPU.fullmatch(value)
+    cpu_m = 0 if match is None else int(match[1]) if match[1] else round(float(match[2]) * 1000)
+    if cpu_m < 1:
+        raise click.BadParameter(f"{value!r} is no number of CPUs: write 2, 0.5 or 500m", ctx, param)
+    return cpu_m
+
+
+def _secrets(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    pairs = [value.partition("=") for value in values]
+    for value, (name, _, folder) in zip(values, pairs, strict=True):
+        if not _NAME.fullmatch(name) or not folder.startswith("/"):
+            raise click.BadParameter(f"{value!r} is no Secret at a folder: write NAME=/FOLDER", ctx, param)
+    return tuple((name, folder.rstrip("/")) for name, _, folder in pairs)
+
+
+def _issuer(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, str] | None:
+    if value is None:
+        return None
+    kind, slash, name = value.rpartition("/")
+    kind = kind if slash else "Issuer"
+    if kind not in ("Issuer", "ClusterIssuer") or not _NAME.fullmatch(name):
+        raise click.BadParameter(f"{value!r} is no issuer: write NAME, or ClusterIssuer/NAME", ctx, param)
+    return kind, name
+
+
+def _named(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not _NAME.fullmatch(value):
+        raise click.BadParameter(f"{value!r} is no name of Kubernetes: lower-case letters, digits, hyphens and dots", ctx, param)
+    return value
+
+
+@click.command(
+    short_help="Add framegate to the pods of manifests.",
+    epilog=example(
+        "framegate inject -f deployment.yaml --config framegate.yaml | kubectl apply -f -",
+        "kubectl get deployment lookup -o yaml | framegate inject -f - --image registry.example.com/framegate:1.0 | kubectl apply -f -",
+        "framegate inject -f manifests/ --in-place --config framegate.yaml --certificate ClusterIssuer/internal --network-policy",
+        "framegate inject -f deployment.yaml --remove",
+    ),
+)
+@click.option(
+    "--filename", "-f", "sources", type=click.Path(exists=True, allow_dash=True, path_type=pathlib.Path), multiple=True, required=True,
+    help="A manifest, a folder of them (*.yaml, *.yml, *.json, not those of folders below), or - for standard input; may be given again.",
+)  # fmt: skip
+@click.option("--remove", is_flag=True, help="Take framegate out again; the other options about it have no effect then.")
+@click.option(
+    "--output", "-o", "target", type=click.Path(dir_okay=False, path_type=pathlib.Path), help="A file to write.  [default: standard output]"
+)
+@click.option("--in-place", is_flag=True, help="Write each manifest where it was read.")
+@click.option(
+    "--config", type=click.Path(exists=True, dir_okay=False, path_type=pathlib.Path),
+    help="framegate's configuration: ports, probes, volumes and times follow from it, and it is added as a ConfigMap; a changed one makes new pods."
+    "  [default: the ConfigMap is there, and as in deploy/kustomize/example]",
+)  # fmt: skip
+@click.option("--config-map", metavar="NAME", callback=_named, default="framegate", show_default=True, help="The ConfigMap with framegate.yaml.")
+@click.option("--image", metavar="IMAGE", default="", help="framegate's.  [default: localhost/framegate and this version]")
+@click.option("--memory", type=SIZE, default="512MiB", show_default=True, help="The container's limit.")
+@click.option("--cpu", "cpu_m", metavar="CPUS", callback=_cpu, default="1", show_default=True, help="The container's limit, as 2, 0.5 or 500m.")
+@click.option("--probes", type=click.Choice(["grpc", "http"]), default="grpc", show_default=True, help="What the kubelet asks by.")
+@click.option(
+    "--tls-secret", metavar="NAME", callback=_named, default="framegate-tls", show_default=True, help="The Secret with tls.crt, tls.key and ca.crt."
+)
+@click.option("--secret", "secrets", metavar="NAME=/FOLDER", multiple=True, callback=_secrets, help="Another Secret, and where; may be given again.")
+@click.option("--certificate", "issuer", metavar="ISSUER", callback=_issuer, help="Add cert-manager's Certificate of the Secret, by this issuer.")
+@click.option("--dns-name", "dns_names", metavar="NAME", multiple=True, help="Of the Certificate; may be given again.  [default: the workload's]")
+@click.option("--network-policy", is_flag=True, help="Add a NetworkPolicy: only framegate's ports can be reached.")
+@click.option("--pod-monitor", is_flag=True, help="Add a PodMonitor for Prometheus' operator.")
+@click.option("--disruption-budget", is_flag=True, help="Add a PodDisruptionBudget: one pod at a time is evicted.")
+@click.option("--tap-claim", metavar="NAME", callback=_named, help="The tap's PersistentVolumeClaim.  [default: none, it ends with the pod]")
+@click.option("--tap-claim-size", "tap_claim_bytes", type=SIZE, help="Add that claim, of this size.")
+def inject(
+    sources: tuple[pathlib.Path, ...], remove: bool, target: pathlib.Path | None, in_place: bool, config: pathlib.Path | None, **told: Any
+) -> None:
+    """Add framegate to the pods of manifests, as a native sidecar; prints them for `kubectl apply -f -`.
+
+    Deployments, StatefulSets, DaemonSets, ReplicaSets, Jobs, CronJobs and Pods, in streams and Lists, in YAML or JSON; everything else passes as it
+    is, and so does an object whose label framegate.io/inject is "false". Comments, order, quotes and indentation stay: text is put in, nothing is
+    written anew. What is injected already is injected as if it were not, so twice is once, and --remove gives the bytes that were. A
+    terminationGracePeriodSeconds or fsGroup of the pod's own is kept.
+
+    Exit codes: 0 good; 1 a file cannot be written; 2 a manifest or the configuration does not fit, every fault is named and nothing is written.
+    """
+    if in_place and (target is not None or _STANDARD in sources):
+        raise click.UsageError("--in-place writes the files that were read: it goes with neither --output nor standard input")
+    if told["tap_claim_bytes"] is not None and told["tap_claim"] is None:
+        raise click.UsageError("--tap-claim-size needs --tap-claim, the claim's name")
+    texts = _read(sources)
+    injector = None if remove else _injector(config, told)
+    changed = _changed(texts, injector)
+    if in_place:
+        for path, text in texts.items():
+            if changed[path] != text:
+                _write(path, changed[path])
+    elif target is not None:
+        _write(target, _joined(list(changed.values())))
+    else:
+        from control.cli.output import write_bytes
+
+        write_bytes(_joined(list(changed.values())).encode())
+
+
+def _fail(lines: list[str], code: int = _EXIT_FAULTY) -> NoReturn:
+    from control.cli.output import print_note
+
+    for line in lines:
+        print_note(line)
+    sys.exit(code)
+
+
+def _read(sources: tuple[pathlib.Path, ...]) -> dict[pathlib.Path, str]:
+    """Texts by path, in the order asked for."""
+    paths: list[pathlib.Path] = []
+    for source in sources:
+        found = sorted(path for path in source.iterdir() if path.suffix in _MANIFESTS and path.is_file()) if source.is_dir() else [source]
+        if not found:
+            _fail([f"{source} holds no manifest: no *.yaml, *.yml or *.json"])
+        paths += found
+    texts: dict[pathlib.Path, str] = {}
+    for path in dict.fromkeys(paths):
+        try:
+            data = sys.stdin.buffer.read() if path == _STANDARD else path.read_bytes()
+            texts[path] = data.decode("utf-8")
+        except OSError as error:
+            _fail([f"{path} cannot be read: {error.strerror or error}"])
+        except UnicodeDecodeError as error:
+            line = error.object[: error.start].count(b"\n") + 1
+            _fail([f"{_shown(path)}: line {line}: is not UTF-8"])
+    return texts
+
+
+def _shown(path: pathlib.Path) -> str:
+    return "standard input" if path == _STANDARD else str(path)
+
+
+def _changed(texts: dict[pathlib.Path, str], injector: "Injector | None") -> dict[pathlib.Path, str]:
+    from control.cli.output import counted, print_note
+    from control.kubernetes.inject import remove
+    from control.kubernetes.manifest import ManifestError
+
+    changed: dict[pathlib.Path, str] = {}
+    faults: list[str] = []
+    touched: list[str] = []
+    for path, text in texts.items():
+        try:
+            if injector is not None:
+                changed[path] = injector.inject(text)
+            else:
+                changed[path], removed = remove(text)
+                touched += removed
+        except ManifestError as error:
+            faults += [f"{_shown(path)}: {fault}" for fault in error.faults]
+    if faults:
+        _fail([*faults, f"{counted(len(faults), 'fault')}, nothing was written"])
+    if injector is not None:
+        touched = injector.injected
+        if not touched:
+            kinds = "no Deployment, StatefulSet, DaemonSet, ReplicaSet, Job, CronJob or Pod"
+            _fail([f"{', '.join(map(_shown, texts))}: has nothing with a pod template: {kinds} that is not switched off by framegate.io/inject"])
+    print_note(f"{'added to' if injector is not None else 'removed from'} {', '.join(touched) or 'nothing: nothing has it'}")
+    return changed
+
+
+def _joined(texts: list[str]) -> str:
+    """One stream; a text that stands alone stays as it is."""
+    if len(texts) == 1:
+        return texts[0]
+    parts = [text.removeprefix("\ufeff") for text in texts]
+    return "".join((part if part.startswith("---") else f"---\n{part}") + ("" if part.endswith("\n") else "\n") for part in parts)
+
+
+def _write(path: pathlib.Path, text: str) -> None:
+    """A file in place of another, whole or not at all; of a link, what it points to."""
+    import os
+    import tempfile
+
+    target = path.resolve()
+    try:
+        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(text.encode())
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(name, target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~umask)
+            os.replace(name, target)
+        except BaseException:
+            os.unlink(name)
+            raise
+    except OSError as error:
+        _fail([f"{path} cannot be written: {error.strerror or error}"], _EXIT_FAILED)
+
+
+def _injector(config: pathlib.Path | None, told: dict[str, Any]) -> "Injector":
+    from control.kubernetes.inject import Injector
+    from control.kubernetes.objects import Wanted
+    from control.kubernetes.sidecar import Options
+
+    options = Options(**{name: told[name] for name in ("image", "config_map", "tls_secret", "secrets", "tap_claim", "probes", "memory", "cpu_m")})
+    wanted = Wanted(
+        **{name: told[name] for name in ("issuer", "dns_names", "network_policy", "pod_monitor", "disruption_budget")},
+        tap_claim_bytes=told["tap_claim_bytes"] or 0,
+    )
+    needs = _needs(config, options)
+    missing = _missing(needs, options, told)
+    if missing:
+        _fail([f"{config or 'the options'}: {reason}" for reason in missing])
+    return Injector(options, needs, wanted)
+
+
+def _needs(config: pathlib.Path | None, options: "Options") -> "Needs":
+    from control.cli.output import print_note
+    from control.configuration.capacity import memory_warning, processor_count
+    from control.configuration.fault import ConfigurationError
+    from control.kubernetes.needs import DEFAULT_NEEDS, NeedsError, needs_of, read_configuration
+    from proxy.config.model import largest_whole
+
+    if config is None:
+        return DEFAULT_NEEDS
+    try:
+        model, text, warnings = read_configuration(config)
+        count = processor_count(model.processors, model.memory_pool.size, max(largest_whole(model)), -(-options.cpu_m // 1000))
+        found = needs_of(model, text, count)
+    except ConfigurationError as error:
+        _fail([f"{config}: {fault}" for fault in error.faults])
+    except NeedsError as error:
+        _fail([f"{config}: {reason}" for reason in error.reasons])
+    warning = memory_warning(model, count, options.memory)
+    if warning is not None:
+        warnings.append(f"memory_pool.size {warning}; --memory gives the container more")
+    for line in warnings:
+        print_note(f"warning: {config}: {line}")
+    return found
+
+
+def _missing(needs: "Needs", options: "Options", told: dict[str, Any]) -> list[str]:
+    """What was asked for that the configuration does not have, and what it has that no volume holds."""
+    from control.kubernetes.needs import CONFIGURATION_FOLDER
+
+    reasons: list[str] = []
+    if options.probes == "http" and needs.http_port is None:
+        reasons.append('--probes http needs health.http_address: add http_address: "0.0.0.0:9902" to health')
+    if told["pod_monitor"] and needs.metrics_port is None:
+        reasons.append("--pod-monitor needs telemetry.prometheus, which Prometheus scrapes")
+    if options.tap_claim is not None and needs.tap_folder is None:
+        reasons.append("--tap-claim has no effect: there is no tap section, so nothing is recorded")
+    if told["issuer"] is not None and needs.tls_folder is None:
+        reasons.append("--certificate has no effect: no listener and no upstream has tls")
+    if told["tap_claim_bytes"] is not None and needs.tap_folder is not None and told["tap_claim_bytes"] < needs.tap_bytes:
+        from control.configuration.units import format_size
+
+        least = format_size(-(-needs.tap_bytes // 2**20) * 2**20)
+        reasons.append(f"--tap-claim-size is less than {least}, which tap.budget, open segments and the reserve come to")
+    held = [CONFIGURATION_FOLDER, *(folder for _, folder in options.secrets)]
+    for folder, key in needs.secret_folders:
+        if folder not in held:
+            reasons.append(f"{key} is a file in {folder}, which no volume holds: add --secret NAME={folder}")
+    return reasons

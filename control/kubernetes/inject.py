@@ -1,0 +1,237 @@
+"""framegate into the pods of a manifest, and out of them again.
+
+What was added is written into the pod template's annotation ``framegate.io/injected``, so that it can be taken out whatever was asked for: then the
+text is, byte for byte, the one that was. To inject again is to take out first; so twice is once.
+
+Before a text is given out it is read again and must say what it said before, and besides what was to be added, nothing else.
+"""
+
+import json
+from typing import Any, Final
+
+from control.kubernetes.checks import faults_of
+from control.kubernetes.edit import ANY, Edit, Layout, apply, block_text, graft, grafted, layout_of, newline_of, prune
+from control.kubernetes.manifest import Fault, Manifest, ManifestError, Node, read_manifest
+from control.kubernetes.needs import Needs
+from control.kubernetes.objects import MANAGED_BY, MANAGER, Wanted, key_of, objects_for
+from control.kubernetes.sidecar import CONTAINER, SIDECAR_LABEL, Options, pod_template
+from control.kubernetes.workload import Workload, workloads
+
+__all__ = ["RECORD", "Injector", "remove"]
+
+RECORD: Final = "framegate.io/injected"
+_CONFIGURATION: Final = "framegate.io/configuration"
+Key = tuple[str, str | None, str]
+
+
+class Injector:
+    """Adds framegate to manifests, of which all are one change: an object that several workloads share is written once.
+
+    Args:
+        options: what the sidecar is like.
+        needs: what its configuration asks for.
+        wanted: which objects come with it.
+    """
+
+    def __init__(self, options: Options, needs: Needs, wanted: Wanted) -> None:
+        self._options = options
+        self._needs = needs
+        self._wanted = wanted
+        self._written: set[Key] = set()
+        self.injected: list[str] = []
+        """Kinds and names, in order."""
+
+    def inject(self, text: str) -> str:
+        """The text with framegate in each of its workloads, but for those that are switched off.
+
+        Raises:
+            ManifestError: with every fault; nothing was changed.
+        """
+        base, _ = remove(text)
+        manifest = read_manifest(base)
+        found = [workload for workload in workloads(manifest) if not workload.switched_off]
+        wanted: dict[int, dict[str, Any]] = {}
+        edits: list[Edit] = []
+        faults: list[Fault] = []
+        for workload in found:
+            template = pod_template(self._options, self._needs)
+            judged = faults_of(workload, template, self._options, self._needs)
+            faults += judged
+            if judged:
+                continue
+            try:
+                added, addition = _addition(manifest, workload, template)
+            except ManifestError as error:
+                faults += [Fault(fault.line, f"{workload}: {fault.what}") for fault in error.faults]
+                continue
+            edits += added
+            wanted[id(workload.template)] = addition
+        if faults:
+            raise ManifestError(faults)
+        changed = apply(base, edits)
+        _believe(changed, [_expected(document.root, wanted) for document in manifest.documents if document.root is not None])
+        self.injected += [str(workload) for workload in found]
+        return _with_objects(read_manifest(changed), self._objects(found))
+
+    def _objects(self, found: list[Workload]) -> list[dict[str, Any]]:
+        objects: list[dict[str, Any]] = []
+        for workload in found:
+            for item in objects_for(workload, self._options, self._needs, self._wanted):
+                if key_of(item) not in self._written:
+                    self._written.add(key_of(item))
+                    objects.append(item)
+        return objects
+
+
+def _addition(manifest: Manifest, workload: Workload, template: dict[str, Any]) -> tuple[list[Edit], dict[str, Any]]:
+    """Edits of one workload, and what they add."""
+    addition: dict[str, Any] = {"metadata": template["metadata"], "spec": template["spec"]}
+    _leave(workload, addition)
+    layout = layout_of(manifest.text, workload.spec, "containers")
+    record: dict[str, Any] = {"set": _set_values(addition["spec"]), "volumes": [volume["name"] for volume in addition["spec"]["volumes"]]}
+    annotations = addition["metadata"].setdefault("annotations", {})
+    annotations[RECORD] = ""
+    _, record["was"] = graft(manifest, workload.template, addition, layout)
+    annotations[RECORD] = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
+    edits, _ = graft(manifest, workload.template, addition, layout)
+    return edits, addition
+
+
+def _leave(workload: Workload, addition: dict[str, Any]) -> None:
+    """What the user has set stays: any group of the pod is one of framegate's groups, and a longer time for the end is good."""
+    context = workload.spec.get("securityContext")
+    group = None if context is None else context.get("fsGroup")
+    policy = None if context is None else context.get("fsGroupChangePolicy")
+    grace = workload.spec.get("terminationGracePeriodSeconds")
+    added = addition["spec"]["securityContext"]
+    if group is not None and group.value is not None:
+        addition["spec"].pop("securityContext")
+    elif policy is not None and policy.value is not None:
+        added.pop("fsGroupChangePolicy")
+    if grace is not None and grace.value is not None:
+        addition["spec"].pop("terminationGracePeriodSeconds")
+    labels = workload.value(*workload.path, "metadata", "labels")
+    if isinstance(labels, dict) and SIDECAR_LABEL in labels:
+        addition["metadata"].pop("labels")
+
+
+def _set_values(spec: dict[str, Any]) -> dict[str, Any]:
+    """Single values that are set, with their paths."""
+    found = {f"spec.securityContext.{name}": value for name, value in spec.get("securityContext", {}).items()}
+    if "terminationGracePeriodSeconds" in spec:
+        found["spec.terminationGracePeriodSeconds"] = spec["terminationGracePeriodSeconds"]
+    return found
+
+
+def remove(text: str) -> tuple[str, list[str]]:
+    """The text without framegate, and the workloads that had it.
+
+    Raises:
+        ManifestError: an annotation of ours was changed so that it cannot be read; nothing was changed.
+    """
+    manifest = read_manifest(text)
+    edits: list[Edit] = []
+    removed: list[str] = []
+    faults: list[Fault] = []
+    for workload in workloads(manifest):
+        note = _record_node(workload)
+        if note is None:
+            continue
+        cuts = _cuts(note)
+        if isinstance(cuts, Fault):
+            faults.append(Fault(cuts.line, f"{workload}: {cuts.what}"))
+            continue
+        removed.append(str(workload))
+        edits += prune(text, workload.template, *cuts)[0]
+    if faults:
+        raise ManifestError(faults)
+    return _without_objects(read_manifest(apply(text, edits))), removed
+
+
+def _record_node(workload: Workload) -> Node | None:
+    metadata = workload.template.get("metadata")
+    annotations = None if metadata is None else metadata.get("annotations")
+    return None if annotations is None else annotations.get(RECORD)
+
+
+def _cuts(note: Node) -> tuple[dict[str, Any], dict[str, str | None]] | Fault:
+    """What ``prune`` is to cut, of a record."""
+    try:
+        record = json.loads(note.text)
+        cuts: dict[str, Any] = {
+            "metadata": {"labels": {SIDECAR_LABEL: ANY}, "annotations": {RECORD: ANY, _CONFIGURATION: ANY}},
+            "spec": {"initContainers": {CONTAINER}, "volumes": set(record["volumes"])},
+        }
+        for path, value in record["set"].items():
+            place = cuts
+            *above, last = path.split(".")
+            for key in above:
+                place = place.setdefault(key, {})
+            place[last] = value
+        return cuts, dict(record["was"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return Fault(note.line, f"the annotation {RECORD}, which says what inject added, is not as it wrote it ({error}): take framegate out by hand")
+
+
+def _expected(node: Node, wanted: dict[int, dict[str, Any]]) -> Any:
+    if id(node) in wanted:
+        return grafted(node.value, wanted[id(node)])
+    if node.kind == "mapping":
+        return {key.text: _expected(value, wanted) for key, value in node.entries}
+    return [_expected(item, wanted) for item in node.items] if node.kind == "sequence" else node.value
+
+
+def _believe(text: str, expected: list[Any]) -> None:
+    """Whether a text that was changed says what it should."""
+    try:
+        said = [document.root.value for document in read_manifest(text).documents if document.root is not None]
+    except ManifestError as error:
+        raise ManifestError(
+            [Fault(0, f"is written so that framegate cannot add to it ({error}): write its pod templates as kubectl does")]
+        ) from error
+    if said != expected:
+        raise ManifestError([Fault(0, "is written so that framegate cannot safely add to it: write its pod templates as kubectl does")])
+
+
+# ---- objects beside the workloads ----
+
+
+def _with_objects(manifest: Manifest, objects: list[dict[str, Any]]) -> str:
+    text, newline = manifest.text, newline_of(manifest.text)
+    if not objects:
+        return text
+    if manifest.json:
+        root = manifest.documents[0].root
+        items = None if root is None else root.get("items")
+        if root is None or items is None or not items.items:
+            kinds = ", ".join(sorted({item["kind"] for item in objects}))
+            raise ManifestError([Fault(1, f"is JSON of one object, which nothing can be added beside ({kinds}): make it a List, or YAML")])
+        edits, _ = graft(manifest, root, {"items": objects}, Layout(2, 0, newline))
+        return apply(text, edits)
+    written = newline.join(f"---{newline}{block_text(item, Layout(2, 2, newline), 0)}" for item in objects)
+    return f"{text}{written}{newline}" if text.endswith("\n") else f"{text}{newline}{written}"
+
+
+def _without_objects(manifest: Manifest) -> str:
+    text = manifest.text
+    edits: list[Edit] = []
+    for document in manifest.documents:
+        root = document.root
+        if root is None:
+            continue
+        items = root.get("items")
+        if _is_ours(root):
+            edits.append(Edit(document.start, document.end, "", 0))
+        elif items is not None and items.kind == "sequence" and (ours := [item for item in items.items if _is_ours(item)]):
+            kept = [item for item in items.items if item not in ours]
+            edits.append(Edit(kept[-1].end if kept else items.items[0].start, ours[-1].end, "", 0))
+    changed = apply(text, edits)
+    unfinished = bool(edits) and not manifest.json and not text.endswith("\n")
+    return changed.removesuffix("\n").removesuffix("\r") if unfinished and edits[-1].end == len(text) else changed
+
+
+def _is_ours(root: Node) -> bool:
+    metadata = root.get("metadata")
+    labels = None if metadata is None else metadata.get("labels")
+    manager = None if labels is None else labels.get(MANAGED_BY)
+    return manager is not None and manager.value == MANAGER

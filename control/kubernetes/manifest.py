@@ -1,0 +1,251 @@
+"""A manifest's text as a tree in which every value knows where it stands, so that it can be changed without touching anything else.
+
+A YAML library that reads and writes again loses something each time: spaces in flow collections, widths, blank lines, where a comment belonged.
+So nothing is written again here. The parser of ruamel.yaml says where each key and value stands; ``splice`` puts text in there. Aliases are nodes of
+their own: what stands behind one is also used elsewhere, and must not be changed by way of it.
+
+JSON is YAML in flow style; all of this holds for it.
+"""
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Iterator
+from typing import Any, Final, Literal
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+__all__ = ["Document", "Fault", "Manifest", "ManifestError", "Node", "read_manifest"]
+
+MAX_BYTES: Final = 16 * 1024 * 1024
+MAX_DEPTH: Final = 100
+_INTEGER: Final = re.compile(r"[-+]?(0|[1-9][0-9]*)")
+_NULLS: Final = ("", "~", "null", "Null", "NULL")
+_BOOLEANS: Final = {word: value for value, words in ((True, "true True TRUE"), (False, "false False FALSE")) for word in words.split()}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a manifest cannot be used as it was asked. Attributes: ``line`` (from 1; 0: the whole file), ``what`` (of which object, and why, and what
+    to do about it).
+    """
+
+    line: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {self.what}" if self.line else self.what
+
+
+class ManifestError(Exception):
+    """One or more faults of a manifest; nothing of it was changed."""
+
+    def __init__(self, faults: list[Fault]) -> None:
+        super().__init__("\n".join(map(str, faults)))
+        self.faults = faults
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Node:
+    """One value of the text.
+
+    Attributes:
+        kind: what it is.
+        start: offset of its first character; of a collection in block style, of its first key or dash.
+        end: offset behind its last character, without comments; of a block scalar, of the end of its last line.
+        line: from 1.
+        column: of ``start``, from 0.
+        flow: a collection in braces or brackets.
+        anchor: the name that aliases call it by.
+        text: a scalar's value, an alias's name.
+        quoted: a scalar that is text whatever it looks like.
+        entries: a mapping's keys and values.
+        items: a sequence's.
+    """
+
+    kind: Literal["scalar", "mapping", "sequence", "alias"]
+    start: int
+    end: int
+    line: int
+    column: int
+    flow: bool = False
+    anchor: str | None = None
+    text: str = ""
+    quoted: bool = False
+    entries: list[tuple["Node", "Node"]] = dataclasses.field(default_factory=list)
+    items: list["Node"] = dataclasses.field(default_factory=list)
+
+    def get(self, key: str) -> "Node | None":
+        """The value of a mapping's key; None when there is none, or this is no mapping."""
+        return next((value for name, value in self.entries if name.text == key), None)
+
+    def key(self, key: str) -> "Node | None":
+        """The key itself."""
+        return next((name for name, _ in self.entries if name.text == key), None)
+
+    def walk(self) -> Iterator["Node"]:
+        """This and all below it, keys included."""
+        yield self
+        for key, value in self.entries:
+            yield from key.walk()
+            yield from value.walk()
+        for item in self.items:
+            yield from item.walk()
+
+    @property
+    def empty(self) -> bool:
+        """Nothing, ``{}`` or ``[]``."""
+        return (self.kind == "scalar" and self.value is None) or (self.kind in ("mapping", "sequence") and not self.entries and not self.items)
+
+    @property
+    def value(self) -> Any:
+        """As plain data. Fractions stay text, aliases a pair: what they stand for is nobody's business who asks for this."""
+        if self.kind == "mapping":
+            return {key.text: value.value for key, value in self.entries}
+        if self.kind == "sequence":
+            return [item.value for item in self.items]
+        if self.kind == "alias":
+            return ("*", self.text)
+        if self.quoted:
+            return self.text
+        if self.text in _NULLS:
+            return None
+        if self.text in _BOOLEANS:
+            return _BOOLEANS[self.text]
+        return int(self.text) if _INTEGER.fullmatch(self.text) and len(self.text) < 20 else self.text
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Document:
+    """One document of a stream.
+
+    Attributes:
+        start: offset of its ``---``, or of where it begins without one.
+        end: offset of where the next begins, or of the end.
+        root: its value; None when it is empty.
+        aliases: names that aliases of it call.
+    """
+
+    start: int
+    end: int
+    root: Node | None
+    aliases: frozenset[str]
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Manifest:
+    """A text and its documents. ``json``: it is a JSON text, and shall stay one."""
+
+    text: str
+    documents: list[Document]
+    json: bool
+
+
+def read_manifest(text: str) -> Manifest:
+    """Read a stream of YAML documents, or a JSON text.
+
+    Raises:
+        ManifestError: it is not YAML, with the line; too large or too deep; a key stands twice in one mapping.
+    """
+    if len(text) > MAX_BYTES:
+        raise ManifestError([Fault(0, f"is larger than {MAX_BYTES >> 20} MiB")])
+    reader = _Reader(text)
+    try:
+        documents = reader.documents()
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        reason = ", ".join(part for part in (error.context, error.problem) if part)
+        raise ManifestError([Fault(mark.line + 1 if mark else 0, f"is not YAML: {reason}")]) from error
+    except YAMLError as error:
+        raise ManifestError([Fault(0, f"is not YAML: {' '.join(str(error).split())}")]) from error
+    return Manifest(text, documents, text.lstrip()[:1] in ("{", "[") and len(documents) == 1)
+
+
+class _Reader:
+    """Events of the parser become nodes."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        # A byte order mark is left out by the library, which then counts without it.
+        self._shift = 1 if text.startswith("\ufeff") else 0
+        self._events = YAML(typ="safe", pure=True).parse(text[self._shift :])
+        self._aliases: set[str] = set()
+
+    def documents(self) -> list[Document]:
+        found: list[Document] = []
+        for event in self._events:
+            name = type(event).__name__
+            if name == "DocumentStartEvent":
+                self._aliases = set()
+                start = event.start_mark.index + self._shift if event.explicit else 0
+                root = self._node(next(self._events), 0)
+                bare = root.kind == "scalar" and not root.quoted and root.text == "" and root.start == root.end
+                found.append(Document(start, len(self._text), None if bare else root, frozenset(self._aliases)))
+        for document, following in itertools.pairwise(found):
+            document.end = following.start
+        return found
+
+    def _node(self, event: Any, depth: int) -> Node:
+        mark = event.start_mark
+        if depth > MAX_DEPTH:
+            raise ManifestError([Fault(mark.line + 1, f"lists and mappings are nested more than {MAX_DEPTH} deep")])
+        name = type(event).__name__
+        start, end = mark.index + self._shift, event.end_mark.index + self._shift
+        place = (start, end, mark.line + 1, mark.column)
+        if name == "AliasEvent":
+            self._aliases.add(event.anchor)
+            return Node("alias", *place, text=event.anchor)
+        if name == "ScalarEvent":
+            if event.style in ("|", ">"):
+                place = (start, self._block_scalar_end(start, end), *place[2:])
+            tagged = event.tag is not None and not event.tag.endswith((":int", ":bool", ":null", ":float"))
+            return Node("scalar", *place, anchor=event.anchor, text=event.value, quoted=event.style not in (None, "") or tagged)
+        if name == "SequenceStartEvent":
+            node = Node("sequence", *place, flow=bool(event.flow_style), anchor=event.anchor)
+            self._sequence(node, depth)
+        else:
+            node = Node("mapping", *place, flow=bool(event.flow_style), anchor=event.anchor)
+            self._mapping(node, depth)
+        return node
+
+    def _sequence(self, node: Node, depth: int) -> None:
+        for event in self._events:
+            if type(event).__name__ == "SequenceEndEvent":
+                node.end = event.end_mark.index + self._shift if node.flow else max([node.start, *(item.end for item in node.items)])
+                break
+            item = self._node(event, depth + 1)
+            self._place_of_nothing(item, "-", node.items[-1].end if node.items else node.start)
+            node.items.append(item)
+        if not node.flow and node.items:
+            node.start = self._text.rindex("-", 0, max(node.items[0].start, 1))  # behind an anchor or a tag
+            node.column = node.start - (self._text.rfind("\n", 0, node.start) + 1)
+
+    def _mapping(self, node: Node, depth: int) -> None:
+        for event in self._events:
+            if type(event).__name__ == "MappingEndEvent":
+                node.end = event.end_mark.index + self._shift if node.flow else max([node.start, *(value.end for _, value in node.entries)])
+                break
+            key = self._node(event, depth + 1)
+            first = node.key(key.text)
+            if key.kind == "scalar" and first is not None and key.text != "<<":
+                raise ManifestError([Fault(key.line, f"{key.text} stands here a second time; first on line {first.line}")])
+            value = self._node(next(self._events), depth + 1)
+            self._place_of_nothing(value, ":", key.end)
+            node.entries.append((key, value))
+        if not node.flow and node.entries:
+            node.start = node.entries[0][0].start  # behind an anchor or a tag
+            node.column = node.entries[0][0].column
+
+    def _block_scalar_end(self, start: int, end: int) -> int:
+        """Where the last line of a block scalar ends; the parser says where the next thing begins."""
+        if "+" in self._text[start : self._text.index("\n", start)] if "\n" in self._text[start:end] else False:
+            return end - 1 if self._text[end - 1] == "\n" else end  # its blank lines are content
+        return start + len(self._text[start:end].rstrip())
+
+    def _place_of_nothing(self, node: Node, behind: str, after: int) -> None:
+        """A value that is not written stands behind its colon or dash, not where the next thing begins, as the parser says."""
+        if node.kind == "scalar" and node.start == node.end and node.anchor is None:
+            place = self._text.find(behind, after, node.start)
+            if place >= 0:
+                node.start = node.end = place + 1

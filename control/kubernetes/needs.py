@@ -1,0 +1,201 @@
+"""What a configuration of framegate asks of its pod: ports, volumes, time for its end. Read without looking at this machine, which is not the pod."""
+
+import dataclasses
+import hashlib
+import os
+import pathlib
+import typing
+from collections.abc import Iterator
+from typing import Any, Final
+
+from control.configuration.document import read_document
+from control.configuration.fault import ConfigurationError
+from control.configuration.files import UNREADABLE
+from control.configuration.load import judge
+from proxy.config.address import Address, parse_address
+from proxy.config.key import field_types, keys
+from proxy.config.model import MIB, DrainConfig, ProxyConfig, TapConfig
+
+__all__ = ["CONFIGURATION_FOLDER", "DEFAULT_NEEDS", "Needs", "NeedsError", "needs_of", "read_configuration"]
+
+CONFIGURATION_FOLDER: Final = "/etc/framegate"
+"""Where the ConfigMap is mounted; relative paths of the configuration start here."""
+_TAP_BESIDE: Final = 16 * MIB
+"""Beside the budget and open segments: the reserve (1 MiB), the ledger (about 1 MiB), readers' notes."""
+
+
+class NeedsError(Exception):
+    """Why a good configuration does not work in a pod; one sentence for each reason in ``reasons``."""
+
+    def __init__(self, reasons: list[str]) -> None:
+        super().__init__("; ".join(reasons))
+        self.reasons = reasons
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What the pod must have.
+
+    Attributes:
+        data_ports: of listeners that others reach, in order.
+        inner_ports: of those that only this pod reaches.
+        metrics_port: None: Prometheus has nothing to scrape.
+        health_port: gRPC's; None: there is none.
+        http_port: of HTTP probes; None: there is none.
+        admin_socket: its path.
+        drain_s: ``drain.timeout`` in whole seconds, rounded up.
+        tls_folder: of the certificates; None: there are none.
+        secret_folders: of other files that are read, with the key that names one; a volume must hold each.
+        tap_folder: None: nothing is recorded.
+        tap_bytes: how much may lie there.
+        text: of the configuration; None: it is in a ConfigMap already.
+    """
+
+    data_ports: tuple[int, ...] = (9093,)
+    inner_ports: tuple[int, ...] = ()
+    metrics_port: int | None = 9464
+    health_port: int | None = 9901
+    http_port: int | None = 9902
+    admin_socket: str = "/run/framegate/admin.sock"
+    drain_s: int = -(-DrainConfig().timeout_ms // 1000)
+    tls_folder: str | None = "/var/run/framegate/tls"
+    secret_folders: tuple[tuple[str, str], ...] = ()
+    tap_folder: str | None = "/var/lib/framegate/tap"
+    tap_bytes: int = 2048 * MIB
+    text: str | None = None
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """All that are bound, on whatever address."""
+        others = (self.metrics_port, self.health_port, self.http_port)
+        return (*self.data_ports, *self.inner_ports, *(port for port in others if port is not None))
+
+    @property
+    def digest(self) -> str | None:
+        """What changes when the configuration does; None when it is not known."""
+        return None if self.text is None else hashlib.sha256(self.text.encode()).hexdigest()[:16]
+
+
+DEFAULT_NEEDS: Final = Needs()
+"""Of the configuration that the component expects (``deploy/kustomize/example/framegate.yaml``)."""
+
+
+def read_configuration(path: pathlib.Path) -> tuple[ProxyConfig, str, list[str]]:
+    """The model of a file, its text and what it is warned of, as the pod will read it: its files need not be here.
+
+    Raises:
+        ConfigurationError: with every fault.
+    """
+    document = read_document(path)
+    found = judge(dataclasses.replace(document, folder=pathlib.Path(CONFIGURATION_FOLDER)), machine=False)
+    faults = [fault for fault in found.faults if not fault.reason.startswith(UNREADABLE)]
+    config = found.config
+    if faults or config is None:
+        raise ConfigurationError(faults or found.faults)
+    warnings = [str(warning) for warning in found.warnings]
+    return config, path.read_text(encoding="utf-8"), warnings
+
+
+def needs_of(config: ProxyConfig, text: str, processors: int) -> Needs:
+    """What a configuration asks of its pod. ``processors``: so many will run.
+
+    Raises:
+        NeedsError: it cannot work in a pod: no health listener, one that the kubelet cannot reach, ports that are not fixed.
+    """
+    reasons: list[str] = []
+    data, inner = _listeners(config, reasons)
+    health_port, http_port = _health(config, reasons)
+    prometheus = config.telemetry.prometheus
+    tls_folder, others = _folders(config)
+    needs = Needs(
+        data_ports=tuple(data),
+        inner_ports=tuple(inner),
+        metrics_port=None if prometheus is None else _port(prometheus.address, "telemetry.prometheus.address", reasons),
+        health_port=health_port,
+        http_port=http_port,
+        admin_socket=parse_address(config.admin.address).host,
+        drain_s=-(-config.drain.timeout_ms // 1000),
+        tls_folder=tls_folder,
+        secret_folders=tuple(others.items()),
+        tap_folder=None if config.tap is None else config.tap.directory,
+        tap_bytes=0 if config.tap is None else _tap_bytes(config.tap, processors),
+        text=text,
+    )
+    if reasons:
+        raise NeedsError(reasons)
+    return needs
+
+
+def _tap_bytes(tap: TapConfig, processors: int) -> int:
+    """What may lie in the tap's directory: each processor has a segment open, which no sweep takes, and may write one more between two."""
+    return tap.budget + (processors + 1) * tap.segment_size + _TAP_BESIDE
+
+
+def _listeners(config: ProxyConfig, reasons: list[str]) -> tuple[list[int], list[int]]:
+    data: list[int] = []
+    inner: list[int] = []
+    for index, listener in enumerate(config.listeners):
+        address = parse_address(listener.address, port_zero=True)
+        key = f"listeners[{index}].address"
+        if address.kind == "unix":
+            reasons.append(f"{key} is a Unix socket, which needs a volume that the application shares; in a pod write 127.0.0.1:PORT")
+        else:
+            (inner if _is_loopback(address) else data).append(_port(listener.address, key, reasons) or 0)
+    return data, inner
+
+
+def _is_loopback(address: Address) -> bool:
+    return address.host == "localhost" or address.host == "::1" or (address.kind == "ipv4" and address.host.startswith("127."))
+
+
+def _health(config: ProxyConfig, reasons: list[str]) -> tuple[int | None, int | None]:
+    """The ports of probes, by gRPC and by HTTP."""
+    if config.health is None:
+        reasons.append('there is no health section, and the kubelet asks it whether framegate lives: add health: {address: "0.0.0.0:9901"}')
+        return None, None
+    ports: list[int | None] = []
+    written = dataclasses.asdict(config.health)
+    for name in ("address", "http_address"):
+        value = written.get(name)
+        if value and _is_loopback(parse_address(value, port_zero=True)):
+            reasons.append(f"health.{name} is {value}, which the kubelet cannot reach: it asks at the pod's address; write 0.0.0.0")
+        ports.append(_port(value, f"health.{name}", reasons) if value else None)
+    return ports[0], ports[1]
+
+
+def _port(address: str, key: str, reasons: list[str]) -> int | None:
+    port = parse_address(address, port_zero=True).port
+    if port == 0:
+        reasons.append(f"{key} asks for any free port; Services and probes need one that is known: write a number")
+        return None
+    return port
+
+
+def _folders(config: ProxyConfig) -> tuple[str | None, dict[str, str]]:
+    """The folder of listeners' (else upstreams') certificates, and every other folder that files are read from, with a key that names one."""
+    tls: str | None = None
+    others: dict[str, str] = {}
+    for key, path in _paths(ProxyConfig, dataclasses.asdict(config), ""):
+        if key.startswith(("tap.", "handlers.")):
+            continue
+        folder = os.path.dirname(path)
+        if tls is None and key.endswith(".certificate"):
+            tls = folder
+        others.setdefault(folder, key)
+    if tls is None:
+        tls = next((folder for folder, key in others.items() if ".tls." in key), None)
+    others.pop(tls or "", None)
+    return tls, others
+
+
+def _paths(model: type, values: dict[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+    """Every path that a configuration holds, with its key."""
+    known, types_of = keys(model), field_types(model)
+    for name, value in values.items():
+        section = next((item for item in (types_of[name], *typing.get_args(types_of[name])) if dataclasses.is_dataclass(item)), None)
+        for index, item in enumerate(value if isinstance(value, list | tuple) else [value]):
+            key = f"{prefix}{name}[{index}]" if isinstance(value, list | tuple) else f"{prefix}{name}"
+            if section is not None and isinstance(item, dict):
+                yield from _paths(typing.cast(type, section), item, f"{key}.")
+            elif known[name].unit == "path" and isinstance(item, str) and item:
+                yield key, item

@@ -1,0 +1,158 @@
+"""What a pod gains, as ``sidecar.yaml`` has it, fitted to a configuration and to what the user asked for."""
+
+import copy
+import dataclasses
+import importlib.metadata
+import importlib.resources
+import os
+from typing import Any, Final, Literal
+
+from ruamel.yaml import YAML
+
+from control.configuration.units import format_size
+from control.kubernetes.needs import CONFIGURATION_FOLDER, Needs
+from proxy.config.model import MIB
+
+__all__ = [
+    "APPLICATION_S",
+    "CONTAINER",
+    "FILE_NAME",
+    "SIDECAR_LABEL",
+    "USER",
+    "Options",
+    "grace_least_s",
+    "pod_template",
+    "quantity",
+    "template_text",
+]
+
+CONTAINER: Final = "framegate"
+FILE_NAME: Final = "framegate.yaml"
+SIDECAR_LABEL: Final = "framegate.io/sidecar"
+USER: Final = 10001
+PRE_STOP_S: Final = 2
+"""For the hook, which only tells framegate to drain: a process is started for it."""
+TAP_S: Final = 10
+"""For the tap's last blocks, once connections have ended."""
+APPLICATION_S: Final = 18
+"""For the application's own end, which comes between, where the user has not said how long the pod may take."""
+_FIRST_PORT: Final = "framegate-data"
+_REQUESTED_CPU_M: Final = 200
+_REQUESTED_MEMORY: Final = 192 * MIB
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the user may choose.
+
+    Attributes:
+        image: of framegate; empty: that of this version.
+        config_map: the ConfigMap that holds framegate.yaml.
+        tls_secret: the Secret that holds tls.crt, tls.key and ca.crt.
+        secrets: further Secrets and the folders that they are mounted at.
+        tap_claim: the PersistentVolumeClaim of the tap; None: it ends with the pod.
+        probes: what the kubelet speaks.
+        memory: the container's limit, in bytes.
+        cpu_m: the container's limit, in thousandths of a CPU.
+    """
+
+    image: str = ""
+    config_map: str = "framegate"
+    tls_secret: str = "framegate-tls"
+    secrets: tuple[tuple[str, str], ...] = ()
+    tap_claim: str | None = None
+    probes: Literal["grpc", "http"] = "grpc"
+    memory: int = 512 * MIB
+    cpu_m: int = 1000
+
+
+def template_text() -> str:
+    """``sidecar.yaml`` as it is."""
+    return importlib.resources.files("control.kubernetes").joinpath("sidecar.yaml").read_text(encoding="utf-8")
+
+
+def grace_least_s(needs: Needs) -> int:
+    """The shortest ``terminationGracePeriodSeconds`` that leaves framegate its end."""
+    return PRE_STOP_S + needs.drain_s + TAP_S
+
+
+def quantity(size: int) -> str:
+    """Bytes as Kubernetes writes them."""
+    return format_size(size).removesuffix("B")
+
+
+def pod_template(options: Options, needs: Needs) -> dict[str, Any]:
+    """``metadata`` and ``spec`` of what is merged into a pod template."""
+    template: dict[str, Any] = copy.deepcopy(YAML(typ="safe", pure=True).load(template_text()))
+    spec = template["spec"]
+    (container,) = spec["initContainers"]
+    spec["terminationGracePeriodSeconds"] = grace_least_s(needs) + APPLICATION_S
+    container["image"] = options.image or f"localhost/framegate:{importlib.metadata.version('framegate')}"
+    container["ports"] = _ports(options, needs)
+    _probes(container, options, needs)
+    socket = f"unix:{needs.admin_socket}"
+    container["lifecycle"]["preStop"]["exec"]["command"][-1] = socket
+    if needs.admin_socket != Needs().admin_socket:
+        container["env"].append({"name": "FRAMEGATE_ADDRESS", "value": socket})  # for `kubectl exec … framegate status`
+    container["resources"] = {
+        "requests": {"cpu": f"{min(_REQUESTED_CPU_M, options.cpu_m)}m", "memory": quantity(min(_REQUESTED_MEMORY, options.memory))},
+        "limits": {"cpu": _cpus(options.cpu_m), "memory": quantity(options.memory)},
+    }
+    _volumes(container, spec, options, needs)
+    if needs.digest is not None:
+        # A pod that runs does not read its configuration again: another one makes other pods.
+        template["metadata"]["annotations"] = {"framegate.io/configuration": f"sha256:{needs.digest}"}
+    return template
+
+
+def _cpus(cpu_m: int) -> str:
+    return f"{cpu_m}m" if cpu_m % 1000 else str(cpu_m // 1000)
+
+
+def _ports(options: Options, needs: Needs) -> list[dict[str, Any]]:
+    named = [(_FIRST_PORT if index == 0 else f"fg-data-{index + 1}", port) for index, port in enumerate(needs.data_ports)]
+    if needs.metrics_port is not None:
+        named.append(("fg-metrics", needs.metrics_port))
+    if options.probes == "http":
+        named.append(("fg-http", _probe_port(options, needs)))
+    else:
+        named.append(("fg-health", _probe_port(options, needs)))
+    return [{"name": name, "containerPort": port} for name, port in named]
+
+
+def _probe_port(options: Options, needs: Needs) -> int:
+    port = needs.http_port if options.probes == "http" else needs.health_port
+    assert port is not None, "the caller asked needs for it before"
+    return port
+
+
+def _probes(container: dict[str, Any], options: Options, needs: Needs) -> None:
+    port = _probe_port(options, needs)
+    for kind, path in (("startup", "/ready"), ("readiness", "/ready"), ("liveness", "/healthz")):
+        probe = container[f"{kind}Probe"]
+        settings = {name: value for name, value in probe.items() if name != "grpc"}
+        how: dict[str, Any] = {"httpGet": {"path": path, "port": port}} if options.probes == "http" else {"grpc": {**probe["grpc"], "port": port}}
+        container[f"{kind}Probe"] = {**how, **settings}
+
+
+def _volumes(container: dict[str, Any], spec: dict[str, Any], options: Options, needs: Needs) -> None:
+    folders = {
+        "framegate-config": CONFIGURATION_FOLDER,
+        "framegate-tls": needs.tls_folder,
+        "framegate-run": os.path.dirname(needs.admin_socket),
+        "framegate-tap": needs.tap_folder,
+    }
+    volumes = {volume["name"]: volume for volume in spec["volumes"]}
+    mounts = {mount["name"]: {**mount, "mountPath": folders[mount["name"]]} for mount in container["volumeMounts"] if folders[mount["name"]]}
+    volumes["framegate-config"]["configMap"]["name"] = options.config_map
+    volumes["framegate-tls"]["secret"]["secretName"] = options.tls_secret
+    if options.tap_claim is not None:
+        volumes["framegate-tap"] = {"name": "framegate-tap", "persistentVolumeClaim": {"claimName": options.tap_claim}}
+    else:
+        volumes["framegate-tap"]["emptyDir"]["sizeLimit"] = quantity(-(-needs.tap_bytes // MIB) * MIB)
+    for index, (secret, folder) in enumerate(options.secrets):
+        name = f"framegate-secret-{index + 1}"
+        mounts[name] = {"name": name, "mountPath": folder, "readOnly": True}
+        volumes[name] = {"name": name, "secret": {"secretName": secret, "defaultMode": volumes["framegate-tls"]["secret"]["defaultMode"]}}
+    container["volumeMounts"] = list(mounts.values())
+    spec["volumes"] = [volume for name, volume in volumes.items() if name in mounts]

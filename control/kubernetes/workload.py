@@ -1,0 +1,110 @@
+"""Which objects of a manifest have pods, and where in them what their pods are made from stands."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Final
+
+from control.kubernetes.manifest import Document, Fault, Manifest, ManifestError, Node
+
+__all__ = ["KINDS", "Workload", "workloads"]
+
+_TEMPLATE: Final = ("spec", "template")
+KINDS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "Deployment": ("apps", _TEMPLATE),
+    "StatefulSet": ("apps", _TEMPLATE),
+    "DaemonSet": ("apps", _TEMPLATE),
+    "ReplicaSet": ("apps", _TEMPLATE),
+    "Job": ("batch", _TEMPLATE),
+    "CronJob": ("batch", ("spec", "jobTemplate", *_TEMPLATE)),
+    "Pod": ("", ()),
+}
+"""The group of each kind, and the path of its pod template."""
+SWITCH: Final = "framegate.io/inject"
+"""A label of the object; ``"false"`` leaves it as it is."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Workload:
+    """One object that has pods. Attributes: ``root`` (the object), ``path`` (of its pod template), ``template`` (the mapping there)."""
+
+    document: Document
+    root: Node
+    kind: str
+    name: str
+    namespace: str | None
+    path: tuple[str, ...]
+    template: Node
+    switched_off: bool
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+    @property
+    def spec(self) -> Node:
+        """Of the pod."""
+        found = self.template.get("spec")
+        assert found is not None, "it has been looked for"
+        return found
+
+    def value(self, *path: str) -> object:
+        """A value of the object; None where there is none."""
+        return _below(self.root, path)
+
+
+def workloads(manifest: Manifest) -> list[Workload]:
+    """All of them, in the order of the text; those in a List, too.
+
+    Raises:
+        ManifestError: an object of such a kind has no pod template, or one that is an alias.
+    """
+    found: list[Workload] = []
+    faults: list[Fault] = []
+    for document in manifest.documents:
+        if document.root is None:
+            continue
+        for root in _objects(document.root):
+            workload = _workload(document, root)
+            if isinstance(workload, Fault):
+                faults.append(workload)
+            elif workload is not None:
+                found.append(workload)
+    if faults:
+        raise ManifestError(faults)
+    return found
+
+
+def _objects(root: Node) -> Iterator[Node]:
+    kind, items = root.get("kind"), root.get("items")
+    if kind is not None and kind.text.endswith("List") and items is not None and items.kind == "sequence":
+        for item in items.items:
+            yield from _objects(item)
+    elif root.kind == "mapping":
+        yield root
+
+
+def _workload(document: Document, root: Node) -> Workload | Fault | None:
+    kind, version = _below(root, ("kind",)), _below(root, ("apiVersion",))
+    if not isinstance(kind, str) or kind not in KINDS or not isinstance(version, str):
+        return None
+    group, path = KINDS[kind]
+    if version.rpartition("/")[0] != group:
+        return None
+    name = _below(root, ("metadata", "name")) or _below(root, ("metadata", "generateName")) or "without a name"
+    template = spec = root
+    for key in (*path, "spec"):
+        below = spec.get(key)
+        if below is not None and below.kind == "alias":
+            return Fault(below.line, f"{kind} {name}: {key} is the alias *{below.text}: what is added to it would be added there, too; write it out")
+        if below is None or below.kind != "mapping":
+            return Fault(root.line, f"{kind} {name} has no pod template: {'.'.join((*path, 'spec'))} is missing, or no mapping")
+        template, spec = spec, below
+    namespace = _below(root, ("metadata", "namespace"))
+    off = _below(root, ("metadata", "labels", SWITCH)) == "false"
+    return Workload(document, root, kind, str(name), namespace if isinstance(namespace, str) else None, path, template, off)
+
+
+def _below(node: Node, path: tuple[str, ...]) -> object:
+    current: Node | None = node
+    for key in path:
+        current = None if current is None else current.get(key)
+    return None if current is None else current.value

@@ -1,0 +1,171 @@
+"""The processors and the memory pool follow the container: a pod may be resized while it runs (``cgroup``, ``capacity.fitted``).
+
+Only what the configuration leaves to the container (0) follows, and that only until an operator sets it by hand. A new size counts when two looks,
+one after the other, found the same, so that what flaps changes nothing; what cannot be read any more is no new size. The changes are those of
+``Pool``: made in every processor or in none; processors that go finish their connections first, as in a drain.
+"""
+
+import asyncio
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Final
+
+from control.configuration.capacity import fitted, memory_warning
+from control.configuration.cgroup import Container, container
+from control.configuration.units import format_size
+from control.errors import ControlError
+from control.events import Bus
+from control.guard import Guard
+from control.logs import RowLog
+from control.plane import Origin
+from control.steering.pool import Pool
+from proxy.config.model import ProxyConfig, largest_whole
+
+__all__ = ["LOOK_S", "RETRY_LOOKS", "Chosen", "Sizing"]
+
+LOOK_S: Final = 2.0
+RETRY_LOOKS: Final = 15
+"""After a change that was refused it is tried again this many looks later."""
+STANDS_S: Final = 30.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Chosen:
+    """What was chosen at the start by what the container allowed: ``processors`` and ``pool`` say whether they were."""
+
+    container: Container
+    processors: bool
+    pool: bool
+
+
+class Sizing:
+    """Looks at the container, and has the pool follow.
+
+    Args:
+        pool: what is changed; its origins say what may follow.
+        config: what is in force, asked at each change.
+        chosen: at the start.
+        look: gives what the container allows now.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        config: Callable[[], ProxyConfig],
+        chosen: Chosen,
+        events: Bus,
+        log: RowLog,
+        guard: Guard,
+        look: Callable[[], Container] = container,
+    ) -> None:
+        self._pool = pool
+        self._config = config
+        pool.processors_origin = "container" if chosen.processors else "configuration"
+        pool.size_origin = "container" if chosen.pool else "configuration"
+        self._followed = self._last = chosen.container
+        self._sources = chosen.container.sources
+        self._events = events
+        self._log = log
+        self._guard = guard
+        self._look = look
+        self._unreadable = False
+        self._refusal = ""
+        self._rest = 0
+        self._change: asyncio.Task[None] | None = None
+        self._watcher = asyncio.create_task(guard.job("sizing", STANDS_S).keep_going(self._watch))
+
+    def close(self) -> None:
+        """End the looks, and a change that is under way; ``Transactions`` decides what becomes of that."""
+        self._watcher.cancel()
+        if self._change is not None:
+            self._change.cancel()
+
+    async def _watch(self) -> None:
+        await asyncio.sleep(LOOK_S)
+        self.look()
+
+    def look(self) -> None:
+        """Look once, and begin to follow when that is due."""
+        found = self._look()
+        if found.sources < self._sources:
+            self._tell_unreadable(found)
+            return
+        self._unreadable, self._sources = False, found.sources
+        twice, self._last = found == self._last, found
+        self._rest = max(0, self._rest - 1)
+        if not twice or found == self._followed or self._rest or self._pool.draining or self._changing():
+            return
+        self._change = asyncio.create_task(self._follow(found))
+        self._change.add_done_callback(self._ended)
+
+    def _changing(self) -> bool:
+        """Whether a change is under way: processors that go may take as long as a drain."""
+        return self._change is not None and not self._change.done()
+
+    def _tell_unreadable(self, found: Container) -> None:
+        if not self._unreadable:
+            reason = f"{found.sources} of {self._sources} files of the cgroup can be read and understood; what was read last stays in force"
+            self._log.write("container_unreadable", level="warning", reason=reason)
+        self._unreadable = True
+
+    def _ended(self, change: "asyncio.Task[None]") -> None:
+        if not change.cancelled() and (error := change.exception()) is not None:
+            self._rest = RETRY_LOOKS
+            self._guard.failed("sizing", error)
+
+    async def _follow(self, found: Container) -> None:
+        before, was = self._followed, self._config()
+        refused = ""
+        try:
+            await self._make(self._wanted(was, found))
+        except ControlError as error:
+            refused = str(error)
+        else:
+            self._followed = found
+        self._rest = RETRY_LOOKS if refused else 0
+        if not refused or refused != self._refusal:
+            self._tell(before, found, was, refused)
+        self._refusal = refused
+
+    def _wanted(self, config: ProxyConfig, found: Container) -> ProxyConfig:
+        """What fits, with what does not follow as it is."""
+        processors = 0 if self._pool.processors_origin == "container" else config.processors
+        size = 0 if self._pool.size_origin == "container" else config.memory_pool.size
+        return fitted(dataclasses.replace(config, processors=processors, memory_pool=dataclasses.replace(config.memory_pool, size=size)), found)
+
+    async def _make(self, wanted: ProxyConfig) -> None:
+        """The size first, which must not wait for a drain of processors that go, unless each would have less of it than a largest frame."""
+        now = self._config()
+        count, size = wanted.processors, wanted.memory_pool.size
+        size_first = size // now.processors >= max(largest_whole(now))
+        if size_first:
+            await self._set_size(size)
+        await self._set_processors(count)
+        await self._set_size(size)
+
+    async def _set_size(self, size: int) -> None:
+        if size != self._config().memory_pool.size:
+            await self._pool.set_size(size, "container")
+
+    async def _set_processors(self, count: int) -> None:
+        if count != self._config().processors:
+            await self._pool.set_processors(count, "container")
+
+    def _tell(self, before: Container, found: Container, was: ProxyConfig, refused: str) -> None:
+        now = self._config()
+        warning = memory_warning(now, now.processors, found.memory)
+        row = {
+            "event": "container_resized",
+            "cpus": {"before": before.cpus, "after": found.cpus},
+            "memory": {"before": before.memory, "after": found.memory},
+            "processors": _followed(was.processors, now.processors, self._pool.processors_origin),
+            "memory_pool": _followed(was.memory_pool.size, now.memory_pool.size, self._pool.size_origin),
+            "refused": refused or None,
+            "warning": warning and f"the memory pool of {format_size(now.memory_pool.size)} {warning}",
+        }
+        self._events.publish(row, level="warning" if refused or warning else "info")
+
+
+def _followed(before: int, after: int, origin: Origin) -> dict[str, Any]:
+    """What became of one of them, and who decides it."""
+    return {"before": before, "after": after, "set_by": origin}

@@ -1,0 +1,137 @@
+"""What a container allows, as its cgroup says it, from whichever side it is looked at."""
+
+import os
+import pathlib
+
+import pytest
+
+from control.configuration.cgroup import Container, container, cpu_limit, memory_limit, memory_usage
+from proxy.config.model import MIB
+
+CPUS = len(os.sched_getaffinity(0))
+
+
+def write(root: pathlib.Path, files: dict[str, str]) -> None:
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(content)
+
+
+def own(root: pathlib.Path, *lines: str) -> pathlib.Path:
+    path = root / "self-cgroup"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [("max 100000", CPUS), ("100000 100000", 1), ("100001 100000", min(CPUS, 2)), ("1 100000", 1), ("50000 100000", 1), ("9900000 100000", CPUS)],
+)
+def test_the_cpu_limit_is_the_quota_rounded_up_and_bounded_by_the_machine(tmp_path: pathlib.Path, content: str, expected: int) -> None:
+    write(tmp_path, {"cpu.max": content})
+    assert cpu_limit(tmp_path, own(tmp_path, "0::/")) == expected
+
+
+@pytest.mark.parametrize(("quota", "expected"), [("100000", 1), ("-1", CPUS), ("50000", 1)])
+def test_the_cpu_limit_of_the_older_cgroups_is_read_too(tmp_path: pathlib.Path, quota: str, expected: int) -> None:
+    write(tmp_path, {"cpu/cpu.cfs_quota_us": f"{quota}\n", "cpu/cpu.cfs_period_us": "100000\n"})
+    assert cpu_limit(tmp_path, own(tmp_path, "3:cpu,cpuacct:/")) == expected
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, None),
+        ({"memory.max": "max\n"}, None),
+        ({"memory.max": "268435456\n"}, 256 * MIB),
+        ({"memory/memory.limit_in_bytes": "268435456\n"}, 256 * MIB),
+        ({"memory/memory.limit_in_bytes": f"{2**60 - 1}\n"}, 2**60 - 1),
+        ({"memory/memory.limit_in_bytes": f"{2**60}\n"}, None),
+    ],
+)
+def test_the_memory_limit_is_none_without_one(tmp_path: pathlib.Path, files: dict[str, str], expected: int | None) -> None:
+    write(tmp_path, files)
+    assert memory_limit(tmp_path, tmp_path / "nothing") == expected
+
+
+@pytest.mark.parametrize(
+    ("lines", "files"),
+    [
+        # a container with a cgroup namespace of its own sees itself as the root
+        (["0::/"], {"memory.max": "1000", "cpu.max": "50000 100000"}),
+        # one without is told its path on the node, and has its own cgroup mounted as the root
+        (["0::/pods/a/b"], {"memory.max": "1000", "cpu.max": "50000 100000"}),
+        # or the node's, where its own lies below
+        (["0::/pods/a"], {"pods/a/memory.max": "1000", "pods/a/cpu.max": "50000 100000", "pods/memory.max": "max", "pods/cpu.max": "max 100000"}),
+        # and the pod's limit holds for it as well
+        (["0::/pod/b"], {"pod/memory.max": "1000", "pod/cpu.max": "50000 100000", "pod/b/memory.max": "2000", "pod/b/cpu.max": "max 100000"}),
+        # it was moved out of what it can see
+        (["0::/../../other"], {"memory.max": "1000", "cpu.max": "50000 100000"}),
+        # the older version, in the same ways
+        (
+            ["4:memory:/", "3:cpu,cpuacct:/"],
+            {"memory/memory.limit_in_bytes": "1000", "cpu/cpu.cfs_quota_us": "50000", "cpu/cpu.cfs_period_us": "100000"},
+        ),
+        (
+            ["4:memory:/docker/a", "3:cpuacct,cpu:/docker/a", "0::/docker/a"],
+            {"memory/memory.limit_in_bytes": "1000", "cpu/cpu.cfs_quota_us": "50000", "cpu/cpu.cfs_period_us": "100000", "unified/cgroup.procs": ""},
+        ),
+        (
+            ["4:memory:/docker/a", "3:cpu,cpuacct:/docker/a"],
+            {
+                "memory/docker/a/memory.limit_in_bytes": "1000",
+                "memory/memory.limit_in_bytes": "9223372036854771712",
+                "cpu/docker/a/cpu.cfs_quota_us": "50000",
+                "cpu/docker/a/cpu.cfs_period_us": "100000",
+                "cpu/cpu.cfs_quota_us": "-1",
+                "cpu/cpu.cfs_period_us": "100000",
+            },
+        ),
+        # both versions at once, the memory in the older and the CPUs in the newer
+        (["4:memory:/x", "0::/x"], {"memory/x/memory.limit_in_bytes": "1000", "unified/x/cpu.max": "50000 100000"}),
+    ],
+)
+def test_the_tightest_limit_is_found_from_whichever_side_the_cgroup_is_seen(tmp_path: pathlib.Path, lines: list[str], files: dict[str, str]) -> None:
+    root = tmp_path / "cgroup"
+    write(root, files)
+    found = container(root, own(tmp_path, *lines))
+    assert (found.cpus, found.memory) == (1, 1000)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("memory.max", ""),
+        ("memory.max", "many"),
+        ("memory.max", "-5"),
+        ("memory.max", "1e9"),
+        ("memory.max", "\ud800".encode("utf-8", "surrogatepass")),
+        ("cpu.max", "100000"),
+        ("cpu.max", "100000 0"),
+        ("cpu.max", "a b"),
+    ],
+)
+def test_what_is_not_understood_is_no_source(tmp_path: pathlib.Path, name: str, content: str | bytes) -> None:
+    write(tmp_path, {"memory.max": "1000", "cpu.max": "100000 100000"})
+    assert container(tmp_path, tmp_path / "nothing") == Container(1, 1000, 2)
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert container(tmp_path, tmp_path / "nothing").sources == 1
+    (tmp_path / name).unlink()
+    assert container(tmp_path, tmp_path / "nothing").sources == 1
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, None),
+        ({"memory.current": "max"}, None),
+        ({"memory.current": "1000"}, 1000),
+        ({"memory.current": "1000", "memory.stat": "anon 5\ninactive_file 300\nactive_file 7\n"}, 700),
+        ({"memory.current": "100", "memory.stat": "inactive_file 300\n"}, 0),
+        ({"memory/memory.usage_in_bytes": "1000", "memory/memory.stat": "inactive_file 1\ntotal_inactive_file 400\n"}, 600),
+        ({"memory.current": "1000", "a/memory.current": "300"}, 300),
+    ],
+)
+def test_the_memory_in_use_is_without_what_the_kernel_merely_remembers(tmp_path: pathlib.Path, files: dict[str, str], expected: int | None) -> None:
+    write(tmp_path, files)
+    assert memory_usage(tmp_path, own(tmp_path, "0::/a")) == expected
