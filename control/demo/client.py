@@ -25,7 +25,7 @@ class Client:
 
     Args:
         number: goes into every body.
-        address: of the proxy's listener.
+        address: of the proxy's listener; its certificate must have the host.
         context: TLS, or None for plaintext.
         payloads: the table that bodies come from.
         latency: times of answers go there.
@@ -65,7 +65,7 @@ class Client:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         plain.setblocking(False)
         self.local_port: int = plain.getsockname()[1]
-        self._socket = plain if context is None else context.wrap_socket(plain, server_hostname="localhost", do_handshake_on_connect=False)
+        self._socket = plain if context is None else context.wrap_socket(plain, server_hostname=address[0], do_handshake_on_connect=False)
 
     def fileno(self) -> int:
         return self._socket.fileno()

@@ -3,6 +3,8 @@
 ``python -m control.demo.generator '{"port": …, "rate": …, "connections": …, "ca": …}'``. It reads commands from standard input, one JSON
 object with ``id`` and ``do`` per line, and writes JSON lines: ``stats`` four times a second, ``reply`` to each command, ``final`` at the end.
 
+With ``host`` and ``seconds`` it sends to another machine for so long, without commands, and exits with 1 if an answer is missing or wrong.
+
 It may begin with a trickle (``first_rate``), which counts like the load but in no histogram that is shown.
 
 Commands: ``load`` (from now on the whole rate), ``open`` a connection of its own (numbered from 1000), ``send`` frames of a size on it,
@@ -12,6 +14,7 @@ Commands: ``load`` (from now on the whole rate), ``open`` a connection of its ow
 
 import dataclasses
 import json
+import math
 import os
 import select
 import ssl
@@ -40,7 +43,8 @@ _SPECIAL_SEND_BUFFER: Final = 32 * 1024
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """``rate``: frames per second over all connections; ``first_rate``: until ``load``, None for the whole rate at once; ``ca``: PEM file of the
-    authority, None for plaintext.
+    authority, None for plaintext; ``host``: the name that a certificate must have, too; ``seconds``: so long, and no commands are read; None: until
+    told to stop.
     """
 
     port: int
@@ -48,6 +52,8 @@ class Options:
     connections: int
     first_rate: int | None = None
     ca: str | None = None
+    host: str = "localhost"
+    seconds: float | None = None
 
 
 class Generator:
@@ -63,7 +69,7 @@ class Generator:
         self._options = options
         self._commands = commands
         self._write = write
-        self._address = ("127.0.0.1", options.port)
+        self._address = (options.host, options.port)
         self._context = None if options.ca is None else ssl.create_default_context(cafile=options.ca)
         self._payloads = Payloads()
         self._phases = {"starting": Latency(), "steady": Latency(), "acts": Latency()}
@@ -83,14 +89,16 @@ class Generator:
         self._behind_ns = 0
 
     def run(self) -> None:
-        """Send until told to stop, wait for the last answers, and write the final line."""
+        """Send until told to stop, or for as long as was said, wait for the last answers, and write the final line."""
         for number in range(self._options.connections):
             self._clients[number] = self._open(number, 0)
-        os.set_blocking(self._commands, False)
-        self._epoll.register(self._commands, select.EPOLLIN | select.EPOLLHUP)
+        if self._options.seconds is None:
+            os.set_blocking(self._commands, False)
+            self._epoll.register(self._commands, select.EPOLLIN | select.EPOLLHUP)
         self._since_ns = time.monotonic_ns()
+        end = math.inf if self._options.seconds is None else time.monotonic() + self._options.seconds
         next_stats = time.monotonic()
-        while not self._stopping:
+        while not self._stopping and time.monotonic() < end:
             self._pace()
             self._poll(_TICK_S)
             if time.monotonic() >= next_stats:
@@ -99,6 +107,12 @@ class Generator:
         self._ended_ns = time.monotonic_ns()
         self._finish()
         self._line({"event": "final", **self._totals(), **self._statistics()})
+
+    @property
+    def complete(self) -> bool:
+        """Whether all that was sent was answered, and rightly."""
+        totals = self._totals()
+        return bool(totals["sent"] == totals["answered"] and not totals["wrong"])
 
     def _open(self, number: int, send_buffer: int) -> Client:
         client = Client(number, self._address, self._context, self._payloads, self._phases[self._phase], send_buffer)
@@ -265,8 +279,9 @@ class Generator:
 def main(arguments: list[str]) -> int:
     """Run with the options of one JSON argument."""
     options = Options(**json.loads(arguments[0]))
-    Generator(options, sys.stdin.fileno(), lambda line: print(line, flush=True)).run()
-    return 0
+    generator = Generator(options, sys.stdin.fileno(), lambda line: print(line, flush=True))
+    generator.run()
+    return 0 if generator.complete or options.seconds is None else 1
 
 
 if __name__ == "__main__":

@@ -21,6 +21,9 @@ __all__ = ["RECORD", "Injector", "remove"]
 
 RECORD: Final = "framegate.io/injected"
 _CONFIGURATION: Final = "framegate.io/configuration"
+_LIST: Final = '{"apiVersion": "v1", "kind": "List", "items": [\n'
+_LIST_END: Final = "\n]}"
+"""Around an object of JSON that others come beside: JSON has no streams. Written so, a list is taken for ours."""
 Key = tuple[str, str | None, str]
 
 
@@ -202,12 +205,11 @@ def _with_objects(manifest: Manifest, objects: list[dict[str, Any]]) -> str:
         return text
     if manifest.json:
         root = manifest.documents[0].root
-        items = None if root is None else root.get("items")
-        if root is None or items is None or not items.items:
-            kinds = ", ".join(sorted({item["kind"] for item in objects}))
-            raise ManifestError([Fault(1, f"is JSON of one object, which nothing can be added beside ({kinds}): make it a List, or YAML")])
-        edits, _ = graft(manifest, root, {"items": objects}, Layout(2, 0, newline))
-        return apply(text, edits)
+        if root is not None and (items := root.get("items")) is not None and items.items:
+            edits, _ = graft(manifest, root, {"items": objects}, Layout(2, 0, newline))
+            return apply(text, edits)
+        alone = text.rstrip()
+        return f"{_LIST}{alone}{''.join(f',{newline}{json.dumps(item, ensure_ascii=False)}' for item in objects)}{_LIST_END}{text[len(alone) :]}"
     written = newline.join(f"---{newline}{block_text(item, Layout(2, 2, newline), 0)}" for item in objects)
     return f"{text}{written}{newline}" if text.endswith("\n") else f"{text}{newline}{written}"
 
@@ -224,6 +226,8 @@ def _without_objects(manifest: Manifest) -> str:
             edits.append(Edit(document.start, document.end, "", 0))
         elif items is not None and items.kind == "sequence" and (ours := [item for item in items.items if _is_ours(item)]):
             kept = [item for item in items.items if item not in ours]
+            if text.startswith(_LIST) and len(kept) == 1 and kept[0] is items.items[0]:
+                return text[len(_LIST) : kept[0].end] + text[root.end :]
             edits.append(Edit(kept[-1].end if kept else items.items[0].start, ours[-1].end, "", 0))
     changed = apply(text, edits)
     unfinished = bool(edits) and not manifest.json and not text.endswith("\n")

@@ -171,6 +171,7 @@ class _Reader:
         self._shift = 1 if text.startswith("\ufeff") else 0
         self._events = YAML(typ="safe", pure=True).parse(text[self._shift :])
         self._aliases: set[str] = set()
+        self._anchors: set[str] = set()
 
     def documents(self) -> list[Document]:
         found: list[Document] = []
@@ -178,6 +179,7 @@ class _Reader:
             name = type(event).__name__
             if name == "DocumentStartEvent":
                 self._aliases = set()
+                self._anchors = set()
                 start = event.start_mark.index + self._shift if event.explicit else 0
                 root = self._node(next(self._events), 0)
                 bare = root.kind == "scalar" and not root.quoted and root.text == "" and root.start == root.end
@@ -194,8 +196,12 @@ class _Reader:
         start, end = mark.index + self._shift, event.end_mark.index + self._shift
         place = (start, end, mark.line + 1, mark.column)
         if name == "AliasEvent":
+            if event.anchor not in self._anchors:
+                raise ManifestError([Fault(mark.line + 1, f"is not YAML: the alias *{event.anchor} stands for nothing that came before")])
             self._aliases.add(event.anchor)
             return Node("alias", *place, text=event.anchor)
+        if event.anchor is not None:
+            self._anchors.add(event.anchor)
         if name == "ScalarEvent":
             if event.style in ("|", ">"):
                 place = (start, self._block_scalar_end(start, end), *place[2:])

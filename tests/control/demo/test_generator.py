@@ -2,6 +2,7 @@
 
 import json
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -102,3 +103,25 @@ def test_a_frame_begun_is_answered_when_it_is_whole(generator: Child) -> None:
     assert settled(generator, connection, lambda seen: seen["answered"] == 1)["wrong"] == 0
     generator.ask("shut", connection=connection)
     assert settled(generator, connection, lambda seen: seen["closed"])["closed"] == "client"
+
+
+@pytest.mark.parametrize(("said", "code"), [("back", 0), ("nothing", 1)])
+def test_for_so_long_it_needs_no_commands_and_says_by_its_end_whether_all_came_back(tmp_path: Path, said: str, code: int) -> None:
+    def answer(sock: socket.socket) -> None:
+        while True:
+            data = frame(read_frame(sock))
+            if said == "back":
+                sock.sendall(data)
+            else:
+                sock.close()
+                return
+
+    upstream = ScriptedUpstream(answer)
+    options = json.dumps({"host": "localhost", "port": upstream.port, "rate": 500, "connections": 2, "seconds": 0.3})
+    command = [sys.executable, "-P", "-m", "control.demo.generator", options]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False)
+    upstream.close()
+    final = json.loads(done.stdout.splitlines()[-1])
+    assert (done.returncode, final["event"]) == (code, "final"), done.stderr
+    assert final["sent"] > 0
+    assert (final["sent"] == final["answered"]) == (code == 0)

@@ -59,6 +59,11 @@ def template_of(item: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def in_spec(*lines: str) -> str:
+    """The Deployment with more in its pods' specification."""
+    return DEPLOYMENT.replace("            containers:\n", "".join(f"            {line}\n" for line in (*lines, "containers:")))
+
+
 def lines_of(text: str) -> list[str]:
     return text.splitlines(keepends=True)
 
@@ -135,14 +140,15 @@ def test_framegate_comes_before_other_init_containers() -> None:
 
 @pytest.mark.parametrize("empty", ["initContainers: []  # none", "initContainers:", "initContainers: ~", "volumes: []", "securityContext: {}"])
 def test_what_is_empty_is_empty_again(empty: str) -> None:
-    text = DEPLOYMENT.replace("            containers:\n", f"            {empty}\n            containers:\n")
+    text = in_spec(empty)
     assert data(inject(text))[0]["spec"]["template"]["spec"]["initContainers"][0]["name"] == "framegate"
     assert remove(inject(text))[0] == text
 
 
 def test_a_list_and_what_is_no_workload_pass() -> None:
     service = "apiVersion: v1\nkind: Service\nmetadata: {name: a}\n"
-    listed = "apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Pod\n  metadata:\n    name: a\n  spec:\n    containers:\n    - {name: a}\n- {kind: Service}\n"
+    pod = "- apiVersion: v1\n  kind: Pod\n  metadata:\n    name: a\n  spec:\n    containers:\n    - {name: a}\n"
+    listed = f"apiVersion: v1\nkind: List\nitems:\n{pod}- {{kind: Service}}\n"
     text = f"{service}---\n{listed}---\n{DEPLOYMENT}"
     injected = inject(text, needs=Needs(text=TEXT))
     assert injected.startswith(service)
@@ -163,10 +169,26 @@ def test_json_stays_json(indent: int | None) -> None:
     assert kinds == ["Pod", "ConfigMap", "NetworkPolicy"]
     assert inject(injected, needs=Needs(text=TEXT), wanted=Wanted(network_policy=True)) == injected
     assert remove(injected)[0] == text
-    alone = json.dumps(pod, indent=indent)
-    assert json.loads(inject(alone))["spec"]["initContainers"][0]["name"] == "framegate"
-    with pytest.raises(ManifestError, match="make it a List"):
-        inject(alone, needs=Needs(text=TEXT))
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("ending", ["", "\n", " \n\n"])
+def test_an_object_of_json_becomes_a_list_when_others_come_beside_it(indent: int | None, ending: str) -> None:
+    text = json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [{"name": "a"}]}}, indent=indent) + ending
+    assert json.loads(inject(text))["spec"]["initContainers"][0]["name"] == "framegate"
+    injected = inject(text, needs=Needs(text=TEXT))
+    assert [item["kind"] for item in json.loads(injected)["items"]] == ["Pod", "ConfigMap"]
+    assert inject(injected, needs=Needs(text=TEXT)) == injected
+    assert inject(injected) == inject(text)
+    assert remove(injected)[0] == text
+
+
+def test_a_stream_of_json_stays_a_stream() -> None:
+    pod = json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [{"name": "a"}]}})
+    text = f"{pod}\n---\n{pod}"
+    injected = inject(text, needs=Needs(text=TEXT))
+    assert [item["kind"] for item in data(injected)] == ["Pod", "Pod", "ConfigMap"]
+    assert remove(injected)[0] == text
 
 
 def test_an_object_that_is_switched_off_is_left_alone() -> None:
@@ -282,7 +304,7 @@ def document(chosen: random.Random) -> str:
         spec["terminationGracePeriodSeconds"] = chosen.choice([42, 600])
     template: dict[str, Any] = {"spec": spec}
     if metadata or chosen.random() < 0.5:
-        template["metadata"] = chosen.choice([None, {}]) if not metadata else metadata
+        template["metadata"] = metadata or chosen.choice([None, {}])
     items = list(template.items())
     chosen.shuffle(items)
     body: Any = dict(items)

@@ -1,0 +1,280 @@
+"""What a real API server says of what is injected, of the components and of deploy/: strict validation, and pod security ``restricted``, enforced.
+
+Needs kube-apiserver, kube-controller-manager and kubectl (`make cluster-test` builds them) and Debian's etcd; on loopback, with ports of its own.
+"""
+
+import dataclasses
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from control.kubernetes.inject import Injector, remove
+from control.kubernetes.needs import needs_of, read_configuration
+from control.kubernetes.objects import Wanted
+from control.kubernetes.sidecar import Options
+from control.kubernetes.workload import KINDS
+from tests.fakes.certificates import Authority
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+SERVERS = ("kube-apiserver", "kube-controller-manager", "kubectl")
+START_S = 60.0
+NAMED = {"Certificate", "PodMonitor", "SparkApplication"}
+"""Kinds of others, which the server does not know."""
+
+
+def binaries() -> Path | None:
+    """The folder of the newest build."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "framegate"
+    found = [folder for folder in cache.glob("cluster*/bin") if all((folder / name).exists() for name in SERVERS)]
+    return max(found, key=lambda folder: folder.stat().st_mtime, default=None)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody has now."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [int(item.getsockname()[1]) for item in sockets]
+    for item in sockets:
+        item.close()
+    return ports
+
+
+@dataclasses.dataclass
+class ApiServer:
+    """``kubectl`` against a server; both namespaces that tests use are restricted."""
+
+    kubectl_path: Path
+    config: Path
+
+    def run(self, *words: str, given: str | None = None) -> "subprocess.CompletedProcess[str]":
+        command = [str(self.kubectl_path), f"--kubeconfig={self.config}", *words]
+        return subprocess.run(command, input=given, capture_output=True, text=True, timeout=START_S, check=False)
+
+    def apply(self, text: str, *words: str, namespace: str = "restricted") -> list[str]:
+        """What kubectl says of each object; a warning fails as an error does."""
+        done = self.run("apply", "--namespace", namespace, "--validate=strict", "-f", "-", *words, given=text)
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        return done.stdout.splitlines()
+
+    def create_pod(self, template: dict[str, Any]) -> str:
+        """Whether a pod of a template would be let in; what kubectl says of it otherwise."""
+        pod = {"apiVersion": "v1", "kind": "Pod", "spec": template["spec"], "metadata": {**template.get("metadata", {}), "name": "probe"}}
+        done = self.run("create", "--namespace", "restricted", "--dry-run=server", "--validate=strict", "-f", "-", given=json.dumps(pod))
+        return done.stderr
+
+
+@pytest.fixture(scope="module")
+def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    programs = binaries()
+    etcd = shutil.which("etcd", path=os.environ["PATH"] + ":/usr/sbin")
+    if programs is None or etcd is None:
+        pytest.skip("needs kube-apiserver, kube-controller-manager, kubectl (make cluster-test) and etcd (Debian's etcd-server)")
+    folder = tmp_path_factory.mktemp("api-server")
+    authority = Authority(folder, "cluster")
+    certificate, key = authority.leaf("api", hosts=("localhost",), addresses=("127.0.0.1",))
+    subprocess.run(["openssl", "genrsa", "-out", str(folder / "sa.key"), "2048"], check=True, capture_output=True)
+    store, peers, port, controllers = free_ports(4)
+    token = secrets.token_hex(16)
+    (folder / "tokens.csv").write_text(f'{token},admin,admin,"system:masters"\n')
+    here = {"cluster": {"certificate-authority": str(authority.path), "server": f"https://127.0.0.1:{port}"}, "name": "here"}
+    context = {"context": {"cluster": "here", "user": "admin"}, "name": "here"}
+    config = {"apiVersion": "v1", "kind": "Config", "current-context": "here", "clusters": [here], "contexts": [context]}
+    (folder / "admin.conf").write_text(json.dumps({**config, "users": [{"name": "admin", "user": {"token": token}}]}))
+    url = f"http://127.0.0.1:{store}"
+    commands = [
+        [etcd, "--data-dir", "etcd", "--listen-client-urls", url, "--advertise-client-urls", url, "--unsafe-no-fsync",
+         "--listen-peer-urls", f"http://127.0.0.1:{peers}", "--initial-advertise-peer-urls", f"http://127.0.0.1:{peers}",
+         "--initial-cluster", f"default=http://127.0.0.1:{peers}"],
+        [str(programs / "kube-apiserver"), f"--etcd-servers={url}", "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1",
+         f"--secure-port={port}", f"--tls-cert-file={certificate}", f"--tls-private-key-file={key}", "--token-auth-file=tokens.csv",
+         "--service-account-key-file=sa.key", "--service-account-signing-key-file=sa.key", "--endpoint-reconciler-type=none",
+         "--service-account-issuer=https://kubernetes.default", "--service-cluster-ip-range=10.0.0.0/24", "--authorization-mode=RBAC"],
+        [str(programs / "kube-controller-manager"), "--kubeconfig=admin.conf", "--leader-elect=false", "--bind-address=127.0.0.1",
+         f"--secure-port={controllers}", "--service-account-private-key-file=sa.key", f"--root-ca-file={authority.path}",
+         "--controllers=serviceaccount-controller"],
+    ]  # fmt: skip
+    processes: list[subprocess.Popen[bytes]] = []
+    server = ApiServer(programs / "kubectl", folder / "admin.conf")
+    try:
+        for command in commands:
+            with (folder / f"{Path(command[0]).name}.log").open("wb") as log:
+                processes.append(subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
+        wait_for(lambda: server.run("get", "--raw", "/readyz").stdout == "ok", processes, folder)
+        for name in ("restricted", "framegate-example"):
+            labels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
+            server.apply(json.dumps({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}))
+            wait_for(lambda name=name: "default" in server.run("get", "sa", "--namespace", name).stdout, processes, folder)
+        yield server
+    finally:
+        for process in reversed(processes):
+            process.terminate()
+            process.wait(START_S)
+
+
+def wait_for(condition: Any, processes: "list[subprocess.Popen[bytes]]", folder: Path) -> None:
+    deadline = time.monotonic() + START_S
+    while not condition():
+        ended = [process.args for process in processes if process.poll() is not None]
+        logs = {path.name: path.read_text(errors="replace")[-2000:] for path in folder.glob("*.log")}
+        assert not ended, (ended, logs)
+        assert time.monotonic() < deadline, logs
+        time.sleep(0.1)
+
+
+def workload(kind: str, name: str = "app", labels: dict[str, str] | None = None) -> dict[str, Any]:
+    """An object of a kind whose pods are restricted."""
+    container = {
+        "name": "app",
+        "image": "example.com/app:1",
+        "ports": [{"name": "app", "containerPort": 9190}],
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+    context = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    # without a token's volume, which the server adds to a Pod, and kubectl then would have it changed each time
+    spec: dict[str, Any] = {"automountServiceAccountToken": False, "securityContext": context, "containers": [container]}
+    pod: dict[str, Any] = {"metadata": {"labels": {"app": name}}, "spec": spec}
+    metadata: dict[str, Any] = {"name": name, **({"labels": labels} if labels else {})}
+    group, _ = KINDS[kind]
+    head = {"apiVersion": f"{group}/v1" if group else "v1", "kind": kind}
+    if kind == "Pod":
+        return {**head, **pod, "metadata": {"name": name, "labels": {"app": name, **(labels or {})}}}
+    if kind == "CronJob":
+        spec["restartPolicy"] = "Never"
+        return {**head, "metadata": metadata, "spec": {"schedule": "0 0 * * *", "jobTemplate": {"spec": {"template": pod}}}}
+    if kind == "Job":
+        spec["restartPolicy"] = "Never"
+        return {**head, "metadata": metadata, "spec": {"template": pod}}
+    service = {"serviceName": name} if kind == "StatefulSet" else {}
+    return {**head, "metadata": metadata, "spec": {"selector": {"matchLabels": {"app": name}}, "template": pod, **service}}
+
+
+def template_of(item: dict[str, Any]) -> dict[str, Any]:
+    found = item
+    for key in KINDS[item["kind"]][1]:
+        found = found[key]
+    return found
+
+
+def objects(text: str) -> list[dict[str, Any]]:
+    return [item for item in YAML(typ="safe", pure=True).load_all(text) if item is not None]
+
+
+def injector(**options: Any) -> Injector:
+    path = DEPLOY / "kustomize" / "example" / "framegate.yaml"
+    config, text, _ = read_configuration(path)
+    wanted = Wanted(network_policy=True, disruption_budget=True, tap_claim_bytes=2 << 30 if "tap_claim" in options else 0)
+    return Injector(Options(**options), needs_of(config, text, 1), wanted)
+
+
+def block(item: dict[str, Any]) -> str:
+    import io
+
+    stream = io.StringIO()
+    YAML(typ="rt").dump(item, stream)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_injected_is_let_in_for_every_kind(api_server: ApiServer, kind: str) -> None:
+    for text in (block(workload(kind)), json.dumps(workload(kind))):
+        injected = injector(probes="grpc").inject(text)
+        said = api_server.apply(injected, "--dry-run=server")
+        assert len(said) == 4
+        assert all(line.endswith("(server dry run)") for line in said)
+        assert remove(injected)[0] == text
+        loaded = objects(injected)[0]
+        assert api_server.create_pod(template_of(loaded["items"][0] if loaded["kind"] == "List" else loaded)) == ""
+
+
+def test_a_stream_of_json_documents_is_let_in_with_what_comes_beside_it(api_server: ApiServer) -> None:
+    text = f"{json.dumps(workload('Job', 'one'))}\n---\n{json.dumps(workload('Deployment', 'two'))}"
+    assert len(api_server.apply(injector().inject(text), "--dry-run=server")) == 7
+
+
+def test_what_would_not_be_restricted_is_refused(api_server: ApiServer) -> None:
+    template = template_of(objects(injector().inject(block(workload("Pod"))))[0])
+    template["spec"]["initContainers"][0]["securityContext"]["capabilities"] = {}
+    assert 'violates PodSecurity "restricted:latest"' in api_server.create_pod(template)
+    template["spec"]["initContainers"][0]["startupProbe"]["perodSeconds"] = 1
+    assert "unknown field" in api_server.create_pod(template)
+
+
+def test_what_is_injected_and_applied_twice_is_unchanged(api_server: ApiServer) -> None:
+    text = "---\n".join(block(workload(kind, f"twice-{kind.lower()}")) for kind in KINDS)
+    injected = injector().inject(text)
+    assert injector().inject(injected) == injected
+    assert not any(line.endswith("unchanged") for line in api_server.apply(injected))
+    changed = [line for line in api_server.apply(injected) if not line.endswith(" unchanged")]
+    # the selector of a budget is replaced whole (its patch strategy), so kubectl sends it each time; the server then changes nothing
+    assert [line for line in changed if not line.startswith("poddisruptionbudget.policy/")] == []
+
+
+def overlay(folder: Path, *options: str) -> None:
+    """A kustomization of every kind, with the component and options."""
+    label = {"framegate.io/inject": "true"}
+    for kind in KINDS:
+        if not (options and kind == "DaemonSet"):
+            (folder / f"{kind}.yaml").write_text(block(workload(kind, kind.lower(), label)))
+    shutil.copy(DEPLOY / "kustomize" / "example" / "framegate.yaml", folder)
+    components = [DEPLOY / "kustomize" / "framegate", *(DEPLOY / "kustomize" / "options" / name for name in options)]
+    content = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": sorted(path.name for path in folder.glob("[A-Z]*.yaml")),
+        "components": [os.path.relpath(path, folder) for path in components],
+        "configMapGenerator": [{"name": "framegate", "files": ["framegate.yaml"]}],
+    }
+    (folder / "kustomization.yaml").write_text(json.dumps(content))
+
+
+def test_the_component_reaches_every_kind_and_is_let_in(api_server: ApiServer, tmp_path: Path) -> None:
+    overlay(tmp_path)
+    rendered = api_server.run("kustomize", str(tmp_path))
+    assert (rendered.returncode, rendered.stderr) == (0, "")
+    found = [item for item in objects(rendered.stdout) if item["kind"] in KINDS]
+    assert {item["kind"] for item in found} == set(KINDS)
+    for item in found:
+        (sidecar,) = template_of(item)["spec"]["initContainers"]
+        assert sidecar["restartPolicy"] == "Always"
+        assert api_server.create_pod(template_of(item)) == ""
+    api_server.apply(rendered.stdout, "--dry-run=server")
+
+
+def test_options_are_let_in_as_far_as_the_server_knows_their_kinds(api_server: ApiServer, tmp_path: Path) -> None:
+    overlay(tmp_path, *(path.name for path in sorted((DEPLOY / "kustomize" / "options").iterdir())))
+    rendered = api_server.run("kustomize", str(tmp_path))
+    assert (rendered.returncode, rendered.stderr) == (0, "")
+    found = objects(rendered.stdout)
+    for item in found:
+        if item["kind"] in KINDS:
+            (tap,) = [volume for volume in template_of(item)["spec"]["volumes"] if volume["name"] == "framegate-tap"]
+            assert tap == {"name": "framegate-tap", "persistentVolumeClaim": {"claimName": "framegate-tap"}}
+    assert {item["kind"] for item in found} >= {"NetworkPolicy", "PodDisruptionBudget", "PersistentVolumeClaim", *NAMED} - {"SparkApplication"}
+    api_server.apply("---\n".join(block(item) for item in found if item["kind"] not in NAMED), "--dry-run=server")
+
+
+def test_the_example_is_let_in(api_server: ApiServer) -> None:
+    rendered = api_server.run("kustomize", str(DEPLOY / "kustomize" / "example"))
+    assert (rendered.returncode, rendered.stderr) == (0, "")
+    api_server.apply(rendered.stdout, "--dry-run=server", namespace="framegate-example")
+    for item in objects(rendered.stdout):
+        if item["kind"] in KINDS:
+            assert api_server.create_pod(template_of(item)) == ""
+
+
+@pytest.mark.parametrize("path", sorted((DEPLOY / "spark").glob("*.yaml")), ids=lambda path: path.name)
+def test_the_spark_side_is_let_in(api_server: ApiServer, path: Path) -> None:
+    known = [item for item in objects(path.read_text()) if item["kind"] not in NAMED]
+    for item in known:
+        api_server.apply(block(item), "--dry-run=server")
+        if item["kind"] in KINDS:
+            assert api_server.create_pod(template_of(item)) == ""

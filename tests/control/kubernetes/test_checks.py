@@ -1,0 +1,89 @@
+"""What keeps framegate out of a pod is said with its line, its reason and what to do."""
+
+import dataclasses
+
+import pytest
+
+from control.kubernetes.checks import faults_of
+from control.kubernetes.manifest import Fault, read_manifest
+from control.kubernetes.needs import DEFAULT_NEEDS, Needs
+from control.kubernetes.sidecar import Options, pod_template
+from control.kubernetes.workload import workloads
+
+POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n"
+APP = "  containers: [{name: app}]\n"
+APPS = "apiVersion: apps/v1\nkind: %s\nmetadata: {name: a}\nspec:\n  %s\n  template: {spec: {containers: [{name: app}]}}\n"
+
+
+def faults(text: str, options: Options | None = None, needs: Needs = DEFAULT_NEEDS) -> list[Fault]:
+    (workload,) = workloads(read_manifest(text))
+    options = options or Options()
+    return faults_of(workload, pod_template(options, needs), options, needs)
+
+
+def test_an_ordinary_pod_has_none() -> None:
+    assert faults(POD + APP) == []
+    assert (
+        faults(POD + APP + "  hostNetwork: false\n  os: {name: linux}\n  shareProcessNamespace: true\n  terminationGracePeriodSeconds: null\n") == []
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "line", "words"),
+    [
+        ("  nodeName: n\n", 5, "has no containers"),
+        ("  containers: []\n", 5, "has no containers"),
+        ("  containers: [{name: app}, {name: framegate}]\n", 5, "has a container framegate that inject did not add"),
+        (APP + "  initContainers:\n  - name: framegate\n", 7, "has a container framegate"),
+        (APP + "  volumes:\n  - name: mine\n  - name: framegate-run\n", 8, "has a volume framegate-run"),
+        ("  containers: [{name: app, ports: [{containerPort: 9093}]}]\n", 5, "container app has port 9093"),
+        ("  containers: [{name: app, ports: [{containerPort: 9902, protocol: TCP}]}]\n", 5, "has port 9902"),
+        (APP + "  initContainers: [{name: i, ports: [{containerPort: 9464}]}]\n", 6, "container i has port 9464"),
+        ("  containers: [{name: app, ports: [{containerPort: 1, name: fg-health}]}]\n", 5, "calls a port fg-health"),
+        (APP + "  hostNetwork: true\n", 6, "has hostNetwork"),
+        (APP + "  os: {name: windows}\n", 6, "is for windows"),
+        (APP + "  shareProcessNamespace: true\n  securityContext: {runAsUser: 10001}\n", 7, "runs as user 10001"),
+        ("  shareProcessNamespace: true\n  containers: [{name: app, securityContext: {runAsUser: 10001}}]\n", 6, "runs as user 10001"),
+    ],
+)
+def test_what_does_not_go_together_is_named_where_it_stands(spec: str, line: int, words: str) -> None:
+    (fault,) = faults(POD + spec)
+    assert fault.line == line
+    assert fault.what.startswith("Pod a: ")
+    assert words in fault.what
+
+
+def test_a_port_of_another_protocol_or_of_nobody_is_free() -> None:
+    assert faults(POD + "  containers: [{name: app, ports: [{containerPort: 9093, protocol: UDP}, {containerPort: 9094}]}]\n") == []
+
+
+def test_a_user_of_its_own_is_only_needed_where_processes_are_shared() -> None:
+    assert faults(POD + APP + "  securityContext: {runAsUser: 10001}\n") == []
+
+
+@pytest.mark.parametrize(("grace", "good"), [(41, False), (42, True), (43, True), (0, False)])
+def test_a_grace_period_of_the_users_must_leave_framegate_its_end(grace: int, good: bool) -> None:
+    found = faults(f"{POD}{APP}  terminationGracePeriodSeconds: {grace}\n")
+    assert bool(found) is not good
+    assert good or f"has terminationGracePeriodSeconds {grace}, and framegate needs 42" in found[0].what
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "words"),
+    [
+        ("DaemonSet", "selector: {}", "a pod on each node"),
+        ("StatefulSet", "replicas: 2", "has replicas 2"),
+        ("Deployment", "replicas: 1", "write strategy: {type: Recreate}"),
+        ("Deployment", "strategy: {type: RollingUpdate}", "write strategy"),
+    ],
+)
+def test_a_claim_is_for_one_pod_at_a_time(kind: str, spec: str, words: str) -> None:
+    (fault,) = faults(APPS % (kind, spec), Options(tap_claim="c"))
+    assert words in fault.what
+    assert faults(APPS % (kind, spec)) == []
+    assert faults(APPS % (kind, spec), Options(tap_claim="c"), dataclasses.replace(DEFAULT_NEEDS, tap_folder=None)) == []
+
+
+@pytest.mark.parametrize(("kind", "spec"), [("StatefulSet", "replicas: 1"), ("StatefulSet", "x: y"), ("Deployment", "strategy: {type: Recreate}")])
+def test_where_there_is_one_pod_a_claim_is_good(kind: str, spec: str) -> None:
+    assert faults(APPS % (kind, spec), Options(tap_claim="c")) == []

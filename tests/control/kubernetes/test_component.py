@@ -1,0 +1,39 @@
+"""The components of deploy/kustomize are what is written from the one source; nobody changes them by hand."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from control.kubernetes.component import files
+from control.kubernetes.workload import KINDS
+
+ROOT = Path(__file__).resolve().parents[3]
+KUSTOMIZE = ROOT / "deploy" / "kustomize"
+
+
+@pytest.mark.parametrize(("name", "text"), files().items())
+def test_a_file_is_as_it_is_written(name: str, text: str) -> None:
+    assert (KUSTOMIZE / name).read_text(encoding="utf-8") == text, "run: python -m control.kubernetes"
+
+
+def test_nothing_else_lies_there() -> None:
+    found = {str(path.relative_to(KUSTOMIZE)) for folder in ("framegate", "options") for path in (KUSTOMIZE / folder).rglob("*") if path.is_file()}
+    assert found - set(files()) == {"options/spark/kustomization.yaml", "options/spark/pipeline.yaml"}
+
+
+def test_the_image_is_that_of_this_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"image: localhost/framegate:{version}\n" in files()["framegate/sidecar.yaml"]
+
+
+def test_comments_and_all_of_it_are_the_same_for_every_shape() -> None:
+    bodies = {
+        "".join(
+            line.strip() + "\n" for line in text.splitlines() if line.strip() not in ("template:", "jobTemplate:", "spec:", "metadata:", "name: any")
+        )
+        for text in (files()["framegate/sidecar.yaml"], files()["framegate/sidecar-cronjob.yaml"], files()["framegate/sidecar-pod.yaml"])
+    }
+    heads = {body.partition("kind: ")[2].partition("\n")[2] for body in bodies}
+    assert len(heads) == 1
+    assert files()["framegate/kustomization.yaml"].count("- path: ") == len(KINDS)

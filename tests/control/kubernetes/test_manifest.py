@@ -1,0 +1,99 @@
+"""Every value knows where it stands; what is no manifest is refused with its line."""
+
+import pytest
+
+from control.kubernetes import manifest
+from control.kubernetes.manifest import ManifestError, Node, read_manifest
+
+TEXT = """\
+# head
+a: &x      # anchored
+  - b: |
+      lit
+
+  # after
+  -   deep: >+
+        kept
+
+
+c:
+d: {e: 1, "f": [a, 'b'],}  # flow
+z: *x
+"long": one
+  two
+"""
+
+
+def root(text: str) -> Node:
+    (document,) = read_manifest(text).documents
+    assert document.root is not None
+    return document.root
+
+
+def shown(text: str, node: Node | None) -> str:
+    assert node is not None
+    return text[node.start : node.end]
+
+
+def test_values_stand_where_their_first_and_last_characters_are() -> None:
+    top = root(TEXT)
+    assert shown(TEXT, top.get("a")) == "- b: |\n      lit\n\n  # after\n  -   deep: >+\n        kept\n\n"
+    first, second = top.get("a").items  # type: ignore[union-attr]
+    assert (shown(TEXT, first), first.column, first.line) == ("b: |\n      lit", 4, 3)
+    assert (shown(TEXT, second), second.column) == ("deep: >+\n        kept\n\n", 6)
+    assert shown(TEXT, top.get("d")) == "{e: 1, \"f\": [a, 'b'],}"
+    assert shown(TEXT, top.get("z")) == "*x"
+    assert shown(TEXT, top.get("long")) == "one\n  two"
+    assert shown(TEXT, top.key("long")) == '"long"'
+
+
+def test_what_is_not_written_stands_behind_its_colon_or_dash() -> None:
+    nothing = root(TEXT).get("c")
+    assert nothing is not None
+    assert (TEXT[: nothing.start].splitlines()[-1], shown(TEXT, nothing), nothing.empty) == ("c:", "", True)
+    listed = root("- \n-  # said\n- a\n")
+    assert [item.start for item in listed.items] == [1, 4, 15]
+
+
+def test_values_are_plain_data() -> None:
+    text = "a: 1\nb: '1'\nc: true\nd: ~\ne: 1.5\nf: !!str 2\ng: !!int 3\nh: [x]\ni: {j: *k}\nl: 012\nm: 99999999999999999999\nn: yes\n"
+    assert root(text.replace("h: [x]", "h: &k [x]")).value == {
+        "a": 1, "b": "1", "c": True, "d": None, "e": "1.5", "f": "2", "g": 3, "h": ["x"], "i": {"j": ("*", "k")}, "l": "012",
+        "m": "99999999999999999999", "n": "yes",
+    }  # fmt: skip
+
+
+def test_documents_begin_at_their_dashes() -> None:
+    text = "a: 1\n---\n---\nb: 2\n...\n--- # c\nc: 3"
+    found = read_manifest(text).documents
+    assert [text[document.start : document.end] for document in found] == ["a: 1\n", "---\n", "---\nb: 2\n...\n", "--- # c\nc: 3"]
+    assert [document.root is None for document in found] == [False, True, False, False]
+
+
+@pytest.mark.parametrize(("text", "json"), [('{"a": 1}', True), (" [1]\n", True), ("a: 1", False), ("{}\n---\n{}", False), ("", False)])
+def test_json_is_known_by_its_first_character(text: str, json: bool) -> None:
+    assert read_manifest(text).json is json
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("a: 1\nb: [\n", 3, "is not YAML"),
+        ("a: 1\n\tb: 2\n", 2, "is not YAML"),
+        ("a: 1\nb: 2\na: 3\n", 3, "a stands here a second time; first on line 1"),
+        ("a: *nobody\n", 1, "is not YAML"),
+        ("a: \x00\n", 0, "is not YAML"),
+        ("{" * 102 + "}" * 102, 1, "nested more than 100 deep"),
+    ],
+)
+def test_what_is_no_manifest_is_refused_with_its_line(text: str, line: int, words: str) -> None:
+    with pytest.raises(ManifestError, match=words) as caught:
+        read_manifest(text)
+    assert caught.value.faults[0].line == line
+
+
+def test_a_text_that_is_too_large_is_not_even_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifest, "MAX_BYTES", 4)
+    assert read_manifest("a: 1").documents
+    with pytest.raises(ManifestError, match="is larger than"):
+        read_manifest("a: 12")

@@ -1,0 +1,107 @@
+"""What a pod gains follows from the configuration and from what was asked for."""
+
+import dataclasses
+import importlib.metadata
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from control.kubernetes.needs import DEFAULT_NEEDS, Needs
+from control.kubernetes.sidecar import Options, grace_least_s, pod_template, quantity, template_text
+from proxy.config.model import MIB
+
+
+def container_of(options: Options | None = None, needs: Needs = DEFAULT_NEEDS) -> dict[str, Any]:
+    (container,) = pod_template(options or Options(), needs)["spec"]["initContainers"]
+    return dict(container)
+
+
+def test_as_nobody_asked_for_anything_it_is_the_source() -> None:
+    source = YAML(typ="safe", pure=True).load(template_text())
+    made = pod_template(Options(), DEFAULT_NEEDS)
+    source["spec"]["initContainers"][0]["image"] = f"localhost/framegate:{importlib.metadata.version('framegate')}"
+    assert made == source
+
+
+def test_ports_are_those_of_the_configuration() -> None:
+    needs = dataclasses.replace(DEFAULT_NEEDS, data_ports=(1, 2), inner_ports=(3,), metrics_port=None, health_port=4, http_port=5)
+    assert container_of(needs=needs)["ports"] == [
+        {"name": "framegate-data", "containerPort": 1},
+        {"name": "fg-data-2", "containerPort": 2},
+        {"name": "fg-health", "containerPort": 4},
+    ]
+    assert needs.ports == (1, 2, 3, 4, 5)
+    assert all(len(port["name"]) <= 15 for port in container_of()["ports"])
+
+
+@pytest.mark.parametrize("kind", ["startup", "readiness", "liveness"])
+def test_probes_ask_as_they_are_told_to(kind: str) -> None:
+    needs = dataclasses.replace(DEFAULT_NEEDS, health_port=4, http_port=5)
+    by_grpc, by_http = container_of(needs=needs)[f"{kind}Probe"], container_of(Options(probes="http"), needs)[f"{kind}Probe"]
+    assert by_grpc.pop("grpc") == {"port": 4, "service": f"framegate-{kind}"}
+    assert by_http.pop("httpGet") == {"port": 5, "path": "/healthz" if kind == "liveness" else "/ready"}
+    assert by_grpc == by_http
+    assert ("fg-http", 5) in [(port["name"], port["containerPort"]) for port in container_of(Options(probes="http"), needs)["ports"]]
+
+
+@pytest.mark.parametrize(("drain_s", "least", "given"), [(0, 12, 30), (30, 42, 60), (3600, 3612, 3630)])
+def test_the_grace_period_outlasts_hook_drain_and_tap(drain_s: int, least: int, given: int) -> None:
+    needs = dataclasses.replace(DEFAULT_NEEDS, drain_s=drain_s)
+    assert grace_least_s(needs) == least
+    assert pod_template(Options(), needs)["spec"]["terminationGracePeriodSeconds"] == given
+
+
+def test_what_is_requested_is_never_above_what_is_allowed() -> None:
+    assert container_of(Options(memory=128 * MIB, cpu_m=100))["resources"] == {
+        "requests": {"cpu": "100m", "memory": "128Mi"},
+        "limits": {"cpu": "100m", "memory": "128Mi"},
+    }
+    assert container_of(Options(memory=1024 * MIB, cpu_m=2500))["resources"] == {
+        "requests": {"cpu": "200m", "memory": "192Mi"},
+        "limits": {"cpu": "2500m", "memory": "1Gi"},
+    }
+    assert container_of(Options(cpu_m=3000))["resources"]["limits"]["cpu"] == "3"
+    assert quantity(1000) == "1000"
+
+
+def test_only_volumes_that_are_needed_are_mounted() -> None:
+    needs = dataclasses.replace(DEFAULT_NEEDS, tls_folder=None, tap_folder=None)
+    spec = pod_template(Options(), needs)["spec"]
+    assert [volume["name"] for volume in spec["volumes"]] == ["framegate-config", "framegate-run"]
+    assert [mount["name"] for mount in spec["initContainers"][0]["volumeMounts"]] == ["framegate-config", "framegate-run"]
+
+
+def test_volumes_are_mounted_where_the_configuration_looks() -> None:
+    needs = dataclasses.replace(DEFAULT_NEEDS, tls_folder="/tls", tap_folder="/tap", admin_socket="/admin/a.sock", tap_bytes=3 * MIB - 1)
+    options = Options(config_map="c", tls_secret="t", secrets=(("s", "/sasl"),))
+    spec = pod_template(options, needs)["spec"]
+    (container,) = spec["initContainers"]
+    assert {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]} == {
+        "framegate-config": "/etc/framegate",
+        "framegate-tls": "/tls",
+        "framegate-run": "/admin",
+        "framegate-tap": "/tap",
+        "framegate-secret-1": "/sasl",
+    }
+    volumes = {volume["name"]: volume for volume in spec["volumes"]}
+    assert volumes["framegate-config"]["configMap"] == {"name": "c"}
+    assert volumes["framegate-tls"]["secret"] == {"secretName": "t", "defaultMode": 0o440}
+    assert volumes["framegate-secret-1"]["secret"] == {"secretName": "s", "defaultMode": 0o440}
+    assert volumes["framegate-tap"]["emptyDir"] == {"sizeLimit": "3Mi"}
+    assert container["lifecycle"]["preStop"]["exec"]["command"][-2:] == ["--address", "unix:/admin/a.sock"]
+    assert {"name": "FRAMEGATE_ADDRESS", "value": "unix:/admin/a.sock"} in container["env"]
+
+
+def test_a_claim_takes_the_place_of_the_tap() -> None:
+    volumes = {volume["name"]: volume for volume in pod_template(Options(tap_claim="mine"), DEFAULT_NEEDS)["spec"]["volumes"]}
+    assert volumes["framegate-tap"] == {"name": "framegate-tap", "persistentVolumeClaim": {"claimName": "mine"}}
+
+
+def test_another_configuration_makes_other_pods_and_the_same_one_does_not() -> None:
+    def annotation(text: str) -> str:
+        template = pod_template(Options(), dataclasses.replace(DEFAULT_NEEDS, text=text))
+        return str(template["metadata"]["annotations"]["framegate.io/configuration"])
+
+    assert annotation("a") == annotation("a") != annotation("b")
+    assert "annotations" not in pod_template(Options(), DEFAULT_NEEDS)["metadata"]
