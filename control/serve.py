@@ -314,7 +314,7 @@ class Proxy:
     async def drain(self) -> None:
         """End the connections in order, as far as the drain's timeout allows."""
         if self._steering is not None:
-            await self._steering.drain()
+            await self._steering.drain(by="signal")
 
     def _on_stop(self, undo: Callable[[], Awaitable[None] | None], stack: contextlib.AsyncExitStack | None = None) -> None:
         """Undo something at the stop, before what is there already; that it fails is a row, and keeps nothing else from being undone."""

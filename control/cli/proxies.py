@@ -87,10 +87,18 @@ def _memory_text(memory: "Memory") -> str:
 )
 @click.option("--timeout", type=DURATION, help="Close what is still open after this time, as 20s.  [default: drain.timeout of the configuration]")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Return when no connection is left, or as soon as draining has begun.")
+@click.option(
+    "--accept",
+    type=click.Choice(["refuse", "until-stop"]),
+    help="Take no new connections and end the open ones, or serve both until SIGTERM.  [default: drain.accept of the configuration; refuse with "
+    "--wait or --timeout]",
+)
 @click.option("--reason", default="", help="Why; for the audit record.")
 @admin_options
-def drain(timeout: int | None, wait: bool, reason: str, address: str, output: str) -> None:
-    """Take no new connections and end the open ones in order; says how many ended and how many are left.
+def drain(timeout: int | None, wait: bool, accept: str | None, reason: str, address: str, output: str) -> None:
+    """Be no longer ready, take no new connections and end the open ones in order; says how many ended and how many are left.
+
+    With --no-wait, as a preStop hook, connections go on until SIGTERM by default: the application beside framegate may need them for its own end.
 
     The process goes on; a drain cannot be taken back. What is still open after the timeout is closed with the cause drain_timeout.
     """
@@ -101,7 +109,10 @@ def drain(timeout: int | None, wait: bool, reason: str, address: str, output: st
     from control.gen.framegate.control.v1.proxy_service_pb2 import DrainProxyRequest
     from control.gen.framegate.control.v1.proxy_service_pb2_grpc import ProxyServiceStub
 
-    request = DrainProxyRequest(wait=wait, reason=reason)
+    if accept == "until-stop" and (timeout is not None or wait):
+        raise click.UsageError("--accept until-stop has no end before SIGTERM: give --no-wait, and no --timeout")
+    chosen = DrainProxyRequest.Accept.Value(f"ACCEPT_{(accept or 'unspecified').upper().replace('-', '_')}")
+    request = DrainProxyRequest(wait=wait, reason=reason, accept=chosen)
     if timeout is not None:
         request.timeout.CopyFrom(Duration(seconds=timeout // 1000, nanos=timeout % 1000 * 10**6))
     with calling(address, change=True) as channel:

@@ -8,10 +8,11 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from control.configuration.document import Document, document_of, read_document
+from control.configuration.document import Document, document_of
 from control.configuration.fault import ConfigurationError, Fault, Findings
 from control.configuration.machine import apply_machine
 from control.configuration.paths import make_absolute
+from control.configuration.reading import read_document
 from control.configuration.rules import apply_rules
 from control.configuration.schema import build, convert
 from proxy.config.model import ProxyConfig

@@ -376,6 +376,10 @@ class Supervisor:
                 self._log.write("drain_incomplete", level="warning", slot=slot.number, reason="the deadline of the drain passed")
         return True
 
+    async def drained(self) -> None:
+        """Wait until none of the slots that drain has a connection."""
+        await asyncio.gather(*(asyncio.shield(slot.drained) for slot in self._ordered() if slot.drained is not None))
+
     def kill_all(self) -> None:
         """The forced end: SIGKILL to every processor."""
         self._ending = True

@@ -34,7 +34,7 @@ from control.plane.status import (
     UserStatus,
 )
 from proxy.cells import CellReader
-from proxy.config.model import ProxyConfig, TapRule
+from proxy.config.model import DrainAccept, ProxyConfig, TapRule
 from proxy.server.rows import OpenRow
 
 if TYPE_CHECKING:
@@ -215,10 +215,19 @@ class ControlPlane(abc.ABC):
         """Take a rule away. Arguments and errors as ``update_tap_rule``."""
 
     @abc.abstractmethod
-    async def drain(self, timeout_ms: int | None = None, *, wait: bool = True) -> DrainResult:
-        """Accept no more connections and end the open ones at a frame boundary; the process stays up. None means the configured timeout.
+    async def drain(
+        self, timeout_ms: int | None = None, *, wait: bool = True, accept: DrainAccept | None = None, by: str = "", reason: str = ""
+    ) -> DrainResult:
+        """Be no longer ready, and, unless connections are taken until the stop, end the open ones at a frame boundary; the process stays up.
 
-        With ``wait`` it returns when no pair is open, otherwise as soon as every processor drains.
+        Args:
+            timeout_ms: None means the configured one.
+            wait: return when no pair is open, otherwise as soon as every processor drains.
+            accept: see ``DrainConfig.accept``; None: as configured, but ``refuse`` with ``wait`` or a timeout, which speak of an end.
+            by, reason: who asks, and why; for the rows.
+
+        Raises:
+            InvalidArgumentError: of the timeout, or connections shall be taken until the stop and their end be waited for.
         """
 
     @abc.abstractmethod

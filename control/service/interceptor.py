@@ -25,7 +25,7 @@ from control.plane import ControlPlane, Row
 from control.service.access import access_of
 from control.service.status import code_of, status_of
 
-__all__ = ["CLIENT_KEY", "CallInterceptor", "CallObserver", "note", "shown"]
+__all__ = ["CLIENT_KEY", "CallInterceptor", "CallObserver", "caller", "note", "shown"]
 
 CallObserver = Callable[[str, str, float], None]
 """Told of every call that ended: ``package.Service/Method``, the code's name, seconds."""
@@ -130,11 +130,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     def _row(
         self, method: str, request: Message, context: grpc.aio.ServicerContext[Any, Any], noted: Row, code: grpc.StatusCode, failure: Exception | None
     ) -> Row:
-        metadata = dict(context.invocation_metadata() or ())
         return {
             "event": "audit",
             "who": self._user,
-            "client": str(metadata.get(CLIENT_KEY, metadata.get("user-agent", "")))[:_CLIENT_LIMIT],
+            "client": caller(context),
             "method": method,
             "request": shown(request),
             "before": noted.get("before"),
@@ -142,6 +141,12 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             "result": code.name,
             "error": "" if failure is None else getattr(failure, "reason", type(failure).__name__),
         }
+
+
+def caller(context: grpc.aio.ServicerContext[Any, Any]) -> str:
+    """Who calls, as the client says it."""
+    metadata = dict(context.invocation_metadata() or ())
+    return str(metadata.get(CLIENT_KEY, metadata.get("user-agent", "")))[:_CLIENT_LIMIT]
 
 
 def shown(message: Message) -> Row:

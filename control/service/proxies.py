@@ -13,13 +13,18 @@ from control.gen.framegate.control.v1 import proxy_service_pb2 as pb2
 from control.gen.framegate.control.v1.proxy_service_pb2_grpc import ProxyServiceServicer
 from control.plane import CertificateStatus, ControlPlane
 from control.service.convert import timestamp
-from control.service.interceptor import note
+from control.service.interceptor import caller, note
 from control.service.validate import Violations, reason
+from proxy.config.model import DrainAccept
 
 __all__ = ["MAX_DRAIN_MS", "Proxies", "config_revision"]
 
 Context = grpc.aio.ServicerContext[Any, Any]
 MAX_DRAIN_MS: Final = 3_600_000
+_ACCEPTS: Final[dict[int, DrainAccept]] = {
+    pb2.DrainProxyRequest.ACCEPT_REFUSE: "refuse",
+    pb2.DrainProxyRequest.ACCEPT_UNTIL_STOP: "until_stop",
+}
 _OWN: Final = "certificate"
 _SOON_S: Final = 7 * 86_400
 _LIST: Final = "crl"
@@ -101,9 +106,12 @@ class Proxies(ProxyServiceServicer):
         if timeout_ms is not None and not 0 <= timeout_ms <= MAX_DRAIN_MS:
             violations.add("timeout", "must be 0 s to 1 h")
         reason(request.reason, violations)
+        accept = _ACCEPTS.get(request.accept)
+        if accept is None and request.accept != pb2.DrainProxyRequest.ACCEPT_UNSPECIFIED:
+            violations.add("accept", f"there is no value {request.accept}")
         violations.check()
         note(before={"open_connection_count": await self._open_count()})
-        result = await self._plane.drain(timeout_ms, wait=request.wait)
+        result = await self._plane.drain(timeout_ms, wait=request.wait, accept=accept, by=caller(context), reason=request.reason)
         note(after={"open_connection_count": result.open})
         return pb2.DrainProxyResponse(closed_connection_count=result.closed, open_connection_count=result.open)
 
@@ -113,6 +121,7 @@ class Proxies(ProxyServiceServicer):
     async def _state(self, open_count: int) -> pb2.Proxy.State.ValueType:
         if not self._plane.health().started:
             return pb2.Proxy.STATE_STARTING
-        if any(status.accepting for status in await self._plane.list_listeners()):
+        accepting = any(status.accepting for status in await self._plane.list_listeners())
+        if accepting and not self._plane.health().draining:
             return pb2.Proxy.STATE_SERVING
-        return pb2.Proxy.STATE_DRAINING if open_count else pb2.Proxy.STATE_DRAINED
+        return pb2.Proxy.STATE_DRAINING if open_count or accepting else pb2.Proxy.STATE_DRAINED

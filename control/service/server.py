@@ -11,10 +11,9 @@ import os
 import pathlib
 import stat
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import grpc
-from grpc_reflection.v1alpha import reflection
 
 from control.errors import StartError
 from control.gen.framegate.control.v1 import (
@@ -50,6 +49,7 @@ from proxy.config.model import ProxyConfig
 __all__ = ["SERVICE_NAMES", "Service", "start"]
 
 SERVICE_NAMES: Final = tuple(dict.fromkeys(method.partition("/")[0] for method in METHODS))
+_REFLECTION: Final = "grpc.reflection.v1alpha.ServerReflection"
 _UNIX: Final = "unix:"
 _OPTIONS: Final = (("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 1024 * 1024))
 
@@ -120,8 +120,34 @@ def _api_server(plane: ControlPlane, closed: ClosedChannels, observe: CallObserv
     tap_service_pb2_grpc.add_TapServiceServicer_to_server(TapRules(plane), server)
     upstream_service_pb2_grpc.add_UpstreamServiceServicer_to_server(Upstreams(plane), server)
     user_service_pb2_grpc.add_UserServiceServicer_to_server(Users(plane), server)
-    reflection.enable_server_reflection([*SERVICE_NAMES, reflection.SERVICE_NAME], server)
+    server.add_generic_rpc_handlers((_Reflection(),))
     return server
+
+
+class _Reflection(grpc.GenericRpcHandler):
+    """Server reflection, which tells ``grpcurl`` what there is. It is 1 MiB of modules, loaded by the first who asks."""
+
+    def __init__(self) -> None:
+        self._handler: Any = None
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        """The handler of a method of this service; None of any other."""
+        if not str(handler_call_details.method).startswith(f"/{_REFLECTION}/"):
+            return None
+        if self._handler is None:
+            self._handler = _reflection_handler()
+        return self._handler
+
+
+def _reflection_handler() -> Any:
+    from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+    servicer = reflection.aio.ReflectionServicer([*SERVICE_NAMES, _REFLECTION])
+    return grpc.stream_stream_rpc_method_handler(
+        servicer.ServerReflectionInfo,
+        request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
+        response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
+    )
 
 
 def _socket_path(address: str) -> pathlib.Path:

@@ -1,4 +1,13 @@
-"""The proxy's end in good order: no more connections, and those that are open end at a frame boundary."""
+"""The proxy's end in good order: it is no longer ready, and connections that are open end at a frame boundary.
+
+In a pod the end has two steps. First, in preStop, nothing but readiness is gone (``until_stop``): the application is there, and for its own end may
+need the connections that it has, and new ones. Then, with SIGTERM, which a native sidecar gets once the application has gone, no connection is taken
+any more and those that are open end (``refuse``). Who has no use of the first begins with the second. The time of the second runs from its first
+beginning: whoever asks again may only shorten it.
+"""
+
+import asyncio
+from typing import Any
 
 from control.errors import InvalidArgumentError, UnavailableError, Violation
 from control.fleet.supervisor import Supervisor
@@ -8,6 +17,7 @@ from control.plane import DrainResult
 from control.steering.listeners import Listeners
 from control.steering.pool import Pool
 from control.steering.transactions import Transaction, Transactions
+from proxy.config.model import DrainAccept
 
 __all__ = ["Drain"]
 
@@ -22,25 +32,61 @@ class Drain:
         self._pool = pool
         self._transactions = transactions
         self._log = log
+        self._began = False
+        self._ended = False
+        self._ending: asyncio.Task[None] | None = None
 
-    async def run(self, timeout_ms: int | None, *, wait: bool) -> DrainResult:
+    def close(self) -> None:
+        """Wait for the end no longer."""
+        if self._ending is not None:
+            self._ending.cancel()
+
+    async def run(self, timeout_ms: int | None, *, wait: bool, accept: DrainAccept | None, by: str, reason: str) -> DrainResult:
         """See ``ControlPlane.drain``."""
-        timeout = self._supervisor.desired.config.drain.timeout_ms if timeout_ms is None else timeout_ms
+        config = self._supervisor.desired.config.drain
+        ends = wait or timeout_ms is not None
+        if accept == "until_stop" and ends:
+            raise InvalidArgumentError([Violation("accept", "until the stop: then there is no end to wait for, and no timeout")])
+        chosen = accept or ("refuse" if ends else config.accept)
+        timeout = config.timeout_ms if timeout_ms is None else timeout_ms
         if timeout < 0:
             raise InvalidArgumentError([Violation("timeout", "must not be negative")])
-        return await self._transactions.run("drain", lambda transaction: self._run(transaction, timeout, wait=wait))
+        who: dict[str, Any] = {"by": by or None, "reason": reason or None}
+        if chosen == "until_stop":
+            return self._lead_in(who)
+        return await self._transactions.run("drain", lambda transaction: self._run(transaction, timeout, who, wait=wait))
 
-    async def _run(self, transaction: Transaction, timeout_ms: int, *, wait: bool) -> DrainResult:
+    def _lead_in(self, who: dict[str, Any]) -> DrainResult:
+        """Be no longer ready, and no more."""
+        before = self._listeners.connections()
+        if not self._pool.draining:
+            self._log.write("drain_began", accept="until_stop", **who, connections=before)
+        self._pool.draining = True
+        return DrainResult(closed=0, open=before)
+
+    async def _run(self, transaction: Transaction, timeout_ms: int, who: dict[str, Any], *, wait: bool) -> DrainResult:
         transaction.decide()
         self._pool.draining = True
         self._acceptor.stop()
         before = self._listeners.connections()
-        self._log.write("draining", timeout_ms=timeout_ms, connections=before)
+        began, self._began = self._began, True
+        self._log.write("drain_asked_again" if began else "drain_began", accept="refuse", **who, timeout_ms=timeout_ms, connections=before)
         silent = await self._supervisor.drain_slots(list(self._supervisor.slots), timeout_ms, wait=wait)
-        after = self._listeners.connections()
         if silent:
-            slots = ",".join(map(str, silent))
-            raise UnavailableError(f"the proxy drains, but processor {slots} has not said so", reason="PROCESSOR_SILENT", processors=slots)
+            numbers = ",".join(map(str, silent))
+            raise UnavailableError(f"the proxy drains, but processor {numbers} has not said so", reason="PROCESSOR_SILENT", processors=numbers)
         if wait:
-            self._log.write("drained", connections=after)
+            self._tell_end()
+        elif self._ending is None:
+            self._ending = asyncio.create_task(self._wait_for_end())
+        after = self._listeners.connections()
         return DrainResult(closed=max(0, before - after), open=after)
+
+    async def _wait_for_end(self) -> None:
+        await self._supervisor.drained()
+        self._tell_end()
+
+    def _tell_end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._log.write("drain_ended", connections=self._listeners.connections())

@@ -51,7 +51,7 @@ from control.steering.transactions import Transactions
 from control.steering.upstreams import Upstreams
 from control.steering.users import Users
 from proxy.cells import CellReader
-from proxy.config.model import MAX_PROCESSORS, ProxyConfig, TapRule
+from proxy.config.model import MAX_PROCESSORS, DrainAccept, ProxyConfig, TapRule
 from proxy.server.rows import OpenRow
 
 if TYPE_CHECKING:
@@ -130,6 +130,7 @@ class Steering(ControlPlane):
         self._following.cancel()
         self._tap_events.close()
         self._eviction.close()
+        self._drain.close()
         if self._sizing is not None:
             self._sizing.close()
         self.pool.close()
@@ -283,8 +284,10 @@ class Steering(ControlPlane):
 
     # --- drain -------------------------------------------------------------------------------------------------------------------
 
-    async def drain(self, timeout_ms: int | None = None, *, wait: bool = True) -> DrainResult:
-        return await self._drain.run(timeout_ms, wait=wait)
+    async def drain(
+        self, timeout_ms: int | None = None, *, wait: bool = True, accept: DrainAccept | None = None, by: str = "", reason: str = ""
+    ) -> DrainResult:
+        return await self._drain.run(timeout_ms, wait=wait, accept=accept, by=by, reason=reason)
 
 
 def _version() -> str:

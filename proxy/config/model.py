@@ -44,6 +44,7 @@ PoolKind = Literal["bounded", "unbounded", "leak_finding"]
 ByteOrder = Literal["big", "little"]
 Counted = Literal["body", "rest", "frame"]
 OtherBytes = Literal["keep", "set"]
+DrainAccept = Literal["refuse", "until_stop"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -371,6 +372,14 @@ class DrainConfig:
             (0, 10 * _MINUTE),
         ),
     ] = 1_000
+    accept: Annotated[
+        DrainAccept,
+        Key(
+            "what a drain that is only begun (``framegate drain --no-wait``, a preStop hook) means for connections: ``until_stop`` takes and serves "
+            "them until SIGTERM, for the application in the pod is not gone; ``refuse`` takes none and ends those that are open. Readiness is gone "
+            "with either"
+        ),
+    ] = "until_stop"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -342,6 +342,13 @@ def test_zz_a_proxy_that_drains_takes_no_connections_and_no_processors(stage: St
     async def body(kind: Given) -> None:
         plane = kind.plane
         await kind.ids(3)
+        for options in ({"wait": True}, {"timeout_ms": 5000, "wait": False}):
+            with pytest.raises(InvalidArgumentError):
+                await plane.drain(accept="until_stop", **options)
+        assert plane.health().ready
+        result = await plane.drain(wait=False)
+        assert (result.closed, result.open, plane.health().ready, plane.health().draining) == (0, 3, False, True)
+        assert [item.accepting for item in await plane.list_listeners()] == [True]
         result = await plane.drain(5000)
         assert (result.closed, result.open) == (3, 0)
         assert ((await plane.drain(5000)).closed, plane.health().ready, plane.health().alive) == (0, False, True)

@@ -60,6 +60,7 @@ from proxy.config.model import (
     MAX_PROCESSORS,
     MAX_RECEIVE_SIZE,
     AdminConfig,
+    DrainAccept,
     HealthConfig,
     ListenerConfig,
     MemoryPoolConfig,
@@ -199,6 +200,7 @@ class FakePlane(ControlPlane):
         self.users_error = ""
         self.handlers: list[HandlerProcessStatus] = []
         self.accepting = True
+        self.draining = False
         self.started = True
         self.alive = True
         self.failure: Exception | None = None
@@ -267,12 +269,12 @@ class FakePlane(ControlPlane):
         return dict(self.measured)
 
     def health(self) -> Health:
-        problems = {"dead": not self.alive, "starting": not self.started, "draining": not self.accepting}
+        problems = {"dead": not self.alive, "starting": not self.started, "draining": self.draining or not self.accepting}
         return Health(
             started=self.started,
             alive=self.alive,
-            ready=self.started and self.accepting,
-            draining=not self.accepting,
+            ready=self.started and not problems["draining"],
+            draining=problems["draining"],
             problems=tuple(problem for problem, there in problems.items() if there),
         )
 
@@ -426,7 +428,7 @@ class FakePlane(ControlPlane):
         self._fail()
         if not 1 <= count <= MAX_PROCESSORS:
             raise InvalidArgumentError([Violation("processors", f"must be from 1 to {MAX_PROCESSORS}")])
-        if not self.accepting:
+        if self.draining or not self.accepting:
             raise FailedPreconditionError("the proxy drains", reason="DRAINING")
         self._check_share(self.pool, count, self._largest())
         self.processors, self.processors_origin = count, "operator"
@@ -492,11 +494,19 @@ class FakePlane(ControlPlane):
         if not validate_only:
             self._keep_tap_rules([rule for rule in self.tap_rules if rule.name != name], name)
 
-    async def drain(self, timeout_ms: int | None = None, *, wait: bool = True) -> DrainResult:
-        self.asked.append(("drain", timeout_ms, wait))
+    async def drain(
+        self, timeout_ms: int | None = None, *, wait: bool = True, accept: DrainAccept | None = None, by: str = "", reason: str = ""
+    ) -> DrainResult:
+        self.asked.append(("drain", timeout_ms, wait, accept, by.partition(",")[0], reason))
         self._fail()
         if timeout_ms is not None and timeout_ms < 0:
             raise InvalidArgumentError([Violation("timeout", "must not be negative")])
+        ends = wait or timeout_ms is not None
+        if accept == "until_stop" and ends:
+            raise InvalidArgumentError([Violation("accept", "has no end to wait for")])
+        self.draining = True
+        if (accept or ("refuse" if ends else self._config.drain.accept)) == "until_stop":
+            return DrainResult(closed=0, open=len(self.rows))
         self.accepting = False
         closed = len(self.rows) if wait else 0
         if wait:

@@ -259,7 +259,7 @@ def test_an_end_that_is_forced_is_no_crash_and_names_those_it_cut_off(tmp_path: 
         assert read_frame(client) == b"x"
         (identifier,) = channel_ids(proxy).values()
         proxy.process.send_signal(signal.SIGTERM)
-        proxy.wait_row(lambda row: row["event"] == "draining")
+        proxy.wait_row(lambda row: row["event"] == "drain_began")
         proxy.process.send_signal(signal.SIGTERM)
         assert proxy.wait() == 1
     events = [row["event"] for row in proxy.rows]

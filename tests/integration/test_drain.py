@@ -4,8 +4,12 @@ import contextlib
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -57,7 +61,7 @@ def test_sigterm_lets_answers_under_way_arrive_and_takes_no_new_connections(tmp_
         client.sendall(frame(b"question"))
         time.sleep(0.1)
         proxy.process.send_signal(signal.SIGTERM)
-        proxy.wait_row(event("draining"))
+        proxy.wait_row(event("drain_began"))
         with pytest.raises(ConnectionRefusedError):
             proxy.connect("plain")
         assert read_frame(client) == b"question"
@@ -187,7 +191,7 @@ def test_a_second_signal_ends_at_once(tmp_path: Path, plain: dict[str, Any]) -> 
         client.sendall(frame(b"go"))
         assert read_frame(client) == b"news"
         proxy.process.send_signal(signal.SIGTERM)
-        proxy.wait_row(event("draining"))
+        proxy.wait_row(event("drain_began"))
         began = time.monotonic()
         proxy.process.send_signal(signal.SIGINT)
         assert proxy.wait() == 1
@@ -213,3 +217,103 @@ def test_drain_over_the_api_leaves_the_process_up(tmp_path: Path, plain: dict[st
         assert proxy.process.poll() is None
         with pytest.raises(ConnectionRefusedError):
             proxy.connect("plain")
+
+
+APPLICATION = """
+import signal, socket, sys
+address = (sys.argv[1], int(sys.argv[2]))
+
+def ask(sock, text):
+    sock.sendall(len(text).to_bytes(4, "big") + text)
+    answer = b""
+    while len(answer) < 4 + len(text):
+        answer += sock.recv(65536) or sys.exit("the connection ended")
+    assert answer[4:] == text
+
+def end(*signal):
+    ask(kept, b"the connection that it has")
+    for number in range(3):
+        with socket.create_connection(address, 5) as sock:
+            ask(sock, b"a new one %d" % number)
+    kept.close()
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, end)
+kept = socket.create_connection(address, 5)
+ask(kept, b"up")
+print("up", flush=True)
+while True:
+    signal.pause()
+"""
+"""What a pod's application does: it holds a connection, and for its own end it needs that and new ones."""
+
+
+@contextlib.contextmanager
+def application(proxy: Framegate) -> Iterator["subprocess.Popen[str]"]:
+    command = [sys.executable, "-c", APPLICATION, *map(str, proxy.address("plain"))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "up\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def http_status(proxy: Framegate, path: str) -> int:
+    try:
+        with urllib.request.urlopen(f"http://{proxy.serving['health_http']}{path}", timeout=5) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+HEALTH = {"address": "127.0.0.1:0", "http_address": "127.0.0.1:0"}
+
+
+def test_an_application_ends_in_order_between_pre_stop_and_sigterm(tmp_path: Path, plain: dict[str, Any]) -> None:
+    """As in a pod with a native sidecar: preStop of both, the application's end, and only then SIGTERM."""
+    with Framegate(tmp_path, {**plain, "health": HEALTH}) as proxy, application(proxy) as process:
+        proxy.cli("drain", "--no-wait", "--reason", "preStop")
+        assert (http_status(proxy, "/ready"), http_status(proxy, "/healthz")) == (503, 200)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0, process.stderr and process.stderr.read()
+        proxy.process.send_signal(signal.SIGTERM)
+        assert proxy.wait() == 0
+    causes = {row["cause"] for row in proxy.rows if row["event"] == "closed"}
+    assert causes == {"peer_closed"}
+    first, second, end = [row for row in proxy.rows if row["event"].startswith("drain")]
+    assert (first["event"], first["accept"], first["reason"], first["connections"]) == ("drain_began", "until_stop", "preStop", 1)
+    assert first["by"].startswith("framegate cli, ")
+    assert (second["event"], second["accept"], second["by"], second["timeout_ms"]) == ("drain_began", "refuse", "signal", 2000)
+    assert (end["event"], end["connections"]) == ("drain_ended", 0)
+
+
+def test_with_refuse_the_application_finds_no_way_any_more(tmp_path: Path, plain: dict[str, Any]) -> None:
+    """So that the one before it shows something."""
+    drain = {"timeout": "2s", "quiet": "50ms", "accept": "refuse"}
+    with Framegate(tmp_path, {**plain, "health": HEALTH, "drain": drain}) as proxy, application(proxy) as process:
+        proxy.cli("drain", "--no-wait", "--reason", "preStop")
+        proxy.wait_row(event("drain_ended"))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) != 0
+
+
+@pytest.mark.slow
+def test_sigterm_during_a_drain_does_not_begin_its_time_anew(tmp_path: Path, plain: dict[str, Any]) -> None:
+    """It lasts as long as a drain that is never quiet: 3 s."""
+    with before(push, plain, tmp_path, drain={"timeout": "3s", "quiet": "200ms", "accept": "refuse"}) as proxy, proxy.connect("plain") as client:
+        client.sendall(frame(b"go"))
+        assert read_frame(client) == b"news"
+        assert proxy.cli("drain", "--no-wait").returncode == 0
+        proxy.wait_row(event("drain_began"))
+        began = time.monotonic()
+        while time.monotonic() < began + 2.0:
+            client.recv(65536)
+        proxy.process.send_signal(signal.SIGTERM)
+        while client.recv(65536):
+            pass
+        client.close()
+        assert proxy.wait() == 0
+        assert time.monotonic() - began < 4.5, "a new 3 s from SIGTERM on would end it after 5"
+        assert [row["event"] for row in proxy.rows if row["event"].startswith("drain_")] == ["drain_began", "drain_asked_again", "drain_ended"]

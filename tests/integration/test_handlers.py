@@ -319,7 +319,7 @@ def test_a_drain_lets_answers_under_way_arrive_and_the_handlers_stop_last(tmp_pa
         client.sendall(frame(body))
         busy(proxy)
         proxy.process.send_signal(signal.SIGTERM)
-        proxy.wait_row(event("draining"))
+        proxy.wait_row(event("drain_began"))
         (tmp_path / "go").touch()
         assert read_frame(client) == body
         assert client.recv(1) == b""
@@ -337,7 +337,7 @@ def test_a_second_signal_ends_a_handler_that_hangs_as_well(tmp_path: Path) -> No
         client.sendall(frame(f"wait {tmp_path}/never".encode()))
         pid = busy(proxy)
         proxy.process.send_signal(signal.SIGTERM)
-        proxy.wait_row(event("draining"))
+        proxy.wait_row(event("drain_began"))
         proxy.process.send_signal(signal.SIGTERM)
         assert proxy.wait(10) == 1
         assert not alive(pid)

@@ -70,7 +70,19 @@ def test_drain_waits_unless_told_not_to() -> None:
     with served() as cli:
         cli.plane.add(channel_row("0-1-1"))
         assert cli.json("drain", "--no-wait") == {"closed_connection_count": 0, "open_connection_count": 1}
+        assert cli.plane.accepting
+        assert cli("drain", "--no-wait", "--accept", "until-stop").stdout == "draining: 0 connections ended, 1 left\n"
+        assert cli.plane.accepting
         assert cli("drain", "--timeout", "1500ms", "--reason", "rollout").stdout == "drained: 1 connection ended, none left\n"
         cli.plane.add(channel_row("0-1-2"), channel_row("0-1-3"))
         assert cli("drain", "--no-wait").stdout == "draining: 0 connections ended, 2 left\n"
-        assert cli.plane.asked == [("drain", None, False), ("drain", 1500, True), ("drain", None, False)]
+        assert cli("drain", "--no-wait", "--accept", "refuse").stdout == "draining: 0 connections ended, 2 left\n"
+        assert [(timeout, wait, accept, reason) for _, timeout, wait, accept, _, reason in cli.plane.asked] == [
+            (None, False, None, ""),
+            (None, False, "until_stop", ""),
+            (1500, True, None, "rollout"),
+            (None, False, None, ""),
+            (None, False, "refuse", ""),
+        ]
+        for wrong in (("--accept", "until-stop"), ("--no-wait", "--timeout", "1s", "--accept", "until-stop"), ("--accept", "maybe")):
+            assert cli("drain", *wrong).exit_code == 2

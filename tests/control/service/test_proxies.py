@@ -59,12 +59,23 @@ def test_its_state_follows_from_start_to_drained() -> None:
         assert await state(at) == pb2.Proxy.STATE_STARTING
         at.plane.started = True
         assert await state(at) == pb2.Proxy.STATE_SERVING
-        await ProxyServiceStub(at.channel).DrainProxy(pb2.DrainProxyRequest())
+        drain = ProxyServiceStub(at.channel).DrainProxy
+        assert (await drain(pb2.DrainProxyRequest(reason="preStop"))).open_connection_count == 1
+        assert at.plane.accepting
+        assert await state(at) == pb2.Proxy.STATE_DRAINING
+        await drain(pb2.DrainProxyRequest(accept=pb2.DrainProxyRequest.ACCEPT_REFUSE), metadata=(("framegate-client", "somebody, pid 7"),))
+        assert not at.plane.accepting
         assert await state(at) == pb2.Proxy.STATE_DRAINING
         answer = await ProxyServiceStub(at.channel).DrainProxy(pb2.DrainProxyRequest(wait=True, timeout=Duration(seconds=2)))
         assert (answer.closed_connection_count, answer.open_connection_count) == (1, 0)
         assert await state(at) == pb2.Proxy.STATE_DRAINED
-        assert at.plane.asked == [("drain", None, False), ("drain", 2000, True)]
+        agent = at.plane.asked[0][4]
+        assert str(agent).startswith("grpc-python")
+        assert at.plane.asked == [
+            ("drain", None, False, None, agent, "preStop"),
+            ("drain", None, False, "refuse", "somebody", ""),
+            ("drain", 2000, True, None, agent, ""),
+        ]
 
     run(body)
 
@@ -85,5 +96,18 @@ def test_the_revision_is_that_of_the_metric() -> None:
         assert config_revision(at.plane) == 1
         at.plane.measured["framegate.config.revision", ()] = 2
         assert (await ProxyServiceStub(at.channel).GetProxy(pb2.GetProxyRequest())).proxy.config_revision == 2
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    "request_", [pb2.DrainProxyRequest(accept=7), pb2.DrainProxyRequest(accept=pb2.DrainProxyRequest.ACCEPT_UNTIL_STOP, wait=True)]
+)
+def test_what_connections_shall_do_must_be_known_and_fit(request_: pb2.DrainProxyRequest) -> None:
+    async def body(at: Serving) -> None:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await ProxyServiceStub(at.channel).DrainProxy(request_)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert at.plane.health().ready
 
     run(body)

@@ -1,10 +1,13 @@
 """control.steering.drain: what is open ends, whoever waits for it."""
 
 import asyncio
+import dataclasses
+from typing import Any
 
 import pytest
 
 from control.errors import FailedPreconditionError, UnavailableError
+from proxy.config.model import DrainConfig
 from tests.fakes.cancelling import at_every_turn
 from tests.fakes.cancelling import run as run_cancelling
 from tests.fakes.fleet import Fleet, fleet, open_channels, run, until
@@ -66,3 +69,63 @@ def test_a_drain_that_a_processor_does_not_answer_is_said(monkeypatch: pytest.Mo
         assert caught.value.metadata == {"processors": "1"}
 
     run(scenario, 2, "deaf@1")
+
+
+def test_until_the_stop_connections_go_on_and_are_taken_and_only_readiness_is_gone() -> None:
+    async def scenario(made: Fleet) -> None:
+        await open_channels(made, 2)
+        result = await made.steering.drain(wait=False, by="framegate cli", reason="preStop")
+        assert (result.closed, result.open) == (0, 2)
+        health = made.steering.health()
+        assert (health.ready, health.alive, health.draining) == (False, True, True)
+        (listener,) = await made.steering.list_listeners()
+        assert listener.accepting
+        assert await made._clients[0].echo(b"old") == b"old"
+        assert await (await made.connect()).echo(b"new") == b"new"
+        await made.steering.drain(wait=False, by="framegate cli")  # once is enough
+        result = await made.steering.drain(1000, by="signal")
+        assert (result.closed, result.open) == (3, 0)
+        assert [row for row in made.log.rows if row["event"].startswith("drain")] == [
+            {"event": "drain_began", "level": "info", "accept": "until_stop", "by": "framegate cli", "reason": "preStop", "connections": 2},
+            {"event": "drain_began", "level": "info", "accept": "refuse", "by": "signal", "reason": None, "timeout_ms": 1000, "connections": 3},
+            {"event": "drain_ended", "level": "info", "connections": 0},
+        ]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("options", "configured", "ends"),
+    [
+        ({"wait": False}, "until_stop", False),
+        ({"wait": False}, "refuse", True),
+        ({"wait": True}, "until_stop", True),
+        ({"wait": False, "timeout_ms": 0}, "until_stop", True),
+        ({"wait": False, "accept": "refuse"}, "until_stop", True),
+        ({"wait": False, "accept": "until_stop"}, "refuse", False),
+    ],
+)
+def test_who_speaks_of_an_end_or_of_refusal_gets_it(options: Any, configured: Any, ends: bool) -> None:
+    async def scenario(made: Fleet) -> None:
+        desired = made.supervisor.desired
+        desired.config = dataclasses.replace(desired.config, drain=DrainConfig(timeout_ms=1000, accept=configured))
+        await open_channels(made, 1)
+        await made.steering.drain(**options)
+        (listener,) = await made.steering.list_listeners()
+        assert listener.accepting is not ends
+        if ends:
+            await until(lambda: made.log.events("drain_ended") != [])
+        assert (made.steering._listeners.connections(), len(made.log.events("drain_ended"))) == ((0, 1) if ends else (1, 0))
+
+    run(scenario, 1)
+
+
+def test_an_end_that_nobody_waits_for_is_told_once() -> None:
+    async def scenario(made: Fleet) -> None:
+        await open_channels(made, 2)
+        await made.steering.drain(1000, wait=False)
+        await until(lambda: made.log.events("drain_ended") != [])
+        await made.steering.drain(1000, by="signal")
+        assert [row["event"] for row in made.log.rows if row["event"].startswith("drain")] == ["drain_began", "drain_ended", "drain_asked_again"]
+
+    run(scenario)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from control.configuration.document import read_document
+from control.configuration.reading import read_document
 from control.configuration.schema import build, convert
 from proxy.config.key import field_types, keys
 from proxy.config.model import (

@@ -40,7 +40,7 @@ class Proxy(_message.Message):
         STATE_SERVING: Proxy._State.ValueType  # 2
         """Takes connections."""
         STATE_DRAINING: Proxy._State.ValueType  # 3
-        """Takes no new connections."""
+        """Not ready any more, and ends, or takes no new connections already."""
         STATE_DRAINED: Proxy._State.ValueType  # 4
         """Drained: no connection is left."""
 
@@ -54,7 +54,7 @@ class Proxy(_message.Message):
     STATE_SERVING: Proxy.State.ValueType  # 2
     """Takes connections."""
     STATE_DRAINING: Proxy.State.ValueType  # 3
-    """Takes no new connections."""
+    """Not ready any more, and ends, or takes no new connections already."""
     STATE_DRAINED: Proxy.State.ValueType  # 4
     """Drained: no connection is left."""
 
@@ -274,13 +274,39 @@ class DrainProxyRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    class _Accept:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _AcceptEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[DrainProxyRequest._Accept.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        ACCEPT_UNSPECIFIED: DrainProxyRequest._Accept.ValueType  # 0
+        """As configured (`drain.accept`); with `wait` or a timeout, which speak of an end: as the next."""
+        ACCEPT_REFUSE: DrainProxyRequest._Accept.ValueType  # 1
+        """No new ones are taken, and open ones end."""
+        ACCEPT_UNTIL_STOP: DrainProxyRequest._Accept.ValueType  # 2
+        """They are taken and served until SIGTERM, for the application beside the proxy is not gone yet."""
+
+    class Accept(_Accept, metaclass=_AcceptEnumTypeWrapper):
+        """What becomes of connections."""
+
+    ACCEPT_UNSPECIFIED: DrainProxyRequest.Accept.ValueType  # 0
+    """As configured (`drain.accept`); with `wait` or a timeout, which speak of an end: as the next."""
+    ACCEPT_REFUSE: DrainProxyRequest.Accept.ValueType  # 1
+    """No new ones are taken, and open ones end."""
+    ACCEPT_UNTIL_STOP: DrainProxyRequest.Accept.ValueType  # 2
+    """They are taken and served until SIGTERM, for the application beside the proxy is not gone yet."""
+
     TIMEOUT_FIELD_NUMBER: _builtins.int
     WAIT_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    ACCEPT_FIELD_NUMBER: _builtins.int
     wait: _builtins.bool
     """Whether to return only when no connection is left."""
     reason: _builtins.str
     """Why, for the audit record; up to 256 characters. Optional."""
+    accept: Global___DrainProxyRequest.Accept.ValueType
+    """What becomes of connections."""
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
         """After this, connections still open are closed with the cause `drain_timeout`; 0 s to 1 h. Absent: as configured (`drain.timeout`)."""
@@ -291,10 +317,11 @@ class DrainProxyRequest(_message.Message):
         timeout: _duration_pb2.Duration | None = ...,
         wait: _builtins.bool = ...,
         reason: _builtins.str = ...,
+        accept: Global___DrainProxyRequest.Accept.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "timeout", b"timeout", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept", b"accept", "reason", b"reason", "timeout", b"timeout", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -59,11 +59,13 @@ class ProxyServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DrainProxy(self, request, context):
-        """Drains the proxy: no new connections, open ones end at a frame boundary, readiness turns NOT_SERVING. It cannot be taken back.
+        """Drains the proxy: readiness turns NOT_SERVING, and, as `accept` says, connections go on as ever until SIGTERM, or no new ones are taken and open
+        ones end at a frame boundary. It cannot be taken back.
 
         Returns when draining has begun everywhere; `wait` asks to return when no connection is left. The process goes on running, so that a
         native sidecar's preStop hook may call it; SIGTERM ends the process. Draining again may only shorten the time left.
-        Failures: INVALID_ARGUMENT for a time out of range, UNAVAILABLE when a processor does not answer; the proxy drains all the same.
+        Failures: INVALID_ARGUMENT for a time out of range, or an end that is waited for while connections are taken; UNAVAILABLE when a processor does not
+        answer; the proxy drains all the same.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -36,11 +36,13 @@ class ProxyServiceStub:
     GetProxy: _grpc.UnaryUnaryMultiCallable[_proxy_service_pb2.GetProxyRequest, _proxy_service_pb2.GetProxyResponse]
     """Gets what this proxy is and how it is."""
     DrainProxy: _grpc.UnaryUnaryMultiCallable[_proxy_service_pb2.DrainProxyRequest, _proxy_service_pb2.DrainProxyResponse]
-    """Drains the proxy: no new connections, open ones end at a frame boundary, readiness turns NOT_SERVING. It cannot be taken back.
+    """Drains the proxy: readiness turns NOT_SERVING, and, as `accept` says, connections go on as ever until SIGTERM, or no new ones are taken and open
+    ones end at a frame boundary. It cannot be taken back.
 
     Returns when draining has begun everywhere; `wait` asks to return when no connection is left. The process goes on running, so that a
     native sidecar's preStop hook may call it; SIGTERM ends the process. Draining again may only shorten the time left.
-    Failures: INVALID_ARGUMENT for a time out of range, UNAVAILABLE when a processor does not answer; the proxy drains all the same.
+    Failures: INVALID_ARGUMENT for a time out of range, or an end that is waited for while connections are taken; UNAVAILABLE when a processor does not
+    answer; the proxy drains all the same.
     """
 
 @_typing.type_check_only
@@ -51,11 +53,13 @@ class ProxyServiceAsyncStub(ProxyServiceStub):
     GetProxy: _aio.UnaryUnaryMultiCallable[_proxy_service_pb2.GetProxyRequest, _proxy_service_pb2.GetProxyResponse]  # type: ignore[assignment]
     """Gets what this proxy is and how it is."""
     DrainProxy: _aio.UnaryUnaryMultiCallable[_proxy_service_pb2.DrainProxyRequest, _proxy_service_pb2.DrainProxyResponse]  # type: ignore[assignment]
-    """Drains the proxy: no new connections, open ones end at a frame boundary, readiness turns NOT_SERVING. It cannot be taken back.
+    """Drains the proxy: readiness turns NOT_SERVING, and, as `accept` says, connections go on as ever until SIGTERM, or no new ones are taken and open
+    ones end at a frame boundary. It cannot be taken back.
 
     Returns when draining has begun everywhere; `wait` asks to return when no connection is left. The process goes on running, so that a
     native sidecar's preStop hook may call it; SIGTERM ends the process. Draining again may only shorten the time left.
-    Failures: INVALID_ARGUMENT for a time out of range, UNAVAILABLE when a processor does not answer; the proxy drains all the same.
+    Failures: INVALID_ARGUMENT for a time out of range, or an end that is waited for while connections are taken; UNAVAILABLE when a processor does not
+    answer; the proxy drains all the same.
     """
 
 class ProxyServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -75,11 +79,13 @@ class ProxyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _proxy_service_pb2.DrainProxyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_proxy_service_pb2.DrainProxyResponse, _abc.Awaitable[_proxy_service_pb2.DrainProxyResponse]]:
-        """Drains the proxy: no new connections, open ones end at a frame boundary, readiness turns NOT_SERVING. It cannot be taken back.
+        """Drains the proxy: readiness turns NOT_SERVING, and, as `accept` says, connections go on as ever until SIGTERM, or no new ones are taken and open
+        ones end at a frame boundary. It cannot be taken back.
 
         Returns when draining has begun everywhere; `wait` asks to return when no connection is left. The process goes on running, so that a
         native sidecar's preStop hook may call it; SIGTERM ends the process. Draining again may only shorten the time left.
-        Failures: INVALID_ARGUMENT for a time out of range, UNAVAILABLE when a processor does not answer; the proxy drains all the same.
+        Failures: INVALID_ARGUMENT for a time out of range, or an end that is waited for while connections are taken; UNAVAILABLE when a processor does not
+        answer; the proxy drains all the same.
         """
 
 def add_ProxyServiceServicer_to_server(servicer: ProxyServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

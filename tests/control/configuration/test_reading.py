@@ -1,0 +1,143 @@
+import pathlib
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from control.configuration.document import Document
+from control.configuration.fault import ConfigurationError
+from control.configuration.reading import MAX_BYTES, MAX_DEPTH, MAX_VALUES, parse_document, read_document
+
+
+def parse(text: str) -> Document:
+    return parse_document(text, pathlib.Path("/x"))
+
+
+def test_every_value_knows_its_line_and_its_text() -> None:
+    document = parse("a: 1\nb:\n  - c: 1.3\n    d: [x,\n        y]\n")
+    assert document.data == {"a": 1, "b": [{"c": 1.3, "d": ["x", "y"]}]}
+    assert document.line(("b",)) == 2
+    assert document.line(("b", 0, "d", 1)) == 5
+    assert document.line(("b", 0, "nothing", "below")) == 3
+    assert document.texts["b", 0, "c"] == "1.3"
+
+
+def test_a_key_that_stands_twice_is_a_fault_with_both_lines() -> None:
+    document = parse("a: 1\nb: 2\na: 3\n")
+    assert document.data == {"a": 1, "b": 2}
+    assert [(fault.line, fault.key, fault.reason) for fault in document.faults] == [(3, "a", "stands here a second time; first on line 1")]
+
+
+def test_anchors_and_aliases_work() -> None:
+    assert parse("a: &x {k: 1}\nb: *x\n").data == {"a": {"k": 1}, "b": {"k": 1}}
+
+
+def test_a_node_inside_itself_is_a_fault() -> None:
+    assert [fault.reason for fault in parse("a: &x [*x]\n").faults] == ["contains itself"]
+
+
+def laughs(levels: int) -> str:
+    """Ten to the power of ``levels`` words, in one line for each level."""
+    return "a0: &a0 [ha]\n" + "".join(f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]\n" for level in range(1, levels + 1))
+
+
+def test_aliases_that_stand_for_a_billion_values_are_one_fault_in_little_time_and_memory(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "framegate.yaml"
+    path.write_text(laughs(9))
+    memory = 256 * 1024 * 1024
+    code = "import sys; from control.configuration.load import examine; print(*examine(sys.argv[1]).faults, sep='\\n')"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (memory, memory)),
+        check=False,
+    )
+    assert done.stdout == f"line 6: a5: with what aliases repeat, the document has more than {MAX_VALUES:,} values\n", done.stderr
+
+
+def test_a_chain_of_aliases_is_bounded_in_depth() -> None:
+    text = "a0: &a0 [x]\n" + "".join(f"a{level}: &a{level} [*a{level - 1}]\n" for level in range(1, 2000))
+    with pytest.raises(ConfigurationError, match=rf"line {MAX_DEPTH}: a{MAX_DEPTH - 1}: .*nested more than {MAX_DEPTH} deep"):
+        parse(text)
+    assert parse("".join(text.splitlines(keepends=True)[: MAX_DEPTH - 1])).faults == []
+
+
+@pytest.mark.parametrize("text", ["a: " + "[" * 5000, "".join(" " * level + "a:\n" for level in range(200)), "? " * 5000, "- " * 5000])
+def test_what_is_nested_too_deep_is_one_fault(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"line \d+: the document: .*more than {MAX_DEPTH} deep"):
+        parse(text)
+
+
+def test_what_is_as_deep_as_allowed_is_read() -> None:
+    depth = MAX_DEPTH - 1
+    assert parse("a: " + "[" * depth + "]" * depth + "\n").faults == []
+
+
+def test_a_document_of_too_many_values_is_one_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("control.configuration.reading.MAX_VALUES", 6)
+    assert parse("a: [1, 2, 3]\n").data == {"a": [1, 2, 3]}  # the document, the key, the list, three in it
+    with pytest.raises(ConfigurationError, match="line 2: the document: has more than 6 keys and values"):
+        parse("a: [1, 2,\n 3, 4]\n")
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "framegate.yaml"
+    path.write_bytes(b"#" * (MAX_BYTES + 1))
+    with pytest.raises(ConfigurationError, match="is larger than 1024 KiB"):
+        read_document(path)
+    with pytest.raises(ConfigurationError, match="is larger than 1024 KiB"):
+        read_document(pathlib.Path("/dev/zero"))
+    path.write_bytes(b"#" * MAX_BYTES)
+    assert [fault.reason for fault in read_document(path).faults] == ["is empty"]
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ("!!int abc", "a whole number"),
+        ("!!float x", "a number"),
+        ("!!bool x", "true or false"),
+        ("0b_", "a whole number"),
+        ("9" * 5000, "a whole number"),
+    ],
+)
+def test_a_number_that_is_none_is_a_fault(value: str, kind: str) -> None:
+    assert [(fault.line, fault.key, fault.reason) for fault in parse(f"a: {value}\n").faults] == [(1, "a", f"cannot be read as {kind}")]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "part"),
+    [("a: [1\nb: 2\n", 2, "is not YAML"), ("- 1\n", 1, "must be a mapping"), ("a: 1\n---\nb: 1\n", 2, "YAML")],
+)
+def test_what_is_no_mapping_in_yaml_is_one_fault(text: str, line: int, part: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        parse(text)
+    (fault,) = caught.value.faults
+    assert part in fault.reason
+    assert fault.line == line
+
+
+def test_an_empty_document_is_a_fault() -> None:
+    assert [fault.reason for fault in parse("# nothing\n").faults] == ["is empty"]
+
+
+def test_tags_and_odd_keys_are_faults() -> None:
+    assert ["has the tag" in fault.reason for fault in parse("a: !!binary aGk=\n").faults] == [True]
+    assert ["must be a word" in fault.reason for fault in parse("[1, 2]: x\n").faults] == [True]
+
+
+def test_a_file_that_cannot_be_read_is_one_fault(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ConfigurationError, match="No such file"):
+        read_document(tmp_path / "none.yaml")
+    (tmp_path / "latin.yaml").write_bytes(b"a: 1\nb: \xe9\n")
+    with pytest.raises(ConfigurationError, match=r"line 2.*not UTF-8"):
+        read_document(tmp_path / "latin.yaml")
+
+
+def test_a_long_value_is_shortened_in_a_fault() -> None:
+    document = parse(f"a: {'x' * 100}\n")
+    document.add(("a",), "is long")
+    assert document.faults[0].value == "x" * 59 + "…"
