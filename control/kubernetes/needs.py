@@ -8,10 +8,10 @@ import typing
 from collections.abc import Iterator
 from typing import Any, Final
 
-from control.configuration.document import read_document
 from control.configuration.fault import ConfigurationError
 from control.configuration.files import UNREADABLE
 from control.configuration.load import judge
+from control.configuration.reading import read_document
 from proxy.config.address import Address, parse_address
 from proxy.config.key import field_types, keys
 from proxy.config.model import MIB, DrainConfig, ProxyConfig, TapConfig
