@@ -4,6 +4,7 @@ import dataclasses
 import os
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from tests.cluster import processes
 from tests.cluster.node import wait_until
 from tests.cluster.room import Room
 from tests.cluster.sidecars import certificates, injected
-from tests.cluster.workloads import CONFIGURATION, broker, client_job, last_line, service
+from tests.cluster.workloads import CONFIGURATION, OUTBOUND, broker, client_job, last_line, service
 
 __all__ = ["Load", "Scene"]
 
@@ -25,7 +26,8 @@ class Scene:
         room: where.
         configuration: of framegate.
         options: of ``framegate inject``.
-        more: of the broker's pod.
+        disk_mib: how large the tap's disk is; 0: as this machine's.
+        change: of the manifest, before it is applied.
 
     Attributes:
         authority: of framegate's certificate.
@@ -34,15 +36,23 @@ class Scene:
         tap: the folder of the tap, likewise.
     """
 
-    def __init__(self, room: Room, configuration: str = CONFIGURATION, *, options: tuple[str, ...] = (), disk_mib: int = 0, **more: Any) -> None:
+    def __init__(
+        self,
+        room: Room,
+        configuration: str = CONFIGURATION,
+        *,
+        options: tuple[str, ...] = (),
+        disk_mib: int = 0,
+        change: Callable[[str], str] = str,
+    ) -> None:
         self.room = room
         self.authority = certificates(room)
         self.data = room.claim("data")
         self.tap = room.claim("framegate-tap")
         if disk_mib:
             _mount(self.tap, disk_mib)
-        documents = (broker("kafka:9093", claim="data", **more), service())
-        room.apply_text(injected(room, configuration, *documents, options=("--tap-claim", "framegate-tap", *options)))
+        documents = (broker("kafka:9093", claim="data"), service())
+        room.apply_text(change(injected(room, configuration, *documents, options=("--tap-claim", "framegate-tap", *options))))
         self.pod = room.wait_ready("app=kafka")
 
     def application(self) -> processes.Life:
@@ -62,14 +72,14 @@ class Scene:
         before = self.stored()
         wait_until(lambda: self.stored() > before, "records that arrive at the broker", timeout_s, 0.02)
 
-    def row(self, event: str, timeout_s: float = 30.0, **fields: Any) -> dict[str, Any]:
-        """Wait for a row of the sidecar's present life."""
+    def row(self, event: str, timeout_s: float = 30.0, pod: str = "", **fields: Any) -> dict[str, Any]:
+        """Wait for a row of the sidecar's present life; of another ``pod`` than the broker's."""
 
         def found() -> dict[str, Any] | None:
-            wanted = {"event": event, **fields}.items()
-            return next((row for row in self.room.rows(self.pod) if wanted <= {key: row.get(key) for key in row if key in dict(wanted)}.items()), None)
+            rows = (row for row in self.room.rows(pod or self.pod) if row["event"] == event)
+            return next((row for row in rows if all(row.get(name) == value for name, value in fields.items())), None)
 
-        row: dict[str, Any] = wait_until(found, f"a row {event} {fields or ''}", timeout_s, 0.2)
+        row: dict[str, Any] = wait_until(found, f"a row {event} {fields or ''}", timeout_s, 0.3)
         return row
 
 
@@ -88,14 +98,28 @@ class Outcome:
 
 
 class Load:
-    """An idempotent producer in a Job of its own, over TLS through the broker's sidecar, from now until ``end``."""
+    """An idempotent producer in a Job of its own, over TLS through the broker's sidecar, from now until ``end``.
 
-    def __init__(self, scene: Scene, rate: int = RATE, size: int = 100) -> None:
+    Args:
+        scene: with the broker.
+        outbound: whether it has a framegate of its own beside it, which speaks TLS for it and finds the broker's by name.
+
+    Attributes:
+        pod: the producer's.
+    """
+
+    def __init__(self, scene: Scene, *, outbound: bool = False) -> None:
         self._scene = scene
         self._room = scene.room
-        words = ("--servers", "kafka:9093", "--ca", "/tls/ca.crt", "--rate", str(rate), "--size", str(size))
-        self._room.apply(client_job("load", "produce", *words))
+        words = ("--servers", "kafka:9093", "--rate", str(RATE))
+        if outbound:
+            alias = {"hostAliases": [{"ip": "127.0.0.1", "hostnames": ["kafka"]}]}
+            job = client_job("load", "produce", *words, secret=None, **alias)
+            self._room.apply_text(injected(self._room, OUTBOUND.replace("NAMESPACE", self._room.name), job))
+        else:
+            self._room.apply(client_job("load", "produce", *words, "--ca", "/tls/ca.crt"))
         self._room.wait_ready("app=load")
+        self.pod = self._room.pod("app=load")
         scene.wait_traffic(60.0)
 
     def end(self) -> Outcome:
@@ -103,8 +127,7 @@ class Load:
 
         Every record must have been acknowledged, and be there once and in order.
         """
-        pod = self._room.pod("app=load")
-        os.kill(processes.life(self._room, pod).pid, signal.SIGTERM)
+        os.kill(processes.life(self._room, self.pod).pid, signal.SIGTERM)
         said = last_line(self._room.wait_job("load"))
         assert (said["failed"], said["left"]) == ({}, 0), said
         assert said["sent"] == said["acknowledged"] > 0, said
