@@ -37,7 +37,8 @@ def node() -> Iterator[Node]:
 @pytest.fixture
 def room(node: Node, request: pytest.FixtureRequest) -> Iterator[Room]:
     """A namespace whose pods must be ``restricted``; it and all that is in it goes at the end. Of a failed test it says what happened there."""
-    room = Room(node, f"t{next(_numbers)}", node.folder / f"room-{request.node.name[:40]}")
+    name = f"t{next(_numbers)}"
+    room = Room(node, name, node.folder / f"room-{name}")
     room.create()
     before = request.session.testsfailed
     try:

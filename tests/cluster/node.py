@@ -220,7 +220,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
 """
         )
         self.server("containerd", "containerd", "--config", str(path / "containerd.toml"))
-        wait_until(lambda: "Server:" in self.ctr("version", check=False), "containerd", why=lambda: self.log("containerd"))
+        wait_until(lambda: self.ctr("namespaces", "list", check=False), "containerd", why=lambda: self.log("containerd"))
 
     def ctr(self, *words: str, check: bool = True) -> str:
         """containerd's own command, in the kubelet's room."""
@@ -278,8 +278,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
             "serializeImagePulls": False,
         }
         (path / "kubelet.yaml").write_text(json.dumps(settings))
-        self.server("kubelet", "kubelet", "--config", str(path / "kubelet.yaml"), "--kubeconfig", str(self.config), "--root-dir",
-                    str(path / "kubelet"), "--hostname-override", NODE, "--node-ip", NODE_ADDRESS)  # fmt: skip
+        self.start_kubelet()
         proxy = {
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
             "kind": "KubeProxyConfiguration",
@@ -291,6 +290,12 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
         }
         (path / "proxy.yaml").write_text(json.dumps(proxy))
         self.server("kube-proxy", "kube-proxy", "--config", str(path / "proxy.yaml"))
+
+    def start_kubelet(self) -> None:
+        """Start the kubelet alone, which finds the containers that there are."""
+        path = self.folder
+        self.server("kubelet", "kubelet", "--config", str(path / "kubelet.yaml"), "--kubeconfig", str(self.config), "--root-dir",
+                    str(path / "kubelet"), "--hostname-override", NODE, "--node-ip", NODE_ADDRESS)  # fmt: skip
 
     def _is_ready(self) -> bool:
         said = self.kubectl("get", "node", NODE, "-o", "jsonpath={.status.conditions[?(@.type=='Ready')].status}", check=False)

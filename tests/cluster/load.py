@@ -1,0 +1,138 @@
+"""A broker behind framegate, and a producer that keeps it busy while something happens to them; afterwards every record is there, once, in order."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.cluster import processes
+from tests.cluster.node import wait_until
+from tests.cluster.room import Room
+from tests.cluster.sidecars import certificates, injected
+from tests.cluster.workloads import CONFIGURATION, OUTBOUND, broker, client_job, last_line, service
+
+__all__ = ["Load", "Scene"]
+
+RATE = 300
+
+
+class Scene:
+    """A broker whose data and whose tap are on claims, with framegate in front of it.
+
+    Args:
+        room: where.
+        configuration: of framegate.
+        options: of ``framegate inject``.
+        disk_mib: how large the tap's disk is; 0: as this machine's.
+        change: of the manifest, before it is applied.
+
+    Attributes:
+        authority: of framegate's certificate.
+        pod: the broker's.
+        data: the folder of the broker's data, in this machine's view.
+        tap: the folder of the tap, likewise.
+    """
+
+    def __init__(
+        self,
+        room: Room,
+        configuration: str = CONFIGURATION,
+        *,
+        options: tuple[str, ...] = (),
+        disk_mib: int = 0,
+        change: Callable[[str], str] = str,
+    ) -> None:
+        self.room = room
+        self.authority = certificates(room)
+        self.data = room.claim("data")
+        self.tap = room.claim("framegate-tap")
+        if disk_mib:
+            _mount(self.tap, disk_mib)
+        documents = (broker("kafka:9093", claim="data"), service())
+        room.apply_text(change(injected(room, configuration, *documents, options=("--tap-claim", "framegate-tap", *options))))
+        self.pod = room.wait_ready("app=kafka")
+
+    def application(self) -> processes.Life:
+        """The life that the broker's container is in."""
+        return processes.life(self.room, self.pod)
+
+    def sidecar(self) -> processes.Life:
+        """The life that framegate's container is in."""
+        return processes.life(self.room, self.pod, "framegate")
+
+    def stored(self) -> int:
+        """Bytes that the broker has of the records."""
+        return sum(path.stat().st_size for path in self.data.glob("log/records-*/*.log"))
+
+    def wait_traffic(self, timeout_s: float = 30.0) -> None:
+        """Wait until the broker has got records from now on."""
+        before = self.stored()
+        wait_until(lambda: self.stored() > before, "records that arrive at the broker", timeout_s, 0.02)
+
+    def row(self, event: str, timeout_s: float = 30.0, pod: str = "", **fields: Any) -> dict[str, Any]:
+        """Wait for a row of the sidecar's present life; of another ``pod`` than the broker's."""
+
+        def found() -> dict[str, Any] | None:
+            rows = (row for row in self.room.rows(pod or self.pod) if row["event"] == event)
+            return next((row for row in rows if all(row.get(name) == value for name, value in fields.items())), None)
+
+        row: dict[str, Any] = wait_until(found, f"a row {event} {fields or ''}", timeout_s, 0.3)
+        return row
+
+
+def _mount(folder: Path, mebibytes: int) -> None:
+    """A small disk on a folder, in this node's view; it ends with the node."""
+    options = f"size={mebibytes}m,uid=10001,gid=10001,mode=750"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What became of the records. Attributes: ``sent`` of them; ``noted``, errors that the client's library hid by trying again."""
+
+    sent: int
+    noted: dict[str, int]
+
+
+class Load:
+    """An idempotent producer in a Job of its own, over TLS through the broker's sidecar, from now until ``end``.
+
+    Args:
+        scene: with the broker.
+        outbound: whether it has a framegate of its own beside it, which speaks TLS for it and finds the broker's by name.
+
+    Attributes:
+        pod: the producer's.
+    """
+
+    def __init__(self, scene: Scene, *, outbound: bool = False) -> None:
+        self._scene = scene
+        self._room = scene.room
+        words = ("--servers", "kafka:9093", "--rate", str(RATE))
+        if outbound:
+            alias = {"hostAliases": [{"ip": "127.0.0.1", "hostnames": ["kafka"]}]}
+            job = client_job("load", "produce", *words, secret=None, **alias)
+            self._room.apply_text(injected(self._room, OUTBOUND.replace("NAMESPACE", self._room.name), job))
+        else:
+            self._room.apply(client_job("load", "produce", *words, "--ca", "/tls/ca.crt"))
+        self._room.wait_ready("app=load")
+        self.pod = self._room.pod("app=load")
+        scene.wait_traffic(60.0)
+
+    def end(self) -> Outcome:
+        """End the producer as Kubernetes does, and read everything back.
+
+        Every record must have been acknowledged, and be there once and in order.
+        """
+        os.kill(processes.life(self._room, self.pod).pid, signal.SIGTERM)
+        said = last_line(self._room.wait_job("load"))
+        assert (said["failed"], said["left"]) == ({}, 0), said
+        assert said["sent"] == said["acknowledged"] > 0, said
+        self._room.apply(client_job("reader", "consume", "--servers", "kafka:9093", "--ca", "/tls/ca.crt"))
+        read = last_line(self._room.wait_job("reader"))
+        assert (read["doubled"], read["disordered"], read["holes"]) == (0, 0, 0), read
+        assert read["runs"] == {said["run"]: said["sent"]}
+        return Outcome(said["sent"], said["noted"])

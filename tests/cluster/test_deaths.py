@@ -1,0 +1,208 @@
+"""framegate dies beside a broker under load, in every way in which a pod's container can: the broker lives on, and the record says what it lacks.
+
+Each test takes about half a minute: a broker and two clients start in pods, and of the sidecar that no longer answers the kubelet's patience is long.
+"""
+
+import dataclasses
+import datetime
+import json
+import os
+import signal
+import socket
+import ssl
+import struct
+import time
+from pathlib import Path
+
+import pytest
+
+from proxy.tap.completeness import Verdict, verify
+from tests.cluster import processes
+from tests.cluster.load import Load, Scene
+from tests.cluster.node import ClusterError, wait_until
+from tests.cluster.room import Room
+from tests.cluster.workloads import CONFIGURATION
+
+BACK_S = 2.0
+"""From the end of framegate's first process to the row ``serving`` of its next life, where the kubelet does not wait before it restarts."""
+GROUPS_V2 = Path("/sys/fs/cgroup/cgroup.controllers").exists()
+HOSTAGES, HELD = 60, 12 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Return:
+    """How long framegate was away, in seconds. Attributes: ``kubelet``, until its next first process; ``serving``, until its row; ``records``,
+    until the broker got records again."""
+
+    kubelet: float
+    serving: float
+    records: float
+
+
+def moment(row: dict[str, str]) -> float:
+    """A row's time, in seconds since 1970."""
+    return datetime.datetime.fromisoformat(row["time"]).timestamp()
+
+
+def since_start(life: processes.Life) -> float:
+    """For how many seconds a life has lasted."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - life.clock / os.sysconf("SC_CLK_TCK")
+
+
+def wait_gone(pid: int, timeout_s: float = 30.0) -> float:
+    """Wait for the end of a process; when it was, in seconds since 1970."""
+    wait_until(lambda: processes.status(pid).get("State", "Z").startswith(("Z", "X")), f"the end of process {pid}", timeout_s, 0.005)
+    return time.time()
+
+
+def returned(scene: Scene, died: float, restarts: int = 1) -> Return:
+    """Wait until framegate is back, and serves."""
+    time.sleep(0.2)  # what the broker has in its sockets is no sign of life of framegate
+    scene.wait_traffic()
+    records = time.time() - died
+    wait_until(lambda: "running" in (now := scene.room.sidecar(scene.pod))["state"] and now["restartCount"] == restarts, "the kubelet's word", 20.0)
+    serving = moment(scene.row("serving")) - died
+    life = scene.sidecar()
+    return Return(time.time() - since_start(life) - died, serving, records)
+
+
+def lacking(tap: Path) -> Verdict:
+    """The verdict on a record that must lack an end: no fault of its own, what was before and after is complete, and it says that it is not."""
+    verdict = verify(str(tap))
+    assert (verdict.faults, verdict.complete) == ([], False)
+    incomplete = [row for row in verdict.rows if row.state in ("at_most", "unknown", "lost")]
+    assert {row.listener for row in incomplete} == {"kafka"}
+    assert {row.state for row in verdict.rows} <= {"complete", "open", "at_most", "unknown", "lost"}
+    assert sum(row.missing for row in verdict.rows) == 0
+    return verdict
+
+
+def test_a_sidecar_that_is_killed_is_back_within_two_seconds_and_its_record_says_so(room: Room) -> None:
+    scene = Scene(room)
+    load = Load(scene)
+    broker, before = scene.application(), scene.sidecar()
+    os.kill(before.pid, signal.SIGKILL)
+    back = returned(scene, wait_gone(before.pid))
+    assert scene.row("tap_gap")["certainty"] == "unknown"  # control died, too: nobody is left who knew
+    outcome = load.end()
+    assert scene.application() == broker
+    room.wait_ready("app=kafka", 10.0)
+    lacking(scene.tap)
+    print(f"\ncluster: SIGKILL of framegate: {back}; {outcome}")
+    assert back.serving <= BACK_S
+
+
+class Hostages:
+    """Clients that begin large requests and never end them."""
+
+    def __init__(self, scene: Scene) -> None:
+        context = ssl.create_default_context(cadata=scene.authority.path.read_text())
+        address = scene.room.address(scene.pod)
+        self._clients = []
+        header = struct.pack(">ihhih", 16 << 20, 0, 9, 1, -1)  # a Produce request of 16 MiB
+        for _ in range(HOSTAGES):
+            plain = socket.create_connection((address, 9093), 5.0)
+            self._clients.append(context.wrap_socket(plain, server_hostname="kafka"))
+        for client in self._clients:
+            try:
+                client.sendall(header + bytes(HELD))
+            except OSError:  # the other side has been killed, which is what this is for
+                break
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+
+
+@pytest.mark.parametrize("group", [False, True] if not GROUPS_V2 else [True], ids=lambda group: "all processes" if group else "one process")
+def test_a_sidecar_over_its_memory_limit_costs_its_own_connections_only(room: Room, group: bool) -> None:
+    """The pool is larger than the container on purpose. Of groups of version 1 the kernel kills the largest process, a processor; of version 2 the
+    kubelet has it kill all of them. Where there is version 1 only, the kernel is made to choose framegate's first process, which is all of them."""
+    scene = Scene(room, CONFIGURATION.replace("{size: 0}", "{size: 2GiB}"), options=("--memory", "256Mi"))
+    load = Load(scene)
+    broker, before = scene.application(), scene.sidecar()
+    if group and not GROUPS_V2:
+        for pid in processes.of_container(before.container):
+            Path(f"/proc/{pid}/oom_score_adj").write_text("1000" if pid == before.pid else "0")
+    hostages = Hostages(scene)
+    if group:
+        back = returned(scene, wait_gone(before.pid))
+        ended = room.sidecar(scene.pod)["lastState"]["terminated"]
+        assert (ended["reason"], ended["exitCode"]) == ("OOMKilled", 137)
+        assert scene.row("tap_gap")["certainty"] == "unknown"
+        print(f"\ncluster: framegate over its memory limit, all processes killed: {back}")
+        assert back.serving <= BACK_S
+    else:
+        died = moment(scene.row("processor_died"))
+        scene.wait_traffic()
+        ready = [moment(row) for row in room.rows(scene.pod) if row["event"] == "processor_ready"][-1]
+        assert scene.sidecar() == before
+        assert scene.row("tap_gap")["certainty"] == "at_most"
+        print(f"\ncluster: framegate over its memory limit, a processor killed: the next one was ready after {ready - died:.2f} s")
+        assert ready - died <= BACK_S
+    hostages.close()
+    outcome = load.end()
+    assert scene.application() == broker
+    lacking(scene.tap)
+    print(f"cluster: {outcome}")
+
+
+def test_a_sidecar_that_stands_still_lets_traffic_pass_and_is_restarted_by_its_liveness(room: Room) -> None:
+    """About a minute: the kubelet's six probes, five seconds apart, and then the grace period of liveness, 15 s, which who stands still uses up."""
+    scene = Scene(room)
+    load = Load(scene)
+    broker, before = scene.application(), scene.sidecar()
+    stopped = time.time()
+    os.kill(before.pid, signal.SIGSTOP)
+    for _ in range(5):
+        scene.wait_traffic()  # the processors go on without control, and so do their connections
+        time.sleep(1.0)  # beyond the seconds in which they would end if control were dead
+    died = wait_gone(before.pid, 120.0)
+    back = returned(scene, died)
+    said = {event["reason"] for event in room.get("events", "--field-selector", f"involvedObject.name={scene.pod}")["items"]}
+    assert {"Unhealthy", "Killing"} <= said
+    outcome = load.end()
+    assert scene.application() == broker
+    lacking(scene.tap)
+    print(f"\ncluster: framegate that stands still: killed after {died - stopped:.1f} s; {back}; {outcome}")
+    assert back.serving <= BACK_S
+
+
+def evict(room: Room, pod: str) -> str:
+    """Ask for a pod's eviction as ``kubectl drain`` does; what was answered."""
+    path = f"/api/v1/namespaces/{room.name}/pods/{pod}/eviction"
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": room.name}}
+    try:
+        return room.kubectl("create", "--raw", path, "-f", "-", given=json.dumps(body))
+    except ClusterError as error:
+        return str(error)
+
+
+def test_an_evicted_pod_drains_and_a_budget_that_it_is_needed_for_keeps_it(room: Room) -> None:
+    scene = Scene(room, options=("--disruption-budget",))
+    load = Load(scene)
+    (budget,) = [item["metadata"]["name"] for item in room.get("poddisruptionbudgets")["items"]]
+    broker, before = scene.application(), scene.sidecar()
+
+    def allow(pods: int) -> None:
+        room.kubectl("patch", "poddisruptionbudget", budget, "--patch", json.dumps({"spec": {"maxUnavailable": pods}}))
+        counted = {"disruptionsAllowed": pods, "expectedPods": 1, "currentHealthy": 1}.items()
+        wait_until(lambda: counted <= room.get("poddisruptionbudget", budget)["status"].items(), f"a budget of {pods}", 20.0)
+
+    allow(0)
+    refused = evict(room, scene.pod)
+    assert "disruption budget" in refused, refused
+    assert (scene.application(), scene.sidecar()) == (broker, before)
+    allow(1)
+    evicted = time.time()
+    said = evict(room, scene.pod)
+    assert "Success" in said, said
+    died = wait_gone(before.pid, 60.0)
+    wait_until(lambda: room.pod("app=kafka"), "the next pod", 30.0)
+    room.wait_ready("app=kafka")
+    scene.wait_traffic()
+    print(f"\ncluster: eviction: framegate ended {died - evicted:.1f} s after it was asked for")
+    outcome = load.end()
+    verdict = verify(str(scene.tap))
+    assert (verdict.faults, verdict.complete) == ([], True)  # a drain loses nothing
+    print(f"cluster: {outcome}")
