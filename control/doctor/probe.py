@@ -15,6 +15,8 @@ __all__ = ["MARGIN_S", "Deadline", "Probe", "look_at_all"]
 
 MARGIN_S: Final = 0.5
 """A probe bounds itself, and says where it stood; so much later it is left behind."""
+_SLICE_S: Final = 0.2
+"""Of waiting: a signal that comes just before a wait does not interrupt it, and Ctrl-C is heard between two."""
 
 
 class Deadline:
@@ -54,8 +56,10 @@ def look_at_all(probes: Sequence[Probe], timeout_s: float) -> list[Finding]:
     deadline = Deadline(timeout_s + MARGIN_S)
     while open_:
         try:
-            number, finding = told.get(timeout=deadline.left())
-        except (queue.Empty, TimeoutError):
+            number, finding = told.get(timeout=min(deadline.left(), _SLICE_S))
+        except queue.Empty:
+            continue
+        except TimeoutError:
             break
         if finding is None:
             open_.discard(number)
