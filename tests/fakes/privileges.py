@@ -2,9 +2,11 @@
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
-__all__ = ["unprivileged"]
+__all__ = ["everybodys_folder", "unprivileged"]
 
 _NOBODY = 65534
 
@@ -20,3 +22,11 @@ def unprivileged() -> Iterator[None]:
         yield
     finally:
         os.seteuid(0)
+
+
+@contextlib.contextmanager
+def everybodys_folder() -> Iterator[Path]:
+    """A new folder into which every user may look, as into none of pytest's."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        yield Path(name)

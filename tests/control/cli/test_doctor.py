@@ -18,6 +18,7 @@ from control.doctor.finding import AREAS, LEVELS
 from tests.fakes.certificates import Authority
 from tests.fakes.cli import start_cli
 from tests.fakes.framegate import Framegate
+from tests.fakes.privileges import everybodys_folder
 from tests.fakes.upstream import ScriptedUpstream, echo, refusing_port
 
 
@@ -163,14 +164,13 @@ main(sys.argv[1:])
 """
 
 
-def test_as_a_user_without_rights_each_look_says_so_in_words(tmp_path: Path) -> None:
+def test_as_a_user_without_rights_each_look_says_so_in_words() -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can be somebody else")
-    path = write(tmp_path, "127.0.0.1:1")
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(0o755)
-    words = ["doctor", "--config", path, "--output", "json"]
-    done = subprocess.run([sys.executable, "-c", SCRIPT, *words], capture_output=True, text=True, timeout=30, check=False)
+    with everybodys_folder() as folder:
+        words = ["doctor", "--config", write(folder, "127.0.0.1:1"), "--output", "json"]
+        done = subprocess.run([sys.executable, "-c", SCRIPT, *words], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout, done.stderr
     found = rows(done.stdout)
     user = next(row for row in found if row["subject"] == "user")
     assert (user["level"], user["figures"]) == ("ok", {"uid": 65534})

@@ -6,7 +6,7 @@ import pytest
 from control.doctor.disk import PROBE_BYTES, look
 from control.doctor.surroundings import Surroundings
 from proxy.config.model import MIB, TapConfig
-from tests.fakes.privileges import unprivileged
+from tests.fakes.privileges import everybodys_folder, unprivileged
 from tests.fakes.small_disk import fill, tiny_disk
 from tests.fakes.surroundings import around, config_of, levels, one
 
@@ -58,15 +58,11 @@ def test_no_more_is_written_than_an_eighth_of_what_is_free_and_it_is_given_back(
         assert status.f_bavail == status.f_blocks
 
 
-def test_a_directory_of_others_is_a_fault(tmp_path: Path) -> None:
-    (tmp_path / "others").mkdir(mode=0o755)
-    os.chmod(tmp_path, 0o755)
-    for folder in (tmp_path.parent, tmp_path.parent.parent):
-        os.chmod(folder, 0o755)
+def test_a_directory_of_others_is_a_fault() -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can be somebody else")
-    with unprivileged():
-        found = one(look(tapping(tmp_path / "others")), "writing")
+    with everybodys_folder() as folder, unprivileged():
+        found = one(look(tapping(folder)), "writing")
     assert (found.level, "Permission denied" in found.found, "fsGroup" in found.advice) == ("fault", True, True)
 
 
