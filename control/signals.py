@@ -4,19 +4,25 @@ import asyncio
 import signal
 from collections.abc import Callable
 from types import FrameType
+from typing import Final
 
 __all__ = ["Signals"]
 
+_NUMBERS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
 
 class Signals:
-    """SIGTERM and SIGINT, which end, and SIGHUP, which does not, from the first moment on: what comes before the loop runs is kept for it."""
+    """SIGTERM and SIGINT, which end, and SIGHUP, which does not, from the first moment on: what comes before the loop runs is kept for it. What was
+    blocked until now (``control.cli``) comes now.
+    """
 
     def __init__(self) -> None:
         self.count = 0
         self._hung_up = False
         self._listener: Callable[[], None] | None = None
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in _NUMBERS:
             signal.signal(number, self._early)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _NUMBERS)
 
     def _early(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
@@ -37,7 +43,7 @@ class Signals:
 
     def ignore(self) -> None:
         """What comes after the end changes nothing, above all not the exit code."""
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in _NUMBERS:
             signal.signal(number, signal.SIG_IGN)
 
     def _on_signal(self) -> None:

@@ -23,8 +23,9 @@ import signal
 import sys
 
 if sys.argv[1:2] == ["serve"]:
-    # Nothing has been read that could be read again; by default it would end the process. `control.signals` keeps what comes later.
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    # As process 1, which the kernel spares signals without a handler, it would miss those that come before ``control.signals`` has set some.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
+
 _before = signal.getsignal(signal.SIGINT)
 if _before is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while modules are loaded ends without a traceback

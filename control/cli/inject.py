@@ -21,6 +21,8 @@ _STANDARD: Final = pathlib.Path("-")
 _MANIFESTS: Final = (".yaml", ".yml", ".json")
 _CPU: Final = re.compile(r"(\d+)m|(\d+(?:\.\d{1,3})?)")
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_NAMED: Final = 10
+"""So many workloads are named; of more, how many."""
 _EXIT_FAILED: Final = 1
 _EXIT_FAULTY: Final = 2
 
@@ -185,7 +187,8 @@ def _changed(texts: dict[pathlib.Path, str], injector: "Injector | None") -> dic
         if not touched:
             kinds = "no Deployment, StatefulSet, DaemonSet, ReplicaSet, Job, CronJob or Pod"
             _fail([f"{', '.join(map(_shown, texts))}: has nothing with a pod template: {kinds} that is not switched off by framegate.io/inject"])
-    print_note(f"{'added to' if injector is not None else 'removed from'} {', '.join(touched) or 'nothing: nothing has it'}")
+    named = ", ".join(touched[:_NAMED]) + (f" and {len(touched) - _NAMED} more" if len(touched) > _NAMED else "")
+    print_note(f"{'added to' if injector is not None else 'removed from'} {named or 'nothing: nothing has it'}")
     return changed
 
 

@@ -35,9 +35,24 @@ def folder_fault(folder: str) -> str | None:
     try:
         with tempfile.TemporaryFile(dir=nearest):
             pass
+    except PermissionError as error:
+        return f"{nearest} is not writable: {error.strerror}; {_whose(nearest)}"
     except OSError as error:
         return f"{nearest} is not writable: {error.strerror or error}"
     return None
+
+
+def _whose(folder: str) -> str:
+    """Who may write in a folder, and what to do about it."""
+    try:
+        found = os.stat(folder)
+    except OSError as error:
+        return f"whose it is cannot be told: {error.strerror or error}"
+    groups = ", ".join(map(str, sorted({os.getegid(), *os.getgroups()})))
+    return (
+        f"it is of user {found.st_uid} and group {found.st_gid}, mode {stat.S_IMODE(found.st_mode):04o}, and framegate is user {os.geteuid()} of the "
+        f"groups {groups}: give it to one of them (of a pod's volume: securityContext.fsGroup)"
+    )
 
 
 def lock_fault(path: str) -> str | None:

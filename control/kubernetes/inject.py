@@ -1,7 +1,8 @@
 """framegate into the pods of a manifest, and out of them again.
 
 What was added is written into the pod template's annotation ``framegate.io/injected``, so that it can be taken out whatever was asked for: then the
-text is, byte for byte, the one that was. To inject again is to take out first; so twice is once.
+text is, byte for byte, the one that was. To inject again is to take out first; so twice is once. What somebody else changed since stays: values that
+are not as they were set, members that came to lists of ours; and of a text that another tool wrote anew the meaning comes back, not the bytes.
 
 Before a text is given out it is read again and must say what it said before, and besides what was to be added, nothing else.
 """

@@ -128,7 +128,7 @@ def _probe_port(options: Options, needs: Needs) -> int:
 
 def _probes(container: dict[str, Any], options: Options, needs: Needs) -> None:
     port = _probe_port(options, needs)
-    for kind, path in (("startup", "/ready"), ("readiness", "/ready"), ("liveness", "/healthz")):
+    for kind, path in (("startup", "/startup"), ("readiness", "/ready"), ("liveness", "/healthz")):
         probe = container[f"{kind}Probe"]
         settings = {name: value for name, value in probe.items() if name != "grpc"}
         how: dict[str, Any] = {"httpGet": {"path": path, "port": port}} if options.probes == "http" else {"grpc": {**probe["grpc"], "port": port}}

@@ -1,16 +1,11 @@
-"""What a real API server says of what is injected, of the components and of deploy/: strict validation, and pod security ``restricted``, enforced.
-
-Needs kube-apiserver, kube-controller-manager and kubectl (`make cluster-test` builds them) and Debian's etcd; on loopback, with ports of its own.
-"""
+"""What a real API server says of what is injected, of the components and of deploy/: strict validation, and pod security ``restricted``, enforced."""
 
 import dataclasses
+import io
 import json
 import os
-import secrets
 import shutil
-import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,29 +18,13 @@ from control.kubernetes.needs import needs_of, read_configuration
 from control.kubernetes.objects import Wanted
 from control.kubernetes.sidecar import Options
 from control.kubernetes.workload import KINDS
-from tests.fakes.certificates import Authority
+from tests.cluster.components import binaries
+from tests.cluster.node import Node
+from tests.cluster.room import Room
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
-SERVERS = ("kube-apiserver", "kube-controller-manager", "kubectl")
-START_S = 60.0
 NAMED = {"Certificate", "PodMonitor", "SparkApplication"}
 """Kinds of others, which the server does not know."""
-
-
-def binaries() -> Path | None:
-    """The folder of the newest build."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "framegate"
-    found = [folder for folder in cache.glob("cluster*/bin") if all((folder / name).exists() for name in SERVERS)]
-    return max(found, key=lambda folder: folder.stat().st_mtime, default=None)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody has now."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(item.getsockname()[1]) for item in sockets]
-    for item in sockets:
-        item.close()
-    return ports
 
 
 @dataclasses.dataclass
@@ -57,7 +36,7 @@ class ApiServer:
 
     def run(self, *words: str, given: str | None = None) -> "subprocess.CompletedProcess[str]":
         command = [str(self.kubectl_path), f"--kubeconfig={self.config}", *words]
-        return subprocess.run(command, input=given, capture_output=True, text=True, timeout=START_S, check=False)
+        return subprocess.run(command, input=given, capture_output=True, text=True, timeout=60.0, check=False)
 
     def apply(self, text: str, *words: str, namespace: str = "restricted") -> list[str]:
         """What kubectl says of each object; a warning fails as an error does."""
@@ -73,61 +52,15 @@ class ApiServer:
 
 
 @pytest.fixture(scope="module")
-def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    programs = binaries()
-    etcd = shutil.which("etcd", path=os.environ["PATH"] + ":/usr/sbin")
-    if programs is None or etcd is None:
-        pytest.skip("needs kube-apiserver, kube-controller-manager, kubectl (make cluster-test) and etcd (Debian's etcd-server)")
-    folder = tmp_path_factory.mktemp("api-server")
-    authority = Authority(folder, "cluster")
-    certificate, key = authority.leaf("api", hosts=("localhost",), addresses=("127.0.0.1",))
-    subprocess.run(["openssl", "genrsa", "-out", str(folder / "sa.key"), "2048"], check=True, capture_output=True)
-    store, peers, port, controllers = free_ports(4)
-    token = secrets.token_hex(16)
-    (folder / "tokens.csv").write_text(f'{token},admin,admin,"system:masters"\n')
-    here = {"cluster": {"certificate-authority": str(authority.path), "server": f"https://127.0.0.1:{port}"}, "name": "here"}
-    context = {"context": {"cluster": "here", "user": "admin"}, "name": "here"}
-    config = {"apiVersion": "v1", "kind": "Config", "current-context": "here", "clusters": [here], "contexts": [context]}
-    (folder / "admin.conf").write_text(json.dumps({**config, "users": [{"name": "admin", "user": {"token": token}}]}))
-    url = f"http://127.0.0.1:{store}"
-    commands = [
-        [etcd, "--data-dir", "etcd", "--listen-client-urls", url, "--advertise-client-urls", url, "--unsafe-no-fsync",
-         "--listen-peer-urls", f"http://127.0.0.1:{peers}", "--initial-advertise-peer-urls", f"http://127.0.0.1:{peers}",
-         "--initial-cluster", f"default=http://127.0.0.1:{peers}"],
-        [str(programs / "kube-apiserver"), f"--etcd-servers={url}", "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1",
-         f"--secure-port={port}", f"--tls-cert-file={certificate}", f"--tls-private-key-file={key}", "--token-auth-file=tokens.csv",
-         "--service-account-key-file=sa.key", "--service-account-signing-key-file=sa.key", "--endpoint-reconciler-type=none",
-         "--service-account-issuer=https://kubernetes.default", "--service-cluster-ip-range=10.0.0.0/24", "--authorization-mode=RBAC"],
-        [str(programs / "kube-controller-manager"), "--kubeconfig=admin.conf", "--leader-elect=false", "--bind-address=127.0.0.1",
-         f"--secure-port={controllers}", "--service-account-private-key-file=sa.key", f"--root-ca-file={authority.path}",
-         "--controllers=serviceaccount-controller"],
-    ]  # fmt: skip
-    processes: list[subprocess.Popen[bytes]] = []
-    server = ApiServer(programs / "kubectl", folder / "admin.conf")
+def api_server(node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    rooms = [Room(node, name, tmp_path_factory.mktemp("dry-run") / name) for name in ("restricted", "framegate-example")]
+    for room in rooms:
+        room.create()
     try:
-        for command in commands:
-            with (folder / f"{Path(command[0]).name}.log").open("wb") as log:
-                processes.append(subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
-        wait_for(lambda: server.run("get", "--raw", "/readyz").stdout == "ok", processes, folder)
-        for name in ("restricted", "framegate-example"):
-            labels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
-            server.apply(json.dumps({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}))
-            wait_for(lambda name=name: "default" in server.run("get", "sa", "--namespace", name).stdout, processes, folder)
-        yield server
+        yield ApiServer(binaries() / "kubectl", node.config)
     finally:
-        for process in reversed(processes):
-            process.terminate()
-            process.wait(START_S)
-
-
-def wait_for(condition: Any, processes: "list[subprocess.Popen[bytes]]", folder: Path) -> None:
-    deadline = time.monotonic() + START_S
-    while not condition():
-        ended = [process.args for process in processes if process.poll() is not None]
-        logs = {path.name: path.read_text(errors="replace")[-2000:] for path in folder.glob("*.log")}
-        assert not ended, (ended, logs)
-        assert time.monotonic() < deadline, logs
-        time.sleep(0.1)
+        for room in rooms:
+            room.remove()
 
 
 def workload(kind: str, name: str = "app", labels: dict[str, str] | None = None) -> dict[str, Any]:
@@ -176,8 +109,6 @@ def injector(**options: Any) -> Injector:
 
 
 def block(item: dict[str, Any]) -> str:
-    import io
-
     stream = io.StringIO()
     YAML(typ="rt").dump(item, stream)
     return stream.getvalue()

@@ -68,6 +68,14 @@ def test_a_file_comes_out_with_framegate_and_goes_back(folder: Path) -> None:
     assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (0, POD, "framegate: removed from nothing: nothing has it\n")
 
 
+@pytest.mark.parametrize(("count", "said"), [(9, "Pod a\n"), (10, "Pod a\n"), (11, " and 1 more\n")])
+def test_of_many_workloads_some_are_named(count: int, said: str) -> None:
+    done = run("-f", "-", given="---\n".join([POD] * count))
+    assert done.exit_code == 0
+    assert done.stderr.endswith(said)
+    assert done.stderr.count("Pod a") == min(count, 10)
+
+
 def test_bytes_pass_as_they_are(folder: Path) -> None:
     text = POD.replace("\n", "\r\n").encode()
     done = run("-f", "-", given=text)

@@ -86,7 +86,9 @@ def test_a_tap_directory_that_cannot_be_written(folder: pathlib.Path, name: str)
     (folder / "tap").mkdir(mode=0o555)
     path = write(folder, tap={"directory": name}, admin={"address": "unix:/tmp/admin.sock"})
     with unprivileged():
-        assert fault(path)[1:] == ("tap.directory", name, f"cannot be used: {folder}/tap is not writable: Permission denied")
+        *where, reason = fault(path)[1:]
+        assert where == ["tap.directory", name]
+        assert reason.startswith(f"cannot be used: {folder}/tap is not writable: Permission denied; ")
 
 
 @pytest.mark.parametrize("name", [LOCK_NAME, WRITERS_NAME])
@@ -127,7 +129,8 @@ def test_an_admin_socket_in_a_folder_that_cannot_be_written(folder: pathlib.Path
     folder.chmod(0o555)
     with unprivileged():
         found = fault(path)
-    assert found[1:] == ("admin.address", f"unix:{folder}/admin.sock", f"cannot be used: {folder} is not writable: Permission denied")
+    assert found[1:3] == ("admin.address", f"unix:{folder}/admin.sock")
+    assert found[3].startswith(f"cannot be used: {folder} is not writable: Permission denied; ")
 
 
 def test_the_default_admin_socket_is_looked_at_as_well(folder: pathlib.Path) -> None:

@@ -52,11 +52,17 @@ def test_what_is_in_the_way_of_a_folder_is_named(tmp_path: pathlib.Path) -> None
 def test_a_folder_that_this_user_cannot_write_is_named_with_the_reason(shared: pathlib.Path) -> None:
     shared.chmod(0o555)
     with unprivileged():
-        assert folder_fault(str(shared / "a" / "b")) == f"{shared} is not writable: Permission denied"
-        assert socket_fault(str(shared / "a" / "b.sock")) == f"{shared} is not writable: Permission denied"
+        reason = folder_fault(str(shared / "a" / "b"))
+        assert socket_fault(str(shared / "a" / "b.sock")) == reason
+        groups = ", ".join(map(str, sorted({os.getegid(), *os.getgroups()})))
+        owner = shared.stat()
+        assert reason == (
+            f"{shared} is not writable: Permission denied; it is of user {owner.st_uid} and group {owner.st_gid}, mode 0555, and framegate is user "
+            f"{os.geteuid()} of the groups {groups}: give it to one of them (of a pod's volume: securityContext.fsGroup)"
+        )
     shared.chmod(0)
     with unprivileged():
-        assert folder_fault(str(shared / "a" / "b")) == f"{shared} is not writable: Permission denied"
+        assert str(folder_fault(str(shared / "a" / "b"))).startswith(f"{shared} is not writable: Permission denied; ")
     shared.chmod(0o755)
 
 

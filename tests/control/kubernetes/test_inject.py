@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
@@ -248,6 +249,14 @@ def test_what_cannot_be_added_to_safely_is_refused(was: str, now: str, words: st
     assert not line or caught.value.faults[0].line == line
 
 
+@pytest.mark.parametrize("lines", [("? initContainers", ": - name: wait"), ("? volumes", ":", "  []")])
+def test_a_text_that_says_something_else_after_all_is_not_given_out(lines: tuple[str, ...]) -> None:
+    text = in_spec(*lines)
+    assert len(data(text)) == 1, "it is good YAML"
+    with pytest.raises(ManifestError, match="is written so that framegate cannot"):
+        inject(text)
+
+
 def test_labels_that_the_selector_shares_are_refused_since_it_cannot_change() -> None:
     shared = DEPLOYMENT.replace("matchLabels: {app: lookup}", "matchLabels: &l {app: lookup}").replace("labels: {app: lookup} ", "labels: *l ")
     with pytest.raises(ManifestError, match=r"Deployment lookup: labels is the alias \*l"):
@@ -272,6 +281,14 @@ def test_all_faults_of_all_workloads_are_named_at_once() -> None:
     with pytest.raises(ManifestError) as caught:
         inject(f"{bad}---\n{bad}")
     assert [fault.line for fault in caught.value.faults] == [13, 14, 35, 36]
+
+
+def test_of_a_text_that_another_tool_wrote_anew_the_meaning_comes_back() -> None:
+    injected = data(inject(DEPLOYMENT, None, Needs(text=TEXT), EVERYTHING))
+    rewritten = "---\n".join(yaml.safe_dump(item, sort_keys=True) for item in injected)
+    assert [item for item in data(remove(rewritten)[0]) if item] == data(DEPLOYMENT)
+    listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": injected})
+    assert json.loads(remove(listed)[0])["items"] == data(DEPLOYMENT)
 
 
 # ---- any manifest ----

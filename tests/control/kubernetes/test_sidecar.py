@@ -40,7 +40,7 @@ def test_probes_ask_as_they_are_told_to(kind: str) -> None:
     needs = dataclasses.replace(DEFAULT_NEEDS, health_port=4, http_port=5)
     by_grpc, by_http = container_of(needs=needs)[f"{kind}Probe"], container_of(Options(probes="http"), needs)[f"{kind}Probe"]
     assert by_grpc.pop("grpc") == {"port": 4, "service": f"framegate-{kind}"}
-    assert by_http.pop("httpGet") == {"port": 5, "path": "/healthz" if kind == "liveness" else "/ready"}
+    assert by_http.pop("httpGet") == {"port": 5, "path": {"startup": "/startup", "readiness": "/ready", "liveness": "/healthz"}[kind]}
     assert by_grpc == by_http
     assert ("fg-http", 5) in [(port["name"], port["containerPort"]) for port in container_of(Options(probes="http"), needs)["ports"]]
 
