@@ -265,7 +265,7 @@ def test_all_addresses_are_met_at_once_and_the_slow_one_holds_up_nobody() -> Non
         rows = [["", socket.AF_INET, "127.0.0.1", port] for port in ports]
         begun = time.monotonic()
         found = look_at_all(address_probes(around, {"up": rows}), SHORT_S)
-        assert time.monotonic() - begun < 5 * SHORT_S
+        assert time.monotonic() - begun < 9 * SHORT_S
     assert levels(found) == ["fault"] * 10
 
 
