@@ -16,23 +16,33 @@ Data goes to standard output, everything else to standard error. Exit codes: 0 g
 5 the control plane, or the processors that would have to answer, cannot be reached. As of any program: 130 after Ctrl-C, 141 when nobody reads the
 output any more.
 
-``main`` imports nothing but click, so that ``framegate --version`` is quick and ``framegate serve`` small.
+``main`` imports nothing but click, so that ``framegate --version`` is quick; ``serve --config FILE``, as a container starts it, does without that,
+too: it would keep 2 MiB of it as long as it runs.
 """
 
+import os.path
 import signal
 import sys
+from typing import Any
+
+__all__ = ["main"]
 
 if sys.argv[1:2] == ["serve"]:
     # As process 1, which the kernel spares signals without a handler, it would miss those that come before ``control.signals`` has set some.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
 
-_before = signal.getsignal(signal.SIGINT)
-if _before is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while modules are loaded ends without a traceback
 
-from control.cli.commands import main  # noqa: E402
+def main(**options: Any) -> None:
+    """The program: runs what the command line says, and exits. ``options`` are click's."""
+    if sys.argv[1:3] == ["serve", "--config"] and len(sys.argv) == 4 and os.path.isfile(sys.argv[3]):
+        from control.serve import serve
 
-if _before is signal.default_int_handler:
-    signal.signal(signal.SIGINT, _before)
+        sys.exit(serve(sys.argv[3]))
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while modules are loaded ends without a traceback
+    from control.cli.commands import main as command
 
-__all__ = ["main"]
+    if before is signal.default_int_handler:
+        signal.signal(signal.SIGINT, before)
+    command(**options)

@@ -12,7 +12,6 @@ from control.kubernetes.needs import DEFAULT_NEEDS
 from control.kubernetes.objects import Wanted, objects_for
 from control.kubernetes.sidecar import SIDECAR_LABEL, Options, template_text
 from control.kubernetes.workload import KINDS, workloads
-from proxy.config.model import MIB
 
 __all__ = ["files"]
 
@@ -29,9 +28,10 @@ def files() -> dict[str, str]:
     for kind, name in _SHAPES.items():
         written[f"framegate/{name}"] = _patch(kind)
     for name, (about, wanted) in _OPTIONS.items():
-        written[f"options/{name}/kustomization.yaml"] = _option(name, about)
+        written[f"options/{name}/kustomization.yaml"] = _option(about, {"resources": [f"{name}.yaml"]})
         written[f"options/{name}/{name}.yaml"] = _GENERATED + _object(wanted)
-    return written
+    claims = [{"target": _target(kind), "patch": _claim_patch(kind)} for kind in KINDS if kind != "DaemonSet"]
+    return {**written, "options/tap-claim/kustomization.yaml": _option(_CLAIM_ABOUT, {"patches": claims})}
 
 
 def _shape(kind: str) -> str:
@@ -99,13 +99,12 @@ _OPTIONS: Final[dict[str, tuple[str, Wanted]]] = {
         "# (`framegate inject --disruption-budget` does).",
         Wanted(disruption_budget=True),
     ),
-    "tap-claim": (
-        "The tap on a PersistentVolumeClaim, which outlives the pod and which Spark's pods can mount (deploy/spark). One pod at a time may have it:\n"
-        "# replicas: 1, and of a Deployment strategy: {type: Recreate}.",
-        Wanted(tap_claim_bytes=4096 * MIB),
-    ),
 }
 """What is said of each, and what it is."""
+_CLAIM_ABOUT: Final = (
+    "The tap on the PersistentVolumeClaim framegate-tap (deploy/spark/claims.yaml has one), which outlives the pod and which Spark's pods mount.\n"
+    "# One pod at a time may have it: replicas: 1, and of a Deployment strategy: {type: Recreate}."
+)
 
 
 def _object(wanted: Wanted) -> str:
@@ -113,18 +112,15 @@ def _object(wanted: Wanted) -> str:
     any_pod = f"apiVersion: v1\nkind: Pod\nmetadata: {{name: any, labels: {{{SIDECAR_LABEL}: 'true'}}}}\nspec: {{}}\n"
     (workload,) = workloads(read_manifest(any_pod))
     workload.name = "framegate"
-    (item,) = objects_for(workload, Options(tap_claim=_CLAIM), DEFAULT_NEEDS, wanted)
+    (item,) = objects_for(workload, Options(), DEFAULT_NEEDS, wanted)
     del item["metadata"]["labels"]
     if item["metadata"]["name"] == "framegate-framegate":
         item["metadata"]["name"] = "framegate"
     return block_text(item, _LAYOUT, 0) + "\n"
 
 
-def _option(name: str, about: str) -> str:
+def _option(about: str, content: dict[str, Any]) -> str:
     head = f"{_GENERATED}# {about}\n#\n# In your overlay, behind ../framegate:\n#   components: [<path or URL of this folder>]\n"
-    content: dict[str, Any] = {"resources": [f"{name}.yaml"]}
-    if name == "tap-claim":
-        content["patches"] = [{"target": _target(kind), "patch": _claim_patch(kind)} for kind in KINDS if kind != "DaemonSet"]
     return head + _kustomization(content)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from ruamel.yaml import YAML
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarString, SingleQuotedScalarString
 
-from control.kubernetes.manifest import Fault, Manifest, ManifestError, Node
+from control.kubernetes.manifest import Fault, ManifestError, Node
 
 __all__ = ["ANY", "Edit", "Layout", "apply", "block_text", "graft", "grafted", "layout_of", "newline_of", "prune"]
 
@@ -75,9 +75,19 @@ def apply(text: str, edits: list[Edit]) -> str:
 # ---- putting in ----
 
 
-def graft(manifest: Manifest, node: Node, wanted: dict[str, Any], layout: Layout, path: Path = ()) -> tuple[list[Edit], dict[str, str | None]]:
+def graft(
+    text: str, shared: frozenset[str], node: Node, wanted: dict[str, Any], layout: Layout, path: Path = ()
+) -> tuple[list[Edit], dict[str, str | None]]:
     """Edits that add to a mapping: keys that it lacks, items to its lists; and what stood there before of what ``prune`` could not know: of a path
     (with dots) the key and value that were empty, as written, or None where there was no key.
+
+    Args:
+        text: of the manifest.
+        shared: anchors that are used again, of the node's document.
+        node: the mapping.
+        wanted: mappings, lists and values by key; a value must not be there yet.
+        layout: how it is indented.
+        path: of the mapping.
 
     Raises:
         ManifestError: what is to be added to is shared by an anchor, comes by way of ``<<``, or is of another kind.
@@ -90,20 +100,20 @@ def graft(manifest: Manifest, node: Node, wanted: dict[str, Any], layout: Layout
         if name is None or current is None:
             _not_merged(node, key)
             was |= {".".join(place): None} if isinstance(value, dict | list) else {}
-            edits.append(_new_entry(manifest.text, node, key, value, layout))
+            edits.append(_new_entry(text, node, key, value, layout))
         elif current.empty:
-            _not_shared(manifest, current, key)
-            was[".".join(place)] = manifest.text[name.start : current.end]
-            edits.append(Edit(name.start, current.end, _entry(manifest.text, node, key, value, layout).lstrip(), node.column))
+            _not_shared(shared, current, key)
+            was[".".join(place)] = text[name.start : current.end]
+            edits.append(Edit(name.start, current.end, _entry(text, node, key, value, layout).lstrip(), node.column))
         else:
             _of_kind(current, value, key)
-            _not_shared(manifest, current, key)
+            _not_shared(shared, current, key)
             if isinstance(value, dict):
-                inner, before = graft(manifest, current, value, layout, place)
+                inner, before = graft(text, shared, current, value, layout, place)
                 edits += inner
                 was |= before
             else:
-                edits.append(_new_items(manifest.text, name, current, value, layout))
+                edits.append(_new_items(text, name, current, value, layout))
     return edits, was
 
 
@@ -117,8 +127,8 @@ def _of_kind(node: Node, value: object, key: str) -> None:
         raise ManifestError([Fault(node.line, f"{key} is a {node.kind}, and should be {'absent' if kind == 'scalar' else f'a {kind}'}")])
 
 
-def _not_shared(manifest: Manifest, node: Node, key: str) -> None:
-    if node.anchor is not None and any(node.anchor in document.aliases for document in manifest.documents):
+def _not_shared(shared: frozenset[str], node: Node, key: str) -> None:
+    if node.anchor in shared:
         raise ManifestError(
             [Fault(node.line, f"{key} is used again as *{node.anchor}: what is added to it would be added there, too; write it out there")]
         )

@@ -64,7 +64,7 @@ class Injector:
             if judged:
                 continue
             try:
-                added, addition = _addition(manifest, workload, template)
+                added, addition = _addition(base, workload, template)
             except ManifestError as error:
                 faults += [Fault(fault.line, f"{workload}: {fault.what}") for fault in error.faults]
                 continue
@@ -73,9 +73,9 @@ class Injector:
         if faults:
             raise ManifestError(faults)
         changed = apply(base, edits)
-        _believe(changed, [_expected(document.root, wanted) for document in manifest.documents if document.root is not None])
+        believed = _believed(changed, [_expected(document.root, wanted) for document in manifest.documents if document.root is not None])
         self.injected += [str(workload) for workload in found]
-        return _with_objects(read_manifest(changed), self._objects(found))
+        return _with_objects(believed, self._objects(found))
 
     def _objects(self, found: list[Workload]) -> list[dict[str, Any]]:
         objects: list[dict[str, Any]] = []
@@ -87,17 +87,18 @@ class Injector:
         return objects
 
 
-def _addition(manifest: Manifest, workload: Workload, template: dict[str, Any]) -> tuple[list[Edit], dict[str, Any]]:
+def _addition(text: str, workload: Workload, template: dict[str, Any]) -> tuple[list[Edit], dict[str, Any]]:
     """Edits of one workload, and what they add."""
     addition: dict[str, Any] = {"metadata": template["metadata"], "spec": template["spec"]}
     _leave(workload, addition)
-    layout = layout_of(manifest.text, workload.spec, "containers")
+    shared = workload.document.aliases
+    layout = layout_of(text, workload.spec, "containers")
     record: dict[str, Any] = {"set": _set_values(addition["spec"]), "volumes": [volume["name"] for volume in addition["spec"]["volumes"]]}
     annotations = addition["metadata"].setdefault("annotations", {})
     annotations[RECORD] = ""
-    _, record["was"] = graft(manifest, workload.template, addition, layout)
+    _, record["was"] = graft(text, shared, workload.template, addition, layout)
     annotations[RECORD] = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
-    edits, _ = graft(manifest, workload.template, addition, layout)
+    edits, _ = graft(text, shared, workload.template, addition, layout)
     return edits, addition
 
 
@@ -149,7 +150,7 @@ def remove(text: str) -> tuple[str, list[str]]:
         edits += prune(text, workload.template, *cuts)[0]
     if faults:
         raise ManifestError(faults)
-    return _without_objects(read_manifest(apply(text, edits))), removed
+    return _without_objects(read_manifest(apply(text, edits)) if edits else manifest), removed
 
 
 def _record_node(workload: Workload) -> Node | None:
@@ -185,16 +186,17 @@ def _expected(node: Node, wanted: dict[int, dict[str, Any]]) -> Any:
     return [_expected(item, wanted) for item in node.items] if node.kind == "sequence" else node.value
 
 
-def _believe(text: str, expected: list[Any]) -> None:
-    """Whether a text that was changed says what it should."""
+def _believed(text: str, expected: list[Any]) -> Manifest:
+    """A text that was changed, read again. Raises ManifestError when it does not say what it should."""
     try:
-        said = [document.root.value for document in read_manifest(text).documents if document.root is not None]
+        manifest = read_manifest(text)
     except ManifestError as error:
         raise ManifestError(
             [Fault(0, f"is written so that framegate cannot add to it ({error}): write its pod templates as kubectl does")]
         ) from error
-    if said != expected:
+    if [document.root.value for document in manifest.documents if document.root is not None] != expected:
         raise ManifestError([Fault(0, "is written so that framegate cannot safely add to it: write its pod templates as kubectl does")])
+    return manifest
 
 
 # ---- objects beside the workloads ----
@@ -207,7 +209,7 @@ def _with_objects(manifest: Manifest, objects: list[dict[str, Any]]) -> str:
     if manifest.json:
         root = manifest.documents[0].root
         if root is not None and (items := root.get("items")) is not None and items.items:
-            edits, _ = graft(manifest, root, {"items": objects}, Layout(2, 0, newline))
+            edits, _ = graft(text, manifest.documents[0].aliases, root, {"items": objects}, Layout(2, 0, newline))
             return apply(text, edits)
         alone = text.rstrip()
         return f"{_LIST}{alone}{''.join(f',{newline}{json.dumps(item, ensure_ascii=False)}' for item in objects)}{_LIST_END}{text[len(alone) :]}"

@@ -10,7 +10,6 @@ JSON is YAML in flow style; all of this holds for it.
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterator
 from typing import Any, Final, Literal
 
 from ruamel.yaml import YAML
@@ -83,15 +82,6 @@ class Node:
     def key(self, key: str) -> "Node | None":
         """The key itself."""
         return next((name for name, _ in self.entries if name.text == key), None)
-
-    def walk(self) -> Iterator["Node"]:
-        """This and all below it, keys included."""
-        yield self
-        for key, value in self.entries:
-            yield from key.walk()
-            yield from value.walk()
-        for item in self.items:
-            yield from item.walk()
 
     @property
     def empty(self) -> bool:

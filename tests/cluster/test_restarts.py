@@ -1,5 +1,7 @@
 """Twenty restarts of the broker's pod and of its clients under load: nothing lost, doubled or reordered, and the order in which a pod ends."""
 
+import collections
+import datetime
 import json
 import subprocess
 import threading
@@ -16,28 +18,36 @@ from tests.cluster.workloads import CONFIGURATION, OUTBOUND, broker, client_job,
 
 RESTARTS = 20
 RATE = 300
+NOTICED_S = 5.0
+"""So much later, at most, kubectl notices that a log has ended."""
 
 
 class Followed:
-    """The rows of one pod's framegate, to its very end: a pod that has gone has no log any more."""
+    """What a container of one pod prints, to its very end: a pod that has gone has no log any more.
 
-    def __init__(self, room: Room, pod: str) -> None:
-        self.pod = pod
-        self.lines: list[str] = []
+    Attributes:
+        ended: when the log did, seconds of the epoch.
+    """
+
+    def __init__(self, room: Room, pod: str, container: str) -> None:
+        self.ended = 0.0
+        self._lines: list[str] = []
         command = [str(binaries() / "kubectl"), f"--kubeconfig={room.node.config}", "--namespace", room.name]
-        self._process = subprocess.Popen([*command, "logs", "--follow", pod, "-c", "framegate"], stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen([*command, "logs", "--follow", pod, "-c", container], stdout=subprocess.PIPE, text=True)
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        self.lines.extend(self._process.stdout)
+        with self._process.stdout as printed:
+            self._lines.extend(printed)
+        self.ended = time.time()
 
     def rows(self) -> list[dict[str, Any]]:
         """All rows, when the log has ended."""
-        self._reader.join(30.0)
-        self._process.wait()
-        return [json.loads(line) for line in self.lines if line.startswith("{")]
+        self._reader.join(60.0)
+        self._process.wait(10.0)
+        return [json.loads(line) for line in self._lines if line.startswith("{")]
 
 
 def producers(room: Room) -> dict[str, Any]:
@@ -59,9 +69,10 @@ def test_twenty_restarts_of_both_sides_lose_double_and_reorder_nothing(room: Roo
     room.wait_ready("app=kafka")
     room.apply_text(injected(room, OUTBOUND.replace("NAMESPACE", room.name), producers(room)))
     room.wait_ready("app=producer")
-    followed: list[Followed] = []
+    followed: list[tuple[Followed, Followed]] = []
     for _ in range(RESTARTS):
-        followed.append(Followed(room, room.pod("app=kafka")))
+        pod = room.pod("app=kafka")
+        followed.append((Followed(room, pod, "framegate"), Followed(room, pod, "main")))
         for workload in ("statefulset/kafka", "deployment/producer"):
             room.kubectl("rollout", "restart", workload)
             room.kubectl("rollout", "status", workload, "--timeout=120s", timeout_s=130.0)
@@ -75,13 +86,27 @@ def test_twenty_restarts_of_both_sides_lose_double_and_reorder_nothing(room: Roo
     read = last_line(room.wait_job("reader"))
     assert (read["doubled"], read["disordered"], read["holes"]) == (0, 0, 0)
     assert read["runs"] == {report["run"]: report["sent"] for report in said if report["sent"]}
-    print(f"\ncluster: {RESTARTS} restarts of both sides, {read['seen']} records, each once and in order; hidden by retries: "
-          + str({name: sum(report["noted"].get(name, 0) for report in said) for report in said for name in report["noted"]}))  # fmt: skip
-    for pod in followed:
-        in_order(pod.rows())
+    hidden = sum((collections.Counter(report["noted"]) for report in said), collections.Counter())
+    print(f"\ncluster: {RESTARTS} restarts of both sides, {read['seen']} records, each once and in order; hidden by retries: {dict(hidden)}")
+    for framegate, main in followed:
+        main.rows()
+        in_order(framegate.rows(), main.ended)
 
 
-def in_order(rows: list[dict[str, Any]]) -> None:
-    """The drain begins with preStop, long before SIGTERM, and every connection is over when framegate ends."""
-    events = [row["event"] for row in rows]
-    assert "drain_began" in events, events[-20:]
+def in_order(rows: list[dict[str, Any]], main_ended: float) -> None:
+    """preStop takes readiness away, then the application ends, then SIGTERM ends what is left; nothing is cut off by the drain's timeout."""
+    told = [(row["event"], row.get("accept"), seconds(row["time"])) for row in rows if row["event"] in ("drain_began", "stopping", "drain_ended")]
+    assert [(event, accept) for event, accept, _ in told] == [
+        ("drain_began", "until_stop"),
+        ("stopping", None),
+        ("drain_began", "refuse"),
+        ("drain_ended", None),
+    ], rows[-20:]
+    pre_stop, terminated = told[0][2], told[1][2]
+    assert pre_stop < main_ended < terminated + NOTICED_S, (pre_stop, main_ended, terminated)
+    assert [row for row in rows if row["event"] == "closed" and row["cause"] == "drain_timeout"] == []
+
+
+def seconds(text: str) -> float:
+    """Of the epoch."""
+    return datetime.datetime.fromisoformat(text).timestamp()

@@ -15,7 +15,7 @@ from typing import Any, Final
 import grpc
 from click.testing import CliRunner, Result
 
-from control.cli import main
+from control.cli.commands import main
 from proxy.config.model import TapConfig, TapRule
 from tests.fakes.plane import FakePlane
 from tests.fakes.serving import serving

@@ -132,7 +132,7 @@ def test_rows_are_json_and_every_change_leaves_an_audit_row(tmp_path: Path, plai
 @pytest.mark.slow
 def test_clients_of_a_unix_listener_may_be_bound_to_any_name(tmp_path: Path, plain: dict[str, Any]) -> None:
     listeners = [plain["listeners"][0], {**plain["listeners"][0], "name": "local", "address": "unix:data.sock"}]
-    with Framegate(tmp_path, {**plain, "listeners": listeners, "health": {"address": "127.0.0.1:0"}}) as proxy:
+    with Framegate(tmp_path, {**plain, "listeners": listeners, "health": HEALTH}) as proxy:
         folder = os.fsencode(tmp_path)
         names = {folder + b"/\xff\xfe": rf"unix:{tmp_path}/\xff\xfe", b"\0" + folder + b"\xff\n": rf"unix:@{tmp_path}\xff\n"}
         for name, shown in names.items():

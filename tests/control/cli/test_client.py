@@ -8,8 +8,8 @@ import grpc
 import pytest
 from click.testing import CliRunner
 
-from control.cli import main
 from control.cli.client import CLIENT_KEY, EXIT_CODES, PAGE_SIZE, metadata, pages, select
+from control.cli.commands import main
 from control.gen.framegate.control.v1.listener_service_pb2 import ListListenersResponse
 from control.plane import MAX_PAGE_SIZE
 from control.service import interceptor

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 import control
-from control.cli import main
+from control.cli.commands import main
 from tests.fakes.cli import TAP, VERBS, served
 from tests.fakes.plane import channel_row
 

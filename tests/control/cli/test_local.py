@@ -1,6 +1,7 @@
 """The commands that need no running framegate."""
 
 import json
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from control.cli import main
+from control.cli.commands import main
 
 GOOD = """\
 node: edge-1
@@ -83,3 +84,22 @@ def test_demo_hands_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch, "control.demo.run", run=lambda **given: asked.append(given) or 0)
     assert run("demo", "--seconds", "20", "--upstream", "kafka", "--plain").exit_code == 0
     assert asked == [{"seconds": 20.0, "rate": 20_000, "connections": 32, "upstream": "kafka", "directory": None, "plain_view": True}]
+
+
+@pytest.mark.parametrize(("words", "loaded"), [(("serve", "--config"), "False"), (("check", "--config"), "True")])
+def test_what_runs_for_long_does_without_what_reads_the_command_line(tmp_path: Path, words: tuple[str, ...], loaded: str) -> None:
+    path = tmp_path / "framegate.yaml"
+    path.write_text("nodes: a")
+    code = (
+        "import sys\nfrom control.cli import main\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    print(end.code, 'click' in sys.modules, 'ruamel.yaml' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *words, str(path)], capture_output=True, text=True, timeout=30, check=False)
+    assert done.stdout.splitlines()[-1] == f"2 {loaded} {loaded}"
+    assert "nodes" in done.stdout + done.stderr
+
+
+def test_serve_in_any_other_form_is_read_by_click(tmp_path: Path) -> None:
+    for words in (("serve",), ("serve", "--config", str(tmp_path / "none")), ("serve", "--configuration", "x"), ("serve", "--config", "x", "y")):
+        done = subprocess.run([sys.executable, "-m", "control.cli", *words], capture_output=True, text=True, timeout=30, check=False)
+        assert (done.returncode, "Usage: framegate serve" in done.stderr) == (2, True)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from control.cli import main
+from control.cli.commands import main
 from control.cli.options import example
 
 

@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from control.cli import main
+from control.cli.commands import main
 from control.cli.pipeline import run as command
 from proxy.pipeline.settings import PipelineSettings
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from control.cli import main
+from control.cli.commands import main
 from control.cli.reach import unreachable
 from control.demo.certificates import create
 from tests.fakes.cli import served

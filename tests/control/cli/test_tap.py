@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from control.cli import main
+from control.cli.commands import main
 from proxy.tap.completeness import verify
 from proxy.tap.consumer import claim_consumer, read_consumers, write_consumer
 from proxy.tap.log_reader import segments

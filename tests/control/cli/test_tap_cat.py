@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from control.cli import main
+from control.cli.commands import main
 from proxy.config.model import TapRule
 from proxy.tap.consumer import write_consumer
 from proxy.tap.log_reader import walk
@@ -225,7 +225,7 @@ def test_a_long_log_is_shown_in_little_memory(tmp_path: Path) -> None:
     for _ in range(50):
         processor.block([bytes(200)] * 1000)
     program = (
-        "import sys, resource; from control.cli import main; from control.cli.tap_cat import cat\n"
+        "import sys, resource; from control.cli.commands import main; from control.cli.tap_cat import cat\n"
         "try: main(sys.argv[1:])\n"
         "finally: print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)"
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from click.shell_completion import ShellComplete
 
-from control.cli import main
+from control.cli.commands import main
 from control.plane import TapStop
 from proxy.config.model import TapRule
 from tests.fakes.cli import TAP, Cli, served

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from control.cli import main
+from control.cli.commands import main
 from control.identity.passwords import is_password_of
 from control.identity.users import Users
 from control.identity.users_file import read_users

@@ -25,7 +25,7 @@ def test_the_suffix_of_the_modules_file_decides(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.slow
 def test_it_loads_neither_grpc_nor_rich_nor_pydantic() -> None:
     code = (
-        "import sys; from click.testing import CliRunner; from control.cli import main; "
+        "import sys; from click.testing import CliRunner; from control.cli.commands import main; "
         "assert CliRunner().invoke(main, ['--version']).exit_code == 0; "
         "print([name for name in ('grpc', 'rich', 'pydantic', 'opentelemetry', 'ruamel', 'proxy.network.channel') if name in sys.modules])"
     )

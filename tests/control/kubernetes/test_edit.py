@@ -15,8 +15,8 @@ def root(text: str) -> Node:
 
 
 def with_(text: str, wanted: dict[str, object], layout: Layout = LAYOUT) -> str:
-    manifest = read_manifest(text)
-    return apply(text, graft(manifest, root(text), wanted, layout)[0])
+    (document,) = read_manifest(text).documents
+    return apply(text, graft(text, document.aliases, root(text), wanted, layout)[0])
 
 
 def test_of_two_edits_at_one_place_the_deeper_one_comes_first() -> None:
