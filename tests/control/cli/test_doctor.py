@@ -99,19 +99,20 @@ def test_wrong_usage_is_2(words: tuple[str, ...]) -> None:
     assert (code, out, "Usage:" in err) == (2, "", True)
 
 
+@pytest.mark.slow
 def test_peers_that_hang_cost_the_time_of_one(tmp_path: Path) -> None:
-    """Ten that accept and say nothing, and a name server that does not answer is none of them."""
+    """Ten that accept and say nothing: in turn they would take 20 s. Two seconds, for a busy machine needs some to read the file in."""
     made = [ScriptedUpstream(lambda sock: sock.recv(1 << 16) and sock.recv(1) and None) for _ in range(10)]
     listeners = [{"name": "in", "address": "127.0.0.1:0", "upstream": "up", "protocol": "kafka", "max_receive_size": "1MiB"}]
     path = write(tmp_path, made[0].address, listeners=listeners, upstreams=[{"name": "up", "endpoints": [item.address for item in made]}])
     begun = time.monotonic()
-    code, out, _ = run("--config", path, "--timeout", "300ms", "--output", "json")
-    assert time.monotonic() - begun < 8
+    code, out, _ = run("--config", path, "--timeout", "2s", "--output", "json")
+    assert time.monotonic() - begun < 15
     for item in made:
         item.close()
     faults = [row for row in rows(out) if row["level"] == "fault"]
     assert (code, len(faults)) == (1, 10)
-    assert all("no answer to ApiVersions within 0.3 s" in row["found"] for row in faults)
+    assert all("no answer to ApiVersions within 2 s" in row["found"] for row in faults)
 
 
 def test_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
